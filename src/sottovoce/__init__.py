@@ -1,0 +1,1 @@
+"""Speech to text that follows the speaker across languages."""

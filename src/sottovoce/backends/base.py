@@ -1,0 +1,148 @@
+"""The seam between the engine and a runtime: encode audio, run decoder steps.
+
+Everything above (decoding, language, streaming, offline) sees only these Protocols. Tensors at the
+seam are torch; decoder state is opaque. Another runtime is one file and a registry entry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+import torch
+from torch import Tensor
+
+from sottovoce.types import Emissions, EncoderOutput, Features, StepOutput
+
+AlignmentHeads: TypeAlias = tuple[tuple[int, int], ...]
+"""(decoder layer, head) pairs."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelDims:
+    """Whisper's dimensions, under the names of OpenAI's checkpoints."""
+
+    n_mels: int
+    n_audio_ctx: int
+    n_audio_state: int
+    n_audio_head: int
+    n_audio_layer: int
+    n_vocab: int
+    n_text_ctx: int
+    n_text_state: int
+    n_text_head: int
+    n_text_layer: int
+
+    @property
+    def is_multilingual(self) -> bool:
+        return self.n_vocab >= 51865
+
+    @property
+    def n_languages(self) -> int:
+        """99, or 100 with the vocabulary of large-v3; 0 for English-only models."""
+        return self.n_vocab - 51765 - int(self.is_multilingual) if self.is_multilingual else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What a runtime can do beyond plain decoding."""
+
+    attention: bool
+    """Cross-attention of chosen heads can be captured, and a bias on frames be given."""
+    max_batch: int | None
+    dtypes: tuple[torch.dtype, ...]
+
+
+class DecoderState(Protocol):
+    """Self-attention cache of R hypotheses over one EncoderOutput.
+
+    Rows are ordered audio-major: rows [b * n, (b + 1) * n) belong to audio b at start.
+    """
+
+    @property
+    def n_rows(self) -> int: ...
+
+    @property
+    def n_tokens(self) -> int:
+        """Positions in the cache, left padding included."""
+        ...
+
+    def reorder(self, rows: Tensor) -> None:
+        """Replace the rows by `rows` (R',) int64: beam steps, and dropping finished audio."""
+        ...
+
+    def truncate(self, n_tokens: int) -> None:
+        """Forget every position from `n_tokens` on."""
+        ...
+
+    def fork(self) -> DecoderState:
+        """An independent copy that shares the encoder output."""
+        ...
+
+
+class Backend(Protocol):
+    """A Whisper-shaped model on some runtime."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def dims(self) -> ModelDims: ...
+
+    @property
+    def capabilities(self) -> Capabilities: ...
+
+    @property
+    def device(self) -> torch.device: ...
+
+    @property
+    def alignment_heads(self) -> AlignmentHeads:
+        """Heads whose cross-attention follows the speech; never empty."""
+        ...
+
+    def encode(self, features: Features) -> EncoderOutput:
+        """Encode log-mel windows of any even number of frames up to 2 * n_audio_ctx."""
+        ...
+
+    def start(
+        self, encoded: EncoderOutput, n_hypotheses: int = 1, *, left_padding: Tensor | None = None
+    ) -> DecoderState:
+        """An empty state of B * n_hypotheses rows.
+
+        left_padding: (R,) int64, tokens at the left of each row that are padding (prompts of
+        different lengths in one batch): they are never attended to and have no position.
+        """
+        ...
+
+    def step(
+        self,
+        tokens: Tensor,
+        state: DecoderState,
+        *,
+        positions: Sequence[int] | None = (-1,),
+        vocabulary: Tensor | None = None,
+        capture: AlignmentHeads = (),
+        bias: Tensor | None = None,
+    ) -> StepOutput:
+        """Append tokens (R, n_new) int64 to the state and return logits.
+
+        positions: which of the new positions get logits (None: all).
+        vocabulary: (n_rows,) int64, the only vocabulary rows to compute (None: all).
+        capture: heads whose cross-attention is returned for every new position, in this order.
+        bias: (R, n_frames) float32, added to the cross-attention logits of every layer and head;
+            -inf hides a frame, and each row must keep at least one frame.
+        """
+        ...
+
+
+class EmissionModel(Protocol):
+    """A CTC model: one method."""
+
+    @property
+    def labels(self) -> Sequence[str]: ...
+
+    @property
+    def blank(self) -> int: ...
+
+    def emissions(self, features: Features) -> Emissions: ...

@@ -1,0 +1,1 @@
+"""Search: from decoder steps or CTC emissions to hypotheses."""

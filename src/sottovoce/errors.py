@@ -1,0 +1,60 @@
+"""The errors a caller can meet.
+
+    SottovoceError
+    ├── InputError(ValueError)            what was given cannot be used
+    │   ├── AudioError                    a recording that cannot be read
+    │   ├── CheckpointError               a model file that cannot be read
+    │   ├── ManifestError                 an evaluation or training list that cannot be read
+    │   ├── LanguageModelError            an n-gram, lexicon or phrase list that cannot be read
+    │   └── OptionError                   options that contradict each other or the model
+    ├── ModelNotFoundError(LookupError)   no model of that name, here or on the hub
+    ├── MissingExtraError(ImportError)    an optional dependency is not installed
+    └── SessionClosedError(RuntimeError)  audio was pushed after close()
+
+Every message is one line: what was given, what was expected, what came.
+"""
+
+from __future__ import annotations
+
+
+class SottovoceError(Exception):
+    """Base of every error raised on purpose."""
+
+
+class InputError(SottovoceError, ValueError):
+    """What was given cannot be used."""
+
+
+class AudioError(InputError):
+    """A recording that cannot be read or decoded."""
+
+
+class CheckpointError(InputError):
+    """A model file that is damaged, incomplete or of an unknown kind."""
+
+
+class ManifestError(InputError):
+    """A list of recordings (JSON lines) that cannot be used."""
+
+
+class LanguageModelError(InputError):
+    """An n-gram file, lexicon or phrase list that cannot be used."""
+
+
+class OptionError(InputError):
+    """Options that contradict each other, or ask what the model cannot do."""
+
+
+class ModelNotFoundError(SottovoceError, LookupError):
+    """No model of that name is bundled, on disk or reachable."""
+
+
+class MissingExtraError(SottovoceError, ImportError):
+    """An optional dependency is missing; the message names the extra to install."""
+
+    def __init__(self, package: str, extra: str, purpose: str) -> None:
+        super().__init__(f"{purpose} needs the package '{package}': pip install 'sottovoce[{extra}]'")
+
+
+class SessionClosedError(SottovoceError, RuntimeError):
+    """Audio was pushed into a session or stream that is closed."""

@@ -1,0 +1,1 @@
+"""Measures: word error, latency, language, switching."""

@@ -1,0 +1,1 @@
+"""Which language is spoken when: probe, smoothing, switching."""

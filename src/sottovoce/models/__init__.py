@@ -1,0 +1,1 @@
+"""Whisper in PyTorch, its CTC head, and the checkpoints it loads."""

@@ -1,0 +1,1 @@
+"""Whole recordings: long form, batches, word times."""

@@ -1,0 +1,1 @@
+"""Tokens and text: the tokenizer, languages, UTF-8-safe detokenizing, normalising for scores."""

@@ -1,0 +1,232 @@
+"""What flows between the rooms: audio, features, hypotheses, words, segments, events.
+
+Times are seconds in the recording or stream (float) unless a name says otherwise;
+audio is mono float32 in [-1, 1] at 16 kHz. This module knows no model and no file format.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+from torch import Tensor
+
+SAMPLE_RATE = 16_000
+HOP_SAMPLES = 160
+"""Samples from one log-mel frame to the next (10 ms)."""
+FRAMES_PER_SECOND = 50
+"""Encoder frames a second (20 ms each: the second convolution halves the log-mel rate)."""
+
+Samples: TypeAlias = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class AudioChunk:
+    """A piece of a recording: samples (n,) float32 mono 16 kHz, and where it begins."""
+
+    samples: Samples
+    start_sample: int = 0
+
+    @property
+    def start_s(self) -> float:
+        return self.start_sample / SAMPLE_RATE
+
+    @property
+    def duration_s(self) -> float:
+        return len(self.samples) / SAMPLE_RATE
+
+
+@dataclass(frozen=True, slots=True)
+class Features:
+    """Normalised log-mel windows: mel (B, n_mels, n_frames) float32; content frames of each row."""
+
+    mel: Tensor
+    n_content_frames: tuple[int, ...]
+
+
+@dataclass(slots=True, eq=False)
+class EncoderOutput:
+    """Encoder states of a batch of windows, owner of the cross-attention keys and values.
+
+    states: (B, n_frames, d), 50 frames a second.
+    n_content_frames: frames of each row that hold audio rather than padding.
+    cross_kv: one (keys, values) pair a decoder layer, each (B, n_head, n_frames, d_head); filled once
+        by the backend at the first use, and shared by every decoder and probe over these states.
+    """
+
+    states: Tensor
+    n_content_frames: tuple[int, ...]
+    cross_kv: list[tuple[Tensor, Tensor]] | None = field(default=None, repr=False)
+
+    @property
+    def batch_size(self) -> int:
+        return int(self.states.shape[0])
+
+    @property
+    def n_frames(self) -> int:
+        return int(self.states.shape[1])
+
+
+@dataclass(frozen=True, slots=True)
+class StepOutput:
+    """What one decoder step says.
+
+    logits: (R, n_positions, n_rows) float32 over the asked positions and vocabulary rows.
+    attention: (R, n_captured_heads, n_new, n_frames) cross-attention probabilities (softmax over
+        frames), or None when no head was captured.
+    """
+
+    logits: Tensor
+    attention: Tensor | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Emissions:
+    """CTC output: log_probs (B, T, V) float32, normalised over V; lengths (B,) valid frames."""
+
+    log_probs: Tensor
+    lengths: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """One decoded token: its id, log-probability, and seconds where they are known."""
+
+    id: int
+    logprob: float
+    start: float | None = None
+    end: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """A word as written (leading space included where the language has one), seconds, probability."""
+
+    word: str
+    start: float
+    end: float
+    probability: float
+    language: str | None = None
+    speaker: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Hypothesis:
+    """One reading of an utterance by a search.
+
+    tokens: ids without blanks or repeats. score: what the search ranked by (natural log).
+    words / confidences / times are filled by searches that know them.
+    """
+
+    text: str
+    tokens: tuple[int, ...]
+    score: float
+    acoustic_score: float = 0.0
+    lm_score: float = 0.0
+    words: tuple[Word, ...] = ()
+    token_frames: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A stretch of a transcript, as Whisper cuts it.
+
+    tokens: text ids and timestamps. avg_logprob: mean natural log-probability of the tokens and the
+    end. compression_ratio: bytes over zlib bytes of the text. no_speech_prob: at the SOT position.
+    """
+
+    id: int
+    start: float
+    end: float
+    text: str
+    language: str
+    tokens: tuple[int, ...] = ()
+    temperature: float = 0.0
+    avg_logprob: float = 0.0
+    compression_ratio: float = 0.0
+    no_speech_prob: float = 0.0
+    words: tuple[Word, ...] | None = None
+    speaker: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Transcript:
+    """A whole recording: what writers receive."""
+
+    segments: tuple[Segment, ...]
+    language: str
+    duration: float
+    model: str
+
+    @property
+    def text(self) -> str:
+        return "".join(segment.text for segment in self.segments).strip()
+
+
+@dataclass(frozen=True, slots=True)
+class Partial:
+    """Newly committed words: never taken back."""
+
+    start: float
+    end: float
+    text: str
+    language: str
+    words: tuple[Word, ...]
+    emission_time: float
+
+
+@dataclass(frozen=True, slots=True)
+class Final:
+    """The end of an utterance, with its whole text."""
+
+    start: float
+    end: float
+    text: str
+    language: str
+    words: tuple[Word, ...]
+    emission_time: float
+
+
+@dataclass(frozen=True, slots=True)
+class Unstable:
+    """Text that may still change; sent only when asked for."""
+
+    start: float
+    end: float
+    text: str
+    language: str
+    emission_time: float
+
+
+@dataclass(frozen=True, slots=True)
+class LanguageChanged:
+    """A confirmed switch of language at the estimated change point `at`."""
+
+    source: str | None
+    target: str
+    at: float
+    confirmed_at: float
+    posteriors: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class SpeechStarted:
+    """Speech begins at `at` seconds."""
+
+    at: float
+    emission_time: float
+
+
+@dataclass(frozen=True, slots=True)
+class SpeechEnded:
+    """Speech ended at `at` seconds."""
+
+    at: float
+    emission_time: float
+
+
+Event: TypeAlias = Partial | Final | Unstable | LanguageChanged | SpeechStarted | SpeechEnded
+Task: TypeAlias = Literal["transcribe", "translate"]
