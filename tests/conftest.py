@@ -1,0 +1,25 @@
+"""Fixtures shared by all tests."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+torch.set_num_threads(max(1, min(2, os.cpu_count() or 1)))
+
+
+@pytest.fixture(scope="session")
+def shared_dir() -> Path:
+    """The folder with real recordings and known answers beside the checkout, or a skip."""
+    folder = Path(os.environ.get("SOTTOVOCE_SHARED", Path(__file__).parents[2] / "shared"))
+    if not (folder / "data" / "manifest.jsonl").exists():
+        pytest.skip("the data folder `shared` does not lie beside the checkout")
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def _seed() -> None:
+    torch.manual_seed(0)
