@@ -1,0 +1,46 @@
+# sottovoce: make demo | test | check | clips | clean
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+.PHONY: demo test test-fast check clips clean
+
+$(VENV)/base: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) torch numpy
+	touch $@
+
+$(VENV)/demo: $(VENV)/base
+	$(PIP) --editable '.[demo]'
+	touch $@
+
+# The references of the parity tests. openai-whisper goes without its dependencies: it asks for
+# triton, and all else that it needs is here already.
+$(VENV)/test: $(VENV)/base
+	$(PIP) --editable '.[test,check,reference]'
+	$(PIP) --no-deps openai-whisper
+	touch $@
+
+demo: $(VENV)/demo  ## transcribe the bundled clips with the bundled model, into demo/
+	$(BIN)/python examples/demo.py
+
+test: $(VENV)/test  ## every test
+	$(BIN)/python -m pytest
+
+test-fast: $(VENV)/test  ## the tests of an edit loop: nothing slow
+	$(BIN)/python -m pytest -m "not slow"
+
+check: $(VENV)/test  ## format, lint, types, tests, docs
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest tests/docs
+
+clips: $(VENV)/demo  ## make the demo's clips anew (needs espeak-ng, flite and pypinyin)
+	$(PIP) pypinyin
+	$(BIN)/python examples/make_clips.py
+
+clean:
+	rm -rf $(VENV) demo build dist
