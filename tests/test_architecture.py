@@ -1,0 +1,81 @@
+"""The house keeps its shape: imports point one way, heavy packages stay in their rooms."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import sottovoce
+
+SOURCE = Path(sottovoce.__file__).parent
+FLOORS = [
+    {"types", "errors"},
+    {"audio"},
+    {"text"},
+    {"models"},
+    {"backends", "lm"},
+    {"decoding"},
+    {"language"},
+    {"streaming", "offline"},
+    {"evaluation", "formats"},
+    {"api"},
+    {"serving"},
+    {"cli"},
+]
+"""From the ground up; a room sees the floors below its own, and itself."""
+BASE_ONLY = {"decoding", "language", "streaming", "offline"}
+"""Rooms that see runtimes and language models through their seam alone."""
+SEAMS = {"sottovoce.backends.base", "sottovoce.lm.base"}
+CONFINED = {"click": {"cli"}, "rich": {"cli"}, "fastapi": {"serving"}, "ray": {"serving"}, "av": {"audio"}}
+FORBIDDEN = {"whisper", "faster_whisper", "ctranslate2", "pyctcdecode", "flashlight"}
+"""References of the tests, never of the product."""
+
+
+def modules() -> list[Path]:
+    return sorted(
+        path
+        for path in SOURCE.rglob("*.py")
+        if path.parent != SOURCE or path.stem in {"api", "types", "errors"}
+    )
+
+
+def room_of(path: Path) -> str:
+    return path.relative_to(SOURCE).parts[0].removesuffix(".py")
+
+
+def imports(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: imports are absolute"
+            yield node.module or ""
+            if node.module in {"sottovoce", "sottovoce.lm", "sottovoce.backends"}:
+                yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def floor_of(room: str) -> int:
+    return next(i for i, rooms in enumerate(FLOORS) if room in rooms)
+
+
+def test_every_room_has_a_floor() -> None:
+    assert {room_of(path) for path in modules()} <= set().union(*FLOORS)
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(SOURCE)))
+def test_imports_point_down(path: Path) -> None:
+    room = room_of(path)
+    for name in imports(path):
+        parts = name.split(".")
+        top = parts[0]
+        assert top not in FORBIDDEN, f"{path}: {name} is a reference for tests"
+        assert room in CONFINED.get(top, {room}), f"{path}: {name} belongs in {CONFINED[top]}"
+        if top != "sottovoce" or len(parts) < 2 or parts[1] == room:
+            continue
+        assert parts[1] in set().union(*FLOORS), f"{path}: unknown room {name}"
+        assert floor_of(parts[1]) < floor_of(room), f"{path}: {room} must not import {name}"
+        if room in BASE_ONLY and parts[1] in {"backends", "lm"} and len(parts) > 2:
+            assert ".".join(parts[:3]) in SEAMS, f"{path}: {room} sees only the seam, not {name}"
