@@ -8,40 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from sottovoce.models.dims import AlignmentHeads as AlignmentHeads
+from sottovoce.models.dims import ModelDims as ModelDims
 from sottovoce.types import Emissions, EncoderOutput, Features, StepOutput
-
-AlignmentHeads: TypeAlias = tuple[tuple[int, int], ...]
-"""(decoder layer, head) pairs."""
-
-
-@dataclass(frozen=True, slots=True)
-class ModelDims:
-    """Whisper's dimensions, under the names of OpenAI's checkpoints."""
-
-    n_mels: int
-    n_audio_ctx: int
-    n_audio_state: int
-    n_audio_head: int
-    n_audio_layer: int
-    n_vocab: int
-    n_text_ctx: int
-    n_text_state: int
-    n_text_head: int
-    n_text_layer: int
-
-    @property
-    def is_multilingual(self) -> bool:
-        return self.n_vocab >= 51865
-
-    @property
-    def n_languages(self) -> int:
-        """99, or 100 with the vocabulary of large-v3; 0 for English-only models."""
-        return self.n_vocab - 51765 - int(self.is_multilingual) if self.is_multilingual else 0
 
 
 @dataclass(frozen=True, slots=True)
