@@ -1,0 +1,236 @@
+"""Whisper's log-mel spectrogram, for whole recordings and for streams that arrive in pieces.
+
+Two steps are kept apart. `log_mel` and `MelStream` give the logarithm as it is; `normalize` then clamps
+and scales it with a maximum. Whisper takes that maximum over its whole input, so a stream keeps the
+un-normalised frames and normalises each encoder window by itself.
+
+Two ways of filling a window are in use, and they differ:
+
+- zero *samples* after the audio, before the transform (`padding_samples`): the last frames see silence,
+  and silent frames get the floor of the clamp. openai-whisper appends 30 s of them to a recording.
+- zero *mel values* after normalisation (`pad_or_trim`): what openai-whisper and faster-whisper do with a
+  slice shorter than the encoder's window. 0.0 is not the value of silence.
+
+This module knows no file format, no model and no voice activity.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from sottovoce.errors import AudioError, OptionError, SessionClosedError
+from sottovoce.types import HOP_SAMPLES, SAMPLE_RATE, Features, Samples
+
+N_FFT = 400
+"""Samples under one Hann window (25 ms)."""
+WINDOW_FRAMES = 3000
+"""Log-mel frames of the encoder's full window (30 s)."""
+FLOOR = 1e-10
+DYNAMIC_RANGE = 8.0
+"""log10 units kept below the maximum (80 dB)."""
+
+_HALF = N_FFT // 2
+_BLOCK_FRAMES = 3000
+
+
+def hz_to_mel(hz: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Frequencies in mels: linear (200/3 Hz a mel) below 1 kHz, logarithmic above.
+
+    Source: Slaney, Auditory Toolbox (1998), the default scale of librosa.
+    """
+    logarithmic = 15.0 + 27.0 * np.log(np.maximum(hz, 1000.0) / 1000.0) / np.log(6.4)
+    return np.where(hz < 1000.0, hz * 3.0 / 200.0, logarithmic)
+
+
+def mel_to_hz(mels: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Inverse of `hz_to_mel`."""
+    logarithmic = 1000.0 * np.exp(np.log(6.4) * (mels - 15.0) / 27.0)
+    return np.where(mels < 15.0, mels * 200.0 / 3.0, logarithmic)
+
+
+@lru_cache(maxsize=8)
+def mel_filters(n_mels: int) -> npt.NDArray[np.float32]:
+    """Triangular filters of equal area from 0 to 8 kHz: (n_mels, 201) float32, read-only.
+
+    Raises: OptionError for fewer than 1 filter.
+    Source: `librosa.filters.mel(sr=16000, n_fft=400, n_mels=n_mels)` defines Whisper's filters.
+    """
+    if n_mels < 1:
+        raise OptionError(f"n_mels: expected at least 1 filter (Whisper has 80 or 128), got {n_mels}")
+    nyquist = SAMPLE_RATE / 2
+    bins = np.linspace(0.0, nyquist, 1 + _HALF)
+    edges = mel_to_hz(np.linspace(0.0, float(hz_to_mel(np.array(nyquist))), n_mels + 2))
+    slopes = edges[:, None] - bins[None, :]  # (n_mels + 2, 201)
+    widths = np.diff(edges)[:, None]
+    rising = -slopes[:-2] / widths[:-1]
+    falling = slopes[2:] / widths[1:]
+    # Rounded to float32 before and after the scaling, as librosa does: the filters are then bit-equal.
+    triangles = np.maximum(0.0, np.minimum(rising, falling)).astype(np.float32)
+    filters = (triangles * (2.0 / (edges[2:] - edges[:-2]))[:, None]).astype(np.float32)
+    filters.setflags(write=False)
+    return filters
+
+
+class MelStream:
+    """Log-mel frames of audio that comes in pieces; the same frames however it is cut.
+
+    Frame t is centred on sample 160 t and is given out once sample 160 t + 199 is there (12.5 ms after
+    its centre). The first frames see the audio mirrored at its start, as Whisper's transform does.
+    """
+
+    def __init__(self, n_mels: int = 80, device: torch.device | str = "cpu") -> None:
+        self._device = torch.device(device)
+        self._filters = torch.tensor(mel_filters(n_mels), device=self._device)
+        self._window = torch.hann_window(N_FFT, device=self._device)
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget all audio; the next sample is sample 0."""
+        self._pending = torch.zeros(0, device=self._device)
+        """Samples from 160 * n_frames - 200 on (from 0 while no frame is out)."""
+        self._n_samples = 0
+        self._n_frames = 0
+        self._finished = False
+
+    @property
+    def n_mels(self) -> int:
+        return int(self._filters.shape[0])
+
+    @property
+    def n_samples(self) -> int:
+        """Samples received."""
+        return self._n_samples
+
+    @property
+    def n_frames(self) -> int:
+        """Frames given out."""
+        return self._n_frames
+
+    def push(self, samples: Samples | Tensor) -> Tensor:
+        """Append samples (n,) float32 and return the frames they complete: (n_mels, n_new) float32.
+
+        Raises: SessionClosedError after `finish`.
+        """
+        if self._finished:
+            raise SessionClosedError("MelStream.push: expected no audio after finish(); call reset() first")
+        received = torch.as_tensor(samples, dtype=torch.float32, device=self._device)
+        self._n_samples += len(received)
+        return self._advance(received)
+
+    def finish(self) -> Tensor:
+        """Return the frames still due, up to n_samples // 160 in all, with silence after the end.
+
+        They equal the content frames of `log_mel(audio, padding_samples=480000)`.
+        """
+        self._finished = True
+        n_due = self._n_samples // HOP_SAMPLES - self._n_frames
+        silence = torch.zeros(N_FFT + HOP_SAMPLES, device=self._device)
+        return self._advance(silence)[:, : max(0, n_due)]
+
+    def _advance(self, received: Tensor) -> Tensor:
+        signal = torch.cat((self._pending, received))
+        if self._n_frames == 0:
+            if len(signal) <= _HALF:  # the mirror needs samples 1 to 200
+                self._pending = signal
+                return self._filters.new_zeros(self.n_mels, 0)
+            signal = torch.cat((signal[1 : _HALF + 1].flip(0), signal))
+        n_new = max(0, (len(signal) - N_FFT) // HOP_SAMPLES + 1)
+        frames = self._transform(signal, n_new)
+        self._pending = signal[n_new * HOP_SAMPLES :].clone()
+        self._n_frames += n_new
+        return frames
+
+    def _transform(self, signal: Tensor, n_frames: int) -> Tensor:
+        """Log-mel (n_mels, n_frames) of frames that begin at every 160th sample, in blocks of 30 s."""
+        log_mels = self._filters.new_empty(self.n_mels, n_frames)
+        for first in range(0, n_frames, _BLOCK_FRAMES):
+            n_block = min(_BLOCK_FRAMES, n_frames - first)
+            start = first * HOP_SAMPLES
+            block = signal[start : start + (n_block - 1) * HOP_SAMPLES + N_FFT]
+            spectrum = torch.stft(
+                block, N_FFT, HOP_SAMPLES, window=self._window, center=False, return_complex=True
+            )
+            mel = self._filters @ spectrum.abs() ** 2
+            log_mels[:, first : first + n_block] = mel.clamp_(min=FLOOR).log10_()
+        return log_mels
+
+
+def log_mel(
+    samples: Samples | Tensor,
+    n_mels: int = 80,
+    device: torch.device | str = "cpu",
+    *,
+    padding_samples: int = 0,
+) -> Tensor:
+    """Un-normalised log10 mel power of 16 kHz audio: (n_mels, n_frames) float32.
+
+    samples: (n,) float32 in [-1, 1]; n_frames is (n + padding_samples) // 160. padding_samples zeros are
+    appended first (openai-whisper: 480000 for a file); the signal is mirrored at both of its ends.
+    Computed in blocks of 30 s, so that memory beyond input and result does not grow.
+
+    Raises: AudioError for audio of another shape or shorter than 201 samples, padding included.
+    Source: openai-whisper `log_mel_spectrogram` (n_fft 400, hop 160, periodic Hann, power, clamp 1e-10).
+    """
+    signal = torch.as_tensor(samples, dtype=torch.float32, device=device)
+    if signal.ndim != 1:
+        raise AudioError(f"log-mel: expected samples of shape (n,), got {tuple(signal.shape)}")
+    if len(signal) + padding_samples <= _HALF:
+        raise AudioError(f"log-mel: expected at least {_HALF + 1} samples, got {len(signal)}")
+    mirrored = torch.cat((signal, signal.new_zeros(padding_samples)))
+    n_frames = len(mirrored) // HOP_SAMPLES
+    mirrored = torch.cat((mirrored, mirrored[-_HALF - 1 : -1].flip(0)))
+    return MelStream(n_mels, device).push(mirrored)[:, :n_frames]
+
+
+def normalize(log_mel: Tensor, maximum: Tensor | float | None = None) -> Tensor:
+    """Clamp to 8 below the maximum and scale to about [-1, 1.5], as Whisper's encoder expects.
+
+    log_mel: (..., n_mels, n_frames). maximum: the largest value of the input that counts, by default of
+    each window by itself; give that of the recording to match openai-whisper on files.
+    """
+    if maximum is None:
+        maximum = log_mel.amax(dim=(-2, -1), keepdim=True)
+    floor = torch.as_tensor(maximum, dtype=log_mel.dtype, device=log_mel.device) - DYNAMIC_RANGE
+    return (torch.maximum(log_mel, floor) + 4.0) / 4.0
+
+
+def pad_or_trim(mel: Tensor, n_frames: int = WINDOW_FRAMES) -> Tensor:
+    """Cut normalised mel (..., n) to n_frames, or fill it up with 0.0 (not the value of silence).
+
+    Source: openai-whisper `pad_or_trim` on a mel slice.
+    """
+    missing = n_frames - mel.shape[-1]
+    return torch.nn.functional.pad(mel, (0, missing)) if missing > 0 else mel[..., :n_frames]
+
+
+def window_features(
+    log_mels: Sequence[Tensor],
+    n_frames: int = WINDOW_FRAMES,
+    *,
+    maximum: Tensor | float | None = None,
+) -> Features:
+    """Normalise un-normalised windows (n_mels, n_i) and stack them to a batch (B, n_mels, n_frames).
+
+    n_frames: even, at least 2; windows are cut to it or filled with 0.0 after normalisation. maximum: see
+    `normalize`. Content of a window is counted in log-mel frames (100 a second).
+
+    Raises: OptionError for an odd or non-positive n_frames or for no window at all.
+    """
+    if n_frames < 2 or n_frames % 2:
+        raise OptionError(f"window_features: expected an even number of frames, got {n_frames}")
+    if not log_mels:
+        raise OptionError("window_features: expected at least one window, got none")
+    windows = [_normalized_window(window, n_frames, maximum) for window in log_mels]
+    return Features(torch.stack(windows), tuple(min(window.shape[-1], n_frames) for window in log_mels))
+
+
+def _normalized_window(log_mel: Tensor, n_frames: int, maximum: Tensor | float | None) -> Tensor:
+    if log_mel.shape[-1] == 0:
+        return log_mel.new_zeros(log_mel.shape[0], n_frames)
+    return pad_or_trim(normalize(log_mel, maximum), n_frames)
