@@ -1,0 +1,112 @@
+"""Whisper's languages: codes in the order of their tokens, English names, and look-up by either.
+
+Source: the order of `LANGUAGES` in openai-whisper 20250625, `whisper/tokenizer.py`; it is the order of
+the language tokens in every checkpoint. The codes are Whisper's own: mostly ISO 639-1, but Javanese is
+`jw` (ISO: jv), Hawaiian `haw` and Cantonese `yue`. Which languages a model writes well is not known here.
+"""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass
+from functools import cache
+
+from sottovoce.errors import OptionError
+
+
+@dataclass(frozen=True, slots=True)
+class Language:
+    """One language of the vocabulary: code, English name, and other names it goes by (lower case)."""
+
+    code: str
+    name: str
+    aliases: tuple[str, ...] = ()
+
+
+_TABLE = """
+en English | zh Chinese,mandarin | de German | es Spanish,castilian | ru Russian | ko Korean | fr French
+ja Japanese | pt Portuguese | tr Turkish | pl Polish | ca Catalan,valencian | nl Dutch,flemish | ar Arabic
+sv Swedish | it Italian | id Indonesian | hi Hindi | fi Finnish | vi Vietnamese | he Hebrew,iw
+uk Ukrainian | el Greek | ms Malay | cs Czech | ro Romanian,moldavian,moldovan | da Danish | hu Hungarian
+ta Tamil | no Norwegian,nb,bokmål,bokmal | th Thai | ur Urdu | hr Croatian | bg Bulgarian | lt Lithuanian
+la Latin | mi Maori | ml Malayalam | cy Welsh | sk Slovak | te Telugu | fa Persian,farsi | lv Latvian
+bn Bengali,bangla | sr Serbian | az Azerbaijani | sl Slovenian | kn Kannada | et Estonian | mk Macedonian
+br Breton | eu Basque | is Icelandic | hy Armenian | ne Nepali | mn Mongolian | bs Bosnian | kk Kazakh
+sq Albanian | sw Swahili | gl Galician | mr Marathi | pa Punjabi,panjabi | si Sinhala,sinhalese | km Khmer
+sn Shona | yo Yoruba | so Somali | af Afrikaans | oc Occitan | ka Georgian | be Belarusian | tg Tajik
+sd Sindhi | gu Gujarati | am Amharic | yi Yiddish | lo Lao | uz Uzbek | fo Faroese
+ht Haitian Creole,haitian | ps Pashto,pushto | tk Turkmen | nn Nynorsk | mt Maltese | sa Sanskrit
+lb Luxembourgish,letzeburgesch | my Myanmar,burmese | bo Tibetan | tl Tagalog,filipino | mg Malagasy
+as Assamese | tt Tatar | haw Hawaiian | ln Lingala | ha Hausa | ba Bashkir | jw Javanese,jv | su Sundanese
+yue Cantonese
+"""
+
+
+def _read(entry: str) -> Language:
+    code, names = entry.strip().split(" ", 1)
+    name, *aliases = names.split(",")
+    return Language(code, name, tuple(aliases))
+
+
+LANGUAGES: tuple[Language, ...] = tuple(
+    _read(entry) for entry in _TABLE.strip().replace("\n", "|").split("|")
+)
+"""All 100, in the order of the language tokens; the 99-language vocabulary lacks the last, `yue`."""
+
+UNSPACED: frozenset[str] = frozenset({"zh", "ja", "th", "lo", "my", "yue"})
+"""Languages written without spaces between words: word times are per character there."""
+
+
+def language_codes(n_languages: int = 100) -> tuple[str, ...]:
+    """Codes of the first `n_languages` in token order: `sot + 1 + index` is the token.
+
+    Raises OptionError unless 0 <= n_languages <= 100.
+    """
+    if not 0 <= n_languages <= len(LANGUAGES):
+        raise OptionError(f"number of languages: expected 0 to {len(LANGUAGES)}, got {n_languages}")
+    return tuple(language.code for language in LANGUAGES[:n_languages])
+
+
+def language_name(code: str) -> str:
+    """English name of a language given by code, name or alias: `language_name("de") == "German"`."""
+    return _find(code).name
+
+
+def find_language(text: str, among: tuple[str, ...] | None = None) -> str:
+    """Code of a language given by code, English name or alias, in any case.
+
+    among: codes that are possible here (None: all 100), e.g. those of the loaded model.
+    Raises OptionError, naming the closest names, when there is none such or it is not in `among`.
+    """
+    code = _find(text).code
+    if among is not None and code not in among:
+        known = ", ".join(among) if len(among) <= 8 else f"{len(among)} languages without it"
+        raise OptionError(f"language '{text}': this model knows {known or 'English only'}")
+    return code
+
+
+def _find(text: str) -> Language:
+    found = _by_name().get(text.strip().casefold())
+    if found is None:
+        raise OptionError(f"language '{text}': expected a code such as 'en' or an English name{_hint(text)}")
+    return found
+
+
+@cache
+def _by_name() -> dict[str, Language]:
+    return {
+        name.casefold(): language
+        for language in LANGUAGES
+        for name in (language.code, language.name, *language.aliases)
+    }
+
+
+def _hint(text: str) -> str:
+    wanted = text.strip().casefold()
+    names = _by_name()
+    close = [name for name in (wanted.replace("_", "-").split("-")[0],) if name in names]
+    close += [name for name in difflib.get_close_matches(wanted, names, n=3) if name not in close]
+    if not close:
+        return ""
+    shown = [f"'{n}'" if n == names[n].code else f"'{n}' ({names[n].code})" for n in close]
+    return f"; did you mean {' or '.join(shown)}?"

@@ -1,0 +1,286 @@
+"""Whisper's tokenizer: byte-level BPE pieces, special tokens by arithmetic, and splitting into words.
+
+The ids of a vocabulary, in order: the BPE pieces, end of text, start of transcript, the languages,
+translate, transcribe, startoflm, startofprev, nospeech, notimestamps, then <|0.00|> ... <|30.00|> in
+steps of 20 ms. Source: openai-whisper 20250625, `whisper/tokenizer.py` (`get_encoding`).
+
+Not known here: which of these ids a given checkpoint was trained on (see `nano`).
+"""
+
+from __future__ import annotations
+
+import base64
+import codecs
+import gzip
+import string
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib import resources
+
+import tiktoken
+
+from sottovoce.errors import OptionError
+from sottovoce.text.languages import UNSPACED, find_language, language_codes
+from sottovoce.types import Task
+
+SECONDS_PER_TIMESTAMP = 0.02
+N_TIMESTAMPS = 1501
+N_VOCAB_ENGLISH, N_VOCAB_99, N_VOCAB_100 = 51864, 51865, 51866
+
+# GPT-2's rule for cutting text before BPE (tiktoken's r50k pattern).
+_PIECES = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+
+# Symbols that annotate rather than transcribe: speaker tags, brackets, music. Hyphen and apostrophe may
+# stand inside words, so only their spaced forms are suppressed. Source: OW `Tokenizer.non_speech_tokens`.
+_SYMBOLS: tuple[str, ...] = (
+    *'"#()*+/:;<=>@[\\]^_`{|}~「」『』',
+    *("<<", ">>", "<<<", ">>>", "--", "---", "-(", "-[", "('", '("', "((", "))", "(((", ")))"),
+    *("[[", "]]", "{{", "}}", "♪♪", "♪♪♪"),
+)
+_MUSIC = "♩♪♫♬♭♮♯"  # several tokens each in GPT-2's table: the first is shared by U+2640-267F only
+
+
+@dataclass(frozen=True, slots=True)
+class Tokenizer:
+    """Ids and text of one vocabulary, with the language and task of the next transcript.
+
+    Immutable: `with_language` gives another one. Made by `Tokenizer.for_model`.
+
+    n_vocab: rows of the model's embedding. language: a code, or None while it is not known.
+    """
+
+    encoding: tiktoken.Encoding
+    n_vocab: int
+    language: str | None
+    task: Task
+
+    @classmethod
+    def for_model(cls, n_vocab: int, *, language: str | None = None, task: Task = "transcribe") -> Tokenizer:
+        """The tokenizer of a checkpoint, told apart by its `n_vocab`.
+
+        n_vocab: 51864 English-only, 51865 with 99 languages, 51866 with 100 (large-v3, turbo).
+        language: code or English name; None when it is to be detected (English-only: always "en").
+        Raises OptionError for another n_vocab, or a language or task that the model does not have.
+        """
+        if n_vocab not in (N_VOCAB_ENGLISH, N_VOCAB_99, N_VOCAB_100):
+            raise OptionError(
+                f"n_vocab: expected 51864, 51865 or 51866 (Whisper's vocabularies), got {n_vocab}"
+            )
+        tokenizer = cls(_encoding(n_vocab), n_vocab, None, "transcribe").with_task(task)
+        if not tokenizer.is_multilingual:
+            language = language or "en"
+        return tokenizer if language is None else tokenizer.with_language(language)
+
+    def with_language(self, language: str) -> Tokenizer:
+        """The same tokenizer for a language given by code or name; OptionError if the model lacks it."""
+        among = self.language_codes if self.is_multilingual else ("en",)
+        return replace(self, language=find_language(language, among))
+
+    def with_task(self, task: Task) -> Tokenizer:
+        """The same tokenizer for another task; OptionError for `translate` on an English-only model."""
+        if task not in ("transcribe", "translate"):
+            raise OptionError(f"task: expected 'transcribe' or 'translate', got '{task}'")
+        if task == "translate" and not self.is_multilingual:
+            raise OptionError("task 'translate': an English-only model can only transcribe")
+        return replace(self, task=task)
+
+    @property
+    def is_multilingual(self) -> bool:
+        return self.n_vocab != N_VOCAB_ENGLISH
+
+    @property
+    def language_codes(self) -> tuple[str, ...]:
+        """Codes in token order; empty for English-only models."""
+        return language_codes(self.n_vocab - 51766) if self.is_multilingual else ()
+
+    @property
+    def language_tokens(self) -> tuple[int, ...]:
+        """Ids of `language_codes`, in the same order; empty for English-only models."""
+        return tuple(range(self.sot + 1, self.sot + 1 + len(self.language_codes)))
+
+    def language_token(self, language: str) -> int:
+        """Id of a language given by code or name; OptionError if the model has no token for it."""
+        return self.sot + 1 + self.language_codes.index(find_language(language, self.language_codes))
+
+    def language_of(self, token: int) -> str:
+        """Code of a language token; OptionError for any other id."""
+        if token not in self.language_tokens:
+            raise OptionError(f"token {token}: not a language token of this vocabulary")
+        return self.language_codes[token - self.sot - 1]
+
+    @property
+    def eot(self) -> int:
+        """End of text: every id below is text, every id from here on is not."""
+        return self.encoding.eot_token
+
+    @property
+    def sot(self) -> int:
+        return self.eot + 1
+
+    @property
+    def translate(self) -> int:
+        return self.timestamp_begin - 6
+
+    @property
+    def transcribe(self) -> int:
+        return self.timestamp_begin - 5
+
+    @property
+    def sot_lm(self) -> int:
+        return self.timestamp_begin - 4
+
+    @property
+    def sot_prev(self) -> int:
+        return self.timestamp_begin - 3
+
+    @property
+    def no_speech(self) -> int:
+        return self.timestamp_begin - 2
+
+    @property
+    def no_timestamps(self) -> int:
+        return self.timestamp_begin - 1
+
+    @property
+    def timestamp_begin(self) -> int:
+        """Id of <|0.00|>; the last one, <|30.00|>, is the last id of the vocabulary."""
+        return self.n_vocab - N_TIMESTAMPS
+
+    def is_timestamp(self, token: int) -> bool:
+        return token >= self.timestamp_begin
+
+    def timestamp(self, seconds: float) -> int:
+        """Id of the timestamp nearest to `seconds`; OptionError outside 0 to 30."""
+        index = round(seconds / SECONDS_PER_TIMESTAMP)
+        if not 0 <= index < N_TIMESTAMPS:
+            raise OptionError(f"timestamp: expected 0 to 30 seconds, got {seconds}")
+        return self.timestamp_begin + index
+
+    def seconds(self, token: int) -> float:
+        """Seconds of a timestamp token."""
+        if not self.is_timestamp(token):
+            raise OptionError(f"token {token}: timestamps begin at {self.timestamp_begin}")
+        return round((token - self.timestamp_begin) * SECONDS_PER_TIMESTAMP, 2)
+
+    @property
+    def sot_sequence(self) -> tuple[int, ...]:
+        """What a transcript begins with: sot, language, task; sot alone for English-only models.
+
+        Raises OptionError while the language of a multilingual model is not known.
+        """
+        if not self.is_multilingual:
+            return (self.sot,)
+        if self.language is None:
+            raise OptionError("no language: detect it or choose one (with_language) before decoding")
+        task = self.transcribe if self.task == "transcribe" else self.translate
+        return (self.sot, self.language_token(self.language), task)
+
+    @property
+    def sot_sequence_including_notimestamps(self) -> tuple[int, ...]:
+        return (*self.sot_sequence, self.no_timestamps)
+
+    @property
+    def non_speech_tokens(self) -> tuple[int, ...]:
+        """Sorted ids to suppress so that only what was said is written: brackets, tags, music."""
+        return _non_speech_tokens(self.n_vocab)
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of text. Names of special tokens in it ("<|en|>") are cut as ordinary text."""
+        return self.encoding.encode_ordinary(text)
+
+    def decode(self, tokens: Iterable[int]) -> str:
+        """Text of the text tokens; specials and timestamps are left out, broken UTF-8 becomes U+FFFD."""
+        eot = self.eot
+        return self.encoding.decode([token for token in tokens if token < eot])
+
+    def decode_with_timestamps(self, tokens: Iterable[int]) -> str:
+        """Text with every special token and timestamp written out, e.g. "<|1.08|>"."""
+        return self.encoding.decode(list(tokens))
+
+    def token_bytes(self, token: int) -> bytes:
+        """Bytes of one token: a piece of UTF-8 that may begin or end inside a character."""
+        return self.encoding.decode_single_token_bytes(token)
+
+    @property
+    def splits_on_spaces(self) -> bool:
+        """Whether words of this language are told apart by spaces."""
+        return self.language not in UNSPACED
+
+    def split_to_word_tokens(self, tokens: Sequence[int]) -> tuple[list[str], list[list[int]]]:
+        """Words and the tokens of each: by spaces and punctuation, or by character where none are written.
+
+        Nothing is lost: joined words equal `decode_with_timestamps(tokens)`, joined lists equal tokens.
+        Equal to openai-whisper's on valid UTF-8; on broken UTF-8 that one may raise or drop tokens.
+        """
+        characters = self._split_on_characters(tokens)
+        words = self._join_words(characters) if self.splits_on_spaces else characters
+        return [word for word, _ in words], [ids for _, ids in words]
+
+    def _split_on_characters(self, tokens: Sequence[int]) -> list[tuple[str, list[int]]]:
+        """Shortest runs of tokens that end at the end of a character."""
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        runs: list[tuple[str, list[int]]] = []
+        text, ids = "", []
+        for token in tokens:
+            text += decoder.decode(self.token_bytes(token))
+            ids.append(token)
+            if not decoder.getstate()[0]:
+                runs.append((text, ids))
+                text, ids = "", []
+        if ids:
+            runs.append((text + decoder.decode(b"", True), ids))
+        return runs
+
+    def _join_words(self, characters: list[tuple[str, list[int]]]) -> list[tuple[str, list[int]]]:
+        words: list[tuple[str, list[int]]] = []
+        for text, ids in characters:
+            if not words or self._begins_word(text, ids[0]):
+                words.append((text, list(ids)))
+            else:
+                words[-1] = (words[-1][0] + text, words[-1][1] + ids)
+        return words
+
+    def _begins_word(self, text: str, first: int) -> bool:
+        # A substring test, as in OW: "" (white space alone) and "()" count, ".." does not.
+        return first >= self.eot or text.startswith(" ") or text.strip() in string.punctuation
+
+
+@cache
+def _encoding(n_vocab: int) -> tiktoken.Encoding:
+    name = "gpt2" if n_vocab == N_VOCAB_ENGLISH else "multilingual"
+    ranks = _read_ranks(name)
+    languages = language_codes(99 if n_vocab == N_VOCAB_ENGLISH else n_vocab - 51766)
+    specials = [
+        "<|endoftext|>",
+        "<|startoftranscript|>",
+        *(f"<|{code}|>" for code in languages),
+        *("<|translate|>", "<|transcribe|>", "<|startoflm|>", "<|startofprev|>"),
+        *("<|nospeech|>", "<|notimestamps|>"),
+        *(f"<|{i * SECONDS_PER_TIMESTAMP:.2f}|>" for i in range(N_TIMESTAMPS)),
+    ]
+    return tiktoken.Encoding(
+        name=f"whisper-{name}-{len(languages)}",
+        explicit_n_vocab=n_vocab,
+        pat_str=_PIECES,
+        mergeable_ranks=ranks,
+        special_tokens={special: len(ranks) + i for i, special in enumerate(specials)},
+    )
+
+
+def _read_ranks(name: str) -> dict[bytes, int]:
+    asset = resources.files("sottovoce.text") / "assets" / f"{name}.tiktoken.gz"
+    lines = gzip.decompress(asset.read_bytes()).splitlines()
+    pairs = (line.split() for line in lines if line)
+    return {base64.b64decode(piece): int(rank) for piece, rank in pairs}
+
+
+@cache
+def _non_speech_tokens(n_vocab: int) -> tuple[int, ...]:
+    encode = _encoding(n_vocab).encode_ordinary
+    ids = {encode(" -")[0], encode(" '")[0]}
+    for symbol in (*_SYMBOLS, *_MUSIC):
+        for tokens in (encode(symbol), encode(" " + symbol)):
+            if len(tokens) == 1 or symbol in _MUSIC:
+                ids.add(tokens[0])
+    return tuple(sorted(ids))

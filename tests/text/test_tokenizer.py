@@ -1,0 +1,231 @@
+"""Ids, text and words of the three vocabularies; equal to openai-whisper's where that one is right."""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sottovoce.errors import OptionError
+from sottovoce.text.languages import language_codes
+from sottovoce.text.tokenizer import N_VOCAB_99, N_VOCAB_100, N_VOCAB_ENGLISH, Tokenizer
+
+VOCABULARIES = (N_VOCAB_ENGLISH, N_VOCAB_99, N_VOCAB_100)
+
+SENTENCES = {
+    "en": " Well, it's a 3.14-mile (or so) walk... isn't it? Don't we'll they've I'd!",
+    "de": " Größenwahn: »Straßenbahnhaltestelle« – 12,5 % teurer.",
+    "fr": " L'été, c'est-à-dire « bientôt », qu'on s'aime ?",
+    "es": " ¿Cómo está usted? ¡Ñandú, pingüino!",
+    "ru": " Съешь же ещё этих мягких французских булок.",
+    "el": " Ξεσκεπάζω την ψυχοφθόρα βδελυγμία.",
+    "ar": " السلام عليكم ورحمة الله وبركاته، كيف حالك؟",
+    "he": " שלום עולם, מה שלומך?",
+    "hi": " नमस्ते दुनिया, आप कैसे हैं?",
+    "ko": " 안녕하세요 세계, 잘 지내셨어요?",
+    "zh": "你好,世界。今天天气很好,我们去公园散步吧!鑫龘",
+    "ja": "こんにちは、世界。今日は良い天気ですね。",
+    "th": "สวัสดีชาวโลก วันนี้อากาศดีมาก",
+    "lo": "ສະບາຍດີຊາວໂລກ",
+    "my": "မင်္ဂလာပါကမ္ဘာလောက",
+    "yue": "你好嗎?今日天氣好好。",
+    "vi": " Xin chào thế giới, hôm nay trời đẹp quá.",
+    "tr": " Pijamalı hasta yağız şoföre çabucak güvendi.",
+    "am": " ሰላም ልዑል",
+    "ka": " გამარჯობა მსოფლიო",
+    "haw": " Aloha kākou, e ʻoluʻolu ʻoe",
+}
+
+
+def test_specials_follow_the_pieces_and_end_with_the_vocabulary() -> None:
+    for n_vocab in VOCABULARIES:
+        tokenizer = Tokenizer.for_model(n_vocab)
+        assert tokenizer.encoding.n_vocab == n_vocab
+        assert (
+            tokenizer.decode_with_timestamps([tokenizer.timestamp_begin, n_vocab - 1]) == "<|0.00|><|30.00|>"
+        )
+        names = {
+            tokenizer.eot: "<|endoftext|>",
+            tokenizer.sot: "<|startoftranscript|>",
+            tokenizer.translate: "<|translate|>",
+            tokenizer.transcribe: "<|transcribe|>",
+            tokenizer.sot_lm: "<|startoflm|>",
+            tokenizer.sot_prev: "<|startofprev|>",
+            tokenizer.no_speech: "<|nospeech|>",
+            tokenizer.no_timestamps: "<|notimestamps|>",
+        }
+        for token, name in names.items():
+            assert tokenizer.token_bytes(token).decode() == name
+
+
+@pytest.mark.parametrize(("n_vocab", "n_languages"), [(N_VOCAB_99, 99), (N_VOCAB_100, 100)])
+def test_language_tokens_stand_right_after_the_start(n_vocab: int, n_languages: int) -> None:
+    tokenizer = Tokenizer.for_model(n_vocab)
+    assert tokenizer.language_codes == language_codes(n_languages)
+    for index, code in enumerate(tokenizer.language_codes):
+        token = tokenizer.language_token(code)
+        assert token == tokenizer.sot + 1 + index == tokenizer.language_tokens[index]
+        assert tokenizer.language_of(token) == code
+        assert tokenizer.token_bytes(token).decode() == f"<|{code}|>"
+    with pytest.raises(OptionError, match="not a language token"):
+        tokenizer.language_of(tokenizer.translate)
+
+
+def test_the_hundredth_language_moves_the_tasks() -> None:
+    old, new = (Tokenizer.for_model(n, language="en") for n in (N_VOCAB_99, N_VOCAB_100))
+    assert old.sot_sequence == (50258, 50259, 50359)
+    assert new.sot_sequence == (50258, 50259, 50360)
+    assert new.sot_sequence_including_notimestamps == (50258, 50259, 50360, 50364)
+    with pytest.raises(OptionError, match="yue"):
+        old.with_language("yue")
+    assert new.with_language("Cantonese").sot_sequence == (50258, 50358, 50360)
+
+
+def test_english_only_has_no_language_and_no_task() -> None:
+    tokenizer = Tokenizer.for_model(N_VOCAB_ENGLISH)
+    assert tokenizer.language == "en"
+    assert tokenizer.language_tokens == ()
+    assert tokenizer.sot_sequence == (50257,)
+    with pytest.raises(OptionError, match="knows en"):
+        tokenizer.with_language("de")
+    with pytest.raises(OptionError, match="English-only"):
+        Tokenizer.for_model(N_VOCAB_ENGLISH, task="translate")
+    with pytest.raises(OptionError, match="English only"):
+        tokenizer.language_token("en")
+
+
+def test_an_undecided_language_gives_no_prompt() -> None:
+    tokenizer = Tokenizer.for_model(N_VOCAB_99)
+    with pytest.raises(OptionError, match="no language"):
+        _ = tokenizer.sot_sequence
+    assert tokenizer.with_language("de").with_task("translate").sot_sequence == (50258, 50261, 50358)
+    assert tokenizer.language is None  # immutable
+
+
+def test_unknown_vocabulary_and_task_are_refused() -> None:
+    with pytest.raises(OptionError, match="got 32000"):
+        Tokenizer.for_model(32000)
+    with pytest.raises(OptionError, match="'transcribe' or 'translate', got 'summarise'"):
+        Tokenizer.for_model(N_VOCAB_99, task="summarise")  # type: ignore[arg-type]
+
+
+def test_timestamps_round_trip() -> None:
+    tokenizer = Tokenizer.for_model(N_VOCAB_100)
+    for index in range(1501):
+        token = tokenizer.timestamp(index * 0.02)
+        assert token == tokenizer.timestamp_begin + index
+        assert tokenizer.is_timestamp(token)
+        assert tokenizer.decode_with_timestamps([token]) == f"<|{tokenizer.seconds(token):.2f}|>"
+    assert not tokenizer.is_timestamp(tokenizer.no_timestamps)
+    for outside in (-0.02, 30.02):
+        with pytest.raises(OptionError, match="0 to 30"):
+            tokenizer.timestamp(outside)
+    with pytest.raises(OptionError, match="timestamps begin"):
+        tokenizer.seconds(tokenizer.no_timestamps)
+
+
+def test_decode_is_text_only() -> None:
+    tokenizer = Tokenizer.for_model(N_VOCAB_99, language="en")
+    text = tokenizer.encode(" hello")
+    ids = [*tokenizer.sot_sequence, tokenizer.timestamp(1.08), *text, tokenizer.eot]
+    assert tokenizer.decode(ids) == " hello"
+    expected = "<|startoftranscript|><|en|><|transcribe|><|1.08|> hello<|endoftext|>"
+    assert tokenizer.decode_with_timestamps(ids) == expected
+
+
+def test_names_of_special_tokens_are_ordinary_text() -> None:
+    tokenizer = Tokenizer.for_model(N_VOCAB_99)
+    ids = tokenizer.encode("<|en|><|endoftext|>")
+    assert max(ids) < tokenizer.eot
+    assert tokenizer.decode(ids) == "<|en|><|endoftext|>"
+
+
+@settings(deadline=None)
+@given(st.text(), st.sampled_from(VOCABULARIES))
+def test_any_text_survives_encoding(text: str, n_vocab: int) -> None:
+    tokenizer = Tokenizer.for_model(n_vocab)
+    assert tokenizer.decode(tokenizer.encode(text)) == text
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.integers(0, N_VOCAB_99 - 1), max_size=30),
+    st.sampled_from(["en", "zh", "ja", "de"]),
+)
+def test_words_lose_nothing_even_of_broken_utf8(ids: list[int], language: str) -> None:
+    tokenizer = Tokenizer.for_model(N_VOCAB_99, language=language)
+    words, word_tokens = tokenizer.split_to_word_tokens(ids)
+    assert "".join(words) == tokenizer.decode_with_timestamps(ids)
+    assert [token for tokens in word_tokens for token in tokens] == ids
+    assert all(word_tokens)
+
+
+def test_words_of_unspaced_languages_are_characters() -> None:
+    tokenizer = Tokenizer.for_model(N_VOCAB_100, language="zh")
+    words, word_tokens = tokenizer.split_to_word_tokens(tokenizer.encode("龘鑫"))
+    assert words == ["龘", "鑫"]
+    assert all(len(tokens) > 1 for tokens in word_tokens)
+
+
+@pytest.fixture(scope="module")
+def theirs() -> ModuleType:
+    return pytest.importorskip("whisper.tokenizer", reason="openai-whisper is not installed")
+
+
+def reference(theirs: ModuleType, n_vocab: int, language: str):  # type: ignore[no-untyped-def]
+    n_languages = n_vocab - 51765 - int(n_vocab >= 51865)
+    return theirs.get_tokenizer(n_vocab >= 51865, num_languages=n_languages, language=language)
+
+
+@pytest.mark.reference
+@pytest.mark.parametrize("n_vocab", VOCABULARIES)
+def test_all_ids_equal_openai_whisper(theirs: ModuleType, n_vocab: int) -> None:
+    ours, other = Tokenizer.for_model(n_vocab, language="en"), reference(theirs, n_vocab, "en")
+    assert ours.eot == other.eot
+    assert ours.sot == other.sot
+    assert ours.translate == other.translate
+    assert ours.transcribe == other.transcribe
+    assert ours.sot_lm == other.sot_lm
+    assert ours.sot_prev == other.sot_prev
+    assert ours.no_speech == other.no_speech
+    assert ours.no_timestamps == other.no_timestamps
+    assert ours.timestamp_begin == other.timestamp_begin
+    assert ours.sot_sequence == other.sot_sequence
+    assert ours.sot_sequence_including_notimestamps == other.sot_sequence_including_notimestamps
+    assert ours.non_speech_tokens == other.non_speech_tokens
+    if ours.is_multilingual:
+        assert ours.language_tokens == tuple(sorted(other.all_language_tokens))
+    for token in range(n_vocab):
+        assert ours.token_bytes(token) == other.encoding.decode_single_token_bytes(token)
+
+
+@pytest.mark.reference
+@pytest.mark.parametrize("language", SENTENCES)
+def test_text_and_words_equal_openai_whisper(theirs: ModuleType, language: str) -> None:
+    ours = Tokenizer.for_model(N_VOCAB_100, language=language)
+    other = reference(theirs, N_VOCAB_100, language)
+    for text in (SENTENCES[language], " ".join(SENTENCES.values()), SENTENCES[language].strip() * 3):
+        ids = ours.encode(text)
+        assert ids == other.encode(text)
+        ids = [ours.timestamp(0.0), *ids, ours.timestamp(2.5), ours.eot]
+        assert ours.split_to_word_tokens(ids) == other.split_to_word_tokens(ids)
+        assert ours.decode_with_timestamps(ids) == other.decode_with_timestamps(ids)
+        assert ours.decode(ids[:-1]) == other.decode(ids[:-1])
+
+
+@pytest.mark.reference
+@settings(deadline=None)
+@given(
+    st.text(st.characters(exclude_characters="\ufffd", exclude_categories=["Cs"])),
+    st.sampled_from(VOCABULARIES),
+    st.sampled_from(["en", "ja"]),
+)
+def test_any_text_is_cut_as_openai_whisper_cuts_it(text: str, n_vocab: int, language: str) -> None:
+    theirs = pytest.importorskip("whisper.tokenizer", reason="openai-whisper is not installed")
+    language = language if n_vocab != N_VOCAB_ENGLISH else "en"
+    ours, other = Tokenizer.for_model(n_vocab, language=language), reference(theirs, n_vocab, language)
+    ids = ours.encode(text)
+    assert ids == other.encode(text, disallowed_special=())
+    assert ours.split_to_word_tokens(ids) == other.split_to_word_tokens(ids)
