@@ -1,0 +1,143 @@
+"""Smoothing of language posteriors over time: running median, hidden Markov model, change point.
+
+Posteriors come one frame (probe window) after another, as vectors over a fixed set of L languages. The
+live side is causal and keeps O(width · L) state; the change point looks back over what was kept.
+Not known here: where posteriors come from, and what is done when the language changes.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from sottovoce.errors import OptionError
+
+Posterior = npt.NDArray[np.float64]
+"""(L,) probabilities that sum to 1."""
+
+_TINY = 1e-6
+"""Least probability given to a language: one frame must not be able to rule it out for ever."""
+
+
+@dataclass(frozen=True, slots=True)
+class SmoothingOptions:
+    """How posteriors are smoothed.
+
+    median_frames: width of the running median, odd; 1 is off. Its delay is (width - 1) / 2 frames.
+    stay: probability that the language stays the same from one frame to the next.
+    evidence: exponent on each frame's posterior. Probe windows overlap, so neighbours tell the same
+        story: hop / width counts every second of audio once.
+    """
+
+    median_frames: int = 3
+    stay: float = 0.98
+    evidence: float = 0.5
+
+    def __post_init__(self) -> None:
+        if self.median_frames < 1 or self.median_frames % 2 == 0:
+            raise OptionError(f"median_frames: expected an odd number from 1, got {self.median_frames}")
+        if not 0.0 < self.stay < 1.0:
+            raise OptionError(f"stay: expected a probability between 0 and 1, got {self.stay}")
+        if not 0.0 < self.evidence <= 1.0:
+            raise OptionError(f"evidence: expected an exponent in (0, 1], got {self.evidence}")
+
+
+class RunningMedian:
+    """Median of each language over the last `width` frames, renormalised.
+
+    A burst of up to (width - 1) / 2 wrong frames leaves no trace. While fewer frames than `width` have
+    come, the median is over those.
+    """
+
+    def __init__(self, width: int) -> None:
+        self._recent: deque[Posterior] = deque(maxlen=width)
+
+    def step(self, posterior: Posterior) -> Posterior:
+        """Take one frame (L,) and return the filtered one (L,)."""
+        self._recent.append(np.asarray(posterior, dtype=np.float64))
+        median: Posterior = np.median(np.stack(self._recent), axis=0)
+        total = float(median.sum())
+        return median / total if total > 0.0 else np.full_like(median, 1.0 / len(median))
+
+    def reset(self) -> None:
+        self._recent.clear()
+
+
+def transition_matrix(n_languages: int, stay: float) -> npt.NDArray[np.float64]:
+    """Probabilities (L, L) of going from row to column: `stay` on the diagonal, the rest even."""
+    if n_languages == 1:
+        return np.ones((1, 1))
+    matrix = np.full((n_languages, n_languages), (1.0 - stay) / (n_languages - 1))
+    np.fill_diagonal(matrix, stay)
+    return matrix
+
+
+def log_evidence(posteriors: npt.NDArray[np.float64], evidence: float = 1.0) -> npt.NDArray[np.float64]:
+    """Scaled log-likelihoods of posteriors (..., L) under an even prior, floored and tempered."""
+    floored = np.maximum(posteriors, _TINY)
+    scaled: npt.NDArray[np.float64] = evidence * np.log(floored / floored.sum(-1, keepdims=True))
+    return scaled
+
+
+class ForwardFilter:
+    """P(language now | all frames so far) of a hidden Markov model, one frame at a time.
+
+    Source: Rabiner, A Tutorial on Hidden Markov Models (1989), the scaled forward recursion.
+    """
+
+    def __init__(self, n_languages: int, options: SmoothingOptions) -> None:
+        self._transitions = transition_matrix(n_languages, options.stay)
+        self._evidence = options.evidence
+        self._belief: Posterior = np.full(n_languages, 1.0 / n_languages)
+        self._fresh = True
+
+    @property
+    def belief(self) -> Posterior:
+        return self._belief
+
+    def step(self, posterior: Posterior) -> Posterior:
+        """Take one frame (L,) and return the belief (L,) after it."""
+        predicted = self._belief if self._fresh else self._belief @ self._transitions
+        log_joint = np.log(predicted) + log_evidence(posterior, self._evidence)
+        joint = np.exp(log_joint - log_joint.max())
+        self._belief = joint / joint.sum()
+        self._fresh = False
+        return self._belief
+
+    def reset(self, belief: Posterior | None = None) -> None:
+        """Start again from an even belief or the given one."""
+        n = len(self._belief)
+        self._belief = np.full(n, 1.0 / n) if belief is None else np.asarray(belief, dtype=np.float64)
+        self._fresh = True
+
+
+def viterbi(posteriors: npt.NDArray[np.float64], options: SmoothingOptions) -> npt.NDArray[np.int64]:
+    """The most probable sequence of languages (T,) behind frames (T, L), even prior at the start."""
+    n_frames, n_languages = posteriors.shape
+    log_transitions = np.log(transition_matrix(n_languages, options.stay))
+    emissions = log_evidence(posteriors, options.evidence)
+    score = emissions[0] if n_frames else np.zeros(n_languages)
+    back = np.zeros((n_frames, n_languages), dtype=np.int64)
+    for t in range(1, n_frames):
+        arrivals = score[:, None] + log_transitions  # (L from, L to)
+        back[t] = arrivals.argmax(axis=0)
+        score = arrivals.max(axis=0) + emissions[t]
+    path = np.zeros(n_frames, dtype=np.int64)
+    for t in reversed(range(n_frames)):
+        path[t] = score.argmax() if t == n_frames - 1 else back[t + 1, path[t + 1]]
+    return path
+
+
+def change_point(posteriors: npt.NDArray[np.float64], source: int, target: int) -> int:
+    """First frame of `target` in the best split of frames (T, L) into source frames, then target frames.
+
+    This is Viterbi over a model of two states that may only go from source to target; it can be 0 (all
+    target) or T (none). Of equally good splits the latest is taken: it keeps more of the old language.
+    """
+    evidence = log_evidence(posteriors)
+    gain = evidence[:, source] - evidence[:, target]  # for keeping a frame in the source
+    totals = np.concatenate(([0.0], np.cumsum(gain)))
+    return int(len(totals) - 1 - np.argmax(totals[::-1]))

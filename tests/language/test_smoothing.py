@@ -1,0 +1,109 @@
+"""The median, the forward recursion, Viterbi and the change point against their definitions."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from sottovoce.errors import OptionError
+from sottovoce.language.smoothing import (
+    ForwardFilter,
+    RunningMedian,
+    SmoothingOptions,
+    change_point,
+    log_evidence,
+    transition_matrix,
+    viterbi,
+)
+
+
+def random_posteriors(seed: int, n_frames: int, n_languages: int) -> np.ndarray:
+    return np.random.default_rng(seed).dirichlet(np.full(n_languages, 0.5), size=n_frames)
+
+
+def path_score(posteriors: np.ndarray, path: tuple[int, ...], options: SmoothingOptions) -> float:
+    evidence = log_evidence(posteriors, options.evidence)
+    moves = np.log(transition_matrix(posteriors.shape[1], options.stay))
+    frames = sum(evidence[t, state] for t, state in enumerate(path))
+    return float(frames + sum(moves[a, b] for a, b in itertools.pairwise(path)))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_viterbi_finds_the_best_of_all_paths(seed: int) -> None:
+    options = SmoothingOptions(stay=0.8, evidence=0.7)
+    posteriors = random_posteriors(seed, 6, 3)
+    best = max(itertools.product(range(3), repeat=6), key=lambda path: path_score(posteriors, path, options))
+    assert tuple(viterbi(posteriors, options)) == best
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_forward_belief_sums_over_all_paths(seed: int) -> None:
+    options = SmoothingOptions(stay=0.9, evidence=1.0)
+    posteriors = random_posteriors(seed, 5, 3)
+    forward = ForwardFilter(3, options)
+    belief = [forward.step(row) for row in posteriors][-1]
+    ending = np.zeros(3)
+    for path in itertools.product(range(3), repeat=5):
+        ending[path[-1]] += np.exp(path_score(posteriors, path, options))
+    np.testing.assert_allclose(belief, ending / ending.sum(), rtol=1e-9)
+
+
+def test_belief_survives_certainty_of_the_contrary() -> None:
+    forward = ForwardFilter(2, SmoothingOptions())
+    for _ in range(500):
+        forward.step(np.array([1.0, 0.0]))
+    for _ in range(4):
+        belief = forward.step(np.array([0.0, 1.0]))
+    assert belief[1] > 0.9
+    assert np.isfinite(belief).all()
+
+
+@pytest.mark.parametrize("width", [1, 3, 5])
+def test_a_short_burst_leaves_no_trace_in_the_median(width: int) -> None:
+    median = RunningMedian(width)
+    calm, burst = np.array([0.9, 0.1]), np.array([0.0, 1.0])
+    for _ in range(width):
+        median.step(calm)
+    shown = [median.step(burst) for _ in range((width - 1) // 2)]
+    shown += [median.step(calm) for _ in range(width)]
+    for posterior in shown:
+        np.testing.assert_allclose(posterior, calm)
+
+
+def test_the_median_stays_a_distribution() -> None:
+    median = RunningMedian(3)
+    for row in np.eye(4)[[0, 1, 2, 3, 0]]:  # three frames, three languages: every median is 0
+        filtered = median.step(row)
+        assert filtered.sum() == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_the_change_point_is_the_best_split(seed: int) -> None:
+    posteriors = random_posteriors(seed, 8, 3)
+    evidence = log_evidence(posteriors)
+    totals = [evidence[:k, 0].sum() + evidence[k:, 2].sum() for k in range(9)]
+    assert totals[change_point(posteriors, 0, 2)] == pytest.approx(max(totals))
+
+
+def test_the_change_point_can_be_either_end() -> None:
+    old, new = np.array([[0.9, 0.1]] * 4), np.array([[0.1, 0.9]] * 4)
+    assert change_point(new, 0, 1) == 0
+    assert change_point(old, 0, 1) == 4
+    assert change_point(np.concatenate([old, new]), 0, 1) == 4
+    assert change_point(np.zeros((0, 2)), 0, 1) == 0
+
+
+def test_one_language_is_certain() -> None:
+    forward = ForwardFilter(1, SmoothingOptions())
+    assert forward.step(np.array([1.0])) == pytest.approx(1.0)
+    assert list(viterbi(np.ones((3, 1)), SmoothingOptions())) == [0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    "bad", [{"median_frames": 2}, {"median_frames": 0}, {"stay": 1.0}, {"stay": 0.0}, {"evidence": 0.0}]
+)
+def test_impossible_options_are_refused(bad: dict[str, float]) -> None:
+    with pytest.raises(OptionError, match=next(iter(bad))):
+        SmoothingOptions(**bad)  # type: ignore[arg-type]
