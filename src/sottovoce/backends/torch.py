@@ -1,0 +1,208 @@
+"""Whisper on PyTorch, behind the backend seam: CPU or CUDA; float32, bfloat16 or float16."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from sottovoce.backends.base import AlignmentHeads, Capabilities, DecoderState, ModelDims
+from sottovoce.errors import OptionError
+from sottovoce.models.cache import CacheShape, DecoderCache, RowGroups
+from sottovoce.models.checkpoint.base import Checkpoint
+from sottovoce.models.dims import upper_half_heads
+from sottovoce.models.whisper import AudioContext, KeysValues, Whisper, whisper_from_tensors
+from sottovoce.types import EncoderOutput, Features, StepOutput
+
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+
+
+class TorchState:
+    """Rows of hypotheses: their cache, and which of the encoder's audios each listens to.
+
+    Audios without rows stay in the keys and values, unheard, until half of them are gone.
+    """
+
+    def __init__(self, cache: DecoderCache, encoded: EncoderOutput, keys_values: list[KeysValues]) -> None:
+        n_audio = encoded.batch_size
+        n_hypotheses = cache.n_rows // n_audio
+        self.cache = cache
+        self.encoded = encoded
+        self.keys_values = keys_values
+        audio = [index for index in range(n_audio) for _ in range(n_hypotheses)]
+        self.groups = RowGroups.of(audio, n_audio, encoded.states.device)
+
+    @property
+    def n_rows(self) -> int:
+        return self.cache.n_rows
+
+    @property
+    def n_tokens(self) -> int:
+        return self.cache.n_tokens
+
+    def reorder(self, rows: Tensor) -> None:
+        """Replace the rows by `rows` (R',) int64; they may repeat, be left out, or change audio order."""
+        chosen: list[int] = rows.tolist()
+        if not chosen or min(chosen) < 0 or max(chosen) >= self.n_rows:
+            raise OptionError(f"reorder: rows {chosen} given, expected indices below {self.n_rows}")
+        self.cache.reorder(rows)
+        audio = [self.groups.audio[row] for row in chosen]
+        living = sorted(set(audio))
+        if 2 * len(living) <= self.groups.n_audio:
+            self._keep_audio(living)
+            audio = [living.index(index) for index in audio]
+        self.groups = RowGroups.of(audio, self._n_audio, self.encoded.states.device)
+
+    def truncate(self, n_tokens: int) -> None:
+        """Forget every position from `n_tokens` on."""
+        self.cache.truncate(n_tokens)
+
+    def fork(self) -> TorchState:
+        """An independent copy over the same keys and values of the audio."""
+        copy = object.__new__(TorchState)
+        copy.cache = self.cache.fork()
+        copy.encoded = self.encoded
+        copy.keys_values = self.keys_values
+        copy.groups = self.groups
+        return copy
+
+    @property
+    def _n_audio(self) -> int:
+        return self.keys_values[0][0].shape[0]
+
+    def _keep_audio(self, audio: list[int]) -> None:
+        kept = torch.tensor(audio, device=self.encoded.states.device)
+        self.keys_values = [
+            (keys.index_select(0, kept), values.index_select(0, kept)) for keys, values in self.keys_values
+        ]
+
+
+class TorchBackend:
+    """A Whisper network on one device, in one dtype."""
+
+    def __init__(self, model: Whisper, *, name: str, alignment_heads: AlignmentHeads | None = None) -> None:
+        self._model = model
+        self._name = name
+        self._heads = alignment_heads or upper_half_heads(model.dims)
+        embedding = model.decoder.token_embedding.weight
+        self._device = embedding.device
+        self._dtype = embedding.dtype
+
+    @classmethod
+    def from_checkpoint(
+        cls, checkpoint: Checkpoint, *, device: torch.device, dtype: torch.dtype
+    ) -> TorchBackend:
+        """Put a checkpoint's weights on a device.
+
+        Raises: OptionError for a dtype that no kernel here runs.
+        """
+        if dtype not in DTYPES:
+            raise OptionError(f"dtype {dtype} given, expected one of {', '.join(map(str, DTYPES))}")
+        model = whisper_from_tensors(checkpoint.dims, checkpoint.tensors, device=device, dtype=dtype)
+        return cls(model, name=checkpoint.name, alignment_heads=checkpoint.alignment_heads)
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    @property
+    def dims(self) -> ModelDims:
+        return self._model.dims
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return Capabilities(attention=True, max_batch=None, dtypes=DTYPES)
+
+    @property
+    def device(self) -> torch.device:
+        return self._device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the weights and the activations; logits and attention are float32 always."""
+        return self._dtype
+
+    @property
+    def alignment_heads(self) -> AlignmentHeads:
+        return self._heads
+
+    @torch.no_grad()
+    def encode(self, features: Features) -> EncoderOutput:
+        """Encode log-mel windows of any even number of frames up to 2 * n_audio_ctx."""
+        n_mels, n_frames = features.mel.shape[1:]
+        longest = 2 * self.dims.n_audio_ctx
+        if n_mels != self.dims.n_mels:
+            raise OptionError(f"encode: {n_mels} mel bands given, {self._name} expects {self.dims.n_mels}")
+        if n_frames % 2 or not 2 <= n_frames <= longest:
+            raise OptionError(f"encode: {n_frames} frames given, expected an even number from 2 to {longest}")
+        states = self._model.encoder(features.mel.to(self._device, self._dtype))
+        content = tuple(min(n // 2 + n % 2, states.shape[1]) for n in features.n_content_frames)
+        return EncoderOutput(states, content)
+
+    @torch.no_grad()
+    def start(
+        self, encoded: EncoderOutput, n_hypotheses: int = 1, *, left_padding: Tensor | None = None
+    ) -> TorchState:
+        """An empty state of B * n_hypotheses rows; see `Backend.start`."""
+        if n_hypotheses < 1:
+            raise OptionError(f"start: {n_hypotheses} hypotheses given, expected at least 1")
+        n_rows = encoded.batch_size * n_hypotheses
+        if left_padding is not None and tuple(left_padding.shape) != (n_rows,):
+            raise OptionError(f"start: left_padding {tuple(left_padding.shape)} given, expected ({n_rows},)")
+        padded = left_padding is not None and bool(left_padding.any())
+        cache = DecoderCache(
+            CacheShape(
+                self.dims.n_text_layer,
+                n_rows,
+                self.dims.n_text_head,
+                self.dims.n_text_state // self.dims.n_text_head,
+            ),
+            dtype=self._dtype,
+            device=self._device,
+            left_padding=left_padding.to(self._device) if padded and left_padding is not None else None,
+        )
+        return TorchState(cache, encoded, self._keys_values(encoded))
+
+    @torch.no_grad()
+    def step(
+        self,
+        tokens: Tensor,
+        state: DecoderState,
+        *,
+        positions: Sequence[int] | None = (-1,),
+        vocabulary: Tensor | None = None,
+        capture: AlignmentHeads = (),
+        bias: Tensor | None = None,
+    ) -> StepOutput:
+        """Append tokens (R, n_new) to the state and return logits; see `Backend.step`."""
+        if not isinstance(state, TorchState):
+            raise OptionError(f"step: a state of {type(state).__name__} given, expected one from start()")
+        self._check_tokens(tokens, state)
+        folded_bias = None if bias is None else self._fold_bias(bias, state, tokens.shape[1])
+        audio = AudioContext(state.keys_values, state.groups, folded_bias, tuple(capture))
+        hidden, attention = self._model.decoder(tokens.to(self._device), state.cache, audio)
+        if positions is not None:
+            hidden = hidden[:, list(positions)]
+        rows = None if vocabulary is None else vocabulary.to(self._device)
+        return StepOutput(self._model.decoder.logits(hidden, rows), attention)
+
+    def _keys_values(self, encoded: EncoderOutput) -> list[KeysValues]:
+        if encoded.cross_kv is None:
+            encoded.cross_kv = self._model.decoder.cross_keys_values(encoded.states)
+        return encoded.cross_kv
+
+    def _fold_bias(self, bias: Tensor, state: TorchState, n_new: int) -> Tensor:
+        expected = (state.n_rows, state.encoded.n_frames)
+        if tuple(bias.shape) != expected:
+            raise OptionError(f"step: bias of shape {tuple(bias.shape)} given, expected {expected}")
+        rows = bias.to(self._device, torch.float32)[:, None].expand(-1, n_new, -1)
+        return state.groups.fold(rows)[:, None]  # (n_audio, 1, group_size * n_new, n_frames)
+
+    def _check_tokens(self, tokens: Tensor, state: TorchState) -> None:
+        if tokens.ndim != 2 or tokens.shape[0] != state.n_rows or tokens.shape[1] < 1:
+            raise OptionError(f"step: tokens {tuple(tokens.shape)} given, expected ({state.n_rows}, n_new)")
+        n_total = state.n_tokens + tokens.shape[1]
+        n_read = n_total - state.cache.least_padding
+        if n_read > self.dims.n_text_ctx:
+            raise OptionError(f"step: {n_read} tokens in all, {self._name} reads {self.dims.n_text_ctx}")

@@ -1,0 +1,57 @@
+"""Attention: fused for every layer, and weights of single heads on request.
+
+Shapes: B batch, H heads, T queries, S keys, d_head = d / H. Knows nothing of caches or layers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+
+class MultiHeadAttention(nn.Module):
+    """Scaled dot-product attention with Whisper's projections (keys have no bias)."""
+
+    def __init__(self, n_state: int, n_head: int) -> None:
+        super().__init__()
+        self.n_head = n_head
+        self.query = nn.Linear(n_state, n_state)
+        self.key = nn.Linear(n_state, n_state, bias=False)
+        self.value = nn.Linear(n_state, n_state)
+        self.out = nn.Linear(n_state, n_state)
+
+    def keys_values(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys and values of x (B, S, d): two tensors (B, H, S, d_head)."""
+        return self.split_heads(self.key(x)), self.split_heads(self.value(x))
+
+    def forward(
+        self, x: Tensor, keys: Tensor, values: Tensor, *, mask: Tensor | None = None, causal: bool = False
+    ) -> Tensor:
+        """Attend from x (B, T, d) to keys and values (B, H, S, d_head); returns (B, T, d).
+
+        mask: broadcastable to (B, H, T, S); bool (True: may attend) or added to the logits.
+        """
+        queries = self.split_heads(self.query(x))
+        attended = F.scaled_dot_product_attention(queries, keys, values, attn_mask=mask, is_causal=causal)
+        merged: Tensor = self.out(attended.transpose(1, 2).flatten(2))
+        return merged
+
+    def head_weights(
+        self, x: Tensor, keys: Tensor, heads: Sequence[int], mask: Tensor | None = None
+    ) -> Tensor:
+        """Attention probabilities of single heads: (B, T, len(heads), S) float32."""
+        chosen = torch.tensor(heads, device=x.device)
+        queries = self.split_heads(self.query(x)).index_select(1, chosen)
+        scale = queries.shape[-1] ** -0.5
+        logits = (queries.float() * scale) @ keys.index_select(1, chosen).float().transpose(-1, -2)
+        if mask is not None:
+            logits = logits + mask
+        weights: Tensor = logits.softmax(dim=-1)
+        return weights.transpose(1, 2)
+
+    def split_heads(self, x: Tensor) -> Tensor:
+        """(B, T, d) -> (B, H, T, d_head), a view."""
+        return x.reshape(*x.shape[:2], self.n_head, -1).transpose(1, 2)

@@ -1,0 +1,169 @@
+"""The decoder's memory of what it has read: self-attention keys and values of R rows.
+
+A plain object handed to the decoder as an argument. It knows nothing of audio: which recording a
+row listens to is told by `RowGroups`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+FIRST_CAPACITY = 32
+"""Positions allocated at first; the buffers double whenever they are full."""
+
+
+class CacheShape(NamedTuple):
+    """How large one layer's keys are, but for their length."""
+
+    n_layer: int
+    n_rows: int
+    n_head: int
+    d_head: int
+
+
+class DecoderCache:
+    """Keys and values (n_rows, n_head, capacity, d_head) of every layer, and how far they are filled.
+
+    left_padding: (n_rows,) int64 on the cache's device, tokens at the left of a row that are padding.
+    least_padding: its minimum, known to the host.
+    """
+
+    __slots__ = ("_buffers", "least_padding", "left_padding", "n_rows", "n_tokens")
+
+    def __init__(
+        self,
+        shape: CacheShape,
+        *,
+        dtype: torch.dtype,
+        device: torch.device,
+        left_padding: Tensor | None = None,
+    ) -> None:
+        size = (2, shape.n_rows, shape.n_head, FIRST_CAPACITY, shape.d_head)
+        self._buffers = [torch.empty(size, dtype=dtype, device=device) for _ in range(shape.n_layer)]
+        self.left_padding = left_padding
+        self.least_padding = 0 if left_padding is None else int(left_padding.min())
+        self.n_rows = shape.n_rows
+        self.n_tokens = 0
+
+    def append(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Write the new positions of one layer; return all of its keys and values so far.
+
+        keys, values: (n_rows, n_head, n_new, d_head). The position counter moves with `advance`, once
+        all layers have written.
+        """
+        end = self.n_tokens + keys.shape[2]
+        if end > self._buffers[layer].shape[3]:
+            self._buffers[layer] = self._grown(self._buffers[layer], end)
+        buffer = self._buffers[layer]
+        buffer[0, :, :, self.n_tokens : end] = keys
+        buffer[1, :, :, self.n_tokens : end] = values
+        return buffer[0, :, :, :end], buffer[1, :, :, :end]
+
+    def advance(self, n_new: int) -> None:
+        """Count `n_new` positions as read."""
+        self.n_tokens += n_new
+
+    def reorder(self, rows: Tensor) -> None:
+        """Replace the rows by `rows` (n_rows',) int64; rows may repeat or be left out."""
+        rows = rows.to(self._buffers[0].device)
+        self._buffers = [buffer.index_select(1, rows) for buffer in self._buffers]
+        if self.left_padding is not None:
+            self.left_padding = self.left_padding.index_select(0, rows)
+            self.least_padding = int(self.left_padding.min())
+        self.n_rows = int(rows.shape[0])
+
+    def truncate(self, n_tokens: int) -> None:
+        """Forget every position from `n_tokens` on."""
+        self.n_tokens = min(self.n_tokens, n_tokens)
+
+    def fork(self) -> DecoderCache:
+        """An independent copy of what has been read."""
+        copy = object.__new__(DecoderCache)
+        copy._buffers = [buffer[:, :, :, : self.n_tokens].clone() for buffer in self._buffers]
+        copy.left_padding = self.left_padding
+        copy.least_padding = self.least_padding
+        copy.n_rows = self.n_rows
+        copy.n_tokens = self.n_tokens
+        return copy
+
+    def positions(self, n_new: int) -> Tensor:
+        """Text positions of the next `n_new` tokens: (n_rows or 1, n_new) int64; padding counts as 0."""
+        columns = torch.arange(self.n_tokens, self.n_tokens + n_new, device=self._buffers[0].device)
+        if self.left_padding is None:
+            return columns[None]
+        return (columns[None] - self.left_padding[:, None]).clamp(min=0)
+
+    def mask(self, n_new: int) -> Tensor | None:
+        """What the next tokens may attend to: (n_rows or 1, 1, n_new, n_total) bool; None: everything.
+
+        A padding token sees itself alone, so that no row of the softmax is empty; no other token
+        sees it.
+        """
+        if self.left_padding is None and n_new == 1:
+            return None
+        device = self._buffers[0].device
+        keys = torch.arange(self.n_tokens + n_new, device=device)
+        queries = keys[self.n_tokens :, None]
+        allowed = (keys[None] <= queries)[None]  # (1, n_new, n_total)
+        if self.left_padding is not None:
+            audible = keys[None] >= self.left_padding[:, None]  # (n_rows, n_total)
+            allowed = (allowed & audible[:, None]) | (keys[None] == queries)[None]
+        return allowed[:, None]
+
+    def _grown(self, buffer: Tensor, n_needed: int) -> Tensor:
+        capacity = max(n_needed, 2 * buffer.shape[3], FIRST_CAPACITY)
+        grown = buffer.new_empty((*buffer.shape[:3], capacity, buffer.shape[4]))
+        grown[:, :, :, : self.n_tokens] = buffer[:, :, :, : self.n_tokens]
+        return grown
+
+
+@dataclass(frozen=True, slots=True)
+class RowGroups:
+    """Which audio each row listens to, and how rows fold into the queries of one audio.
+
+    Hypotheses over one audio become more queries over its one set of keys, so that keys and values
+    are never repeated. Rows that are not `group_size` for each audio, in order, are spread over slots;
+    empty slots are computed and dropped.
+
+    slots: (n_rows,) int64, the slot of each row among n_audio * group_size; None when it is the row.
+    """
+
+    audio: tuple[int, ...]
+    n_audio: int
+    group_size: int
+    slots: Tensor | None
+
+    @classmethod
+    def of(cls, audio: Sequence[int], n_audio: int, device: torch.device) -> RowGroups:
+        """Group rows by `audio`, the audio index of each row."""
+        filled = [0] * n_audio
+        places: list[tuple[int, int]] = []
+        for index in audio:
+            places.append((index, filled[index]))
+            filled[index] += 1
+        group_size = max(filled)
+        slots = [index * group_size + place for index, place in places]
+        in_order = slots == list(range(n_audio * group_size))
+        return cls(
+            audio=tuple(audio),
+            n_audio=n_audio,
+            group_size=group_size,
+            slots=None if in_order else torch.tensor(slots, dtype=torch.int64, device=device),
+        )
+
+    def fold(self, rows: Tensor) -> Tensor:
+        """(n_rows, n_new, d) -> (n_audio, group_size * n_new, d)."""
+        if self.slots is not None:
+            spread = rows.new_zeros((self.n_audio * self.group_size, *rows.shape[1:]))
+            rows = spread.index_copy_(0, self.slots, rows)
+        return rows.reshape(self.n_audio, self.group_size * rows.shape[1], rows.shape[2])
+
+    def unfold(self, folded: Tensor) -> Tensor:
+        """(n_audio, group_size * n_new, d) -> (n_rows, n_new, d)."""
+        rows = folded.reshape(self.n_audio * self.group_size, -1, folded.shape[2])
+        return rows if self.slots is None else rows.index_select(0, self.slots)

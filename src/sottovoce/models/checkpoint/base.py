@@ -1,0 +1,176 @@
+"""What every checkpoint reader returns, and the one place where it is checked.
+
+Readers translate a format into OpenAI's tensor names; nothing here knows a format.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import TypeAlias
+
+from torch import Tensor
+
+from sottovoce.errors import CheckpointError
+from sottovoce.models.dims import AlignmentHeads, ModelDims
+
+Shape: TypeAlias = tuple[int, ...]
+
+LARGEST = {
+    "n_mels": 1024,
+    "n_audio_ctx": 65_536,
+    "n_audio_state": 16_384,
+    "n_audio_head": 256,
+    "n_audio_layer": 256,
+    "n_vocab": 1_048_576,
+    "n_text_ctx": 65_536,
+    "n_text_state": 16_384,
+    "n_text_head": 256,
+    "n_text_layer": 256,
+}
+"""Bounds on a header's numbers, far above any Whisper, so that a damaged one allocates nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class CtcWeights:
+    """A linear CTC head on the encoder's states.
+
+    weight: (n_labels, d); bias: (n_labels,); labels: one string an output, the blank included.
+    """
+
+    weight: Tensor
+    bias: Tensor
+    labels: tuple[str, ...]
+    blank: int
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A model as read from a file.
+
+    tensors: OpenAI's names to floating tensors, complete and of the shapes that `dims` asks for.
+    alignment_heads: (layer, head) pairs whose cross-attention follows the speech; None when unknown.
+    trained_tokens: vocabulary ids whose embeddings were trained; None means all of them.
+    languages: codes the model was trained on; None means all that its vocabulary names.
+    """
+
+    name: str
+    dims: ModelDims
+    tensors: Mapping[str, Tensor]
+    alignment_heads: AlignmentHeads | None = None
+    ctc_head: CtcWeights | None = None
+    trained_tokens: tuple[int, ...] | None = None
+    languages: tuple[str, ...] | None = None
+
+
+def check_dims(dims: ModelDims, source: str) -> None:
+    """Raise CheckpointError unless every number is a size that a Whisper could have."""
+    for field in fields(dims):
+        value: int = getattr(dims, field.name)
+        if not 1 <= value <= LARGEST[field.name]:
+            raise CheckpointError(f"{source}: {field.name} is {value}, expected 1 to {LARGEST[field.name]}")
+    for state, heads in (("n_audio_state", "n_audio_head"), ("n_text_state", "n_text_head")):
+        n_state: int = getattr(dims, state)
+        n_head: int = getattr(dims, heads)
+        if n_state % (2 * n_head):
+            raise CheckpointError(f"{source}: {state} {n_state} is not an even multiple of {heads} {n_head}")
+    if dims.n_audio_state != dims.n_text_state:
+        raise CheckpointError(
+            f"{source}: n_audio_state {dims.n_audio_state} differs from n_text_state {dims.n_text_state}"
+        )
+
+
+def expected_shapes(dims: ModelDims) -> dict[str, Shape]:
+    """Name and shape of every tensor in OpenAI's state dict for these dimensions."""
+    audio, text = dims.n_audio_state, dims.n_text_state
+    shapes: dict[str, Shape] = {
+        "encoder.positional_embedding": (dims.n_audio_ctx, audio),
+        "encoder.conv1.weight": (audio, dims.n_mels, 3),
+        "encoder.conv1.bias": (audio,),
+        "encoder.conv2.weight": (audio, audio, 3),
+        "encoder.conv2.bias": (audio,),
+        **_norm("encoder.ln_post", audio),
+        "decoder.token_embedding.weight": (dims.n_vocab, text),
+        "decoder.positional_embedding": (dims.n_text_ctx, text),
+        **_norm("decoder.ln", text),
+    }
+    for layer in range(dims.n_audio_layer):
+        shapes |= _block(f"encoder.blocks.{layer}", audio)
+    for layer in range(dims.n_text_layer):
+        prefix = f"decoder.blocks.{layer}"
+        shapes |= _block(prefix, text)
+        shapes |= _attention(f"{prefix}.cross_attn", text) | _norm(f"{prefix}.cross_attn_ln", text)
+    return shapes
+
+
+def validated(checkpoint: Checkpoint, source: str) -> Checkpoint:
+    """The checkpoint, once every tensor, head and label is what its dimensions ask for.
+
+    Raises: CheckpointError naming the file, the tensor, and the expected and found shape.
+    """
+    check_dims(checkpoint.dims, source)
+    _check_tensors(checkpoint, source)
+    _check_heads(checkpoint, source)
+    _check_ctc(checkpoint, source)
+    return replace(checkpoint, alignment_heads=checkpoint.alignment_heads or None)
+
+
+def _check_tensors(checkpoint: Checkpoint, source: str) -> None:
+    shapes = expected_shapes(checkpoint.dims)
+    for name, shape in shapes.items():
+        if name not in checkpoint.tensors:
+            raise CheckpointError(f"{source}: tensor {name} is missing, expected shape {shape}")
+        found = checkpoint.tensors[name]
+        if tuple(found.shape) != shape:
+            raise CheckpointError(f"{source}: tensor {name} has shape {tuple(found.shape)}, expected {shape}")
+        if not found.is_floating_point():
+            raise CheckpointError(f"{source}: tensor {name} holds {found.dtype}, expected floating point")
+    unknown = sorted(set(checkpoint.tensors) - set(shapes))
+    if unknown:
+        raise CheckpointError(f"{source}: tensor {unknown[0]} belongs to no Whisper of these dimensions")
+
+
+def _check_heads(checkpoint: Checkpoint, source: str) -> None:
+    dims = checkpoint.dims
+    for layer, head in checkpoint.alignment_heads or ():
+        if not (0 <= layer < dims.n_text_layer and 0 <= head < dims.n_text_head):
+            raise CheckpointError(
+                f"{source}: alignment head ({layer}, {head}) is outside "
+                f"{dims.n_text_layer} layers of {dims.n_text_head} heads"
+            )
+
+
+def _check_ctc(checkpoint: Checkpoint, source: str) -> None:
+    head = checkpoint.ctc_head
+    if head is None:
+        return
+    expected = (len(head.labels), checkpoint.dims.n_audio_state)
+    if tuple(head.weight.shape) != expected or tuple(head.bias.shape) != expected[:1]:
+        raise CheckpointError(
+            f"{source}: CTC head has shapes {tuple(head.weight.shape)} and {tuple(head.bias.shape)}, "
+            f"expected {expected} and {expected[:1]}"
+        )
+    if not 0 <= head.blank < len(head.labels):
+        raise CheckpointError(f"{source}: CTC blank {head.blank} is outside {len(head.labels)} labels")
+
+
+def _block(prefix: str, n_state: int) -> dict[str, Shape]:
+    return {
+        **_attention(f"{prefix}.attn", n_state),
+        **_norm(f"{prefix}.attn_ln", n_state),
+        f"{prefix}.mlp.0.weight": (4 * n_state, n_state),
+        f"{prefix}.mlp.0.bias": (4 * n_state,),
+        f"{prefix}.mlp.2.weight": (n_state, 4 * n_state),
+        f"{prefix}.mlp.2.bias": (n_state,),
+        **_norm(f"{prefix}.mlp_ln", n_state),
+    }
+
+
+def _attention(prefix: str, n_state: int) -> dict[str, Shape]:
+    weights = {f"{prefix}.{part}.weight": (n_state, n_state) for part in ("query", "key", "value", "out")}
+    biases = {f"{prefix}.{part}.bias": (n_state,) for part in ("query", "value", "out")}
+    return {**weights, **biases}
+
+
+def _norm(prefix: str, n_state: int) -> dict[str, Shape]:
+    return {f"{prefix}.weight": (n_state,), f"{prefix}.bias": (n_state,)}

@@ -1,0 +1,66 @@
+"""OpenAI's `.pt` checkpoints: a zip of tensors under `model_state_dict`, and `dims`.
+
+Loaded with `weights_only`, so that a pickle cannot run code.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Mapping
+from dataclasses import asdict, fields
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from sottovoce.errors import CheckpointError
+from sottovoce.models.checkpoint.base import Checkpoint, check_dims, validated
+from sottovoce.models.dims import ModelDims
+
+OPTIONAL_TENSORS = ("decoder.mask", "alignment_heads")
+"""Buffers that some exports carry and that are made, not learnt: left out."""
+
+
+def read_openai(path: Path) -> Checkpoint:
+    """Read a `.pt` file; its tensors stay on disk until they are used.
+
+    Raises: CheckpointError.
+    """
+    content = _load(path)
+    if not isinstance(content, Mapping) or not {"dims", "model_state_dict"} <= set(content):
+        raise CheckpointError(f"{path}: no Whisper checkpoint, expected the keys dims and model_state_dict")
+    dims = dims_from_mapping(content["dims"], str(path))
+    check_dims(dims, str(path))
+    state = content["model_state_dict"]
+    if not isinstance(state, Mapping) or not all(isinstance(tensor, Tensor) for tensor in state.values()):
+        raise CheckpointError(f"{path}: model_state_dict holds something else than tensors")
+    tensors = {name: tensor for name, tensor in state.items() if name not in OPTIONAL_TENSORS}
+    return validated(Checkpoint(name=path.stem, dims=dims, tensors=tensors), str(path))
+
+
+def save_openai(checkpoint: Checkpoint, path: Path, dtype: torch.dtype = torch.float16) -> None:
+    """Write a `.pt` file that openai-whisper loads too."""
+    state = {name: tensor.to(dtype) for name, tensor in checkpoint.tensors.items()}
+    torch.save({"dims": asdict(checkpoint.dims), "model_state_dict": state}, path)
+
+
+def dims_from_mapping(found: object, source: str) -> ModelDims:
+    """Dimensions from a mapping of names to integers.
+
+    Raises: CheckpointError when a name is missing or a value is no integer.
+    """
+    if not isinstance(found, Mapping):
+        raise CheckpointError(f"{source}: dims is a {type(found).__name__}, expected a mapping")
+    names = [field.name for field in fields(ModelDims)]
+    for name in names:
+        if type(found.get(name)) is not int:
+            raise CheckpointError(f"{source}: dims.{name} is {found.get(name)!r}, expected an integer")
+    return ModelDims(**{name: int(found[name]) for name in names})
+
+
+def _load(path: Path) -> object:
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    except (OSError, EOFError, RuntimeError, ValueError, KeyError, pickle.UnpicklingError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise CheckpointError(f"{path}: not a readable PyTorch checkpoint ({reason})") from error

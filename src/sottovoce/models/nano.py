@@ -1,0 +1,152 @@
+"""The bundled model `nano`: a compact safetensors file made into a full checkpoint, and back.
+
+The file keeps float16, leaves out what can be computed, and stores only the vocabulary rows that
+were trained; all others share one embedding, which never wins. What nano is and how it was made:
+docs/nano.md. It is a toy for install checks, tests and demos.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from sottovoce.errors import CheckpointError
+from sottovoce.models.checkpoint.base import Checkpoint, CtcWeights, check_dims, validated
+from sottovoce.models.checkpoint.openai import dims_from_mapping
+from sottovoce.models.dims import ModelDims
+from sottovoce.models.whisper import sinusoids
+
+ASSET = Path(__file__).parent / "assets" / "nano.safetensors"
+METADATA_KEY = "sottovoce"
+EMBEDDING = "decoder.token_embedding"
+POSITIONS = "encoder.positional_embedding"
+CTC = "ctc_head"
+
+
+def is_compact(path: Path) -> bool:
+    """Whether a safetensors file is in the compact form."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            return METADATA_KEY in (file.metadata() or {})
+    except (SafetensorError, OSError):
+        return False
+
+
+def read_compact(path: Path = ASSET) -> Checkpoint:
+    """Read a compact file; embeddings are spread over the whole vocabulary again.
+
+    Raises: CheckpointError.
+    """
+    source = str(path)
+    metadata, tensors = _load(path)
+    dims = dims_from_mapping(metadata.get("dims"), source)
+    check_dims(dims, source)
+    tokens = _integers(metadata.get("token_ids"), "token_ids", source)
+    tensors[f"{EMBEDDING}.weight"] = _spread(tensors, tokens, dims, source)
+    tensors[POSITIONS] = sinusoids(dims.n_audio_ctx, dims.n_audio_state)
+    checkpoint = Checkpoint(
+        name=str(metadata.get("name", path.stem)),
+        dims=dims,
+        ctc_head=_ctc_weights(metadata, tensors, source),
+        tensors=tensors,
+        alignment_heads=_heads(metadata.get("alignment_heads"), source),
+        trained_tokens=tokens,
+        languages=_strings(metadata.get("languages"), "languages", source),
+    )
+    return validated(checkpoint, source)
+
+
+def save_compact(checkpoint: Checkpoint, path: Path) -> None:
+    """Write the compact form; rows outside `trained_tokens` are stored as the first of them."""
+    kept = checkpoint.trained_tokens
+    if kept is None:
+        raise CheckpointError(f"{checkpoint.name}: trained_tokens is unknown, the compact form needs it")
+    tensors = {name: tensor for name, tensor in checkpoint.tensors.items() if name != POSITIONS}
+    table = tensors.pop(f"{EMBEDDING}.weight")
+    unused = sorted(set(range(table.shape[0])) - set(kept))
+    tensors[f"{EMBEDDING}.rows"] = table[list(kept)]
+    tensors[f"{EMBEDDING}.unused"] = table[unused[0]] if unused else torch.zeros_like(table[0])
+    metadata: dict[str, object] = {
+        "name": checkpoint.name,
+        "dims": asdict(checkpoint.dims),
+        "alignment_heads": checkpoint.alignment_heads,
+        "languages": checkpoint.languages,
+        "token_ids": kept,
+    }
+    if checkpoint.ctc_head is not None:
+        metadata |= {"ctc_vocab": checkpoint.ctc_head.labels, "ctc_blank": checkpoint.ctc_head.blank}
+        tensors |= {f"{CTC}.weight": checkpoint.ctc_head.weight, f"{CTC}.bias": checkpoint.ctc_head.bias}
+    halves = {name: tensor.to(torch.float16).contiguous() for name, tensor in tensors.items()}
+    save_file(halves, path, metadata={METADATA_KEY: json.dumps(metadata)})
+
+
+def _load(path: Path) -> tuple[dict[str, object], dict[str, Tensor]]:
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = json.loads((file.metadata() or {}).get(METADATA_KEY, "null"))
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (OSError, SafetensorError, ValueError) as error:
+        raise CheckpointError(f"{path}: not a readable safetensors file ({error})") from error
+    if not isinstance(metadata, dict):
+        raise CheckpointError(f"{path}: no metadata under {METADATA_KEY!r}, expected a JSON object")
+    return metadata, tensors
+
+
+def _spread(tensors: dict[str, Tensor], tokens: tuple[int, ...], dims: ModelDims, source: str) -> Tensor:
+    rows = tensors.pop(f"{EMBEDDING}.rows", None)
+    unused = tensors.pop(f"{EMBEDDING}.unused", None)
+    expected = (len(tokens), dims.n_text_state)
+    if rows is None or tuple(rows.shape) != expected:
+        found = None if rows is None else tuple(rows.shape)
+        raise CheckpointError(f"{source}: tensor {EMBEDDING}.rows has shape {found}, expected {expected}")
+    if unused is None or tuple(unused.shape) != expected[1:]:
+        found = None if unused is None else tuple(unused.shape)
+        raise CheckpointError(
+            f"{source}: tensor {EMBEDDING}.unused has shape {found}, expected {expected[1:]}"
+        )
+    if len(set(tokens)) != len(tokens) or not all(0 <= token < dims.n_vocab for token in tokens):
+        raise CheckpointError(f"{source}: token_ids repeat or leave the vocabulary of {dims.n_vocab}")
+    table = unused.expand(dims.n_vocab, -1).clone()
+    table[list(tokens)] = rows.to(table.dtype)
+    return table
+
+
+def _ctc_weights(metadata: dict[str, object], tensors: dict[str, Tensor], source: str) -> CtcWeights | None:
+    weight = tensors.pop(f"{CTC}.weight", None)
+    bias = tensors.pop(f"{CTC}.bias", None)
+    labels = _strings(metadata.get("ctc_vocab"), "ctc_vocab", source)
+    if weight is None or bias is None or labels is None:
+        return None
+    blank = metadata.get("ctc_blank")
+    if type(blank) is not int:
+        raise CheckpointError(f"{source}: ctc_blank is {blank!r}, expected an integer")
+    return CtcWeights(weight=weight, bias=bias, labels=labels, blank=blank)
+
+
+def _integers(found: object, name: str, source: str) -> tuple[int, ...]:
+    if not isinstance(found, list) or not all(type(item) is int for item in found):
+        raise CheckpointError(f"{source}: {name} is no list of integers")
+    return tuple(found)
+
+
+def _strings(found: object, name: str, source: str) -> tuple[str, ...] | None:
+    if found is None:
+        return None
+    if not isinstance(found, list) or not all(isinstance(item, str) for item in found):
+        raise CheckpointError(f"{source}: {name} is no list of strings")
+    return tuple(found)
+
+
+def _heads(found: object, source: str) -> tuple[tuple[int, int], ...] | None:
+    if found is None:
+        return None
+    if not isinstance(found, list) or not all(isinstance(pair, list) and len(pair) == 2 for pair in found):
+        raise CheckpointError(f"{source}: alignment_heads is no list of (layer, head) pairs")
+    pairs = [_integers(pair, "alignment_heads", source) for pair in found]
+    return tuple((layer, head) for layer, head in pairs)

@@ -1,0 +1,220 @@
+"""Whisper's network (Radford et al. 2022, https://arxiv.org/abs/2212.04356).
+
+Modules are named as the keys of OpenAI's checkpoints, so a state dict loads as it is. The network
+keeps no state: cache and audio context are arguments. It knows no tokenizer, decoding or file.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from sottovoce.models.attention import MultiHeadAttention
+from sottovoce.models.cache import DecoderCache, RowGroups
+from sottovoce.models.dims import AlignmentHeads, ModelDims
+
+KeysValues = tuple[Tensor, Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class AudioContext:
+    """What the decoder's cross-attention sees.
+
+    keys_values: per layer, (n_audio, n_head, n_frames, d_head) twice.
+    bias: (n_audio, 1, group_size * n_new, n_frames), added to the logits; None adds nothing.
+    capture: heads whose weights are returned.
+    """
+
+    keys_values: list[KeysValues]
+    groups: RowGroups
+    bias: Tensor | None = None
+    capture: AlignmentHeads = ()
+
+    def heads_of(self, layer: int) -> list[int]:
+        """Captured heads of a layer, each once, ascending."""
+        return sorted({head for at, head in self.capture if at == layer})
+
+
+def sinusoids(length: int, channels: int) -> Tensor:
+    """Whisper's fixed positions: (length, channels) float32, sines then cosines.
+
+    Wavelengths run geometrically from 2*pi to 10000*2*pi (openai-whisper, model.py).
+    """
+    n_wave = channels // 2
+    rates = torch.exp(-math.log(10_000) / (n_wave - 1) * torch.arange(n_wave, dtype=torch.float32))
+    angles = torch.arange(length, dtype=torch.float32)[:, None] * rates[None]
+    return torch.cat([angles.sin(), angles.cos()], dim=1)
+
+
+class LayerNorm(nn.LayerNorm):
+    """Layer normalisation in float32, whatever comes in."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.float()).to(x.dtype)
+
+
+class ResidualAttentionBlock(nn.Module):
+    """Self-attention, and a two-layer perceptron: one layer of the encoder."""
+
+    def __init__(self, n_state: int, n_head: int) -> None:
+        super().__init__()
+        self.attn = MultiHeadAttention(n_state, n_head)
+        self.attn_ln = LayerNorm(n_state)
+        self.mlp = nn.Sequential(nn.Linear(n_state, 4 * n_state), nn.GELU(), nn.Linear(4 * n_state, n_state))
+        self.mlp_ln = LayerNorm(n_state)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, n_frames, d) -> (B, n_frames, d)."""
+        normed = self.attn_ln(x)
+        x = x + self.attn(normed, *self.attn.keys_values(normed))
+        return self.add_mlp(x)
+
+    def add_mlp(self, x: Tensor) -> Tensor:
+        """The second residual branch."""
+        summed: Tensor = x + self.mlp(self.mlp_ln(x))
+        return summed
+
+
+class DecoderBlock(ResidualAttentionBlock):
+    """An encoder block with cross-attention between its two halves."""
+
+    def __init__(self, n_state: int, n_head: int) -> None:
+        super().__init__(n_state, n_head)
+        self.cross_attn = MultiHeadAttention(n_state, n_head)
+        self.cross_attn_ln = LayerNorm(n_state)
+
+    def read(self, x: Tensor, cache: DecoderCache, layer: int, mask: Tensor | None) -> Tensor:
+        """Self-attention over the cache, which takes up the new positions; x (R, n_new, d)."""
+        normed = self.attn_ln(x)
+        keys, values = cache.append(layer, *self.attn.keys_values(normed))
+        causal = mask is None and x.shape[1] > 1
+        attended: Tensor = self.attn(normed, keys, values, mask=mask, causal=causal)
+        return x + attended
+
+    def listen(self, x: Tensor, audio: AudioContext, layer: int) -> tuple[Tensor, Tensor | None]:
+        """Cross-attention; returns x (R, n_new, d) and the captured weights (R, n_new, C, n_frames)."""
+        keys, values = audio.keys_values[layer]
+        folded = audio.groups.fold(self.cross_attn_ln(x))  # (n_audio, group_size * n_new, d)
+        mask = None if audio.bias is None else audio.bias.to(x.dtype)
+        x = x + audio.groups.unfold(self.cross_attn(folded, keys, values, mask=mask))
+        heads = audio.heads_of(layer)
+        if not heads:
+            return x, None
+        weights = self.cross_attn.head_weights(folded, keys, heads, audio.bias)
+        rows = audio.groups.unfold(weights.flatten(2))
+        return x, rows.reshape(*rows.shape[:2], len(heads), -1)
+
+
+class AudioEncoder(nn.Module):
+    """Log-mel frames to audio states: two convolutions, positions, self-attention layers."""
+
+    positional_embedding: Tensor
+
+    def __init__(self, dims: ModelDims) -> None:
+        super().__init__()
+        n_state = dims.n_audio_state
+        self.conv1 = nn.Conv1d(dims.n_mels, n_state, kernel_size=3, padding=1)
+        self.conv2 = nn.Conv1d(n_state, n_state, kernel_size=3, stride=2, padding=1)
+        self.register_buffer("positional_embedding", torch.empty(dims.n_audio_ctx, n_state))
+        layers = [ResidualAttentionBlock(n_state, dims.n_audio_head) for _ in range(dims.n_audio_layer)]
+        self.blocks = nn.ModuleList(layers)
+        self.ln_post = LayerNorm(n_state)
+
+    def forward(self, mel: Tensor) -> Tensor:
+        """(B, n_mels, n_mel_frames), even and at most 2 * n_audio_ctx -> (B, n_mel_frames / 2, d)."""
+        x = F.gelu(self.conv1(mel))
+        x = F.gelu(self.conv2(x)).transpose(1, 2)
+        x = (x + self.positional_embedding[: x.shape[1]]).to(mel.dtype)
+        for block in self.blocks:
+            x = block(x)
+        normed: Tensor = self.ln_post(x)
+        return normed
+
+
+class TextDecoder(nn.Module):
+    """Tokens to logits over the vocabulary, listening to the encoder's states."""
+
+    def __init__(self, dims: ModelDims) -> None:
+        super().__init__()
+        n_state = dims.n_text_state
+        self.token_embedding = nn.Embedding(dims.n_vocab, n_state)
+        self.positional_embedding = nn.Parameter(torch.empty(dims.n_text_ctx, n_state))
+        layers = [DecoderBlock(n_state, dims.n_text_head) for _ in range(dims.n_text_layer)]
+        self.blocks: nn.ModuleList = nn.ModuleList(layers)
+        self.ln = LayerNorm(n_state)
+
+    def cross_keys_values(self, states: Tensor) -> list[KeysValues]:
+        """Every layer's cross-attention keys and values over encoder states (B, n_frames, d)."""
+        return [_decoder_block(block).cross_attn.keys_values(states) for block in self.blocks]
+
+    def forward(
+        self, tokens: Tensor, cache: DecoderCache, audio: AudioContext
+    ) -> tuple[Tensor, Tensor | None]:
+        """Read tokens (R, n_new) int64 into the cache.
+
+        Returns hidden states (R, n_new, d), and the captured attention (R, n_captured, n_new,
+        n_frames) float32 in the order of `audio.capture`, or None.
+        """
+        n_new = tokens.shape[1]
+        places = self.positional_embedding[cache.positions(n_new)]
+        x = (self.token_embedding(tokens) + places).to(self.token_embedding.weight.dtype)
+        mask = cache.mask(n_new) if cache.n_tokens or cache.left_padding is not None else None
+        captured: dict[tuple[int, int], Tensor] = {}
+        for layer, block in enumerate(self.blocks):
+            x = _decoder_block(block).read(x, cache, layer, mask)
+            x, weights = _decoder_block(block).listen(x, audio, layer)
+            if weights is not None:
+                heads = audio.heads_of(layer)
+                captured.update({(layer, head): weights[:, :, i] for i, head in enumerate(heads)})
+            x = _decoder_block(block).add_mlp(x)
+        cache.advance(n_new)
+        if not audio.capture:
+            return self.ln(x), None
+        return self.ln(x), torch.stack([captured[head] for head in audio.capture], dim=1)
+
+    def logits(self, hidden: Tensor, vocabulary: Tensor | None = None) -> Tensor:
+        """(R, n, d) -> (R, n, n_rows) float32, over all of the vocabulary or the rows given."""
+        table = self.token_embedding.weight
+        return F.linear(hidden, table if vocabulary is None else table[vocabulary]).float()
+
+
+def _decoder_block(block: nn.Module) -> DecoderBlock:
+    assert isinstance(block, DecoderBlock)
+    return block
+
+
+class Whisper(nn.Module):
+    """Encoder and decoder."""
+
+    def __init__(self, dims: ModelDims) -> None:
+        super().__init__()
+        self.dims = dims
+        self.encoder = AudioEncoder(dims)
+        self.decoder = TextDecoder(dims)
+
+
+def stays_float32(name: str) -> bool:
+    """Whether a tensor keeps float32 in a half-precision model: norms and positions, as OpenAI runs them."""
+    return name.split(".")[-2].endswith(("ln", "ln_post")) or name.endswith("positional_embedding")
+
+
+def whisper_from_tensors(
+    dims: ModelDims, tensors: Mapping[str, Tensor], *, device: torch.device, dtype: torch.dtype
+) -> Whisper:
+    """A network for inference with these weights, never held twice.
+
+    tensors: exactly the names and shapes of OpenAI's state dict, any floating dtype.
+    """
+    with torch.device("meta"):
+        model = Whisper(dims)
+    state = {
+        name: tensor.to(device=device, dtype=torch.float32 if stays_float32(name) else dtype)
+        for name, tensor in tensors.items()
+    }
+    model.load_state_dict(state, strict=True, assign=True)
+    return model.requires_grad_(False).eval()
