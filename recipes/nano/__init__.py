@@ -1,0 +1,1 @@
+"""How the bundled model was made, and how to fine-tune a Whisper checkpoint on one's own manifest."""
