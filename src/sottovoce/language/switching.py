@@ -1,0 +1,160 @@
+"""When the language has changed: hysteresis over smoothed posteriors, and a latch until a boundary.
+
+Not known here: audio, models, and what a switch does to the transcript. Time is the time of the frames
+that are given; there is no clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sottovoce.errors import OptionError
+from sottovoce.language.smoothing import Posterior
+
+
+@dataclass(frozen=True, slots=True)
+class SwitchOptions:
+    """What it takes to change the language.
+
+    A candidate is confirmed when it leads the current language by strictly more than `margin` for at
+    least `min_frames` consecutive frames and at least `min_dwell_s` from the first of them to the last:
+    both, because 6 frames of a 100 ms hop span 500 ms. A confirmed switch waits for a boundary (a pause,
+    or a word's end), at most `max_wait_s`.
+    """
+
+    margin: float = 0.2
+    min_frames: int = 3
+    min_dwell_s: float = 0.25
+    max_wait_s: float = 0.5
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.margin < 1.0:
+            raise OptionError(f"margin: expected a difference of probabilities in [0, 1), got {self.margin}")
+        if self.min_frames < 1:
+            raise OptionError(f"min_frames: expected at least 1, got {self.min_frames}")
+        if self.min_dwell_s < 0.0 or self.max_wait_s < 0.0:
+            raise OptionError(
+                f"min_dwell_s, max_wait_s: expected seconds from 0, got {self.min_dwell_s}, {self.max_wait_s}"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Switch:
+    """A switch that is due: from `source` (None: the first language) to `target`.
+
+    first_doubt_s: time of the first frame of the run that confirmed it; confirmed_s: of the last one.
+    """
+
+    source: int | None
+    target: int
+    first_doubt_s: float
+    confirmed_s: float
+
+
+@dataclass(slots=True)
+class _Run:
+    """Consecutive frames in which one language leads."""
+
+    language: int
+    since_s: float
+    n_frames: int = 1
+
+
+class Hysteresis:
+    """Follows the language through frames: `step` each, then `due` at every chance to switch.
+
+    A confirmed switch is latched: it is neither lost when no boundary comes at that moment, nor by a
+    frame or two of doubt. What undoes it is evidence of the same strength: another language, or the
+    current one, confirmed against it by the same rule.
+    """
+
+    def __init__(self, options: SwitchOptions, current: int | None = None) -> None:
+        self._options = options
+        self._current = current
+        self._run: _Run | None = None
+        self._pending: Switch | None = None
+
+    @property
+    def current(self) -> int | None:
+        """The language in use; None before the first is confirmed."""
+        return self._current
+
+    @property
+    def pending(self) -> Switch | None:
+        """A confirmed switch that waits for a boundary."""
+        return self._pending
+
+    @property
+    def in_doubt(self) -> bool:
+        """Whether a language other than the current one leads, or a switch is pending."""
+        return self._pending is not None or (self._run is not None and self._run.language != self._current)
+
+    def step(self, posterior: Posterior, time_s: float) -> None:
+        """Take the posterior (L,) of the frame at time_s; times must not go back."""
+        leader = self._leader(posterior)
+        if leader is None:
+            self._run = None
+            return
+        if self._run is None or self._run.language != leader:
+            self._run = _Run(leader, time_s)
+        else:
+            self._run.n_frames += 1
+        if self._is_confirmed(self._run, time_s):
+            self._confirm(self._run, time_s)
+
+    def due(self, time_s: float, *, at_boundary: bool) -> Switch | None:
+        """Take the pending switch if a boundary is here or it has waited long enough, else None."""
+        switch = self._pending
+        if switch is None:
+            return None
+        waited = time_s - switch.confirmed_s
+        if not at_boundary and waited < self._options.max_wait_s and switch.source is not None:
+            return None
+        self.settle(switch.target)
+        return switch
+
+    def settle(self, language: int) -> None:
+        """Make `language` the current one, whatever the evidence so far."""
+        self._current = language
+        self._pending = None
+        self._run = None
+
+    def _leader(self, posterior: Posterior) -> int | None:
+        """The language that leads its rival by more than the margin.
+
+        The rival of a candidate is the language in force (the pending one if there is any); that of the
+        language in force, or while there is none, is the runner-up.
+        """
+        best = int(posterior.argmax())
+        in_force = self._pending.target if self._pending is not None else self._current
+        if in_force is not None and best != in_force:
+            rival = float(posterior[in_force])
+        else:
+            rival = max((float(p) for i, p in enumerate(posterior) if i != best), default=0.0)
+        return best if float(posterior[best]) - rival > self._options.margin else None
+
+    def _is_confirmed(self, run: _Run, time_s: float) -> bool:
+        enough_frames = run.n_frames >= self._options.min_frames
+        return enough_frames and time_s - run.since_s >= self._options.min_dwell_s - 1e-9
+
+    def _confirm(self, run: _Run, time_s: float) -> None:
+        if run.language == self._current:
+            self._pending = None
+        elif self._pending is None or self._pending.target != run.language:
+            self._pending = Switch(self._current, run.language, run.since_s, time_s)
+
+
+def allowed_indices(languages: Sequence[str], known: Sequence[str]) -> tuple[int, ...]:
+    """Positions in `known` of an allow-list of codes.
+
+    Raises: OptionError for an empty list, a repeated code, or one that the model does not know.
+    """
+    if not languages:
+        raise OptionError("languages: expected at least one code, got none")
+    for language in languages:
+        if language not in known:
+            raise OptionError(f"language '{language}': the model knows {', '.join(known) or 'English only'}")
+    if len(set(languages)) != len(languages):
+        raise OptionError(f"languages: expected each code once, got {', '.join(languages)}")
+    return tuple(known.index(language) for language in languages)

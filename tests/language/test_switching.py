@@ -1,0 +1,141 @@
+"""The rules of switching: strict margin, frames and dwell, latch, capped wait, undoing."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from sottovoce.errors import OptionError
+from sottovoce.language.switching import Hysteresis, SwitchOptions, allowed_indices
+
+OPTIONS = SwitchOptions(margin=0.2, min_frames=4, min_dwell_s=0.5, max_wait_s=1.0)
+
+
+def feed(hysteresis: Hysteresis, p_new: float, n: int, start_s: float = 0.0, hop_s: float = 0.1) -> float:
+    for i in range(n):
+        hysteresis.step(np.array([1.0 - p_new, p_new]), start_s + i * hop_s)
+    return start_s + (n - 1) * hop_s
+
+
+def test_the_margin_is_strict() -> None:
+    hysteresis = Hysteresis(SwitchOptions(margin=0.25, min_frames=1, min_dwell_s=0.0), current=0)
+    hysteresis.step(np.array([0.375, 0.625]), 0.0)  # leads by exactly 0.25 in binary
+    assert hysteresis.pending is None
+    hysteresis.step(np.array([0.374, 0.626]), 0.1)
+    assert hysteresis.pending is not None
+
+
+def test_both_frames_and_dwell_are_needed() -> None:
+    slow = Hysteresis(OPTIONS, current=0)
+    feed(slow, 0.9, 5)  # 5 frames span 0.4 s
+    assert slow.pending is None
+    feed(slow, 0.9, 1, start_s=0.5)
+    assert slow.pending is not None
+
+    sparse = Hysteresis(OPTIONS, current=0)
+    feed(sparse, 0.9, 3, hop_s=1.0)  # 2 s, but 3 frames
+    assert sparse.pending is None
+
+
+def test_one_frame_of_doubt_starts_the_count_again() -> None:
+    hysteresis = Hysteresis(OPTIONS, current=0)
+    feed(hysteresis, 0.9, 5)
+    feed(hysteresis, 0.55, 1, start_s=0.5)
+    feed(hysteresis, 0.9, 5, start_s=0.6)
+    assert hysteresis.pending is None
+
+
+def test_a_latched_switch_waits_for_a_boundary_and_survives_weak_doubt() -> None:
+    hysteresis = Hysteresis(OPTIONS, current=0)
+    now = feed(hysteresis, 0.9, 6)
+    assert hysteresis.due(now, at_boundary=False) is None
+    feed(hysteresis, 0.45, 3, start_s=now + 0.1)
+    switch = hysteresis.due(now + 0.4, at_boundary=True)
+    assert switch is not None
+    assert (switch.source, switch.target) == (0, 1)
+    assert switch.first_doubt_s == 0.0
+    assert switch.confirmed_s == pytest.approx(0.5)
+    assert hysteresis.current == 1
+    assert hysteresis.due(now + 0.5, at_boundary=True) is None, "a switch is executed once"
+
+
+def test_the_wait_is_capped() -> None:
+    hysteresis = Hysteresis(OPTIONS, current=0)
+    now = feed(hysteresis, 0.9, 6)
+    assert hysteresis.due(now + 0.99, at_boundary=False) is None
+    assert hysteresis.due(now + 1.0, at_boundary=False) is not None
+
+
+def test_only_equal_evidence_undoes_a_latched_switch() -> None:
+    hysteresis = Hysteresis(OPTIONS, current=0)
+    now = feed(hysteresis, 0.9, 6)
+    feed(hysteresis, 0.1, 5, start_s=now + 0.1)
+    assert hysteresis.pending is not None
+    feed(hysteresis, 0.1, 1, start_s=now + 0.6)
+    assert hysteresis.pending is None
+    assert hysteresis.current == 0
+
+
+def test_a_third_language_can_take_over_a_latched_switch() -> None:
+    hysteresis = Hysteresis(SwitchOptions(min_frames=2, min_dwell_s=0.0), current=0)
+    for i in range(2):
+        hysteresis.step(np.array([0.1, 0.8, 0.1]), 0.1 * i)
+    for i in range(2, 4):
+        hysteresis.step(np.array([0.1, 0.1, 0.8]), 0.1 * i)
+    switch = hysteresis.due(0.4, at_boundary=True)
+    assert switch is not None
+    assert (switch.source, switch.target) == (0, 2)
+
+
+def test_the_first_language_is_not_made_to_wait() -> None:
+    hysteresis = Hysteresis(OPTIONS)
+    now = feed(hysteresis, 0.9, 6)
+    switch = hysteresis.due(now, at_boundary=False)
+    assert switch is not None
+    assert switch.source is None
+    assert switch.target == 1
+
+
+def test_ties_and_noise_around_even_never_switch() -> None:
+    hysteresis = Hysteresis(SwitchOptions(min_frames=2, min_dwell_s=0.0), current=0)
+    rng = np.random.default_rng(7)
+    for i in range(2000):
+        p = 0.5 + rng.uniform(-0.1, 0.1)
+        hysteresis.step(np.array([1 - p, p]), 0.1 * i)
+    assert hysteresis.pending is None
+    assert hysteresis.current == 0
+
+
+def test_flapping_input_gives_at_most_one_switch_a_dwell() -> None:
+    hysteresis = Hysteresis(SwitchOptions(min_frames=1, min_dwell_s=0.5), current=0)
+    rng = np.random.default_rng(3)
+    times = []
+    for i in range(5000):
+        p = float(rng.integers(0, 2))
+        hysteresis.step(np.array([1 - p, p]), 0.1 * i)
+        if hysteresis.due(0.1 * i, at_boundary=True):
+            times.append(0.1 * i)
+    assert np.diff(times).min() >= 0.5
+
+
+def test_a_single_language_never_switches() -> None:
+    hysteresis = Hysteresis(OPTIONS, current=0)
+    for i in range(100):
+        hysteresis.step(np.array([1.0]), 0.1 * i)
+    assert hysteresis.due(99.0, at_boundary=True) is None
+
+
+def test_the_allow_list_is_checked_against_the_model() -> None:
+    assert allowed_indices(("de", "en"), ("en", "zh", "de")) == (2, 0)
+    with pytest.raises(OptionError, match="'xx'"):
+        allowed_indices(("xx",), ("en",))
+    with pytest.raises(OptionError, match="once"):
+        allowed_indices(("en", "en"), ("en",))
+    with pytest.raises(OptionError, match="none"):
+        allowed_indices((), ("en",))
+
+
+@pytest.mark.parametrize("bad", [{"margin": 1.0}, {"margin": -0.1}, {"min_frames": 0}, {"min_dwell_s": -1.0}])
+def test_impossible_options_are_refused(bad: dict[str, float]) -> None:
+    with pytest.raises(OptionError, match=next(iter(bad))):
+        SwitchOptions(**bad)  # type: ignore[arg-type]
