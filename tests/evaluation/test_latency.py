@@ -1,0 +1,114 @@
+"""Latency metrics against their definitions, worked examples and brute force."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import json
+import math
+import random
+
+import pytest
+
+from sottovoce.errors import InputError
+from sottovoce.evaluation.latency import (
+    LogLine,
+    ReferenceSegment,
+    align,
+    laal,
+    resegment,
+    stream_laal,
+    word_latencies,
+)
+
+
+def test_an_ideal_policy_lags_by_one_word() -> None:
+    # Word i comes when its i-th second is in; the ideal of the metric is one word earlier.
+    assert laal([1.0, 2.0, 3.0, 4.0], 4.0, 4) == pytest.approx(1.0)
+
+
+def test_offline_lags_by_the_source() -> None:
+    assert laal([5.0] * 10, 5.0, 10) == pytest.approx(5.0)
+
+
+def test_over_generation_is_not_rewarded() -> None:
+    # Ten words where the reference has five: the pace is that of the longer side.
+    delays = [0.5 * (i + 1) for i in range(10)]
+    assert laal(delays, 5.0, 5) == pytest.approx(laal(delays, 5.0, 10))
+
+
+def test_words_after_the_end_count_once() -> None:
+    assert laal([1.0, 4.0, 4.0, 4.0], 4.0, 4) == pytest.approx((1.0 + (4.0 - 1.0)) / 2)
+
+
+def test_a_late_first_word_is_its_own_delay() -> None:
+    assert laal([7.0, 8.0], 5.0, 2) == 7.0
+    assert math.isnan(laal([], 5.0, 2))
+
+
+def edit_distance(a: tuple[str, ...], b: tuple[str, ...]) -> int:
+    @functools.cache
+    def distance(i: int, j: int) -> int:
+        if i == 0 or j == 0:
+            return i + j
+        swap = distance(i - 1, j - 1) + (a[i - 1] != b[j - 1])
+        return min(swap, distance(i - 1, j) + 1, distance(i, j - 1) + 1)
+
+    return distance(len(a), len(b))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_alignment_costs_the_edit_distance_and_keeps_order(seed: int) -> None:
+    rng = random.Random(seed)
+    a = tuple(rng.choices("abc", k=rng.randint(0, 8)))
+    b = tuple(rng.choices("abc", k=rng.randint(0, 8)))
+    pairs = align(a, b)
+    edits = sum(i is None or j is None or a[i] != b[j] for i, j in pairs)
+    assert edits == edit_distance(a, b)
+    assert [i for i, _ in pairs if i is not None] == list(range(len(a)))
+    assert [j for _, j in pairs if j is not None] == list(range(len(b)))
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_resegmentation_is_the_least_edit_one(seed: int) -> None:
+    rng = random.Random(seed)
+    segments = [
+        ReferenceSegment(tuple(rng.choices("abcd", k=rng.randint(1, 3))), float(k), k + 1.0) for k in range(3)
+    ]
+    words = tuple(rng.choices("abcd", k=7))
+    pieces = resegment(words, segments)
+    assert [i for piece in pieces for i in piece] == list(range(7))
+
+    def cost(cuts: tuple[int, ...]) -> int:
+        bounds = (0, *cuts, 7)
+        return sum(edit_distance(words[bounds[k] : bounds[k + 1]], segments[k].words) for k in range(3))
+
+    ours = cost((pieces[0].stop, pieces[1].stop))
+    best = min(cost(cuts) for cuts in itertools.combinations_with_replacement(range(8), 2))
+    assert ours == best
+
+
+def test_stream_laal_puts_each_segment_on_its_own_clock() -> None:
+    segments = [ReferenceSegment(("a", "b"), 0.0, 2.0), ReferenceSegment(("c", "d"), 10.0, 12.0)]
+    value = stream_laal(["a", "b", "c", "d"], [1.0, 2.0, 11.0, 12.0], segments)
+    assert value == pytest.approx(1.0)
+    with pytest.raises(InputError, match="delay"):
+        stream_laal(["a"], [], segments)
+
+
+def test_word_latency_is_emission_minus_end_of_right_words() -> None:
+    found = word_latencies(["a", "x", "c"], [1.5, 2.0, 4.0], ["a", "b", "c"], [1.0, 2.0, 3.0])
+    assert found == [0.5, 1.0]
+    with pytest.raises(InputError):
+        word_latencies(["a"], [1.0], ["a"], [])
+
+
+def test_a_log_line_is_in_milliseconds_and_counts_its_words() -> None:
+    line = LogLine(3, ("guten", "tag"), (1.0, 1.5), (1.1, 1.7), 2.0, "a.wav", "guten tag")
+    document = json.loads(line.to_json())
+    assert document["prediction"] == "guten tag"
+    assert document["delays"] == [1000.0, 1500.0]
+    assert document["elapsed"] == [1100.0, 1700.0]
+    assert document["source_length"] == 2000.0
+    assert document["prediction_length"] == len(document["prediction"].split()) == len(document["delays"])
+    assert "\n" not in line.to_json()
