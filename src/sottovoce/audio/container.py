@@ -1,0 +1,270 @@
+"""Decoding of containers and codecs with PyAV, packet by packet, to 16 kHz 16-bit samples.
+
+The conversion is the one that openai-whisper asks ffmpeg for (`-ac 1 -ar 16000 -f s16le`): libswresample
+with its standard downmix, rounded to 16 bits, so that the same file gives the same samples. Its downmix
+weighs the channels by their place (front centre 1, sides and back less, LFE none) and scales the sum so
+that it cannot clip. Channel layouts that libswresample has no rule for are averaged.
+
+Packets that cannot be decoded are left out, as ffmpeg does, and counted. Time stamps are not looked at:
+the samples of a file are those that its packets hold, end to end.
+
+This module knows no paths and no float samples; `io` opens sources and cuts chunks.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import av
+import numpy as np
+import numpy.typing as npt
+from av.audio.stream import AudioStream
+from av.container import InputContainer
+
+from sottovoce.audio.samples import MAX_CHANNELS, MAX_RATE, MIN_RATE
+from sottovoce.errors import AudioError
+from sottovoce.types import SAMPLE_RATE
+
+logger = logging.getLogger(__name__)
+
+Pcm16 = npt.NDArray[np.int16]
+
+# What libav's decoders and PyAV's wrappers raise on damaged input (FFmpegError itself has several bases).
+_DAMAGE = (av.FFmpegError, ValueError, RuntimeError, ArithmeticError, LookupError)
+# Playlists and reference movies could name other files and URLs: no protocol is allowed to open them.
+_NO_PROTOCOLS = {"protocol_whitelist": "none"}
+
+
+@dataclass(frozen=True, slots=True)
+class AudioInfo:
+    """What a source says about itself before it is decoded; duration_s None when it does not say."""
+
+    name: str
+    codec: str
+    sample_rate: int
+    n_channels: int
+    duration_s: float | None
+
+
+class ByteFile(Protocol):
+    """What libav reads from; `read` gives at most n_bytes, and nothing at the end only."""
+
+    @property
+    def is_seekable(self) -> bool: ...
+
+    @property
+    def n_read(self) -> int: ...
+
+    def read(self, n_bytes: int) -> bytes: ...
+
+    def seek(self, offset: int, whence: int = 0) -> int: ...
+
+    def tell(self) -> int: ...
+
+    def seekable(self) -> bool: ...
+
+
+class ContainerDecoder:
+    """The best audio track of a container: 16 kHz 16-bit blocks (n, n_channels), mono or all channels.
+
+    Raises: AudioError, from the constructor when the data is of no known format or has no audio track,
+        from `blocks` when nothing could be decoded or samples are NaN or infinite.
+    """
+
+    def __init__(self, file: ByteFile, name: str, *, keep_channels: bool = False) -> None:
+        self._name = name
+        self._container = _open_container(file, name)
+        try:
+            self._stream = _best_audio_stream(self._container, name)
+            self.info = _info(self._container, self._stream, name)
+        except BaseException:
+            self._container.close()
+            raise
+        self._resampler = _Resampler(name, keep_channels=keep_channels)
+        self._n_damaged = 0
+        self._n_input_samples = 0
+
+    def close(self) -> None:
+        """Release the decoder; the file stays with its owner."""
+        self._container.close()
+
+    def blocks(self) -> Iterator[Pcm16]:
+        """Decode to the end, some thousand samples at a time."""
+        n_samples = 0
+        for frame in self._frames():
+            for block in self._resampler.push(frame):
+                n_samples += len(block)
+                yield block
+        for block in self._resampler.flush():
+            n_samples += len(block)
+            yield block
+        self._report(n_samples)
+
+    def _frames(self) -> Iterator[av.AudioFrame]:
+        for packet in self._packets():
+            for frame in self._decoded(packet):
+                if frame.samples:
+                    self._check_finite(frame)
+                    self._n_input_samples += frame.samples
+                    yield frame
+
+    def _packets(self) -> Iterator[av.Packet[AudioStream] | None]:
+        try:
+            yield from self._container.demux(self._stream)
+        except _DAMAGE as error:
+            if isinstance(error, AudioError):
+                raise
+            self._n_damaged += 1
+            yield None  # what the decoder still holds
+
+    def _decoded(self, packet: av.Packet[AudioStream] | None) -> list[av.AudioFrame]:
+        try:
+            return list(self._stream.decode(packet))
+        except EOFError:
+            return []
+        except _DAMAGE:
+            self._n_damaged += 1
+            return []
+
+    def _check_finite(self, frame: av.AudioFrame) -> None:
+        """Refuse NaN and infinity in PCM; only its packed formats can carry them from outside."""
+        if frame.format.name not in ("flt", "dbl"):
+            return
+        samples = frame.to_ndarray().reshape(-1, frame.layout.nb_channels)
+        finite = np.isfinite(samples).all(axis=1)
+        if not finite.all():
+            first = self._n_input_samples + int(np.argmin(finite))
+            raise AudioError(
+                f"{self._name}: expected finite samples, got NaN or infinity "
+                f"at {first / frame.sample_rate:.3f} s (sample {first} at {frame.sample_rate} Hz)"
+            )
+
+    def _report(self, n_samples: int) -> None:
+        """Refuse a source without samples; warn about what is missing."""
+        if n_samples == 0:
+            damaged = f", {self._n_damaged} damaged packets" if self._n_damaged else ""
+            raise AudioError(f"{self._name}: expected audio, got no samples ({self.info.codec}{damaged})")
+        if self._n_damaged:
+            logger.warning("%s: left out %d damaged packets", self._name, self._n_damaged)
+        decoded_s, declared_s = n_samples / SAMPLE_RATE, self.info.duration_s
+        if declared_s is not None and decoded_s < min(declared_s - 1.0, 0.9 * declared_s):
+            logger.warning(
+                "%s: truncated? It declares %.1f s and holds %.1f s", self._name, declared_s, decoded_s
+            )
+
+
+def _open_container(file: ByteFile, name: str) -> InputContainer:
+    try:
+        return av.open(file, "r", options=dict(_NO_PROTOCOLS), metadata_errors="ignore")
+    except AudioError:
+        raise
+    except (*_DAMAGE, OSError, EOFError) as error:
+        if file.n_read == 0:
+            raise AudioError(f"{name}: expected an audio or video file, got 0 bytes") from error
+        pipe = "" if file.is_seekable else " (from a pipe: some formats, like MP4, must be given as a file)"
+        raise AudioError(f"{name}: expected an audio or video file, got {_cause(error)}{pipe}") from error
+
+
+def _cause(error: BaseException) -> str:
+    if isinstance(error, av.InvalidDataError):
+        return "data that matches no known format"
+    if isinstance(error, OSError | av.FFmpegError) and error.strerror:
+        return f"'{error.strerror}'"
+    return f"{type(error).__name__} '{error}'".replace("\n", " ")
+
+
+def _best_audio_stream(container: InputContainer, name: str) -> AudioStream:
+    """The track that ffmpeg would choose."""
+    kinds = sorted({stream.type for stream in container.streams})
+    if "audio" not in kinds:
+        raise AudioError(f"{name}: expected an audio track, got {' and '.join(kinds) or 'no track at all'}")
+    best = container.streams.best("audio")
+    stream = best if isinstance(best, AudioStream) else container.streams.audio[0]
+    if stream.codec_context is None:
+        raise AudioError(f"{name}: expected a known audio codec, got one that this build of PyAV lacks")
+    return stream
+
+
+def _info(container: InputContainer, stream: AudioStream, name: str) -> AudioInfo:
+    codec = stream.codec_context
+    try:
+        duration_s = _declared_duration_s(container, stream)
+        return AudioInfo(name, codec.name, int(codec.sample_rate or 0), int(codec.channels or 0), duration_s)
+    except _DAMAGE as error:
+        raise AudioError(f"{name}: expected a readable header, got {_cause(error)}") from error
+
+
+def _declared_duration_s(container: InputContainer, stream: AudioStream) -> float | None:
+    if stream.duration is not None and stream.time_base is not None:
+        duration_s = float(stream.duration * stream.time_base)
+    elif container.duration is not None:
+        duration_s = container.duration / av.time_base
+    else:
+        return None
+    return duration_s if duration_s > 0 else None
+
+
+class _Resampler:
+    """libswresample to 16 kHz 16 bits; starts anew when rate, format or layout change on the way."""
+
+    def __init__(self, name: str, *, keep_channels: bool) -> None:
+        self._name = name
+        self._keep_channels = keep_channels
+        self._source: tuple[str, str, int] | None = None
+        self._resampler: av.AudioResampler | None = None
+        self._n_channels = 1
+        self._average = False
+
+    def push(self, frame: av.AudioFrame) -> list[Pcm16]:
+        source = (frame.format.name, frame.layout.name, frame.sample_rate)
+        if source == self._source and self._resampler is not None:
+            return self._blocks(self._resampler.resample(frame))
+        rest = self.flush()
+        self._source = source
+        return rest + self._start(frame)
+
+    def flush(self) -> list[Pcm16]:
+        """What the filter still holds."""
+        if self._resampler is None:
+            return []
+        frames = self._resampler.resample(None)
+        return self._blocks([frame for frame in frames if frame is not None])  # None after a pass-through
+
+    def _start(self, frame: av.AudioFrame) -> list[Pcm16]:
+        n_channels = frame.layout.nb_channels
+        if not (MIN_RATE <= frame.sample_rate <= MAX_RATE and 1 <= n_channels <= MAX_CHANNELS):
+            raise AudioError(
+                f"{self._name}: expected {MIN_RATE} to {MAX_RATE} Hz and 1 to {MAX_CHANNELS} channels, "
+                f"got {frame.sample_rate} Hz and {n_channels} channels"
+            )
+        if self._keep_channels:
+            self._require_same_channels(n_channels)
+            return self._begin(frame, frame.layout.name, n_channels)
+        try:
+            return self._begin(frame, "mono", 1)
+        except av.FFmpegError:  # no downmix rule for this layout
+            return self._begin(frame, frame.layout.name, n_channels)
+
+    def _require_same_channels(self, n_channels: int) -> None:
+        if self._resampler is not None and n_channels != self._n_channels:
+            raise AudioError(
+                f"{self._name}: expected {self._n_channels} channels to the end, got {n_channels} on the way"
+            )
+
+    def _begin(self, frame: av.AudioFrame, layout: str, n_channels: int) -> list[Pcm16]:
+        self._resampler = av.AudioResampler(format="s16", layout=layout, rate=SAMPLE_RATE)
+        self._n_channels = n_channels
+        self._average = n_channels > 1 and not self._keep_channels
+        return self._blocks(self._resampler.resample(frame))
+
+    def _blocks(self, frames: list[av.AudioFrame]) -> list[Pcm16]:
+        # Packed samples only: PyAV miscounts the planes of planar frames with 8 channels and more.
+        blocks: list[Pcm16] = [
+            frame.to_ndarray().astype(np.int16, copy=False).reshape(-1, self._n_channels) for frame in frames
+        ]
+        if self._average:
+            return [np.rint(block.mean(axis=1, keepdims=True)).astype(np.int16) for block in blocks]
+        return blocks
