@@ -37,6 +37,8 @@ DYNAMIC_RANGE = 8.0
 
 _HALF = N_FFT // 2
 _BLOCK_FRAMES = 3000
+# Matrix products with few columns take another kernel, which rounds differently: never fewer than this.
+_MIN_COLUMNS = 64
 
 
 def hz_to_mel(hz: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
@@ -123,14 +125,15 @@ class MelStream:
         self._n_samples += len(received)
         return self._advance(received)
 
-    def finish(self) -> Tensor:
+    def finish(self, *, n_padding_frames: int = 0) -> Tensor:
         """Return the frames still due, up to n_samples // 160 in all, with silence after the end.
 
-        They equal the content frames of `log_mel(audio, padding_samples=480000)`.
+        They equal the content frames of `log_mel(audio, padding_samples=480000)`; n_padding_frames more
+        are given after them.
         """
         self._finished = True
-        n_due = self._n_samples // HOP_SAMPLES - self._n_frames
-        silence = torch.zeros(N_FFT + HOP_SAMPLES, device=self._device)
+        n_due = self._n_samples // HOP_SAMPLES + n_padding_frames - self._n_frames
+        silence = torch.zeros(N_FFT + (1 + n_padding_frames) * HOP_SAMPLES, device=self._device)
         return self._advance(silence)[:, : max(0, n_due)]
 
     def _advance(self, received: Tensor) -> Tensor:
@@ -156,7 +159,8 @@ class MelStream:
             spectrum = torch.stft(
                 block, N_FFT, HOP_SAMPLES, window=self._window, center=False, return_complex=True
             )
-            mel = self._filters @ spectrum.abs() ** 2
+            power = pad_or_trim(spectrum.abs() ** 2, max(n_block, _MIN_COLUMNS))
+            mel = (self._filters @ power)[:, :n_block]
             log_mels[:, first : first + n_block] = mel.clamp_(min=FLOOR).log10_()
         return log_mels
 
