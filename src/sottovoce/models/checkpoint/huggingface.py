@@ -1,0 +1,250 @@
+"""Hugging Face folders: config.json beside safetensors or pickles, whole or in shards.
+
+Names are those of transformers' `WhisperForConditionalGeneration`; they are translated into OpenAI's.
+"""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from sottovoce.errors import CheckpointError
+from sottovoce.models.checkpoint.base import Checkpoint, check_dims, validated
+from sottovoce.models.dims import AlignmentHeads, ModelDims
+
+DIMS_IN_CONFIG = {
+    "n_mels": "num_mel_bins",
+    "n_audio_ctx": "max_source_positions",
+    "n_audio_state": "d_model",
+    "n_audio_head": "encoder_attention_heads",
+    "n_audio_layer": "encoder_layers",
+    "n_vocab": "vocab_size",
+    "n_text_ctx": "max_target_positions",
+    "n_text_state": "d_model",
+    "n_text_head": "decoder_attention_heads",
+    "n_text_layer": "decoder_layers",
+}
+"""OpenAI's names to transformers' `WhisperConfig`."""
+
+TOP_LEVEL = {
+    "encoder.embed_positions.weight": "encoder.positional_embedding",
+    "encoder.layer_norm": "encoder.ln_post",
+    "decoder.embed_tokens": "decoder.token_embedding",
+    "decoder.embed_positions.weight": "decoder.positional_embedding",
+    "decoder.layer_norm": "decoder.ln",
+}
+IN_BLOCK = {
+    "self_attn_layer_norm": "attn_ln",
+    "encoder_attn_layer_norm": "cross_attn_ln",
+    "self_attn": "attn",
+    "encoder_attn": "cross_attn",
+    "final_layer_norm": "mlp_ln",
+    "fc1": "mlp.0",
+    "fc2": "mlp.2",
+}
+IN_ATTENTION = {"q_proj": "query", "k_proj": "key", "v_proj": "value", "out_proj": "out"}
+PROJECTION = "proj_out.weight"
+WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
+
+
+def read_huggingface(folder: Path) -> Checkpoint:
+    """Read a folder; alignment heads come from generation_config.json where it names them.
+
+    Raises: CheckpointError.
+    """
+    source = str(folder)
+    config = _read_json(folder / "config.json")
+    _check_config(config, source)
+    dims = _dims(config, source)
+    tensors = _openai_names(_read_weights(folder), source)
+    generation = folder / "generation_config.json"
+    heads = _alignment_heads(_read_json(generation), source) if generation.exists() else None
+    checkpoint = Checkpoint(name=folder.resolve().name, dims=dims, tensors=tensors, alignment_heads=heads)
+    return validated(checkpoint, source)
+
+
+def save_huggingface(checkpoint: Checkpoint, folder: Path, dtype: torch.dtype = torch.float32) -> None:
+    """Write a folder that transformers loads too: config, generation config, mel bands, safetensors."""
+    folder.mkdir(parents=True, exist_ok=True)
+    names = {name: transformers_name(name) for name in checkpoint.tensors}
+    tensors = {names[name]: tensor.to(dtype).contiguous() for name, tensor in checkpoint.tensors.items()}
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    special = _special_tokens(checkpoint.dims)
+    generation: dict[str, object] = {**special}
+    if checkpoint.alignment_heads is not None:
+        generation["alignment_heads"] = checkpoint.alignment_heads
+    features = {"feature_size": checkpoint.dims.n_mels, "sampling_rate": 16_000}
+    _write_json(folder / "config.json", _config(checkpoint.dims) | special)
+    _write_json(folder / "generation_config.json", generation)
+    _write_json(
+        folder / "preprocessor_config.json", {"feature_extractor_type": "WhisperFeatureExtractor", **features}
+    )
+
+
+def openai_name(name: str) -> str:
+    """`model.decoder.layers.0.encoder_attn.q_proj.weight` -> `decoder.blocks.0.cross_attn.query.weight`."""
+    name = name.removeprefix("model.")
+    for theirs, ours in TOP_LEVEL.items():
+        if name.startswith(theirs):
+            return ours + name[len(theirs) :]
+    parts = name.split(".")
+    if len(parts) < 5 or parts[1] != "layers":
+        return name
+    block = [IN_BLOCK.get(parts[3], parts[3]), *(IN_ATTENTION.get(part, part) for part in parts[4:])]
+    return ".".join([parts[0], "blocks", parts[2], *block])
+
+
+def transformers_name(name: str) -> str:
+    """The inverse of `openai_name`."""
+    for theirs, ours in TOP_LEVEL.items():
+        if name == ours or name.startswith(f"{ours}."):
+            return f"model.{theirs}{name[len(ours) :]}"
+    parts = name.split(".")
+    if parts[1] != "blocks":
+        return f"model.{name}"
+    rest = ".".join(parts[3:])
+    for theirs, ours in IN_BLOCK.items():
+        if rest.startswith(f"{ours}."):
+            inner = rest[len(ours) + 1 :].split(".")
+            back = {short: long for long, short in IN_ATTENTION.items()}
+            return ".".join(["model", parts[0], "layers", parts[2], theirs, *(back.get(p, p) for p in inner)])
+    return f"model.{name}"
+
+
+def _read_weights(folder: Path) -> dict[str, Tensor]:
+    for name in WEIGHT_FILES:
+        if (folder / name).is_file():
+            return _read_file(folder / name)
+        index = folder / f"{name}.index.json"
+        if index.is_file():
+            return _read_shards(index)
+    raise CheckpointError(
+        f"{folder}: no weights, expected {' or '.join(WEIGHT_FILES)}, whole or with an index"
+    )
+
+
+def _read_shards(index: Path) -> dict[str, Tensor]:
+    weight_map = _read_json(index).get("weight_map")
+    if not isinstance(weight_map, Mapping) or not weight_map:
+        raise CheckpointError(f"{index}: weight_map is missing, expected tensor names to file names")
+    tensors: dict[str, Tensor] = {}
+    for shard in sorted({str(name) for name in weight_map.values()}):
+        if Path(shard).name != shard:
+            raise CheckpointError(f"{index}: shard {shard!r} is no file name in the same folder")
+        tensors |= _read_file(index.parent / shard)
+    missing = sorted(set(map(str, weight_map)) - set(tensors))
+    if missing:
+        raise CheckpointError(f"{index}: tensor {missing[0]} is in none of the shards")
+    return tensors
+
+
+def _read_file(path: Path) -> dict[str, Tensor]:
+    try:
+        if path.suffix == ".safetensors":
+            with safe_open(path, framework="pt") as file:
+                return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except (OSError, EOFError, RuntimeError, ValueError, KeyError) as error:
+        raise _unreadable(path, error) from error
+    except (SafetensorError, pickle.UnpicklingError) as error:
+        raise _unreadable(path, error) from error
+    if not isinstance(content, Mapping) or not all(isinstance(item, Tensor) for item in content.values()):
+        raise CheckpointError(f"{path}: expected a mapping of names to tensors")
+    return {str(name): tensor for name, tensor in content.items()}
+
+
+def _unreadable(path: Path, error: Exception) -> CheckpointError:
+    reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+    return CheckpointError(f"{path}: not a readable weight file ({reason})")
+
+
+def _openai_names(tensors: dict[str, Tensor], source: str) -> dict[str, Tensor]:
+    projection = tensors.pop(PROJECTION, None)
+    renamed = {openai_name(name): tensor for name, tensor in tensors.items()}
+    table = renamed.get("decoder.token_embedding.weight")
+    if projection is not None and (table is None or not torch.equal(projection, table)):
+        raise CheckpointError(f"{source}: {PROJECTION} differs from the token embedding, expected them tied")
+    return renamed
+
+
+def _check_config(config: Mapping[str, object], source: str) -> None:
+    for key, expected in (
+        ("model_type", "whisper"),
+        ("scale_embedding", False),
+        ("activation_function", "gelu"),
+    ):
+        found = config.get(key, expected)
+        if found != expected:
+            raise CheckpointError(f"{source}: {key} in config.json is {found!r}, expected {expected!r}")
+
+
+def _dims(config: Mapping[str, object], source: str) -> ModelDims:
+    numbers: dict[str, int] = {}
+    for ours, theirs in DIMS_IN_CONFIG.items():
+        value = config.get(theirs)
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise CheckpointError(f"{source}: {theirs} in config.json is {value!r}, expected an integer")
+        numbers[ours] = value
+    dims = ModelDims(**numbers)
+    check_dims(dims, source)
+    return dims
+
+
+def _config(dims: ModelDims) -> dict[str, object]:
+    sizes: dict[str, object] = {theirs: getattr(dims, ours) for ours, theirs in DIMS_IN_CONFIG.items()}
+    return sizes | {
+        "model_type": "whisper",
+        "architectures": ["WhisperForConditionalGeneration"],
+        "encoder_ffn_dim": 4 * dims.n_audio_state,
+        "decoder_ffn_dim": 4 * dims.n_text_state,
+        "activation_function": "gelu",
+        "scale_embedding": False,
+        "is_encoder_decoder": True,
+        "tie_word_embeddings": True,
+    }
+
+
+def _special_tokens(dims: ModelDims) -> dict[str, object]:
+    """Whisper's end and start tokens; the last row where a toy's vocabulary has none."""
+    end = min(50_256 + int(dims.is_multilingual), dims.n_vocab - 1)
+    start = min(end + 1, dims.n_vocab - 1)
+    padding = {"pad_token_id": end, "bos_token_id": end, "eos_token_id": end}
+    return {**padding, "decoder_start_token_id": start, "max_length": dims.n_text_ctx}
+
+
+def _alignment_heads(generation: Mapping[str, object], source: str) -> AlignmentHeads | None:
+    found = generation.get("alignment_heads")
+    if found is None:
+        return None
+    pairs = found if isinstance(found, list) else [None]
+    heads: list[tuple[int, int]] = []
+    for pair in pairs:
+        if not isinstance(pair, list) or len(pair) != 2 or not all(type(n) is int for n in pair):
+            raise CheckpointError(f"{source}: alignment_heads holds {pair!r}, expected (layer, head) pairs")
+        heads.append((pair[0], pair[1]))
+    return tuple(heads)
+
+
+def _read_json(path: Path) -> Mapping[str, object]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise CheckpointError(
+            f"{path.parent}: no {path.name}, expected a Hugging Face model folder"
+        ) from error
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{path}: not readable as JSON ({error})") from error
+    if not isinstance(found, dict):
+        raise CheckpointError(f"{path}: holds a {type(found).__name__}, expected a JSON object")
+    return found
+
+
+def _write_json(path: Path, content: Mapping[str, object]) -> None:
+    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")

@@ -1,0 +1,45 @@
+"""Open a checkpoint of any kind, told by its content and never by its name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from sottovoce.errors import CheckpointError
+from sottovoce.models.checkpoint.base import Checkpoint
+from sottovoce.models.checkpoint.ggml import MAGIC, read_ggml
+from sottovoce.models.checkpoint.huggingface import read_huggingface
+from sottovoce.models.checkpoint.openai import read_openai
+from sottovoce.models.nano import is_compact, read_compact
+
+ZIP = b"PK\x03\x04"
+PICKLE = b"\x80\x02"
+"""How a `.pt` file of PyTorch before 1.6 begins."""
+
+
+def open_checkpoint(path: Path) -> Checkpoint:
+    """Read an OpenAI `.pt`, a Hugging Face folder, a ggml `.bin` or the compact form of nano.
+
+    Raises: CheckpointError when the file is damaged, of no known kind, or may not be read.
+    """
+    if path.is_dir():
+        return read_huggingface(path)
+    head = _first_bytes(path, 9)
+    if head.startswith(MAGIC):
+        return read_ggml(path)
+    if head.startswith((ZIP, PICKLE)):
+        return read_openai(path)
+    if head[8:9] == b"{":
+        if is_compact(path):
+            return read_compact(path)
+        raise CheckpointError(f"{path}: safetensors without dimensions, give the folder with its config.json")
+    raise CheckpointError(
+        f"{path}: begins with {head[:4]!r}, expected a PyTorch, safetensors or ggml file, or a folder"
+    )
+
+
+def _first_bytes(path: Path, n_bytes: int) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return file.read(n_bytes)
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read ({error.strerror or error})") from error
