@@ -55,7 +55,7 @@ def open_source(source: AudioSource, *, sample_rate: int, keep_channels: bool) -
     if isinstance(source, str | os.PathLike):
         if os.fspath(source) == "-":
             return ContainerSource(sys.stdin.buffer, name, keep_channels=keep_channels, owned=False)
-        return ContainerSource(_open_path(source), name, keep_channels=keep_channels, owned=True)
+        return ContainerSource(open_path(source), name, keep_channels=keep_channels, owned=True)
     if isinstance(source, bytes):
         return ContainerSource(io.BytesIO(source), name, keep_channels=keep_channels, owned=True)
     if callable(getattr(source, "read", None)):
@@ -119,7 +119,7 @@ class CheckedFile:
         self._file = file
         self._name = name
         self._surplus = b""
-        self.is_seekable = _is_seekable(file)
+        self.is_seekable = is_seekable(file)
         self.n_read = 0
 
     def seekable(self) -> bool:
@@ -152,7 +152,8 @@ class CheckedFile:
         return self._file.tell()
 
 
-def _is_seekable(file: BinaryIO) -> bool:
+def is_seekable(file: BinaryIO) -> bool:
+    """Whether a file object can be read again."""
     try:
         return file.seekable()
     except (AttributeError, OSError, ValueError):
@@ -246,7 +247,7 @@ def pcm_blocks(stream: BinaryIO, n_bytes: int, name: str) -> Iterator[bytes]:
         yield pending[: len(pending) // 2 * 2]
 
 
-def _open_path(path: str | os.PathLike[str]) -> BinaryIO:
+def open_path(path: str | os.PathLike[str]) -> BinaryIO:
     """Open a file that is there, readable and not empty."""
     name = source_name(path)
     try:

@@ -1,0 +1,198 @@
+"""Encoder windows of a recording, in memory that does not grow with its length.
+
+Whisper clamps the log-mel at 8 below the maximum of its whole input, so a window of a file depends on the
+loudest moment of the file. There are three ways to have that maximum:
+
+- "recording": exactly openai-whisper's. The file is read to its end first; up to ten minutes of frames are
+  kept from that, a longer file is read a second time. The first window comes when the first reading is done
+  (a few seconds an hour of audio).
+- "running": the maximum of what has been read so far. One reading, the first window at once.
+- "window": each window by itself, as a live stream does. One reading.
+
+The last two have a lower floor than openai-whisper before a louder passage, or in any quiet window: faint
+sound more than 8 log10 units (80 dB) below the recording's maximum is then not clamped away. Everything
+above that floor is the same in all three, and so are windows that hold the loudest moment.
+
+This module knows no model and no segments.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Literal, TypeAlias, get_args
+
+import torch
+from torch import Tensor
+
+from sottovoce.audio.mel import WINDOW_FRAMES, MelStream, window_features
+from sottovoce.audio.recording import Recording
+from sottovoce.errors import OptionError
+from sottovoce.types import HOP_SAMPLES, SAMPLE_RATE, Features
+
+Normalization: TypeAlias = Literal["recording", "running", "window"]
+
+KEPT_FRAMES = 60_000
+"""Frames kept from the first reading (10 minutes; 19 MB with 80 mels, 31 MB with 128)."""
+# Frames after the content that still overlap its last samples: openai-whisper's maximum sees them.
+_N_TAIL_FRAMES = 3
+
+
+class RecordingFeatures:
+    """Normalised log-mel windows of a recording, asked for front to back.
+
+    Frames are 10 ms, counted from the start of the recording. What has been read stays until
+    `drop_before`; a window may be asked for again until then. A context manager.
+
+    Raises: OptionError for an unknown normalization; AudioError, when it opens or reads, as `open_audio`.
+    """
+
+    def __init__(
+        self,
+        recording: Recording,
+        n_mels: int = 80,
+        device: torch.device | str = "cpu",
+        *,
+        normalization: Normalization = "recording",
+    ) -> None:
+        if normalization not in get_args(Normalization):
+            raise OptionError(
+                f"normalization: expected one of {get_args(Normalization)}, got {normalization!r}"
+            )
+        self._recording = recording
+        self._mel = MelStream(n_mels, device)
+        self._normalization = normalization
+        self._maximum: Tensor | None = None
+        self._frames = _FrameQueue()
+        self._n_frames: int | None = None
+        self._n_samples = 0
+        self._reader = recording.open()
+        self.declared_duration_s = self._reader.info.duration_s
+        self._incoming = self._read()
+        self._is_scanned = normalization != "recording"
+
+    @property
+    def n_frames(self) -> int | None:
+        """Frames of the whole recording; None until its end has been read (never so with "recording")."""
+        self._scan()
+        return self._n_frames
+
+    @property
+    def duration_s(self) -> float | None:
+        """Length by the samples decoded; None like n_frames. Frames drop what is less than 10 ms."""
+        self._scan()
+        return None if self._n_frames is None else self._n_samples / SAMPLE_RATE
+
+    def has(self, frame: int) -> bool:
+        """Whether the recording reaches that frame; reads up to it."""
+        self._read_to(frame + 1)
+        return frame < self._frames.end
+
+    def window(self, start: int, end: int | None = None, *, n_frames: int = WINDOW_FRAMES) -> Features:
+        """Frames [start, end) as one encoder window: mel (1, n_mels, n_frames).
+
+        end: start + n_frames by default, and never more; the end of the recording where that comes first.
+        What is missing to n_frames is filled with 0.0 after normalisation, as openai-whisper fills.
+
+        Raises: OptionError for a window that is empty, was dropped, or begins after the recording's end.
+        """
+        last = start + n_frames if end is None else min(end, start + n_frames)
+        self._read_to(last)
+        last = min(last, self._frames.end)
+        if not self._frames.start <= start < last:
+            raise OptionError(
+                f"window: expected a start in [{self._frames.start}, {last}), got {start} (frames of 10 ms)"
+            )
+        maximum = None if self._normalization == "window" else self._maximum
+        return window_features([self._frames.slice(start, last)], n_frames, maximum=maximum)
+
+    def drop_before(self, frame: int) -> None:
+        """Release the memory of frames before `frame`; they cannot be asked for again."""
+        self._frames.drop_before(frame)
+
+    def close(self) -> None:
+        """Stop reading; the recording stays with its owner."""
+        self._reader.close()
+
+    def __enter__(self) -> RecordingFeatures:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _read(self) -> Iterator[Tensor]:
+        """Un-normalised frames (n_mels, n) to the end of a reading, with the maximum kept up."""
+        for chunk in self._reader:
+            yield self._seen(self._mel.push(chunk.samples))
+        self._n_frames = self._mel.n_samples // HOP_SAMPLES
+        self._n_samples = self._mel.n_samples
+        last = self._seen(self._mel.finish(n_padding_frames=_N_TAIL_FRAMES))
+        yield last[:, : last.shape[1] - _N_TAIL_FRAMES]
+        self._reader.close()
+
+    def _seen(self, frames: Tensor) -> Tensor:
+        if frames.numel():
+            maximum = frames.max()
+            self._maximum = maximum if self._maximum is None else torch.maximum(self._maximum, maximum)
+        return frames
+
+    def _scan(self) -> None:
+        """Read to the end once for the maximum; keep a short recording, else begin again."""
+        if self._is_scanned:
+            return
+        self._is_scanned = True
+        is_kept = True
+        for frames in self._incoming:
+            is_kept = is_kept and self._mel.n_frames <= KEPT_FRAMES
+            if is_kept:
+                self._frames.append(frames)
+            else:
+                self._frames.clear()
+        if not is_kept:
+            self._reader = self._recording.open()
+            self._mel.reset()
+            self._incoming = self._read()
+
+    def _read_to(self, frame: int) -> None:
+        self._scan()
+        while self._frames.end < frame:
+            frames = next(self._incoming, None)
+            if frames is None:
+                return
+            self._frames.append(frames)
+
+
+class _FrameQueue:
+    """Blocks of frames (n_mels, n_i) end to end, dropped at the front by whole blocks."""
+
+    def __init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        self._blocks: deque[Tensor] = deque()
+        self._first = 0  # frame at which the first block begins
+        self.start = 0
+        self.end = 0
+
+    def append(self, frames: Tensor) -> None:
+        if frames.shape[1]:
+            self._blocks.append(frames)
+            self.end += frames.shape[1]
+
+    def drop_before(self, frame: int) -> None:
+        self.start = min(max(frame, self.start), self.end)
+        while self._blocks and self._first + self._blocks[0].shape[1] <= self.start:
+            self._first += self._blocks.popleft().shape[1]
+
+    def slice(self, start: int, end: int) -> Tensor:
+        parts = []
+        first = self._first
+        for block in self._blocks:
+            last = first + block.shape[1]
+            if first < end and last > start:
+                parts.append(block[:, max(0, start - first) : end - first])
+            first = last
+        return torch.cat(parts, dim=1)

@@ -1,0 +1,110 @@
+"""A recording that can be read more than once, whatever it came from.
+
+Finding the maximum of a whole file, its speech, and its windows takes more than one reading. Files and
+arrays are simply read again; what comes through a pipe is kept, in memory while it is small and then in a
+temporary file, still compressed.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+from types import TracebackType
+from typing import BinaryIO, cast
+
+import numpy as np
+
+from sottovoce.audio.io import AudioReader, open_audio
+from sottovoce.audio.sources import AudioSource, is_seekable, open_path, source_name
+from sottovoce.errors import AudioError
+from sottovoce.types import SAMPLE_RATE
+
+_SPOOL_BYTES = 16 * 2**20
+
+
+class Recording:
+    """A source to be opened as often as needed, one reading at a time.
+
+    sample_rate and channel: see `open_audio`. reread: whether more than one reading will be asked for;
+    with False a pipe is passed on as it comes, and a second `open` of it raises. A context manager.
+
+    Raises: AudioError when a pipe cannot be read.
+    """
+
+    def __init__(
+        self,
+        source: AudioSource,
+        *,
+        sample_rate: int = SAMPLE_RATE,
+        channel: int | None = None,
+        reread: bool = True,
+    ) -> None:
+        self.name = source_name(source)
+        self._sample_rate = sample_rate
+        self._channel = channel
+        self._spool: BinaryIO | None = None
+        self._n_readings = 0
+        if reread and _is_pipe(source):
+            source = self._spool = _spooled(source, self.name)
+        self._source = source
+        self._is_pipe = not reread and _is_pipe(source)
+        # A file object is read again from where it stood, not from its beginning.
+        self._position = (
+            None if isinstance(source, str | os.PathLike | bytes | np.ndarray) else _position(source)
+        )
+
+    def open(self) -> AudioReader:
+        """Begin a reading from the start.
+
+        Raises: AudioError as in `open_audio`, and for a second reading of a pipe.
+        """
+        if self._is_pipe and self._n_readings:
+            raise AudioError(f"{self.name}: expected one reading of a pipe, got a second (use reread=True)")
+        if self._position is not None:
+            cast(BinaryIO, self._source).seek(self._position)
+        self._n_readings += 1
+        return open_audio(self._source, sample_rate=self._sample_rate, channel=self._channel)
+
+    def close(self) -> None:
+        """Remove the copy of a pipe."""
+        if self._spool is not None:
+            self._spool.close()
+
+    def __enter__(self) -> Recording:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _is_pipe(source: AudioSource) -> bool:
+    """Whether reading a source uses it up."""
+    if isinstance(source, bytes | np.ndarray):
+        return False
+    if isinstance(source, str | os.PathLike):
+        path = os.fspath(source)
+        return path == "-" or (os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path))
+    return not is_seekable(source)
+
+
+def _position(file: BinaryIO) -> int | None:
+    return file.tell() if is_seekable(file) else None
+
+
+def _spooled(source: AudioSource, name: str) -> BinaryIO:
+    copy = cast(BinaryIO, tempfile.SpooledTemporaryFile(max_size=_SPOOL_BYTES))  # noqa: SIM115 - kept open
+    try:
+        if isinstance(source, str | os.PathLike) and os.fspath(source) != "-":
+            with open_path(source) as file:
+                shutil.copyfileobj(file, copy)
+        else:
+            shutil.copyfileobj(sys.stdin.buffer if isinstance(source, str) else cast(BinaryIO, source), copy)
+    except (OSError, TypeError) as error:
+        copy.close()
+        raise AudioError(f"{name}: expected a readable pipe, got '{error}'") from error
+    copy.seek(0)
+    return copy
