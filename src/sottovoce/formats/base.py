@@ -1,0 +1,87 @@
+"""The seam of the writers: a document is begun, given segments one by one, and ended.
+
+Segments come from a generator and a recording may be hours long, so a writer turns each segment into
+text at once and keeps only what its format forces it to. Another format is one file with a class of
+this shape, and one line in `registry.py`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Protocol
+
+from sottovoce.errors import OptionError
+from sottovoce.types import Segment, Transcript
+
+
+@dataclass(frozen=True, slots=True)
+class WriterOptions:
+    """How subtitles are broken into lines; all need word times. Meaning as in openai-whisper.
+
+    max_line_width: characters a line. max_line_count: lines a subtitle, together with max_line_width;
+    subtitles may then run across segments. max_words_per_line: words a subtitle, where subtitles end
+    with their segments. highlight_words: one cue a word, underlined as it is spoken.
+    """
+
+    max_line_width: int | None = None
+    max_line_count: int | None = None
+    max_words_per_line: int | None = None
+    highlight_words: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("max_line_width", "max_line_count", "max_words_per_line"):
+            value: int | None = getattr(self, name)
+            if value is not None and value < 1:
+                raise OptionError(f"{name}: expected at least 1, got {value}")
+        if self.max_line_count is not None and self.max_line_width is None:
+            raise OptionError(f"max_line_count {self.max_line_count}: needs max_line_width too")
+        if self.max_line_count is not None and self.max_words_per_line is not None:
+            raise OptionError("max_words_per_line: cannot be combined with max_line_count")
+
+    @property
+    def need_words(self) -> bool:
+        """Whether any option is set: each of them places single words."""
+        return any(getattr(self, field.name) for field in fields(self))
+
+
+@dataclass(frozen=True, slots=True)
+class TranscriptInfo:
+    """What is known of a recording beside its segments; duration in seconds.
+
+    At the beginning language and duration may still be unknown (None); at the end they are known.
+    """
+
+    model: str
+    language: str | None = None
+    duration: float | None = None
+
+
+class Writer(Protocol):
+    """One document in one format. The pieces of text, joined, are the document."""
+
+    @property
+    def extension(self) -> str:
+        """Of the file, without the dot."""
+        ...
+
+    def begin(self, info: TranscriptInfo) -> str:
+        """The head of a document; forgets an earlier one."""
+        ...
+
+    def segment(self, segment: Segment) -> str:
+        """What this segment adds; may be empty while the writer waits for more.
+
+        Raises OptionError when the options need word times and the segment has none.
+        """
+        ...
+
+    def end(self, info: TranscriptInfo) -> str:
+        """What is still held, and the foot of the document."""
+        ...
+
+
+def write_transcript(writer: Writer, transcript: Transcript) -> str:
+    """The whole document of a transcript."""
+    info = TranscriptInfo(transcript.model, transcript.language, transcript.duration)
+    pieces = [writer.begin(info), *map(writer.segment, transcript.segments), writer.end(info)]
+    return "".join(pieces)

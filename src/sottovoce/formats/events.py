@@ -1,0 +1,70 @@
+"""Events of a stream as JSON lines.
+
+Every line has type, start, end, text, language, words and emission_time, so that a reader can treat
+all alike; `language` adds from, to, at and confirmed_at. Which events a stream sends is not decided here.
+"""
+
+from __future__ import annotations
+
+from sottovoce.formats.document import Json, json_text, score, seconds, word_document
+from sottovoce.types import (
+    Event,
+    Final,
+    LanguageChanged,
+    Partial,
+    SpeechEnded,
+    SpeechStarted,
+    Unstable,
+    Word,
+)
+
+
+def event_line(event: Event) -> str:
+    """One event as a line of JSON, line break included."""
+    return json_text(event_document(event)) + "\n"
+
+
+def event_document(event: Event) -> dict[str, Json]:
+    """One event as plain values: times in seconds, to the millisecond."""
+    if isinstance(event, LanguageChanged):
+        return _language_changed(event)
+    if isinstance(event, SpeechStarted):
+        return _line("speech_started", event.at, event.at, event.emission_time)
+    if isinstance(event, SpeechEnded):
+        return _line("speech_ended", event.at, event.at, event.emission_time)
+    kind = {Partial: "partial", Final: "final", Unstable: "unstable"}[type(event)]
+    words = () if isinstance(event, Unstable) else event.words
+    times = (event.start, event.end, event.emission_time)
+    return _line(kind, *times, text=event.text, language=event.language, words=words)
+
+
+def _language_changed(event: LanguageChanged) -> dict[str, Json]:
+    return {
+        **_line("language", event.at, event.at, event.confirmed_at, language=event.target),
+        "from": event.source,
+        "to": event.target,
+        "at": seconds(event.at),
+        "confirmed_at": seconds(event.confirmed_at),
+        "posteriors": {language: score(p) for language, p in event.posteriors.items()},
+    }
+
+
+def _line(
+    kind: str,
+    start: float,
+    end: float,
+    emission_time: float,
+    *,
+    text: str = "",
+    language: str | None = None,
+    words: tuple[Word, ...] = (),
+) -> dict[str, Json]:
+    return {
+        "type": kind,
+        "start": seconds(start),
+        "end": seconds(end),
+        "text": text,
+        "language": language,
+        "words": [word_document(word) for word in words],
+        "emission_time": seconds(emission_time),
+    }

@@ -1,0 +1,162 @@
+"""Where documents go: a file that appears whole or not at all, or standard output.
+
+A file is written beside its place under another name and moved there at the end, so a reader never
+sees half a document, and an interrupted run leaves what was there before.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import stat
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol, TextIO
+
+from sottovoce.errors import OptionError
+
+STANDARD_OUTPUT = "-"
+_MEMORY_BYTES = 1 << 20
+
+
+class Output(Protocol):
+    """Takes the pieces of a document."""
+
+    def write(self, text: str) -> None: ...
+
+
+@contextmanager
+def open_output(path: Path | str, *, live: bool = False) -> Iterator[Output]:
+    """An output for one document: a file (UTF-8), or standard output for "-".
+
+    The document appears when the block ends, and not at all when the block raises, KeyboardInterrupt
+    included. live: standard output gets the pieces as they come instead. What is not a regular file
+    (a pipe, /dev/null) cannot be replaced and gets the pieces as they come.
+    Raises OptionError naming the path when it cannot be written.
+    """
+    if str(path) == STANDARD_OUTPUT:
+        with _standard_output(live) as output:
+            yield output
+        return
+    real = Path(os.path.realpath(path))  # a link stays a link: its target is replaced
+    with _writing_through(real) if _is_special(real) else _replacing(real) as output:
+        yield output
+
+
+def output_paths(
+    inputs: Sequence[str], folder: Path, extensions: Sequence[str]
+) -> Mapping[tuple[str, str], Path]:
+    """Where the documents of several inputs go: {(input, extension): folder/name.extension}.
+
+    Raises OptionError when two inputs would be written to one file, or a document over an input.
+    """
+    paths: dict[tuple[str, str], Path] = {}
+    owners: dict[Path, str] = {}
+    originals = {Path(os.path.realpath(name)) for name in inputs}
+    for name in dict.fromkeys(inputs):
+        for extension in extensions:
+            path = folder / f"{Path(name).stem}.{extension}"
+            real = Path(os.path.realpath(path))
+            if real in owners:
+                raise OptionError(
+                    f"output '{path}': both '{owners[real]}' and '{name}' would be written there"
+                )
+            if real in originals:
+                raise OptionError(f"output '{path}': is one of the inputs; choose another folder")
+            owners[real] = name
+            paths[name, extension] = path
+    return paths
+
+
+@contextmanager
+def _replacing(path: Path) -> Iterator[Output]:
+    partial = path.with_name(f".{path.name[:100]}.{secrets.token_hex(4)}.part")
+    with _named(path):
+        file = partial.open("x", encoding="utf-8", newline="\n")
+    try:
+        yield _File(path, file)
+        with _named(path):
+            file.flush()
+            os.fsync(file.fileno())
+            file.close()
+            os.replace(partial, path)
+    finally:
+        with suppress(OSError):
+            file.close()
+        partial.unlink(missing_ok=True)
+
+
+@contextmanager
+def _writing_through(path: Path) -> Iterator[Output]:
+    with _named(path):
+        file = path.open("w", encoding="utf-8", newline="\n")
+    try:
+        yield _File(path, file)
+        with _named(path):
+            file.flush()
+    finally:
+        with suppress(OSError):
+            file.close()
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    """An open file whose errors name the document it is for."""
+
+    path: Path
+    file: TextIO
+
+    def write(self, text: str) -> None:
+        with _named(self.path):
+            self.file.write(text)
+
+
+class _StandardOutput:
+    def write(self, text: str) -> None:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+
+
+@contextmanager
+def _standard_output(live: bool) -> Iterator[Output]:
+    if live:
+        yield _StandardOutput()
+        return
+    with tempfile.SpooledTemporaryFile(_MEMORY_BYTES, "w+", encoding="utf-8", newline="") as held:
+        yield _Held(held)
+        held.seek(0)
+        while piece := held.read(_MEMORY_BYTES):
+            sys.stdout.write(piece)
+        sys.stdout.flush()
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    file: tempfile.SpooledTemporaryFile[str]
+
+    def write(self, text: str) -> None:
+        self.file.write(text)
+
+
+def _is_special(path: Path) -> bool:
+    try:
+        mode = path.stat().st_mode
+    except OSError:
+        return False  # not there yet; opening tells what is wrong
+    if stat.S_ISDIR(mode):
+        raise OptionError(f"output '{path}': expected a file, it is a directory")
+    if not os.access(path, os.W_OK):
+        raise OptionError(f"output '{path}': exists and may not be written")
+    return not stat.S_ISREG(mode)
+
+
+@contextmanager
+def _named(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise OptionError(f"output '{path}': cannot be written ({error.strerror or error})") from error

@@ -1,0 +1,55 @@
+"""The output formats by name."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+from sottovoce.errors import OptionError
+from sottovoce.formats.base import Writer, WriterOptions
+from sottovoce.formats.document import JsonWriter
+from sottovoce.formats.lrc import LrcWriter
+from sottovoce.formats.srt import SrtWriter
+from sottovoce.formats.tables import CsvWriter, TsvWriter
+from sottovoce.formats.txt import TxtWriter
+from sottovoce.formats.vtt import VttWriter
+
+SUBTITLES: Mapping[str, Callable[[WriterOptions], Writer]] = MappingProxyType(
+    {"srt": SrtWriter, "vtt": VttWriter}
+)
+"""Formats that break lines, and so take options."""
+PLAIN: Mapping[str, Callable[[], Writer]] = MappingProxyType(
+    {"txt": TxtWriter, "tsv": TsvWriter, "json": JsonWriter, "csv": CsvWriter, "lrc": LrcWriter}
+)
+FORMATS: tuple[str, ...] = ("txt", "srt", "vtt", "tsv", "json", "csv", "lrc")
+
+
+def writer_for(name: str, options: WriterOptions | None = None) -> Writer:
+    """A new writer of the format `name`, one of FORMATS.
+
+    Raises OptionError for another name, or for options that the format has no use for.
+    """
+    options = options or WriterOptions()
+    if name in SUBTITLES:
+        return SUBTITLES[name](options)
+    if name not in PLAIN:
+        close = difflib.get_close_matches(name, FORMATS, n=1)
+        hint = f"; did you mean '{close[0]}'?" if close else ""
+        raise OptionError(f"output format '{name}': expected one of {', '.join(FORMATS)}{hint}")
+    if options.need_words:
+        raise OptionError(f"output format '{name}': line breaking and highlighting are for srt and vtt")
+    return PLAIN[name]()
+
+
+def writers_for(names: str, options: WriterOptions | None = None) -> list[Writer]:
+    """New writers for a list such as "srt,json", or "all"; each format once, in the order given.
+
+    Raises OptionError for an unknown name, or when none of the formats has a use for the options.
+    """
+    options = options or WriterOptions()
+    wanted = list(FORMATS) if names == "all" else [name.strip() for name in names.split(",")]
+    unique = list(dict.fromkeys(wanted))
+    if not SUBTITLES.keys() & set(unique):
+        return [writer_for(name, options) for name in unique]
+    return [writer_for(name, options if name in SUBTITLES else None) for name in unique]

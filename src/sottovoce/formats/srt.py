@@ -1,0 +1,33 @@
+"""SubRip subtitles: numbered cues, hours always, comma before the milliseconds."""
+
+from __future__ import annotations
+
+from sottovoce.formats.base import TranscriptInfo, WriterOptions
+from sottovoce.formats.subtitles import Cue, CueMaker, timestamp
+from sottovoce.types import Segment
+
+
+class SrtWriter:
+    """Source: openai-whisper's `WriteSRT`; the format has no specification."""
+
+    extension = "srt"
+
+    def __init__(self, options: WriterOptions | None = None) -> None:
+        self._options = options or WriterOptions()
+        self._cues = CueMaker(self._options)
+        self._n_cues = 0
+
+    def begin(self, info: TranscriptInfo) -> str:
+        self._cues, self._n_cues = CueMaker(self._options), 0
+        return ""
+
+    def segment(self, segment: Segment) -> str:
+        return "".join([self._render(cue) for cue in self._cues.segment(segment)])
+
+    def end(self, info: TranscriptInfo) -> str:
+        return "".join([self._render(cue) for cue in self._cues.flush()])
+
+    def _render(self, cue: Cue) -> str:
+        self._n_cues += 1
+        start, end = (timestamp(t, marker=",", hours=True) for t in (cue.start, cue.end))
+        return f"{self._n_cues}\n{start} --> {end}\n{cue.text}\n\n"

@@ -1,0 +1,151 @@
+"""From segments to subtitle cues: lines broken between words, one cue a segment without word times.
+
+The rules are openai-whisper's (`whisper/utils.py`, `SubtitlesWriter`), so that the same options give
+the same cues; here they run over a stream of segments. How wide a character is drawn is not known:
+widths count code points.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+
+from sottovoce.errors import OptionError
+from sottovoce.formats.base import WriterOptions
+from sottovoce.types import Segment, Word
+
+LONG_PAUSE_S = 3.0
+"""A pause between word beginnings that ends a subtitle which runs across segments."""
+_NO_LIMIT = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class CueWord:
+    """A word as it stands in its subtitle: with its space, with a line break before it, or bare."""
+
+    text: str
+    start: float
+    end: float
+
+
+@dataclass(frozen=True, slots=True)
+class Cue:
+    """A subtitle: seconds, and text in words; without word times the whole text is one word."""
+
+    start: float
+    end: float
+    words: tuple[CueWord, ...]
+
+    @property
+    def text(self) -> str:
+        return "".join(word.text for word in self.words)
+
+    def highlighted(self) -> Iterator[Cue]:
+        """One cue a word, that word underlined with <u>, and plain cues for the pauses between."""
+        last = self.start
+        for i, word in enumerate(self.words):
+            if milliseconds(last) != milliseconds(word.start):
+                yield replace(self, start=last, end=word.start)
+            bare = word.text.lstrip()
+            space = word.text[: len(word.text) - len(bare)]
+            marked = replace(word, text=f"{space}<u>{bare}</u>")
+            yield Cue(word.start, word.end, (*self.words[:i], marked, *self.words[i + 1 :]))
+            last = word.end
+
+
+@dataclass(slots=True)
+class CueMaker:
+    """Cues of segments as they come; state of the subtitle that is still open.
+
+    escape: what the format does to text before it goes into a cue; widths are counted before it.
+    Cues without text are left out.
+    """
+
+    options: WriterOptions = field(default_factory=WriterOptions)
+    escape: Callable[[str], str] = str
+    _open: list[CueWord] = field(default_factory=list, init=False)
+    _line_length: int = field(default=0, init=False)
+    _n_lines: int = field(default=1, init=False)
+    _last_start: float | None = field(default=None, init=False)
+
+    def segment(self, segment: Segment) -> list[Cue]:
+        """Cues that are complete once this segment has come.
+
+        Raises OptionError when the options place words and the segment has no word times.
+        """
+        if segment.words is None and self.options.need_words:
+            raise OptionError("line breaking and highlighting need word times: ask for word timestamps")
+        if segment.words is None:
+            text = self.escape(_one_line(segment.text).strip())
+            whole = Cue(segment.start, segment.end, (CueWord(text, segment.start, segment.end),))
+            return [*self.flush(), *([whole] if text else [])]
+        return self._finish(cue for chunk in self._chunks(segment.words) for cue in self._add(chunk))
+
+    def flush(self) -> list[Cue]:
+        """The open cue, taken as complete."""
+        return self._finish(self._close())
+
+    @property
+    def _keeps_segments(self) -> bool:
+        return self.options.max_line_count is None
+
+    def _chunks(self, words: tuple[Word, ...]) -> Iterator[tuple[Word, ...]]:
+        size = self.options.max_words_per_line or _NO_LIMIT
+        for i in range(0, len(words), size):
+            yield words[i : i + size]
+
+    def _add(self, words: tuple[Word, ...]) -> Iterator[Cue]:
+        for i, word in enumerate(words):
+            breaks_segment = i == 0 and bool(self._open) and self._keeps_segments
+            yield from self._place(word, breaks_segment)
+
+    def _place(self, word: Word, breaks_segment: bool) -> Iterator[Cue]:
+        width = self.options.max_line_width or _NO_LIMIT
+        pause = word.start - (word.start if self._last_start is None else self._last_start)
+        long_pause = not self._keeps_segments and pause > LONG_PAUSE_S
+        text = _one_line(word.word)
+        self._last_start = word.start
+        has_room = self._line_length + len(text) <= width
+        if self._line_length > 0 and has_room and not long_pause and not breaks_segment:
+            self._line_length += len(text)
+        else:
+            text = text.strip()
+            if breaks_segment or self._is_full(long_pause):
+                yield from self._close()
+            elif self._line_length > 0:
+                self._n_lines += 1
+                text = "\n" + text
+            self._line_length = len(text.strip())
+        self._open.append(CueWord(self.escape(text), word.start, word.end))
+
+    def _is_full(self, long_pause: bool) -> bool:
+        limit = self.options.max_line_count
+        return bool(self._open) and limit is not None and (long_pause or self._n_lines >= limit)
+
+    def _close(self) -> Iterator[Cue]:
+        cue_words, self._open, self._n_lines, self._line_length = tuple(self._open), [], 1, 0
+        if any(word.text.strip() for word in cue_words):
+            yield Cue(cue_words[0].start, cue_words[-1].end, cue_words)
+
+    def _finish(self, cues: Iterable[Cue]) -> list[Cue]:
+        if not self.options.highlight_words:
+            return list(cues)
+        return [part for cue in cues for part in cue.highlighted()]
+
+
+def milliseconds(seconds: float) -> int:
+    """What a cue's time is rounded to."""
+    return round(seconds * 1000)
+
+
+def timestamp(seconds: float, *, marker: str, hours: bool) -> str:
+    """`[HH:]MM:SS` with milliseconds after the marker; hours always, or only from one hour on."""
+    minutes, rest = divmod(milliseconds(seconds), 60_000)
+    n_hours, minutes = divmod(minutes, 60)
+    head = f"{n_hours:02d}:" if hours or n_hours else ""
+    return f"{head}{minutes:02d}:{rest // 1000:02d}{marker}{rest % 1000:03d}"
+
+
+def _one_line(text: str) -> str:
+    """Text that can neither end a cue nor look like its times: no line breaks of its own, no arrow."""
+    return " ".join(text.splitlines()).replace("-->", "->")

@@ -1,0 +1,130 @@
+"""Every writer: pieces joined are the document, a writer can be used again, options are not ignored."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+
+import pytest
+from hypothesis import given, settings
+
+from sottovoce.errors import OptionError
+from sottovoce.formats.base import WriterOptions, write_transcript
+from sottovoce.formats.document import JsonWriter, document, segment_document
+from sottovoce.formats.registry import FORMATS, PLAIN, SUBTITLES, writer_for, writers_for
+from sottovoce.types import Segment, Transcript, Word
+from tests.formats.transcripts import spoken, transcripts
+
+
+def test_every_format_has_a_writer_with_its_extension() -> None:
+    assert set(FORMATS) == set(SUBTITLES) | set(PLAIN)
+    assert [writer_for(name).extension for name in FORMATS] == list(FORMATS)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_writer_forgets_the_document_before(name: str) -> None:
+    writer = writer_for(name)
+    first = write_transcript(writer, spoken(1))
+    write_transcript(writer, spoken(2))
+    assert write_transcript(writer, spoken(1)) == first
+    assert first.endswith("\n")
+
+
+def test_unknown_format_and_unused_options_are_refused() -> None:
+    with pytest.raises(OptionError, match=r"'srf': expected one of .*; did you mean 'srt'\?"):
+        writer_for("srf")
+    with pytest.raises(OptionError, match="'json': line breaking"):
+        writer_for("json", WriterOptions(max_line_width=20))
+
+
+def test_several_formats() -> None:
+    assert [w.extension for w in writers_for("json, srt,json")] == ["json", "srt"]
+    assert [w.extension for w in writers_for("all", WriterOptions(max_line_width=9))] == list(FORMATS)
+    with pytest.raises(OptionError, match="line breaking"):
+        writers_for("txt,json", WriterOptions(max_line_width=9))
+
+
+@settings(deadline=None)
+@given(transcripts())
+def test_json_pieces_make_the_document_on_one_line(transcript: Transcript) -> None:
+    text = write_transcript(JsonWriter(), transcript)
+    assert text.count("\n") == 1
+    assert text.endswith("\n")
+    assert json.loads(text) == json.loads(json.dumps(document(transcript), allow_nan=False))
+
+
+def test_the_json_document_has_the_promised_names() -> None:
+    word = Word(" Hi", 0.12345, 0.5, 0.98765432, language="en")
+    segment = Segment(0, 0.12345, 1.0, " Hi", "en", (1, 2), 0.2, -0.5, 1.1, 0.01, (word,), "A")
+    found = document(Transcript((segment,), "en", 1.00049, "nano"))
+    assert found == {
+        "text": "Hi",
+        "language": "en",
+        "duration": 1.0,
+        "model": "nano",
+        "segments": [
+            {
+                "id": 0,
+                "start": 0.123,
+                "end": 1.0,
+                "text": " Hi",
+                "language": "en",
+                "speaker": "A",
+                "tokens": [1, 2],
+                "temperature": 0.2,
+                "avg_logprob": -0.5,
+                "compression_ratio": 1.1,
+                "no_speech_prob": 0.01,
+                "words": [
+                    {
+                        "word": " Hi",
+                        "start": 0.123,
+                        "end": 0.5,
+                        "probability": 0.987654,
+                        "language": "en",
+                        "speaker": None,
+                    }
+                ],
+            }
+        ],
+    }
+
+
+def test_json_never_holds_nan() -> None:
+    segment = Segment(0, 0.0, 1.0, "", "en", avg_logprob=-math.inf, compression_ratio=math.nan)
+    found = segment_document(segment)
+    assert found["avg_logprob"] is None
+    assert found["compression_ratio"] is None
+    assert found["words"] == []
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        write_transcript(JsonWriter(), Transcript((), "en", math.nan, "nano"))
+
+
+def test_an_empty_transcript_is_a_document_too() -> None:
+    empty = Transcript((), "en", 0.0, "nano")
+    assert json.loads(write_transcript(JsonWriter(), empty))["segments"] == []
+    assert write_transcript(writer_for("srt"), empty) == ""
+    assert write_transcript(writer_for("vtt"), empty) == "WEBVTT\n\n"
+    assert write_transcript(writer_for("tsv"), empty) == "start\tend\ttext\n"
+
+
+@settings(deadline=None)
+@given(transcripts())
+def test_a_row_is_a_segment_whatever_the_text(transcript: Transcript) -> None:
+    tsv = write_transcript(writer_for("tsv"), transcript).split("\n")
+    assert len(tsv) == len(transcript.segments) + 2  # a header, and nothing after the last line break
+    assert all(line.count("\t") == 2 for line in tsv[:-1])
+    text = write_transcript(writer_for("csv"), transcript).replace("\0", "")  # not read before 3.11
+    rows = list(csv.DictReader(io.StringIO(text, newline="")))
+    expected = [" ".join(s.text.strip().splitlines()).replace("\0", "") for s in transcript.segments]
+    assert [row["text"] for row in rows] == expected
+    assert [int(row["start"]) for row in rows] == [round(1000 * s.start) for s in transcript.segments]
+
+
+def test_lrc_gives_each_line_its_first_words_time() -> None:
+    words = (Word(" one", 61.239, 62.0, 1.0),)
+    segments = (Segment(0, 60.0, 62.0, " one", "en", words=words), Segment(1, 4000.0, 4001.0, " two", "en"))
+    text = write_transcript(writer_for("lrc"), Transcript(segments, "en", 4001.0, "nano"))
+    assert text == "[by:sottovoce]\n[01:01.24]one\n[66:40.00]two\n[66:41.00]\n"

@@ -1,0 +1,60 @@
+"""Each kind of event is a JSON line with the promised names."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from sottovoce.formats.events import event_document, event_line
+from sottovoce.types import (
+    Event,
+    Final,
+    LanguageChanged,
+    Partial,
+    SpeechEnded,
+    SpeechStarted,
+    Unstable,
+    Word,
+)
+
+WORDS = (Word(" Hi", 0.1004, 0.5, 0.9, "en"),)
+EVENTS: list[tuple[str, Event]] = [
+    ("partial", Partial(0.1004, 0.5, " Hi", "en", WORDS, 1.0006)),
+    ("final", Final(0.1004, 0.5, " Hi", "en", WORDS, 1.5)),
+    ("unstable", Unstable(0.5, 0.9, " you", "en", 1.5)),
+    ("language", LanguageChanged("en", "de", 4.25, 5.0, {"en": 0.1, "de": 0.9})),
+    ("speech_started", SpeechStarted(0.1, 0.3)),
+    ("speech_ended", SpeechEnded(6.0, 6.5)),
+]
+COMMON = {"type", "start", "end", "text", "language", "words", "emission_time"}
+
+
+@pytest.mark.parametrize(("kind", "event"), EVENTS)
+def test_every_line_has_the_common_names(kind: str, event: Event) -> None:
+    line = event_line(event)
+    assert line.endswith("\n")
+    assert line.count("\n") == 1
+    found = json.loads(line)
+    assert found == event_document(event)
+    assert found["type"] == kind
+    assert set(found) >= COMMON
+    assert found["start"] <= found["end"] <= found["emission_time"]
+
+
+def test_times_are_whole_milliseconds() -> None:
+    found = event_document(EVENTS[0][1])
+    assert (found["start"], found["end"], found["emission_time"]) == (0.1, 0.5, 1.001)
+    assert found["words"] == [
+        {"word": " Hi", "start": 0.1, "end": 0.5, "probability": 0.9, "language": "en", "speaker": None}
+    ]
+
+
+def test_a_switch_tells_both_languages_and_both_times() -> None:
+    found = event_document(EVENTS[3][1])
+    assert (found["from"], found["to"], found["at"], found["confirmed_at"]) == ("en", "de", 4.25, 5.0)
+    assert found["language"] == "de"
+    assert found["emission_time"] == 5.0
+    assert found["posteriors"] == {"en": 0.1, "de": 0.9}
+    first = event_document(LanguageChanged(None, "de", 0.0, 1.0))
+    assert first["from"] is None

@@ -1,0 +1,126 @@
+"""A document appears whole or not at all, and a failure leaves what was there before."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from sottovoce.errors import OptionError
+from sottovoce.formats.output import open_output, output_paths
+
+
+def write(path: Path | str, *pieces: str, live: bool = False) -> None:
+    with open_output(path, live=live) as output:
+        for piece in pieces:
+            output.write(piece)
+
+
+def write_and_fail(path: Path | str, error: BaseException, live: bool = False) -> None:
+    with open_output(path, live=live) as output:
+        output.write("half")
+        raise error
+
+
+def test_the_file_appears_at_the_end_in_utf8_with_plain_line_ends(tmp_path: Path) -> None:
+    path = tmp_path / "talk.txt"
+    with open_output(path) as output:
+        output.write("ä\n")
+        assert not path.exists()
+        output.write("你\n")
+    assert path.read_bytes() == "ä\n你\n".encode()
+    assert os.listdir(tmp_path) == ["talk.txt"]
+
+
+@pytest.mark.parametrize("error", [ValueError("x"), KeyboardInterrupt(), SystemExit(3)])
+def test_a_failure_leaves_nothing_or_what_was_there(tmp_path: Path, error: BaseException) -> None:
+    path = tmp_path / "talk.txt"
+    with pytest.raises(type(error)):
+        write_and_fail(path, error)
+    assert os.listdir(tmp_path) == []
+    write(path, "old")
+    with pytest.raises(type(error)):
+        write_and_fail(path, error)
+    assert path.read_text() == "old"
+    assert os.listdir(tmp_path) == ["talk.txt"]
+
+
+def test_the_file_has_the_permissions_of_any_new_file(tmp_path: Path) -> None:
+    write(tmp_path / "a", "x")
+    (tmp_path / "b").write_text("x")
+    assert (tmp_path / "a").stat().st_mode == (tmp_path / "b").stat().st_mode
+
+
+def test_a_link_stays_a_link(tmp_path: Path) -> None:
+    target, link = tmp_path / "target", tmp_path / "link"
+    target.write_text("old")
+    link.symlink_to(target)
+    write(link, "new")
+    assert link.is_symlink()
+    assert target.read_text() == "new"
+
+
+def test_a_device_is_written_to_and_not_replaced() -> None:
+    write(os.devnull, "x")
+    assert not Path(os.devnull).is_file()
+
+
+@pytest.mark.parametrize("where", ["missing/talk.txt", "file/talk.txt"])
+def test_a_place_that_cannot_be_written_is_named(tmp_path: Path, where: str) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OptionError, match=r"output '.*talk\.txt': cannot be written \("):
+        write(tmp_path / where, "x")
+
+
+def test_a_directory_is_no_file(tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match="is a directory"):
+        write(tmp_path, "x")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everything")
+def test_a_protected_file_is_not_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "talk.txt"
+    path.write_text("old")
+    path.chmod(0o444)
+    with pytest.raises(OptionError, match="may not be written"):
+        write(path, "x")
+
+
+def test_a_full_disk_is_one_line() -> None:
+    if not Path("/dev/full").exists():
+        pytest.skip("no /dev/full on this system")
+    with pytest.raises(OptionError, match="'/dev/full': cannot be written"):
+        write("/dev/full", "x")
+
+
+def test_standard_output_gets_the_whole_document_or_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    write("-", "a", "ä\r\n")
+    assert capsys.readouterr().out == "aä\r\n"
+    with pytest.raises(ValueError, match="x"):
+        write_and_fail("-", ValueError("x"))
+    assert capsys.readouterr().out == ""
+
+
+def test_live_standard_output_gets_pieces_as_they_come(capsys: pytest.CaptureFixture[str]) -> None:
+    with open_output("-", live=True) as output:
+        output.write("a")
+        assert capsys.readouterr().out == "a"
+
+
+def test_every_document_has_its_own_file(tmp_path: Path) -> None:
+    paths = output_paths(["x/a.mp3", "b.wav"], tmp_path, ["srt", "json"])
+    assert paths == {
+        ("x/a.mp3", "srt"): tmp_path / "a.srt",
+        ("x/a.mp3", "json"): tmp_path / "a.json",
+        ("b.wav", "srt"): tmp_path / "b.srt",
+        ("b.wav", "json"): tmp_path / "b.json",
+    }
+
+
+def test_two_inputs_never_share_a_file_and_no_input_is_overwritten(tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match=r"both 'a\.mp3' and 'a\.wav'"):
+        output_paths(["a.mp3", "a.wav"], tmp_path, ["srt"])
+    with pytest.raises(OptionError, match="is one of the inputs"):
+        output_paths([str(tmp_path / "a.txt")], tmp_path, ["txt"])
+    assert len(output_paths(["a.mp3", "a.mp3"], tmp_path, ["srt"])) == 1

@@ -1,0 +1,189 @@
+"""Cues keep every word and its order; times never go back; options are kept or refused."""
+
+from __future__ import annotations
+
+import io
+import re
+from dataclasses import replace
+from itertools import pairwise
+from types import ModuleType
+
+import pytest
+from hypothesis import given, settings
+
+from sottovoce.errors import OptionError
+from sottovoce.formats.base import TranscriptInfo, WriterOptions, write_transcript
+from sottovoce.formats.registry import writer_for
+from sottovoce.formats.srt import SrtWriter
+from sottovoce.formats.subtitles import Cue, CueMaker, timestamp
+from sottovoce.formats.vtt import VttWriter
+from sottovoce.types import Segment, Transcript, Word
+from tests.formats.transcripts import as_result, spoken, transcripts
+
+CUE = re.compile(r"(\d+)\n(\d\d+):(\d\d):(\d\d),(\d{3}) --> (\d\d+):(\d\d):(\d\d),(\d{3})\n((?:.|\n)*)")
+
+OPTIONS = [
+    WriterOptions(),
+    WriterOptions(max_line_width=20),
+    WriterOptions(max_words_per_line=3),
+    WriterOptions(max_line_width=12, max_words_per_line=5),
+    WriterOptions(max_line_width=24, max_line_count=1),
+    WriterOptions(max_line_width=24, max_line_count=2),
+    WriterOptions(max_line_width=1, max_line_count=3),
+    WriterOptions(highlight_words=True),
+    WriterOptions(max_line_width=24, max_line_count=2, highlight_words=True),
+]
+
+
+def read_srt(text: str) -> list[tuple[float, float, str]]:
+    cues = []
+    for number, block in enumerate(text.split("\n\n")[:-1], start=1):
+        match = CUE.fullmatch(block)
+        assert match, block
+        assert int(match[1]) == number
+        start, end = (
+            sum(
+                int(n) * unit for n, unit in zip(match.groups()[i : i + 4], (3600, 60, 1, 0.001), strict=True)
+            )
+            for i in (1, 5)
+        )
+        cues.append((start, end, match[10]))
+    return cues
+
+
+def cues(transcript: Transcript, options: WriterOptions) -> list[Cue]:
+    maker = CueMaker(options)
+    return [*(cue for s in transcript.segments for cue in maker.segment(s)), *maker.flush()]
+
+
+@settings(deadline=None)
+@given(transcripts())
+def test_srt_round_trip_keeps_text_and_order_of_times(transcript: Transcript) -> None:
+    found = read_srt(write_transcript(SrtWriter(), transcript))
+    assert all(start <= end for start, end, _ in found)
+    assert all(a[1] <= b[0] + 1e-9 for a, b in pairwise(found))
+    expected = [" ".join(s.text.splitlines()).replace("-->", "->").strip() for s in transcript.segments]
+    assert [text for _, _, text in found] == [text for text in expected if text]
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.parametrize("seed", range(5))
+def test_breaking_lines_loses_no_word_and_keeps_the_limits(options: WriterOptions, seed: int) -> None:
+    transcript = spoken(seed)
+    made = cues(transcript, replace(options, highlight_words=False))
+    words = [word for segment in transcript.segments for word in segment.words or ()]
+    assert [w.text.strip() for cue in made for w in cue.words] == [w.word.strip() for w in words]
+    assert all(a.start <= b.start for a, b in pairwise(made))
+    for cue in made:
+        assert (cue.start, cue.end) == (cue.words[0].start, cue.words[-1].end)
+        lines = cue.text.split("\n")
+        assert len(lines) <= (options.max_line_count or len(lines))
+        if options.max_line_width:
+            assert all(len(line) <= options.max_line_width or " " not in line for line in lines)
+        if options.max_words_per_line:
+            assert len(cue.words) <= options.max_words_per_line
+
+
+def test_highlighting_underlines_each_word_once_and_fills_the_pauses() -> None:
+    words = (Word(" one", 0.0, 1.0, 1.0), Word(" two", 1.5, 2.0, 1.0))
+    transcript = Transcript((Segment(0, 0.0, 2.0, " one two", "en", words=words),), "en", 2.0, "nano")
+    made = cues(transcript, WriterOptions(highlight_words=True))
+    assert [(c.start, c.end, c.text) for c in made] == [
+        (0.0, 1.0, "<u>one</u> two"),
+        (1.0, 1.5, "one two"),
+        (1.5, 2.0, "one <u>two</u>"),
+    ]
+
+
+def test_a_subtitle_waits_for_the_next_segment_only_while_it_may_grow() -> None:
+    first = Segment(0, 0.0, 1.0, " one", "en", words=(Word(" one", 0.0, 1.0, 1.0),))
+    second = Segment(1, 9.0, 9.5, " two", "en", words=(Word(" two", 9.0, 9.5, 1.0),))
+    writer = SrtWriter(WriterOptions(max_line_width=40, max_line_count=2))
+    info = TranscriptInfo("nano")
+    assert writer.begin(info) == ""
+    assert writer.segment(first) == ""
+    assert writer.segment(second) == "1\n00:00:00,000 --> 00:00:01,000\none\n\n"  # a pause over 3 s
+    assert writer.end(info) == "2\n00:00:09,000 --> 00:00:09,500\ntwo\n\n"
+
+
+def test_segments_with_and_without_words_can_follow_each_other() -> None:
+    with_words = Segment(0, 0.0, 1.0, " one", "en", words=(Word(" one", 0.1, 0.9, 1.0),))
+    without = Segment(1, 1.0, 2.0, " two", "en")
+    segments = (with_words, without, with_words)
+    made = cues(Transcript(segments, "en", 2.0, "nano"), WriterOptions())
+    assert [(cue.start, cue.text) for cue in made] == [(0.1, "one"), (1.0, "two"), (0.1, "one")]
+
+
+def test_options_that_place_words_need_word_times() -> None:
+    with pytest.raises(OptionError, match="word times"):
+        CueMaker(WriterOptions(max_line_width=10)).segment(Segment(0, 0.0, 1.0, " one", "en"))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"max_line_width": 0}, "max_line_width: expected at least 1, got 0"),
+        ({"max_line_count": 2}, "needs max_line_width"),
+        ({"max_line_width": 9, "max_line_count": 2, "max_words_per_line": 3}, "cannot be combined"),
+    ],
+)
+def test_options_that_contradict_each_other_are_refused(options: dict[str, int], message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        WriterOptions(**options)
+
+
+def test_timestamps_carry_their_rounding() -> None:
+    assert timestamp(0.0, marker=",", hours=True) == "00:00:00,000"
+    assert timestamp(59.9996, marker=".", hours=False) == "01:00.000"
+    assert timestamp(3599.9999, marker=".", hours=False) == "01:00:00.000"
+    assert timestamp(360_000.001, marker=",", hours=True) == "100:00:00,001"
+
+
+def test_vtt_escapes_what_a_player_would_swallow() -> None:
+    segment = Segment(0, 0.0, 1.0, " <i> & R&D --> x", "en")
+    text = write_transcript(VttWriter(), Transcript((segment,), "en", 1.0, "nano"))
+    assert text == "WEBVTT\n\n00:00.000 --> 00:01.000\n&lt;i&gt; &amp; R&amp;D -&gt; x\n\n"
+    word = Word(" <b>", 0.0, 1.0, 1.0)
+    marked = VttWriter(WriterOptions(highlight_words=True))
+    one = Transcript((Segment(0, 0.0, 1.0, " <b>", "en", words=(word,)),), "en", 1.0, "nano")
+    assert "<u>&lt;b&gt;</u>" in write_transcript(marked, one)
+
+
+@pytest.fixture(scope="module")
+def theirs() -> ModuleType:
+    return pytest.importorskip("whisper.utils", reason="openai-whisper is not installed")
+
+
+@pytest.mark.reference
+@pytest.mark.parametrize("name", ["txt", "srt", "vtt", "tsv"])
+@pytest.mark.parametrize("seed", range(8))
+def test_documents_equal_openai_whispers(theirs: ModuleType, name: str, seed: int) -> None:
+    """Segments without text are left out of the subtitles here; there they are empty cues."""
+    for with_words in (True, False):
+        transcript = spoken(seed, with_words=with_words)
+        if name in ("srt", "vtt"):
+            kept = tuple(s for s in transcript.segments if s.text)
+            transcript = Transcript(kept, "en", transcript.duration, "nano")
+        expected = io.StringIO()
+        theirs.get_writer(name, ".").write_result(as_result(transcript), expected)
+        assert write_transcript(writer_for(name), transcript) == expected.getvalue()
+
+
+@pytest.mark.reference
+@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.parametrize("name", ["srt", "vtt"])
+def test_lines_are_broken_as_openai_whisper_breaks_them(
+    theirs: ModuleType, name: str, options: WriterOptions
+) -> None:
+    for seed in range(12):
+        transcript = spoken(seed)
+        expected = io.StringIO()
+        theirs.get_writer(name, ".").write_result(
+            as_result(transcript),
+            expected,
+            max_line_width=options.max_line_width,
+            max_line_count=options.max_line_count,
+            max_words_per_line=options.max_words_per_line,
+            highlight_words=options.highlight_words,
+        )
+        assert write_transcript(writer_for(name, options), transcript) == expected.getvalue()
