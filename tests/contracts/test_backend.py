@@ -1,0 +1,337 @@
+"""What every backend keeps to, whatever runs beneath it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import Tensor
+
+from sottovoce.backends.base import Backend, DecoderState
+from sottovoce.backends.fake import FakeBackend, Script, ScriptedToken, SpokenLanguage, by_row
+from sottovoce.errors import OptionError
+from sottovoce.types import EncoderOutput, Features
+from tests.models import tiny
+
+N_FRAMES = 60
+TOLERANCE = 2e-5
+"""float32 sums in another order (another batch size, another length of the cache)."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A backend, and a prompt that means something to it."""
+
+    backend: Backend
+    prompt: tuple[int, ...]
+
+
+def scripted() -> Subject:
+    scripts = (
+        Script(
+            (ScriptedToken(100, 3), ScriptedToken(200, 9), ScriptedToken(300, 21)),
+            (SpokenLanguage("en", 0, 15), SpokenLanguage("de", 15, 30)),
+        ),
+        Script((ScriptedToken(400, 1), ScriptedToken(500, 25)), (SpokenLanguage("fr", 0, 30),)),
+    )
+    return Subject(FakeBackend(by_row(*scripts)), (50258, 50259, 50359, 100, 200))
+
+
+def random_torch() -> Subject:
+    return Subject(tiny.backend(), (7, 250, 31, 4, 99))
+
+
+@pytest.fixture(params=[random_torch, scripted], ids=["torch", "fake"])
+def subject(request: pytest.FixtureRequest) -> Subject:
+    make: Callable[[], Subject] = request.param
+    return make()
+
+
+def windows(backend: Backend, n_rows: int = 2, n_frames: int = N_FRAMES) -> Features:
+    mel = torch.randn(n_rows, backend.dims.n_mels, n_frames)
+    return Features(mel, (n_frames,) * n_rows)
+
+
+def one_row(encoded: EncoderOutput, row: int) -> EncoderOutput:
+    return EncoderOutput(encoded.states[row : row + 1], encoded.n_content_frames[row : row + 1])
+
+
+def prompt_rows(subject: Subject, n_rows: int) -> Tensor:
+    return torch.tensor([subject.prompt] * n_rows)
+
+
+def close(a: Tensor, b: Tensor) -> None:
+    torch.testing.assert_close(a, b, atol=TOLERANCE, rtol=TOLERANCE)
+
+
+def test_token_by_token_equals_all_at_once(subject: Subject) -> None:
+    backend = subject.backend
+    encoded = backend.encode(windows(backend))
+    tokens = prompt_rows(subject, 2)
+    heads = backend.alignment_heads
+    whole = backend.step(tokens, backend.start(encoded), positions=None, capture=heads)
+    state = backend.start(encoded)
+    steps = [backend.step(tokens[:, i : i + 1], state, capture=heads) for i in range(tokens.shape[1])]
+    assert state.n_tokens == tokens.shape[1]
+    close(torch.cat([step.logits for step in steps], 1), whole.logits)
+    assert whole.attention is not None
+    close(torch.cat([step.attention for step in steps if step.attention is not None], 2), whole.attention)
+
+
+def test_chunks_of_a_prompt_equal_all_at_once(subject: Subject) -> None:
+    backend = subject.backend
+    encoded = backend.encode(windows(backend))
+    tokens = prompt_rows(subject, 2)
+    whole = backend.step(tokens, backend.start(encoded), positions=None)
+    state = backend.start(encoded)
+    halves = [backend.step(part, state, positions=None).logits for part in torch.split(tokens, 3, dim=1)]
+    close(torch.cat(halves, 1), whole.logits)
+
+
+def test_a_long_cache_outgrows_its_first_buffer(subject: Subject) -> None:
+    backend = subject.backend
+    n_tokens = backend.dims.n_text_ctx
+    encoded = backend.encode(windows(backend, 1))
+    tokens = torch.tensor([(subject.prompt * n_tokens)[:n_tokens]])
+    whole = backend.step(tokens, backend.start(encoded))
+    state = backend.start(encoded)
+    for part in torch.split(tokens, n_tokens // 3, dim=1):
+        last = backend.step(part, state)
+    close(last.logits, whole.logits)
+
+
+def test_a_batch_equals_single_windows(subject: Subject) -> None:
+    backend = subject.backend
+    encoded = backend.encode(windows(backend))
+    tokens = prompt_rows(subject, 2)
+    batch = backend.step(tokens, backend.start(encoded), capture=backend.alignment_heads)
+    for row in range(2):
+        single = backend.start(one_row(encoded, row))
+        alone = backend.step(tokens[row : row + 1], single, capture=backend.alignment_heads)
+        close(batch.logits[row : row + 1], alone.logits)
+        assert batch.attention is not None
+        assert alone.attention is not None
+        close(batch.attention[row : row + 1], alone.attention)
+
+
+def test_left_padding_equals_no_padding(subject: Subject) -> None:
+    backend = subject.backend
+    encoded = backend.encode(windows(backend))
+    lengths = (len(subject.prompt), len(subject.prompt) - 2)
+    padding = torch.tensor([0, 2])
+    tokens = torch.tensor([subject.prompt, (0, 0, *subject.prompt[:-2])])
+    state = backend.start(encoded, left_padding=padding)
+    padded = [backend.step(tokens, state), backend.step(tokens[:, :1], state)]
+    for row, length in enumerate(lengths):
+        single = backend.start(one_row(encoded, row))
+        prompt = torch.tensor([subject.prompt[:length]])
+        alone = [backend.step(prompt, single), backend.step(tokens[row : row + 1, :1], single)]
+        for ours, theirs in zip(padded, alone, strict=True):
+            close(ours.logits[row : row + 1], theirs.logits)
+
+
+@pytest.mark.parametrize("rows", [[0, 0, 1], [1, 1, 0, 0], [1, 0], [3, 0, 0, 2], [2], [0, 3, 1, 2, 3]])
+def test_reordered_rows_are_those_rows(subject: Subject, rows: list[int]) -> None:
+    """Rows over two audios, picked in any number and order, go on as the rows they came from."""
+    backend = subject.backend
+    encoded = backend.encode(windows(backend))
+    state = backend.start(encoded, 2)
+    first = torch.tensor([subject.prompt[:3]] * 4)
+    second = torch.tensor([[token] for token in (5, 6, 7, 8)])
+    third = torch.tensor([[9 + i] for i in range(len(rows))])
+    backend.step(first, state)
+    backend.step(second, state)
+    state.reorder(torch.tensor(rows))
+    assert state.n_rows == len(rows)
+    ours = backend.step(third, state, capture=backend.alignment_heads)
+    for place, row in enumerate(rows):
+        alone = backend.start(one_row(encoded, row // 2))
+        history = torch.cat([first[row], second[row], third[place]])[None]
+        theirs = backend.step(history, alone, capture=backend.alignment_heads)
+        close(ours.logits[place], theirs.logits[0])
+        assert ours.attention is not None
+        assert theirs.attention is not None
+        close(ours.attention[place], theirs.attention[0, :, -1:])
+
+
+def test_reorder_again_after_audios_are_gone(subject: Subject) -> None:
+    backend = subject.backend
+    encoded = backend.encode(windows(backend, 4))
+    state = backend.start(encoded)
+    tokens = prompt_rows(subject, 4)
+    backend.step(tokens, state)
+    state.reorder(torch.tensor([1, 3]))
+    state.reorder(torch.tensor([1, 1, 0]))
+    ours = backend.step(tokens[:3, :1], state)
+    for place, audio in enumerate((3, 3, 1)):
+        alone = backend.start(one_row(encoded, audio))
+        history = torch.cat([tokens[:1], tokens[:1, :1]], dim=1)
+        close(ours.logits[place : place + 1], backend.step(history, alone).logits)
+
+
+def test_truncate_forgets(subject: Subject) -> None:
+    backend = subject.backend
+    encoded = backend.encode(windows(backend))
+    tokens = prompt_rows(subject, 2)
+    state = backend.start(encoded)
+    backend.step(tokens, state)
+    state.truncate(2)
+    assert state.n_tokens == 2
+    again = backend.step(tokens[:, 2:], state, positions=None)
+    whole = backend.step(tokens, backend.start(encoded), positions=None)
+    close(again.logits, whole.logits[:, 2:])
+
+
+def test_a_fork_lives_its_own_life(subject: Subject) -> None:
+    backend = subject.backend
+    encoded = backend.encode(windows(backend))
+    tokens = prompt_rows(subject, 2)
+    state = backend.start(encoded)
+    backend.step(tokens[:, :3], state)
+    fork = state.fork()
+    ahead = backend.step(tokens[:, 3:], fork)
+    backend.step(torch.tensor([[11], [12]]), fork)
+    fork.reorder(torch.tensor([1]))
+    assert (state.n_rows, state.n_tokens) == (2, 3)
+    assert (fork.n_rows, fork.n_tokens) == (1, len(subject.prompt) + 1)
+    close(backend.step(tokens[:, 3:], state).logits, ahead.logits)
+
+
+def test_hidden_frames_change_nothing_and_get_no_attention(subject: Subject) -> None:
+    backend = subject.backend
+    encoded = backend.encode(windows(backend))
+    hidden = torch.zeros(2, encoded.n_frames)
+    hidden[:, 18:] = -torch.inf
+    disturbed = encoded.states.clone()
+    disturbed[:, 18:] += 1.0
+    other = EncoderOutput(disturbed, encoded.n_content_frames)
+    tokens = prompt_rows(subject, 2)
+
+    def listen(audio: EncoderOutput, bias: Tensor | None) -> tuple[Tensor, Tensor]:
+        state = backend.start(audio)
+        said = backend.step(tokens, state, positions=None, capture=backend.alignment_heads, bias=bias)
+        assert said.attention is not None
+        return said.logits, said.attention
+
+    logits, attention = listen(encoded, hidden)
+    assert torch.isfinite(logits).all()
+    assert not attention[..., 18:].any()
+    close(attention.sum(-1), torch.ones(attention.shape[:-1]))
+    close(listen(other, hidden)[0], logits)
+    assert not torch.allclose(listen(encoded, None)[1], attention, atol=1e-3)
+
+
+def test_bias_belongs_to_its_row(subject: Subject) -> None:
+    backend = subject.backend
+    encoded = backend.encode(windows(backend))
+    bias = torch.zeros(4, encoded.n_frames)
+    bias[1, 5:] = -torch.inf
+    bias[2, :20] = -3.0
+    tokens = prompt_rows(subject, 4)
+    together = backend.step(tokens, backend.start(encoded, 2), positions=None, bias=bias)
+    for row in range(4):
+        alone = backend.step(
+            tokens[:1], backend.start(one_row(encoded, row // 2)), positions=None, bias=bias[row : row + 1]
+        )
+        close(together.logits[row : row + 1], alone.logits)
+
+
+def test_captured_attention_is_a_distribution_in_the_order_asked(subject: Subject) -> None:
+    backend = subject.backend
+    encoded = backend.encode(windows(backend))
+    tokens = prompt_rows(subject, 4)
+    heads = backend.alignment_heads
+    said = backend.step(tokens, backend.start(encoded, 2), capture=heads)
+    turned = backend.step(tokens, backend.start(encoded, 2), capture=heads[::-1])
+    assert said.attention is not None
+    assert turned.attention is not None
+    assert said.attention.shape == (4, len(heads), tokens.shape[1], encoded.n_frames)
+    assert said.attention.dtype == torch.float32
+    close(said.attention.sum(-1), torch.ones(said.attention.shape[:-1]))
+    close(said.attention.flip(1), turned.attention)
+
+
+def test_capture_changes_no_logit(subject: Subject) -> None:
+    backend = subject.backend
+    encoded = backend.encode(windows(backend))
+    tokens = prompt_rows(subject, 2)
+    without = backend.step(tokens, backend.start(encoded))
+    captured = backend.step(tokens, backend.start(encoded), capture=backend.alignment_heads)
+    assert without.attention is None
+    assert torch.equal(without.logits, captured.logits)
+
+
+def test_positions_and_vocabulary_select(subject: Subject) -> None:
+    backend = subject.backend
+    encoded = backend.encode(windows(backend))
+    tokens = prompt_rows(subject, 2)
+    whole = backend.step(tokens, backend.start(encoded), positions=None)
+    rows = torch.tensor([17, 3, backend.dims.n_vocab - 1])
+    some = backend.step(tokens, backend.start(encoded), positions=(0, -1), vocabulary=rows)
+    assert whole.logits.shape == (2, tokens.shape[1], backend.dims.n_vocab)
+    assert whole.logits.dtype == torch.float32
+    close(some.logits, whole.logits[:, [0, -1]][:, :, rows])
+
+
+def test_keys_and_values_of_the_audio_are_made_once(subject: Subject) -> None:
+    backend = subject.backend
+    encoded = backend.encode(windows(backend))
+    assert encoded.cross_kv is None
+    first = backend.start(encoded, 3)
+    shared = encoded.cross_kv
+    assert shared is not None
+    backend.step(prompt_rows(subject, 6), first)
+    backend.step(prompt_rows(subject, 2), backend.start(encoded))
+    first.fork()
+    assert encoded.cross_kv is shared
+    assert shared[0][0].shape[0] == encoded.batch_size
+
+
+@pytest.mark.parametrize("n_frames", [2, 4, 18, 50, 78, 80])
+def test_any_even_number_of_frames_is_encoded(subject: Subject, n_frames: int) -> None:
+    backend = subject.backend
+    encoded = backend.encode(Features(windows(backend, 2, n_frames).mel, (n_frames, n_frames - 1)))
+    assert encoded.states.shape[:2] == (2, n_frames // 2)
+    assert encoded.n_content_frames == (n_frames // 2, n_frames // 2)
+    step = backend.step(prompt_rows(subject, 2), backend.start(encoded))
+    assert torch.isfinite(step.logits).all()
+
+
+def test_wrong_shapes_are_refused(subject: Subject) -> None:
+    backend = subject.backend
+    longest = 2 * backend.dims.n_audio_ctx
+    for n_mels, n_frames in ((80, 61), (80, longest + 2), (79, 60), (80, 0)):
+        with pytest.raises(OptionError, match="encode: "):
+            backend.encode(Features(torch.zeros(1, n_mels, n_frames), (n_frames,)))
+    encoded = backend.encode(windows(backend))
+    tokens = prompt_rows(subject, 2)
+    with pytest.raises(OptionError, match="hypotheses"):
+        backend.start(encoded, 0)
+    with pytest.raises(OptionError, match="left_padding"):
+        backend.start(encoded, left_padding=torch.zeros(3, dtype=torch.int64))
+    for wrong in (tokens[:1], tokens[:, :0], tokens[0]):
+        with pytest.raises(OptionError, match="tokens"):
+            backend.step(wrong, backend.start(encoded))
+    with pytest.raises(OptionError, match="bias"):
+        backend.step(tokens, backend.start(encoded), bias=torch.zeros(2, encoded.n_frames - 1))
+    for rows in ([2], [-1], []):
+        with pytest.raises(OptionError, match="reorder"):
+            start_and_read(subject, encoded).reorder(torch.tensor(rows, dtype=torch.int64))
+
+
+def test_more_tokens_than_the_context_are_refused(subject: Subject) -> None:
+    backend = subject.backend
+    encoded = backend.encode(windows(backend, 1))
+    tokens = torch.tensor([(subject.prompt * backend.dims.n_text_ctx)[: backend.dims.n_text_ctx]])
+    state = backend.start(encoded)
+    backend.step(tokens, state)
+    with pytest.raises(OptionError, match=f"reads {backend.dims.n_text_ctx}"):
+        backend.step(tokens[:, :1], state)
+
+
+def start_and_read(subject: Subject, encoded: EncoderOutput) -> DecoderState:
+    state = subject.backend.start(encoded)
+    subject.backend.step(prompt_rows(subject, 2), state)
+    return state

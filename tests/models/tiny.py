@@ -1,0 +1,47 @@
+"""Small random models for tests: seeded, and large enough that no head or layer looks like another."""
+
+from __future__ import annotations
+
+import torch
+
+from sottovoce.backends.torch import TorchBackend
+from sottovoce.models.checkpoint.base import Checkpoint, expected_shapes
+from sottovoce.models.dims import ModelDims
+from sottovoce.models.whisper import sinusoids
+
+CPU = torch.device("cpu")
+
+
+def dims(**changes: int) -> ModelDims:
+    sizes = {
+        "n_mels": 80,
+        "n_audio_ctx": 40,
+        "n_audio_state": 32,
+        "n_audio_head": 2,
+        "n_audio_layer": 2,
+        "n_vocab": 300,
+        "n_text_ctx": 24,
+        "n_text_state": 32,
+        "n_text_head": 4,
+        "n_text_layer": 3,
+    }
+    return ModelDims(**(sizes | changes))
+
+
+def checkpoint(model_dims: ModelDims | None = None, *, seed: int = 0, name: str = "random") -> Checkpoint:
+    """Random weights, scaled so that attention is neither flat nor saturated."""
+    model_dims = model_dims or dims()
+    generator = torch.Generator().manual_seed(seed)
+    tensors = {}
+    for key, shape in expected_shapes(model_dims).items():
+        fan_in = shape[-1] if len(shape) == 2 else shape[1] * shape[2] if len(shape) == 3 else 1
+        scale = 1.5 / fan_in**0.5 if len(shape) > 1 else 0.1
+        tensors[key] = torch.randn(shape, generator=generator) * scale
+        if key.endswith(("ln.weight", "ln_post.weight")):
+            tensors[key] += 1
+    tensors["encoder.positional_embedding"] = sinusoids(model_dims.n_audio_ctx, model_dims.n_audio_state)
+    return Checkpoint(name=name, dims=model_dims, tensors=tensors, alignment_heads=((1, 0), (2, 3)))
+
+
+def backend(model_dims: ModelDims | None = None, *, seed: int = 0) -> TorchBackend:
+    return TorchBackend.from_checkpoint(checkpoint(model_dims, seed=seed), device=CPU, dtype=torch.float32)
