@@ -1,0 +1,251 @@
+"""Word, character and mixed error rates over many utterances, per language, with confidence intervals.
+
+Three units. Words: what spaces separate. Characters: spaces count, except beside scripts that are
+written without them. Mixed: a character of such a script or a word of any other, which is the rate to
+read for Chinese, Japanese and Thai, and for speech that switches between languages.
+
+Rates are of whole sets: all errors over all reference units, not means of utterances. They can be
+over 1. Counts come from jiwer. Not known here: audio, models, times.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from types import MappingProxyType
+from typing import Literal, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from sottovoce.errors import MissingExtraError, OptionError
+from sottovoce.text.normalize import Normalization, normalizer_for
+
+Unit: TypeAlias = Literal["word", "character", "mixed"]
+Number: TypeAlias = "int | float | None"
+
+# Han, kana, Thai, Lao, Myanmar, Khmer, and half-width kana.
+_UNSPACED = (
+    "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3040-\u30ff\u31f0-\u31ff"
+    "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff"
+)
+_MIXED = re.compile(rf"[{_UNSPACED}]|[^\s{_UNSPACED}]+")
+_NEEDLESS_SPACE = re.compile(rf"(?<=[{_UNSPACED}])\s+|\s+(?=[{_UNSPACED}])")
+
+
+@dataclass(frozen=True, slots=True)
+class Utterance:
+    """What was said, what was recognised, and in which language (several where it switches)."""
+
+    reference: str
+    hypothesis: str
+    language: str | tuple[str, ...] | None = None
+
+    @property
+    def label(self) -> str:
+        """Name of its group in a report: "de", "en+zh", or "unknown"."""
+        if self.language is None:
+            return "unknown"
+        return self.language if isinstance(self.language, str) else "+".join(self.language)
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreOptions:
+    """normalization: see `normalizer_for`. n_resamples: of the bootstrap, 0 for no intervals.
+
+    confidence: probability mass of the intervals. seed: of the bootstrap; the same seed, the same result.
+    """
+
+    normalization: Normalization = "whisper"
+    n_resamples: int = 1000
+    confidence: float = 0.95
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.n_resamples < 0:
+            raise OptionError(f"n_resamples: expected at least 0, got {self.n_resamples}")
+        if not 0 < self.confidence < 1:
+            raise OptionError(f"confidence: expected between 0 and 1, got {self.confidence}")
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorCounts:
+    """Units of an alignment: right, replaced, missing, too many."""
+
+    hits: int = 0
+    substitutions: int = 0
+    deletions: int = 0
+    insertions: int = 0
+
+    def __add__(self, other: ErrorCounts) -> ErrorCounts:
+        return ErrorCounts(
+            self.hits + other.hits,
+            self.substitutions + other.substitutions,
+            self.deletions + other.deletions,
+            self.insertions + other.insertions,
+        )
+
+    @property
+    def n_reference(self) -> int:
+        return self.hits + self.substitutions + self.deletions
+
+    @property
+    def n_errors(self) -> int:
+        return self.substitutions + self.deletions + self.insertions
+
+    @property
+    def rate(self) -> float | None:
+        """Errors over reference units; None where the reference is empty."""
+        return self.n_errors / self.n_reference if self.n_reference else None
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorRate:
+    """A rate over a set of utterances, and the interval it lies in (None where none was computed)."""
+
+    counts: ErrorCounts
+    low: float | None = None
+    high: float | None = None
+
+    @property
+    def rate(self) -> float | None:
+        return self.counts.rate
+
+    def to_dict(self) -> dict[str, Number]:
+        return {
+            "rate": _rounded(self.rate),
+            "low": _rounded(self.low),
+            "high": _rounded(self.high),
+            "n_reference": self.counts.n_reference,
+            **asdict(self.counts),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorRates:
+    """Word, character and mixed error rate of one set of utterances."""
+
+    n_utterances: int
+    wer: ErrorRate
+    cer: ErrorRate
+    mer: ErrorRate
+
+    def to_dict(self) -> dict[str, int | dict[str, Number]]:
+        rates = {"wer": self.wer.to_dict(), "cer": self.cer.to_dict(), "mer": self.mer.to_dict()}
+        return {"n_utterances": self.n_utterances, **rates}
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreReport:
+    """Rates of all utterances and of each language, with the options they were computed under."""
+
+    overall: ErrorRates
+    by_language: Mapping[str, ErrorRates] = field(default_factory=lambda: MappingProxyType({}))
+    options: ScoreOptions = field(default_factory=ScoreOptions)
+
+    def to_dict(self) -> dict[str, object]:
+        """Plain values for JSON."""
+        return {
+            "overall": self.overall.to_dict(),
+            "by_language": {label: rates.to_dict() for label, rates in self.by_language.items()},
+            "options": asdict(self.options),
+        }
+
+
+def score(utterances: Sequence[Utterance], options: ScoreOptions | None = None) -> ScoreReport:
+    """Score utterances, all together and language by language.
+
+    Raises MissingExtraError without the extra `eval`, OptionError for an unknown language.
+    """
+    options = options or ScoreOptions()
+    counts = [count_errors(utterance, options.normalization) for utterance in utterances]
+    groups: dict[str, list[UtteranceErrors]] = {}
+    for utterance, errors in zip(utterances, counts, strict=True):
+        groups.setdefault(utterance.label, []).append(errors)
+    by_language = {label: _rates(groups[label], options) for label in sorted(groups)}
+    return ScoreReport(_rates(counts, options), MappingProxyType(by_language), options)
+
+
+@dataclass(frozen=True, slots=True)
+class UtteranceErrors:
+    """Errors of one utterance in each unit."""
+
+    word: ErrorCounts
+    character: ErrorCounts
+    mixed: ErrorCounts
+
+
+def count_errors(utterance: Utterance, normalization: Normalization = "whisper") -> UtteranceErrors:
+    """Errors of one utterance after normalising both texts by its language."""
+    language = utterance.language if isinstance(utterance.language, str) else None
+    normalize = normalizer_for(language, normalization)
+    texts = normalize(utterance.reference), normalize(utterance.hypothesis)
+    return UtteranceErrors(
+        align(*(split_units(text, "word") for text in texts)),
+        align(*(split_units(text, "character") for text in texts)),
+        align(*(split_units(text, "mixed") for text in texts)),
+    )
+
+
+def split_units(text: str, unit: Unit) -> list[str]:
+    """The units of a text; see the module for what each is."""
+    if unit == "word":
+        return text.split()
+    if unit == "mixed":
+        return _MIXED.findall(text)
+    return list(_NEEDLESS_SPACE.sub("", " ".join(text.split())))
+
+
+def align(reference: Sequence[str], hypothesis: Sequence[str]) -> ErrorCounts:
+    """Errors of the cheapest alignment of two lists of units (Levenshtein, all errors cost 1)."""
+    if not reference or not hypothesis:  # jiwer before 4 refuses an empty reference
+        return ErrorCounts(deletions=len(reference), insertions=len(hypothesis))
+    try:
+        import jiwer
+    except ImportError as error:
+        raise MissingExtraError("jiwer", "eval", "scoring") from error
+    names = {unit: str(i) for i, unit in enumerate(dict.fromkeys([*reference, *hypothesis]))}
+    found = jiwer.process_words(
+        " ".join([names[unit] for unit in reference]), " ".join([names[unit] for unit in hypothesis])
+    )
+    return ErrorCounts(found.hits, found.substitutions, found.deletions, found.insertions)
+
+
+def _rates(errors: Sequence[UtteranceErrors], options: ScoreOptions) -> ErrorRates:
+    return ErrorRates(
+        len(errors),
+        wer=_rate([e.word for e in errors], options),
+        cer=_rate([e.character for e in errors], options),
+        mer=_rate([e.mixed for e in errors], options),
+    )
+
+
+def _rate(counts: Sequence[ErrorCounts], options: ScoreOptions) -> ErrorRate:
+    total = sum(counts, ErrorCounts())
+    if options.n_resamples == 0 or total.n_reference == 0:
+        return ErrorRate(total)
+    rates = _resampled_rates(counts, options)
+    tail = (1 - options.confidence) / 2
+    low, high = np.quantile(rates, [tail, 1 - tail])
+    return ErrorRate(total, float(low), float(high))
+
+
+def _resampled_rates(counts: Sequence[ErrorCounts], options: ScoreOptions) -> npt.NDArray[np.float64]:
+    """Rates (n_resamples,) of sets drawn with replacement from the utterances.
+
+    Source: Bisani and Ney, Bootstrap estimates for confidence intervals in ASR performance
+    evaluation, ICASSP 2004. Sets that drew empty references only are left out.
+    """
+    rng = np.random.default_rng(options.seed)
+    table = np.array([(c.n_errors, c.n_reference) for c in counts], dtype=np.float64)
+    sums = np.array(
+        [table[rng.integers(0, len(table), len(table))].sum(axis=0) for _ in range(options.n_resamples)]
+    )
+    sums = sums[sums[:, 1] > 0]
+    rates: npt.NDArray[np.float64] = sums[:, 0] / sums[:, 1]
+    return rates
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 6)

@@ -1,0 +1,156 @@
+"""Counts add up, rates are of whole sets, intervals hold them; unspaced scripts count characters."""
+
+from __future__ import annotations
+
+import builtins
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sottovoce.errors import MissingExtraError, OptionError
+from sottovoce.evaluation.wer import (
+    ErrorCounts,
+    ScoreOptions,
+    Utterance,
+    align,
+    count_errors,
+    score,
+    split_units,
+)
+
+UNITS = st.lists(st.sampled_from("abc"), max_size=8)
+
+
+def distance(a: list[str], b: list[str]) -> int:
+    """Levenshtein distance by its recursion."""
+    if not a or not b:
+        return len(a) + len(b)
+    diagonal = distance(a[1:], b[1:]) + (a[0] != b[0])
+    return min(diagonal, distance(a[1:], b) + 1, distance(a, b[1:]) + 1) if diagonal else 0
+
+
+@settings(deadline=None)
+@given(st.lists(st.sampled_from("abc"), max_size=5), st.lists(st.sampled_from("abc"), max_size=5))
+def test_alignment_is_the_cheapest(reference: list[str], hypothesis: list[str]) -> None:
+    counts = align(reference, hypothesis)
+    assert counts.n_errors == distance(reference, hypothesis)
+    assert counts.n_reference == len(reference)
+    assert counts.n_reference - counts.deletions + counts.insertions == len(hypothesis)
+
+
+@settings(deadline=None)
+@given(UNITS, UNITS)
+def test_swapping_the_texts_swaps_deletions_and_insertions(a: list[str], b: list[str]) -> None:
+    there, back = align(a, b), align(b, a)
+    assert there.n_errors == back.n_errors
+    assert there.deletions - there.insertions == back.insertions - back.deletions
+
+
+def test_units_may_be_anything_even_a_space() -> None:
+    assert align([" ", "a"], [" ", "b"]) == ErrorCounts(hits=1, substitutions=1)
+
+
+@pytest.mark.parametrize(
+    ("text", "word", "character", "mixed"),
+    [
+        ("the cat", ["the", "cat"], list("the cat"), ["the", "cat"]),
+        ("你好 世界", ["你好", "世界"], list("你好世界"), list("你好世界")),
+        ("我 love 你abc", ["我", "love", "你abc"], list("我love你abc"), ["我", "love", "你", "abc"]),
+        ("สวัสดี ok", ["สวัสดี", "ok"], [*"สวัสดี", *"ok"], [*"สวัสดี", "ok"]),
+        ("안녕 하세요", ["안녕", "하세요"], list("안녕 하세요"), ["안녕", "하세요"]),
+        ("カタカナ ー𠮷", ["カタカナ", "ー𠮷"], list("カタカナー𠮷"), list("カタカナー𠮷")),
+        ("", [], [], []),
+    ],
+)
+def test_units(text: str, word: list[str], character: list[str], mixed: list[str]) -> None:
+    assert split_units(text, "word") == word
+    assert split_units(text, "character") == character
+    assert split_units(text, "mixed") == mixed
+
+
+def test_errors_of_one_utterance_after_normalising() -> None:
+    errors = count_errors(Utterance("The cat sat.", "the CAT sat down", "en"))
+    assert errors.word == ErrorCounts(hits=3, insertions=1)
+    errors = count_errors(Utterance("你好,世界", "你号世", "zh"))
+    assert errors.mixed == ErrorCounts(hits=2, substitutions=1, deletions=1)
+    assert errors.character == errors.mixed
+    errors = count_errors(Utterance("A b", "a b", "en"), "none")
+    assert errors.word == ErrorCounts(hits=1, substitutions=1)
+
+
+SET = [
+    Utterance("one two three four", "one two three four", "en"),
+    Utterance("five six", "five", "en"),
+    Utterance("eins zwei drei", "eins zwo drei vier", "de"),
+    Utterance("hello 你好", "hello 你", ("en", "zh")),
+    Utterance("a", "b"),
+]
+
+
+def test_a_report_adds_up() -> None:
+    report = score(SET, ScoreOptions(normalization="plain"))
+    assert list(report.by_language) == ["de", "en", "en+zh", "unknown"]
+    assert report.by_language["en"].wer.rate == pytest.approx(1 / 6)
+    assert report.by_language["de"].wer.counts == ErrorCounts(2, 1, 0, 1)
+    assert report.by_language["en+zh"].mer.rate == pytest.approx(1 / 3)
+    for unit in ("wer", "cer", "mer"):
+        parts = [getattr(rates, unit).counts for rates in report.by_language.values()]
+        assert sum(parts, ErrorCounts()) == getattr(report.overall, unit).counts
+    assert report.overall.n_utterances == 5
+    assert sum(rates.n_utterances for rates in report.by_language.values()) == 5
+
+
+def test_intervals_hold_the_rate_and_narrow_with_more_utterances() -> None:
+    few = score(SET).overall.wer
+    many = score(SET * 20).overall.wer
+    for found in (few, many):
+        assert found.low is not None
+        assert found.high is not None
+        assert found.rate is not None
+        assert found.low <= found.rate <= found.high
+    assert many.high - many.low < 0.5 * (few.high - few.low)  # type: ignore[operator]
+
+
+def test_the_same_seed_gives_the_same_report() -> None:
+    assert score(SET) == score(SET)
+    assert score(SET).overall.wer != score(SET, ScoreOptions(seed=1)).overall.wer
+    assert score(SET, ScoreOptions(n_resamples=0)).overall.wer.low is None
+
+
+def test_silence_has_no_rate_but_its_insertions_count() -> None:
+    report = score([Utterance("", "thank you", "en")])
+    assert report.overall.wer.rate is None
+    assert report.overall.wer.counts == ErrorCounts(insertions=2)
+    assert score([]).overall.wer.counts == ErrorCounts()
+    both = score([Utterance("", "thank you", "en"), Utterance("yes", "yes", "en")])
+    assert both.overall.wer.rate == 2.0
+
+
+def test_a_report_is_json() -> None:
+    report = score(SET, ScoreOptions(normalization="plain"))
+    found = json.loads(json.dumps(report.to_dict(), allow_nan=False))
+    assert set(found) == {"overall", "by_language", "options"}
+    assert found["overall"]["wer"]["n_reference"] == 12
+    assert found["options"]["normalization"] == "plain"
+
+
+def test_wrong_options_are_refused() -> None:
+    with pytest.raises(OptionError, match="confidence: expected between 0 and 1, got 95"):
+        ScoreOptions(confidence=95)
+    with pytest.raises(OptionError, match="n_resamples"):
+        ScoreOptions(n_resamples=-1)
+
+
+def test_without_jiwer_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    real_import = builtins.__import__
+
+    def no_jiwer(name: str, *rest: object) -> object:
+        if name == "jiwer":
+            raise ImportError(name)
+        return real_import(name, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(builtins, "__import__", no_jiwer)
+    with pytest.raises(MissingExtraError, match=r"pip install 'sottovoce\[eval\]'"):
+        align(["a"], ["b"])
