@@ -22,6 +22,7 @@ import tiktoken
 
 from sottovoce.errors import OptionError
 from sottovoce.text.languages import UNSPACED, find_language, language_codes
+from sottovoce.text.pieces import Pieces
 from sottovoce.types import Task
 
 SECONDS_PER_TIMESTAMP = 0.02
@@ -48,12 +49,14 @@ class Tokenizer:
     Immutable: `with_language` gives another one. Made by `Tokenizer.for_model`.
 
     n_vocab: rows of the model's embedding. language: a code, or None while it is not known.
+    pieces: the only text tokens that `encode` may use; None for all.
     """
 
     encoding: tiktoken.Encoding
     n_vocab: int
     language: str | None
     task: Task
+    pieces: Pieces | None = None
 
     @classmethod
     def for_model(cls, n_vocab: int, *, language: str | None = None, task: Task = "transcribe") -> Tokenizer:
@@ -84,6 +87,15 @@ class Tokenizer:
         if task == "translate" and not self.is_multilingual:
             raise OptionError("task 'translate': an English-only model can only transcribe")
         return replace(self, task=task)
+
+    def with_pieces(self, trained: Iterable[int]) -> Tokenizer:
+        """A tokenizer that writes with these text tokens and single bytes only, for small models.
+
+        trained: ids of the rows that a model has learnt; those that are not text are passed over.
+        """
+        ids = {bytes([value]): self.encoding.encode_single_token(bytes([value])) for value in range(256)}
+        kept = (token for token in trained if token < self.eot)
+        return replace(self, pieces=Pieces.of(ids | {self.token_bytes(token): token for token in kept}))
 
     @property
     def is_multilingual(self) -> bool:
@@ -187,7 +199,10 @@ class Tokenizer:
 
     def encode(self, text: str) -> list[int]:
         """Ids of text. Names of special tokens in it ("<|en|>") are cut as ordinary text."""
-        return self.encoding.encode_ordinary(text)
+        tokens = self.encoding.encode_ordinary(text)
+        if self.pieces is None:
+            return tokens
+        return [piece for token in tokens for piece in self.pieces.cut(self.token_bytes(token))]
 
     def decode(self, tokens: Iterable[int]) -> str:
         """Text of the text tokens; specials and timestamps are left out, broken UTF-8 becomes U+FFFD."""
