@@ -7,7 +7,7 @@ this shape, and one line in `registry.py`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Protocol
 
 from sottovoce.errors import OptionError
@@ -29,8 +29,7 @@ class WriterOptions:
     highlight_words: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("max_line_width", "max_line_count", "max_words_per_line"):
-            value: int | None = getattr(self, name)
+        for name, value in self._limits.items():
             if value is not None and value < 1:
                 raise OptionError(f"{name}: expected at least 1, got {value}")
         if self.max_line_count is not None and self.max_line_width is None:
@@ -41,7 +40,15 @@ class WriterOptions:
     @property
     def need_words(self) -> bool:
         """Whether any option is set: each of them places single words."""
-        return any(getattr(self, field.name) for field in fields(self))
+        return self.highlight_words or any(value is not None for value in self._limits.values())
+
+    @property
+    def _limits(self) -> dict[str, int | None]:
+        return {
+            "max_line_width": self.max_line_width,
+            "max_line_count": self.max_line_count,
+            "max_words_per_line": self.max_words_per_line,
+        }
 
 
 @dataclass(frozen=True, slots=True)
