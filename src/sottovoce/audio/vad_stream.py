@@ -1,0 +1,150 @@
+"""Where speech starts and ends in a stream, as it comes.
+
+This module knows no features, no text and no clock: time is samples received.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from sottovoce.audio.samples import as_samples
+from sottovoce.audio.silero import WINDOW_SAMPLES, SpeechModel, load_silero
+from sottovoce.audio.speech_windows import (
+    SpeechWindows,
+    exit_threshold,
+    ms_to_samples,
+    require_non_negative,
+    require_thresholds,
+)
+from sottovoce.errors import OptionError, SessionClosedError
+from sottovoce.types import Samples
+
+
+@dataclass(frozen=True, slots=True)
+class VadStreamOptions:
+    """How probabilities become edges of a stream.
+
+    threshold, neg_threshold: as in VadOptions. onset_ms: speech must last so long before it counts.
+    hangover_ms: silence must last so long before speech has ended. pre_roll_ms: the start is set so much
+    before the first window of speech. post_roll_ms: the end is set so much after the last one, at most
+    hangover_ms.
+
+    Raises: OptionError for values out of range.
+    """
+
+    threshold: float = 0.5
+    neg_threshold: float | None = None
+    onset_ms: float = 64.0
+    hangover_ms: float = 500.0
+    pre_roll_ms: float = 300.0
+    post_roll_ms: float = 100.0
+
+    def __post_init__(self) -> None:
+        require_thresholds(self.threshold, self.neg_threshold)
+        for name in ("onset_ms", "hangover_ms", "pre_roll_ms", "post_roll_ms"):
+            require_non_negative(name, getattr(self, name))
+        if self.post_roll_ms > self.hangover_ms:
+            raise OptionError(
+                f"post_roll_ms: expected at most hangover_ms ({self.hangover_ms}), got {self.post_roll_ms}"
+            )
+
+    @property
+    def exit_threshold(self) -> float:
+        return exit_threshold(self.threshold, self.neg_threshold)
+
+
+@dataclass(frozen=True, slots=True)
+class SpeechEdge:
+    """Speech starts or ends at the absolute index `sample`; known once `detected_sample` had come."""
+
+    kind: Literal["start", "end"]
+    sample: int
+    detected_sample: int
+
+
+class VadStream:
+    """Edges of speech in a stream; the same ones however the audio is cut.
+
+    Starts and ends alternate, and their samples never go back. Probabilities are computed window by
+    window, so that not even rounding depends on the cutting.
+    """
+
+    def __init__(self, options: VadStreamOptions | None = None, *, model: SpeechModel | None = None) -> None:
+        self._options = options or VadStreamOptions()
+        self._model = model or load_silero()
+        self.reset()
+
+    def reset(self, start_sample: int = 0) -> None:
+        """Forget all audio; the next sample has the index start_sample."""
+        self._windows = SpeechWindows(self._model, one_by_one=True)
+        self._base = start_sample
+        self._position = start_sample
+        self._candidate: int | None = None
+        self._silence: int | None = None
+        self._last_end = start_sample
+        self._closed = False
+        self.is_speech = False
+        self.probability = 0.0
+        """Of the latest whole window."""
+
+    @property
+    def n_samples(self) -> int:
+        """Absolute index after the last sample received."""
+        return self._base + self._windows.n_samples
+
+    def push(self, samples: Samples) -> list[SpeechEdge]:
+        """Take samples (n,) float32 of any number and return the edges they reveal.
+
+        Raises: SessionClosedError after `close`; AudioError for samples not finite or of another shape.
+        """
+        if self._closed:
+            raise SessionClosedError("VadStream.push: expected no audio after close(); call reset() first")
+        edges = []
+        for probability in self._windows.push(as_samples(samples, "pushed audio")):
+            edges += self._advance(probability)
+        return edges
+
+    def close(self) -> list[SpeechEdge]:
+        """End the stream: judge the last part of a window, and end speech that is still going on."""
+        if self._closed:
+            return []
+        self._closed = True
+        edges = []
+        for probability in self._windows.finish():
+            edges += self._advance(probability)
+        if self.is_speech:
+            edges.append(self._end(self.n_samples))
+        return edges
+
+    def _advance(self, probability: float) -> list[SpeechEdge]:
+        first, self._position = self._position, self._position + WINDOW_SAMPLES
+        self.probability = probability
+        return self._in_speech(probability, first) if self.is_speech else self._in_silence(probability, first)
+
+    def _in_silence(self, probability: float, first: int) -> list[SpeechEdge]:
+        if probability >= self._options.threshold and self._candidate is None:
+            self._candidate = first
+        elif probability < self._options.exit_threshold:
+            self._candidate = None
+        if self._candidate is None or self._position - self._candidate < ms_to_samples(
+            self._options.onset_ms
+        ):
+            return []
+        start = max(self._last_end, self._candidate - int(ms_to_samples(self._options.pre_roll_ms)))
+        self._candidate, self._silence, self.is_speech = None, None, True
+        return [SpeechEdge("start", start, min(self._position, self.n_samples))]
+
+    def _in_speech(self, probability: float, first: int) -> list[SpeechEdge]:
+        if probability >= self._options.threshold:
+            self._silence = None
+        elif probability < self._options.exit_threshold and self._silence is None:
+            self._silence = first
+        if self._silence is None or self._position - self._silence < ms_to_samples(self._options.hangover_ms):
+            return []
+        return [self._end(self._silence + int(ms_to_samples(self._options.post_roll_ms)))]
+
+    def _end(self, sample: int) -> SpeechEdge:
+        self._last_end = min(sample, self._position, self.n_samples)
+        self._silence, self.is_speech = None, False
+        return SpeechEdge("end", self._last_end, min(self._position, self.n_samples))
