@@ -1,0 +1,73 @@
+"""What a caller can ask of a live stream, checked when it is made. Knows no model and no audio."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sottovoce.errors import OptionError
+from sottovoce.types import Task
+
+
+@dataclass(frozen=True, slots=True)
+class StreamOptions:
+    """How live speech is decoded. Names and defaults are SimulStreaming's where it has them.
+
+    frame_threshold, rewind_threshold: see `ReadingRules`; in 20 ms frames.
+    final_frame_threshold: the same when no more audio comes; 0 reads to the end of text, where
+        SimulStreaming stops 4 frames early.
+    chunk_s: audio between two updates. audio_min_len_s: least audio before the first update.
+    audio_max_len_s: most audio held; a cut leaves audio_trim_s less than that.
+    beam_size: 1 is greedy. task: "translate" writes English.
+    init_prompt: text before the first words; moves out as text is added. static_prompt: text that stays
+        (terms, names). max_context_tokens: of both and of what was said; at most 223.
+    context_bucket_s: the encoder sees the audio held, rounded up to this; None: its full 30 s window.
+    max_repeats: see `ReadingRules`.
+    no_speech_threshold, logprob_threshold: an update is empty when <|nospeech|> is likelier than the
+        one and the mean log-probability is below the other.
+    """
+
+    frame_threshold: float = 25
+    rewind_threshold: int = 200
+    final_frame_threshold: float = 0
+    chunk_s: float = 0.5
+    audio_min_len_s: float = 0.0
+    audio_max_len_s: float = 30.0
+    audio_trim_s: float = 5.0
+    beam_size: int = 1
+    task: Task = "transcribe"
+    init_prompt: str = ""
+    static_prompt: str = ""
+    max_context_tokens: int = 223
+    context_bucket_s: float | None = 1.0
+    max_repeats: int = 4
+    no_speech_threshold: float = 0.6
+    logprob_threshold: float = -1.0
+
+    def __post_init__(self) -> None:
+        if self.chunk_s < 0.01:
+            raise OptionError(f"chunk_s: expected at least 0.01 seconds, got {self.chunk_s}")
+        if not 1.0 <= self.audio_max_len_s <= 30.0:
+            raise OptionError(f"audio_max_len_s: expected 1 to 30 seconds, got {self.audio_max_len_s}")
+        if not 0.0 <= self.audio_trim_s < self.audio_max_len_s:
+            raise OptionError(f"audio_trim_s: expected less than audio_max_len_s, got {self.audio_trim_s}")
+        if self.chunk_s > self.audio_max_len_s:
+            raise OptionError(f"chunk_s: expected at most audio_max_len_s, got {self.chunk_s}")
+        if self.context_bucket_s is not None and not 0.02 <= self.context_bucket_s <= 30.0:
+            raise OptionError(f"context_bucket_s: expected 0.02 to 30 or None, got {self.context_bucket_s}")
+        self._check_counts()
+
+    def _check_counts(self) -> None:
+        for name, value, least in (
+            ("frame_threshold", self.frame_threshold, 0),
+            ("final_frame_threshold", self.final_frame_threshold, 0),
+            ("rewind_threshold", self.rewind_threshold, 0),
+            ("audio_min_len_s", self.audio_min_len_s, 0),
+            ("beam_size", self.beam_size, 1),
+            ("max_repeats", self.max_repeats, 1),
+        ):
+            if not value >= least:
+                raise OptionError(f"{name}: expected at least {least}, got {value}")
+        if not 0 <= self.max_context_tokens <= 223:
+            raise OptionError(
+                f"max_context_tokens: expected 0 to 223 (Whisper's limit), got {self.max_context_tokens}"
+            )

@@ -1,0 +1,274 @@
+"""A stream of speech in one language: audio in, committed words out.
+
+`append` audio, `encode` what is held, `commit` the words that are safe; `finish` the rest. Nothing that
+was committed is taken back: it is the prefix of the next update. When the audio held grows past its
+limit, it is cut at a pause between committed words, whose text moves into the prompt.
+
+Not known here: other languages, voice activity, and when updates are due (see `session`).
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from sottovoce.audio.mel import window_features
+from sottovoce.backends.base import Backend
+from sottovoce.decoding.filters import LogitFilter, SuppressBlank, SuppressTokens, suppressed_tokens
+from sottovoce.decoding.options import NON_SPEECH
+from sottovoce.streaming.alignatt import Ending, Prefix, Reader, Reading, ReadingRules
+from sottovoce.streaming.endofword import EndOfWord
+from sottovoce.streaming.options import StreamOptions
+from sottovoce.streaming.window import MELS_PER_FRAME, MelBuffer, Window
+from sottovoce.text.detokenizer import Detokenizer, TokenWord
+from sottovoce.text.tokenizer import Tokenizer
+from sottovoce.types import FRAMES_PER_SECOND, SAMPLE_RATE, Samples, Word
+
+_LOG = logging.getLogger(__name__)
+
+
+class Stream:
+    """One language's words from audio that is still coming.
+
+    context: text tokens said before, for the prompt (see `context` of the stream before).
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        tokenizer: Tokenizer,
+        options: StreamOptions,
+        *,
+        start_sample: int = 0,
+        context: Sequence[int] = (),
+        end_of_word: EndOfWord | None = None,
+    ) -> None:
+        self._backend = backend
+        self._tokenizer = tokenizer.with_task(options.task)
+        self._options = options
+        self._end_of_word = end_of_word
+        self._mels = MelBuffer(backend.dims.n_mels, start_sample, backend.device)
+        self._static = tuple(self._encode_text(options.static_prompt))
+        self._context = tuple(context) or tuple(self._encode_text(options.init_prompt))
+        self._committed: list[tuple[Word, tuple[int, ...]]] = []
+        """Words whose audio is still held, with their tokens."""
+        self._committed_until_s = start_sample / SAMPLE_RATE
+        self._finished = False
+        self._reader = Reader(
+            backend,
+            self._tokenizer.eot,
+            self._tokenizer.no_speech if self._tokenizer.is_multilingual else None,
+            self._filters(),
+            options.beam_size,
+        )
+
+    @property
+    def language(self) -> str:
+        return self._tokenizer.language or "en"
+
+    @property
+    def start_sample(self) -> int:
+        """First sample held."""
+        return self._mels.start_sample
+
+    @property
+    def end_sample(self) -> int:
+        """Sample after the last one appended."""
+        return self._mels.end_sample
+
+    @property
+    def committed_until_s(self) -> float:
+        """End of the last committed word, or the start of the stream."""
+        return self._committed_until_s
+
+    @property
+    def context(self) -> tuple[int, ...]:
+        """Tokens for the prompt of a stream that goes on from here in the same language."""
+        said = (*self._context, *(token for _, tokens in self._committed for token in tokens))
+        return said[-self._options.max_context_tokens :] if self._options.max_context_tokens else ()
+
+    def append(self, samples: Samples) -> None:
+        """Take audio (n,) float32 that follows what was appended before."""
+        assert not self._finished
+        self._mels.append(samples)
+
+    def encode(self, *, final: bool = False, until_sample: int | None = None) -> Window | None:
+        """Encode the audio held, cutting it first if it is too long; None without a frame of audio."""
+        self._trim()
+        frames = self._mels.frames(final=final, until_sample=until_sample)
+        n_frames = frames.shape[1]
+        if n_frames < MELS_PER_FRAME:
+            return None
+        encoded = self._backend.encode(window_features([frames], self._context_frames(n_frames)))
+        n_content = n_frames // MELS_PER_FRAME
+        return Window(replace(encoded, n_content_frames=(n_content,)), self._mels.start_sample)
+
+    def commit(
+        self,
+        window: Window,
+        *,
+        settled_until_s: float = math.inf,
+        final: bool = False,
+        bias: Tensor | None = None,
+    ) -> list[Word]:
+        """Read a window and commit the words that are complete and end before `settled_until_s`.
+
+        final: no more audio comes; unfinished words count. bias: (n_frames,) on cross-attention.
+        """
+        return self._take(self.read(window, final=final, bias=bias), settled_until_s)
+
+    def read(
+        self, window: Window, *, final: bool = False, bias: Tensor | None = None
+    ) -> list[tuple[Word, tuple[int, ...]]]:
+        """What a window says after the committed words, without committing it."""
+        threshold = self._options.final_frame_threshold if final else self._options.frame_threshold
+        if threshold >= window.n_frames:
+            return []
+        rules = ReadingRules(threshold, self._options.rewind_threshold, self._options.max_repeats)
+        prefix = self.prefix()
+        reading = self._reader.read(window.encoded, prefix, rules, bias=bias)
+        if reading.ending is Ending.REWOUND or self._is_no_speech(reading):
+            return []
+        if reading.ending is Ending.REPEATED:
+            self._start_afresh()
+        return self._words(reading, window, final=final)
+
+    def finish(self, until_sample: int | None = None, *, settled_until_s: float = math.inf) -> list[Word]:
+        """Commit what is left of the audio, or of the audio up to a sample; nothing may be appended after."""
+        window = self.encode(final=True, until_sample=until_sample)
+        self._finished = True
+        return [] if window is None else self.commit(window, settled_until_s=settled_until_s, final=True)
+
+    def prefix(self) -> Prefix:
+        """What the decoder says first in the next update."""
+        room = max(0, self._options.max_context_tokens - len(self._static))
+        context = self._context[-room:] if room else ()
+        static = self._static[: self._options.max_context_tokens]
+        prompt = (self._tokenizer.sot_prev, *static, *context) if static or context else ()
+        committed = tuple(token for _, tokens in self._committed for token in tokens)
+        start = self._tokenizer.sot_sequence_including_notimestamps
+        return Prefix((*prompt, *start, *committed), len(prompt), len(committed))
+
+    def _take(self, words: Sequence[tuple[Word, tuple[int, ...]]], settled_until_s: float) -> list[Word]:
+        taken: list[Word] = []
+        for word, tokens in words:
+            if word.end > settled_until_s:
+                break
+            self._committed.append((word, tokens))
+            self._committed_until_s = max(self._committed_until_s, word.end)
+            taken.append(word)
+        return taken
+
+    def _context_frames(self, n_frames: int) -> int:
+        """Log-mel frames of the encoder's window for this many frames of audio."""
+        full = 2 * self._backend.dims.n_audio_ctx
+        if self._options.context_bucket_s is None:
+            return full
+        bucket = MELS_PER_FRAME * max(1, round(self._options.context_bucket_s * FRAMES_PER_SECOND))
+        return min(full, -(-n_frames // bucket) * bucket)
+
+    def _trim(self) -> None:
+        """Cut the audio held to its limit, at the widest gap between words near it."""
+        limit = round(self._options.audio_max_len_s * SAMPLE_RATE)
+        n_tokens = sum(len(tokens) for _, tokens in self._committed)
+        crowded = n_tokens > self._backend.dims.n_text_ctx // 2 - 64
+        if self._mels.end_sample - self._mels.start_sample <= limit and not crowded:
+            return
+        trim = round(self._options.audio_trim_s * SAMPLE_RATE)
+        earliest = self._mels.end_sample - limit
+        target_s = (earliest + trim) / SAMPLE_RATE
+        cut_s = self._gap_near(earliest / SAMPLE_RATE, target_s)
+        if cut_s is None:
+            cut_s = target_s if self._committed_until_s >= target_s else earliest / SAMPLE_RATE
+            _LOG.debug("no pause between words to cut at; cut at %.2f s", cut_s)
+        self._drop_before(cut_s)
+
+    def _gap_near(self, earliest_s: float, target_s: float) -> float | None:
+        """Middle of the widest gap after a committed word, from earliest_s to 2 s after target_s."""
+        ends = [word.end for word, _ in self._committed]
+        starts = [*(word.start for word, _ in self._committed[1:]), self._committed_until_s + 0.2]
+        gaps = [
+            (after - before, (before + after) / 2)
+            for before, after in zip(ends, starts, strict=True)
+            if earliest_s <= (before + after) / 2 <= target_s + 2.0
+        ]
+        return max(gaps)[1] if gaps else None
+
+    def _drop_before(self, cut_s: float) -> None:
+        gone = [tokens for word, tokens in self._committed if word.end <= cut_s + 1e-6]
+        self._context = (*self._context, *(token for tokens in gone for token in tokens))[-223:]
+        self._committed = self._committed[len(gone) :]
+        self._mels.cut(round(cut_s * SAMPLE_RATE))
+
+    def _start_afresh(self) -> None:
+        """Break a loop: the prompt goes, and the audio up to the last committed word."""
+        if self._committed:
+            self._drop_before(self._committed_until_s)
+        self._context = ()
+
+    def _words(self, reading: Reading, window: Window, *, final: bool) -> list[tuple[Word, tuple[int, ...]]]:
+        """Complete words of a reading, with times from the frames attended to."""
+        groups = self._group(reading.tokens)
+        if groups and not self._last_is_complete(reading, window, groups[-1], final=final):
+            groups.pop()
+        words = []
+        first, end_s = 0, max(self._committed_until_s, window.start_s)
+        for group in groups:
+            span = slice(first, first + len(group.tokens))
+            first = span.stop
+            frames = reading.frames[span]
+            start_s = max(end_s, window.seconds(min(frames)))
+            end_s = max(start_s, window.seconds(max(frames) + 1))
+            probability = math.exp(sum(reading.logprobs[span]) / len(frames))
+            word = Word(group.text, start_s, end_s, probability, language=self.language)
+            words.append((word, group.tokens))
+        return words
+
+    def _group(self, tokens: Sequence[int]) -> list[TokenWord]:
+        """Words with the punctuation that follows them."""
+        texts, ids = self._tokenizer.split_to_word_tokens(tokens)
+        groups: list[TokenWord] = []
+        for text, group in zip(texts, ids, strict=True):
+            closing = bool(groups) and not text.startswith(" ") and not any(map(str.isalnum, text))
+            if closing:
+                groups[-1] = TokenWord(groups[-1].text + text, (*groups[-1].tokens, *group))
+            else:
+                groups.append(TokenWord(text, tuple(group)))
+        return groups
+
+    def _last_is_complete(self, reading: Reading, window: Window, last: TokenWord, *, final: bool) -> bool:
+        detokenizer = Detokenizer(self._tokenizer)
+        detokenizer.push(last.tokens)
+        if detokenizer.pending:
+            return False
+        if final or reading.ending in (Ending.END_OF_TEXT, Ending.REPEATED):
+            return True
+        if reading.ending is not Ending.FRONTIER or reading.refused is None:
+            return False
+        if self._end_of_word is not None and self._end_of_word.fires(window.encoded):
+            return True
+        if not self._tokenizer.splits_on_spaces:
+            return True
+        return self._tokenizer.token_bytes(reading.refused).startswith(b" ")
+
+    def _is_no_speech(self, reading: Reading) -> bool:
+        silent = reading.no_speech_prob > self._options.no_speech_threshold
+        return silent and reading.avg_logprob < self._options.logprob_threshold
+
+    def _filters(self) -> tuple[LogitFilter, ...]:
+        device = self._backend.device
+        special = set(range(self._tokenizer.eot + 1, self._backend.dims.n_vocab))
+        suppressed = sorted(special | set(suppressed_tokens((NON_SPEECH,), self._tokenizer)))
+        blank = self._tokenizer.encode(" ")
+        return (
+            SuppressTokens(torch.tensor(suppressed, device=device)),
+            SuppressBlank(torch.tensor(blank, device=device)),
+        )
+
+    def _encode_text(self, text: str) -> list[int]:
+        return self._tokenizer.encode(" " + text.strip()) if text.strip() else []

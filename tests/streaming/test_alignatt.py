@@ -1,0 +1,145 @@
+"""The running attention statistics, the frontier rule, loops, and the reader's endings."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from sottovoce.audio.mel import log_mel, window_features
+from sottovoce.backends.fake import FakeBackend, Script, ScriptedToken
+from sottovoce.streaming.alignatt import (
+    SPREAD_FLOOR,
+    AttentionTracker,
+    Ending,
+    Prefix,
+    Reader,
+    ReadingRules,
+    median_filter,
+    n_looping,
+)
+from sottovoce.types import EncoderOutput
+from tests.streaming.speech import TOKEN_OF, TOKENIZER, backend, say
+
+SOT = TOKENIZER.sot_sequence_including_notimestamps
+PREFIX = Prefix(SOT, 0, 0)
+
+
+def reference_frontier(rows: torch.Tensor) -> torch.Tensor:
+    """The definition: z-score over all tokens, median filter over frames, mean over heads, argmax."""
+    deviation, mean = torch.std_mean(rows.double(), dim=2, keepdim=True, unbiased=False)
+    scores = median_filter((rows.double() - mean) / (deviation + SPREAD_FLOOR / rows.shape[-1]))
+    return scores.mean(dim=1)[:, -1].argmax(dim=-1)
+
+
+def random_attention(seed: int, n_rows: int, n_tokens: int, n_frames: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(n_rows, 3, n_tokens, n_frames, generator=generator).mul(2).softmax(dim=-1)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_running_statistics_equal_the_whole_history(seed: int) -> None:
+    rows = random_attention(seed, 2, 40, 90)
+    tracker = AttentionTracker(80)
+    tracker.extend(rows[:, :, :5])
+    for t in range(5, 40):
+        tracker.extend(rows[:, :, t : t + 1])
+        expected = reference_frontier(rows[:, :, : t + 1, :80])
+        assert tracker.frontier().tolist() == expected.tolist()
+
+
+def test_rows_follow_their_beam() -> None:
+    rows = random_attention(9, 3, 12, 60)
+    order = torch.tensor([2, 2, 0])
+    tracker = AttentionTracker(60)
+    tracker.extend(rows[:, :, :6])
+    tracker.reorder(order)
+    moved = torch.cat([rows[order, :, :6], rows[:, :, 6:]], dim=2)
+    tracker.extend(rows[:, :, 6:])
+    assert tracker.frontier().tolist() == reference_frontier(moved).tolist()
+
+
+def test_padding_does_not_count() -> None:
+    rows = random_attention(4, 2, 10, 50)
+    tracker = AttentionTracker(50)
+    tracker.extend(rows, n_padding=torch.tensor([0, 4]))
+    assert int(tracker.frontier()[0]) == int(reference_frontier(rows)[0])
+    assert int(tracker.frontier()[1]) == int(reference_frontier(rows[:, :, 4:])[1])
+
+
+def test_state_does_not_grow_with_tokens() -> None:
+    tracker = AttentionTracker(50)
+    for t in range(30):
+        tracker.extend(random_attention(t, 1, 1, 50))
+    tensors = [tracker._mean, tracker._deviation, tracker._last]
+    assert all(tensor.shape == (1, 3, 50) for tensor in tensors)
+
+
+def test_short_audio_has_a_frontier_too() -> None:
+    tracker = AttentionTracker(2)
+    tracker.extend(random_attention(1, 1, 1, 2))
+    assert int(tracker.frontier()[0]) in (0, 1)
+
+
+def encoded(words: list[str]) -> EncoderOutput:
+    return backend().encode(window_features([log_mel(say(words))], 400))
+
+
+def reader(beam_size: int = 1) -> Reader:
+    return Reader(backend(), TOKENIZER.eot, TOKENIZER.no_speech, (), beam_size)
+
+
+@pytest.mark.parametrize("beam_size", [1, 4])
+def test_it_reads_to_the_end_of_text_when_nothing_holds_it(beam_size: int) -> None:
+    words = ["time", "year", "people"]
+    reading = reader(beam_size).read(encoded(words), PREFIX, ReadingRules(frame_threshold=0))
+    assert reading.tokens == tuple(TOKEN_OF[word] for word in words)
+    assert reading.ending is Ending.END_OF_TEXT
+    assert list(reading.frames) == sorted(reading.frames)
+
+
+@pytest.mark.parametrize("beam_size", [1, 4])
+def test_tokens_near_the_end_wait(beam_size: int) -> None:
+    words = ["time", "year", "people", "way"]  # said at 0.15, 0.55, 0.95, 1.35 s of 1.6 s
+    reading = reader(beam_size).read(encoded(words), PREFIX, ReadingRules(frame_threshold=25))
+    assert reading.tokens == tuple(TOKEN_OF[word] for word in words[:3])
+    assert reading.ending is Ending.FRONTIER
+    assert reading.refused == TOKEN_OF["way"]
+
+
+def test_it_goes_on_after_what_was_committed() -> None:
+    prefix = Prefix((*SOT, TOKEN_OF["time"]), 0, 1)
+    reading = reader().read(encoded(["time", "year"]), prefix, ReadingRules(frame_threshold=0))
+    assert reading.tokens == (TOKEN_OF["year"],)
+
+
+def test_hidden_frames_are_not_read() -> None:
+    states = encoded(["time", "year"])
+    bias = torch.zeros(states.n_frames)
+    bias[:18] = -torch.inf
+    reading = reader().read(states, PREFIX, ReadingRules(frame_threshold=0), bias=bias)
+    assert reading.tokens == (TOKEN_OF["year"],)
+
+
+def test_a_jump_back_discards_the_update() -> None:
+    rules = ReadingRules(frame_threshold=0, rewind_threshold=200)
+    assert rules.rewound(99, 300)
+    assert not rules.rewound(100, 300)
+    assert not rules.rewound(0, None)
+
+
+def test_loops_are_cut_to_their_first_saying() -> None:
+    assert n_looping([7] * 8, 4) == 7
+    assert n_looping([7] * 7, 4) == 0, "seven of a kind may be meant"
+    assert n_looping([1, 2, 3] * 5, 4) == 12
+    assert n_looping([1, 2, 3] * 4, 4) == 0
+    assert n_looping([5, 5, 1, 2, 3, 4, 1, 2, 3, 4], 4) == 0
+    assert n_looping([], 4) == 0
+
+
+def test_a_looping_model_is_stopped() -> None:
+    token = TOKEN_OF["time"]
+    looping = FakeBackend(Script(tuple(ScriptedToken(token, 3 * i) for i in range(40))))
+    states = looping.encode(window_features([log_mel(say(["time"] * 8))], 400))
+    found = Reader(looping, TOKENIZER.eot, None, ()).read(states, PREFIX, ReadingRules(frame_threshold=0))
+    assert found.ending is Ending.REPEATED
+    assert found.tokens == (token,)
