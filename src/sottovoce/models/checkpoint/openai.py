@@ -6,6 +6,7 @@ Loaded with `weights_only`, so that a pickle cannot run code.
 from __future__ import annotations
 
 import pickle
+import zipfile
 from collections.abc import Mapping
 from dataclasses import asdict, fields
 from pathlib import Path
@@ -60,7 +61,7 @@ def dims_from_mapping(found: object, source: str) -> ModelDims:
 
 def _load(path: Path) -> object:
     try:
-        return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+        return torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
     except (OSError, EOFError, RuntimeError, ValueError, KeyError, pickle.UnpicklingError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise CheckpointError(f"{path}: not a readable PyTorch checkpoint ({reason})") from error

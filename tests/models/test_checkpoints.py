@@ -1,0 +1,171 @@
+"""One model in every format: the same tensors and logits, here and in transformers."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from sottovoce.audio.mel import mel_filters
+from sottovoce.backends.torch import TorchBackend
+from sottovoce.models.checkpoint.base import Checkpoint, CtcWeights
+from sottovoce.models.checkpoint.ggml_write import save_ggml
+from sottovoce.models.checkpoint.huggingface import openai_name, save_huggingface, transformers_name
+from sottovoce.models.checkpoint.open import open_checkpoint
+from sottovoce.models.checkpoint.openai import save_openai
+from sottovoce.models.nano import read_compact, save_compact
+from sottovoce.types import Features
+from tests.models import tiny
+
+VOCABULARY = [bytes([i % 256]) * (i % 5) for i in range(280)]
+
+
+def logits(checkpoint: Checkpoint, n_frames: int = 80) -> Tensor:
+    backend = TorchBackend.from_checkpoint(checkpoint, device=tiny.CPU, dtype=torch.float32)
+    mel = torch.linspace(-1, 1, checkpoint.dims.n_mels * n_frames).sin().reshape(1, -1, n_frames)
+    encoded = backend.encode(Features(mel, (n_frames,)))
+    return backend.step(torch.tensor([[3, 1, 4, 1, 5]]), backend.start(encoded), positions=None).logits
+
+
+def ggml(checkpoint: Checkpoint, path: Path, ftype: str = "f32") -> Path:
+    filters = np.asarray(mel_filters(checkpoint.dims.n_mels))
+    save_ggml(checkpoint, path, ftype, filters=filters, vocabulary=VOCABULARY)
+    return path
+
+
+def openai_file(checkpoint: Checkpoint, folder: Path) -> Path:
+    save_openai(checkpoint, folder / "model.pt", torch.float32)
+    return folder / "model.pt"
+
+
+def legacy_openai_file(checkpoint: Checkpoint, folder: Path) -> Path:
+    content = {"dims": dataclasses.asdict(checkpoint.dims), "model_state_dict": dict(checkpoint.tensors)}
+    torch.save(content, folder / "model.pt", _use_new_zipfile_serialization=False)
+    return folder / "model.pt"
+
+
+def hub_folder(checkpoint: Checkpoint, folder: Path) -> Path:
+    save_huggingface(checkpoint, folder / "hub")
+    return folder / "hub"
+
+
+def pickled_folder(checkpoint: Checkpoint, folder: Path) -> Path:
+    hub = hub_folder(checkpoint, folder)
+    (hub / "model.safetensors").unlink()
+    names = {transformers_name(name): tensor for name, tensor in checkpoint.tensors.items()}
+    names["proj_out.weight"] = names["model.decoder.embed_tokens.weight"]
+    torch.save(names, hub / "pytorch_model.bin")
+    return hub
+
+
+def pickled_shards(checkpoint: Checkpoint, folder: Path) -> Path:
+    hub = hub_folder(checkpoint, folder)
+    (hub / "model.safetensors").unlink()
+    names = {transformers_name(name): tensor for name, tensor in checkpoint.tensors.items()}
+    weight_map = {name: f"pytorch_model-0000{i % 3}-of-00003.bin" for i, name in enumerate(names)}
+    for shard in set(weight_map.values()):
+        torch.save({name: names[name] for name in names if weight_map[name] == shard}, hub / shard)
+    (hub / "pytorch_model.bin.index.json").write_text(json.dumps({"weight_map": weight_map}))
+    return hub
+
+
+def ggml_file(checkpoint: Checkpoint, folder: Path) -> Path:
+    return ggml(checkpoint, folder / "ggml-model.bin")
+
+
+@pytest.mark.parametrize(
+    "save", [openai_file, legacy_openai_file, hub_folder, pickled_folder, pickled_shards, ggml_file]
+)
+def test_every_format_holds_the_same_model(save: Callable[[Checkpoint, Path], Path], tmp_path: Path) -> None:
+    original = tiny.checkpoint()
+    found = open_checkpoint(save(original, tmp_path))
+    assert found.dims == original.dims
+    assert set(found.tensors) == set(original.tensors)
+    for name, tensor in original.tensors.items():
+        assert torch.equal(found.tensors[name], tensor), name
+    assert torch.equal(logits(found), logits(original))
+
+
+def test_the_kind_is_told_by_content_not_by_name(tmp_path: Path) -> None:
+    original = tiny.checkpoint()
+    disguised = openai_file(original, tmp_path).rename(tmp_path / "whatever.bin")
+    assert open_checkpoint(disguised).dims == original.dims
+    disguised = ggml(original, tmp_path / "model.pt")
+    assert open_checkpoint(disguised).dims == original.dims
+
+
+def test_a_folder_keeps_its_alignment_heads(tmp_path: Path) -> None:
+    original = tiny.checkpoint()
+    assert open_checkpoint(hub_folder(original, tmp_path)).alignment_heads == original.alignment_heads
+
+
+def test_names_translate_there_and_back() -> None:
+    for name in tiny.checkpoint().tensors:
+        assert openai_name(transformers_name(name)) == name
+        assert openai_name(transformers_name(name).removeprefix("model.")) == name
+
+
+def test_compact_form_keeps_what_was_trained(tmp_path: Path) -> None:
+    original = tiny.checkpoint()
+    head = CtcWeights(torch.randn(5, 32), torch.randn(5), ("-", "a", "b", "c", " "), 0)
+    halves = {name: tensor.half() for name, tensor in original.tensors.items()}
+    table = halves["decoder.token_embedding.weight"]
+    kept = (0, 7, 299, 3)
+    table[[i for i in range(300) if i not in kept]] = table[1].clone()
+    compact = dataclasses.replace(
+        original, tensors=halves, ctc_head=head, trained_tokens=kept, languages=("en", "de"), name="small"
+    )
+    save_compact(compact, tmp_path / "small.safetensors")
+    found = open_checkpoint(tmp_path / "small.safetensors")
+    assert (found.name, found.languages, found.trained_tokens) == ("small", ("en", "de"), kept)
+    assert found.alignment_heads == original.alignment_heads
+    for name, tensor in halves.items():
+        torch.testing.assert_close(found.tensors[name].half(), tensor, atol=1e-3, rtol=0)
+    assert torch.equal(found.tensors["decoder.token_embedding.weight"], table)
+    assert found.ctc_head is not None
+    assert (found.ctc_head.labels, found.ctc_head.blank) == (head.labels, 0)
+
+
+def test_the_bundled_model_reads() -> None:
+    nano = read_compact()
+    assert nano.name == "nano"
+    assert nano.alignment_heads
+    assert nano.languages
+    assert {"en", "de", "es", "fr", "zh"} <= set(nano.languages)
+    assert nano.ctc_head is not None
+    assert nano.ctc_head.labels[nano.ctc_head.blank] not in nano.ctc_head.labels[1:]
+
+
+@pytest.mark.reference
+@pytest.mark.parametrize("shard_bytes", ["1GB", "40KB"], ids=["whole", "sharded"])
+def test_transformers_reads_and_writes_the_same_folder(shard_bytes: str, tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+    original = tiny.checkpoint()
+    theirs = transformers.WhisperForConditionalGeneration.from_pretrained(hub_folder(original, tmp_path))
+    mel = torch.randn(1, 80, 80)
+    tokens = torch.tensor([[3, 1, 4, 1, 5]])
+    with torch.no_grad():
+        expected = theirs.eval()(input_features=mel, decoder_input_ids=tokens).logits
+    backend = TorchBackend.from_checkpoint(original, device=tiny.CPU, dtype=torch.float32)
+    encoded = backend.encode(Features(mel, (80,)))
+    ours = backend.step(tokens, backend.start(encoded), positions=None).logits
+    torch.testing.assert_close(ours, expected, atol=1e-4, rtol=0)
+    theirs.save_pretrained(tmp_path / "back", max_shard_size=shard_bytes)
+    assert (tmp_path / "back" / "model.safetensors").exists() is (shard_bytes == "1GB")
+    assert torch.equal(logits(open_checkpoint(tmp_path / "back")), logits(original))
+
+
+@pytest.mark.reference
+def test_openai_whisper_reads_our_file(tmp_path: Path) -> None:
+    whisper = pytest.importorskip("whisper", reason="openai-whisper is not installed")
+    theirs = whisper.load_model(str(openai_file(tiny.checkpoint(), tmp_path)), device="cpu")
+    mel = torch.linspace(-1, 1, 80 * 80).sin().reshape(1, 80, 80)
+    with torch.no_grad():
+        expected = theirs(mel, torch.tensor([[3, 1, 4, 1, 5]]))
+    torch.testing.assert_close(logits(tiny.checkpoint()), expected, atol=1e-4, rtol=0)

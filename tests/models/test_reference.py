@@ -1,0 +1,101 @@
+"""The same random weights in ours and in openai-whisper: the same logits and attention."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from sottovoce.backends.torch import TorchBackend
+from sottovoce.models.checkpoint.base import Checkpoint
+from sottovoce.models.dims import ModelDims
+from sottovoce.types import Features
+from tests.models import tiny
+
+whisper = pytest.importorskip("whisper", reason="openai-whisper is not installed")
+
+pytestmark = pytest.mark.reference
+
+TOLERANCE = 1e-4
+SIZES = {
+    "tiny": ModelDims(80, 1500, 384, 6, 4, 51865, 448, 384, 6, 4),
+    "base": ModelDims(80, 1500, 512, 8, 6, 51865, 448, 512, 8, 6),
+    "large-v3, 1 of 32 layers": ModelDims(128, 1500, 1280, 20, 1, 51866, 448, 1280, 20, 1),
+}
+LARGE_V3 = ModelDims(128, 1500, 1280, 20, 32, 51866, 448, 1280, 20, 32)
+
+
+def reference(checkpoint: Checkpoint) -> nn.Module:
+    """openai-whisper's model over the very same tensors: nothing is copied."""
+    dims = checkpoint.dims
+    small = {**dataclasses.asdict(dims), "n_vocab": 1, "n_audio_layer": 0, "n_text_layer": 0}
+    model = whisper.model.Whisper(whisper.model.ModelDimensions(**small))
+    audio = (dims.n_mels, dims.n_audio_ctx, dims.n_audio_state, dims.n_audio_head, dims.n_audio_layer)
+    text = (dims.n_vocab, dims.n_text_ctx, dims.n_text_state, dims.n_text_head, dims.n_text_layer)
+    with torch.device("meta"):
+        model.encoder = whisper.model.AudioEncoder(*audio)
+        model.decoder = whisper.model.TextDecoder(*text)
+    model.load_state_dict(dict(checkpoint.tensors), assign=True)
+    model.decoder.mask = torch.full((dims.n_text_ctx, dims.n_text_ctx), -torch.inf).triu(1)
+    assert isinstance(model, nn.Module)
+    return model.eval()
+
+
+def both(dims: ModelDims) -> tuple[TorchBackend, nn.Module]:
+    weights = tiny.checkpoint(dims)
+    ours = TorchBackend.from_checkpoint(weights, device=tiny.CPU, dtype=torch.float32)
+    return ours, reference(weights)
+
+
+def our_logits(backend: TorchBackend, mel: Tensor, tokens: Tensor) -> Tensor:
+    encoded = backend.encode(Features(mel, (mel.shape[2],) * len(mel)))
+    state = backend.start(encoded)
+    prompt = backend.step(tokens[:, :4], state, positions=None).logits
+    steps = [backend.step(tokens[:, i : i + 1], state).logits for i in range(4, tokens.shape[1])]
+    return torch.cat([prompt, *steps], dim=1)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_logits_equal_openai_whisper(size: str) -> None:
+    dims = SIZES[size]
+    backend, theirs = both(dims)
+    mel = torch.randn(1, dims.n_mels, 3000)
+    tokens = torch.randint(0, dims.n_vocab, (1, 9))
+    with torch.no_grad():
+        expected = theirs(mel, tokens)
+    assert expected.std() > 0.1
+    torch.testing.assert_close(our_logits(backend, mel, tokens), expected, atol=TOLERANCE, rtol=0)
+
+
+@pytest.mark.slow
+def test_logits_equal_openai_whisper_at_full_size() -> None:
+    """1.5 billion weights in float32: 6 GB, held once."""
+    backend, theirs = both(LARGE_V3)
+    mel = torch.randn(1, 128, 3000)
+    tokens = torch.randint(0, LARGE_V3.n_vocab, (1, 6))
+    with torch.no_grad():
+        expected = theirs(mel, tokens)
+    torch.testing.assert_close(our_logits(backend, mel, tokens), expected, atol=TOLERANCE, rtol=0)
+
+
+def test_captured_attention_equals_openai_whisper() -> None:
+    backend, theirs = both(tiny.dims(n_text_layer=4, n_text_head=4))
+    mel = torch.randn(2, 80, 80)
+    tokens = torch.randint(0, 300, (2, 7))
+    heads = ((3, 1), (2, 0), (2, 3))
+    state = backend.start(backend.encode(Features(mel, (80, 80))))
+    ours = backend.step(tokens, state, capture=heads).attention
+    kept: dict[int, Tensor] = {}
+
+    def keep(layer: int, output: tuple[Tensor, Tensor]) -> None:
+        kept[layer] = output[1].softmax(dim=-1)
+
+    for layer in (2, 3):
+        module = theirs.get_submodule(f"decoder.blocks.{layer}.cross_attn")
+        module.register_forward_hook(lambda _, __, output, layer=layer: keep(layer, output))
+    with torch.no_grad(), whisper.model.disable_sdpa():
+        theirs(mel, tokens)
+    expected = torch.stack([kept[layer][:, head] for layer, head in heads], dim=1)
+    torch.testing.assert_close(ours, expected, atol=1e-5, rtol=0)
