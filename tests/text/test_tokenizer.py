@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -229,3 +231,19 @@ def test_any_text_is_cut_as_openai_whisper_cuts_it(text: str, n_vocab: int, lang
     ids = ours.encode(text)
     assert ids == other.encode(text, disallowed_special=())
     assert ours.split_to_word_tokens(ids) == other.split_to_word_tokens(ids)
+
+
+@pytest.mark.reference
+@pytest.mark.shared
+def test_real_transcripts_are_cut_as_openai_whisper_cuts_them(theirs: ModuleType, shared_dir: Path) -> None:
+    lines = (shared_dir / "data" / "manifest.jsonl").read_text(encoding="utf-8").splitlines()
+    rows = [json.loads(line) for line in lines]
+    texts = {
+        (row["language"], row["text"]) for row in rows if isinstance(row["language"], str) and row["text"]
+    }
+    for language, text in sorted(texts):
+        code = language if language in language_codes() else "en"
+        ours, other = Tokenizer.for_model(N_VOCAB_100, language=code), reference(theirs, N_VOCAB_100, code)
+        ids = ours.encode(" " + text)
+        assert ids == other.encode(" " + text)
+        assert ours.split_to_word_tokens(ids) == other.split_to_word_tokens(ids)
