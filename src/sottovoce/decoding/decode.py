@@ -1,0 +1,221 @@
+"""From encoded windows to text: a batch of windows decoded together, each with its own prompt.
+
+Knows windows of at most 30 s; recordings, seeking and fallback are the business of others.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from sottovoce.backends.base import Backend, DecoderState
+from sottovoce.decoding.beam import BeamSearch, Fusion
+from sottovoce.decoding.detect import LanguageDetection, detect_language
+from sottovoce.decoding.filters import LogitFilter, build_filters
+from sottovoce.decoding.options import DecodingOptions, shared_options
+from sottovoce.decoding.prompt import PromptBatch, batch_prompts, context_tokens, start_tokens
+from sottovoce.decoding.sampling import Sampling, draw_uniforms
+from sottovoce.decoding.search import Candidate, Search, best_candidate
+from sottovoce.errors import OptionError
+from sottovoce.text.tokenizer import Tokenizer
+from sottovoce.types import EncoderOutput
+
+State = TypeVar("State")
+
+
+@dataclass(frozen=True, slots=True)
+class DecodingResult:
+    """The transcript of one window.
+
+    tokens: sampled text ids and timestamps, without prompt, prefix and end of text.
+    avg_logprob: natural log-probability of tokens and end over their number.
+    no_speech_prob: of <|nospeech|> where <|startoftranscript|> was read.
+    compression_ratio: bytes over zlib bytes of the text. detection: when the language was detected.
+    """
+
+    language: str
+    tokens: tuple[int, ...]
+    text: str
+    avg_logprob: float
+    no_speech_prob: float
+    temperature: float
+    compression_ratio: float
+    detection: LanguageDetection | None = None
+
+
+@torch.inference_mode()
+def decode(
+    backend: Backend,
+    tokenizer: Tokenizer,
+    encoded: EncoderOutput,
+    options: Sequence[DecodingOptions],
+    *,
+    fusion: Fusion[State] | None = None,
+) -> list[DecodingResult]:
+    """Decode every window of `encoded`; a window gives the same text alone and in a batch.
+
+    tokenizer: of the model; its language and task are replaced by those of the options.
+    options: one for every window; they may differ in prompt, hotwords, language and seed.
+    fusion: language models that take part in the beam search.
+
+    Raises: OptionError when the options do not fit together or ask what the model cannot do.
+    """
+    shared = shared_options(options)
+    if len(options) != encoded.batch_size:
+        raise OptionError(f"decoding options: expected {encoded.batch_size}, got {len(options)}")
+    if fusion is not None and shared.beam_size is None:
+        raise OptionError("language model fusion: needs beam search, got no beam_size")
+    detections = _detections(backend, tokenizer, encoded, options)
+    tokenizers = [
+        _tokenizer_of(tokenizer, one, detection) for one, detection in zip(options, detections, strict=True)
+    ]
+    n_ctx = backend.dims.n_text_ctx
+    prompts = batch_prompts(
+        [context_tokens(*pair, n_ctx) for pair in zip(options, tokenizers, strict=True)],
+        [start_tokens(*pair, n_ctx) for pair in zip(options, tokenizers, strict=True)],
+        tokenizer.eot,
+        backend.device,
+    )
+    search: Search = _make_search(options, tokenizer.eot, n_ctx, fusion, backend.device)
+    filters = build_filters(shared, tokenizer, backend.device)
+    found = _Decoding(backend, encoded, prompts, search, filters).run(
+        tokenizer.no_speech, shared.sample_len or n_ctx // 2
+    )
+    return [
+        _result(*each, shared)
+        for each in zip(tokenizers, found.candidates, found.no_speech_probs, detections, strict=True)
+    ]
+
+
+def compression_ratio(text: str) -> float:
+    """Bytes of the text over bytes after zlib: above 2.4 or so, it repeats itself; 0 for no text."""
+    encoded = text.encode("utf-8")
+    return len(encoded) / len(zlib.compress(encoded))
+
+
+def select_windows(encoded: EncoderOutput, windows: Sequence[int]) -> EncoderOutput:
+    """Some windows of an encoder output, with the keys and values that were computed for them."""
+    if list(windows) == list(range(encoded.batch_size)):
+        return encoded
+    rows = torch.tensor(windows, dtype=torch.int64, device=encoded.states.device)
+    cross_kv = encoded.cross_kv
+    return EncoderOutput(
+        states=encoded.states[rows],
+        n_content_frames=tuple(encoded.n_content_frames[window] for window in windows),
+        cross_kv=None if cross_kv is None else [(keys[rows], values[rows]) for keys, values in cross_kv],
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    candidates: list[list[Candidate]]
+    no_speech_probs: list[float]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Decoding:
+    """One run of a search over a batch of windows."""
+
+    backend: Backend
+    encoded: EncoderOutput
+    prompts: PromptBatch
+    search: Search
+    filters: tuple[LogitFilter, ...]
+
+    def run(self, no_speech: int, sample_len: int) -> _Found:
+        """Search until every window is done or has no room left."""
+        logits_at_sot, logits, decoder = self._read_prompts()
+        no_speech_probs = logits_at_sot.softmax(dim=1)[:, no_speech].tolist()
+        n_ctx = self.backend.dims.n_text_ctx
+        limits = [min(sample_len, n_ctx + 1 - length) for length in self.prompts.lengths]
+        state = self.search.start(len(limits), self.backend.device)
+        if self.search.n_hypotheses > 1:
+            first_rows = torch.tensor(state.audio, device=self.backend.device)
+            decoder.reorder(first_rows)
+            logits = logits[first_rows]
+        for n_sampled in range(1, max(limits) + 1):
+            for rule in self.filters:
+                rule.apply(logits, state.tokens)
+            rows = self.search.step(logits, state)
+            full = [audio for audio in dict.fromkeys(state.audio) if n_sampled >= limits[audio]]
+            if full:
+                kept = self.search.stop(state, full)
+                rows = kept if rows is None else rows[kept]
+            if state.n_rows == 0:
+                break
+            if rows is not None and rows.tolist() != list(range(decoder.n_rows)):
+                decoder.reorder(rows)
+            logits = self.backend.step(state.tokens[:, -1:], decoder).logits[:, 0].float().clone()
+        return _Found(state.candidates, no_speech_probs)
+
+    def _read_prompts(self) -> tuple[Tensor, Tensor, DecoderState]:
+        """Logits (B, n_vocab) at <|startoftranscript|> and after the last prompt token, and the state."""
+        decoder = self.backend.start(self.encoded, left_padding=self.prompts.left_padding)
+        last = self.prompts.tokens.shape[1] - 1
+        positions = (self.prompts.sot_position, last)
+        logits = self.backend.step(self.prompts.tokens, decoder, positions=positions).logits.float()
+        return logits[:, 0], logits[:, 1].clone(), decoder
+
+
+def _detections(
+    backend: Backend, tokenizer: Tokenizer, encoded: EncoderOutput, options: Sequence[DecodingOptions]
+) -> list[LanguageDetection | None]:
+    """A detection for every window whose language is not given."""
+    detections: list[LanguageDetection | None] = [None] * len(options)
+    unknown = [window for window, one in enumerate(options) if one.language is None]
+    if unknown and tokenizer.is_multilingual:
+        windows = select_windows(encoded, unknown)
+        found = detect_language(backend, tokenizer, windows, allowed=options[0].allowed_languages)
+        for window, detection in zip(unknown, found, strict=True):
+            detections[window] = detection
+    return detections
+
+
+def _tokenizer_of(
+    tokenizer: Tokenizer, options: DecodingOptions, detection: LanguageDetection | None
+) -> Tokenizer:
+    language = detection.language if detection else options.language or "en"
+    return tokenizer.with_language(language).with_task(options.task)
+
+
+def _make_search(
+    options: Sequence[DecodingOptions],
+    eot: int,
+    n_ctx: int,
+    fusion: Fusion[State] | None,
+    device: torch.device,
+) -> Search:
+    shared = options[0]
+    if shared.beam_size is not None:
+        return BeamSearch(eot, shared.beam_size, patience=shared.patience or 1.0, fusion=fusion)
+    uniforms = None
+    if shared.temperature > 0.0:
+        seeds = [one.seed for one in options]
+        uniforms = draw_uniforms(seeds, shared.n_hypotheses, n_ctx, device)
+    return Sampling(eot, temperature=shared.temperature, n_hypotheses=shared.n_hypotheses, uniforms=uniforms)
+
+
+def _result(
+    tokenizer: Tokenizer,
+    candidates: Sequence[Candidate],
+    no_speech_prob: float,
+    detection: LanguageDetection | None,
+    options: DecodingOptions,
+) -> DecodingResult:
+    best = best_candidate(candidates, options.length_penalty)
+    text = tokenizer.decode(best.tokens).strip()
+    return DecodingResult(
+        language=tokenizer.language or "en",
+        tokens=best.tokens,
+        text=text,
+        avg_logprob=best.logprob / (len(best.tokens) + 1),
+        no_speech_prob=no_speech_prob,
+        temperature=options.temperature,
+        compression_ratio=compression_ratio(text),
+        detection=detection,
+    )

@@ -1,0 +1,161 @@
+"""Rules about which token may come next, applied to the logits of all rows at once.
+
+Filters see what was sampled so far, never the prompt: rows with prompts of different lengths stand side
+by side. They change logits in place. Source of the first three: openai-whisper 20250625, decoding.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from sottovoce.decoding.options import NON_SPEECH, DecodingOptions
+from sottovoce.text.tokenizer import SECONDS_PER_TIMESTAMP, Tokenizer
+
+FORBIDDEN = float("-inf")
+
+
+class LogitFilter(Protocol):
+    """A rule over logits."""
+
+    def apply(self, logits: Tensor, sampled: Tensor) -> None:
+        """Change logits (R, n_vocab) float32 in place, given the sampled tokens (R, n) int64."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SuppressBlank:
+    """No space and no end of text as the first sampled token: `tokens` (n,) int64."""
+
+    tokens: Tensor
+
+    def apply(self, logits: Tensor, sampled: Tensor) -> None:
+        if sampled.shape[1] == 0:
+            logits[:, self.tokens] = FORBIDDEN
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SuppressTokens:
+    """Never one of `tokens` (n,) int64."""
+
+    tokens: Tensor
+
+    def apply(self, logits: Tensor, sampled: Tensor) -> None:
+        logits[:, self.tokens] = FORBIDDEN
+
+
+@dataclass(frozen=True, slots=True)
+class ApplyTimestampRules:
+    """Timestamps come in pairs, never go back, begin the window, and win when they are likelier together.
+
+    eot, timestamp_begin: ids; the id before timestamp_begin is `<|notimestamps|>`.
+    max_initial: index of the latest first timestamp (20 ms each); None sets no limit.
+    """
+
+    eot: int
+    timestamp_begin: int
+    max_initial: int | None
+
+    def apply(self, logits: Tensor, sampled: Tensor) -> None:
+        begin = self.timestamp_begin
+        logits[:, begin - 1] = FORBIDDEN
+        if sampled.shape[1] == 0:
+            logits[:, :begin] = FORBIDDEN
+            if self.max_initial is not None:
+                logits[:, begin + self.max_initial + 1 :] = FORBIDDEN
+        else:
+            self._keep_pairs(logits, sampled)
+        self._prefer_timestamps(logits)
+
+    def _keep_pairs(self, logits: Tensor, sampled: Tensor) -> None:
+        """Text after a pair, a timestamp (or the end) after a single one; never an earlier time."""
+        begin = self.timestamp_begin
+        is_timestamp = sampled >= begin
+        last = is_timestamp[:, -1]
+        before = is_timestamp[:, -2] if sampled.shape[1] > 1 else torch.ones_like(last)
+        logits[:, : self.eot].masked_fill_((last & ~before)[:, None], FORBIDDEN)
+        # A closing timestamp may be repeated to open the next segment; a segment needs some length.
+        latest = torch.where(is_timestamp, sampled, begin - 1).amax(dim=1)
+        first_allowed = torch.where(last & ~before, latest, latest + 1)
+        times = torch.arange(begin, logits.shape[1], device=logits.device)
+        too_early = times[None] < first_allowed[:, None]
+        logits[:, begin:].masked_fill_(too_early | (last & before)[:, None], FORBIDDEN)
+
+    def _prefer_timestamps(self, logits: Tensor) -> None:
+        """Force a timestamp where all of them together are likelier than the likeliest other token."""
+        begin = self.timestamp_begin
+        together = logits[:, begin:].logsumexp(dim=1)
+        forced = together > logits[:, :begin].amax(dim=1)
+        logits[:, :begin].masked_fill_(forced[:, None], FORBIDDEN)
+
+
+@dataclass(frozen=True, slots=True)
+class RepetitionPenalty:
+    """Make text tokens (ids below `eot`) that were sampled already less likely, `penalty` > 1.
+
+    Source: Keskar et al. 2019, https://arxiv.org/abs/1909.05858; negative logits are multiplied.
+    """
+
+    penalty: float
+    eot: int
+
+    def apply(self, logits: Tensor, sampled: Tensor) -> None:
+        if sampled.shape[1] == 0:
+            return
+        found = logits.gather(1, sampled)
+        lowered = torch.where(found < 0, found * self.penalty, found / self.penalty)
+        logits.scatter_(1, sampled, torch.where(sampled < self.eot, lowered, found))
+
+
+@dataclass(frozen=True, slots=True)
+class NoRepeatNgram:
+    """No n-gram of `size` tokens is sampled a second time."""
+
+    size: int
+
+    def apply(self, logits: Tensor, sampled: Tensor) -> None:
+        n_sampled = sampled.shape[1]
+        if n_sampled < self.size:
+            return
+        ngrams = sampled.unfold(1, self.size, 1)  # (R, n_ngrams, size)
+        context = sampled[:, n_sampled - self.size + 1 :]
+        seen = (ngrams[..., :-1] == context[:, None]).all(dim=2)
+        # An id may end several n-grams: the smallest value written to it counts.
+        ceiling = torch.where(seen, FORBIDDEN, float("inf")).to(logits.dtype)
+        logits.scatter_reduce_(1, ngrams[..., -1], ceiling, "amin")
+
+
+def build_filters(
+    options: DecodingOptions, tokenizer: Tokenizer, device: torch.device | str = "cpu"
+) -> tuple[LogitFilter, ...]:
+    """The rules that `options` ask for, in the order in which they apply."""
+    filters: list[LogitFilter] = []
+    if options.repetition_penalty != 1.0:
+        filters.append(RepetitionPenalty(options.repetition_penalty, tokenizer.eot))
+    if options.no_repeat_ngram_size > 0:
+        filters.append(NoRepeatNgram(options.no_repeat_ngram_size))
+    if options.suppress_blank:
+        blank = [*tokenizer.encode(" "), tokenizer.eot]
+        filters.append(SuppressBlank(torch.tensor(blank, device=device)))
+    if options.suppress_tokens:
+        ids = suppressed_tokens(options.suppress_tokens, tokenizer)
+        filters.append(SuppressTokens(torch.tensor(ids, device=device)))
+    if not options.without_timestamps:
+        limit = options.max_initial_timestamp
+        max_initial = round(limit / SECONDS_PER_TIMESTAMP) if limit else None
+        filters.append(ApplyTimestampRules(tokenizer.eot, tokenizer.timestamp_begin, max_initial))
+    return tuple(filters)
+
+
+def suppressed_tokens(wanted: Sequence[int], tokenizer: Tokenizer) -> tuple[int, ...]:
+    """Ids of `wanted`, with -1 spelled out, and the special tokens that are never part of a transcript."""
+    ids = {token for token in wanted if token >= 0}
+    if NON_SPEECH in wanted:
+        ids.update(tokenizer.non_speech_tokens)
+    ids.update((tokenizer.transcribe, tokenizer.translate, tokenizer.sot))
+    ids.update((tokenizer.sot_prev, tokenizer.sot_lm, tokenizer.no_speech))
+    return tuple(sorted(ids))

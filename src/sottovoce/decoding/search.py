@@ -1,0 +1,129 @@
+"""What every search over tokens has in common: rows, candidates, and which candidate wins.
+
+A search knows logits and token ids; it knows no audio, no text and no model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A finished reading of one window.
+
+    tokens: sampled ids without the end of text. logprob: natural log-probability of tokens and end
+    under the model. score: what the search ranks by; equals logprob unless language models add to it.
+    """
+
+    tokens: tuple[int, ...]
+    logprob: float
+    score: float
+
+
+class RowScores(Protocol):
+    """What language models say beside the decoder, row by row; their states follow the rows."""
+
+    def add_to(self, logprobs: Tensor) -> Tensor:
+        """Log-probabilities (R, n_vocab) float32 plus the weighted scores of every next token."""
+        ...
+
+    def advance(self, rows: Tensor, tokens: Tensor) -> None:
+        """New rows continue `rows` (R',) with `tokens` (R',), both int64."""
+        ...
+
+    def select(self, rows: Tensor) -> None:
+        """Keep `rows` (R',) int64."""
+        ...
+
+
+@dataclass(slots=True, eq=False)
+class SearchState:
+    """The open rows of a search, and the candidates found so far.
+
+    tokens: (R, n) int64, sampled so far. scores: (R,) float32, what rows are ranked by.
+    logprobs: (R,) float32, sums under the model (the same tensor as scores without language models).
+    audio: the window of each row, ascending. origin: (R,) int64, the row at the start.
+    candidates: finished readings of each window.
+    language: language models of the rows, where the search has some.
+    """
+
+    tokens: Tensor
+    scores: Tensor
+    logprobs: Tensor
+    audio: list[int]
+    origin: Tensor
+    candidates: list[list[Candidate]]
+    language: RowScores | None = None
+
+    @property
+    def n_rows(self) -> int:
+        return len(self.audio)
+
+    def candidate(self, row: int) -> Candidate:
+        """Row `row` as it stands."""
+        return Candidate(tuple(self.tokens[row].tolist()), float(self.logprobs[row]), float(self.scores[row]))
+
+    def select(self, rows: Tensor) -> Tensor:
+        """Keep `rows` (R',) int64, and return them."""
+        self.tokens = self.tokens[rows]
+        same = self.logprobs is self.scores
+        self.scores = self.scores[rows]
+        self.logprobs = self.scores if same else self.logprobs[rows]
+        self.origin = self.origin[rows]
+        self.audio = [self.audio[row] for row in rows.tolist()]
+        if self.language is not None:
+            self.language.select(rows)
+        return rows
+
+
+class Search(Protocol):
+    """A way to choose tokens: greedy, drawn, or beam search."""
+
+    @property
+    def n_hypotheses(self) -> int:
+        """Rows of each window at the start."""
+        ...
+
+    def start(self, n_audio: int, device: torch.device) -> SearchState:
+        """The state before the first token: n_audio * n_hypotheses rows, audio-major."""
+        ...
+
+    def step(self, logits: Tensor, state: SearchState) -> Tensor | None:
+        """Extend every row by one token, given its filtered logits (R, n_vocab) float32.
+
+        Finished windows leave the state. Returns the former rows (R',) int64 that the new ones
+        continue; None when every row continues itself.
+        """
+        ...
+
+    def stop(self, state: SearchState, audio: Sequence[int]) -> Tensor:
+        """Turn the open rows of these windows into candidates; return the rows (R',) that remain."""
+        ...
+
+
+def best_candidate(candidates: Sequence[Candidate], length_penalty: float | None) -> Candidate:
+    """The candidate with the highest score per length, or per Google's ((5 + n) / 6) ** alpha.
+
+    Source: Wu et al. 2016, https://arxiv.org/abs/1609.08144, equation 14.
+    """
+
+    def ranking(candidate: Candidate) -> float:
+        length = len(candidate.tokens)
+        if length_penalty is None:
+            return candidate.score / max(length, 1)
+        return float(candidate.score / ((5 + length) / 6) ** length_penalty)
+
+    return max(candidates, key=ranking)
+
+
+def remaining_rows(state: SearchState, leaving: Sequence[int]) -> Tensor:
+    """Rows of all windows but `leaving`: (R',) int64 on the state's device."""
+    gone = set(leaving)
+    rows = [row for row, audio in enumerate(state.audio) if audio not in gone]
+    return torch.tensor(rows, dtype=torch.int64, device=state.tokens.device)

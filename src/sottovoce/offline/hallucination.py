@@ -1,0 +1,109 @@
+"""Text where nobody spoke: improbable words of implausible lengths, with silence around them.
+
+Source: openai-whisper 20250625, transcribe.py (`hallucination_silence_threshold`); faster-whisper 1.2.1
+has the same rules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from sottovoce.offline.drafts import MEL_FRAMES_PER_SECOND, Draft
+from sottovoce.offline.options import APPENDED, PREPENDED
+from sottovoce.types import Word
+
+IMPROBABLE = 0.15
+SHORTEST_S, LONGEST_S = 0.133, 2.0
+_N_WORDS = 8
+"""Words at the beginning of a segment that are looked at."""
+_EDGE_S = 2.0
+"""This close to the ends of a window a segment counts as having silence beside it."""
+
+
+def anomaly_score(word: Word) -> float:
+    """0 for an ordinary word; 1 for an improbable one; more the shorter or longer it is."""
+    duration = word.end - word.start
+    score = 1.0 if word.probability < IMPROBABLE else 0.0
+    if duration < SHORTEST_S:
+        score += (SHORTEST_S - duration) * 15
+    if duration > LONGEST_S:
+        score += duration - LONGEST_S
+    return score
+
+
+def is_anomaly(words: Sequence[Word]) -> bool:
+    """Whether a segment of these words is probably made up; False without words."""
+    if not words:
+        return False
+    spoken = [word for word in words if word.word not in PREPENDED + APPENDED][:_N_WORDS]
+    score = sum(map(anomaly_score, spoken))
+    return score >= 3 or score + 0.01 >= len(spoken)
+
+
+@dataclass(frozen=True, slots=True)
+class WindowSpan:
+    """Seconds of the recording: a window of audio, where a full window would end, speech before it.
+
+    end: of the audio in the window. full_end: start plus the model's 30 s.
+    """
+
+    start: float
+    end: float
+    full_end: float
+    last_speech: float
+
+
+class Verdict(NamedTuple):
+    """What remains of a window.
+
+    drafts: what is kept. seek: frame (10 ms) to go on from; None leaves that to the timestamps.
+    restarts: nothing was kept, because the window begins too early. dropped_end: where the first segment
+        that was dropped ended, seconds.
+    """
+
+    drafts: list[Draft]
+    seek: int | None = None
+    restarts: bool = False
+    dropped_end: float | None = None
+
+
+def skip_hallucinations(drafts: Sequence[Draft], span: WindowSpan, threshold: float) -> Verdict:
+    """Drop improbable segments that have more than `threshold` seconds of silence around them.
+
+    drafts: with words. When the first of them is improbable after a long silence, nothing is kept and the
+    window begins again after that silence.
+    """
+    spoken = [draft for draft in drafts if draft.words]
+    if spoken and is_anomaly(spoken[0].words):
+        gap = spoken[0].start - span.start
+        if gap > threshold:
+            start = round(span.start * MEL_FRAMES_PER_SECOND)
+            return Verdict([], start + round(gap * MEL_FRAMES_PER_SECOND), restarts=True)
+    last_end = span.last_speech
+    for index, draft in enumerate(drafts):
+        if not draft.words:
+            continue
+        following = next((later for later in drafts[index + 1 :] if later.words), None)
+        if is_anomaly(draft.words) and _is_isolated(draft, following, last_end, span, threshold):
+            seek = round(max(span.start + 1, draft.start) * MEL_FRAMES_PER_SECOND)
+            return Verdict(list(drafts[:index]), seek, dropped_end=draft.end)
+        last_end = draft.end
+    return Verdict(list(drafts))
+
+
+def _is_isolated(
+    draft: Draft, following: Draft | None, last_end: float, span: WindowSpan, threshold: float
+) -> bool:
+    """Whether silence, the window's edge or another improbable segment lies on both sides."""
+    silence_before = (
+        draft.start - last_end > threshold or draft.start < threshold or draft.start - span.start < _EDGE_S
+    )
+    next_start = following.words[0].start if following else span.end
+    silence_after = (
+        next_start - draft.end > threshold
+        or (following is not None and is_anomaly(following.words))
+        or span.full_end - draft.end < _EDGE_S
+    )
+    return silence_before and silence_after

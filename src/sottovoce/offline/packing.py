@@ -1,0 +1,86 @@
+"""Speech packed into windows: pauses are left out, and times are found again afterwards.
+
+All positions are log-mel frames of 10 ms. Knows no audio and no model.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from sottovoce.audio.vad import SpeechSegment
+from sottovoce.offline.drafts import MEL_FRAMES_PER_SECOND
+from sottovoce.types import HOP_SAMPLES
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Frames [start, end) of the recording."""
+
+    start: int
+    end: int
+
+    @property
+    def n_frames(self) -> int:
+        return self.end - self.start
+
+
+@dataclass(frozen=True, slots=True)
+class PackedWindow:
+    """Pieces of a recording, one after the other, that the model reads as one window."""
+
+    pieces: tuple[Piece, ...]
+
+    @property
+    def n_frames(self) -> int:
+        return sum(piece.n_frames for piece in self.pieces)
+
+    @property
+    def start(self) -> int:
+        """First frame of the recording in it."""
+        return self.pieces[0].start
+
+    @property
+    def end(self) -> int:
+        return self.pieces[-1].end
+
+    def recording_s(self, window_s: float, *, is_end: bool = False) -> float:
+        """Seconds in the recording of a time in the window.
+
+        Where two pieces meet, a start belongs to the later one and an end to the earlier one.
+        """
+        offsets = [0]
+        for piece in self.pieces[:-1]:
+            offsets.append(offsets[-1] + piece.n_frames)
+        frame = round(window_s * MEL_FRAMES_PER_SECOND, 3)
+        found = (bisect_left if is_end else bisect_right)(offsets, frame) - 1
+        index = min(max(found, 0), len(self.pieces) - 1)
+        inside = min(frame - offsets[index], self.pieces[index].n_frames)
+        return round((self.pieces[index].start + inside) / MEL_FRAMES_PER_SECOND, 3)
+
+
+def pack_speech(speech: Sequence[SpeechSegment], window_frames: int) -> Iterator[PackedWindow]:
+    """Fill windows of at most window_frames with speech, in order; longer speech is cut.
+
+    speech: ascending. Where segments overlap, the overlap is taken once.
+    """
+    pieces: list[Piece] = []
+    n_frames = 0
+    for piece in _pieces(speech, window_frames):
+        if pieces and n_frames + piece.n_frames > window_frames:
+            yield PackedWindow(tuple(pieces))
+            pieces, n_frames = [], 0
+        pieces.append(piece)
+        n_frames += piece.n_frames
+    if pieces:
+        yield PackedWindow(tuple(pieces))
+
+
+def _pieces(speech: Sequence[SpeechSegment], longest: int) -> Iterator[Piece]:
+    done = 0
+    for segment in speech:
+        start = max(done, segment.start_sample // HOP_SAMPLES)
+        done = max(start, -(-segment.end_sample // HOP_SAMPLES))
+        for first in range(start, done, longest):
+            yield Piece(first, min(first + longest, done))

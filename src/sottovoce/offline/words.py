@@ -1,0 +1,288 @@
+"""When each word is said: the decoder reads the text again, and its attention is aligned with the audio.
+
+All segments of a window are aligned in one pass, and several windows together. Then punctuation joins its
+words and implausibly long words are cut. Source of the rules: openai-whisper 20250625, timing.py.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+
+import torch
+from torch import Tensor
+
+from sottovoce.backends.base import Backend
+from sottovoce.decoding.alignment import alignment_matrix, dtw
+from sottovoce.decoding.decode import select_windows
+from sottovoce.errors import OptionError
+from sottovoce.offline.drafts import Draft
+from sottovoce.text.tokenizer import Tokenizer
+from sottovoce.types import FRAMES_PER_SECOND, EncoderOutput, Word
+
+SENTENCE_ENDS = ".。!！?？"
+LONGEST_MEDIAN_S = 0.7
+"""Of the usual word: slower speech does not make longer pauses part of words."""
+_CHUNK_TOKENS = 64
+"""Positions whose logits are held at once: rows * 64 * n_vocab floats."""
+
+
+@dataclass(frozen=True, slots=True)
+class TimedWord:
+    """A word of a window: seconds from the window's start, its tokens, their mean probability."""
+
+    word: str
+    tokens: tuple[int, ...]
+    start: float
+    end: float
+    probability: float
+
+    @property
+    def duration(self) -> float:
+        return self.end - self.start
+
+
+@dataclass(frozen=True, slots=True)
+class WindowText:
+    """What is said in a window: text tokens without timestamps, and log-mel frames of audio in it.
+
+    tokenizer: with the language and task that the text was decoded with.
+    """
+
+    tokenizer: Tokenizer
+    tokens: tuple[int, ...]
+    n_frames: int
+
+
+@torch.inference_mode()
+def align_windows(
+    backend: Backend, encoded: EncoderOutput, texts: Sequence[WindowText]
+) -> list[list[TimedWord]]:
+    """Time the words of every window; windows without text get none.
+
+    texts: one for each window of `encoded`.
+    Raises: OptionError when the backend cannot show its attention.
+    """
+    if not backend.capabilities.attention:
+        raise OptionError(f"{backend.name}: this runtime gives no attention, which word times need")
+    spoken = [window for window, text in enumerate(texts) if text.tokens and text.n_frames >= 2]
+    words: list[list[TimedWord]] = [[] for _ in texts]
+    if not spoken:
+        return words
+    chosen = [texts[window] for window in spoken]
+    reading = _read(backend, select_windows(encoded, spoken), chosen)
+    onsets = _onsets(reading, chosen)
+    for row, window in enumerate(spoken):
+        words[window] = _timed_words(texts[window], onsets[row], reading.probabilities[row])
+    return words
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Reading:
+    """attention: (R, n_heads, n_tokens, n_frames). probabilities: of each text token of each row."""
+
+    attention: Tensor
+    probabilities: list[list[float]]
+
+
+def _read(backend: Backend, encoded: EncoderOutput, texts: Sequence[WindowText]) -> _Reading:
+    """Feed every text after its start of transcript, without timestamps."""
+    starts = [text.tokenizer.sot_sequence_including_notimestamps for text in texts]
+    eot = texts[0].tokenizer.eot
+    rows = [[*start, *text.tokens, eot] for start, text in zip(starts, texts, strict=True)]
+    longest = max(map(len, rows))
+    # Padding after the end is seen by nothing before it.
+    tokens = torch.tensor([row + [eot] * (longest - len(row)) for row in rows], device=backend.device)
+    decoder = backend.start(encoded)
+    attention, logprobs = [], []
+    for first in range(0, longest, _CHUNK_TOKENS):
+        chunk = tokens[:, first : first + _CHUNK_TOKENS]
+        step = backend.step(chunk, decoder, positions=None, capture=backend.alignment_heads)
+        assert step.attention is not None
+        attention.append(step.attention)
+        following = tokens[:, first + 1 : first + 1 + chunk.shape[1]]
+        logits = step.logits[:, : following.shape[1], :eot].float()
+        chosen = logits.gather(2, following.clamp(max=eot - 1)[..., None])[..., 0]
+        logprobs.append(chosen - logits.logsumexp(dim=2))
+    probabilities = torch.cat(logprobs, dim=1).exp().cpu()
+    first_text = len(starts[0]) - 1
+    return _Reading(
+        attention=torch.cat(attention, dim=2),
+        probabilities=[
+            probabilities[row, first_text : first_text + len(text.tokens)].tolist()
+            for row, text in enumerate(texts)
+        ],
+    )
+
+
+def _onsets(reading: _Reading, texts: Sequence[WindowText]) -> list[list[float]]:
+    """Seconds at which each text token of each row begins, and after them the end of the last."""
+    n_start = len(texts[0].tokenizer.sot_sequence)
+    matrices = []
+    for attention, text in zip(reading.attention, texts, strict=True):
+        n_tokens = n_start + 1 + len(text.tokens) + 1
+        matrix = alignment_matrix(attention[:, :n_tokens].float(), text.n_frames // 2)
+        matrices.append(matrix[n_start:-1].cpu())
+    token_counts = torch.tensor([matrix.shape[0] for matrix in matrices])
+    frame_counts = torch.tensor([matrix.shape[1] for matrix in matrices])
+    cost = torch.zeros(len(matrices), int(token_counts.max()), int(frame_counts.max()))
+    for row, matrix in enumerate(matrices):
+        cost[row, : matrix.shape[0], : matrix.shape[1]] = -matrix
+    first = dtw(cost, token_counts, frame_counts).first
+    return [
+        [frame / FRAMES_PER_SECOND for frame in first[row, :n].tolist()]
+        for row, n in enumerate(token_counts.tolist())
+    ]
+
+
+def _timed_words(
+    text: WindowText, onsets: Sequence[float], probabilities: Sequence[float]
+) -> list[TimedWord]:
+    words, pieces = text.tokenizer.split_to_word_tokens([*text.tokens, text.tokenizer.eot])
+    bounds = [0, *accumulate(len(piece) for piece in pieces[:-1])]
+    return [
+        TimedWord(
+            word=word,
+            tokens=tuple(piece),
+            start=onsets[first],
+            end=onsets[last],
+            probability=statistics.fmean(probabilities[first:last]),
+        )
+        for word, piece, first, last in zip(words, pieces, bounds, bounds[1:], strict=False)
+    ]
+
+
+def usual_duration(words: Sequence[TimedWord]) -> float:
+    """Median duration in seconds of the words that have one, at most 0.7; 0 for none."""
+    durations = [word.duration for word in words if word.duration != 0.0]
+    return min(LONGEST_MEDIAN_S, statistics.median(durations)) if durations else 0.0
+
+
+def cut_at_sentence_ends(words: Sequence[TimedWord], longest: float) -> list[TimedWord]:
+    """Shorten sentence ends longer than `longest` seconds, and the words that follow sentence ends.
+
+    The pause between two sentences belongs to neither.
+    """
+    cut = list(words)
+    if longest == 0.0:
+        return cut
+    for index in range(1, len(cut)):
+        word, before = cut[index], cut[index - 1]
+        if word.duration <= longest:
+            continue
+        if word.word in SENTENCE_ENDS:
+            cut[index] = replace(word, end=word.start + longest)
+        elif before.word in SENTENCE_ENDS:
+            cut[index] = replace(word, start=word.end - longest)
+    return cut
+
+
+def merge_punctuation(words: Sequence[TimedWord], prepended: str, appended: str) -> list[TimedWord]:
+    """Join opening signs with the word after them and closing signs with the word before.
+
+    A joined word keeps its own times and probability.
+    """
+    return _append_signs(_prepend_signs(words, prepended), appended)
+
+
+def _prepend_signs(words: Sequence[TimedWord], signs: str) -> list[TimedWord]:
+    joined: list[TimedWord] = []  # last word first
+    for word in reversed(words):
+        if joined and word.word.startswith(" ") and word.word.strip() in signs:
+            joined[-1] = _joined(joined[-1], word, joined[-1])
+        else:
+            joined.append(word)
+    return joined[::-1]
+
+
+def _append_signs(words: Sequence[TimedWord], signs: str) -> list[TimedWord]:
+    joined: list[TimedWord] = []
+    for word in words:
+        if joined and not joined[-1].word.endswith(" ") and word.word in signs:
+            joined[-1] = _joined(joined[-1], joined[-1], word)
+        else:
+            joined.append(word)
+    return joined
+
+
+def _joined(kept: TimedWord, first: TimedWord, second: TimedWord) -> TimedWord:
+    return replace(kept, word=first.word + second.word, tokens=first.tokens + second.tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class WordRules:
+    """What joins words. prepended, appended: signs that belong to the next or the last word."""
+
+    prepended: str
+    appended: str
+
+
+def place_words(
+    drafts: Sequence[Draft],
+    words: Sequence[TimedWord],
+    rules: WordRules,
+    *,
+    eot: int,
+    window_start: float = 0.0,
+    last_speech: float = 0.0,
+) -> None:
+    """Give every draft its words and the times that follow from them.
+
+    words: of all drafts of a window, in order. eot: first id that is no text. window_start, last_speech:
+    seconds of the recording where the window begins, and where speech ended before it.
+    """
+    usual = usual_duration(words)
+    merged = merge_punctuation(cut_at_sentence_ends(words, 2 * usual), rules.prepended, rules.appended)
+    waiting = iter(merged)
+    for draft in drafts:
+        n_missing = sum(token < eot for token in draft.tokens)
+        draft.words = []
+        while n_missing > 0 and (word := next(waiting, None)) is not None:
+            n_missing -= len(word.tokens)
+            draft.words.append(_placed(word, window_start))
+        if draft.words:
+            _cut_after_pause(draft.words, usual, last_speech)
+            _agree(draft, usual)
+            last_speech = draft.end
+
+
+def _placed(word: TimedWord, window_start: float) -> Word:
+    return Word(
+        word=word.word,
+        start=round(window_start + word.start, 2),
+        end=round(window_start + word.end, 2),
+        probability=word.probability,
+    )
+
+
+def _cut_after_pause(words: list[Word], usual: float, last_speech: float) -> None:
+    """Shorten the first two words after a pause of four usual words when they are too long."""
+    longest = 2 * usual
+    first, second = words[0], words[1] if len(words) > 1 else None
+    if first.end - last_speech <= 4 * usual:
+        return
+    long_pair = second is not None and second.end - first.start > 2 * longest
+    if first.end - first.start <= longest and not long_pair:
+        return
+    if second is not None and second.end - second.start > longest:
+        boundary = max(second.end / 2, second.end - longest)
+        first = replace(first, end=boundary)
+        words[1] = replace(second, start=boundary)
+    words[0] = replace(first, start=max(0.0, first.end - longest))
+
+
+def _agree(draft: Draft, usual: float) -> None:
+    """Take the segment's times from its words, unless the outer words reach far beyond the segment."""
+    first = draft.words[0]
+    if draft.start < first.end and draft.start - 0.5 > first.start:
+        start = max(0.0, min(first.end - usual, draft.start))
+        draft.words[0] = replace(first, start=start)
+    else:
+        draft.start = first.start
+    last = draft.words[-1]
+    if draft.end > last.start and draft.end + 0.5 < last.end:
+        draft.words[-1] = replace(last, end=max(last.start + usual, draft.end))
+    else:
+        draft.end = last.end
