@@ -15,6 +15,7 @@ from sottovoce.evaluation.wer import (
     ScoreOptions,
     Utterance,
     align,
+    compare,
     count_errors,
     score,
     split_units,
@@ -154,3 +155,27 @@ def test_without_jiwer_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(builtins, "__import__", no_jiwer)
     with pytest.raises(MissingExtraError, match=r"pip install 'sottovoce\[eval\]'"):
         align(["a"], ["b"])
+
+
+def test_comparing_a_system_with_itself_finds_nothing() -> None:
+    found = compare(SET, SET)
+    assert (found.difference, found.low, found.high, found.probability) == (0.0, 0.0, 0.0, 0.0)
+
+
+def test_a_system_that_is_better_on_every_utterance_is_better_on_every_set() -> None:
+    perfect = [Utterance(u.reference, u.reference, u.language) for u in SET[1:]]
+    found = compare(SET[1:], perfect, "word")
+    assert found.probability == 1.0
+    assert found.low <= found.difference <= found.high < 0
+    back = compare(perfect, SET[1:], "word")
+    assert back.difference == -found.difference
+    assert back.probability == 0.0
+
+
+def test_comparing_needs_the_same_references_and_resamples() -> None:
+    with pytest.raises(OptionError, match="same references"):
+        compare(SET, SET[1:])
+    with pytest.raises(OptionError, match="n_resamples above 0"):
+        compare(SET, SET, options=ScoreOptions(n_resamples=0))
+    with pytest.raises(OptionError, match="references with words"):
+        compare([Utterance("", "a")], [Utterance("", "")])

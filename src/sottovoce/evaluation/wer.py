@@ -212,6 +212,55 @@ def align(reference: Sequence[str], hypothesis: Sequence[str]) -> ErrorCounts:
     return ErrorCounts(found.hits, found.substitutions, found.deletions, found.insertions)
 
 
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """How much lower the error rate of one system is than another's on the same utterances.
+
+    difference: rate of the second minus rate of the first, negative where the second is better; low and
+    high bound it. probability: share of resampled sets on which the second is better.
+    """
+
+    difference: float
+    low: float
+    high: float
+    probability: float
+
+
+def compare(
+    first: Sequence[Utterance],
+    second: Sequence[Utterance],
+    unit: Unit = "mixed",
+    options: ScoreOptions | None = None,
+) -> Comparison:
+    """Compare two systems on the same references, utterance by utterance, in the same order.
+
+    Raises OptionError when the references differ or are all empty, or when n_resamples is 0.
+    Source: Bisani and Ney 2004 (as for the intervals), "probability of improvement".
+    """
+    options = options or ScoreOptions()
+    if [u.reference for u in first] != [u.reference for u in second]:
+        raise OptionError("compare: both systems need the same references in the same order")
+    systems = [[_of_unit(count_errors(u, options.normalization), unit) for u in s] for s in (first, second)]
+    a, b = (sum(counts, ErrorCounts()).rate for counts in systems)
+    if a is None or b is None or options.n_resamples == 0:
+        raise OptionError("compare: expected references with words and n_resamples above 0")
+    # One seed draws the same utterances for both systems.
+    rates = [_resampled_rates(counts, options) for counts in systems]
+    differences = rates[1] - rates[0]
+    low, high = _bounds(differences, options)
+    return Comparison(b - a, low, high, float((differences < 0).mean()))
+
+
+def _of_unit(errors: UtteranceErrors, unit: Unit) -> ErrorCounts:
+    return {"word": errors.word, "character": errors.character, "mixed": errors.mixed}[unit]
+
+
+def _bounds(values: npt.NDArray[np.float64], options: ScoreOptions) -> tuple[float, float]:
+    tail = (1 - options.confidence) / 2
+    low, high = np.quantile(values, [tail, 1 - tail])
+    return float(low), float(high)
+
+
 def _rates(errors: Sequence[UtteranceErrors], options: ScoreOptions) -> ErrorRates:
     return ErrorRates(
         len(errors),
@@ -225,10 +274,7 @@ def _rate(counts: Sequence[ErrorCounts], options: ScoreOptions) -> ErrorRate:
     total = sum(counts, ErrorCounts())
     if options.n_resamples == 0 or total.n_reference == 0:
         return ErrorRate(total)
-    rates = _resampled_rates(counts, options)
-    tail = (1 - options.confidence) / 2
-    low, high = np.quantile(rates, [tail, 1 - tail])
-    return ErrorRate(total, float(low), float(high))
+    return ErrorRate(total, *_bounds(_resampled_rates(counts, options), options))
 
 
 def _resampled_rates(counts: Sequence[ErrorCounts], options: ScoreOptions) -> npt.NDArray[np.float64]:
