@@ -35,7 +35,7 @@ def logits(checkpoint: Checkpoint, n_frames: int = 80) -> Tensor:
 
 def ggml(checkpoint: Checkpoint, path: Path, ftype: str = "f32") -> Path:
     filters = np.asarray(mel_filters(checkpoint.dims.n_mels))
-    save_ggml(checkpoint, path, ftype, filters=filters, vocabulary=VOCABULARY)
+    save_ggml(checkpoint, path, ftype, filters=filters, vocabulary=VOCABULARY[: checkpoint.dims.n_vocab])
     return path
 
 

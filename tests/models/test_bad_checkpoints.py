@@ -1,0 +1,369 @@
+"""Damaged, incomplete and hostile model files: one line naming what is wrong, and nothing else."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import io
+import json
+import os
+import pickle
+import struct
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from safetensors.torch import save_file
+
+from sottovoce.errors import CheckpointError
+from sottovoce.models.checkpoint.base import Checkpoint, CtcWeights, check_dims, validated
+from sottovoce.models.checkpoint.ggml import HEADER
+from sottovoce.models.checkpoint.ggml_blocks import BY_NAME
+from sottovoce.models.checkpoint.huggingface import save_huggingface
+from sottovoce.models.checkpoint.open import open_checkpoint
+from sottovoce.models.checkpoint.openai import save_openai
+from sottovoce.models.nano import save_compact
+from tests.models import tiny
+from tests.models.test_checkpoints import ggml
+
+SMALL = tiny.dims(n_audio_layer=1, n_text_layer=1, n_vocab=40, n_audio_ctx=6, n_text_ctx=5)
+
+
+def small() -> Checkpoint:
+    return dataclasses.replace(tiny.checkpoint(SMALL), alignment_heads=((0, 1),), trained_tokens=(1, 2))
+
+
+def pt_file(folder: Path) -> Path:
+    save_openai(small(), folder / "model.pt", torch.float32)
+    return folder / "model.pt"
+
+
+def ggml_file(folder: Path) -> Path:
+    return ggml(small(), folder / "ggml.bin")
+
+
+def compact_file(folder: Path) -> Path:
+    save_compact(small(), folder / "compact.safetensors")
+    return folder / "compact.safetensors"
+
+
+def folder_file(folder: Path) -> Path:
+    save_huggingface(small(), folder / "hub")
+    return folder / "hub" / "model.safetensors"
+
+
+MAKERS = {"openai": pt_file, "ggml": ggml_file, "compact": compact_file, "huggingface": folder_file}
+Maker = Callable[[Path], Path]
+
+
+def opened(path: Path) -> Path:
+    """What is handed to `open_checkpoint`: the folder, for a file in a hub folder."""
+    return path.parent if path.parent.name == "hub" else path
+
+
+def refused(path: Path, match: str = ".") -> str:
+    with pytest.raises(CheckpointError, match=match) as caught:
+        open_checkpoint(opened(path))
+    message = str(caught.value)
+    assert "\n" not in message
+    assert message.startswith(str(opened(path)))
+    return message
+
+
+@pytest.fixture(params=MAKERS)
+def file(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    make: Maker = MAKERS[request.param]
+    return make(tmp_path)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.0001, 0.01, 0.5, 0.9, 0.9999])
+def test_truncated_anywhere(file: Path, share: float) -> None:
+    content = file.read_bytes()
+    file.write_bytes(content[: int(len(content) * share)])
+    refused(file)
+
+
+def test_no_permission(file: Path) -> None:
+    file.chmod(0)
+    if os.access(file, os.R_OK):
+        pytest.skip("this user reads every file")
+    refused(file, "ermission")
+
+
+def test_a_text_file(tmp_path: Path) -> None:
+    (tmp_path / "model.pt").write_text("this is no model")
+    refused(tmp_path / "model.pt", "begins with b'this'")
+
+
+def test_a_folder_without_config(tmp_path: Path) -> None:
+    refused(tmp_path, "no config.json")
+
+
+def test_a_folder_without_weights(tmp_path: Path) -> None:
+    path = folder_file(tmp_path)
+    path.unlink()
+    refused(path, "no weights")
+
+
+def test_safetensors_without_a_folder(tmp_path: Path) -> None:
+    save_file({"a": torch.zeros(2)}, tmp_path / "model.safetensors")
+    refused(tmp_path / "model.safetensors", "config.json")
+
+
+class _Malice:
+    """Unpickling it would run a command."""
+
+    def __reduce__(self) -> tuple[object, tuple[str, ...]]:
+        return os.mkdir, ("pickle-ran-code",)
+
+
+@pytest.mark.parametrize("new_format", [True, False])
+def test_a_pickle_with_code_is_refused_unrun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new_format: bool
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    content = {"dims": _Malice(), "model_state_dict": {}}
+    torch.save(content, tmp_path / "model.pt", _use_new_zipfile_serialization=new_format)
+    refused(tmp_path / "model.pt")
+    assert not (tmp_path / "pickle-ran-code").exists()
+
+
+def test_a_bare_pickle_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "model.pt").write_bytes(pickle.dumps({"dims": 1}, protocol=2))
+    refused(tmp_path / "model.pt")
+
+
+KEY = "decoder.blocks.0.cross_attn.key.weight"
+
+
+def without(checkpoint: Checkpoint) -> Checkpoint:
+    tensors = dict(checkpoint.tensors)
+    del tensors[KEY]
+    return dataclasses.replace(checkpoint, tensors=tensors)
+
+
+def misshapen(checkpoint: Checkpoint) -> Checkpoint:
+    return dataclasses.replace(checkpoint, tensors={**checkpoint.tensors, KEY: torch.zeros(32, 31)})
+
+
+def with_another(checkpoint: Checkpoint) -> Checkpoint:
+    return dataclasses.replace(checkpoint, tensors={**checkpoint.tensors, "adapter.weight": torch.zeros(3)})
+
+
+def save_any(kind: str, checkpoint: Checkpoint, folder: Path) -> Path:
+    if kind == "openai":
+        save_openai(checkpoint, folder / "model.pt")
+        return folder / "model.pt"
+    if kind == "ggml":
+        return ggml(checkpoint, folder / "ggml.bin")
+    if kind == "compact":
+        save_compact(checkpoint, folder / "c.safetensors")
+        return folder / "c.safetensors"
+    save_huggingface(checkpoint, folder / "hub")
+    return folder / "hub"
+
+
+@pytest.mark.parametrize("kind", MAKERS)
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (without, r"tensor decoder.blocks.0.cross_attn.key.weight is missing, expected shape \(32, 32\)"),
+        (
+            misshapen,
+            r"tensor decoder.blocks.0.cross_attn.key.weight has shape \(32, 31\), expected \(32, 32\)",
+        ),
+        (with_another, "adapter.weight"),
+    ],
+)
+def test_tensors_missing_misshapen_or_unknown(
+    kind: str, spoil: Callable[[Checkpoint], Checkpoint], message: str, tmp_path: Path
+) -> None:
+    path = save_any(kind, spoil(small()), tmp_path)
+    with pytest.raises(CheckpointError, match=message):
+        open_checkpoint(path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"n_vocab": 0}, "n_vocab is 0"),
+        ({"n_audio_layer": -1}, "n_audio_layer is -1"),
+        ({"n_text_ctx": 2**31 - 1}, "n_text_ctx is 2147483647"),
+        ({"n_text_head": 3}, "multiple of n_text_head 3"),
+        ({"n_text_state": 64}, "differs"),
+    ],
+)
+def test_dimensions_that_no_whisper_has(changes: dict[str, int], message: str) -> None:
+    with pytest.raises(CheckpointError, match=message):
+        check_dims(dataclasses.replace(SMALL, **changes), "model")
+
+
+def ctc(n_inputs: int, blank: int) -> CtcWeights:
+    return CtcWeights(torch.zeros(2, n_inputs), torch.zeros(2), ("a", "b"), blank)
+
+
+@pytest.mark.parametrize(
+    ("spoilt", "message"),
+    [
+        (dataclasses.replace(small(), alignment_heads=((0, 4),)), r"alignment head \(0, 4\)"),
+        (dataclasses.replace(small(), ctc_head=ctc(31, 0)), "CTC head"),
+        (dataclasses.replace(small(), ctc_head=ctc(32, 2)), "CTC blank 2"),
+    ],
+    ids=["alignment", "ctc shape", "ctc blank"],
+)
+def test_heads_outside_the_model(spoilt: Checkpoint, message: str) -> None:
+    with pytest.raises(CheckpointError, match=message):
+        validated(spoilt, "model")
+
+
+def test_integer_weights_are_refused(tmp_path: Path) -> None:
+    tensors = {**small().tensors, KEY: torch.zeros(32, 32, dtype=torch.int32)}
+    with pytest.raises(CheckpointError, match="floating"):
+        validated(dataclasses.replace(small(), tensors=tensors), "model")
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("model_type", "bert", "'bert', expected 'whisper'"),
+        ("scale_embedding", True, "scale_embedding"),
+        ("activation_function", "relu", "activation_function"),
+        ("d_model", "large", "d_model in config.json is 'large'"),
+        ("vocab_size", None, "vocab_size"),
+        ("encoder_layers", 2, "encoder.blocks.1"),
+    ],
+)
+def test_a_config_that_fits_no_whisper(key: str, value: object, message: str, tmp_path: Path) -> None:
+    config = folder_file(tmp_path).parent / "config.json"
+    config.write_text(json.dumps({**json.loads(config.read_text()), key: value}))
+    refused(config, message)
+
+
+@pytest.mark.parametrize("content", ["", "[1]", "{", "\x00", "{}"])
+def test_a_config_that_is_no_object(content: str, tmp_path: Path) -> None:
+    config = folder_file(tmp_path).parent / "config.json"
+    config.write_text(content)
+    refused(config)
+
+
+@pytest.mark.parametrize("heads", [3, [3], [[1]], [["a", 1]], [[9, 9]]])
+def test_alignment_heads_that_are_none(heads: object, tmp_path: Path) -> None:
+    config = folder_file(tmp_path).parent / "generation_config.json"
+    config.write_text(json.dumps({"alignment_heads": heads}))
+    refused(config, "alignment")
+
+
+@pytest.mark.parametrize(
+    "weight_map", [None, {}, {"a": "../model.safetensors"}, {"a": "/etc/passwd"}, {"a": "none.safetensors"}]
+)
+def test_an_index_that_leads_nowhere(weight_map: object, tmp_path: Path) -> None:
+    folder = folder_file(tmp_path).parent
+    (folder / "model.safetensors").unlink()
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
+    refused(folder)
+
+
+def test_an_untied_projection_is_refused(tmp_path: Path) -> None:
+    from safetensors.torch import load_file
+
+    path = folder_file(tmp_path)
+    tensors = load_file(path)
+    tensors["proj_out.weight"] = tensors["model.decoder.embed_tokens.weight"] + 1
+    save_file(tensors, path)
+    refused(path, "tied")
+
+
+def patched(content: bytes, at: int, value: int) -> bytes:
+    return content[:at] + struct.pack("<i", value) + content[at + 4 :]
+
+
+def test_ggml_with_an_unknown_number_format(tmp_path: Path) -> None:
+    path = ggml_file(tmp_path)
+    content = path.read_bytes()
+    ftype_at = 4 + 4 * len(HEADER)
+    path.write_bytes(patched(content, ftype_at, 5))
+    refused(path, "unknown number format 5, expected f32, f16, q4_0")
+    name_at = content.index(b"encoder.positional_embedding")
+    path.write_bytes(patched(content, name_at - 4 * 3, 99))
+    refused(path, "tensor encoder.positional_embedding has the unknown number format 99")
+
+
+def test_ggml_rows_that_do_not_fill_blocks(tmp_path: Path) -> None:
+    path = ggml_file(tmp_path)
+    content = path.read_bytes()
+    at = content.index(b"decoder.token_embedding.weight")
+    path.write_bytes(patched(content, at - 4 * 3, BY_NAME["q4_k"].ttype))
+    refused(path, "rows of a multiple of 256")
+
+
+def test_ggml_with_a_tensor_twice(tmp_path: Path) -> None:
+    path = ggml_file(tmp_path)
+    content = path.read_bytes()
+    start = content.rindex(b"decoder.ln.bias") - 16
+    end = start + 16 + len(b"decoder.ln.bias") + 4 * 32
+    path.write_bytes(content + content[start:end])
+    refused(path, "decoder.ln.bias comes twice")
+
+
+def test_ggml_without_tensors(shared_dir: Path) -> None:
+    for path in sorted((shared_dir / "fixtures").glob("for-tests-ggml-*.bin")):
+        refused(path, "no tensors after the vocabulary")
+
+
+@cache
+def _intact(kind: str) -> tuple[Path, bytes]:
+    import tempfile
+
+    path = MAKERS[kind](Path(tempfile.mkdtemp()))
+    return path, path.read_bytes()
+
+
+FUZZ = settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+
+
+@pytest.mark.parametrize("kind", MAKERS)
+@FUZZ
+@given(edits=st.lists(st.tuples(st.integers(0, 400), st.integers(0, 255)), min_size=1, max_size=6))
+def test_edits_of_a_header_are_read_or_refused(kind: str, edits: list[tuple[int, int]]) -> None:
+    path, content = _intact(kind)
+    edited = bytearray(content)
+    for at, value in edits:
+        edited[at] = value
+    path.write_bytes(edited)
+    read_or_refused(path)
+
+
+@pytest.mark.parametrize("kind", MAKERS)
+@FUZZ
+@given(tail=st.binary(max_size=300), head=st.integers(0, 64))
+def test_random_bytes_after_a_true_beginning(kind: str, tail: bytes, head: int) -> None:
+    path, content = _intact(kind)
+    path.write_bytes(content[:head] + tail)
+    read_or_refused(path)
+
+
+@FUZZ
+@given(numbers=st.lists(st.integers(-(2**31), 2**31 - 1), min_size=11, max_size=11))
+def test_random_numbers_in_a_ggml_header(numbers: list[int]) -> None:
+    path, content = _intact("ggml")
+    path.write_bytes(content[:4] + struct.pack("<11i", *numbers) + content[48:])
+    read_or_refused(path)
+
+
+def read_or_refused(path: Path) -> None:
+    """No other exception than CheckpointError, and that in one line."""
+    with contextlib.suppress(CheckpointError):
+        open_checkpoint(opened(path))
+        return
+    refused(path)
+
+
+def test_saving_to_a_buffer_is_no_checkpoint(tmp_path: Path) -> None:
+    buffer = io.BytesIO()
+    torch.save(torch.zeros(3), buffer)
+    (tmp_path / "tensor.pt").write_bytes(buffer.getvalue())
+    refused(tmp_path / "tensor.pt", "expected the keys dims and model_state_dict")
