@@ -31,6 +31,7 @@ _UNSPACED = (
     "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff"
 )
 _MIXED = re.compile(rf"[{_UNSPACED}]|[^\s{_UNSPACED}]+")
+_DRAWN_AT_ONCE = 1_000_000  # utterances, to bound the memory of the bootstrap
 _NEEDLESS_SPACE = re.compile(rf"(?<=[{_UNSPACED}])\s+|\s+(?=[{_UNSPACED}])")
 
 
@@ -285,9 +286,10 @@ def _resampled_rates(counts: Sequence[ErrorCounts], options: ScoreOptions) -> np
     """
     rng = np.random.default_rng(options.seed)
     table = np.array([(c.n_errors, c.n_reference) for c in counts], dtype=np.float64)
-    sums = np.array(
-        [table[rng.integers(0, len(table), len(table))].sum(axis=0) for _ in range(options.n_resamples)]
-    )
+    draws = max(1, _DRAWN_AT_ONCE // len(table))
+    sizes = [min(draws, options.n_resamples - done) for done in range(0, options.n_resamples, draws)]
+    picks = (rng.integers(0, len(table), (size, len(table))) for size in sizes)
+    sums = np.concatenate([table[pick].sum(axis=1) for pick in picks])
     sums = sums[sums[:, 1] > 0]
     rates: npt.NDArray[np.float64] = sums[:, 0] / sums[:, 1]
     return rates
