@@ -6,7 +6,6 @@ Names are those of transformers' `WhisperForConditionalGeneration`; they are tra
 from __future__ import annotations
 
 import json
-import pickle
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from torch import Tensor
 
 from sottovoce.errors import CheckpointError
 from sottovoce.models.checkpoint.base import Checkpoint, check_dims, validated
+from sottovoce.models.checkpoint.pickles import first_line, load_pickle
 from sottovoce.models.dims import AlignmentHeads, ModelDims
 
 DIMS_IN_CONFIG = {
@@ -146,23 +146,20 @@ def _read_shards(index: Path) -> dict[str, Tensor]:
 
 
 def _read_file(path: Path) -> dict[str, Tensor]:
-    try:
-        if path.suffix == ".safetensors":
-            with safe_open(path, framework="pt") as file:
-                return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        content = torch.load(path, map_location="cpu", weights_only=True)
-    except (OSError, EOFError, RuntimeError, ValueError, KeyError) as error:
-        raise _unreadable(path, error) from error
-    except (SafetensorError, pickle.UnpicklingError) as error:
-        raise _unreadable(path, error) from error
+    if path.suffix == ".safetensors":
+        return _read_safetensors(path)
+    content = load_pickle(path)
     if not isinstance(content, Mapping) or not all(isinstance(item, Tensor) for item in content.values()):
         raise CheckpointError(f"{path}: expected a mapping of names to tensors")
     return {str(name): tensor for name, tensor in content.items()}
 
 
-def _unreadable(path: Path, error: Exception) -> CheckpointError:
-    reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-    return CheckpointError(f"{path}: not a readable weight file ({reason})")
+def _read_safetensors(path: Path) -> dict[str, Tensor]:
+    try:
+        with safe_open(path, framework="pt") as file:
+            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (OSError, SafetensorError, RuntimeError, ValueError) as error:
+        raise CheckpointError(f"{path}: not a readable safetensors file ({first_line(error)})") from error
 
 
 def _openai_names(tensors: dict[str, Tensor], source: str) -> dict[str, Tensor]:

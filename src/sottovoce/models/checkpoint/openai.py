@@ -5,8 +5,6 @@ Loaded with `weights_only`, so that a pickle cannot run code.
 
 from __future__ import annotations
 
-import pickle
-import zipfile
 from collections.abc import Mapping
 from dataclasses import asdict, fields
 from pathlib import Path
@@ -16,6 +14,7 @@ from torch import Tensor
 
 from sottovoce.errors import CheckpointError
 from sottovoce.models.checkpoint.base import Checkpoint, check_dims, validated
+from sottovoce.models.checkpoint.pickles import load_pickle
 from sottovoce.models.dims import ModelDims
 
 OPTIONAL_TENSORS = ("decoder.mask", "alignment_heads")
@@ -27,7 +26,7 @@ def read_openai(path: Path) -> Checkpoint:
 
     Raises: CheckpointError.
     """
-    content = _load(path)
+    content = load_pickle(path)
     if not isinstance(content, Mapping) or not {"dims", "model_state_dict"} <= set(content):
         raise CheckpointError(f"{path}: no Whisper checkpoint, expected the keys dims and model_state_dict")
     dims = dims_from_mapping(content["dims"], str(path))
@@ -57,11 +56,3 @@ def dims_from_mapping(found: object, source: str) -> ModelDims:
         if type(found.get(name)) is not int:
             raise CheckpointError(f"{source}: dims.{name} is {found.get(name)!r}, expected an integer")
     return ModelDims(**{name: int(found[name]) for name in names})
-
-
-def _load(path: Path) -> object:
-    try:
-        return torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
-    except (OSError, EOFError, RuntimeError, ValueError, KeyError, pickle.UnpicklingError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise CheckpointError(f"{path}: not a readable PyTorch checkpoint ({reason})") from error
