@@ -74,7 +74,7 @@ def transcribe(model: sottovoce.Model, clip: Clip, console: Console) -> Transcri
         times = f"[dim]{segment.start:6.2f} - {segment.end:5.2f}[/dim]"
         language = f"[{COLOURS[segment.language]}]{segment.language}[/]"
         console.print(f"  {times}  {language}  {escape(segment.text.strip())}")
-    return Transcript(tuple(segments), result.language or "", result.duration, model.name)
+    return Transcript(tuple(segments), result.language or "", result.duration or clip.duration, model.name)
 
 
 def write(clip: Clip, transcript: Transcript, writers: list[Writer]) -> None:

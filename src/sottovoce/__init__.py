@@ -1,1 +1,59 @@
-"""Speech to text that follows the speaker across languages."""
+"""Speech to text that follows the speaker across languages.
+
+The public names are loaded when they are first used, so that `import sottovoce` is quick.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from sottovoce.api import Model, load_model
+    from sottovoce.decoding.ctc import CtcDecoder
+    from sottovoce.decoding.options import DecodingOptions
+    from sottovoce.errors import SottovoceError
+    from sottovoce.offline.options import TranscribeOptions
+    from sottovoce.streaming.session import Session
+    from sottovoce.types import Event, Hypothesis, Segment, Transcript, Word
+
+_HOMES = {
+    "CtcDecoder": "sottovoce.decoding.ctc",
+    "DecodingOptions": "sottovoce.decoding.options",
+    "Event": "sottovoce.types",
+    "Hypothesis": "sottovoce.types",
+    "Model": "sottovoce.api",
+    "Segment": "sottovoce.types",
+    "Session": "sottovoce.streaming.session",
+    "SottovoceError": "sottovoce.errors",
+    "TranscribeOptions": "sottovoce.offline.options",
+    "Transcript": "sottovoce.types",
+    "Word": "sottovoce.types",
+    "load_model": "sottovoce.api",
+}
+
+__all__ = [
+    "CtcDecoder",
+    "DecodingOptions",
+    "Event",
+    "Hypothesis",
+    "Model",
+    "Segment",
+    "Session",
+    "SottovoceError",
+    "TranscribeOptions",
+    "Transcript",
+    "Word",
+    "load_model",
+]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'sottovoce' has no attribute '{name}'")
+    value: object = getattr(importlib.import_module(_HOMES[name]), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -20,7 +20,11 @@ from sottovoce.errors import SottovoceError
 COMMANDS = {
     "transcribe": ("sottovoce.cli.transcribe", "transcribe", "Transcribe recordings into text files."),
     "stream": ("sottovoce.cli.stream", "stream", "Transcribe live: microphone, standard input, or a file."),
-    "detect-language": ("sottovoce.cli.detect_language", "detect_language", "Tell which language is spoken when."),
+    "detect-language": (
+        "sottovoce.cli.detect_language",
+        "detect_language",
+        "Tell which language is spoken when.",
+    ),
     "models": ("sottovoce.cli.models", "models", "List, inspect, fetch and convert models."),
     "ctc": ("sottovoce.cli.ctc", "ctc", "Decode CTC emissions with language models."),
     "eval": ("sottovoce.cli.evaluate", "evaluate", "Measure errors, latency and language over a manifest."),

@@ -31,6 +31,7 @@ class FallbackOptions:
     no_speech_threshold: a guess with a no_speech_prob above this is silence, and not tried again.
     max_loops: a run of up to 16 tokens that the text ends with more often than this, one after the other,
         is a loop; None: no limit.
+    best_of: draws at temperatures above 0; None leaves it to the decoding options.
 
     Raises: OptionError for no temperature or thresholds out of range.
     """
@@ -40,14 +41,24 @@ class FallbackOptions:
     logprob_threshold: float | None = -1.0
     no_speech_threshold: float | None = 0.6
     max_loops: int | None = None
+    best_of: int | None = None
 
     def __post_init__(self) -> None:
+        if self.best_of is not None and self.best_of < 1:
+            raise OptionError(f"best_of: expected at least 1, got {self.best_of}")
         if not self.temperatures or min(self.temperatures) < 0.0:
             raise OptionError(f"temperatures: expected one or more from 0 up, got {self.temperatures}")
         if self.no_speech_threshold is not None and not 0.0 <= self.no_speech_threshold <= 1.0:
             raise OptionError(f"no_speech_threshold: expected 0 to 1, got {self.no_speech_threshold}")
         if self.max_loops is not None and self.max_loops < 1:
             raise OptionError(f"max_loops: expected at least 1, got {self.max_loops}")
+
+    def at_temperature(self, options: DecodingOptions, temperature: float, seed: int) -> DecodingOptions:
+        """How to decode a window at one of the temperatures."""
+        chosen = replace(options.at_temperature(temperature), seed=seed)
+        if self.best_of is None or temperature == 0.0:
+            return chosen
+        return replace(chosen, best_of=self.best_of)
 
     def repeats(self, result: DecodingResult) -> bool:
         """Whether the text repeats itself too much."""
@@ -100,7 +111,7 @@ def decode_with_fallback(
     open_windows = list(range(len(options)))
     for index, temperature in enumerate(fallback.temperatures):
         chosen = [
-            replace(options[window].at_temperature(temperature), seed=mix_seed(options[window].seed, index))
+            fallback.at_temperature(options[window], temperature, mix_seed(options[window].seed, index))
             for window in open_windows
         ]
         windows = select_windows(encoded, open_windows)

@@ -1,0 +1,212 @@
+"""The rooms put together: a model that transcribes files, opens live sessions and names languages.
+
+Concrete runtimes are chosen here, and handed to rooms that know only their seams.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import TracebackType
+
+import torch
+
+from sottovoce.audio.io import AudioSource, load_audio
+from sottovoce.audio.mel import log_mel, window_features
+from sottovoce.audio.recording import Recording
+from sottovoce.backends.base import Backend
+from sottovoce.backends.registry import BACKENDS, choose_device, choose_dtype
+from sottovoce.decoding.detect import LanguageDetection, detect_language
+from sottovoce.decoding.options import DecodingOptions
+from sottovoce.errors import OptionError
+from sottovoce.models.checkpoint.base import Checkpoint
+from sottovoce.models.ctc_head import CtcHead
+from sottovoce.models.hub import load_checkpoint
+from sottovoce.offline.longform import Transcription, transcribe
+from sottovoce.offline.options import TranscribeOptions
+from sottovoce.text.languages import find_language
+from sottovoce.text.tokenizer import Tokenizer
+from sottovoce.types import HOP_SAMPLES, SAMPLE_RATE, Segment, Task
+
+CPU_DEFAULT = "base"
+CUDA_DEFAULT = "large-v3-turbo"
+
+
+@dataclass(frozen=True, slots=True)
+class LanguageChoice:
+    """Which languages a recording may be in, as people say it: "auto", "en", "English", "en,de".
+
+    fixed: the one language, or None when it is to be found. allowed: the languages to choose among;
+    empty means all that the model was trained on.
+    """
+
+    fixed: str | None
+    allowed: tuple[str, ...]
+
+    @classmethod
+    def parse(cls, wish: str | Sequence[str] | None, available: Sequence[str]) -> LanguageChoice:
+        """Raises: OptionError for a language that is not among `available`."""
+        words = (wish or "auto").split(",") if isinstance(wish, str) or wish is None else list(wish)
+        names = [word.strip() for word in words if word.strip()]
+        if names == ["auto"]:
+            return cls(None, ())
+        codes = tuple(dict.fromkeys(find_language(name, tuple(available)) for name in names))
+        if not codes:
+            raise OptionError("language: expected 'auto' or at least one language, got none")
+        return cls(codes[0], ()) if len(codes) == 1 else cls(None, codes)
+
+
+class FileTranscription:
+    """The segments of one recording, as they are found; closes the recording at the end.
+
+    Iterate once. `language`, `duration` and `position` (seconds done) are known as far as the
+    iteration has come.
+    """
+
+    def __init__(self, recording: Recording, transcription: Transcription) -> None:
+        self._recording = recording
+        self._transcription = transcription
+
+    def __iter__(self) -> Iterator[Segment]:
+        return self
+
+    def __next__(self) -> Segment:
+        try:
+            return next(self._transcription)
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> FileTranscription:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Stop reading; harmless when it has ended."""
+        self._recording.close()
+
+    @property
+    def language(self) -> str | None:
+        return self._transcription.language
+
+    @property
+    def duration(self) -> float | None:
+        """Seconds: as the recording declares, and exactly once its end was read; None if unknown."""
+        return self._transcription.duration
+
+    @property
+    def position(self) -> float:
+        """Seconds transcribed so far."""
+        return self._transcription.position
+
+
+class Model:
+    """A loaded model; made by `load_model`. Safe to use for one recording or session at a time."""
+
+    def __init__(self, checkpoint: Checkpoint, backend: Backend) -> None:
+        self.name = checkpoint.name
+        self.backend = backend
+        tokenizer = Tokenizer.for_model(backend.dims.n_vocab)
+        trained = checkpoint.trained_tokens
+        self.tokenizer = tokenizer if trained is None else tokenizer.with_pieces(trained)
+        known = checkpoint.languages or self.tokenizer.language_codes
+        self.languages: tuple[str, ...] = tuple(known) if self.tokenizer.is_multilingual else ("en",)
+        """Codes of the languages that the model was trained on."""
+        self.ctc_head = (
+            CtcHead(checkpoint.ctc_head, backend.encode, backend.device) if checkpoint.ctc_head else None
+        )
+        """The CTC head that came with the checkpoint (nano has one), or None."""
+
+    def transcribe(
+        self,
+        source: AudioSource,
+        *,
+        language: str | Sequence[str] | None = None,
+        task: Task = "transcribe",
+        word_timestamps: bool = False,
+        beam_size: int | None = None,
+        options: TranscribeOptions | None = None,
+        sample_rate: int = SAMPLE_RATE,
+    ) -> FileTranscription:
+        """Transcribe a recording, segment by segment, while it is being read.
+
+        source: path, binary file, bytes, or samples (n,) or (n_channels, n) at `sample_rate`.
+        language: a code or English name; several ("en,de" or a list), or "auto" (None), to find the
+            language of every window among those.
+        options: everything else; the keywords above win over it.
+
+        Raises: AudioError, OptionError.
+        """
+        chosen = self.options(language, task, word_timestamps, beam_size, options or TranscribeOptions())
+        recording = Recording(source, sample_rate=sample_rate)
+        return FileTranscription(recording, transcribe(self.backend, self.tokenizer, recording, chosen))
+
+    def options(
+        self,
+        language: str | Sequence[str] | None,
+        task: Task,
+        word_timestamps: bool,
+        beam_size: int | None,
+        options: TranscribeOptions,
+    ) -> TranscribeOptions:
+        """`options` with the wishes of `transcribe` put in, checked against this model."""
+        decoding = options.decoding
+        if language is not None or decoding.language is None:
+            decoding = self._with_language(decoding, language or decoding.allowed_languages or "auto")
+        decoding = replace(decoding, task=task if task != "transcribe" else decoding.task)
+        if beam_size is not None:
+            decoding = replace(decoding, beam_size=beam_size if beam_size > 1 else None)
+        several = decoding.language is None and self.tokenizer.is_multilingual
+        return replace(
+            options,
+            decoding=decoding,
+            word_timestamps=word_timestamps or options.word_timestamps,
+            per_window_language=several,
+        )
+
+    def _with_language(self, decoding: DecodingOptions, language: str | Sequence[str]) -> DecodingOptions:
+        choice = LanguageChoice.parse(language, self.languages)
+        if not self.tokenizer.is_multilingual:
+            return replace(decoding, language="en", allowed_languages=())
+        allowed = () if choice.fixed else choice.allowed or self.languages
+        return replace(decoding, language=choice.fixed, allowed_languages=allowed)
+
+    def detect_language(
+        self, source: AudioSource, *, languages: Sequence[str] = (), sample_rate: int = SAMPLE_RATE
+    ) -> LanguageDetection:
+        """The language of the first 30 seconds of a recording.
+
+        languages: codes or names to choose among; all of the model when empty.
+        Raises: AudioError, OptionError.
+        """
+        samples = load_audio(source, duration_s=30.0, sample_rate=sample_rate)
+        choice = LanguageChoice.parse(languages or None, self.languages)
+        allowed = (choice.fixed,) if choice.fixed else choice.allowed or self.languages
+        dims, device = self.backend.dims, self.backend.device
+        n_frames = 2 * dims.n_audio_ctx
+        mel = log_mel(samples, dims.n_mels, device, padding_samples=n_frames * HOP_SAMPLES)[:, :n_frames]
+        encoded = self.backend.encode(window_features([mel], n_frames))
+        return detect_language(self.backend, self.tokenizer, encoded, allowed=allowed)[0]
+
+
+def load_model(name: str | Path | None = None, *, device: str = "auto", dtype: str = "auto") -> Model:
+    """Load a Whisper model: a name, a hub id, or a file or folder of any known format.
+
+    name: None takes large-v3-turbo on CUDA and base on a CPU; "nano" is the bundled toy.
+    device: "auto", "cpu", "cuda", "cuda:1". dtype: "auto", "float32", "bfloat16", "float16", "int8".
+
+    Raises: ModelNotFoundError, CheckpointError, OptionError.
+    """
+    where = choose_device(device)
+    checkpoint = load_checkpoint(name or default_model(where))
+    return Model(checkpoint, BACKENDS["torch"](checkpoint, where, choose_dtype(dtype, where)))
+
+
+def default_model(device: torch.device) -> str:
+    """The model for real work on a device when none is named."""
+    return CUDA_DEFAULT if device.type == "cuda" else CPU_DEFAULT

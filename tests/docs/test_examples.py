@@ -1,0 +1,70 @@
+"""What the pages show works: examples run, links lead somewhere, commands know their options."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+
+from sottovoce.cli.main import cli
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "recipes").rglob("*.md"))]
+FENCE = re.compile(r"^```(\w*)(?: .*)?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def blocks(language: str) -> list[object]:
+    found = []
+    for page in PAGES:
+        for number, match in enumerate(FENCE.finditer(page.read_text(encoding="utf-8"))):
+            if match[1] == language:
+                found.append(pytest.param(match[2], id=f"{page.name}-{number}"))
+    return found
+
+
+def commands() -> list[object]:
+    found = []
+    for page in PAGES:
+        for match in FENCE.finditer(page.read_text(encoding="utf-8")):
+            for line in match[2].replace("\\\n", " ").splitlines():
+                if line.startswith("sottovoce "):
+                    found.append(pytest.param(line, id=f"{page.name}: {line[:60]}"))
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("code", blocks("python"))
+def test_python_examples_run(code: str) -> None:
+    result = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 0, result.stderr
+
+
+@pytest.mark.parametrize("line", commands())
+def test_commands_are_understood(line: str) -> None:
+    words = shlex.split(line, comments=True)[1:]
+    for stop in ("|", ">", "<"):
+        words = words[: words.index(stop)] if stop in words else words
+    command: click.Command = cli
+    context = click.Context(cli, info_name="sottovoce")
+    while isinstance(command, click.Group):
+        name = words.pop(0)
+        found = command.get_command(context, name)
+        assert found is not None, f"no command {name}"
+        command = found
+        context = click.Context(command, parent=context, info_name=name)
+    command.make_parser(context).parse_args(words)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    text = FENCE.sub("", page.read_text(encoding="utf-8"))
+    for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", text):
+        if "://" not in target:
+            assert (page.parent / target).exists(), f"{page.name} links to {target}, which is not there"
