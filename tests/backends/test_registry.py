@@ -1,0 +1,84 @@
+"""From names to devices, number formats and running models."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from sottovoce.backends.base import Backend
+from sottovoce.backends.registry import BACKENDS, choose_device, choose_dtype, cpu_has_bfloat16, load_backend
+from sottovoce.errors import ModelNotFoundError, OptionError
+from sottovoce.models.checkpoint.openai import save_openai
+from sottovoce.types import Features
+from tests.models import tiny
+
+CPU = torch.device("cpu")
+
+
+def test_auto_picks_what_there_is() -> None:
+    assert choose_device("auto").type == ("cuda" if torch.cuda.is_available() else "cpu")
+    assert choose_device("cpu") == CPU
+    assert choose_dtype("auto", torch.device("cuda")) == torch.float16
+    assert choose_dtype("auto", CPU) in (torch.float32, torch.bfloat16)
+    assert choose_dtype("bfloat16", CPU) == torch.bfloat16
+
+
+@pytest.mark.parametrize("device", ["gpu", "cuda:99", "meta", ""])
+def test_devices_that_are_not_there(device: str) -> None:
+    with pytest.raises(OptionError, match="device"):
+        choose_device(device)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "float64", "half"])
+def test_number_formats_that_do_not_run(dtype: str) -> None:
+    with pytest.raises(OptionError, match=f"dtype '?{dtype}"):
+        choose_dtype(dtype, CPU)
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        ("flags\t\t: fpu avx2 avx512f avx512_bf16\n", True),
+        ("flags : avx2 amx_tile amx_bf16\n", True),
+        ("flags : avx2 avx512f avx512_vnni\n", False),
+        ("", False),
+    ],
+)
+def test_bfloat16_is_read_from_the_processors_flags(
+    flags: str, expected: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "cpuinfo").write_text(f"processor : 0\n{flags}\n")
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
+    assert cpu_has_bfloat16(tmp_path / "cpuinfo") is expected
+    assert not cpu_has_bfloat16(tmp_path / "none")
+    monkeypatch.setattr("platform.machine", lambda: "arm64")
+    assert not cpu_has_bfloat16(tmp_path / "cpuinfo")
+
+
+def test_every_runtime_makes_a_backend() -> None:
+    for make in BACKENDS.values():
+        backend: Backend = make(tiny.checkpoint(), CPU, torch.float32)
+        assert backend.dims == tiny.dims()
+        assert backend.device == CPU
+
+
+def test_a_model_runs_from_its_path(tmp_path: Path) -> None:
+    save_openai(tiny.checkpoint(), tmp_path / "mine.pt")
+    backend = load_backend(tmp_path / "mine.pt", device="cpu", dtype="float32")
+    assert (backend.name, backend.dtype) == ("mine", torch.float32)
+    encoded = backend.encode(Features(torch.zeros(1, 80, 20), (20,)))
+    assert backend.step(torch.tensor([[1]]), backend.start(encoded)).logits.shape == (1, 1, 300)
+
+
+def test_nano_runs_by_name() -> None:
+    backend = load_backend("nano", device="cpu", dtype="float32")
+    assert backend.name == "nano"
+    encoded = backend.encode(Features(torch.zeros(1, 80, 20), (20,)))
+    assert backend.step(torch.tensor([[50258]]), backend.start(encoded)).logits.shape == (1, 1, 51865)
+
+
+def test_what_is_missing_is_named() -> None:
+    with pytest.raises(ModelNotFoundError, match=r"none.pt"):
+        load_backend("./none.pt")

@@ -1,0 +1,146 @@
+"""What is particular to PyTorch: number formats, memory, states, and heads by default."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from sottovoce.backends.fake import FakeBackend, Script
+from sottovoce.backends.torch import TorchBackend, TorchState
+from sottovoce.errors import OptionError
+from sottovoce.models.whisper import stays_float32
+from sottovoce.types import EncoderOutput, Features
+from tests.models import tiny
+
+TOKENS = torch.tensor([[3, 1, 4, 1, 5]])
+
+
+def logits(backend: TorchBackend) -> Tensor:
+    mel = torch.linspace(-1, 1, 80 * 80).sin().reshape(1, 80, 80)
+    return backend.step(TOKENS, backend.start(backend.encode(Features(mel, (80,)))), positions=None).logits
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.bfloat16, 0.15), (torch.float16, 0.02)])
+def test_half_precision_is_close_to_float32(dtype: torch.dtype, tolerance: float) -> None:
+    """Relative to the spread of the logits; 8 and 11 bits of mantissa over five layers."""
+    full = logits(tiny.backend())
+    backend = TorchBackend.from_checkpoint(tiny.checkpoint(), device=tiny.CPU, dtype=dtype)
+    half = logits(backend)
+    assert half.dtype == torch.float32
+    assert (half - full).abs().max() < tolerance * full.std()
+
+
+def test_norms_and_positions_stay_float32_and_all_else_does_not() -> None:
+    model = TorchBackend.from_checkpoint(tiny.checkpoint(), device=tiny.CPU, dtype=torch.bfloat16)._model
+    for name, tensor in model.state_dict().items():
+        norm_or_position = "ln" in name or "positional" in name
+        assert stays_float32(name) is norm_or_position, name
+        assert tensor.dtype == (torch.float32 if norm_or_position else torch.bfloat16), name
+
+
+def test_weights_of_the_right_kind_are_not_copied() -> None:
+    checkpoint = tiny.checkpoint()
+    backend = TorchBackend.from_checkpoint(checkpoint, device=tiny.CPU, dtype=torch.float32)
+    for name, tensor in backend._model.state_dict().items():
+        assert tensor.data_ptr() == checkpoint.tensors[name].data_ptr(), name
+
+
+def test_other_number_formats_are_refused() -> None:
+    with pytest.raises(OptionError, match=r"torch.float64 given, expected one of torch.float32"):
+        TorchBackend.from_checkpoint(tiny.checkpoint(), device=tiny.CPU, dtype=torch.float64)
+
+
+def test_without_named_heads_the_upper_half_stands_in() -> None:
+    unnamed = dataclasses.replace(tiny.checkpoint(), alignment_heads=None)
+    backend = TorchBackend.from_checkpoint(unnamed, device=tiny.CPU, dtype=torch.float32)
+    assert backend.alignment_heads == tuple((layer, head) for layer in (1, 2) for head in range(4))
+
+
+def test_a_state_of_another_backend_is_refused() -> None:
+    fake = FakeBackend(Script())
+    encoded = fake.encode(Features(torch.zeros(1, 80, 20), (20,)))
+    with pytest.raises(OptionError, match="FakeState"):
+        tiny.backend().step(TOKENS, fake.start(encoded))
+
+
+class Counter:
+    """Counts the calls of a module."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.n_calls = 0
+        module.register_forward_hook(self._count)
+
+    def _count(self, *_: object) -> None:
+        self.n_calls += 1
+
+
+def test_each_layer_projects_the_audio_once_for_all_decoders_and_probes() -> None:
+    backend = tiny.backend()
+    blocks = [backend._model.get_submodule(f"decoder.blocks.{i}.cross_attn") for i in range(3)]
+    counters = [Counter(block.get_submodule(part)) for block in blocks for part in ("key", "value")]
+    encoded = backend.encode(Features(torch.randn(2, 80, 40), (40, 40)))
+    for n_hypotheses in (1, 5):
+        state = backend.start(encoded, n_hypotheses)
+        tokens = TOKENS.expand(2 * n_hypotheses, -1)
+        backend.step(tokens, state)
+        backend.step(tokens[:, :1], state.fork())
+        state.reorder(torch.arange(2 * n_hypotheses - 1))
+        backend.step(tokens[1:, :1], state)
+    assert [counter.n_calls for counter in counters] == [1] * 6
+
+
+def test_keys_and_values_are_never_repeated_and_shrink_with_the_audio() -> None:
+    backend = tiny.backend()
+    encoded = backend.encode(Features(torch.randn(4, 80, 40), (40,) * 4))
+    state = backend.start(encoded, 3)
+    backend.step(TOKENS.expand(12, -1), state)
+
+    def kept(state: TorchState) -> tuple[int, bool]:
+        keys = state.keys_values[0][0]
+        return keys.shape[0], encoded.cross_kv is not None and keys is encoded.cross_kv[0][0]
+
+    assert kept(state) == (4, True)
+    state.reorder(torch.arange(9))
+    assert kept(state) == (4, True)
+    state.reorder(torch.tensor([0, 1, 2, 8]))
+    assert kept(state) == (2, False)
+    state.reorder(torch.tensor([3, 3]))
+    assert kept(state) == (1, False)
+    assert encoded.cross_kv is not None
+    assert encoded.cross_kv[0][0].shape[0] == 4
+
+
+def test_logits_may_be_written_to() -> None:
+    """Filters write -inf in place, outside of any mode of the backend's."""
+    backend = tiny.backend()
+    encoded = backend.encode(Features(torch.randn(1, 80, 40), (40,)))
+    said = backend.step(TOKENS, backend.start(encoded), capture=backend.alignment_heads)
+    assert not said.logits.requires_grad
+    said.logits[0, 0, :10] = -torch.inf
+    assert said.attention is not None
+    said.attention[..., 0] = 0
+
+
+def test_states_can_be_sliced_by_hand() -> None:
+    backend = tiny.backend()
+    encoded = backend.encode(Features(torch.randn(3, 80, 40), (40, 30, 21)))
+    assert encoded.n_content_frames == (20, 15, 11)
+    part = EncoderOutput(encoded.states[1:], encoded.n_content_frames[1:])
+    whole = backend.step(TOKENS.expand(3, -1), backend.start(encoded)).logits
+    torch.testing.assert_close(
+        backend.step(TOKENS.expand(2, -1), backend.start(part)).logits, whole[1:], atol=2e-5, rtol=0
+    )
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-3), (torch.float16, 0.02)])
+def test_cuda_equals_the_cpu(dtype: torch.dtype, tolerance: float) -> None:
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    full = logits(tiny.backend())
+    device = torch.device("cuda")
+    backend = TorchBackend.from_checkpoint(tiny.checkpoint(), device=device, dtype=dtype)
+    assert (logits(backend).cpu() - full).abs().max() < tolerance * full.std()

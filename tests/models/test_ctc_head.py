@@ -1,0 +1,36 @@
+"""The CTC head: normalised, on shared encoder states, and silent about padding's length only."""
+
+from __future__ import annotations
+
+import torch
+
+from sottovoce.backends.base import EmissionModel
+from sottovoce.models.checkpoint.base import CtcWeights
+from sottovoce.models.ctc_head import CtcHead
+from sottovoce.types import Features
+from tests.models import tiny
+
+WEIGHTS = CtcWeights(torch.randn(5, 32), torch.randn(5), ("-", "a", "b", "c", " "), 0)
+
+
+def test_emissions_are_log_probabilities_of_a_linear_layer() -> None:
+    backend = tiny.backend()
+    head: EmissionModel = CtcHead(WEIGHTS, backend.encode)
+    features = Features(torch.randn(2, 80, 40), (40, 25))
+    emissions = head.emissions(features)
+    assert emissions.log_probs.shape == (2, 20, 5)
+    assert emissions.log_probs.dtype == torch.float32
+    assert emissions.lengths.tolist() == [20, 13]
+    torch.testing.assert_close(emissions.log_probs.exp().sum(-1), torch.ones(2, 20))
+    states = backend.encode(features).states
+    expected = (states @ WEIGHTS.weight.T + WEIGHTS.bias).log_softmax(-1)
+    torch.testing.assert_close(emissions.log_probs, expected, atol=1e-5, rtol=0)
+    assert (tuple(head.labels), head.blank) == (WEIGHTS.labels, 0)
+
+
+def test_states_that_exist_are_not_computed_again() -> None:
+    backend = tiny.backend()
+    features = Features(torch.randn(1, 80, 40), (40,))
+    encoded = backend.encode(features)
+    head = CtcHead(WEIGHTS, backend.encode)
+    assert torch.equal(head.emissions_of(encoded).log_probs, head.emissions(features).log_probs)
