@@ -65,7 +65,7 @@ class FusedRows(Generic[State]):
 
 
 class _Expansion(NamedTuple):
-    """Continuations of every window, best first: (A, beam_size * (beam_size + 1)) each."""
+    """Continuations of every window, best first: (A, n) each."""
 
     scores: Tensor
     logprobs: Tensor
@@ -132,11 +132,11 @@ class BeamSearch(Generic[State]):
         return state.select(remaining_rows(state, audio))
 
     def _expand(self, logits: Tensor, state: SearchState) -> _Expansion:
-        n_best = self._beam_size + 1
+        n_best = min(self._beam_size + 1, logits.shape[1])
         logprobs = logits.float().log_softmax(dim=1)
         added = logprobs if state.language is None else state.language.add_to(logprobs)
         best, tokens = added.topk(n_best, dim=1)  # (R, beam_size + 1)
-        scores = (state.scores[:, None] + best).reshape(-1, self._beam_size * n_best)
+        scores = (state.scores[:, None] + best).reshape(-1, self._beam_size * n_best)  # (A, K * n_best)
         scores, order = scores.sort(dim=1, descending=True, stable=True)
         sums = state.logprobs[:, None] + logprobs.gather(1, tokens)
         first_rows = torch.arange(0, state.n_rows, self._beam_size, device=order.device)

@@ -1,0 +1,32 @@
+"""A small random model over Whisper's real vocabulary, and its twin in openai-whisper."""
+
+from __future__ import annotations
+
+import torch
+
+from sottovoce.backends.torch import TorchBackend
+from sottovoce.text.tokenizer import Tokenizer
+from sottovoce.types import EncoderOutput, Features
+from tests.models import tiny
+
+N_CTX = 40
+"""Encoder frames of the small model's window."""
+
+
+def backend(*, seed: int = 0, n_text_ctx: int = 64, n_audio_ctx: int = N_CTX) -> TorchBackend:
+    dims = tiny.dims(n_vocab=51865, n_text_ctx=n_text_ctx, n_audio_ctx=n_audio_ctx)
+    return tiny.backend(dims, seed=seed)
+
+
+def tokenizer(language: str | None = None) -> Tokenizer:
+    return Tokenizer.for_model(51865, language=language)
+
+
+def mel(n_windows: int, *, seed: int = 0, n_frames: int = 2 * N_CTX) -> torch.Tensor:
+    """Noise that differs from window to window: (n_windows, 80, n_frames)."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn((n_windows, 80, n_frames), generator=generator)
+
+
+def encode(model: TorchBackend, mels: torch.Tensor) -> EncoderOutput:
+    return model.encode(Features(mels, (mels.shape[2],) * len(mels)))

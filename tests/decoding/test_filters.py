@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+import torch
+from torch import Tensor
+
+from sottovoce.decoding.filters import (
+    ApplyTimestampRules,
+    NoRepeatNgram,
+    RepetitionPenalty,
+    build_filters,
+    suppressed_tokens,
+)
+from sottovoce.decoding.options import DecodingOptions
+from tests.decoding import rig
+
+BLOCKED = float("-inf")
+BEGIN, EOT, N_VOCAB = 20, 12, 30  # text 0-11, eot 12, specials 13-19, timestamps 20-29
+
+
+def filtered(rule: ApplyTimestampRules, logits: Tensor, history: Sequence[Sequence[int]]) -> Tensor:
+    result = logits.clone()
+    rule.apply(result, torch.tensor(history, dtype=torch.int64).reshape(len(logits), -1))
+    return result
+
+
+def allowed(row: Tensor) -> set[int]:
+    return set((row > BLOCKED).nonzero()[:, 0].tolist())
+
+
+def test_the_first_token_is_an_early_timestamp() -> None:
+    rule = ApplyTimestampRules(EOT, BEGIN, max_initial=3)
+    assert allowed(filtered(rule, torch.zeros(1, N_VOCAB), [[]])[0]) == {20, 21, 22, 23}
+    assert allowed(filtered(ApplyTimestampRules(EOT, BEGIN, None), torch.zeros(1, N_VOCAB), [[]])[0]) == set(
+        range(20, 30)
+    )
+
+
+def test_rows_follow_their_own_history() -> None:
+    logits = torch.zeros(4, N_VOCAB)
+    logits[:, [5, EOT]] = 9.0  # text and the end are likely: no timestamp is forced
+    rule = ApplyTimestampRules(EOT, BEGIN, None)
+    after_open, after_text, after_close, after_pair = filtered(
+        rule, logits, [[22, 22, 22], [22, 1, 2], [22, 1, 25], [1, 25, 25]]
+    )
+    text, specials = set(range(12)), set(range(12, 19))
+    assert allowed(after_open) == text | specials  # a pair was just written
+    assert allowed(after_text) == text | specials | set(range(23, 30))  # a later time may close
+    assert allowed(after_close) == specials | set(range(25, 30))  # its pair, a later one, or the end
+    assert allowed(after_pair) == text | specials
+
+
+def test_likely_timestamps_together_beat_one_word() -> None:
+    logits = torch.zeros(2, N_VOCAB)
+    logits[0, 5], logits[1, 5] = 3.0, 1.0  # log(7 timestamps) = 1.95
+    likely_word, likely_time = filtered(ApplyTimestampRules(EOT, BEGIN, None), logits, [[22, 1], [22, 1]])
+    assert 5 in allowed(likely_word)
+    assert allowed(likely_time) == set(range(23, 30))
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_no_ngram_comes_twice(size: int) -> None:
+    generator = torch.Generator().manual_seed(size)
+    history = torch.randint(0, 4, (8, 12), generator=generator)
+    logits = torch.randn((8, 6), generator=generator)
+    result = logits.clone()
+    NoRepeatNgram(size).apply(result, history)
+    for row in range(8):
+        said = history[row].tolist()
+        seen = {tuple(said[at : at + size]) for at in range(len(said) - size + 1)}
+        for token in range(6):
+            repeats = (*said[len(said) - size + 1 :], token) in seen
+            assert float(result[row, token]) == (BLOCKED if repeats else float(logits[row, token]))
+
+
+def test_repetition_penalty_lowers_text_only_and_once() -> None:
+    logits = torch.tensor([[2.0, -2.0, 1.0, 1.0]])
+    RepetitionPenalty(2.0, eot=3).apply(logits, torch.tensor([[0, 0, 1, 3]]))
+    assert logits.tolist() == [[1.0, -4.0, 1.0, 1.0]]
+
+
+def test_suppressed_tokens_hold_the_signs_and_the_specials() -> None:
+    tokenizer = rig.tokenizer()
+    ids = suppressed_tokens((-1, 7), tokenizer)
+    assert {7, *tokenizer.non_speech_tokens, tokenizer.sot, tokenizer.no_speech} <= set(ids)
+    assert tokenizer.eot not in ids
+    assert list(ids) == sorted(ids)
+
+
+@pytest.mark.reference
+@pytest.mark.parametrize("seed", range(6))
+def test_filters_equal_openai_whispers(seed: int) -> None:
+    decoding = pytest.importorskip("whisper.decoding", reason="openai-whisper is not installed")
+    from whisper.tokenizer import get_tokenizer
+
+    theirs, ours = get_tokenizer(True, language="en", task="transcribe"), rig.tokenizer("en")
+    generator = torch.Generator().manual_seed(seed)
+    n_sampled = seed * 2
+    history = torch.randint(0, 400, (16, n_sampled), generator=generator)
+    times = ours.timestamp_begin + torch.randint(0, 50, (16, n_sampled), generator=generator).cumsum(1) // 4
+    history = torch.where(torch.rand((16, n_sampled), generator=generator) < 0.5, history, times)
+    logits = 3 * torch.randn((16, 51865), generator=generator)
+    expected, found = logits.clone(), logits.clone()
+    for rule in (
+        decoding.SuppressBlank(theirs, 0),
+        decoding.SuppressTokens(suppressed_tokens((-1,), ours)),
+        decoding.ApplyTimestampRules(theirs, 0, 50),
+    ):
+        rule.apply(expected, history)
+    for rule in build_filters(DecodingOptions(), ours):
+        rule.apply(found, history)
+    assert torch.equal(expected, found)

@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+import torch
+
+from sottovoce.decoding.sampling import Sampling, draw_uniforms
+from sottovoce.decoding.search import Candidate, best_candidate
+
+EOT = 3
+CPU = torch.device("cpu")
+
+
+def test_greedy_takes_the_best_and_counts_the_end() -> None:
+    logits = torch.tensor([[0.0, 2.0, 1.0, 0.5], [0.0, 0.0, 0.0, 5.0]])
+    search = Sampling(EOT)
+    state = search.start(2, CPU)
+    rows = search.step(logits.clone(), state)
+    assert rows is not None
+    assert rows.tolist() == [0]  # the second window has ended
+    assert state.tokens.tolist() == [[1]]
+    ended = state.candidates[1][0]
+    assert ended.tokens == ()
+    assert ended.logprob == float(logits[1].log_softmax(0)[EOT])
+    assert search.stop(state, [0]).tolist() == []
+    assert state.candidates[0][0].tokens == (1,)
+
+
+def test_draws_follow_the_tempered_distribution_and_never_take_the_forbidden() -> None:
+    logits = torch.tensor([[1.0, 0.0, float("-inf"), -1.0]]).repeat(4000, 1)
+    uniforms = draw_uniforms([5], 4000, 1)
+    search = Sampling(9, temperature=0.5, n_hypotheses=4000, uniforms=uniforms)
+    state = search.start(1, CPU)
+    search.step(logits, state)
+    shares = torch.bincount(state.tokens[:, 0], minlength=4) / 4000
+    assert shares[2] == 0
+    assert torch.allclose(shares, (logits[0] / 0.5).softmax(0), atol=0.03)
+    # Scores are those of the untempered distribution.
+    assert torch.allclose(state.scores, logits[0].log_softmax(0)[state.tokens[:, 0]])
+
+
+def test_uniforms_of_a_window_do_not_depend_on_its_batch() -> None:
+    together = draw_uniforms([1, 2], 3, 7)
+    assert together.shape == (6, 7)
+    assert torch.equal(together[3:], draw_uniforms([2], 3, 7))
+    assert not torch.equal(together[:3], together[3:])
+
+
+def test_length_penalties() -> None:
+    short, long = Candidate((1,), -1.0, -1.0), Candidate((1, 2, 3, 4), -1.4, -1.4)
+    assert best_candidate([short, long], None) is long
+    assert best_candidate([short, long], 0.0) is short
+    assert best_candidate([short, long], 1.0) is long  # -1.4 / (9 / 6)
