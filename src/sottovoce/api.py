@@ -67,16 +67,20 @@ class FileTranscription:
     def __init__(self, recording: Recording, transcription: Transcription) -> None:
         self._recording = recording
         self._transcription = transcription
+        self._seconds: dict[str, float] = {}
 
     def __iter__(self) -> Iterator[Segment]:
         return self
 
     def __next__(self) -> Segment:
         try:
-            return next(self._transcription)
+            segment = next(self._transcription)
         except BaseException:
             self.close()
             raise
+        spoken = self._seconds.get(segment.language, 0.0)
+        self._seconds[segment.language] = spoken + segment.end - segment.start
+        return segment
 
     def __enter__(self) -> FileTranscription:
         return self
@@ -92,7 +96,10 @@ class FileTranscription:
 
     @property
     def language(self) -> str | None:
-        return self._transcription.language
+        """The language spoken most in the segments so far; before the first one, that detected."""
+        if not self._seconds:
+            return self._transcription.language
+        return max(self._seconds, key=lambda language: self._seconds[language])
 
     @property
     def duration(self) -> float | None:

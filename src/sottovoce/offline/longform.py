@@ -15,12 +15,14 @@ from sottovoce.audio.recording import Recording
 from sottovoce.audio.silero import SpeechModel
 from sottovoce.backends.base import Backend
 from sottovoce.decoding.decode import DecodingResult
+from sottovoce.language.probe import LanguageProbe
 from sottovoce.offline.batched import transcribe_speech
 from sottovoce.offline.context import Context
 from sottovoce.offline.drafts import MEL_FRAMES_PER_SECOND, WindowCut, cut_window, end_of_speech
 from sottovoce.offline.engine import Drafts, Engine, Progress, Request
 from sottovoce.offline.hallucination import Verdict, WindowSpan, skip_hallucinations
 from sottovoce.offline.options import TranscribeOptions
+from sottovoce.offline.turns import first_turn, probe_for
 from sottovoce.offline.words import place_words
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import EncoderOutput, Segment
@@ -98,6 +100,8 @@ class _Window(NamedTuple):
     seek: int
     n_frames: int
     encoded: EncoderOutput
+    language: str | None = None
+    """Of the speaker's turn, where turns are followed."""
 
     @property
     def end(self) -> int:
@@ -106,6 +110,17 @@ class _Window(NamedTuple):
     @property
     def start_s(self) -> float:
         return self.seek / MEL_FRAMES_PER_SECOND
+
+
+class _Span(NamedTuple):
+    """Frames (10 ms) up to `end` are in one language; None: as far as the window reached."""
+
+    language: str
+    end: int | None
+
+    def holds(self, seek: int) -> bool:
+        """Whether enough of the turn is left at `seek` to go on with it."""
+        return self.end is not None and self.end - seek >= MEL_FRAMES_PER_SECOND / 2
 
 
 class _SeekLoop:
@@ -119,6 +134,8 @@ class _SeekLoop:
         self._context = Context(engine.tokenizer, engine.options, engine.backend.dims.n_text_ctx)
         self._last_speech = 0.0
         self._first_window: _Window | None = None
+        self._turn: _Span | None = None
+        self._probe = probe_for(engine)
 
     def run(self) -> Iterator[Segment]:
         clips = self._clips()
@@ -144,8 +161,25 @@ class _SeekLoop:
         self._first_window = None
         if window is not None and window.seek == seek:
             return window
+        if self._turn is not None and self._turn.holds(seek):
+            return self._encode(seek, self._turn.end)._replace(language=self._turn.language)
+        window = self._encode(seek, end)
+        return window if self._probe is None else self._cut_at_turn(window, self._probe)
+
+    def _encode(self, seek: int, end: int | None) -> _Window:
         features = self._features.window(seek, end, n_frames=self._engine.window_frames)
         return _Window(seek, features.n_content_frames[0], self._engine.backend.encode(features))
+
+    def _cut_at_turn(self, window: _Window, probe: LanguageProbe) -> _Window:
+        """The part of a window before another language begins, encoded by itself."""
+        mel = self._features.window(window.seek, window.end, n_frames=window.n_frames).mel[0]
+        turn = first_turn(probe, window.encoded, mel)
+        if self._progress.language is None:
+            self._progress.language_probability = turn.probability
+        end = None if turn.n_frames is None else window.seek + 2 * turn.n_frames
+        self._turn = _Span(turn.language, end)
+        cut = window if end is None else self._encode(window.seek, end)
+        return cut._replace(language=turn.language)
 
     def _detect(self, start: int, end: int | None) -> None:
         """Detect the language over the first windows of the first clip."""
@@ -168,13 +202,11 @@ class _SeekLoop:
         if not self._options.per_window_language or self._engine.known_language is not None:
             assert self._progress.language is not None
             return self._progress.language
-        detection = self._engine.detect(window.encoded)[0]
-        if self._progress.language is None:
-            self._progress.language_probability = detection.probability
-        elif detection.language != self._progress.language:
+        assert window.language is not None
+        if self._progress.language not in (None, window.language):
             self._context.reset()
-        self._progress.language = detection.language
-        return detection.language
+        self._progress.language = window.language
+        return window.language
 
     def _transcribe(self, window: _Window) -> Generator[Segment, None, int]:
         """Decode one window, yield its segments and return the frame to go on from."""

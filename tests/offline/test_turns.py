@@ -1,0 +1,91 @@
+"""A window is cut where another language begins, at the quietest moment near it, and nowhere else."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+import torch
+
+from sottovoce.language.probe import ProbedLanguage
+from sottovoce.offline.turns import first_turn, quietest, stretches
+from sottovoce.types import EncoderOutput
+
+
+class ScriptedProbe:
+    """Hears the language of each frame of a script, as sure as told; -1 is silence."""
+
+    languages = ("en", "de", "fr")
+
+    def __init__(self, script: Sequence[int], sureness: float = 0.9) -> None:
+        self.script = np.array(script)
+        self.sureness = sureness
+
+    def probe(self, encoded: EncoderOutput, spans: Sequence[tuple[int, int]]) -> list[ProbedLanguage]:
+        return [self.hear(self.script[start:end]) for start, end in spans]
+
+    def hear(self, frames: np.ndarray) -> ProbedLanguage:
+        speech = frames[frames >= 0]
+        shares = np.array([(speech == index).mean() if len(speech) else 1 / 3 for index in range(3)])
+        return ProbedLanguage(
+            self.sureness * shares + (1 - self.sureness) / 3, 1.0, 1.0 - len(speech) / len(frames)
+        )
+
+
+def turn_of(script: Sequence[int], sureness: float = 0.9, quiet: int | None = None):
+    n_frames = len(script)
+    mel = torch.ones(80, 2 * n_frames)
+    if quiet is not None:
+        mel[:, 2 * quiet - 8 : 2 * quiet + 9] = -1.0
+    encoded = EncoderOutput(torch.zeros(1, n_frames, 4), (n_frames,))
+    return first_turn(ScriptedProbe(script, sureness), encoded, mel)
+
+
+@pytest.mark.parametrize("language", [0, 1, 2])
+@pytest.mark.parametrize("sureness", [0.4, 0.9])
+def test_one_language_is_not_cut(language: int, sureness: float) -> None:
+    turn = turn_of([language] * 1200, sureness)
+    assert turn.n_frames is None
+    assert turn.language == ScriptedProbe.languages[language]
+
+
+@pytest.mark.parametrize("seconds", [3, 7, 15])
+def test_cut_near_the_change(seconds: int) -> None:
+    change = 50 * seconds
+    turn = turn_of([1] * change + [0] * 500)
+    assert turn.language == "de"
+    assert turn.n_frames == pytest.approx(change, abs=25)
+
+
+def test_cut_at_the_pause() -> None:
+    script = [0] * 400 + [-1] * 30 + [2] * 400
+    turn = turn_of(script, quiet=415)
+    assert turn.language == "en"
+    assert turn.n_frames == pytest.approx(415, abs=2)
+
+
+def test_a_doubtful_stretch_is_no_turn() -> None:
+    turn = turn_of([0] * 500 + [1] * 20 + [0] * 500)
+    assert turn.n_frames is None
+
+
+def test_a_change_at_the_very_end_is_left_to_the_next_window() -> None:
+    assert turn_of([0] * 500 + [1] * 40).n_frames is None
+
+
+def test_silence_changes_nothing() -> None:
+    turn = turn_of([0] * 300 + [-1] * 300 + [0] * 300)
+    assert turn.n_frames is None
+    assert turn.language == "en"
+
+
+@pytest.mark.parametrize("n_frames", [1, 99, 100, 101, 1500])
+def test_stretches_lie_inside_and_begin_at_the_start(n_frames: int) -> None:
+    spans = stretches(n_frames)
+    assert spans[0][0] == 0
+    assert all(0 <= start < end <= n_frames for start, end in spans)
+
+
+def test_quietest_prefers_the_nearest_of_equals() -> None:
+    assert quietest(torch.zeros(80, 400), 100) == 100
