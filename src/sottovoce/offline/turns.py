@@ -19,7 +19,7 @@ from sottovoce.types import FRAMES_PER_SECOND, EncoderOutput
 
 WIDTH_S = 2.0
 HOP_S = 0.25
-SMOOTHING = SmoothingOptions(median_frames=1, stay=0.99, evidence=2 * HOP_S / WIDTH_S)
+SMOOTHING = SmoothingOptions(median_frames=1)
 SHORTEST_S = 1.0
 """A change this near to the end of a window is left to the next window."""
 SEARCH_S = 0.6
