@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from sottovoce.audio.mel import mel_to_hz
+from sottovoce.audio.silero import WINDOW_SAMPLES, SileroState
 from sottovoce.backends.fake import FakeBackend, Script, ScriptedToken, SpokenLanguage
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import SAMPLE_RATE, Samples
@@ -83,3 +84,15 @@ def hear(mel: Tensor, row: int = 0) -> Script:
 
 def backend() -> FakeBackend:
     return FakeBackend(hear)
+
+
+class ToneDetector:
+    """Speech is what is louder than nothing: a `SpeechModel` for `VadStream`."""
+
+    def start(self) -> SileroState:
+        nothing = torch.zeros(1, 1, 128)
+        return SileroState(nothing, nothing, torch.zeros(64))
+
+    def probabilities(self, samples: Tensor, state: SileroState) -> tuple[Tensor, SileroState]:
+        loud = samples.reshape(-1, WINDOW_SAMPLES).abs().amax(dim=1) > 0.05
+        return loud.float(), state

@@ -58,6 +58,7 @@ class Stream:
         self._committed: list[tuple[Word, tuple[int, ...]]] = []
         """Words whose audio is still held, with their tokens."""
         self._committed_until_s = start_sample / SAMPLE_RATE
+        self._waiting: list[Word] = []
         self._finished = False
         self._reader = Reader(
             backend,
@@ -85,6 +86,11 @@ class Stream:
     def committed_until_s(self) -> float:
         """End of the last committed word, or the start of the stream."""
         return self._committed_until_s
+
+    @property
+    def waiting(self) -> tuple[Word, ...]:
+        """Words that the last update read but did not commit."""
+        return tuple(self._waiting)
 
     @property
     def context(self) -> tuple[int, ...]:
@@ -162,6 +168,7 @@ class Stream:
             self._committed.append((word, tokens))
             self._committed_until_s = max(self._committed_until_s, word.end)
             taken.append(word)
+        self._waiting = [word for word, _ in words[len(taken) :]]
         return taken
 
     def _context_frames(self, n_frames: int) -> int:

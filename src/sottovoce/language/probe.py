@@ -1,0 +1,110 @@
+"""Which language is spoken in each stretch of a window: one decoder step over states that are there.
+
+The decoder is asked what follows <|startoftranscript|> alone, at position 0, where it was trained to
+name the language. Its cross-attention sees only the frames of a stretch; all stretches are rows of one
+batch over the keys and values that the transcription needs anyway, and only the language rows of the
+output are computed. The probe has its own state and never touches the transcription's.
+
+Not known here: time, smoothing, and what follows from a change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from sottovoce.backends.base import Backend
+from sottovoce.errors import OptionError
+from sottovoce.language.smoothing import Posterior
+from sottovoce.language.switching import allowed_indices
+from sottovoce.text.tokenizer import Tokenizer
+from sottovoce.types import EncoderOutput
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeOptions:
+    """Which stretches are probed: `width_s` long, ending every `hop_s`; at the start of an utterance
+    shorter ones, from `min_width_s`, count for less."""
+
+    width_s: float = 1.5
+    hop_s: float = 0.25
+    min_width_s: float = 0.5
+
+    def __post_init__(self) -> None:
+        if not 0.02 <= self.min_width_s <= self.width_s <= 30.0:
+            raise OptionError(
+                f"min_width_s, width_s: expected 0.02 <= min_width_s <= width_s <= 30, "
+                f"got {self.min_width_s} and {self.width_s}"
+            )
+        if not 0.02 <= self.hop_s <= 30.0:
+            raise OptionError(f"hop_s: expected 0.02 to 30 seconds, got {self.hop_s}")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ProbedLanguage:
+    """What the probe says of one stretch.
+
+    probabilities: (L,) over the allowed languages, summing to 1. allowed_mass: what they had among all
+    languages of the model. no_speech: probability of <|nospeech|> against all languages.
+    """
+
+    probabilities: Posterior
+    allowed_mass: float
+    no_speech: float
+
+
+class LanguageProbe:
+    """Probes stretches of encoder states for an allow-list of languages.
+
+    Raises: OptionError for an English-only model, or languages that the model does not know.
+    """
+
+    def __init__(self, backend: Backend, tokenizer: Tokenizer, languages: Sequence[str]) -> None:
+        if not tokenizer.is_multilingual:
+            raise OptionError(f"{backend.name}: an English-only model cannot tell languages apart")
+        self._backend = backend
+        self._languages = tuple(languages)
+        self._allowed = list(allowed_indices(languages, tokenizer.language_codes))
+        self._sot = tokenizer.sot
+        rows = (*tokenizer.language_tokens, tokenizer.no_speech)
+        self._vocabulary = torch.tensor(rows, device=backend.device)
+
+    @property
+    def languages(self) -> tuple[str, ...]:
+        """The allow-list, in the order of `probabilities`."""
+        return self._languages
+
+    @torch.inference_mode()
+    def probe(self, encoded: EncoderOutput, spans: Sequence[tuple[int, int]]) -> list[ProbedLanguage]:
+        """Probe frames [start, end) of a window (batch of 1), all spans in one step.
+
+        Raises: OptionError for a span that is empty or outside of the window.
+        """
+        if not spans:
+            return []
+        state = self._backend.start(encoded, len(spans))
+        tokens = torch.full((len(spans), 1), self._sot, device=self._backend.device)
+        bias = self._windows(encoded.n_frames, spans)
+        output = self._backend.step(tokens, state, vocabulary=self._vocabulary, bias=bias)
+        return [self._probed(row) for row in output.logits[:, 0].double().cpu().numpy()]
+
+    def _windows(self, n_frames: int, spans: Sequence[tuple[int, int]]) -> torch.Tensor:
+        bias = torch.full((len(spans), n_frames), -torch.inf, device=self._backend.device)
+        for row, (start, end) in enumerate(spans):
+            if not 0 <= start < end <= n_frames:
+                raise OptionError(f"probe: expected frames within [0, {n_frames}), got [{start}, {end})")
+            bias[row, start:end] = 0.0
+        return bias
+
+    def _probed(self, logits: Posterior) -> ProbedLanguage:
+        weights = np.exp(logits - logits.max())
+        languages = weights[:-1] / weights[:-1].sum()
+        allowed = languages[self._allowed]
+        mass = float(allowed.sum())
+        if mass <= 0.0:  # all of it underflowed: the allowed logits alone still tell them apart
+            chosen = logits[self._allowed]
+            allowed = np.exp(chosen - chosen.max())
+        return ProbedLanguage(allowed / allowed.sum(), mass, float(weights[-1] / weights.sum()))

@@ -1,0 +1,362 @@
+"""A live session: samples in, events out, through pauses and changes of language.
+
+Synchronous: no thread, no clock. Time is samples received, and updates are due at fixed samples, so the
+events do not depend on how the audio is cut into pushes; `emission_time` is the audio that an event
+needed. Words that were emitted are never taken back.
+
+On a confirmed change of language the old stream is finished up to the estimated change point, and the
+audio after it goes into a new stream. While the language is in doubt, words wait.
+
+Not known here: files, microphones, rendering, and the policy inside one language (see `stream`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+from sottovoce.audio.buffer import AudioBuffer
+from sottovoce.audio.vad_stream import SpeechEdge, VadStream
+from sottovoce.backends.base import Backend
+from sottovoce.errors import OptionError, SessionClosedError
+from sottovoce.language.probe import LanguageProbe, ProbeOptions
+from sottovoce.language.smoothing import SmoothingOptions
+from sottovoce.language.switching import SwitchOptions
+from sottovoce.language.timeline import LanguageChange, LanguageTimeline
+from sottovoce.streaming.endofword import EndOfWord
+from sottovoce.streaming.options import StreamOptions
+from sottovoce.streaming.stream import Stream
+from sottovoce.streaming.window import Window
+from sottovoce.text.tokenizer import Tokenizer
+from sottovoce.types import (
+    SAMPLE_RATE,
+    Event,
+    Final,
+    LanguageChanged,
+    Partial,
+    Samples,
+    SpeechEnded,
+    SpeechStarted,
+    Unstable,
+    Word,
+)
+
+IDLE_KEPT_S = 5.0
+"""Audio kept in a pause: onset and pre-roll of the next utterance lie in it."""
+
+Switching: TypeAlias = Literal["off", "restart", "parallel"]
+
+
+@dataclass(frozen=True, slots=True)
+class SessionOptions:
+    """How a session follows speech and languages.
+
+    languages: allow-list of codes; one: the language is given; empty: all that the model knows.
+    switching: "off" detects the language once and keeps it; "restart" begins a new stream at a change
+        point; "parallel" decodes the active languages side by side, for switches inside a sentence.
+    unstable: also send text that is complete but not committed.
+    """
+
+    languages: tuple[str, ...] = ()
+    switching: Switching = "restart"
+    stream: StreamOptions = field(default_factory=StreamOptions)
+    probe: ProbeOptions = field(default_factory=ProbeOptions)
+    smoothing: SmoothingOptions = field(default_factory=SmoothingOptions)
+    switch: SwitchOptions = field(default_factory=SwitchOptions)
+    unstable: bool = False
+
+    def __post_init__(self) -> None:
+        if self.switching not in ("off", "restart", "parallel"):
+            raise OptionError(f"switching: expected off, restart or parallel, got '{self.switching}'")
+        if isinstance(self.languages, str):
+            raise OptionError(f"languages: expected a tuple of codes, got the string '{self.languages}'")
+
+
+@dataclass(slots=True)
+class _Utterance:
+    """Speech between two pauses, or between a pause and a change of language."""
+
+    stream: Stream
+    words: list[Word] = field(default_factory=list)
+    unstable: str = ""
+
+
+class Session:
+    """Speech as it comes into events.
+
+    tokenizer: of the backend's model. vad: finds speech; without it everything counts as speech until
+    `close`. end_of_word: see `StreamOptions`.
+
+    Raises: OptionError for languages that the model does not have.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        tokenizer: Tokenizer,
+        options: SessionOptions | None = None,
+        *,
+        vad: VadStream | None = None,
+        end_of_word: EndOfWord | None = None,
+    ) -> None:
+        self._backend = backend
+        self._tokenizer = tokenizer
+        self._options = options or SessionOptions()
+        self._vad = vad
+        self._end_of_word = end_of_word
+        self._languages = _checked_languages(self._options.languages, tokenizer)
+        self._probe = LanguageProbe(backend, tokenizer, self._languages) if len(self._languages) > 1 else None
+        self._timeline = LanguageTimeline(
+            self._languages,
+            self._options.smoothing,
+            self._options.switch,
+            full_width_s=self._options.probe.width_s,
+            current=self._languages[0] if self._probe is None else None,
+        )
+        self._contexts: dict[str, tuple[int, ...]] = {}
+        self._buffer = AudioBuffer()
+        self._utterance: _Utterance | None = None
+        self._chunk = round(self._options.stream.chunk_s * SAMPLE_RATE)
+        self._hop = round(self._options.probe.hop_s * SAMPLE_RATE)
+        self._next_update = self._chunk
+        self._probed_until = 0
+        self._now = 0
+        self._closed = False
+
+    @property
+    def languages(self) -> tuple[str, ...]:
+        """The allow-list in use."""
+        return self._languages
+
+    @property
+    def timeline(self) -> LanguageTimeline:
+        """What was heard of the languages, for display; not to be changed."""
+        return self._timeline
+
+    def push(self, pcm: Samples) -> list[Event]:
+        """Take samples (n,) float32, mono, 16 kHz, of any number, and return what follows from them.
+
+        Raises: SessionClosedError after `close`; AudioError, with the session unchanged, for samples
+            that are not finite float32 of that shape, or more than 10 minutes at once.
+        """
+        if self._closed:
+            raise SessionClosedError("push: expected no audio after close(), got some; start a new session")
+        self._buffer.append(pcm)
+        if self._vad is None:
+            events: list[Event] = [] if self._utterance or not len(pcm) else self._begin(0)
+            return events + self._run([], self._buffer.end)
+        return self._run(self._vad.push(pcm), self._buffer.end)
+
+    def close(self) -> list[Event]:
+        """Finish what is being said; further pushes are refused, a second close returns nothing."""
+        if self._closed:
+            return []
+        self._closed = True
+        edges = [] if self._vad is None else self._vad.close()
+        events = self._run(edges, self._buffer.end)
+        if self._utterance is not None:
+            events += self._end(self._buffer.end)
+        return events
+
+    def _run(self, edges: Sequence[SpeechEdge], end: int) -> list[Event]:
+        """Go through time up to sample `end`: updates where they are due, edges where they were found."""
+        events: list[Event] = []
+        for edge in edges:
+            events += self._advance(edge.detected_sample)
+            events += self._begin(edge.sample) if edge.kind == "start" else self._end(edge.sample)
+        events += self._advance(end)
+        self._forget()
+        return events
+
+    def _advance(self, sample: int) -> list[Event]:
+        events: list[Event] = []
+        while self._next_update <= sample:
+            self._now = self._next_update
+            self._next_update += self._chunk
+            if self._utterance is not None:
+                self._feed(self._utterance.stream, self._now)
+                events += self._update(self._utterance)
+        self._now = sample
+        return events
+
+    def _begin(self, sample: int) -> list[Event]:
+        """Speech starts at a sample (before now, by onset and pre-roll)."""
+        at = max(sample, self._buffer.start)
+        self._timeline.begin(at / SAMPLE_RATE)
+        self._probed_until = at
+        self._utterance = self._open(at)
+        return [SpeechStarted(at / SAMPLE_RATE, self._now / SAMPLE_RATE)]
+
+    def _end(self, sample: int) -> list[Event]:
+        """Speech ended at a sample."""
+        utterance = self._utterance
+        assert utterance is not None
+        events = self._settle(utterance, sample)
+        assert self._utterance is not None
+        self._feed(
+            self._utterance.stream, min(max(sample, self._utterance.stream.end_sample), self._buffer.end)
+        )
+        events += self._close(self._utterance, sample)
+        self._utterance = None
+        return [*events, SpeechEnded(sample / SAMPLE_RATE, self._now / SAMPLE_RATE)]
+
+    def _settle(self, utterance: _Utterance, end_sample: int) -> list[Event]:
+        """Decide the language of what is left at the end of an utterance."""
+        if not self._follows:
+            return []
+        self._feed(utterance.stream, max(utterance.stream.end_sample, min(end_sample, self._buffer.end)))
+        window = utterance.stream.encode()
+        if window is not None:
+            self._listen(window, min(end_sample, utterance.stream.end_sample), final=True)
+        change = self._timeline.resolve(self._now / SAMPLE_RATE)
+        return [] if change is None else self._switch(utterance, change)
+
+    @property
+    def _follows(self) -> bool:
+        """Whether the language still has to be watched."""
+        if self._probe is None:
+            return False
+        return self._options.switching != "off" or self._timeline.current is None
+
+    def _update(self, utterance: _Utterance) -> list[Event]:
+        """One update: listen to the language, switch if that is due, commit what is safe."""
+        stream = utterance.stream
+        if not self._follows and self._options.stream.frame_threshold == float("inf"):
+            return []
+        least = round(self._options.stream.audio_min_len_s * SAMPLE_RATE)
+        window = stream.encode() if stream.end_sample - stream.start_sample >= least else None
+        if window is None:
+            return []
+        if self._follows:
+            self._listen(window, self._now)
+            change = self._timeline.due(self._now / SAMPLE_RATE)
+            if change is not None:
+                return self._switch(utterance, change, update=True)
+        return self._commit(utterance, window)
+
+    def _commit(self, utterance: _Utterance, window: Window) -> list[Event]:
+        settled_until_s = self._timeline.settled_until_s if self._follows else float("inf")
+        if settled_until_s <= utterance.stream.committed_until_s:
+            return []
+        words = utterance.stream.commit(window, settled_until_s=settled_until_s)
+        return self._say(utterance, words)
+
+    def _say(self, utterance: _Utterance, words: list[Word]) -> list[Event]:
+        events: list[Event] = []
+        emission_time = self._now / SAMPLE_RATE
+        language = utterance.stream.language
+        if words:
+            utterance.words += words
+            text = "".join(word.word for word in words)
+            events.append(Partial(words[0].start, words[-1].end, text, language, tuple(words), emission_time))
+        waiting = utterance.stream.waiting
+        text = "".join(word.word for word in waiting)
+        if self._options.unstable and text != utterance.unstable:
+            utterance.unstable = text
+            start_s = waiting[0].start if waiting else utterance.stream.committed_until_s
+            end_s = waiting[-1].end if waiting else start_s
+            events.append(Unstable(start_s, end_s, text, language, emission_time))
+        return events
+
+    def _listen(self, window: Window, until: int, *, final: bool = False) -> None:
+        """Probe the stretches that end in the new audio, up to a sample."""
+        assert self._probe is not None
+        options = self._options.probe
+        first = self._probed_until - self._probed_until % self._hop + self._hop
+        ends = [*range(first, until + 1, self._hop)]
+        if final and (not ends or ends[-1] < until) and until > self._probed_until:
+            ends.append(until)
+        spans = []
+        for end in ends:
+            end_s = min(end / SAMPLE_RATE, window.end_s)
+            start_s = max(window.start_s, end_s - options.width_s)
+            least = (
+                min(options.min_width_s, 0.1)
+                if final and self._timeline.current is None
+                else options.min_width_s
+            )
+            span = (window.frame(start_s), window.frame(end_s))
+            if end_s - start_s >= least - 1e-6 and span[0] < span[1]:
+                spans.append((start_s, end_s, span))
+        probed = self._probe.probe(window.encoded, [span for _, _, span in spans])
+        for (start_s, end_s, _), heard in zip(spans, probed, strict=True):
+            self._timeline.add(start_s, end_s, heard)
+        self._probed_until = max([self._probed_until, *ends])
+
+    def _switch(self, utterance: _Utterance, change: LanguageChange, *, update: bool = False) -> list[Event]:
+        """Finish the old stream up to the change point and begin the new one there."""
+        stream = utterance.stream
+        at = max(round(change.at_s * SAMPLE_RATE), round(stream.committed_until_s * SAMPLE_RATE))
+        events: list[Event] = []
+        if change.source is None:
+            at = stream.start_sample
+        else:
+            events = self._close(utterance, at)
+        confirmed_s = max(change.confirmed_s, at / SAMPLE_RATE)
+        events.append(
+            LanguageChanged(
+                change.source, change.target, at / SAMPLE_RATE, confirmed_s, posteriors=self._timeline.belief
+            )
+        )
+        renewed = self._open(at)
+        self._utterance = renewed
+        self._feed(renewed.stream, stream.end_sample)
+        if update:
+            window = renewed.stream.encode()
+            events += [] if window is None else self._commit(renewed, window)
+        return events
+
+    def _close(self, utterance: _Utterance, until: int) -> list[Event]:
+        """Commit what is left up to a sample, and sum the utterance up."""
+        stream = utterance.stream
+        words = stream.finish(until_sample=until)
+        events = self._say(utterance, words)
+        self._contexts[stream.language] = stream.context
+        if utterance.words:
+            text = "".join(word.word for word in utterance.words).strip()
+            span = (utterance.words[0].start, utterance.words[-1].end)
+            events.append(
+                Final(*span, text, stream.language, tuple(utterance.words), self._now / SAMPLE_RATE)
+            )
+        return events
+
+    def _open(self, sample: int) -> _Utterance:
+        """A stream from a sample on, in the current language; the first allowed one while none is known."""
+        language = self._timeline.current or self._languages[0]
+        stream = Stream(
+            self._backend,
+            self._tokenizer.with_language(language),
+            self._options.stream,
+            start_sample=sample,
+            context=self._contexts.get(language, ()),
+            end_of_word=self._end_of_word,
+        )
+        return _Utterance(stream)
+
+    def _feed(self, stream: Stream, until: int) -> None:
+        if until > stream.end_sample:
+            stream.append(self._buffer.view(stream.end_sample, until).copy())
+
+    def _forget(self) -> None:
+        """Drop audio that no stream will need: a change point never lies before the committed words."""
+        if self._utterance is None:
+            self._buffer.drop_before(self._buffer.end - round(IDLE_KEPT_S * SAMPLE_RATE))
+        else:
+            stream = self._utterance.stream
+            needed = min(
+                stream.end_sample, max(stream.start_sample, round(stream.committed_until_s * SAMPLE_RATE))
+            )
+            self._buffer.drop_before(needed)
+
+
+def _checked_languages(languages: Sequence[str], tokenizer: Tokenizer) -> tuple[str, ...]:
+    """The allow-list as codes; of an English-only model, English."""
+    if not tokenizer.is_multilingual:
+        if tuple(languages) not in ((), ("en",)):
+            raise OptionError(f"languages: an English-only model knows 'en', got {', '.join(languages)}")
+        return ("en",)
+    codes = tuple(tokenizer.with_language(language).language or "" for language in languages)
+    if len(set(codes)) != len(codes):
+        raise OptionError(f"languages: expected each once, got {', '.join(languages)}")
+    return codes or tokenizer.language_codes

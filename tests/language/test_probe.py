@@ -1,0 +1,65 @@
+"""The probe sees its window alone, shares keys and values, and reports what lies outside the allow-list."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from sottovoce.backends.fake import FAKE_DIMS, FakeBackend, Script, SpokenLanguage
+from sottovoce.errors import OptionError
+from sottovoce.language.probe import LanguageProbe, ProbeOptions
+from sottovoce.text.tokenizer import Tokenizer
+from sottovoce.types import EncoderOutput, Features
+
+TOKENIZER = Tokenizer.for_model(51865)
+SCRIPT = Script(languages=(SpokenLanguage("en", 0, 50), SpokenLanguage("de", 50, 100)))
+
+
+def encoded(backend: FakeBackend) -> EncoderOutput:
+    return backend.encode(Features(torch.zeros(1, FAKE_DIMS.n_mels, 240), (240,)))
+
+
+def test_each_window_is_heard_by_itself_and_all_in_one_step() -> None:
+    backend = FakeBackend(SCRIPT)
+    probe = LanguageProbe(backend, TOKENIZER, ("de", "en"))
+    found = probe.probe(encoded(backend), [(0, 50), (50, 100), (25, 75), (40, 60)])
+    assert [int(one.probabilities.argmax()) for one in found[:2]] == [1, 0]
+    for one in found[2:]:
+        assert one.probabilities.tolist() == pytest.approx([0.5, 0.5])
+
+
+def test_mass_outside_the_allow_list_is_reported() -> None:
+    backend = FakeBackend(SCRIPT)
+    found = LanguageProbe(backend, TOKENIZER, ("de", "fr")).probe(encoded(backend), [(0, 100), (50, 100)])
+    assert found[0].allowed_mass == pytest.approx(0.5, abs=1e-3)
+    assert found[1].allowed_mass == pytest.approx(1.0, abs=1e-3)
+    assert all(one.probabilities.sum() == pytest.approx(1.0) for one in found)
+
+
+def test_silence_is_no_speech() -> None:
+    backend = FakeBackend(SCRIPT)
+    found = LanguageProbe(backend, TOKENIZER, ("de", "en")).probe(encoded(backend), [(100, 120)])
+    assert found[0].no_speech > 0.99
+
+
+def test_the_probe_computes_no_keys_of_its_own() -> None:
+    backend = FakeBackend(SCRIPT)
+    states = encoded(backend)
+    backend.start(states)
+    shared = states.cross_kv
+    LanguageProbe(backend, TOKENIZER, ("de", "en")).probe(states, [(0, 50)])
+    assert states.cross_kv is shared
+
+
+def test_wrong_use_is_refused() -> None:
+    backend = FakeBackend(SCRIPT)
+    probe = LanguageProbe(backend, TOKENIZER, ("de", "en"))
+    assert probe.probe(encoded(backend), []) == []
+    with pytest.raises(OptionError, match=r"\[100, 100\)"):
+        probe.probe(encoded(backend), [(100, 100)])
+    with pytest.raises(OptionError, match="'xx'"):
+        LanguageProbe(backend, TOKENIZER, ("xx",))
+    with pytest.raises(OptionError, match="English-only"):
+        LanguageProbe(backend, Tokenizer.for_model(51864), ("en",))
+    with pytest.raises(OptionError, match="width_s"):
+        ProbeOptions(width_s=0.2, min_width_s=0.5)

@@ -1,0 +1,249 @@
+"""Sessions: pauses, languages, switches; nothing lost, doubled or taken back, however audio is pushed."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from sottovoce.audio.vad_stream import VadStream
+from sottovoce.backends.fake import FakeBackend
+from sottovoce.errors import AudioError, OptionError, SessionClosedError
+from sottovoce.streaming.options import StreamOptions
+from sottovoce.streaming.session import Session, SessionOptions
+from sottovoce.text.tokenizer import Tokenizer
+from sottovoce.types import (
+    SAMPLE_RATE,
+    Event,
+    Final,
+    LanguageChanged,
+    Partial,
+    Samples,
+    SpeechEnded,
+    SpeechStarted,
+)
+from tests.streaming.speech import WORDS, ToneDetector, backend, hear, say, silence
+
+TOKENIZER = Tokenizer.for_model(51865)
+ALL = ("en", "de", "es")
+
+
+def session(languages: Sequence[str] = ALL, *, vad: bool = True, **options: object) -> Session:
+    detector = VadStream(model=ToneDetector()) if vad else None
+    return Session(
+        backend(),
+        TOKENIZER,
+        SessionOptions(languages=tuple(languages), **options),
+        vad=detector,  # type: ignore[arg-type]
+    )
+
+
+def listen(live: Session, audio: Samples, chunk: int = 8000) -> list[Event]:
+    events: list[Event] = []
+    for start in range(0, len(audio), chunk):
+        events += live.push(audio[start : start + chunk])
+    return events + live.close()
+
+
+def words_of(events: Sequence[Event]) -> list[str]:
+    return "".join(event.text for event in events if isinstance(event, Partial)).split()
+
+
+def changes_of(events: Sequence[Event]) -> list[LanguageChanged]:
+    return [event for event in events if isinstance(event, LanguageChanged)]
+
+
+def spoken(language: str, n: int, seed: int = 0) -> list[str]:
+    rng = random.Random(f"{language} {seed}")
+    words: list[str] = []
+    while len(words) < n:
+        words.append(rng.choice([word for word in WORDS[language] if not words or word != words[-1]]))
+    return words
+
+
+def mixed(
+    languages: Sequence[str], n: int, gap_s: float, seed: int = 0
+) -> tuple[Samples, list[str], list[float]]:
+    """Audio of n words in each language in turn, its words, and the times of the changes."""
+    audio, words, changes = [silence(0.4)], [], []
+    for i, language in enumerate(languages):
+        part = spoken(language, n, seed + i)
+        changes.append(sum(map(len, audio)) / SAMPLE_RATE)
+        audio += [say(part), silence(gap_s)]
+        words += part
+    return np.concatenate([*audio, silence(1.0)]), words, changes[1:]
+
+
+def test_one_language_through_pauses() -> None:
+    first, second = spoken("en", 8), spoken("en", 6, seed=1)
+    audio = np.concatenate([silence(2.0), say(first), silence(2.0), say(second), silence(2.0)])
+    live = session(["en"])
+    events = listen(live, audio)
+    assert words_of(events) == first + second
+    assert [event.text.split() for event in events if isinstance(event, Final)] == [first, second]
+    kinds = [type(event) for event in events if isinstance(event, SpeechStarted | SpeechEnded)]
+    assert kinds == [SpeechStarted, SpeechEnded] * 2
+
+
+def test_nothing_is_decoded_in_silence() -> None:
+    model = FakeBackend(hear)
+    live = Session(model, TOKENIZER, SessionOptions(("en",)), vad=VadStream(model=ToneDetector()))
+    assert listen(live, silence(20.0)) == []
+    assert model.n_encoded == 0
+
+
+@pytest.mark.parametrize("gap_s", [0.0, 0.3, 0.8])
+@pytest.mark.parametrize("switching_seed", range(3))
+def test_switches_lose_and_double_nothing(gap_s: float, switching_seed: int) -> None:
+    rng = random.Random(switching_seed)
+    languages = rng.sample(ALL, 3)
+    audio, words, changes = mixed(languages, 10, gap_s, switching_seed)
+    events = listen(session(), audio)
+    assert words_of(events) == words, "counted words are the sum of the parts"
+    found = changes_of(events)
+    assert [change.target for change in found] == languages
+    for change, at in zip(found[1:], changes, strict=True):
+        assert abs(change.at - at) <= 0.5 + gap_s
+        assert change.confirmed_at - at <= 2.5
+    labelled = [word.language for event in events if isinstance(event, Partial) for word in event.words]
+    expected = [language for language in languages for _ in range(10)]
+    assert sum(a != b for a, b in zip(labelled, expected, strict=True)) <= 4
+
+
+def test_partials_add_up_to_finals_and_time_goes_on() -> None:
+    audio, _, _ = mixed(["en", "de"], 8, 0.3)
+    events = listen(session(), audio)
+    partials = "".join(event.text for event in events if isinstance(event, Partial))
+    finals = " ".join(event.text for event in events if isinstance(event, Final))
+    assert partials.split() == finals.split()
+    words = [word for event in events if isinstance(event, Partial) for word in event.words]
+    assert all(a.end <= b.start + 1e-9 for a, b in pairwise(words))
+    emitted = [event.emission_time for event in events if not isinstance(event, LanguageChanged)]
+    assert emitted == sorted(emitted)
+    for event in events:
+        if isinstance(event, Partial):
+            assert event.end <= event.emission_time
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_any_cutting_gives_the_same_events(seed: int) -> None:
+    audio, _, _ = mixed(["de", "en"], 8, 0.2)
+    whole = listen(session(), audio, len(audio))
+    rng = random.Random(seed)
+    live, pieces, at = session(), [], 0
+    while at < len(audio):
+        n = rng.choice([0, 1, 160, rng.randint(1, 80000)])
+        pieces += live.push(audio[at : at + n])
+        at += n
+    assert pieces + live.close() == whole
+
+
+def test_off_detects_once_and_keeps() -> None:
+    audio, words, _ = mixed(["de", "en"], 8, 0.2)
+    events = listen(session(switching="off"), audio)
+    assert [(c.source, c.target) for c in changes_of(events)] == [(None, "de")]
+    assert words_of(events) == words
+
+
+def test_watching_the_language_changes_no_word() -> None:
+    """One language, probe on and off: the same words, times and probabilities."""
+    audio = np.concatenate([silence(0.4), say(spoken("en", 25)), silence(1.0)])
+
+    def said(live: Session) -> list[object]:
+        return [word for event in listen(live, audio) if isinstance(event, Partial) for word in event.words]
+
+    assert said(session(["en"])) == said(session(["en", "de"]))
+
+
+def test_a_short_utterance_is_said_too() -> None:
+    audio = np.concatenate([silence(0.5), say(["und"]), silence(1.5)])
+    events = listen(session(), audio)
+    assert words_of(events) == ["und"]
+    assert [word.language for e in events if isinstance(e, Final) for word in e.words] == ["de"]
+
+
+def test_without_voice_activity_control_everything_is_speech() -> None:
+    words = spoken("en", 10)
+    assert words_of(listen(session(["en"], vad=False), say(words))) == words
+
+
+def test_the_context_is_carried_across_pauses() -> None:
+    live = session(["en"])
+    first = spoken("en", 6)
+    live.push(np.concatenate([silence(0.5), say(first), silence(1.5), say(spoken("en", 1))]))
+    assert live._utterance is not None
+    prompt = live._utterance.stream.prefix()
+    assert TOKENIZER.decode(prompt.tokens[: prompt.sot]).split() == first
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        np.array([0.0, np.nan], np.float32),
+        np.array([np.inf], np.float32),
+        np.zeros(10, np.float64),
+        np.zeros(10, np.int16),
+        np.zeros((2, 10), np.float32),
+        np.zeros(16000 * 601, np.float32),
+        [0.0, 1.0],
+    ],
+)
+def test_bad_audio_is_refused_and_the_session_goes_on(bad: Samples) -> None:
+    words = spoken("en", 6)
+    audio = np.concatenate([silence(0.5), say(words), silence(1.0)])
+    live = session(["en"])
+    events = live.push(audio[:20000])
+    with pytest.raises(AudioError):
+        live.push(bad)
+    events += live.push(np.zeros(0, np.float32))
+    events += live.push(audio[20000:])
+    assert words_of(events + live.close()) == words
+
+
+def test_after_close_nothing_is_taken() -> None:
+    live = session(["en"])
+    live.push(say(["time"]))
+    live.close()
+    assert live.close() == []
+    with pytest.raises(SessionClosedError):
+        live.push(silence(0.1))
+
+
+def test_a_session_without_audio_closes() -> None:
+    assert session().close() == []
+
+
+def test_languages_are_checked() -> None:
+    with pytest.raises(OptionError, match="klingon"):
+        session(["en", "klingon"])
+    with pytest.raises(OptionError, match="once"):
+        session(["en", "english"])
+    with pytest.raises(OptionError, match="string"):
+        SessionOptions(languages="en")  # type: ignore[arg-type]
+    with pytest.raises(OptionError, match="switching"):
+        SessionOptions(switching="maybe")  # type: ignore[arg-type]
+    english = Tokenizer.for_model(51864)
+    with pytest.raises(OptionError, match="English-only"):
+        Session(backend(), english, SessionOptions(("en", "de")))
+    assert Session(backend(), english).languages == ("en",)
+
+
+@pytest.mark.parametrize("n_switches", [40, pytest.param(1000, marks=pytest.mark.slow)])
+def test_switches_leave_no_trace(n_switches: int) -> None:
+    """Flat memory: after any number of switches a session holds as much as after the first fifty."""
+    live = session(stream=StreamOptions(chunk_s=1.0, max_context_tokens=20))
+    parts = {code: say(spoken(code, 6)) for code in ("en", "de")}
+    words, n_found, held = 0, 0, []
+    for i in range(n_switches):
+        events = live.push(parts["en" if i % 2 else "de"])
+        words += len(words_of(events))
+        n_found += len(changes_of(events))
+        held.append((len(live._buffer), len(live.timeline.frames), sum(map(len, live._contexts.values()))))
+    words += len(words_of(live.close()))
+    assert n_found >= n_switches - 2
+    assert words == 6 * n_switches
+    early, late = np.max(held[: n_switches // 2], axis=0), np.max(held[n_switches // 2 :], axis=0)
+    assert (late <= early * 1.2 + 1).all()
