@@ -12,19 +12,25 @@ from types import TracebackType
 
 import torch
 
+from sottovoce.audio.features import RecordingFeatures
 from sottovoce.audio.io import AudioSource, load_audio
 from sottovoce.audio.mel import log_mel, window_features
 from sottovoce.audio.recording import Recording
+from sottovoce.audio.vad_stream import VadStream
 from sottovoce.backends.base import Backend
 from sottovoce.backends.registry import BACKENDS, choose_device, choose_dtype
 from sottovoce.decoding.detect import LanguageDetection, detect_language
 from sottovoce.decoding.options import DecodingOptions
 from sottovoce.errors import OptionError
+from sottovoce.language.probe import LanguageProbe
 from sottovoce.models.checkpoint.base import Checkpoint
 from sottovoce.models.ctc_head import CtcHead
 from sottovoce.models.hub import load_checkpoint
 from sottovoce.offline.longform import Transcription, transcribe
 from sottovoce.offline.options import TranscribeOptions
+from sottovoce.offline.turns import LanguageSpan, language_spans
+from sottovoce.streaming.options import StreamOptions
+from sottovoce.streaming.session import Session, SessionOptions, Switching
 from sottovoce.text.languages import find_language
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import HOP_SAMPLES, SAMPLE_RATE, Segment, Task
@@ -184,21 +190,71 @@ class Model:
         return replace(decoding, language=choice.fixed, allowed_languages=allowed)
 
     def detect_language(
-        self, source: AudioSource, *, languages: Sequence[str] = (), sample_rate: int = SAMPLE_RATE
+        self,
+        source: AudioSource,
+        *,
+        languages: str | Sequence[str] | None = None,
+        sample_rate: int = SAMPLE_RATE,
     ) -> LanguageDetection:
         """The language of the first 30 seconds of a recording.
 
-        languages: codes or names to choose among; all of the model when empty.
-        Raises: AudioError, OptionError.
+        languages: to choose among, as in `transcribe`; all of the model when None.
+        Raises: AudioError; OptionError, for an English-only model too.
         """
         samples = load_audio(source, duration_s=30.0, sample_rate=sample_rate)
-        choice = LanguageChoice.parse(languages or None, self.languages)
-        allowed = (choice.fixed,) if choice.fixed else choice.allowed or self.languages
+        allowed = self._allowed(languages)
         dims, device = self.backend.dims, self.backend.device
         n_frames = 2 * dims.n_audio_ctx
         mel = log_mel(samples, dims.n_mels, device, padding_samples=n_frames * HOP_SAMPLES)[:, :n_frames]
         encoded = self.backend.encode(window_features([mel], n_frames))
         return detect_language(self.backend, self.tokenizer, encoded, allowed=allowed)[0]
+
+    def language_spans(
+        self,
+        source: AudioSource,
+        *,
+        languages: str | Sequence[str] | None = None,
+        sample_rate: int = SAMPLE_RATE,
+    ) -> Iterator[LanguageSpan]:
+        """The languages of a whole recording in order: start, end (seconds), code, probability.
+
+        languages: to choose among, as in `transcribe`; all of the model when None.
+        Raises: AudioError; OptionError, for an English-only model too.
+        """
+        probe = LanguageProbe(self.backend, self.tokenizer, self._allowed(languages))
+        with (
+            Recording(source, sample_rate=sample_rate) as recording,
+            RecordingFeatures(recording, self.backend.dims.n_mels, self.backend.device) as features,
+        ):
+            yield from language_spans(self.backend, features, probe)
+
+    def session(
+        self,
+        languages: str | Sequence[str] | None = None,
+        *,
+        switching: Switching = "restart",
+        vad: bool = True,
+        unstable: bool = False,
+        stream: StreamOptions | None = None,
+    ) -> Session:
+        """Open a live session: push 16 kHz mono float32 samples, get events.
+
+        languages: one code, or several to follow among; all of the model when None. switching: "off",
+            "restart" (between sentences) or "parallel" (inside them). vad: decode only where Silero hears
+            speech. unstable: also send text that may still change.
+        Raises: OptionError.
+        """
+        options = SessionOptions(
+            languages=self._allowed(languages),
+            switching=switching,
+            stream=stream or StreamOptions(),
+            unstable=unstable,
+        )
+        return Session(self.backend, self.tokenizer, options, vad=VadStream() if vad else None)
+
+    def _allowed(self, languages: str | Sequence[str] | None) -> tuple[str, ...]:
+        choice = LanguageChoice.parse(languages or None, self.languages)
+        return (choice.fixed,) if choice.fixed else choice.allowed or self.languages
 
 
 def load_model(name: str | Path | None = None, *, device: str = "auto", dtype: str = "auto") -> Model:

@@ -6,12 +6,15 @@ a hidden Markov model, and a change is moved to the quietest moment near it. It 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
+from sottovoce.audio.features import RecordingFeatures
+from sottovoce.backends.base import Backend
 from sottovoce.language.probe import LanguageProbe
 from sottovoce.language.smoothing import SmoothingOptions, viterbi
 from sottovoce.offline.engine import Engine
@@ -68,6 +71,39 @@ def first_turn(probe: LanguageProbe, encoded: EncoderOutput, mel: Tensor) -> Tur
     return Turn(probe.languages[language], probability, quietest(mel, end))
 
 
+@dataclass(frozen=True, slots=True)
+class LanguageSpan:
+    """A stretch of a recording in one language; seconds, and the mean probability of the language."""
+
+    start: float
+    end: float
+    language: str
+    probability: float
+
+
+def language_spans(
+    backend: Backend, features: RecordingFeatures, probe: LanguageProbe
+) -> Iterator[LanguageSpan]:
+    """The languages of a recording in order, without gaps; neighbours differ.
+
+    features: of the whole recording, at its beginning.
+    """
+    seek, last = 0, None
+    while features.has(seek):
+        features.drop_before(seek)
+        window = features.window(seek, n_frames=2 * backend.dims.n_audio_ctx)
+        turn = first_turn(probe, backend.encode(window), window.mel[0])
+        n_frames = window.n_content_frames[0] if turn.n_frames is None else 2 * turn.n_frames
+        span = LanguageSpan(_seconds(seek), _seconds(seek + n_frames), turn.language, turn.probability)
+        if last is not None and last.language != span.language:
+            yield last
+            last = None
+        last = span if last is None else _joined(last, span)
+        seek += n_frames
+    if last is not None:
+        yield last
+
+
 def stretches(n_frames: int) -> list[tuple[int, int]]:
     """Spans of WIDTH_S, one every HOP_S; one shorter span where the window is no longer than that."""
     width, hop = round(WIDTH_S * FRAMES_PER_SECOND), round(HOP_S * FRAMES_PER_SECOND)
@@ -83,6 +119,16 @@ def quietest(mel: Tensor, frame: int) -> int:
     low, high = max(1, frame - reach), min(len(smooth), frame + reach)
     near = smooth[low:high] + 1e-6 * np.abs(np.arange(low, high) - frame)
     return low + int(near.argmin())
+
+
+def _joined(first: LanguageSpan, second: LanguageSpan) -> LanguageSpan:
+    weights = first.end - first.start, second.end - second.start
+    mean = np.average([first.probability, second.probability], weights=weights)
+    return LanguageSpan(first.start, second.end, first.language, float(mean))
+
+
+def _seconds(mel_frame: int) -> float:
+    return mel_frame / (2 * FRAMES_PER_SECOND)
 
 
 def _centre(spans: list[tuple[int, int]], index: int) -> int:

@@ -1,0 +1,46 @@
+"""`sottovoce detect-language`: one JSON document a line, with times when asked."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from sottovoce.cli.main import run
+
+CLIPS = Path(__file__).parents[2] / "examples" / "clips"
+
+
+@pytest.mark.parametrize("language", ["en", "de", "es", "fr", "zh"])
+def test_language_of_a_recording(language: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["detect-language", str(CLIPS / f"{language}.flac"), "--model", "nano"]) == 0
+    output = capsys.readouterr()
+    document = json.loads(output.out)
+    assert document["language"] == language
+    assert document["probability"] > 0.9
+    assert output.err == ""
+
+
+def test_timeline_finds_every_language_where_it_is_spoken(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["detect-language", str(CLIPS / "mixed.flac"), "--model", "nano", "--timeline"]) == 0
+    spans = json.loads(capsys.readouterr().out)["timeline"]
+    lines = (CLIPS / "manifest.jsonl").read_text(encoding="utf-8").splitlines()
+    spoken = next(entry for entry in map(json.loads, lines) if entry["id"] == "demo/mixed")["segments"]
+    assert [span["language"] for span in spans] == [span["language"] for span in spoken]
+    assert all(before["end"] == after["start"] for before, after in zip(spans, spans[1:], strict=False))
+    for found, before, after in zip(spans, spoken, spoken[1:], strict=False):
+        assert before["end"] - 0.5 <= found["end"] <= after["start"] + 0.5
+
+
+def test_only_the_languages_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--model", "nano", "--languages", "de,fr"]
+    assert run(["detect-language", str(CLIPS / "es.flac"), *arguments]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["language"] in {"de", "fr"}
+    assert document["allowed_mass"] < 0.5
+
+
+def test_a_missing_file_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["detect-language", "nofile.wav", "--model", "nano"]) == 2
+    assert "nofile.wav" in capsys.readouterr().err
