@@ -12,10 +12,12 @@ from typing import Any
 
 import click
 import torch
+from rich.console import Console
 
 from sottovoce.api import Model, load_model
 from sottovoce.cli.options import MODEL, with_options
 from sottovoce.cli.progress import Progress
+from sottovoce.cli.screen import ScreenWriter
 from sottovoce.decoding.fallback import FallbackOptions
 from sottovoce.decoding.options import DecodingOptions
 from sottovoce.errors import OptionError, SottovoceError
@@ -190,6 +192,9 @@ def transcribe(context: click.Context, /, files: tuple[str, ...], **given: Any) 
     """Transcribe recordings: any audio or video file, `-` for one on standard input."""
     names = given["output_format"]
     writers = writers_for(names, writer_options(given))
+    shown = given["output_dir"] is None and names == "txt"
+    if shown and sys.stdout.isatty():
+        writers = [ScreenWriter(Console(highlight=False))]
     folder = given["output_dir"] or (STANDARD_OUTPUT if names == "txt" else ".")
     if folder != STANDARD_OUTPUT:
         output_paths(files, Path(folder), [writer.extension for writer in writers])
@@ -202,7 +207,7 @@ def transcribe(context: click.Context, /, files: tuple[str, ...], **given: Any) 
         options=model.options(given["language"], given["task"], given["word_timestamps"], None, options),
         writers=writers,
         folder=folder,
-        shown=given["output_dir"] is None and names == "txt",
+        shown=shown,
         debug=context.find_root().obj["debug"],
     )
     return transcribe_files(files, job)
