@@ -1,45 +1,26 @@
-"""Pack a checkpoint in OpenAI's format into the small file that the library carries, and back.
+"""Between the forms of the model: the trainer's, the library's small file, and OpenAI's `.pt`.
 
-Most rows of nano's embedding were never trained and share one vector. The package keeps the trained rows
-and that vector once, leaves out Whisper's fixed positions, and adds what a `.pt` file has no place for:
-the CTC head with its symbols, the alignment heads, the languages. The library reads it; nothing here
-trains.
+The library reads and writes the first two (`sottovoce.models.nano`, `sottovoce.models.checkpoint`); here
+is only what a `.pt` file does not tell: which rows were trained, which heads follow the speech, which
+languages, and the CTC head beside it.
 """
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass
+from dataclasses import replace
 from pathlib import Path
 
 import torch
-from safetensors import safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
+from recipes.nano.texts import LANGUAGES
 from sottovoce.errors import CheckpointError
-from sottovoce.models.checkpoint.base import CtcWeights
-from sottovoce.models.checkpoint.openai import read_openai
-from sottovoce.models.dims import AlignmentHeads, ModelDims
-from sottovoce.models.whisper import sinusoids
+from sottovoce.models.checkpoint.base import Checkpoint, CtcWeights
+from sottovoce.models.checkpoint.openai import read_openai, save_openai
+from sottovoce.models.dims import AlignmentHeads
+from sottovoce.models.nano import read_compact, save_compact
 
 EMBEDDING = "decoder.token_embedding.weight"
-ROWS, UNUSED = "decoder.token_embedding.rows", "decoder.token_embedding.unused"
-POSITIONS = "encoder.positional_embedding"
-METADATA_KEY = "sottovoce"
-
-
-@dataclass(frozen=True, slots=True)
-class PackageInfo:
-    """What goes into the header beside the tensors.
-
-    languages: codes the model was trained on. alignment_heads: (layer, head) whose attention follows
-    the speech.
-    """
-
-    name: str
-    languages: tuple[str, ...]
-    alignment_heads: AlignmentHeads
 
 
 def shared_row(embedding: Tensor) -> Tensor:
@@ -54,53 +35,44 @@ def shared_row(embedding: Tensor) -> Tensor:
             f"embedding: expected one vector shared by most of {len(embedding)} rows, "
             f"the most frequent one has {int(counts[most])}"
         )
-    return rows[most].clone()
+    shared: Tensor = rows[most].clone()
+    return shared
 
 
-def trained_tokens(embedding: Tensor) -> list[int]:
+def trained_tokens(embedding: Tensor) -> tuple[int, ...]:
     """Ids, ascending, of the rows that differ from the shared one."""
     differs = (embedding != shared_row(embedding)).any(dim=1)
-    return [int(row) for row in differs.nonzero()[:, 0]]
+    return tuple(int(row) for row in differs.nonzero()[:, 0])
 
 
-def pack(source: Path, ctc_head: CtcWeights, target: Path, info: PackageInfo) -> int:
-    """Write the package of a `.pt` checkpoint and return its size in bytes; tensors become float16."""
-    checkpoint = read_openai(source)
-    embedding = checkpoint.tensors[EMBEDDING]
-    tokens = trained_tokens(embedding)
-    tensors = {name: t for name, t in checkpoint.tensors.items() if name not in (EMBEDDING, POSITIONS)}
-    tensors |= {ROWS: embedding[tokens], UNUSED: shared_row(embedding)}
-    tensors |= {"ctc_head.weight": ctc_head.weight, "ctc_head.bias": ctc_head.bias}
-    metadata = {
-        "name": info.name,
-        "dims": asdict(checkpoint.dims),
-        "alignment_heads": [list(head) for head in info.alignment_heads],
-        "languages": list(info.languages),
-        "token_ids": tokens,
-        "ctc_vocab": list(ctc_head.labels),
-        "ctc_blank": ctc_head.blank,
-    }
-    halves = {name: tensor.half().contiguous() for name, tensor in tensors.items()}
+def read_ctc_head(path: Path) -> CtcWeights:
+    """A head saved as {"weight", "bias", "vocab", "blank"} in a `.pt` file."""
+    content = torch.load(path, map_location="cpu", weights_only=True)
+    return CtcWeights(content["weight"], content["bias"], tuple(content["vocab"]), int(content["blank"]))
+
+
+def pack(source: Path, ctc_head: Path, target: Path, heads: AlignmentHeads) -> int:
+    """Write the library's small file of a `.pt` checkpoint, and return its size in bytes."""
+    read = read_openai(source)
+    checkpoint = replace(
+        read,
+        name="nano",
+        alignment_heads=heads,
+        ctc_head=read_ctc_head(ctc_head),
+        trained_tokens=trained_tokens(read.tensors[EMBEDDING]),
+        languages=LANGUAGES,
+    )
+    return write(checkpoint, target)
+
+
+def write(checkpoint: Checkpoint, target: Path) -> int:
+    """Write the library's small file, whole or not at all, and return its size in bytes."""
     partial = target.with_suffix(".partial")
-    save_file(halves, partial, metadata={METADATA_KEY: json.dumps(metadata, ensure_ascii=False)})
+    save_compact(checkpoint, partial)
     partial.replace(target)
     return target.stat().st_size
 
 
 def unpack(package: Path, target: Path) -> None:
-    """Write a package out as the `.pt` file that openai-whisper and the converters of others read."""
-    with safe_open(package, framework="pt") as file:
-        metadata = json.loads(file.metadata()[METADATA_KEY])
-        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
-    dims = ModelDims(**metadata["dims"])
-    embedding = tensors.pop(UNUSED).repeat(dims.n_vocab, 1)
-    embedding[torch.tensor(metadata["token_ids"])] = tensors.pop(ROWS)
-    state = {name: tensor for name, tensor in tensors.items() if not name.startswith("ctc_head.")}
-    state |= {EMBEDDING: embedding, POSITIONS: sinusoids(dims.n_audio_ctx, dims.n_audio_state).half()}
-    torch.save({"dims": asdict(dims), "model_state_dict": state}, target)
-
-
-def read_ctc_head(path: Path) -> CtcWeights:
-    """A head as the trainer saves it: {"weight", "bias", "vocab", "blank"} in a `.pt` file."""
-    content = torch.load(path, map_location="cpu", weights_only=True)
-    return CtcWeights(content["weight"], content["bias"], tuple(content["vocab"]), int(content["blank"]))
+    """Write the small file out as a float16 `.pt` that openai-whisper and others' converters read."""
+    save_openai(read_compact(package), target)

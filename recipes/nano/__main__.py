@@ -1,0 +1,168 @@
+"""The recipe's command line: `python -m recipes.nano COMMAND`."""
+
+from __future__ import annotations
+
+import json
+import logging
+import random
+import sys
+from pathlib import Path
+
+import click
+
+from recipes.nano.augment import Strengths
+from recipes.nano.batches import Curriculum
+from recipes.nano.build import DataPlan, make_data, set_up
+from recipes.nano.clips import FeatureStore
+from recipes.nano.finetune import TuneOptions, fine_tune_file
+from recipes.nano.losses import guided_heads
+from recipes.nano.model import NANO_DIMS
+from recipes.nano.pack import pack, unpack, write
+from recipes.nano.plot import plot_curve
+from recipes.nano.samples import TaskMix
+from recipes.nano.texts import LANGUAGES
+from recipes.nano.train import Schedule, Trainer, save_settings
+from sottovoce.errors import InputError, SottovoceError
+from sottovoce.models.checkpoint.openai import save_openai
+from sottovoce.models.hub import load_checkpoint
+
+FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
+FOLDER = click.Path(path_type=Path, file_okay=False)
+OUTPUT = click.Path(path_type=Path, dir_okay=False)
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+def cli() -> None:
+    """Make the nano model from nothing, or fine-tune a Whisper checkpoint."""
+    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+
+
+@cli.command()
+@click.option("--texts", type=FOLDER, help="Folder of <language>.txt files; built-in sentences without it.")
+@click.option("--manifest", "manifests", type=FILE, multiple=True, help="Human speech; may be repeated.")
+@click.option("--languages", default=",".join(LANGUAGES), show_default=True)
+@click.option("--sequences", default=2000, show_default=True, help="Random word sequences a language.")
+@click.option("--words", default=225, show_default=True, help="Most frequent words that they draw from.")
+@click.option("--seed", default=11, show_default=True)
+@click.argument("folder", type=FOLDER)
+def data(
+    texts: Path | None,
+    manifests: tuple[Path, ...],
+    languages: str,
+    sequences: int,
+    words: int,
+    seed: int,
+    folder: Path,
+) -> None:
+    """Speak the texts with espeak-ng and flite, and compute the features of all clips, into FOLDER."""
+    plan = DataPlan(tuple(languages.split(",")), sequences, words, texts, seed)
+    store = make_data(plan, manifests, folder)
+    click.echo(f"{len(store)} clips, {store.hours:.2f} h in {folder}", err=True)
+
+
+@cli.command()
+@click.option("--minutes", default=80.0, show_default=True, help="How long to train; everything follows it.")
+@click.option("--learning-rate", default=5e-4, show_default=True)
+@click.option("--resume", type=FILE, help="A state.pt to go on from.")
+@click.option("--min-piece-count", default=130, show_default=True, help="Rarer pieces of text are cut.")
+@click.option("--seed", default=5, show_default=True)
+@click.argument("folder", type=FOLDER)
+@click.argument("output", type=FOLDER)
+def train(
+    minutes: float,
+    learning_rate: float,
+    resume: Path | None,
+    min_piece_count: int,
+    seed: int,
+    folder: Path,
+    output: Path,
+) -> None:
+    """Train on the data in FOLDER; write nano.pt, nano.safetensors and the log into OUTPUT."""
+    setup = set_up(
+        FeatureStore(folder),
+        NANO_DIMS,
+        curriculum=Curriculum(),
+        mix=TaskMix(),
+        strengths=Strengths(),
+        min_piece_count=min_piece_count,
+        seed=seed,
+    )
+    schedule = Schedule(minutes=minutes, learning_rate=learning_rate)
+    trainer = Trainer(setup.model, setup.batches, schedule, output, random.Random(seed))
+    save_settings(output, schedule, setup.model)
+    if resume is None:
+        setup.model.fit_convolutions(next(iter(setup.batches)).mel)
+    else:
+        trainer.resume(resume)
+    trainer.run()
+    heads = guided_heads(NANO_DIMS.n_text_layer)[1]
+    checkpoint = trainer.averaged().to_checkpoint("nano", setup.languages, heads)
+    save_openai(checkpoint, output / "nano.pt")
+    write(checkpoint, output / "nano.safetensors")
+    click.echo(f"{trainer.seconds_heard / 3600:.1f} h heard, {trainer.n_updates} updates", err=True)
+
+
+@cli.command()
+@click.argument("log", type=FILE)
+@click.argument("picture", type=OUTPUT)
+def curve(log: Path, picture: Path) -> None:
+    """Draw the learning curve of a LOG (log.jsonl) into PICTURE (needs matplotlib)."""
+    plot_curve([json.loads(line) for line in log.read_text().splitlines()], picture)
+
+
+@cli.command("pack")
+@click.option("--heads", required=True, help="Alignment heads as layer,head pairs, such as 1,0;2,0.")
+@click.argument("checkpoint", type=FILE)
+@click.argument("ctc_head", type=FILE)
+@click.argument("package", type=OUTPUT)
+def pack_command(heads: str, checkpoint: Path, ctc_head: Path, package: Path) -> None:
+    """Pack an OpenAI CHECKPOINT and its CTC_HEAD into the library's small PACKAGE."""
+    size = pack(checkpoint, ctc_head, package, _heads(heads))
+    click.echo(f"{package}: {size / 1e6:.1f} MB", err=True)
+
+
+@cli.command("unpack")
+@click.argument("package", type=FILE)
+@click.argument("checkpoint", type=OUTPUT)
+def unpack_command(package: Path, checkpoint: Path) -> None:
+    """Write a PACKAGE as an OpenAI CHECKPOINT (.pt) for other tools."""
+    unpack(package, checkpoint)
+
+
+@cli.command("fine-tune")
+@click.option("--model", default="nano", show_default=True, help="Name or path of a Whisper checkpoint.")
+@click.option("--steps", default=500, show_default=True)
+@click.option("--batch-size", default=8, show_default=True)
+@click.option("--learning-rate", default=1e-5, show_default=True)
+@click.option("--lora-rank", default=0, show_default=True, help="0 tunes all weights.")
+@click.argument("manifest", type=FILE)
+@click.argument("output", type=OUTPUT)
+def fine_tune_command(
+    model: str,
+    steps: int,
+    batch_size: int,
+    learning_rate: float,
+    lora_rank: int,
+    manifest: Path,
+    output: Path,
+) -> None:
+    """Fine-tune a checkpoint on MANIFEST (JSON lines: file, language, text) into OUTPUT (.pt)."""
+    options = TuneOptions(steps, batch_size, learning_rate, lora_rank)
+    losses = fine_tune_file(load_checkpoint(model), manifest, output, options)
+    click.echo(f"{output}: loss {losses[0]:.3f} -> {losses[-1]:.3f} in {len(losses)} steps", err=True)
+
+
+def _heads(text: str) -> tuple[tuple[int, int], ...]:
+    try:
+        pairs = [pair.split(",") for pair in text.split(";")]
+        return tuple((int(layer), int(head)) for layer, head in pairs)
+    except ValueError as error:
+        raise InputError(f"--heads {text!r}: expected pairs such as 1,0;2,0") from error
+
+
+if __name__ == "__main__":
+    try:
+        cli()
+    except SottovoceError as error:
+        click.echo(f"error: {error}", err=True)
+        sys.exit(2)

@@ -1,0 +1,183 @@
+"""What the model is taught at each step: text, spelling, language, and where to listen.
+
+The cross-entropy of the decoder; CTC on the encoder; the language token from a window of the encoder; and
+guidance: some heads are shown, by forced alignment of the CTC output, the frames of the token that comes
+next. A part of the batch is even told them (oracle), so that reading is learnt before finding.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from recipes.nano.alignment import align
+from recipes.nano.batches import Batch
+from recipes.nano.model import NanoModel
+from recipes.nano.samples import IGNORED
+from sottovoce.models.dims import AlignmentHeads
+
+MIN_WIDTH = 3.0
+"""Least standard deviation, in frames, of the place that a head is shown."""
+HIDDEN = -1e4
+TIMESTAMP_SPREAD = 2.5
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """Weight of each part, and the share of rows whose attention is told."""
+
+    ctc: float = 0.5
+    guidance: float = 0.6
+    language: float = 0.15
+    oracle: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where each target is spoken: centre and width (B, L) in encoder frames; centre -1 for none."""
+
+    centre: Tensor
+    width: Tensor
+
+    def heard(self, n_frames: int) -> Tensor:
+        """Gaussian bumps (B, L, n_frames), 1 at the centre; zero rows for targets without a place."""
+        frames = torch.arange(n_frames, dtype=torch.float32)
+        distance = (frames - self.centre[:, :, None]) / self.width[:, :, None]
+        return torch.exp(-0.5 * distance**2) * (self.centre >= 0)[:, :, None]
+
+    def previous(self) -> Places:
+        """The place of the token that is read, not of the one that is to be said."""
+        centre = torch.cat([torch.full_like(self.centre[:, :1], -1.0), self.centre[:, :-1]], dim=1)
+        width = torch.cat([torch.ones_like(self.width[:, :1]), self.width[:, :-1]], dim=1)
+        return Places(centre, width)
+
+
+def guided_heads(n_layer: int) -> tuple[AlignmentHeads, AlignmentHeads]:
+    """Heads 0 and 1 of the first layer follow what was said; those of the others what comes next."""
+    first = ((0, 0), (0, 1))
+    return first, tuple((layer, head) for layer in range(1, n_layer) for head in (0, 1))
+
+
+def ctc_loss(log_probs: Tensor, symbols: list[list[int]]) -> Tensor:
+    """Mean negative log-likelihood a symbol; rows without text, or too short for it, count nothing."""
+    lengths = torch.tensor([len(row) for row in symbols])
+    frames = torch.full((len(symbols),), log_probs.shape[1])
+    flat = torch.tensor([symbol for row in symbols for symbol in row])
+    losses = F.ctc_loss(
+        log_probs.transpose(0, 1), flat, frames, lengths, blank=0, reduction="none", zero_infinity=True
+    )
+    spoken = lengths > 0
+    return (losses[spoken] / lengths[spoken]).sum() / max(1, int(spoken.sum()))
+
+
+@torch.no_grad()
+def find_places(log_probs: Tensor, batch: Batch) -> Places:
+    """Align every row's symbols with its emissions; timestamps point where they say."""
+    centre, width = batch.places.clone(), torch.ones_like(batch.places)
+    for row, symbols in enumerate(batch.symbols):
+        if not symbols:
+            continue
+        frames = torch.from_numpy(align(log_probs[row].numpy(), symbols))
+        spans = batch.spans[row]
+        spoken = spans[:, 0] >= 0
+        start, end = frames[spans[spoken, 0]], frames[spans[spoken, 1]]
+        centre[row, spoken] = (start + end) / 2
+        width[row, spoken] = ((end - start) / 2 + MIN_WIDTH).clamp(min=MIN_WIDTH)
+    return Places(centre, width)
+
+
+def guidance_loss(attention: Tensor, places: Places) -> Tensor:
+    """Negative log of the attention (B, n_heads, L, n_frames) that falls where it should."""
+    wanted = places.heard(attention.shape[-1])
+    share = (attention * wanted[:, None]).sum(dim=-1).clamp(min=1e-5)  # (B, n_heads, L)
+    known = (places.centre >= 0)[:, None].expand_as(share)
+    return -(share.log() * known).sum() / known.sum().clamp(min=1)
+
+
+def oracle_bias(places: Places, n_frames: int, share: float) -> Tensor | None:
+    """A bias (B, 1, L, n_frames) that tells a share of the rows where to listen; None for a share of 0."""
+    if share <= 0:
+        return None
+    told = (torch.rand(len(places.centre)) < share)[:, None] & (places.centre >= 0)
+    bias = places.heard(n_frames).clamp(min=1e-4).log() * told[:, :, None]
+    return bias[:, None]
+
+
+def token_loss(model: NanoModel, hidden: Tensor, targets: Tensor) -> Tensor:
+    """Cross-entropy over the learnt targets; a timestamp may be some 50 ms off."""
+    learnt = targets != IGNORED
+    log_probs = model.token_log_probs(hidden[learnt])
+    wanted = targets[learnt]
+    loss = -log_probs.gather(1, wanted[:, None])[:, 0]
+    stamps = model.table.timestamp_rows
+    timed = (wanted >= stamps.start) & (wanted < stamps.stop)
+    if timed.any():
+        loss = loss.masked_scatter(timed, _timestamp_loss(log_probs[timed], wanted[timed], stamps))
+    return loss.mean()
+
+
+def language_loss(model: NanoModel, states: Tensor, batch: Batch) -> Tensor:
+    """The language token after SOT alone, from one window of the encoder's frames a row."""
+    frames = torch.arange(states.shape[1])
+    inside = (frames >= batch.windows[:, :1]) & (frames < batch.windows[:, 1:])  # (B, n_frames)
+    bias = torch.where(inside, 0.0, HIDDEN)[:, None, None]
+    sot = model.table.rows_of([model.table.tokenizer.sot])
+    hidden, _ = model.decode(torch.tensor(sot * len(states))[:, None], states, bias=bias)
+    log_probs = model.token_log_probs(hidden[:, 0])
+    known = batch.languages != IGNORED
+    if not known.any():
+        return log_probs.sum() * 0.0
+    return F.nll_loss(log_probs, batch.languages, ignore_index=IGNORED)
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """A batch as the encoder heard it: states (B, n_frames, d), and where its tokens are spoken."""
+
+    states: Tensor
+    batch: Batch
+    places: Places
+
+    def detached(self) -> Heard:
+        """The same without the way back to the encoder: for steps of the decoder alone."""
+        return Heard(self.states.detach(), self.batch, self.places)
+
+
+def total_loss(model: NanoModel, batch: Batch, weights: Weights) -> tuple[Tensor, dict[str, float], Heard]:
+    """The weighted sum of all parts, the value of each for the log, and what the encoder heard."""
+    states = model.encode(batch.mel)
+    emissions = model.emissions(states)
+    heard = Heard(states, batch, find_places(emissions, batch))
+    ctc = ctc_loss(emissions, batch.symbols)
+    language = language_loss(model, states, batch)
+    decoder, parts = decoder_loss(model, heard, weights)
+    loss = decoder + weights.ctc * ctc + weights.language * language
+    return loss, {**parts, "ctc": float(ctc.detach()), "language": float(language.detach())}, heard
+
+
+def decoder_loss(model: NanoModel, heard: Heard, weights: Weights) -> tuple[Tensor, dict[str, float]]:
+    """Cross-entropy and guidance over encoder states, which may be kept from an earlier step."""
+    first, later = guided_heads(model.dims.n_text_layer)
+    states, places = heard.states, heard.places
+    bias = oracle_bias(places, states.shape[1], weights.oracle)
+    hidden, attention = model.decode(heard.batch.inputs, states, bias=bias, capture=(*first, *later))
+    assert attention is not None
+    tokens = token_loss(model, hidden, heard.batch.targets)
+    said = guidance_loss(attention[:, : len(first)], places.previous())
+    guidance = said + (guidance_loss(attention[:, len(first) :], places) if later else 0.0)
+    parts = {"tokens": float(tokens.detach()), "guidance": float(guidance.detach())}
+    return tokens + weights.guidance * guidance, parts
+
+
+def _timestamp_loss(log_probs: Tensor, wanted: Tensor, stamps: range) -> Tensor:
+    """Cross-entropy against a bump of a few frames around the wanted timestamp."""
+    offsets = torch.arange(-6, 7)
+    bump = torch.exp(-0.5 * (offsets / TIMESTAMP_SPREAD) ** 2)
+    near = wanted[:, None] + offsets
+    weight = bump * ((near >= stamps.start) & (near < stamps.stop))
+    weight = weight / weight.sum(dim=1, keepdim=True)
+    near = near.clamp(stamps.start, stamps.stop - 1)
+    return -(log_probs.gather(1, near) * weight).sum(dim=1)

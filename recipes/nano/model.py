@@ -1,0 +1,197 @@
+"""The network that is trained: the library's Whisper over a small token table, with a CTC head.
+
+The table holds the pieces in use, the special tokens and the timestamps; one more row stands for all ids
+of Whisper's vocabulary that are never said. Timestamp rows are a linear map of Whisper's sinusoids, so
+that a time never seen lies between its neighbours. `to_checkpoint` spreads the table over the whole
+vocabulary again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn import functional as F
+
+from recipes.nano.samples import IGNORED
+from sottovoce.models.cache import CacheShape, DecoderCache, RowGroups
+from sottovoce.models.checkpoint.base import Checkpoint, CtcWeights
+from sottovoce.models.dims import AlignmentHeads, ModelDims
+from sottovoce.models.whisper import AudioContext, Whisper, sinusoids
+from sottovoce.text.tokenizer import N_TIMESTAMPS, Tokenizer
+
+NANO_DIMS = ModelDims(
+    n_mels=80,
+    n_audio_ctx=1500,
+    n_audio_state=256,
+    n_audio_head=4,
+    n_audio_layer=4,
+    n_vocab=51865,
+    n_text_ctx=448,
+    n_text_state=256,
+    n_text_head=4,
+    n_text_layer=3,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TokenTable:
+    """Which of Whisper's ids have a row: `ids` ascending, then all timestamps, then one for the rest."""
+
+    tokenizer: Tokenizer
+    ids: tuple[int, ...]
+
+    @classmethod
+    def of(cls, tokenizer: Tokenizer, pieces: Iterable[int], languages: Sequence[str]) -> TokenTable:
+        """Rows for pieces, the languages, and the special tokens of a transcript."""
+        t = tokenizer
+        special = (t.eot, t.sot, t.sot_prev, t.transcribe, t.no_speech, t.no_timestamps)
+        codes = map(t.language_token, languages)
+        return cls(t, tuple(sorted({*pieces, *special, *codes})))
+
+    @property
+    def n_rows(self) -> int:
+        return len(self.ids) + N_TIMESTAMPS + 1
+
+    @property
+    def n_unused(self) -> int:
+        """Ids that share the last row."""
+        return self.tokenizer.n_vocab - len(self.ids) - N_TIMESTAMPS
+
+    @property
+    def timestamp_rows(self) -> range:
+        return range(len(self.ids), len(self.ids) + N_TIMESTAMPS)
+
+    def rows_of(self, tokens: Sequence[int]) -> list[int]:
+        """Rows of Whisper's ids; IGNORED stays, ids without a row get the last one."""
+        places = {token: row for row, token in enumerate(self.ids)}
+        first = self.tokenizer.timestamp_begin
+        return [
+            token
+            if token == IGNORED
+            else token - first + len(self.ids)
+            if token >= first
+            else places.get(token, self.n_rows - 1)
+            for token in tokens
+        ]
+
+    def language_row(self, language: str) -> int:
+        """Row of a language's token."""
+        return self.rows_of([self.tokenizer.language_token(language)])[0]
+
+
+class NanoModel(nn.Module):
+    """Whisper's encoder and decoder with a CTC head on the encoder, and the small token table."""
+
+    def __init__(self, dims: ModelDims, table: TokenTable, symbols: Sequence[str]) -> None:
+        super().__init__()
+        self.dims, self.table, self.symbols = dims, table, tuple(symbols)
+        self.whisper = Whisper(replace(dims, n_vocab=len(table.ids)))
+        self.ctc_head = nn.Linear(dims.n_audio_state, len(symbols))
+        self.timestamp_map = nn.Linear(dims.n_text_state, dims.n_text_state)
+        self.unused_row = nn.Parameter(0.02 * torch.randn(1, dims.n_text_state))
+        self.register_buffer("clock", sinusoids(N_TIMESTAMPS, dims.n_text_state), persistent=False)
+        self._initialise()
+
+    def encode(self, mel: Tensor) -> Tensor:
+        """(B, n_mels, T) -> (B, T / 2, d)."""
+        states: Tensor = self.whisper.encoder(mel)
+        return states
+
+    def emissions(self, states: Tensor) -> Tensor:
+        """CTC log-probabilities (B, n_frames, V)."""
+        log_probs: Tensor = self.ctc_head(states).float().log_softmax(dim=-1)
+        return log_probs
+
+    def rows(self) -> Tensor:
+        """The token table (n_rows, d)."""
+        clock = self.clock
+        assert isinstance(clock, Tensor)
+        pieces = self.whisper.decoder.token_embedding.weight
+        return torch.cat([pieces, self.timestamp_map(clock), self.unused_row])
+
+    def decode(
+        self, tokens: Tensor, states: Tensor, *, bias: Tensor | None = None, capture: AlignmentHeads = ()
+    ) -> tuple[Tensor, Tensor | None]:
+        """Read whole sequences: hidden states (B, L, d), and attention (B, n_captured, L, n_frames).
+
+        tokens: (B, L) rows. bias: (B, 1, L, n_frames) added to the cross-attention, or None.
+        """
+        decoder = self.whisper.decoder
+        n_rows, n_head = len(tokens), self.dims.n_text_head
+        shape = CacheShape(self.dims.n_text_layer, n_rows, n_head, self.dims.n_text_state // n_head)
+        cache = DecoderCache(shape, dtype=states.dtype, device=states.device)
+        groups = RowGroups.of(range(n_rows), n_rows, states.device)
+        audio = AudioContext(decoder.cross_keys_values(states), groups, bias, capture)
+        weights = {"token_embedding.weight": self.rows()}
+        hidden, attention = functional_call(decoder, weights, (tokens, cache, audio))
+        return hidden, attention
+
+    def token_log_probs(self, hidden: Tensor) -> Tensor:
+        """(n, d) -> (n, n_rows) over Whisper's whole vocabulary: the last row counts for all unused ids."""
+        logits = F.linear(hidden, self.rows()).float()
+        shared = logits[:, -1:] + math.log(self.table.n_unused)
+        return torch.cat([logits[:, :-1], shared], dim=1).log_softmax(dim=-1)
+
+    @torch.no_grad()
+    def fit_convolutions(self, mel: Tensor) -> None:
+        """Scale the convolutions so that the audio is as loud as the positions added to it.
+
+        With the default initialisation it is 15 dB quieter, and nothing is learnt for a long time.
+        mel: (B, n_mels, T), a first batch.
+        """
+        encoder = self.whisper.encoder
+        raw = F.conv1d(mel, encoder.conv1.weight, padding=1)
+        spread = raw.std(dim=(0, 2)) + 1e-4
+        encoder.conv1.weight /= spread[:, None, None]
+        encoder.conv1.bias = nn.Parameter(-raw.mean(dim=(0, 2)) / spread)
+        heard = F.gelu(encoder.conv1(mel))
+        raw = F.conv1d(heard, encoder.conv2.weight, stride=2, padding=1)
+        spread = raw.std(dim=(0, 2)) / 1.6 + 1e-4
+        encoder.conv2.weight /= spread[:, None, None]
+        encoder.conv2.bias = nn.Parameter(-raw.mean(dim=(0, 2)) / spread + 0.3)
+
+    @torch.no_grad()
+    def to_checkpoint(self, name: str, languages: Sequence[str], heads: AlignmentHeads) -> Checkpoint:
+        """The model in Whisper's own shape, every id of the vocabulary with a row."""
+        tensors = {key: value.detach().clone() for key, value in self.whisper.state_dict().items()}
+        rows = self.rows().detach()
+        embedding = rows[-1].repeat(self.dims.n_vocab, 1)
+        embedding[list(self.table.ids)] = rows[: len(self.table.ids)]
+        first = self.table.tokenizer.timestamp_begin
+        embedding[first : first + N_TIMESTAMPS] = rows[len(self.table.ids) : -1]
+        tensors["decoder.token_embedding.weight"] = embedding
+        head = self.ctc_head
+        stamps = range(first, first + N_TIMESTAMPS)
+        return Checkpoint(
+            name=name,
+            dims=self.dims,
+            tensors=tensors,
+            alignment_heads=heads,
+            ctc_head=CtcWeights(head.weight.detach().clone(), head.bias.detach().clone(), self.symbols, 0),
+            trained_tokens=(*self.table.ids, *stamps),
+            languages=tuple(languages),
+        )
+
+    @torch.no_grad()
+    def _initialise(self) -> None:
+        """Small embeddings, positions near the sinusoids, residual branches scaled by the depth."""
+        encoder, decoder = self.whisper.encoder, self.whisper.decoder
+        n_state = self.dims.n_text_state
+        encoder.positional_embedding.copy_(sinusoids(self.dims.n_audio_ctx, self.dims.n_audio_state))
+        places = 0.03 * sinusoids(self.dims.n_text_ctx, n_state)
+        decoder.positional_embedding.copy_(places + 0.02 * torch.randn_like(places))
+        nn.init.normal_(decoder.token_embedding.weight, std=0.05)
+        self.timestamp_map.weight.copy_(0.05 * torch.eye(n_state))
+        for blocks in (encoder.blocks, decoder.blocks):
+            for name, module in blocks.named_modules():
+                if isinstance(module, nn.Linear):
+                    ends_branch = name.endswith(("out", "mlp.2"))
+                    scale = 0.7 / math.sqrt(2 * len(blocks)) if ends_branch else 0.7
+                    nn.init.normal_(module.weight, std=scale * module.in_features**-0.5)
+                    if module.bias is not None:
+                        nn.init.zeros_(module.bias)

@@ -1,0 +1,166 @@
+"""The recipe at toy scale: letters are tones, and a tiny model learns to write them down."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from scipy.io import wavfile
+
+from recipes.nano.augment import Strengths
+from recipes.nano.batches import Batch, Curriculum
+from recipes.nano.build import Setup, set_up
+from recipes.nano.clips import FeatureStore, read_manifest, write_store
+from recipes.nano.losses import Weights, guided_heads, total_loss
+from recipes.nano.pack import trained_tokens, unpack, write
+from recipes.nano.samples import IGNORED, TaskMix
+from recipes.nano.train import Schedule, Trainer
+from sottovoce.models.checkpoint.base import validated
+from sottovoce.models.checkpoint.openai import read_openai
+from sottovoce.models.dims import ModelDims
+from sottovoce.models.nano import read_compact
+
+DIMS = ModelDims(
+    n_mels=80,
+    n_audio_ctx=1500,
+    n_audio_state=64,
+    n_audio_head=2,
+    n_audio_layer=2,
+    n_vocab=51865,
+    n_text_ctx=448,
+    n_text_state=64,
+    n_text_head=2,
+    n_text_layer=2,
+)
+LETTERS = "abde"
+STILL = Strengths(tempo=0, vocal_tract=0, colour=0, reverberation=0, noise=0, mask=0)
+
+
+def tones(text: str) -> np.ndarray:
+    """Each letter 120 ms of its own tone, spaces silent."""
+    time = np.arange(1920) / 16_000
+    parts = []
+    for letter in text:
+        pitch = 300 * 2 ** (LETTERS.find(letter) + 1)
+        parts.append(0.3 * np.sin(2 * np.pi * pitch * time) * (letter != " "))
+    return (np.concatenate(parts) * 32767).astype(np.int16)
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> FeatureStore:
+    folder = tmp_path_factory.mktemp("tones")
+    rng = random.Random(3)
+    rows = []
+    for index in range(24):
+        words = ("".join(rng.choice(LETTERS) for _ in range(3)) for _ in range(rng.randint(2, 3)))
+        text = " ".join(words)
+        wavfile.write(folder / f"{index}.wav", 16_000, tones(text))
+        split = "test" if index >= 20 else "train"
+        language = ("en", "de")[index % 2]
+        rows.append({"file": f"{index}.wav", "language": language, "text": text, "split": split})
+    manifest = folder / "manifest.jsonl"
+    manifest.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return write_store(read_manifest(manifest), folder / "features")
+
+
+def make(store: FeatureStore, mix: TaskMix) -> Setup:
+    curriculum = Curriculum(frames=600, windows_from=2.0)
+    return set_up(store, DIMS, curriculum=curriculum, mix=mix, strengths=STILL, min_piece_count=4)
+
+
+PLAIN = TaskMix(no_speech=0, language_only=0, several_clips=0, timestamps=0, prompt=0, replaced_inputs=0)
+
+
+def test_a_tiny_model_learns_and_comes_back_from_its_package(store: FeatureStore, tmp_path: Path) -> None:
+    setup = make(store, PLAIN)
+    schedule = Schedule(minutes=5, max_steps=60, learning_rate=3e-3, warm_up_steps=10, log_every=20)
+    setup.model.fit_convolutions(next(iter(setup.batches)).mel)
+    trainer = Trainer(setup.model, setup.batches, schedule, tmp_path / "run", random.Random(1))
+    trainer.run()
+    log = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in log] == [20, 40, 60]
+    assert log[-1]["tokens"] < 0.8 * log[0]["tokens"]
+    assert log[-1]["ctc"] < 0.8 * log[0]["ctc"]
+    assert log[-1]["hours"] > 0
+
+    heads = guided_heads(DIMS.n_text_layer)[1]
+    checkpoint = trainer.averaged().to_checkpoint("toy", setup.languages, heads)
+    assert write(validated(checkpoint, "toy"), tmp_path / "toy.safetensors") < 3_000_000
+    packed = read_compact(tmp_path / "toy.safetensors")
+    assert packed.alignment_heads == heads
+    assert packed.ctc_head is not None
+    assert packed.ctc_head.labels == setup.model.symbols
+    unpack(tmp_path / "toy.safetensors", tmp_path / "toy.pt")
+    embedding = read_openai(tmp_path / "toy.pt").tensors["decoder.token_embedding.weight"]
+    assert trained_tokens(embedding) == packed.trained_tokens
+
+
+def test_a_run_goes_on_from_its_state(store: FeatureStore, tmp_path: Path) -> None:
+    setup = make(store, PLAIN)
+    schedule = Schedule(minutes=5, max_steps=2, log_every=1, replays=0)
+    first = Trainer(setup.model, setup.batches, schedule, tmp_path, random.Random(1))
+    first.run()
+    weights = {name: tensor.clone() for name, tensor in setup.model.state_dict().items()}
+    again = make(store, PLAIN)
+    second = Trainer(again.model, again.batches, schedule, tmp_path, random.Random(1))
+    second.resume(tmp_path / "state.pt")
+    assert second.n_updates == first.n_updates
+    assert all(torch.equal(weights[name], tensor) for name, tensor in again.model.state_dict().items())
+
+
+def test_every_task_gives_rows_that_fit_together(store: FeatureStore) -> None:
+    mix = TaskMix(no_speech=0.2, language_only=0.2, several_clips=0.5, timestamps=0.5, prompt=0.5)
+    setup = make(store, mix)
+    table = setup.model.table
+    seen: set[str] = set()
+    for batch, _ in zip(batches(setup), range(12), strict=False):
+        assert batch.inputs.shape == batch.targets.shape == batch.places.shape
+        assert batch.mel.shape[2] % 2 == 0
+        for row, symbols in enumerate(batch.symbols):
+            targets = batch.targets[row]
+            stamps = (targets >= table.timestamp_rows.start) & (targets < table.timestamp_rows.stop)
+            assert ((batch.places[row] >= 0) == stamps).all()
+            assert int(batch.spans[row].max()) < max(1, len(symbols))
+            seen |= {"text" if symbols else "no text", "times" if stamps.any() else "no times"}
+            seen |= {"prompt"} if (targets[:2] == IGNORED).all() else set()
+    assert seen == {"text", "no text", "times", "no times", "prompt"}
+
+
+def test_test_clips_are_never_in_a_batch(store: FeatureStore) -> None:
+    held = {index for index, clip in enumerate(store.clips) if clip.split == "test"}
+    setup = make(store, PLAIN)
+    assert held
+    assert not held & {clip.index for clip in setup.batches.clips}
+    assert not held & set(setup.batches.language_clips)
+
+
+def test_every_part_of_the_loss_reaches_the_encoder(store: FeatureStore) -> None:
+    setup = make(store, PLAIN)
+    batch = next(iter(setup.batches))
+    for weights in (Weights(ctc=1, guidance=0, language=0), Weights(ctc=0, guidance=0, language=0)):
+        setup.model.zero_grad()
+        loss, _, _ = total_loss(setup.model, batch, weights)
+        loss.backward()
+        gradient = setup.model.whisper.encoder.conv1.weight.grad
+        assert gradient is not None
+        assert float(gradient.abs().sum()) > 0
+
+
+def test_padding_is_silence_or_zero_in_equal_parts(store: FeatureStore) -> None:
+    setup = make(store, PLAIN)
+    last: list[float] = []
+    for _ in range(20):
+        batch = setup.batches.full_windows()
+        last += batch.mel[:, 0, -1].tolist()
+    zeros = sum(value == 0.0 for value in last)
+    assert 0.25 * len(last) < zeros < 0.75 * len(last)
+    assert min(last) < 0
+
+
+def batches(setup: Setup) -> Iterator[Batch]:
+    return iter(setup.batches)
