@@ -27,31 +27,41 @@ class MultiHeadAttention(nn.Module):
         """Keys and values of x (B, S, d): two tensors (B, H, S, d_head)."""
         return self.split_heads(self.key(x)), self.split_heads(self.value(x))
 
+    def queries(self, x: Tensor) -> Tensor:
+        """Queries of x (B, T, d): (B, H, T, d_head)."""
+        return self.split_heads(self.query(x))
+
     def forward(
-        self, x: Tensor, keys: Tensor, values: Tensor, *, mask: Tensor | None = None, causal: bool = False
+        self,
+        queries: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        *,
+        mask: Tensor | None = None,
+        causal: bool = False,
     ) -> Tensor:
-        """Attend from x (B, T, d) to keys and values (B, H, S, d_head); returns (B, T, d).
+        """Attend from queries (B, H, T, d_head) to keys and values (B, H, S, d_head); returns (B, T, d).
 
         mask: broadcastable to (B, H, T, S); bool (True: may attend) or added to the logits.
         """
-        queries = self.split_heads(self.query(x))
         attended = F.scaled_dot_product_attention(queries, keys, values, attn_mask=mask, is_causal=causal)
         merged: Tensor = self.out(attended.transpose(1, 2).flatten(2))
         return merged
 
-    def head_weights(
-        self, x: Tensor, keys: Tensor, heads: Sequence[int], mask: Tensor | None = None
-    ) -> Tensor:
-        """Attention probabilities of single heads: (B, T, len(heads), S) float32."""
-        chosen = torch.tensor(heads, device=x.device)
-        queries = self.split_heads(self.query(x)).index_select(1, chosen)
-        scale = queries.shape[-1] ** -0.5
-        logits = (queries.float() * scale) @ keys.index_select(1, chosen).float().transpose(-1, -2)
-        if mask is not None:
-            logits = logits + mask
-        weights: Tensor = logits.softmax(dim=-1)
-        return weights.transpose(1, 2)
-
     def split_heads(self, x: Tensor) -> Tensor:
         """(B, T, d) -> (B, H, T, d_head), a view."""
         return x.reshape(*x.shape[:2], self.n_head, -1).transpose(1, 2)
+
+
+def head_weights(queries: Tensor, keys: Tensor, heads: Sequence[int], bias: Tensor | None = None) -> Tensor:
+    """Attention probabilities of single heads: (B, T, len(heads), S) float32.
+
+    queries (B, H, T, d_head), keys (B, H, S, d_head); bias broadcastable to (B, 1, T, S), added to the
+    logits of every head.
+    """
+    scale = queries.shape[-1] ** -0.5
+    logits = [scale * queries[:, head].float() @ keys[:, head].float().transpose(-1, -2) for head in heads]
+    stacked = torch.stack(logits, dim=2)  # (B, T, len(heads), S)
+    if bias is not None:
+        stacked = stacked + bias.transpose(1, 2)
+    return stacked.softmax(dim=-1)

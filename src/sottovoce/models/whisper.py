@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from sottovoce.models.attention import MultiHeadAttention
+from sottovoce.models.attention import MultiHeadAttention, head_weights
 from sottovoce.models.cache import DecoderCache, RowGroups
 from sottovoce.models.dims import AlignmentHeads, ModelDims
 
@@ -73,7 +73,7 @@ class ResidualAttentionBlock(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """(B, n_frames, d) -> (B, n_frames, d)."""
         normed = self.attn_ln(x)
-        x = x + self.attn(normed, *self.attn.keys_values(normed))
+        x = x + self.attn(self.attn.queries(normed), *self.attn.keys_values(normed))
         return self.add_mlp(x)
 
     def add_mlp(self, x: Tensor) -> Tensor:
@@ -95,19 +95,20 @@ class DecoderBlock(ResidualAttentionBlock):
         normed = self.attn_ln(x)
         keys, values = cache.append(layer, *self.attn.keys_values(normed))
         causal = mask is None and x.shape[1] > 1
-        attended: Tensor = self.attn(normed, keys, values, mask=mask, causal=causal)
+        attended: Tensor = self.attn(self.attn.queries(normed), keys, values, mask=mask, causal=causal)
         return x + attended
 
     def listen(self, x: Tensor, audio: AudioContext, layer: int) -> tuple[Tensor, Tensor | None]:
         """Cross-attention; returns x (R, n_new, d) and the captured weights (R, n_new, C, n_frames)."""
         keys, values = audio.keys_values[layer]
         folded = audio.groups.fold(self.cross_attn_ln(x))  # (n_audio, group_size * n_new, d)
+        queries = self.cross_attn.queries(folded)
         mask = None if audio.bias is None else audio.bias.to(x.dtype)
-        x = x + audio.groups.unfold(self.cross_attn(folded, keys, values, mask=mask))
+        x = x + audio.groups.unfold(self.cross_attn(queries, keys, values, mask=mask))
         heads = audio.heads_of(layer)
         if not heads:
             return x, None
-        weights = self.cross_attn.head_weights(folded, keys, heads, audio.bias)
+        weights = head_weights(queries, keys, heads, audio.bias)
         rows = audio.groups.unfold(weights.flatten(2))
         return x, rows.reshape(*rows.shape[:2], len(heads), -1)
 
