@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 
@@ -28,7 +29,7 @@ def test_timeline_finds_every_language_where_it_is_spoken(capsys: pytest.Capture
     lines = (CLIPS / "manifest.jsonl").read_text(encoding="utf-8").splitlines()
     spoken = next(entry for entry in map(json.loads, lines) if entry["id"] == "demo/mixed")["segments"]
     assert [span["language"] for span in spans] == [span["language"] for span in spoken]
-    assert all(before["end"] == after["start"] for before, after in zip(spans, spans[1:], strict=False))
+    assert all(before["end"] == after["start"] for before, after in itertools.pairwise(spans))
     for found, before, after in zip(spans, spoken, spoken[1:], strict=False):
         assert before["end"] - 0.5 <= found["end"] <= after["start"] + 0.5
 

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from dataclasses import asdict
 from pathlib import Path
 
 import click
+import torch
 from rich.console import Console
 from rich.table import Table
 
+from sottovoce.audio.mel import mel_filters
+from sottovoce.errors import OptionError
 from sottovoce.models.checkpoint.base import Checkpoint
+from sottovoce.models.checkpoint.ggml_write import save_ggml
+from sottovoce.models.checkpoint.huggingface import save_huggingface
+from sottovoce.models.checkpoint.openai import save_openai
 from sottovoce.models.hub import NANO, REPOSITORIES, list_models, load_checkpoint, resolve
+from sottovoce.text.tokenizer import Tokenizer
 
 
 @click.group()
@@ -84,3 +92,64 @@ def shown(value: object) -> str:
     if isinstance(value, list):
         return ", ".join("/".join(map(str, v)) if isinstance(v, list) else str(v) for v in value) or "unknown"
     return str(value)
+
+
+@models.command()
+@click.argument("model")
+@click.argument("output", type=click.Path(path_type=Path))
+@click.option(
+    "--to",
+    "kind",
+    type=click.Choice(["pt", "hf", "ggml"]),
+    help="OpenAI .pt, Hugging Face folder or ggml file. [default: by the name of OUTPUT]",
+)
+@click.option("--type", "number", default="f16", show_default=True, help="f32 or f16; ggml also q4_0 … q8_0.")
+def convert(model: str, output: Path, kind: str | None, number: str) -> None:
+    """Write a model in another format, for whisper.cpp, transformers or openai-whisper."""
+    checkpoint = load_checkpoint(model)
+    kind = kind or {".pt": "pt", ".bin": "ggml", ".ggml": "ggml"}.get(output.suffix, "hf")
+    write_model(checkpoint, output, kind, number)
+    click.echo(f"{output}: {checkpoint.name} as {kind}, {number}")
+
+
+@models.command()
+@click.argument("model")
+@click.argument("output", type=click.Path(path_type=Path))
+@click.argument("number", metavar="TYPE", default="q5_1")
+def quantize(model: str, output: Path, number: str) -> None:
+    """Write a model as a quantised ggml file."""
+    write_model(load_checkpoint(model), output, "ggml", number)
+    click.echo(f"{output}: {model} as ggml, {number}")
+
+
+def write_model(checkpoint: Checkpoint, output: Path, kind: str, number: str) -> None:
+    """Write a checkpoint so that it appears whole or not at all.
+
+    Raises: OptionError for a number format that the kind does not have, or an output that is there.
+    """
+    if output.exists():
+        raise OptionError(f"output '{output}': is there already, choose another name")
+    if not output.parent.is_dir():
+        raise OptionError(f"output '{output}': expected an existing folder {output.parent}")
+    partial = output.with_name(f".{output.name}.part")
+    try:
+        save(checkpoint, partial, kind, number)
+        partial.replace(output)
+    finally:
+        if partial.is_dir():
+            shutil.rmtree(partial)
+        partial.unlink(missing_ok=True)
+
+
+def save(checkpoint: Checkpoint, path: Path, kind: str, number: str) -> None:
+    """Write a checkpoint in one of the formats."""
+    if kind == "ggml":
+        tokenizer = Tokenizer.for_model(checkpoint.dims.n_vocab)
+        vocabulary = [tokenizer.token_bytes(token) for token in range(tokenizer.eot)]
+        filters = mel_filters(checkpoint.dims.n_mels)
+        save_ggml(checkpoint, path, number, filters=filters, vocabulary=vocabulary)
+        return
+    dtypes = {"f32": torch.float32, "f16": torch.float16}
+    if number not in dtypes:
+        raise OptionError(f"number format '{number}': {kind} takes f32 or f16, quantised ones are for ggml")
+    (save_openai if kind == "pt" else save_huggingface)(checkpoint, path, dtypes[number])

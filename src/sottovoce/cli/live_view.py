@@ -1,0 +1,61 @@
+"""A session on the terminal: committed words in the colour of their language, unstable ones dim."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import TracebackType
+
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from sottovoce.types import Event, Final, LanguageChanged, Partial, Unstable
+
+COLOURS = ("cyan", "green", "yellow", "magenta", "blue", "red")
+
+
+class LiveView:
+    """Shows events as they come; a context manager. In a pipe, finished utterances are lines of text."""
+
+    def __init__(self, console: Console | None = None) -> None:
+        self._console = console or Console()
+        self._live = Live(console=self._console, transient=True, auto_refresh=False)
+        self._line = Text()
+        self._unstable = Text()
+        self._colours: dict[str, str] = {}
+
+    def __enter__(self) -> LiveView:
+        if self._console.is_terminal:
+            self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._console.is_terminal:
+            self._live.stop()
+
+    def show(self, events: Sequence[Event]) -> None:
+        for event in events:
+            self._take(event)
+        if self._console.is_terminal:
+            self._live.update(self._line + self._unstable, refresh=True)
+
+    def _take(self, event: Event) -> None:
+        if isinstance(event, Partial):
+            self._line.append(event.text, style=self._colour(event.language))
+            self._unstable = Text()
+        elif isinstance(event, Unstable):
+            self._unstable = Text(event.text, style=f"dim {self._colour(event.language)}")
+        elif isinstance(event, Final):
+            tag = f"[{event.language} {event.start:7.2f}-{event.end:7.2f}] "
+            line = Text(tag, style="dim") + Text(event.text, style=self._colour(event.language))
+            self._console.print(line, soft_wrap=True)
+            self._line, self._unstable = Text(), Text()
+        elif isinstance(event, LanguageChanged) and event.source is not None:
+            self._unstable = Text()
+
+    def _colour(self, language: str) -> str:
+        if language not in self._colours:
+            self._colours[language] = COLOURS[len(self._colours) % len(COLOURS)]
+        return self._colours[language]

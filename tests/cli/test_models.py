@@ -1,0 +1,57 @@
+"""`sottovoce models`: names, facts, conversion."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from sottovoce.cli.main import run
+from sottovoce.models.hub import load_checkpoint
+
+
+def test_list_names_the_bundled_model_first(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["models", "list", "--json"]) == 0
+    names = [entry["name"] for entry in json.loads(capsys.readouterr().out)]
+    assert names[0] == "nano"
+    assert {"tiny", "base", "large-v3-turbo"} <= set(names)
+
+
+def test_info_tells_the_dimensions(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["models", "info", "nano", "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["n_vocab"] == 51865
+    assert facts["languages"] == ["en", "de", "es", "fr", "zh"]
+    assert facts["alignment_heads"]
+
+
+@pytest.mark.parametrize(("name", "tolerance"), [("nano.pt", 1e-3), ("nano-hf", 1e-3), ("nano.bin", 1e-3)])
+def test_converted_models_load_with_the_same_weights(name: str, tolerance: float, tmp_path: Path) -> None:
+    assert run(["models", "convert", "nano", str(tmp_path / name)]) == 0
+    ours, theirs = load_checkpoint("nano").tensors, load_checkpoint(tmp_path / name).tensors
+    assert ours.keys() == theirs.keys()
+    for key in ours:
+        torch.testing.assert_close(ours[key].float(), theirs[key].float(), atol=tolerance, rtol=1e-3)
+
+
+def test_quantized_weights_stay_close(tmp_path: Path) -> None:
+    assert run(["models", "quantize", "nano", str(tmp_path / "nano.bin"), "q8_0"]) == 0
+    name = "encoder.blocks.0.mlp.0.weight"
+    ours = load_checkpoint("nano").tensors[name].float()
+    theirs = load_checkpoint(tmp_path / "nano.bin").tensors[name].float()
+    assert not torch.equal(ours, theirs)
+    assert (ours - theirs).abs().max() <= ours.abs().max() / 127
+
+
+def test_nothing_is_overwritten_or_left_half_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    there = tmp_path / "there.pt"
+    there.write_text("mine")
+    assert run(["models", "convert", "nano", str(there)]) == 2
+    assert there.read_text() == "mine"
+    assert run(["models", "convert", "nano", str(tmp_path / "x.bin"), "--type", "q9"]) == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["there.pt"]
+    assert "q9" in capsys.readouterr().err
