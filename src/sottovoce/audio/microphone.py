@@ -1,0 +1,137 @@
+"""Live audio from a microphone, through PortAudio (the `sounddevice` package, extra `mic`).
+
+This module knows no voice activity and no decoding: it yields chunks as they come.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import Protocol, TypeAlias
+
+import numpy as np
+
+from sottovoce.errors import AudioError, MissingExtraError, OptionError
+from sottovoce.types import SAMPLE_RATE, AudioChunk, Samples
+
+logger = logging.getLogger(__name__)
+
+_MAX_BACKLOG_S = 60.0
+
+
+class InputStream(Protocol):
+    """A device that calls back with samples between start and close."""
+
+    def start(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+Deliver: TypeAlias = Callable[[Samples, bool], None]
+"""Takes samples (n,) and whether the device lost some before them; called from the device's thread."""
+OpenStream: TypeAlias = Callable[[int, int | str | None, Deliver], InputStream]
+"""Opens a device: samples a chunk, device, and where to deliver."""
+
+
+class Microphone:
+    """Chunks of chunk_s seconds from an input device until `close` or an interrupt; iterate once.
+
+    device: number or name, None for the system's own choice. A context manager: leaving it, by Ctrl-C too,
+    stops the device. open_stream: another kind of device.
+
+    Raises: OptionError for a chunk_s that is not positive; MissingExtraError without `sounddevice`;
+        AudioError when there is no such device, when it cannot record 16 kHz mono, or, while iterating,
+        when reading falls a minute behind.
+    """
+
+    def __init__(
+        self,
+        device: int | str | None = None,
+        *,
+        chunk_s: float = 0.1,
+        open_stream: OpenStream | None = None,
+    ) -> None:
+        if not chunk_s * SAMPLE_RATE >= 1:
+            raise OptionError(f"chunk_s: expected at least one sample ({1 / SAMPLE_RATE} s), got {chunk_s}")
+        self._backlog: queue.Queue[Samples | None] = queue.Queue(max(2, round(_MAX_BACKLOG_S / chunk_s)))
+        self._is_behind = False
+        self._n_losses = 0
+        open_stream = open_stream or open_portaudio
+        self._stream = open_stream(round(chunk_s * SAMPLE_RATE), device, self._deliver)
+        self._stream.start()
+
+    def __iter__(self) -> Iterator[AudioChunk]:
+        start_sample = 0
+        while (samples := self._next()) is not None:
+            yield AudioChunk(samples, start_sample)
+            start_sample += len(samples)
+
+    def close(self) -> None:
+        """Stop the device; iteration ends after what has been recorded."""
+        self._stream.close()
+        if self._n_losses:
+            logger.warning("microphone: the device lost samples %d times", self._n_losses)
+            self._n_losses = 0
+        if not self._backlog.full():
+            self._backlog.put_nowait(None)
+
+    def __enter__(self) -> Microphone:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _next(self) -> Samples | None:
+        while True:
+            if self._is_behind:
+                raise AudioError(
+                    f"microphone: expected reading to keep up, got {_MAX_BACKLOG_S:.0f} s behind"
+                )
+            try:
+                # A time limit lets Ctrl-C through on every platform.
+                return self._backlog.get(timeout=0.5)
+            except queue.Empty:
+                continue
+
+    def _deliver(self, samples: Samples, has_loss: bool) -> None:
+        self._n_losses += has_loss
+        try:
+            self._backlog.put_nowait(samples)
+        except queue.Full:
+            self._is_behind = True
+
+
+def open_portaudio(chunk_samples: int, device: int | str | None, deliver: Deliver) -> InputStream:
+    """An input device of PortAudio at 16 kHz mono float32.
+
+    Raises: MissingExtraError, AudioError: see `Microphone`.
+    """
+    try:
+        import sounddevice
+    except ModuleNotFoundError as error:
+        raise MissingExtraError("sounddevice", "mic", "Recording from a microphone") from error
+    except OSError as error:
+        raise AudioError(f"microphone: expected the PortAudio library, got '{error}'") from error
+
+    def callback(block: Samples, n_samples: int, times: object, status: object) -> None:
+        deliver(np.array(block[:, 0]), bool(status))
+
+    try:
+        stream: InputStream = sounddevice.InputStream(
+            samplerate=SAMPLE_RATE,
+            channels=1,
+            dtype="float32",
+            blocksize=chunk_samples,
+            device=device,
+            callback=callback,
+        )
+    except (sounddevice.PortAudioError, ValueError) as error:
+        name = "the default one" if device is None else repr(device)
+        raise AudioError(
+            f"microphone: expected an input device for 16 kHz mono, got {name}: {error}"
+        ) from error
+    return stream

@@ -1,0 +1,98 @@
+"""Recordings made in memory for the tests."""
+
+from __future__ import annotations
+
+import io
+import wave
+from typing import BinaryIO, cast
+
+import av
+import numpy as np
+import numpy.typing as npt
+
+
+def tones(n_samples: int, rate: int, n_channels: int = 1) -> npt.NDArray[np.float32]:
+    """Channel k holds a tone of 300 + 100 k Hz: (n_channels, n_samples), amplitude 0.5."""
+    t = np.arange(n_samples) / rate
+    return np.stack([0.5 * np.sin(2 * np.pi * (300 + 100 * k) * t) for k in range(n_channels)]).astype(
+        np.float32
+    )
+
+
+def speechlike(n_samples: int, seed: int = 0) -> npt.NDArray[np.float32]:
+    """Noise that swells and fades, with pauses, over a range of 80 dB: (n_samples,)."""
+    generator = np.random.default_rng(seed)
+    envelope = np.abs(np.sin(np.arange(n_samples) / 9000)) ** 3
+    return (0.1 * generator.standard_normal(n_samples) * envelope + 1e-5).astype(np.float32)
+
+
+def wav_bytes(samples: npt.NDArray[np.float32], rate: int = 16_000) -> bytes:
+    """16-bit wav of (n,) or (n_channels, n) floats."""
+    channels = np.atleast_2d(samples)
+    file = io.BytesIO()
+    with wave.open(file, "wb") as out:
+        out.setnchannels(channels.shape[0])
+        out.setsampwidth(2)
+        out.setframerate(rate)
+        out.writeframes((channels.T * 32767).astype("<i2").tobytes())
+    return file.getvalue()
+
+
+def encoded_bytes(
+    samples: npt.NDArray[np.float32],
+    *,
+    rate: int,
+    container: str,
+    codec: str,
+    layout: str = "mono",
+) -> bytes:
+    """Encode (n_channels, n) floats by any container and codec that PyAV has."""
+    file = io.BytesIO()
+    with av.open(file, "w", format=container) as out:
+        stream = out.add_stream(codec, rate=rate, layout=layout)
+        interleaved = np.ascontiguousarray(np.atleast_2d(samples).T).reshape(1, -1)
+        frame = av.AudioFrame.from_ndarray(interleaved, format="flt", layout=layout)
+        frame.sample_rate = rate
+        resampler = av.AudioResampler(
+            stream.format, stream.layout, rate, frame_size=stream.frame_size or 1024
+        )
+        for part in [*resampler.resample(frame), *resampler.resample(None)]:
+            if part is not None:
+                out.mux(stream.encode(part))
+        out.mux(stream.encode(None))
+    return file.getvalue()
+
+
+def silent_video_bytes() -> bytes:
+    """A short video without an audio track."""
+    file = io.BytesIO()
+    with av.open(file, "w", format="matroska") as out:
+        stream = out.add_stream("mpeg4", rate=10)
+        stream.width, stream.height, stream.pix_fmt = 64, 48, "yuv420p"
+        for _ in range(3):
+            out.mux(
+                stream.encode(av.VideoFrame.from_ndarray(np.zeros((48, 64, 3), np.uint8), format="rgb24"))
+            )
+        out.mux(stream.encode(None))
+    return file.getvalue()
+
+
+class Pipe:
+    """A binary stream that cannot seek, and gives less than asked for."""
+
+    def __init__(self, data: bytes, *, at_most: int = 1000) -> None:
+        self._file = io.BytesIO(data)
+        self._at_most = at_most
+
+    def read(self, n_bytes: int = -1) -> bytes:
+        return self._file.read(self._at_most if n_bytes < 0 else min(n_bytes, self._at_most))
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return False
+
+
+def pipe(data: bytes) -> BinaryIO:
+    return cast(BinaryIO, Pipe(data))

@@ -1,0 +1,145 @@
+"""Ours equals openai-whisper; a stream equals the whole; a window states what fills it."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sottovoce.audio.mel import (
+    MelStream,
+    hz_to_mel,
+    log_mel,
+    mel_filters,
+    mel_to_hz,
+    normalize,
+    pad_or_trim,
+    window_features,
+)
+from sottovoce.errors import AudioError, OptionError, SessionClosedError
+from tests.audio.media import speechlike
+
+
+@pytest.mark.reference
+@pytest.mark.parametrize("n_mels", [80, 128])
+def test_filters_equal_openai_whisper(n_mels: int) -> None:
+    whisper_audio = pytest.importorskip("whisper.audio", reason="openai-whisper is not installed")
+    np.testing.assert_array_equal(mel_filters(n_mels), whisper_audio.mel_filters("cpu", n_mels).numpy())
+
+
+@pytest.mark.reference
+@pytest.mark.parametrize("n_mels", [80, 128])
+@pytest.mark.parametrize("n_samples", [201, 16_000, 500_037])
+def test_log_mel_equals_openai_whisper(n_mels: int, n_samples: int) -> None:
+    whisper_audio = pytest.importorskip("whisper.audio", reason="openai-whisper is not installed")
+    samples = speechlike(n_samples)
+    for padding in (0, 32_000):
+        theirs = whisper_audio.log_mel_spectrogram(samples, n_mels, padding=padding)
+        ours = normalize(log_mel(samples, n_mels, padding_samples=padding))
+        torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("n_mels", [80, 128])
+def test_log_mel_equals_its_definition(n_mels: int) -> None:
+    """The formula written out in float64: mirrored edges, periodic Hann, DFT by its sum."""
+    samples = speechlike(1_000).astype(np.float64)
+    mirrored = np.pad(samples, 200, mode="reflect")
+    hann = 0.5 - 0.5 * np.cos(2 * np.pi * np.arange(400) / 400)
+    dft = np.exp(-2j * np.pi * np.outer(np.arange(201), np.arange(400)) / 400)
+    frames = np.stack([mirrored[160 * t : 160 * t + 400] * hann for t in range(6)], axis=1)
+    expected = np.log10(np.maximum(1e-10, mel_filters(n_mels).astype(np.float64) @ np.abs(dft @ frames) ** 2))
+    np.testing.assert_allclose(log_mel(speechlike(1_000), n_mels).numpy(), expected, atol=1e-4)
+
+
+def test_filters_have_known_values() -> None:
+    """Two values of the published filters: the first triangle's, and unit area of every filter."""
+    filters = mel_filters(80)
+    assert filters.shape == (80, 201)
+    assert filters[0, 1] == pytest.approx(0.02486259, abs=1e-7)
+    wide = filters[70:]  # the narrow ones are sampled too coarsely for their area to show
+    np.testing.assert_allclose(wide.sum(axis=1) * 40.0, 1.0, rtol=0.02)
+
+
+def test_mel_scale_is_inverted() -> None:
+    hz = np.linspace(0, 8_000, 1_001)
+    np.testing.assert_allclose(mel_to_hz(hz_to_mel(hz)), hz, atol=1e-8)
+    assert float(hz_to_mel(np.array(1_000.0))) == pytest.approx(15.0)
+
+
+@settings(max_examples=15, deadline=None)
+@given(n_samples=st.integers(0, 9_000), cuts=st.lists(st.integers(0, 9_000), max_size=12))
+def test_stream_equals_offline_however_it_is_cut(n_samples: int, cuts: list[int]) -> None:
+    samples = speechlike(n_samples, seed=1)
+    whole = log_mel(samples, padding_samples=480)[:, : n_samples // 160]
+    stream = MelStream()
+    edges = [0, *sorted(min(cut, n_samples) for cut in cuts), n_samples]
+    parts = [stream.push(samples[a:b]) for a, b in itertools.pairwise(edges)]
+    frames = torch.cat([*parts, stream.finish()], dim=1)
+    assert stream.n_samples == n_samples
+    torch.testing.assert_close(frames, whole, atol=1e-6, rtol=0)
+
+
+def test_stream_gives_a_frame_once_its_samples_are_there() -> None:
+    stream = MelStream()
+    samples = speechlike(2_000)
+    given_out = [stream.push(samples[i : i + 1]).shape[1] for i in range(2_000)]
+    received_at = np.repeat(np.arange(1, 2_001), given_out)
+    assert received_at[0] == 201
+    np.testing.assert_array_equal(received_at[1:], 160 * np.arange(1, len(received_at)) + 200)
+
+
+def test_stream_takes_audio_again_only_after_reset() -> None:
+    stream = MelStream()
+    samples = speechlike(4_000)
+    first = torch.cat((stream.push(samples), stream.finish()), dim=1)
+    with pytest.raises(SessionClosedError, match="reset"):
+        stream.push(samples)
+    stream.reset()
+    assert torch.equal(torch.cat((stream.push(samples), stream.finish()), dim=1), first)
+
+
+def test_normalize_clamps_at_the_maximum_that_is_given() -> None:
+    quiet = torch.tensor([[[-10.0, -3.0]]])
+    assert normalize(quiet).tolist() == [[[-1.5, 0.25]]]  # floor at -11: nothing is clamped
+    assert normalize(quiet, 2.0).tolist() == [[[-0.5, 0.25]]]  # floor at -6
+
+
+def test_windows_of_a_batch_are_normalized_by_themselves() -> None:
+    loud, quiet = torch.full((80, 4), 3.0), torch.full((80, 6), -9.0)
+    quiet[:, 0] = -2.0
+    features = window_features([loud, quiet], 6)
+    assert features.mel.shape == (2, 80, 6)
+    assert features.n_content_frames == (4, 6)
+    assert features.mel[0, 0].tolist() == [1.75] * 4 + [0.0] * 2
+    assert features.mel[1, 0].tolist() == [0.5] + [-1.25] * 5
+
+
+def test_pad_or_trim_fills_with_zero() -> None:
+    assert pad_or_trim(torch.ones(2, 3), 5).tolist() == [[1, 1, 1, 0, 0]] * 2
+    assert pad_or_trim(torch.ones(2, 3), 2).shape == (2, 2)
+
+
+def test_bad_input_is_refused() -> None:
+    with pytest.raises(AudioError, match=r"\(n,\), got \(2, 500\)"):
+        log_mel(np.zeros((2, 500), np.float32))
+    with pytest.raises(AudioError, match="at least 201 samples, got 200"):
+        log_mel(np.zeros(200, np.float32))
+    with pytest.raises(OptionError, match="even number of frames, got 3"):
+        window_features([torch.zeros(80, 3)], 3)
+    with pytest.raises(OptionError, match="at least one window"):
+        window_features([])
+    with pytest.raises(OptionError, match="at least 1 filter"):
+        mel_filters(0)
+
+
+@pytest.mark.cuda
+def test_cuda_equals_cpu() -> None:
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    samples = speechlike(48_000)
+    on_gpu = normalize(log_mel(samples, device="cuda")).cpu()
+    torch.testing.assert_close(on_gpu, normalize(log_mel(samples)), atol=1e-4, rtol=0)
