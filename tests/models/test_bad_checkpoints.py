@@ -250,11 +250,20 @@ def test_a_config_that_is_no_object(content: str, tmp_path: Path) -> None:
     refused(config)
 
 
-@pytest.mark.parametrize("heads", [3, [3], [[1]], [["a", 1]], [[9, 9]]])
+@pytest.mark.parametrize("heads", [3, [3], [[1]], [["a", 1]], [[-1, 0]]])
 def test_alignment_heads_that_are_none(heads: object, tmp_path: Path) -> None:
     config = folder_file(tmp_path).parent / "generation_config.json"
     config.write_text(json.dumps({"alignment_heads": heads}))
     refused(config, "alignment")
+
+
+def test_a_teachers_heads_are_left_out_with_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = folder_file(tmp_path).parent / "generation_config.json"
+    config.write_text(json.dumps({"alignment_heads": [[0, 1], [9, 0]]}))
+    assert open_checkpoint(config.parent).alignment_heads is None
+    assert "that the model lacks" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -97,6 +97,17 @@ def test_pickles_are_fetched_only_where_there_is_no_safetensors(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["config.json", "pytorch_model.bin"]
 
 
+def test_a_fetched_model_goes_by_the_name_it_was_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the hub's cache its folder is named after a commit."""
+    commit = tmp_path / "0123abcd"
+    save_huggingface(tiny.checkpoint(), commit)
+    monkeypatch.setattr("huggingface_hub.snapshot_download", Downloads(commit, []))
+    assert hub.load_checkpoint("someone/theirs").name == "someone/theirs"
+    assert hub.load_checkpoint(commit).name == "0123abcd"
+
+
 def test_nano_is_always_there() -> None:
     nano = hub.load_checkpoint("nano")
     assert nano.name == "nano"
@@ -108,6 +119,7 @@ def test_heads_of_known_models_by_name_and_dimensions() -> None:
     large_dims = tiny.dims(n_text_layer=32, n_text_head=20)
     assert known_heads("tiny", tiny_dims) == TINY
     assert known_heads("whisper-tiny.en", tiny_dims) == TINY_EN
+    assert known_heads("openai/whisper-tiny", tiny_dims) == TINY
     assert known_heads("ggml-large-v3-q5_0", large_dims) == LARGE_V3
     assert known_heads("tiny", large_dims) is None
     assert known_heads("mine", tiny_dims) is None

@@ -67,10 +67,10 @@ HEADS = MappingProxyType(
 def known_heads(name: str, dims: ModelDims) -> AlignmentHeads | None:
     """Heads of a published model by its name, if the dimensions are that model's; None otherwise.
 
-    name: such as "tiny.en" or a file's stem; whisper.cpp's "ggml-" before and "-q5_0" behind are
-    passed over.
+    name: such as "tiny.en", "openai/whisper-tiny" or a file's stem; whisper.cpp's "ggml-" before and
+    "-q5_0" behind are passed over.
     """
-    plain = name.removeprefix("ggml-").removeprefix("whisper-")
+    plain = name.removeprefix("openai/").removeprefix("ggml-").removeprefix("whisper-")
     for known in (plain, plain.rpartition("-q")[0]):
         n_layer, n_head, heads = HEADS.get(known, (0, 0, ()))
         if (n_layer, n_head) == (dims.n_text_layer, dims.n_text_head):

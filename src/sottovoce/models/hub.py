@@ -47,10 +47,9 @@ def load_checkpoint(name_or_path: str | Path) -> Checkpoint:
 
     Raises: ModelNotFoundError, CheckpointError.
     """
-    path = resolve(name_or_path)
-    checkpoint = open_checkpoint(path)
-    known = str(name_or_path) in list_models() and not Path(name_or_path).exists()
-    name = str(name_or_path) if known else checkpoint.name
+    is_local = Path(name_or_path).expanduser().exists()
+    checkpoint = open_checkpoint(resolve(name_or_path))
+    name = checkpoint.name if is_local else str(name_or_path)
     heads = checkpoint.alignment_heads or known_heads(name, checkpoint.dims)
     return replace(checkpoint, name=name, alignment_heads=heads)
 

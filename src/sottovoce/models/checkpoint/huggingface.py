@@ -6,6 +6,7 @@ Names are those of transformers' `WhisperForConditionalGeneration`; they are tra
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -18,6 +19,8 @@ from sottovoce.errors import CheckpointError
 from sottovoce.models.checkpoint.base import Checkpoint, check_dims, validated
 from sottovoce.models.checkpoint.pickles import first_line, load_pickle
 from sottovoce.models.dims import AlignmentHeads, ModelDims
+
+logger = logging.getLogger(__name__)
 
 DIMS_IN_CONFIG = {
     "n_mels": "num_mel_bins",
@@ -65,7 +68,7 @@ def read_huggingface(folder: Path) -> Checkpoint:
     dims = _dims(config, source)
     tensors = _openai_names(_read_weights(folder), source)
     generation = folder / "generation_config.json"
-    heads = _alignment_heads(_read_json(generation), source) if generation.exists() else None
+    heads = _alignment_heads(_read_json(generation), dims, source) if generation.exists() else None
     checkpoint = Checkpoint(name=folder.resolve().name, dims=dims, tensors=tensors, alignment_heads=heads)
     return validated(checkpoint, source)
 
@@ -216,7 +219,11 @@ def _special_tokens(dims: ModelDims) -> dict[str, object]:
     return {**padding, "decoder_start_token_id": start, "max_length": dims.n_text_ctx}
 
 
-def _alignment_heads(generation: Mapping[str, object], source: str) -> AlignmentHeads | None:
+def _alignment_heads(generation: Mapping[str, object], dims: ModelDims, source: str) -> AlignmentHeads | None:
+    """Heads as the folder names them; None, with a warning, when they are those of another model.
+
+    Distilled models have been published with the heads of their teachers, which have more layers.
+    """
     found = generation.get("alignment_heads")
     if found is None:
         return None
@@ -226,6 +233,9 @@ def _alignment_heads(generation: Mapping[str, object], source: str) -> Alignment
         if not isinstance(pair, list) or len(pair) != 2 or not all(type(n) is int for n in pair):
             raise CheckpointError(f"{source}: alignment_heads holds {pair!r}, expected (layer, head) pairs")
         heads.append((pair[0], pair[1]))
+    if any(layer >= dims.n_text_layer or head >= dims.n_text_head for layer, head in heads):
+        logger.warning("%s: alignment_heads name layers or heads that the model lacks: left out", source)
+        return None
     return tuple(heads)
 
 
