@@ -14,6 +14,7 @@ from torch import Tensor
 
 from sottovoce.audio.mel import mel_filters
 from sottovoce.backends.torch import TorchBackend
+from sottovoce.errors import OptionError
 from sottovoce.models.checkpoint.base import Checkpoint, CtcWeights
 from sottovoce.models.checkpoint.ggml_write import save_ggml
 from sottovoce.models.checkpoint.huggingface import openai_name, save_huggingface, transformers_name
@@ -103,6 +104,26 @@ def test_the_kind_is_told_by_content_not_by_name(tmp_path: Path) -> None:
 def test_a_folder_keeps_its_alignment_heads(tmp_path: Path) -> None:
     original = tiny.checkpoint()
     assert open_checkpoint(hub_folder(original, tmp_path)).alignment_heads == original.alignment_heads
+
+
+@pytest.mark.parametrize("ftype", ["f16", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0"])
+def test_ggml_types_are_read_as_the_tensors_they_round_to(ftype: str, tmp_path: Path) -> None:
+    original = tiny.checkpoint()
+    found = open_checkpoint(ggml(original, tmp_path / "ggml.bin", ftype))
+    for name, tensor in original.tensors.items():
+        kept = tensor.ndim == 1 or name.endswith("positional_embedding")
+        spread = float(tensor.max() - tensor.min())
+        assert (found.tensors[name].float() - tensor).abs().max() <= (0.0 if kept else 0.07 * spread), name
+
+
+@pytest.mark.parametrize("name", ["q4_k", "nonsense"])
+def test_a_failed_save_leaves_nothing_behind(name: str, tmp_path: Path) -> None:
+    with pytest.raises(OptionError):
+        ggml(tiny.checkpoint(), tmp_path / "ggml.bin", name)
+    wide = tiny.checkpoint(tiny.dims(n_audio_state=256, n_text_state=256))
+    with pytest.raises(OptionError):
+        ggml(wide, tmp_path / "ggml.bin", name)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_names_translate_there_and_back() -> None:

@@ -19,6 +19,7 @@ from torch import Tensor
 from sottovoce.errors import CheckpointError
 from sottovoce.models.checkpoint.base import Checkpoint, CtcWeights, check_dims, validated
 from sottovoce.models.checkpoint.openai import dims_from_mapping
+from sottovoce.models.checkpoint.writing import whole_file
 from sottovoce.models.dims import ModelDims
 from sottovoce.models.whisper import sinusoids
 
@@ -83,7 +84,8 @@ def save_compact(checkpoint: Checkpoint, path: Path) -> None:
         metadata |= {"ctc_vocab": checkpoint.ctc_head.labels, "ctc_blank": checkpoint.ctc_head.blank}
         tensors |= {f"{CTC}.weight": checkpoint.ctc_head.weight, f"{CTC}.bias": checkpoint.ctc_head.bias}
     halves = {name: tensor.to(torch.float16).contiguous() for name, tensor in tensors.items()}
-    save_file(halves, path, metadata={METADATA_KEY: json.dumps(metadata)})
+    with whole_file(path) as unfinished:
+        save_file(halves, unfinished, metadata={METADATA_KEY: json.dumps(metadata)})
 
 
 def _load(path: Path) -> tuple[dict[str, object], dict[str, Tensor]]:

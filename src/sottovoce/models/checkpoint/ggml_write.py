@@ -20,6 +20,7 @@ from sottovoce.models.checkpoint.base import Checkpoint
 from sottovoce.models.checkpoint.ggml import COLUMN_BIASES, HEADER, MAGIC, VERSION_FACTOR
 from sottovoce.models.checkpoint.ggml_blocks import BY_NAME, BlockType
 from sottovoce.models.checkpoint.ggml_quantize import quantize
+from sottovoce.models.checkpoint.writing import whole_file
 
 QUANT_VERSION = 2
 POSITIONS = ("encoder.positional_embedding", "decoder.positional_embedding")
@@ -48,7 +49,7 @@ def save_ggml(
             f"ggml type {ftype} packs {kind.n_elements} weights a block, "
             f"rows of {checkpoint.dims.n_text_state} do not divide"
         )
-    with path.open("wb") as file:
+    with whole_file(path) as unfinished, unfinished.open("wb") as file:
         _write_header(file, checkpoint, kind)
         file.write(struct.pack("<2i", *filters.shape) + filters.astype("<f4").tobytes())
         _write_vocabulary(file, vocabulary)

@@ -18,6 +18,7 @@ from torch import Tensor
 from sottovoce.errors import CheckpointError
 from sottovoce.models.checkpoint.base import Checkpoint, check_dims, validated
 from sottovoce.models.checkpoint.pickles import first_line, load_pickle
+from sottovoce.models.checkpoint.writing import whole_file
 from sottovoce.models.dims import AlignmentHeads, ModelDims
 
 logger = logging.getLogger(__name__)
@@ -78,7 +79,8 @@ def save_huggingface(checkpoint: Checkpoint, folder: Path, dtype: torch.dtype = 
     folder.mkdir(parents=True, exist_ok=True)
     names = {name: transformers_name(name) for name in checkpoint.tensors}
     tensors = {names[name]: tensor.to(dtype).contiguous() for name, tensor in checkpoint.tensors.items()}
-    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    with whole_file(folder / "model.safetensors") as unfinished:
+        save_file(tensors, unfinished, metadata={"format": "pt"})
     special = _special_tokens(checkpoint.dims)
     generation: dict[str, object] = {**special}
     if checkpoint.alignment_heads is not None:
@@ -254,4 +256,5 @@ def _read_json(path: Path) -> Mapping[str, object]:
 
 
 def _write_json(path: Path, content: Mapping[str, object]) -> None:
-    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    with whole_file(path) as unfinished:
+        unfinished.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")

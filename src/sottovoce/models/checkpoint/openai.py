@@ -15,6 +15,7 @@ from torch import Tensor
 from sottovoce.errors import CheckpointError
 from sottovoce.models.checkpoint.base import Checkpoint, check_dims, validated
 from sottovoce.models.checkpoint.pickles import load_pickle
+from sottovoce.models.checkpoint.writing import whole_file
 from sottovoce.models.dims import ModelDims
 
 OPTIONAL_TENSORS = ("decoder.mask", "alignment_heads")
@@ -41,7 +42,8 @@ def read_openai(path: Path) -> Checkpoint:
 def save_openai(checkpoint: Checkpoint, path: Path, dtype: torch.dtype = torch.float16) -> None:
     """Write a `.pt` file that openai-whisper loads too."""
     state = {name: tensor.to(dtype) for name, tensor in checkpoint.tensors.items()}
-    torch.save({"dims": asdict(checkpoint.dims), "model_state_dict": state}, path)
+    with whole_file(path) as unfinished:
+        torch.save({"dims": asdict(checkpoint.dims), "model_state_dict": state}, unfinished)
 
 
 def dims_from_mapping(found: object, source: str) -> ModelDims:
