@@ -49,9 +49,11 @@ class LiveView:
             self._unstable = Text(event.text, style=f"dim {self._colour(event.language)}")
         elif isinstance(event, Final):
             tag = f"[{event.language} {event.start:7.2f}-{event.end:7.2f}] "
-            line = Text(tag, style="dim") + Text(event.text, style=self._colour(event.language))
-            self._console.print(line, soft_wrap=True)
             self._line, self._unstable = Text(), Text()
+            if self._console.is_terminal:
+                self._live.update(self._line)
+            line = Text.assemble((tag, "dim"), (event.text, self._colour(event.language)))
+            self._console.print(line, soft_wrap=True)
         elif isinstance(event, LanguageChanged) and event.source is not None:
             self._unstable = Text()
 

@@ -15,6 +15,7 @@ import torch
 
 from sottovoce.api import LanguageChoice, Model, load_model
 from sottovoce.audio.io import load_audio, read_pcm
+from sottovoce.audio.microphone import Microphone
 from sottovoce.audio.vad_stream import VadStream, VadStreamOptions
 from sottovoce.cli.live_view import LiveView
 from sottovoce.cli.options import MODEL, with_options
@@ -110,7 +111,7 @@ SINKS = [
 @click.command()
 @click.argument("source", required=False, metavar="FILE|-")
 @with_options(MODEL, SOURCES, LANGUAGES, POLICY, SINKS)
-def stream(source: str | None, /, **given: Any) -> int:
+def stream(source: str | None, **given: Any) -> int:
     """Transcribe live: a FILE as if it were spoken now, `-` for s16le PCM at 16 kHz, or --mic."""
     if bool(source) == given["mic"]:
         raise OptionError("stream: expected one of FILE, - and --mic")
@@ -174,10 +175,8 @@ def stream_options(given: dict[str, Any]) -> StreamOptions:
 def source_pieces(source: str | None, n_samples: int, *, realtime: bool) -> Iterator[Samples]:
     """Samples as they come from the microphone, standard input or a file."""
     if source is None:
-        from sottovoce.audio.microphone import open_microphone
-
-        with open_microphone(n_samples) as microphone:
-            yield from microphone
+        with Microphone(chunk_s=n_samples / SAMPLE_RATE) as microphone:
+            yield from (chunk.samples for chunk in microphone)
     elif source == "-":
         yield from (chunk.samples for chunk in read_pcm(sys.stdin.buffer, chunk_s=n_samples / SAMPLE_RATE))
     else:

@@ -34,7 +34,7 @@ class SmoothingOptions:
 
     median_frames: int = 3
     stay: float = 0.98
-    evidence: float = 0.5
+    evidence: float = 0.7
 
     def __post_init__(self) -> None:
         if self.median_frames < 1 or self.median_frames % 2 == 0:

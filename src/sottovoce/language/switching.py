@@ -24,9 +24,9 @@ class SwitchOptions:
     """
 
     margin: float = 0.2
-    min_frames: int = 3
+    min_frames: int = 2
     min_dwell_s: float = 0.25
-    max_wait_s: float = 0.5
+    max_wait_s: float = 0.25
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.margin < 1.0:

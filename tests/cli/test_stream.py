@@ -1,0 +1,89 @@
+"""The live command: sources, sinks, logs, exit codes."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+import wave
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from sottovoce.audio.io import load_audio
+from sottovoce.cli.live_view import LiveView
+from sottovoce.cli.main import run
+from sottovoce.cli.stream import file_pieces
+from sottovoce.types import Final, LanguageChanged, Partial, Unstable, Word
+
+CLIP = Path(__file__).parents[2] / "examples" / "clips" / "en.flac"
+QUICK = ["--model", "nano", "--dtype", "float32", "--chunk-ms", "2000"]
+
+
+def lines(capsys: pytest.CaptureFixture[str]) -> list[dict[str, object]]:
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+def test_a_file_becomes_events_and_a_log_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log, heard = tmp_path / "log.jsonl", tmp_path / "heard.wav"
+    command = ["stream", str(CLIP), *QUICK, "--languages", "en", "--jsonl", "--log", str(log)]
+    assert run([*command, "--save-audio", str(heard)]) == 0
+    events = lines(capsys)
+    kinds = {event["type"] for event in events}
+    assert kinds <= {"partial", "final", "speech_started", "speech_ended"}
+    assert "final" in kinds
+    partials = "".join(str(e["text"]) for e in events if e["type"] == "partial").split()
+    (logged,) = [json.loads(line) for line in log.read_text().splitlines()]
+    assert logged["prediction"].split() == partials
+    assert len(logged["delays"]) == len(logged["elapsed"]) == len(partials)
+    assert logged["delays"] == sorted(logged["delays"])
+    with wave.open(str(heard)) as file:
+        samples = np.frombuffer(file.readframes(file.getnframes()), np.int16)
+    np.testing.assert_allclose(samples / 32767, load_audio(str(CLIP)), atol=1e-4)
+
+
+def test_standard_input_is_the_same_as_the_file(capsys: pytest.CaptureFixture[str]) -> None:
+    pcm = (load_audio(str(CLIP)) * 32768).clip(-32768, 32767).astype("<i2").tobytes()
+    command = [sys.executable, "-m", "sottovoce", "stream", "-", *QUICK, "--languages", "en", "--jsonl"]
+    piped = subprocess.run(command, input=pcm, capture_output=True, check=True)
+    assert run(["stream", str(CLIP), *QUICK, "--languages", "en", "--jsonl"]) == 0
+    assert [json.loads(line) for line in piped.stdout.splitlines()] == lines(capsys)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        ["stream", *QUICK],
+        ["stream", str(CLIP), "--mic", *QUICK],
+        ["stream", str(CLIP), "--realtime", "--unaware", *QUICK],
+        ["stream", str(CLIP), "--languages", "klingon", *QUICK],
+        ["stream", "missing.wav", *QUICK],
+    ],
+)
+def test_wrong_usage_is_one_line_and_exit_code_2(
+    wrong: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(wrong) == 2
+    assert len(capsys.readouterr().err.strip().splitlines()) <= 4
+
+
+def test_pieces_add_up_to_the_file() -> None:
+    audio = np.arange(1000, dtype=np.float32)
+    pieces = list(file_pieces(audio, 300, realtime=False))
+    assert [len(piece) for piece in pieces] == [300, 300, 300, 100]
+    np.testing.assert_array_equal(np.concatenate(pieces), audio)
+
+
+def test_a_terminal_shows_colours_and_dims_what_may_change() -> None:
+    console = Console(file=io.StringIO(), force_terminal=True, width=80, color_system="standard")
+    word = Word(" hello", 0.0, 0.4, 0.9, "en")
+    with LiveView(console) as view:
+        view.show([Unstable(0.0, 0.4, " hel", "en", 0.5)])
+        view.show([Partial(0.0, 0.4, " hello", "en", (word,), 1.0), LanguageChanged("en", "de", 1.0, 2.0)])
+        view.show([Final(0.0, 0.4, "hello", "en", (word,), 1.0), Final(1.0, 1.4, "hallo", "de", (), 2.0)])
+    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "\x1b[0m\x1b[36mhello" in shown
+    assert "\x1b[0m\x1b[32mhallo" in shown
