@@ -66,6 +66,14 @@ def test_a_state_of_another_backend_is_refused() -> None:
         tiny.backend().step(TOKENS, fake.start(encoded))
 
 
+@pytest.mark.parametrize("head", [(3, 0), (0, 4), (-1, 0)])
+def test_heads_that_are_not_there_are_refused(head: tuple[int, int]) -> None:
+    backend = tiny.backend()
+    encoded = backend.encode(Features(torch.zeros(1, 80, 20), (20,)))
+    with pytest.raises(OptionError, match="3 layers of 4"):
+        backend.step(TOKENS, backend.start(encoded), capture=(head,))
+
+
 class Counter:
     """Counts the calls of a module."""
 

@@ -179,6 +179,7 @@ class TorchBackend:
         if not isinstance(state, TorchState):
             raise OptionError(f"step: a state of {type(state).__name__} given, expected one from start()")
         self._check_tokens(tokens, state)
+        self._check_heads(capture)
         folded_bias = None if bias is None else self._fold_bias(bias, state, tokens.shape[1])
         audio = AudioContext(state.keys_values, state.groups, folded_bias, tuple(capture))
         hidden, attention = self._model.decoder(tokens.to(self._device), state.cache, audio)
@@ -206,3 +207,11 @@ class TorchBackend:
         n_read = n_total - state.cache.least_padding
         if n_read > self.dims.n_text_ctx:
             raise OptionError(f"step: {n_read} tokens in all, {self._name} reads {self.dims.n_text_ctx}")
+
+    def _check_heads(self, heads: AlignmentHeads) -> None:
+        n_layer, n_head = self.dims.n_text_layer, self.dims.n_text_head
+        for layer, head in heads:
+            if not (0 <= layer < n_layer and 0 <= head < n_head):
+                raise OptionError(
+                    f"step: head ({layer}, {head}) of {n_layer} layers of {n_head} was asked for"
+                )
