@@ -14,6 +14,7 @@ from recipes.nano.augment import Strengths
 from recipes.nano.batches import Curriculum
 from recipes.nano.build import DataPlan, make_data, set_up
 from recipes.nano.clips import FeatureStore
+from recipes.nano.evaluate import evaluate, load_sets, table, write_figures
 from recipes.nano.finetune import TuneOptions, fine_tune_file
 from recipes.nano.losses import guided_heads
 from recipes.nano.model import NANO_DIMS
@@ -22,6 +23,7 @@ from recipes.nano.plot import plot_curve
 from recipes.nano.samples import TaskMix
 from recipes.nano.texts import LANGUAGES
 from recipes.nano.train import Schedule, Trainer, save_settings
+from sottovoce.api import load_model
 from sottovoce.errors import InputError, SottovoceError
 from sottovoce.models.checkpoint.openai import save_openai
 from sottovoce.models.hub import load_checkpoint
@@ -100,6 +102,20 @@ def train(
     save_openai(checkpoint, output / "nano.pt")
     write(checkpoint, output / "nano.safetensors")
     click.echo(f"{trainer.seconds_heard / 3600:.1f} h heard, {trainer.n_updates} updates", err=True)
+
+
+@cli.command("evaluate")
+@click.option("--limit", default=40, show_default=True, help="Clips of a set at most.")
+@click.option("--only", default="", help="Only sets whose name holds this.")
+@click.argument("model")
+@click.argument("manifest", type=FILE)
+@click.argument("output", type=OUTPUT)
+def evaluate_command(limit: int, only: str, model: str, manifest: Path, output: Path) -> None:
+    """Measure MODEL (name or path) on the clips of MANIFEST; figures as JSON into OUTPUT, a table out."""
+    sets = [group for group in load_sets(manifest, limit) if only in group.name]
+    figures = evaluate(load_model(model, device="cpu", dtype="float32"), sets)
+    write_figures(figures, output)
+    click.echo(table(figures))
 
 
 @cli.command()

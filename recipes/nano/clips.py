@@ -26,7 +26,7 @@ LogMel = npt.NDArray[np.float16]
 
 @dataclass(frozen=True, slots=True)
 class Clip:
-    """One recording of a manifest. text: None when it is not known."""
+    """One recording of a manifest. text: None when it is not known. group: what it is evaluated with."""
 
     id: str
     file: str
@@ -34,6 +34,7 @@ class Clip:
     text: str | None
     split: str
     speaker: str
+    group: str = ""
 
 
 def read_manifest(path: Path) -> list[Clip]:
@@ -63,6 +64,7 @@ def _clip(line: str, path: Path, number: int) -> Clip:
         text=row.get("text"),
         split=str(row.get("split", "train")),
         speaker=str(row.get("speaker", "")),
+        group=str(row.get("set", f"{row['language']}-{row.get('kind', 'speech')}")),
     )
 
 
