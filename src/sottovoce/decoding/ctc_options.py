@@ -1,0 +1,56 @@
+"""What can be chosen about a CTC prefix search."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sottovoce.errors import OptionError
+
+
+@dataclass(frozen=True, slots=True)
+class CtcOptions:
+    """Width, pruning and output of a prefix search; every pruning is off by default.
+
+    beam_size: prefixes kept per utterance. n_best: hypotheses returned per utterance.
+    beam_threshold: drop prefixes whose score is this far (nats) below the best.
+    top_tokens: extend only by this many likeliest non-blank tokens of a frame.
+    blank_skip: of a run of frames whose blank probability is above this, look at the first only.
+    acoustic_scale: factor on the log-probabilities.
+    adjust_every_frames: how often a `HistoryScorer` replaces the scores of the words said so far.
+    times: align the returned hypotheses for token frames, word times and confidences.
+    frame_s: seconds per frame.
+    """
+
+    beam_size: int = 16
+    n_best: int = 1
+    beam_threshold: float | None = None
+    top_tokens: int | None = None
+    blank_skip: float | None = None
+    acoustic_scale: float = 1.0
+    adjust_every_frames: int = 10
+    times: bool = True
+    frame_s: float = 0.02
+
+    def __post_init__(self) -> None:
+        for name in ("beam_size", "n_best", "adjust_every_frames"):
+            _at_least(name, getattr(self, name), 1)
+        if self.top_tokens is not None:
+            _at_least("top_tokens", self.top_tokens, 1)
+        for name in ("acoustic_scale", "frame_s"):
+            _positive(name, getattr(self, name))
+        if self.beam_threshold is not None:
+            _positive("beam_threshold", self.beam_threshold)
+        if self.blank_skip is not None and not 0.5 <= self.blank_skip < 1:
+            raise OptionError(
+                f"blank_skip: expected a probability from 0.5 to below 1, got {self.blank_skip}"
+            )
+
+
+def _at_least(name: str, value: int, minimum: int) -> None:
+    if value < minimum:
+        raise OptionError(f"{name}: expected at least {minimum}, got {value}")
+
+
+def _positive(name: str, value: float) -> None:
+    if not 0 < value < float("inf"):
+        raise OptionError(f"{name}: expected a positive number, got {value}")

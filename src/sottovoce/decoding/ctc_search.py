@@ -1,0 +1,237 @@
+"""CTC prefix beam search over all utterances and beams at once; only frames are looped over.
+
+Every prefix sums the probability of the paths that spell it, those that end in a blank apart from those
+that end in its last token (Hannun et al. 2014, arXiv 1408.2873; Graves 2012, section 7.5). Merging is
+exact and needs no hash: the search keeps which prefix begins which, and a prefix that is extended into
+one that is already there gives it its probability instead.
+
+The frame loop never waits for the device. It knows neither text nor files.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from sottovoce.decoding.ctc_state import NEVER, PrefixState, first_state
+from sottovoce.lm.base import Arcs, PrefixScorer
+
+
+class _Stays(NamedTuple):
+    """Prefixes that say nothing new at a frame: (B, K) each."""
+
+    blank: Tensor
+    token: Tensor
+    parent: Tensor
+    has_parent: Tensor
+
+
+class _Extensions(NamedTuple):
+    """Prefixes that say one token more at a frame.
+
+    acoustic: (B, K * M) float32. score: (B, K * M * A) float32, for ranking. tokens: (B, M).
+    arcs: of the scorer, or None.
+    """
+
+    acoustic: Tensor
+    score: Tensor
+    tokens: Tensor
+    arcs: Arcs | None
+
+
+class _Choice(NamedTuple):
+    """The candidates that become the new beams: (B, K) each.
+
+    source: the beam that they continue. stays: whether they say nothing new. extension: their place
+    among the extensions, 0 where they stay. alive: whether the slot holds anything.
+    """
+
+    source: Tensor
+    stays: Tensor
+    extension: Tensor
+    alive: Tensor
+
+
+class PrefixSearch:
+    """A search of given width over emissions of n_labels labels.
+
+    scorer: language models, lexicon and boosting; None for the acoustic model alone.
+    beam_threshold, top_tokens: see `CtcOptions`. Without a scorer only the beam_size + 1 likeliest
+        tokens are looked at in any case, which changes nothing: every other extension has at least
+        beam_size better ones of the same prefix.
+    """
+
+    def __init__(
+        self,
+        n_labels: int,
+        blank: int,
+        beam_size: int,
+        *,
+        scorer: PrefixScorer | None = None,
+        beam_threshold: float | None = None,
+        top_tokens: int | None = None,
+    ) -> None:
+        self._n_labels = n_labels
+        self._blank = blank
+        self._beam_size = beam_size
+        self._scorer = scorer
+        self._beam_threshold = beam_threshold
+        self._n_arcs = 1 if scorer is None else scorer.n_arcs
+        limits = [n_labels - 1]
+        limits += [] if top_tokens is None else [top_tokens]
+        limits += [] if scorer is not None else [beam_size + 1]
+        self._n_tokens = min(limits)
+
+    def start(self, n_batch: int, device: torch.device) -> PrefixState:
+        """The state before the first frame of n_batch utterances."""
+        n_rows = n_batch * self._beam_size
+        scores = torch.zeros((n_rows, 0), dtype=torch.int64, device=device)
+        if self._scorer is not None:
+            scores = self._scorer.start(n_rows, device)
+        return first_state(n_batch, self._beam_size, self._blank, scores)
+
+    @torch.no_grad()
+    def run(self, state: PrefixState, log_probs: Tensor, lengths: Tensor, n_full: int) -> None:
+        """Advance the state over log_probs (B, T, V) float32; utterance b has lengths[b] frames.
+
+        n_full: frames that every utterance has, so that nothing needs freezing before.
+        """
+        ranked = self._ranked_tokens(log_probs)
+        for t in range(log_probs.shape[1]):
+            active = None if t < n_full else (lengths > t)[:, None]
+            frame_tokens, frame_log_probs = (part[:, t] for part in ranked)
+            state.n_steps += 1
+            state.reserve(state.n_steps + 1)
+            self._step(state, log_probs[:, t], frame_tokens, frame_log_probs, active)
+
+    def _ranked_tokens(self, log_probs: Tensor) -> tuple[Tensor, Tensor]:
+        """Tokens (B, T, M) int64 to extend by, and their log-probabilities."""
+        n_batch, n_frames, _ = log_probs.shape
+        if self._n_tokens == self._n_labels - 1:
+            tokens = torch.arange(self._n_labels, device=log_probs.device)
+            tokens = tokens[tokens != self._blank]
+            return tokens.expand(n_batch, n_frames, -1), log_probs[:, :, tokens]
+        without_blank = log_probs.clone()
+        without_blank[:, :, self._blank] = NEVER
+        best, tokens = without_blank.topk(self._n_tokens, dim=2)
+        return tokens, best
+
+    def _step(
+        self,
+        state: PrefixState,
+        frame: Tensor,
+        tokens: Tensor,
+        token_log_probs: Tensor,
+        active: Tensor | None,
+    ) -> None:
+        """One frame (B, V); utterances that are not active (B, 1) keep their beams."""
+        last_token = state.last if self._scorer is None else state.last % self._n_labels
+        repeats = tokens[:, None, :] == last_token[:, :, None]  # (B, K, M)
+        total = state.acoustic
+        stays = self._stay(state, frame, total, last_token)
+        extensions = self._extend(state, tokens, token_log_probs, total, repeats)
+        self._forbid_merged(extensions.score, stays, repeats, state.arc)
+        if active is not None:
+            stays = _frozen(stays, state, active)
+            extensions.score.masked_fill_(~active, NEVER)
+        choice = self._choose(torch.logaddexp(stays.blank, stays.token) + state.lm, extensions.score)
+        self._apply(state, choice, stays, extensions)
+
+    def _stay(self, state: PrefixState, frame: Tensor, total: Tensor, last_token: Tensor) -> _Stays:
+        """Say a blank or the last token again; or be reached from the prefix one symbol shorter."""
+        last_log_prob = frame.gather(1, last_token)  # (B, K)
+        is_child = state.begins & (state.length[:, :, None] == state.length[:, None, :] + 1)
+        has_parent, parent = is_child.to(torch.uint8).max(dim=2)
+        has_parent = has_parent.bool()
+        # The parent's last token followed by the same token is a new one only after a blank.
+        same = last_token.gather(1, parent) == last_token
+        reach = torch.where(same, state.blank.gather(1, parent), total.gather(1, parent)) + last_log_prob
+        return _Stays(
+            blank=total + frame[:, self._blank, None],
+            token=torch.logaddexp(state.token + last_log_prob, reach.masked_fill(~has_parent, NEVER)),
+            parent=parent,
+            has_parent=has_parent,
+        )
+
+    def _extend(
+        self, state: PrefixState, tokens: Tensor, token_log_probs: Tensor, total: Tensor, repeats: Tensor
+    ) -> _Extensions:
+        n_batch, _, n_tokens = repeats.shape
+        reached = torch.where(repeats, state.blank[:, :, None], total[:, :, None])
+        acoustic = reached + token_log_probs[:, None, :]  # (B, K, M)
+        score, arcs = acoustic + state.lm[:, :, None], None
+        if self._scorer is not None:
+            rows = tokens[:, None, :].expand(repeats.shape).reshape(-1, n_tokens)
+            arcs = self._scorer.arcs(state.scores.reshape(len(rows), -1), rows)
+            score = score[..., None] + arcs.scores.view(*repeats.shape, -1)
+        return _Extensions(acoustic.view(n_batch, -1), score.reshape(n_batch, -1), tokens, arcs)
+
+    def _forbid_merged(self, score: Tensor, stays: _Stays, repeats: Tensor, arc: Tensor) -> None:
+        """Take out the extensions that lead to a prefix which is there: it got their probability."""
+        is_ranked, column = repeats.to(torch.uint8).max(dim=2)
+        place = (stays.parent * repeats.shape[2] + column) * self._n_arcs + arc
+        taken = stays.has_parent & is_ranked.bool()
+        score.scatter_add_(1, place, torch.zeros_like(stays.token).masked_fill_(taken, NEVER))
+
+    def _choose(self, stay_score: Tensor, extension_score: Tensor) -> _Choice:
+        n_beams = self._beam_size
+        best, index = torch.cat((stay_score, extension_score), dim=1).topk(n_beams, dim=1)
+        alive = best > NEVER
+        if self._beam_threshold is not None:
+            alive &= best >= best[:, :1] - self._beam_threshold
+        stays = index < n_beams
+        extension = (index - n_beams).clamp_min_(0)
+        per_beam = extension_score.shape[1] // n_beams
+        return _Choice(torch.where(stays, index, extension // per_beam), stays, extension, alive)
+
+    def _apply(self, state: PrefixState, choice: _Choice, stays: _Stays, extensions: _Extensions) -> None:
+        source = choice.source
+        dead = ~choice.alive
+        column = choice.extension // self._n_arcs
+        state.blank = stays.blank.gather(1, source).masked_fill_(~choice.stays | dead, NEVER)
+        said = extensions.acoustic.gather(1, column)
+        state.token = torch.where(choice.stays, stays.token.gather(1, source), said).masked_fill_(dead, NEVER)
+        symbol = extensions.tokens.gather(1, column % extensions.tokens.shape[1])
+        state.lm = state.lm.gather(1, source)
+        if extensions.arcs is not None:
+            symbol = symbol + self._take_arcs(state, choice, extensions.arcs)
+        state.last = torch.where(choice.stays, state.last.gather(1, source), symbol)
+        state.length = state.length.gather(1, source) + (~choice.stays)
+        self._append(state, choice)
+
+    def _take_arcs(self, state: PrefixState, choice: _Choice, arcs: Arcs) -> Tensor:
+        """Follow the chosen arcs; returns what their marks add to the symbol (B, K)."""
+        n_batch, n_beams = choice.source.shape
+        chosen, source = choice.extension, choice.source
+        scores = arcs.scores.view(n_batch, -1).gather(1, chosen).masked_fill_(choice.stays, 0.0)
+        state.lm = (state.lm + scores).masked_fill_(~choice.alive, 0.0)
+        state.adjustment = state.adjustment.gather(1, source)
+        n_numbers = state.scores.shape[2]
+        wide = (n_batch, n_beams, n_numbers)
+        kept = state.scores.gather(1, source[:, :, None].expand(wide))
+        moved = arcs.states.reshape(n_batch, -1, n_numbers).gather(1, chosen[:, :, None].expand(wide))
+        state.scores = torch.where(choice.stays[:, :, None], kept, moved)
+        state.arc = torch.where(choice.stays, state.arc.gather(1, source), chosen % self._n_arcs)
+        return arcs.marks.view(n_batch, -1).gather(1, chosen) * self._n_labels
+
+    def _append(self, state: PrefixState, choice: _Choice) -> None:
+        """Write the last symbols into the histories and find out again which prefix begins which."""
+        n_batch, n_beams, capacity = state.symbols.shape
+        source = choice.source
+        first = torch.arange(0, n_batch * n_beams, n_beams, device=source.device)[:, None]
+        rows = state.symbols.view(-1, capacity).index_select(0, (source + first).flatten())
+        state.symbols = rows.view(n_batch, n_beams, capacity)
+        state.symbols.scatter_(2, state.length[:, :, None], state.last[:, :, None])
+        pairs = (source[:, :, None] * n_beams + source[:, None, :]).view(n_batch, -1)
+        begun = state.begins.view(n_batch, -1).gather(1, pairs).view(n_batch, n_beams, n_beams)
+        # What the continuation of j says where k says its last symbol.
+        said = state.symbols.gather(2, state.length[:, None, :].expand(-1, n_beams, -1))
+        begun &= said == state.last[:, None, :]
+        state.begins = begun & choice.alive[:, :, None] & choice.alive[:, None, :]
+
+
+def _frozen(stays: _Stays, state: PrefixState, active: Tensor) -> _Stays:
+    blank = torch.where(active, stays.blank, state.blank)
+    return stays._replace(blank=blank, token=torch.where(active, stays.token, state.token))

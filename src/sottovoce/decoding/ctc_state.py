@@ -1,0 +1,90 @@
+"""The beams of a CTC prefix search between two frames, as tensors over utterances and beams."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+NEVER = float("-inf")
+_NOTHING = -1
+"""A place in a history that holds no symbol."""
+_FIRST_CAPACITY = 32
+
+
+@dataclass(slots=True, eq=False)
+class PrefixState:
+    """B utterances of K prefixes, best first.
+
+    A prefix is a sequence of symbols: a symbol is token + V * mark, where the mark says which word the
+    token ends (0: none). Dead slots have -inf in `blank` and `token`.
+
+    blank, token: (B, K) float32, log-probability of all paths of the prefix that end in a blank, or in
+        its last token.
+    lm: (B, K) float32, weighted score of language models, adjustments included.
+    adjustment: (B, K) float32, the part of `lm` that a `HistoryScorer` gave.
+    length: (B, K) int64, symbols. last: (B, K) int64, the last symbol; the blank where there is none.
+    arc: (B, K) int64, which arc of its token the last symbol took.
+    symbols: (B, K, L) int64, the histories; place 0 is the start.
+    begins: (B, K, K) bool, begins[b, j, k]: prefix k is a beginning of prefix j, or is prefix j.
+    scores: (B, K, s) int64, the states of the `PrefixScorer`.
+    n_frames: (B,) int64, frames seen. n_steps: steps made, an upper bound of every length.
+    in_blank: (B,) bool, the last frame began or continued a run of blanks that can be skipped.
+    skipped: (B,) float32, log-probability of the skipped blanks.
+    emissions: what was decoded, for alignment: ((B, T) log-probabilities, lengths) per chunk.
+    """
+
+    blank: Tensor
+    token: Tensor
+    lm: Tensor
+    adjustment: Tensor
+    length: Tensor
+    last: Tensor
+    arc: Tensor
+    symbols: Tensor
+    begins: Tensor
+    scores: Tensor
+    n_frames: Tensor
+    in_blank: Tensor
+    skipped: Tensor
+    n_steps: int = 0
+    emissions: list[tuple[Tensor, Tensor]] = field(default_factory=list, repr=False)
+
+    @property
+    def acoustic(self) -> Tensor:
+        """Log-probability (B, K) of all paths of each prefix, skipped blanks aside."""
+        return torch.logaddexp(self.blank, self.token)
+
+    def reserve(self, n_symbols: int) -> None:
+        """Make room for histories of n_symbols."""
+        missing = n_symbols + 1 - self.symbols.shape[2]
+        if missing > 0:
+            n_batch, n_beams, capacity = self.symbols.shape
+            more = self.symbols.new_full((n_batch, n_beams, max(missing, capacity)), _NOTHING)
+            self.symbols = torch.cat((self.symbols, more), dim=2)
+
+
+def first_state(n_batch: int, beam_size: int, blank: int, scores: Tensor) -> PrefixState:
+    """One empty prefix per utterance; scores: (B * K, s) start states of the scorer."""
+    device = scores.device
+    shape = (n_batch, beam_size)
+    alive = torch.zeros((n_batch, beam_size), dtype=torch.bool, device=device)
+    alive[:, 0] = True
+    symbols = torch.full((*shape, _FIRST_CAPACITY), _NOTHING, device=device)
+    symbols[:, :, 0] = blank
+    return PrefixState(
+        blank=torch.zeros(shape, device=device).masked_fill(~alive, NEVER),
+        token=torch.full(shape, NEVER, device=device),
+        lm=torch.zeros(shape, device=device),
+        adjustment=torch.zeros(shape, device=device),
+        length=torch.zeros(shape, dtype=torch.int64, device=device),
+        last=torch.full(shape, blank, device=device),
+        arc=torch.zeros(shape, dtype=torch.int64, device=device),
+        symbols=symbols,
+        begins=alive[:, :, None] & alive[:, None, :],
+        scores=scores.view(n_batch, beam_size, -1),
+        n_frames=torch.zeros(n_batch, dtype=torch.int64, device=device),
+        in_blank=torch.zeros(n_batch, dtype=torch.bool, device=device),
+        skipped=torch.zeros(n_batch, device=device),
+    )

@@ -1,0 +1,132 @@
+"""From label ids to text and words: characters with a separator, word pieces, or single symbols."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from sottovoce.errors import OptionError
+
+PIECE_START = "▁"
+"""What word pieces of SentencePiece begin a word with."""
+SEPARATORS = (" ", "|", PIECE_START)
+"""Labels that stand for the space between words: plain, fairseq's and wav2vec2's, SentencePiece's."""
+
+
+class SpelledWord(NamedTuple):
+    """A word and the tokens [first, end) of the hypothesis that say it."""
+
+    text: str
+    first: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Labels:
+    """The labels of a CTC model.
+
+    names: one per output, the blank among them. separator: id of the label between words, None where
+    labels carry the beginning of words themselves ("▁the") or no words are known.
+    Raises OptionError: blank out of range, no labels beside it, or a label given twice.
+    """
+
+    names: tuple[str, ...]
+    blank: int
+    separator: int | None = None
+
+    def __post_init__(self) -> None:
+        if len(self.names) < 2:
+            raise OptionError(f"labels: expected a blank and at least one more, got {len(self.names)}")
+        if not 0 <= self.blank < len(self.names):
+            raise OptionError(f"blank: expected an index from 0 to {len(self.names) - 1}, got {self.blank}")
+        if self.separator is not None and not 0 <= self.separator < len(self.names):
+            raise OptionError(f"separator: expected a label's index, got {self.separator}")
+        seen = set(self.names)
+        if len(seen) < len(self.names):
+            twice = next(name for name in self.names if self.names.count(name) > 1)
+            raise OptionError(f"labels: expected each once, got {twice!r} {self.names.count(twice)} times")
+
+    @classmethod
+    def of(cls, names: Sequence[str], blank: int) -> Labels:
+        """Labels whose separator, if any, is one of `SEPARATORS`; blank may count from the end (-1)."""
+        blank = blank + len(names) if blank < 0 else blank
+        found = [i for i, name in enumerate(names) if name in SEPARATORS and i != blank]
+        return cls(tuple(names), blank, found[0] if found else None)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    @property
+    def has_pieces(self) -> bool:
+        """Labels carry the beginning of words."""
+        return any(name.startswith(PIECE_START) and len(name) > 1 for name in self.names)
+
+    @property
+    def word_starts(self) -> tuple[bool, ...]:
+        """Which labels begin a word by themselves."""
+        return tuple(name.startswith(PIECE_START) and len(name) > 1 for name in self.names)
+
+    def spell(self, tokens: Sequence[int]) -> str:
+        """The text of tokens, spaces at its ends taken off."""
+        if self.separator is None and not self.has_pieces:
+            glue = "" if all(len(name) <= 1 for i, name in enumerate(self.names) if i != self.blank) else " "
+            return glue.join(self.names[token] for token in tokens)
+        parts = (" " if token == self.separator else self.names[token] for token in tokens)
+        return " ".join("".join(parts).replace(PIECE_START, " ").split())
+
+    def words(self, tokens: Sequence[int]) -> list[SpelledWord]:
+        """The words of tokens by separators and word starts; no word is empty."""
+        starts = self.word_starts
+        words: list[SpelledWord] = []
+        first = 0
+        for place in range(len(tokens) + 1):
+            is_end = place == len(tokens) or tokens[place] == self.separator or starts[tokens[place]]
+            if not is_end:
+                continue
+            text = self.spell(tokens[first:place])
+            if text:
+                words.append(SpelledWord(text, first, place))
+            first = place + int(place < len(tokens) and tokens[place] == self.separator)
+        return words
+
+
+@dataclass(frozen=True, slots=True)
+class Speller:
+    """Reads symbols (token + V * mark, see `PrefixState`) as words.
+
+    lexicon: what the marks 1, 2, … stand for; None for a word that is spelled as it was said; an empty
+    lexicon where no word is ever marked.
+    """
+
+    labels: Labels
+    lexicon: Sequence[str | None] = ()
+
+    def words(self, symbols: Sequence[int], last_mark: int = 0) -> list[SpelledWord]:
+        """The words of a hypothesis; last_mark: the word that its ending completed."""
+        n_labels = len(self.labels)
+        if not self.lexicon:
+            return self.labels.words([symbol % n_labels for symbol in symbols])
+        words: list[SpelledWord] = []
+        first = 0
+        for place, symbol in enumerate(symbols):
+            if 0 < symbol // n_labels <= len(self.lexicon):
+                words.append(self._word(symbols, first, place + 1, symbol // n_labels))
+                first = place + 1
+            elif first == place and symbol % n_labels == self.labels.separator:
+                first = place + 1
+        if last_mark:
+            words.append(self._word(symbols, first, len(symbols), last_mark))
+        return words
+
+    def text(self, symbols: Sequence[int], last_mark: int = 0) -> str:
+        if not self.lexicon:
+            return self.labels.spell([symbol % len(self.labels) for symbol in symbols])
+        return " ".join(word.text for word in self.words(symbols, last_mark))
+
+    def _word(self, symbols: Sequence[int], first: int, end: int, mark: int) -> SpelledWord:
+        tokens = [symbol % len(self.labels) for symbol in symbols[first:end]]
+        while len(tokens) > 1 and tokens[-1] == self.labels.separator:
+            tokens.pop()
+        text = self.lexicon[mark - 1]
+        return SpelledWord(self.labels.spell(tokens) if text is None else text, first, first + len(tokens))

@@ -1,0 +1,145 @@
+"""Shallow fusion: any number of language models over the tokens of a search, weighted, as one object.
+
+For Whisper's beam search `ShallowFusion` is a `LanguageModel`, for the CTC prefix search a `PrefixScorer`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from sottovoce.errors import LanguageModelError, OptionError
+from sottovoce.lm.base import Arcs, Endings, LanguageModel
+
+NEVER = float("-inf")
+TensorModel = LanguageModel[Tensor]
+"""A language model whose states are (N,) int64."""
+
+
+class Relabelled:
+    """A language model over another numbering: token i of this is token ids[i] of the model inside.
+
+    ids: (n_tokens,) int64.
+    """
+
+    def __init__(self, model: TensorModel, ids: Tensor) -> None:
+        if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < model.n_tokens:
+            raise LanguageModelError(
+                f"language model: expected ids below {model.n_tokens}, got up to {int(ids.max())}"
+            )
+        self._model = model
+        self._ids = ids
+
+    @property
+    def n_tokens(self) -> int:
+        return len(self._ids)
+
+    def start(self, n: int) -> Tensor:
+        return self._model.start(n)
+
+    def score(self, states: Tensor, tokens: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        if tokens is None:
+            return self._model.score(states)[0][:, self._ids], states
+        return self._model.score(states, self._ids[tokens])
+
+    def finish(self, states: Tensor) -> Tensor:
+        return self._model.finish(states)
+
+    def select(self, states: Tensor, rows: Tensor) -> Tensor:
+        return states[rows]
+
+
+class ShallowFusion:
+    """A weighted sum of language models over the same tokens; states are (N, n_models) int64.
+
+    weights: one per model, times its natural log-probability. word_score: added for every token in
+    word_starts (n_tokens,) bool. Token -inf of a model counts as forbidden, whatever the weight.
+    Raises OptionError: numbers of models and weights differ, or models of different token sets.
+    """
+
+    def __init__(
+        self,
+        models: Sequence[TensorModel],
+        weights: Sequence[float],
+        word_score: float = 0.0,
+        *,
+        word_starts: Tensor | None = None,
+    ) -> None:
+        if len(models) != len(weights) or not models:
+            raise OptionError(
+                f"fusion: expected a weight per model, got {len(models)} models and {len(weights)} weights"
+            )
+        sizes = {model.n_tokens for model in models}
+        if len(sizes) > 1:
+            raise OptionError(f"fusion: expected models over the same tokens, got {sorted(sizes)} tokens")
+        if word_score and (word_starts is None or len(word_starts) not in sizes):
+            raise OptionError("fusion: word_score needs word_starts, one per token")
+        self._models = tuple(models)
+        self._weights = tuple(weights)
+        self._word_scores = None
+        if word_score and word_starts is not None:
+            self._word_scores = word_starts.float() * word_score
+
+    @property
+    def n_tokens(self) -> int:
+        return self._models[0].n_tokens
+
+    @property
+    def n_arcs(self) -> int:
+        return 1
+
+    def start(self, n: int, device: torch.device | None = None) -> Tensor:
+        states = torch.stack([model.start(n) for model in self._models], dim=1)
+        return states if device is None else states.to(device)
+
+    def score(self, states: Tensor, tokens: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """As `LanguageModel.score`; a row whose token is not below n_tokens scores 0 and keeps its state."""
+        if tokens is None:
+            shape = (len(states), self.n_tokens)
+            total = torch.zeros(shape, device=states.device)
+            for i, (model, weight) in enumerate(zip(self._models, self._weights, strict=True)):
+                total += _weighted(model.score(states[:, i])[0], weight)
+            return total if self._word_scores is None else total + self._word_scores, states
+        known = tokens < self.n_tokens
+        total, after = self._follow(states, torch.where(known, tokens, 0))
+        return total.masked_fill(~known, 0.0), torch.where(known[:, None], after, states)
+
+    def finish(self, states: Tensor) -> Tensor:
+        """Scores (N,) of ending."""
+        total = torch.zeros(len(states), device=states.device)
+        for i, (model, weight) in enumerate(zip(self._models, self._weights, strict=True)):
+            total += _weighted(model.finish(states[:, i]), weight)
+        return total
+
+    def select(self, states: Tensor, rows: Tensor) -> Tensor:
+        return states[rows]
+
+    def arcs(self, states: Tensor, tokens: Tensor) -> Arcs:
+        n_rows, n_tokens = tokens.shape
+        rows = states[:, None, :].expand(-1, n_tokens, -1).reshape(n_rows * n_tokens, -1)
+        scores, after = self._follow(rows, tokens.reshape(-1))
+        shape = (n_rows, n_tokens, 1)
+        marks = torch.zeros(shape, dtype=torch.int64, device=tokens.device)
+        return Arcs(scores.view(shape), marks, after.view(*shape, -1))
+
+    def endings(self, states: Tensor) -> Endings:
+        scores = self.finish(states)[:, None]
+        return Endings(scores, torch.zeros_like(scores, dtype=torch.int64))
+
+    def _follow(self, states: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        total = torch.zeros(tokens.shape, device=tokens.device)
+        if self._word_scores is not None:
+            total = total + self._word_scores[tokens]
+        after = []
+        for i, (model, weight) in enumerate(zip(self._models, self._weights, strict=True)):
+            scores, moved = model.score(states[:, i], tokens)
+            total = total + _weighted(scores, weight)
+            after.append(moved)
+        return total, torch.stack(after, dim=1)
+
+
+def _weighted(scores: Tensor, weight: float) -> Tensor:
+    """-inf stays -inf: times a weight of 0 it would be NaN."""
+    return torch.where(scores == NEVER, scores, scores * weight)

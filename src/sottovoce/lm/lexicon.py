@@ -1,0 +1,253 @@
+"""A lexicon as a token tree: which words a sequence of labels can spell, many questions at once.
+
+Any token set (characters, word pieces, phonemes) and any number of words per spelling. With a separator a
+word ends when the separator is said; without one it may end at any token that completes a spelling.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from sottovoce.errors import LanguageModelError
+from sottovoce.lm.table import KeyTable
+
+ROOT = 0
+UNKNOWN_NODE = 1
+"""Inside a word that the lexicon does not have."""
+
+
+@dataclass(frozen=True, slots=True)
+class LexiconArcs:
+    """nodes (N, M, A) int64 after each arc; marks (N, M, A): 0, or w + 1 for the word w that it ends, or
+    one more than there are words inside an unknown word; exists (N, M, A) bool."""
+
+    nodes: Tensor
+    marks: Tensor
+    exists: Tensor
+
+
+class Lexicon:
+    """Words and their spellings over n_tokens tokens.
+
+    spellings: (word, tokens) pairs; a word may have several, and several words one. A separator at the
+    end of a spelling is left out. separator: the token between words, None where words follow each
+    other without one. allow_unknown: other spellings count as one unknown word, the last one of `words`,
+    None; with a separator only spellings that are no word's, without one any spelling.
+    Raises LanguageModelError: no words, an empty spelling, a token out of range or a separator inside.
+    """
+
+    def __init__(
+        self,
+        spellings: Iterable[tuple[str, Sequence[int]]],
+        n_tokens: int,
+        *,
+        separator: int | None = None,
+        allow_unknown: bool = False,
+    ) -> None:
+        self.n_tokens = n_tokens
+        self.separator = separator
+        self.allow_unknown = allow_unknown
+        ids: dict[str, int] = {}
+        tree = _Tree(n_tokens, separator)
+        for word, tokens in spellings:
+            tree.add(ids.setdefault(word, len(ids)), word, tokens)
+        if not ids:
+            raise LanguageModelError("lexicon: expected at least one word, got none")
+        self.words: tuple[str | None, ...] = (*ids, *((None,) if allow_unknown else ()))
+        self.unknown = len(ids) if allow_unknown else None
+        self._tree = tree
+        self._device = torch.device("cpu")
+        self._children = KeyTable.of(*tree.keys(), n_tokens)
+        self._targets = tree.targets()
+        self._has_children = tree.has_children()
+        self._words, self._first, self._counts = tree.ends()
+        self.n_homophones = int(self._counts.max())
+
+    @property
+    def n_nodes(self) -> int:
+        return len(self._counts)
+
+    @property
+    def n_arcs(self) -> int:
+        if self.separator is not None:
+            return self.n_homophones
+        return 1 + self.n_homophones + 2 * int(self.allow_unknown)
+
+    def to(self, device: torch.device) -> Lexicon:
+        moved = object.__new__(Lexicon)
+        moved.__dict__.update(self.__dict__)
+        moved._device = device
+        moved._children = self._children.to(device)
+        for name in ("_targets", "_has_children", "_words", "_first", "_counts"):
+            setattr(moved, name, getattr(self, name).to(device))
+        return moved
+
+    def arcs(self, nodes: Tensor, tokens: Tensor) -> LexiconArcs:
+        """Arcs of tokens (N, M) at nodes (N,)."""
+        nodes = nodes[:, None].expand(tokens.shape)
+        place, found = self._children.find(nodes, tokens)
+        children = self._targets[place]
+        if self.separator is None:
+            return self._open_arcs(nodes, children, found)
+        return self._separated_arcs(nodes, children, found, tokens == self.separator)
+
+    def endings(self, nodes: Tensor) -> tuple[Tensor, Tensor]:
+        """Marks (N, E) of the words that an utterance may end with at nodes (N,), and which exist.
+
+        Between words it ends with none, mark 0. Inside a word it is completed only where all but the
+        separator has been said.
+        """
+        at_root = nodes == ROOT
+        if self.separator is None:
+            return torch.zeros_like(nodes)[:, None], at_root[:, None]
+        marks, exists = self._marks(nodes)
+        exists = exists.clone()
+        exists[:, 0] |= at_root
+        return marks.masked_fill(at_root[:, None], 0), exists
+
+    def look_ahead(self, word_scores: Tensor) -> Tensor:
+        """For every node the best score (n_nodes,) of the words below it; 0 at the root and in unknown words.
+
+        word_scores: (n_words,) float32.
+        """
+        return self._tree.best_below(word_scores.cpu()).to(self._device)
+
+    def _marks(self, nodes: Tensor) -> tuple[Tensor, Tensor]:
+        """Words (…, H) that end at nodes (…), unknown where none does, and which exist."""
+        which = torch.arange(self.n_homophones, device=nodes.device)
+        counts = self._counts[nodes]
+        exists = which < counts[..., None]
+        place = torch.where(exists, self._first[nodes][..., None] + which, 0)
+        marks = torch.where(exists, self._words[place] + 1, 0)
+        if self.unknown is not None and self.separator is not None:
+            is_unknown = (counts == 0) & (nodes != ROOT)
+            marks[..., 0] = torch.where(is_unknown, self.unknown + 1, marks[..., 0])
+            exists = torch.cat(((exists[..., :1] | is_unknown[..., None]), exists[..., 1:]), dim=-1)
+        return marks, exists
+
+    def _separated_arcs(self, nodes: Tensor, children: Tensor, found: Tensor, ends: Tensor) -> LexiconArcs:
+        marks, complete = self._marks(nodes)
+        # A separator after a word ends it; at the beginning or after another it says nothing.
+        exists = complete & ends[..., None]
+        exists[..., 0] |= (ends & (nodes == ROOT)) | (~ends & (found | self.allow_unknown))
+        inside = torch.where(found, children, UNKNOWN_NODE)
+        after = torch.where(ends, ROOT, inside)
+        return LexiconArcs(
+            nodes=after[..., None].expand(marks.shape),
+            marks=marks.masked_fill(~ends[..., None], 0),
+            exists=exists,
+        )
+
+    def _open_arcs(self, nodes: Tensor, children: Tensor, found: Tensor) -> LexiconArcs:
+        marks, exists = self._marks(children)
+        goes_on = (found & self._has_children[children])[..., None]
+        zero = torch.zeros_like(children)[..., None]
+        after = [children[..., None], zero.expand(marks.shape)]
+        all_marks, all_exist = [zero, marks], [goes_on, exists & found[..., None]]
+        if self.unknown is not None:
+            can = ((nodes == ROOT) | (nodes == UNKNOWN_NODE))[..., None]
+            after += [zero + UNKNOWN_NODE, zero]
+            # Inside an unknown word is another place than inside a known one: it has a mark of its own.
+            all_marks += [zero + self.unknown + 2, zero + self.unknown + 1]
+            all_exist += [can, can]
+        return LexiconArcs(torch.cat(after, -1), torch.cat(all_marks, -1), torch.cat(all_exist, -1))
+
+
+class _Tree:
+    """Node 0 is the root, node 1 the inside of unknown words; children come after their parents."""
+
+    def __init__(self, n_tokens: int, separator: int | None) -> None:
+        self._n_tokens = n_tokens
+        self._separator = separator
+        self._children: dict[int, int] = {}
+        self._parents = [ROOT, ROOT]
+        self._ends: dict[int, list[int]] = {}
+
+    def add(self, word: int, name: str, tokens: Sequence[int]) -> None:
+        spelling = list(tokens)
+        if self._separator is not None and spelling and spelling[-1] == self._separator:
+            spelling.pop()
+        if not spelling:
+            raise LanguageModelError(f"lexicon: expected a spelling of {name!r}, got none")
+        if not 0 <= min(spelling) <= max(spelling) < self._n_tokens or self._separator in spelling:
+            raise LanguageModelError(
+                f"lexicon: expected {name!r} in tokens from 0 to {self._n_tokens - 1} without the separator, "
+                f"got {spelling}"
+            )
+        at = ROOT
+        for token in spelling:
+            key = at * self._n_tokens + token
+            if key not in self._children:
+                self._children[key] = len(self._parents)
+                self._parents.append(at)
+            at = self._children[key]
+        words = self._ends.setdefault(at, [])
+        if word not in words:
+            words.append(word)
+
+    def keys(self) -> tuple[Tensor, int]:
+        return torch.tensor(sorted(self._children)), len(self._parents)
+
+    def targets(self) -> Tensor:
+        return torch.tensor([self._children[key] for key in sorted(self._children)])
+
+    def has_children(self) -> Tensor:
+        has = torch.zeros(len(self._parents), dtype=torch.bool)
+        has[torch.tensor(self._parents[2:], dtype=torch.int64)] = True
+        return has
+
+    def ends(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Words sorted by the node where they end; per node, the first of its words and their count."""
+        counts = torch.zeros(len(self._parents), dtype=torch.int64)
+        for node, words in self._ends.items():
+            counts[node] = len(words)
+        flat = [word for node in sorted(self._ends) for word in self._ends[node]]
+        return torch.tensor(flat), counts.cumsum(0) - counts, counts
+
+    def best_below(self, word_scores: Tensor) -> Tensor:
+        scores = word_scores.tolist()
+        best = [float("-inf")] * len(self._parents)
+        for node, words in self._ends.items():
+            best[node] = max(scores[word] for word in words)
+        for node in range(len(best) - 1, 1, -1):
+            best[self._parents[node]] = max(best[self._parents[node]], best[node])
+        best[ROOT] = best[UNKNOWN_NODE] = 0.0
+        return torch.tensor(best)
+
+
+def read_lexicon(path: str | Path, labels: Sequence[str]) -> list[tuple[str, list[int]]]:
+    """Words and spellings of a file: a word, then its labels, separated by spaces or tabs; or words alone.
+
+    A file without any spelling is a word list: words are then spelled by their characters.
+    Raises LanguageModelError: unreadable, or a label that the model does not have.
+    """
+    try:
+        lines = Path(path).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise LanguageModelError(f"{path}: expected a lexicon, got {error}") from error
+    rows = [(number, line.split()) for number, line in enumerate(lines, start=1) if line.strip()]
+    is_list = all(len(fields) == 1 for _, fields in rows)
+    ids = {label: i for i, label in enumerate(labels)}
+    spellings: list[tuple[str, list[int]]] = []
+    for number, (word, *spelling) in rows:
+        parts = list(word) if is_list else spelling
+        unknown = [part for part in parts if part not in ids]
+        if unknown or not parts:
+            got = f"{unknown[0]!r} in {word!r}" if unknown else f"{word!r} without a spelling"
+            raise LanguageModelError(f"{path}, line {number}: expected labels of the model, got {got}")
+        spellings.append((word, [ids[part] for part in parts]))
+    return spellings
+
+
+def spell_words(words: Iterable[str], labels: Mapping[str, int]) -> list[tuple[str, list[int]]]:
+    """Words spelled by their characters; those with a character that is no label are left out."""
+    return [
+        (word, [labels[letter] for letter in word])
+        for word in words
+        if word and all(letter in labels for letter in word)
+    ]

@@ -1,0 +1,185 @@
+"""N-gram language models of any order, batched, on any device; behind `lm.base.LanguageModel`.
+
+Memory: 20 bytes per n-gram of the highest order (key, weight, next state) and 32 per lower one (the
+back-off and its node besides), plus 4 per (node, token) pair where the model is small enough for a
+spelled-out table (`lm.table.DENSE_ENTRIES`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from sottovoce.errors import LanguageModelError
+from sottovoce.lm.arpa import ArpaFile, read_arpa
+from sottovoce.lm.table import BackoffTable, backoff_table
+
+_LN10 = math.log(10)
+MISSING_UNKNOWN_LOG10 = -100.0
+"""log10 probability of unknown words where a file has no <unk>: KenLM's default."""
+
+Ids = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float32]
+
+
+class NgramModel:
+    """A back-off n-gram model; its tokens are the words of its vocabulary.
+
+    States are (N,) int64: the node of the longest context that the model knows. Words are looked up as
+    they are written: a caller that wants another case folds it first. Unknown words take the id of <unk>.
+    """
+
+    def __init__(self, vocabulary: Mapping[str, int], table: BackoffTable, order: int) -> None:
+        self.vocabulary = vocabulary
+        self.order = order
+        self.unknown = vocabulary["<unk>"]
+        self._table = table
+        self._end = vocabulary.get("</s>")
+        self._begin = 0
+        if "<s>" in vocabulary:
+            self._begin = int(table.root_targets[vocabulary["<s>"]])
+
+    @classmethod
+    def from_arpa(cls, path: str | Path) -> NgramModel:
+        """Read an ARPA file, plain or .gz. Raises LanguageModelError."""
+        return cls.from_file(read_arpa(Path(path)))
+
+    @classmethod
+    def from_file(cls, file: ArpaFile) -> NgramModel:
+        vocabulary = dict(file.vocabulary)
+        for name in ("<UNK>", "<unk>"):
+            if name in vocabulary:
+                vocabulary["<unk>"] = vocabulary[name]
+        vocabulary.setdefault("<unk>", len(vocabulary))
+        n_tokens = max(vocabulary.values()) + 1
+        return cls(vocabulary, _Builder(file, n_tokens).table(), len(file.orders))
+
+    @property
+    def n_tokens(self) -> int:
+        return self._table.n_tokens
+
+    @property
+    def n_bytes(self) -> int:
+        """Memory of its tensors."""
+        return self._table.n_bytes
+
+    def ids(self, words: Sequence[str]) -> list[int]:
+        """Ids of words; unknown ones get that of <unk>."""
+        return [self.vocabulary.get(word, self.unknown) for word in words]
+
+    def to(self, device: torch.device) -> NgramModel:
+        return NgramModel(self.vocabulary, self._table.to(device), self.order)
+
+    def start(self, n: int) -> Tensor:
+        """States after <s>."""
+        return torch.full((n,), self._begin, device=self._table.parent.device)
+
+    def score(self, states: Tensor, tokens: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        if tokens is None:
+            return self._table.rows(states)[0], states
+        return self._table.follow(states, tokens)
+
+    def finish(self, states: Tensor) -> Tensor:
+        """Log-probability of </s>; 0 for a model without it."""
+        if self._end is None:
+            return torch.zeros(states.shape, device=states.device)
+        return self._table.follow(states, torch.full_like(states, self._end))[0]
+
+    def select(self, states: Tensor, rows: Tensor) -> Tensor:
+        return states[rows]
+
+
+class _Builder:
+    """Numbers the contexts of an ARPA file as nodes and links them to their shorter contexts.
+
+    Node 0 is the empty context, nodes 1 … those of the unigrams, then order by order; n-grams of the
+    highest order are arcs without a node.
+    """
+
+    def __init__(self, file: ArpaFile, n_tokens: int) -> None:
+        self._n_tokens = n_tokens
+        first = file.orders[0]
+        n_words = len(first.words)
+        self._root_weights = np.full(n_tokens, MISSING_UNKNOWN_LOG10, dtype=np.float32)
+        self._root_weights[first.words[:, 0]] = first.log10
+        has_nodes = len(file.orders) > 1
+        self._root_targets: Ids = np.zeros(n_tokens, dtype=np.int64)
+        if has_nodes:
+            self._root_targets[first.words[:, 0]] = first.words[:, 0] + 1
+        self._backoff: Floats = np.concatenate((np.zeros(1, np.float32), first.backoff))
+        self._parent: Ids = np.zeros(n_words + 1, dtype=np.int64)
+        self._keys: Ids = np.zeros(0, dtype=np.int64)
+        self._weights: Floats = np.zeros(0, dtype=np.float32)
+        self._targets: Ids = np.zeros(0, dtype=np.int64)
+        for order, ngrams in enumerate(file.orders[1:], start=2):
+            self._add(ngrams.words, ngrams.log10, ngrams.backoff, is_last=order == len(file.orders))
+
+    def table(self) -> BackoffTable:
+        return backoff_table(
+            torch.from_numpy(self._keys),
+            torch.from_numpy(self._weights) * _LN10,
+            torch.from_numpy(self._targets),
+            root=(torch.from_numpy(self._root_weights) * _LN10, torch.from_numpy(self._root_targets)),
+            backoff=torch.from_numpy(self._backoff) * _LN10,
+            parent=torch.from_numpy(self._parent),
+        )
+
+    def _add(self, words: Ids, log10: Floats, backoff: Floats, *, is_last: bool) -> None:
+        context, last = self._contexts(words[:, :-1]), words[:, -1]
+        keys = context * self._n_tokens + last
+        if len(np.unique(keys)) < len(keys):
+            raise LanguageModelError(f"ARPA file: expected each {words.shape[1]}-gram once, got one twice")
+        shorter = self._follow(self._parent[context], last)
+        targets = shorter
+        if not is_last:
+            targets = len(self._parent) + np.arange(len(words))
+            self._parent = np.concatenate((self._parent, shorter))
+            self._backoff = np.concatenate((self._backoff, backoff))
+        self._insert(keys, log10, targets)
+
+    def _insert(self, keys: Ids, weights: Floats, targets: Ids) -> None:
+        joined = np.concatenate((self._keys, keys))
+        order = np.argsort(joined, kind="stable")
+        self._keys = joined[order]
+        self._weights = np.concatenate((self._weights, weights))[order]
+        self._targets = np.concatenate((self._targets, targets))[order]
+
+    def _find(self, nodes: Ids, words: Ids) -> tuple[Ids, npt.NDArray[np.bool_]]:
+        wanted = nodes * self._n_tokens + words
+        place = np.searchsorted(self._keys, wanted).clip(max=max(len(self._keys) - 1, 0))
+        if not len(self._keys):
+            return np.zeros_like(wanted), np.zeros(len(wanted), dtype=np.bool_)
+        return place, self._keys[place] == wanted
+
+    def _contexts(self, words: Ids) -> Ids:
+        """Nodes of contexts (n, k)."""
+        nodes = words[:, 0] + 1
+        for i in range(1, words.shape[1]):
+            place, found = self._find(nodes, words[:, i])
+            if not found.all():
+                row = int(np.flatnonzero(~found)[0])
+                raise LanguageModelError(
+                    f"ARPA file: expected every context of a {words.shape[1] + 1}-gram as a "
+                    f"{words.shape[1]}-gram, got word ids {words[row].tolist()} without one"
+                )
+            nodes = self._targets[place]
+        return nodes
+
+    def _follow(self, nodes: Ids, words: Ids) -> Ids:
+        """Nodes of the longest known suffixes of the contexts plus a word each."""
+        result = self._root_targets[words]
+        open_ = nodes > 0
+        while open_.any():
+            place, found = self._find(nodes, words)
+            found &= open_
+            if found.any():
+                result = np.where(found, self._targets[place], result)
+            nodes = self._parent[nodes]
+            open_ = open_ & ~found & (nodes > 0)
+        return result

@@ -1,0 +1,168 @@
+"""Automata as flat tensors: arcs found by (node, token), and back-off where there is no arc.
+
+An n-gram model and an Aho-Corasick tree are the same machine: a node that has no arc for a token hands
+over to the node of its longest shorter context, at a price. Batched over any number of queries.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+DENSE_ENTRIES = 2**22
+"""Tables of up to this many (node, token) pairs are spelled out: one look-up instead of a search."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeyTable:
+    """Finds arcs by node and token.
+
+    keys: (n,) int64, node * n_tokens + token, ascending. dense: (n_nodes * n_tokens,) int32, the place of
+    every pair in keys, -1 where there is none; None where that would be too large.
+    """
+
+    keys: Tensor
+    n_tokens: int
+    dense: Tensor | None = None
+
+    @classmethod
+    def of(cls, keys: Tensor, n_nodes: int, n_tokens: int) -> KeyTable:
+        if n_nodes * n_tokens > DENSE_ENTRIES:
+            return cls(keys, n_tokens)
+        dense = torch.full((n_nodes * n_tokens,), -1, dtype=torch.int32)
+        dense[keys] = torch.arange(len(keys), dtype=torch.int32)
+        return cls(keys, n_tokens, dense)
+
+    def find(self, nodes: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        """Places (…) int64 of the arcs, and whether they exist; the place of a missing arc is 0."""
+        wanted = nodes * self.n_tokens + tokens
+        if self.dense is not None:
+            place = self.dense.index_select(0, wanted.flatten()).view(wanted.shape).long()
+            return place.clamp_min(0), place >= 0
+        if not len(self.keys):
+            return torch.zeros_like(wanted), torch.zeros_like(wanted, dtype=torch.bool)
+        place = torch.searchsorted(self.keys, wanted).clamp_max_(len(self.keys) - 1)
+        found = self.keys.index_select(0, place.flatten()).view(wanted.shape) == wanted
+        return place.masked_fill(~found, 0), found
+
+    def to(self, device: torch.device) -> KeyTable:
+        dense = None if self.dense is None else self.dense.to(device)
+        return replace(self, keys=self.keys.to(device), dense=dense)
+
+
+@dataclass(frozen=True, slots=True)
+class BackoffTable:
+    """Weighted arcs between nodes, with back-off; node 0 is the root, which has every token.
+
+    arcs: of all nodes but the root. weights, targets: (n,) of the arcs, in the order of their keys.
+    first: (n_nodes + 1,) int64, where the arcs of each node begin.
+    root_weights, root_targets: (V,). backoff, parent: (n_nodes,), price and node of the shorter context;
+    those of the root are 0. n_levels: the longest chain of back-offs.
+    """
+
+    arcs: KeyTable
+    weights: Tensor
+    targets: Tensor
+    first: Tensor
+    root_weights: Tensor
+    root_targets: Tensor
+    backoff: Tensor
+    parent: Tensor
+    n_levels: int
+
+    @property
+    def n_tokens(self) -> int:
+        return len(self.root_weights)
+
+    @property
+    def n_bytes(self) -> int:
+        """Memory of all tensors."""
+        tensors = (self.arcs.keys, self.weights, self.targets, self.first, self.root_weights)
+        rest = (self.root_targets, self.backoff, self.parent)
+        dense = () if self.arcs.dense is None else (self.arcs.dense,)
+        return sum(tensor.nbytes for tensor in (*tensors, *rest, *dense))
+
+    def follow(self, nodes: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        """Weights (N,) float32 and next nodes (N,) of tokens (N,) after nodes (N,)."""
+        weight = torch.zeros(nodes.shape, device=nodes.device)
+        target = torch.zeros_like(nodes)
+        open_ = torch.ones_like(nodes, dtype=torch.bool)
+        for _ in range(self.n_levels):
+            place, found = self.arcs.find(nodes, tokens)
+            found &= open_
+            if len(self.weights):
+                weight = torch.where(found, weight + self.weights[place], weight)
+                target = torch.where(found, self.targets[place], target)
+            open_ = open_ & ~found
+            weight = torch.where(open_, weight + self.backoff[nodes], weight)
+            nodes = self.parent[nodes]
+        weight = torch.where(open_, weight + self.root_weights[tokens], weight)
+        return weight, torch.where(open_, self.root_targets[tokens], target)
+
+    def rows(self, nodes: Tensor) -> tuple[Tensor, Tensor]:
+        """Weights and next nodes (N, V) of every token after nodes (N,)."""
+        chain = [nodes]
+        for _ in range(self.n_levels - 1):
+            chain.append(self.parent[chain[-1]])
+        weight = self.root_weights.expand(len(nodes), -1).clone()
+        target = self.root_targets.expand(len(nodes), -1).clone()
+        for level in reversed(chain):
+            weight += self.backoff[level][:, None]
+            row, place = self._arcs_of(level)
+            token = self.arcs.keys[place] % self.n_tokens
+            weight[row, token] = self.weights[place]
+            target[row, token] = self.targets[place]
+        return weight, target
+
+    def _arcs_of(self, nodes: Tensor) -> tuple[Tensor, Tensor]:
+        """All arcs of nodes (N,): which of them, and the arc's place."""
+        counts = self.first[nodes + 1] - self.first[nodes]
+        row = torch.arange(len(nodes), device=nodes.device).repeat_interleave(counts)
+        before = counts.cumsum(0) - counts
+        place = torch.arange(len(row), device=nodes.device) - before[row] + self.first[nodes][row]
+        return row, place
+
+    def to(self, device: torch.device) -> BackoffTable:
+        return BackoffTable(
+            arcs=self.arcs.to(device),
+            weights=self.weights.to(device),
+            targets=self.targets.to(device),
+            first=self.first.to(device),
+            root_weights=self.root_weights.to(device),
+            root_targets=self.root_targets.to(device),
+            backoff=self.backoff.to(device),
+            parent=self.parent.to(device),
+            n_levels=self.n_levels,
+        )
+
+
+def backoff_table(
+    keys: Tensor,
+    weights: Tensor,
+    targets: Tensor,
+    *,
+    root: tuple[Tensor, Tensor],
+    backoff: Tensor,
+    parent: Tensor,
+) -> BackoffTable:
+    """Sort arcs (keys node * V + token) into a table; root: weights and targets of every token there."""
+    n_tokens, n_nodes = len(root[0]), len(parent)
+    order = keys.argsort()
+    keys = keys[order]
+    first = torch.searchsorted(keys, torch.arange(n_nodes + 1) * n_tokens)
+    level, n_levels = parent, 1
+    while bool(level.any()):
+        level, n_levels = parent[level], n_levels + 1
+    return BackoffTable(
+        arcs=KeyTable.of(keys, n_nodes, n_tokens),
+        weights=weights[order].float(),
+        targets=targets[order],
+        first=first,
+        root_weights=root[0].float(),
+        root_targets=root[1],
+        backoff=backoff.float(),
+        parent=parent,
+        n_levels=n_levels,
+    )

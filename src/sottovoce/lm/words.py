@@ -1,0 +1,155 @@
+"""Fusion under a lexicon: word language models scored where words end, with look-ahead inside them.
+
+A `PrefixScorer` over the labels of a CTC model. Token models (phrase boosting over labels, a character
+n-gram) can join in. Look-ahead (Ortmanns et al. 1997; flashlight's smearing) gives a hypothesis inside a
+word the best score of the words that are still possible, and takes it back where the word ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from sottovoce.errors import OptionError
+from sottovoce.lm.base import Arcs, Endings
+from sottovoce.lm.fusion import NEVER, ShallowFusion, TensorModel
+from sottovoce.lm.lexicon import ROOT, Lexicon
+
+
+@dataclass(frozen=True, slots=True)
+class WordModel:
+    """A language model over words, with a weight.
+
+    ids: (n_words,) int64, the model's id of every word of the lexicon (None, the unknown word, included).
+    """
+
+    model: TensorModel
+    ids: Tensor
+    weight: float
+
+
+class WordFusion:
+    """A lexicon, models over its words, and models over the tokens that spell them.
+
+    word_score: added for every word. unknown_score: added for every unknown word besides.
+    look_ahead: use the first word model's unigrams inside words; changes what a narrow beam keeps, not
+    the score of a finished hypothesis.
+    States are (N, 1 + n_word_models + n_token_models) int64: the lexicon's node first.
+    Raises OptionError: ids that do not cover the lexicon, token models of another token set, or
+    look_ahead without a word model.
+    """
+
+    def __init__(
+        self,
+        lexicon: Lexicon,
+        models: Sequence[WordModel] = (),
+        *,
+        word_score: float = 0.0,
+        unknown_score: float = 0.0,
+        look_ahead: bool = False,
+        tokens: ShallowFusion | None = None,
+    ) -> None:
+        for model in models:
+            if len(model.ids) != len(lexicon.words):
+                raise OptionError(
+                    f"word models: expected {len(lexicon.words)} word ids, got {len(model.ids)}"
+                )
+        if tokens is not None and tokens.n_tokens != lexicon.n_tokens:
+            raise OptionError(f"token models: expected {lexicon.n_tokens} tokens, got {tokens.n_tokens}")
+        if look_ahead and not models:
+            raise OptionError("look_ahead: expected a word model to look ahead with, got none")
+        self._lexicon = lexicon
+        self._n_words = len(lexicon.words)
+        self._models = tuple(models)
+        self._tokens = tokens
+        device = models[0].ids.device if models else torch.device("cpu")
+        self._word_scores = torch.full((len(lexicon.words),), word_score, device=device)
+        if lexicon.unknown is not None:
+            self._word_scores[lexicon.unknown] += unknown_score
+        self._ahead = self._unigrams() if look_ahead else None
+
+    @property
+    def n_tokens(self) -> int:
+        return self._lexicon.n_tokens
+
+    @property
+    def n_arcs(self) -> int:
+        return self._lexicon.n_arcs
+
+    @property
+    def words(self) -> tuple[str | None, ...]:
+        """What marks 1, 2, … stand for."""
+        return self._lexicon.words
+
+    def start(self, n: int, device: torch.device | None = None) -> Tensor:
+        columns = [torch.full((n, 1), ROOT, device=device)]
+        columns += [word.model.start(n)[:, None] for word in self._models]
+        columns += [] if self._tokens is None else [self._tokens.start(n, device)]
+        return torch.cat(columns, dim=1)
+
+    def arcs(self, states: Tensor, tokens: Tensor) -> Arcs:
+        found = self._lexicon.arcs(states[:, 0], tokens)  # (N, M, A)
+        scores, after = self._say_words(states, found.marks, found.exists)
+        if self._ahead is not None:
+            scores = scores + self._ahead[found.nodes] - self._ahead[states[:, 0]][:, None, None]
+        columns = [found.nodes[..., None], after]
+        if self._tokens is not None:
+            token_arcs = self._tokens.arcs(states[:, 1 + len(self._models) :], tokens)
+            scores = scores + token_arcs.scores
+            columns.append(token_arcs.states.expand(*scores.shape, -1))
+        scores = scores.masked_fill(~found.exists, NEVER)
+        return Arcs(scores, found.marks, torch.cat(columns, dim=-1))
+
+    def endings(self, states: Tensor) -> Endings:
+        marks, exists = self._lexicon.endings(states[:, 0])  # (N, E)
+        scores, after = self._say_words(states, marks[:, None], exists[:, None])
+        scores, after = scores[:, 0], after[:, 0]
+        for i, word in enumerate(self._models):
+            ends = word.model.finish(after[..., i].reshape(-1)).view(scores.shape)
+            scores = scores + ends * word.weight
+        if self._ahead is not None:
+            scores = scores - self._ahead[states[:, 0]][:, None]
+        if self._tokens is not None:
+            scores = scores + self._tokens.finish(states[:, 1 + len(self._models) :])[:, None]
+        return Endings(scores.masked_fill(~exists, NEVER), marks)
+
+    def _say_words(self, states: Tensor, marks: Tensor, exists: Tensor) -> tuple[Tensor, Tensor]:
+        """Scores (N, M, A) of the words that arcs end, and the word models' states after (N, M, A, n)."""
+        n_models = len(self._models)
+        before = states[:, 1 : 1 + n_models]
+        after = before[:, None, None, :].expand(*marks.shape, n_models)
+        ends = (marks > 0) & (marks <= self._n_words)
+        if marks.device.type != "cpu":  # all of them: picking out the few would wait for the device
+            said, moved = self._say(
+                after.reshape(-1, n_models), (marks - 1).clamp(0, self._n_words - 1).reshape(-1)
+            )
+            scores = said.view(marks.shape).masked_fill(~ends, 0.0)
+            return scores, torch.where(ends[..., None], moved.view(after.shape), after)
+        rows = (ends & exists).reshape(-1).nonzero()[:, 0]
+        scores = torch.zeros(marks.numel())
+        flat = after.reshape(-1, n_models)
+        said, moved = self._say(flat[rows], marks.reshape(-1)[rows] - 1)
+        scores[rows] = said
+        if n_models:
+            flat = flat.index_copy(0, rows, moved)
+        return scores.view(marks.shape), flat.view(*marks.shape, n_models)
+
+    def _say(self, states: Tensor, words: Tensor) -> tuple[Tensor, Tensor]:
+        """Scores of words (n,) after the word models' states (n, n_models), and the states after them."""
+        scores = self._word_scores[words]
+        after = []
+        for i, word in enumerate(self._models):
+            said, moved = word.model.score(states[:, i], word.ids[words])
+            scores = scores + said * word.weight
+            after.append(moved)
+        return scores, torch.stack(after, dim=1) if after else states
+
+    def _unigrams(self) -> Tensor:
+        """The look-ahead of every node: the first model's score of each word at a sentence's beginning."""
+        word = self._models[0]
+        states = word.model.start(len(word.ids))
+        scores, _ = word.model.score(states, word.ids)
+        return self._lexicon.look_ahead(scores * word.weight)

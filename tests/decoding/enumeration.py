@@ -1,0 +1,109 @@
+"""The slow truth: every path of small emissions, every reading of its tokens under a lexicon."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+Tokens = tuple[int, ...]
+Reading = tuple[int, ...]
+"""Words of one reading of tokens, as indices; -1 for an unknown one."""
+
+
+def emissions(n_frames: int, n_labels: int, seed: int) -> Tensor:
+    """Random log-probabilities (T, V)."""
+    generator = torch.Generator().manual_seed(seed)
+    return (torch.randn(n_frames, n_labels, generator=generator) * 1.5).log_softmax(dim=1)
+
+
+def collapsed(path: Sequence[int], blank: int) -> Tokens:
+    merged = (label for label, _ in itertools.groupby(path))
+    return tuple(label for label in merged if label != blank)
+
+
+def all_texts(log_probs: Tensor, blank: int) -> dict[Tokens, float]:
+    """Log-probability of every label sequence, summed over all of its paths."""
+    n_frames, n_labels = log_probs.shape
+    rows = log_probs.double().tolist()
+    sums: dict[Tokens, float] = {}
+    for path in itertools.product(range(n_labels), repeat=n_frames):
+        tokens = collapsed(path, blank)
+        probability = math.exp(sum(rows[t][label] for t, label in enumerate(path)))
+        sums[tokens] = sums.get(tokens, 0.0) + probability
+    return {tokens: math.log(total) for tokens, total in sums.items()}
+
+
+def readings(
+    tokens: Tokens, spellings: Sequence[tuple[int, Tokens]], *, unknown: bool = False
+) -> Iterator[Reading]:
+    """All ways to read tokens as words that follow each other without a separator."""
+    if not tokens:
+        yield ()
+        return
+    for end in range(1, len(tokens) + 1):
+        heads = [word for word, spelling in spellings if spelling == tokens[:end]]
+        heads += [-1] if unknown else []
+        for head in heads:
+            for rest in readings(tokens[end:], spellings, unknown=unknown):
+                yield (head, *rest)
+
+
+def separated_readings(
+    tokens: Tokens, spellings: Sequence[tuple[int, Tokens]], separator: int, *, unknown: bool = False
+) -> Iterator[Reading]:
+    """All ways to read tokens as words between separators; other spellings are unknown, if that is allowed."""
+    parts = [
+        tuple(group) for is_gap, group in itertools.groupby(tokens, lambda t: t == separator) if not is_gap
+    ]
+    choices = []
+    for part in parts:
+        words = [word for word, spelling in spellings if spelling == part]
+        choices.append(words or ([-1] if unknown else []))
+    yield from itertools.product(*choices)
+
+
+def best_of(
+    texts: Mapping[Tokens, float],
+    read: Callable[[Tokens], Iterator[Reading]],
+    score: Callable[[Tokens, Reading], float],
+) -> list[tuple[float, Tokens, Reading]]:
+    """All readings with their scores, best first."""
+    found = [
+        (acoustic + score(tokens, reading), tokens, reading)
+        for tokens, acoustic in texts.items()
+        for reading in read(tokens)
+    ]
+    return sorted(found, reverse=True)
+
+
+class RandomBigram:
+    """A made bigram over n_tokens tokens, behind `LanguageModel`; state: the last token, or n_tokens."""
+
+    def __init__(self, n_tokens: int, seed: int) -> None:
+        generator = torch.Generator().manual_seed(seed)
+        table = torch.randn(n_tokens + 1, n_tokens + 1, generator=generator).log_softmax(dim=1)
+        self.table = table
+        self.n_tokens = n_tokens
+
+    def start(self, n: int) -> Tensor:
+        return torch.full((n,), self.n_tokens)
+
+    def score(self, states: Tensor, tokens: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        if tokens is None:
+            return self.table[states][:, : self.n_tokens], states
+        return self.table[states, tokens], tokens
+
+    def finish(self, states: Tensor) -> Tensor:
+        return self.table[states, self.n_tokens]
+
+    def select(self, states: Tensor, rows: Tensor) -> Tensor:
+        return states[rows]
+
+    def sentence(self, tokens: Sequence[int]) -> float:
+        """The log-probability of a whole sentence."""
+        path = (self.n_tokens, *tokens, self.n_tokens)
+        return sum(float(self.table[a, b]) for a, b in itertools.pairwise(path))

@@ -1,0 +1,157 @@
+"""Full-width searches equal enumeration: scores, order, with language models, lexicon and boosting."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from sottovoce.decoding.ctc import EmissionDecoder
+from sottovoce.decoding.ctc_options import CtcOptions
+from sottovoce.decoding.ctc_text import Labels
+from sottovoce.lm.base import PrefixScorer
+from sottovoce.lm.boosting import Phrase, PhraseBooster
+from sottovoce.lm.fusion import ShallowFusion
+from sottovoce.lm.lexicon import Lexicon
+from sottovoce.lm.words import WordFusion, WordModel
+from sottovoce.types import Hypothesis
+from tests.decoding.enumeration import (
+    RandomBigram,
+    Reading,
+    Tokens,
+    all_texts,
+    best_of,
+    emissions,
+    readings,
+    separated_readings,
+)
+
+WIDE = CtcOptions(beam_size=1500, n_best=30, times=False)
+SPELLINGS = [(0, (1,)), (1, (1,)), (2, (1, 2)), (3, (2, 2)), (4, (2,)), (5, (1, 2, 1)), (0, (2, 1))]
+"""Homophones (0 and 1), a word with two spellings (0), prefixes of each other (0, 2, 5)."""
+WORDS = ("zero", "one", "two", "three", "four", "five")
+
+
+def labels(n: int, blank: int) -> Labels:
+    return Labels(tuple("-abcdef"[:n]), blank)
+
+
+def search(
+    scorer: PrefixScorer | None, log_probs: torch.Tensor, blank: int, words: tuple[str | None, ...] = ()
+) -> list[Hypothesis]:
+    decoder = EmissionDecoder(labels(log_probs.shape[1], blank), WIDE, scorer=scorer, lexicon=words)
+    return decoder.decode(log_probs)[0]
+
+
+def one_reading(tokens: Tokens) -> Iterator[Reading]:
+    yield ()
+
+
+@pytest.mark.parametrize("blank", [0, 1, 3])
+@pytest.mark.parametrize("n_frames", [1, 3, 6])
+def test_equals_enumeration(n_frames: int, blank: int) -> None:
+    log_probs = emissions(n_frames, 4, seed=n_frames)
+    truth = best_of(all_texts(log_probs, blank), one_reading, lambda *_: 0.0)[:30]
+    found = search(None, log_probs, blank)
+    assert [h.score for h in found] == pytest.approx([score for score, _, _ in truth], abs=1e-5)
+    assert [h.tokens for h in found] == [tokens for _, tokens, _ in truth]
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_narrow_beams_never_list_a_prefix_twice_nor_overestimate_it(seed: int) -> None:
+    """Prefixes are pruned and found again here: what is merged must be what is equal."""
+    blank = seed % 3
+    log_probs = emissions(6, 3, seed)
+    texts = all_texts(log_probs, blank)
+    decoder = EmissionDecoder(labels(3, blank), CtcOptions(beam_size=2 + seed % 5, n_best=9, times=False))
+    found = decoder.decode(log_probs)[0]
+    assert len({h.tokens for h in found}) == len(found)
+    for hypothesis in found:
+        assert hypothesis.score <= texts[hypothesis.tokens] + 1e-5
+
+
+def test_graves_example_sums_over_paths() -> None:
+    log_probs = torch.tensor([[0.6, 0.4], [0.6, 0.4]]).log()
+    found = EmissionDecoder(labels(2, 0), CtcOptions(n_best=5)).decode(log_probs)[0]
+    assert [h.text for h in found] == ["a", ""]
+    assert [h.score for h in found] == pytest.approx([math.log(0.64), math.log(0.36)])
+
+
+@pytest.mark.parametrize("blank", [0, 2])
+def test_token_models_equal_enumeration(blank: int) -> None:
+    log_probs = emissions(5, 4, seed=7)
+    first, second = RandomBigram(4, 1), RandomBigram(4, 2)
+    starts = torch.tensor([False, True, False, True])
+    fusion = ShallowFusion([first, second], [0.7, 0.4], 0.3, word_starts=starts)
+
+    def score(tokens: Tokens, _: Reading) -> float:
+        words = 0.3 * sum(bool(starts[token]) for token in tokens)
+        return 0.7 * first.sentence(tokens) + 0.4 * second.sentence(tokens) + words
+
+    truth = best_of(all_texts(log_probs, blank), one_reading, score)[:30]
+    found = search(fusion, log_probs, blank)
+    assert [h.tokens for h in found] == [tokens for _, tokens, _ in truth]
+    assert [h.score for h in found] == pytest.approx([score for score, _, _ in truth], abs=1e-5)
+
+
+@pytest.mark.parametrize("boundary", [None, 3])
+def test_boosting_equals_enumeration(boundary: int | None) -> None:
+    log_probs = emissions(6, 4, seed=9)
+    phrases = [Phrase((1, 2), 1.5), Phrase((1, 2, 1), 0.7), Phrase((2,), -0.4), Phrase((2, 2, 1), 2.0)]
+    booster = PhraseBooster(phrases, 4, boundary=boundary)
+
+    def score(tokens: Tokens, _: Reading) -> float:
+        end = () if boundary is None else (boundary,)
+        padded = (*end, *tokens, *end)
+        return sum(
+            phrase.weight
+            for phrase in phrases
+            for at in range(len(padded))
+            if padded[at : at + len(phrase.tokens) + 2 * len(end)] == (*end, *phrase.tokens, *end)
+        )
+
+    truth = best_of(all_texts(log_probs, 0), one_reading, score)[:30]
+    found = search(ShallowFusion([booster], [1.0]), log_probs, 0)
+    assert [h.score for h in found] == pytest.approx([score for score, _, _ in truth], abs=1e-5)
+
+
+@pytest.mark.parametrize("look_ahead", [False, True])
+@pytest.mark.parametrize("unknown", [False, True])
+@pytest.mark.parametrize("separator", [None, 3])
+def test_lexicon_equals_enumeration(separator: int | None, unknown: bool, look_ahead: bool) -> None:
+    log_probs = emissions(5, 4, seed=11)
+    lexicon = Lexicon(
+        [(WORDS[word], spelling) for word, spelling in SPELLINGS],
+        4,
+        separator=separator,
+        allow_unknown=unknown,
+    )
+    model, tokens_model = RandomBigram(7, 3), RandomBigram(4, 4)
+    ids = torch.tensor([4, 2, 0, 1, 3, 5] + [6] * unknown)
+    fusion = WordFusion(
+        lexicon,
+        [WordModel(model, ids, 0.8)],
+        word_score=0.25,
+        unknown_score=-0.6,
+        look_ahead=look_ahead,
+        tokens=ShallowFusion([tokens_model], [0.3]),
+    )
+
+    def read(tokens: Tokens) -> Iterator[Reading]:
+        if separator is None:
+            return readings(tokens, SPELLINGS, unknown=unknown)
+        return separated_readings(tokens, SPELLINGS, separator, unknown=unknown)
+
+    def score(tokens: Tokens, words: Reading) -> float:
+        extra = sum(0.25 - 0.6 * (word < 0) for word in words)
+        said = 0.8 * model.sentence([int(ids[word]) for word in words])
+        return said + extra + 0.3 * tokens_model.sentence(tokens)
+
+    truth = best_of(all_texts(log_probs, 0), read, score)[:30]
+    found = search(fusion, log_probs, 0, lexicon.words)
+    assert [h.score for h in found] == pytest.approx([score for score, _, _ in truth], abs=1e-5)
+    if not unknown:
+        spelled = [" ".join(WORDS[word] for word in words) for _, _, words in truth]
+        assert [h.text for h in found] == spelled
