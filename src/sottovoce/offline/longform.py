@@ -172,7 +172,8 @@ class _SeekLoop:
 
     def _cut_at_turn(self, window: _Window, probe: LanguageProbe) -> _Window:
         """The part of a window before another language begins, encoded by itself."""
-        mel = self._features.window(window.seek, window.end, n_frames=window.n_frames).mel[0]
+        even = window.n_frames + window.n_frames % 2
+        mel = self._features.window(window.seek, window.end, n_frames=even).mel[0]
         turn = first_turn(probe, window.encoded, mel)
         if self._progress.language is None:
             self._progress.language_probability = turn.probability
