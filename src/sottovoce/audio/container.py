@@ -1,7 +1,8 @@
 """Decoding of containers and codecs with PyAV, packet by packet, to 16 kHz 16-bit samples.
 
 The conversion is the one that openai-whisper asks ffmpeg for (`-ac 1 -ar 16000 -f s16le`): libswresample
-with its standard downmix, rounded to 16 bits, so that the same file gives the same samples. Its downmix
+with its standard downmix, rounded to 16 bits, so that the same file gives the same samples (to 3 units of
+16 bits, for 16-bit PCM at another rate, where ffmpeg is older than the libraries in PyAV). Its downmix
 weighs the channels by their place (front centre 1, sides and back less, LFE none) and scales the sum so
 that it cannot clip. Channel layouts that libswresample has no rule for are averaged.
 

@@ -1,0 +1,276 @@
+"""Any container, rate and channel count reads to the same samples; what cannot be read says so."""
+
+from __future__ import annotations
+
+import io
+import logging
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sottovoce.audio.io import load_audio, load_channels, open_audio, probe_audio, read_pcm
+from sottovoce.errors import AudioError, OptionError
+from tests.audio.media import encoded_bytes, pipe, silent_video_bytes, speechlike, tones, wav_bytes
+
+
+def refusal(source: object) -> str:
+    """The message of the AudioError that reading raises: one line."""
+    with pytest.raises(AudioError) as caught:
+        load_audio(source)  # type: ignore[arg-type]
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
+
+
+def test_16_khz_wav_is_read_to_the_bit(tmp_path: Path) -> None:
+    samples = speechlike(50_000)
+    path = tmp_path / "a.wav"
+    path.write_bytes(wav_bytes(samples))
+    expected = (samples * 32767).astype(np.int16) / np.float32(32768)
+    for source in (
+        path,
+        str(path),
+        path.read_bytes(),
+        io.BytesIO(path.read_bytes()),
+        pipe(path.read_bytes()),
+    ):
+        np.testing.assert_array_equal(load_audio(source), expected)
+
+
+@pytest.mark.parametrize("rate", [8_000, 11_025, 22_050, 44_100, 48_000, 96_000, 192_000])
+def test_any_rate_keeps_length_and_tone(rate: int) -> None:
+    samples = load_audio(wav_bytes(tones(rate, rate), rate))
+    assert abs(len(samples) - 16_000) <= 2
+    middle = slice(1_000, 15_000)
+    np.testing.assert_allclose(
+        samples[:16_000][middle], tones(16_000, 16_000)[0][: len(samples)][middle], atol=0.01
+    )
+
+
+@pytest.mark.parametrize(
+    ("container", "codec", "rate"),
+    [("flac", "flac", 16_000), ("mp3", "mp3", 44_100), ("ogg", "libopus", 48_000), ("mp4", "aac", 44_100)],
+)
+def test_codecs_keep_the_tone(container: str, codec: str, rate: int) -> None:
+    data = encoded_bytes(tones(rate * 2, rate), rate=rate, container=container, codec=codec)
+    samples = load_audio(data)
+    assert abs(len(samples) - 32_000) <= 2_000
+    middle = samples[8_000:24_000]
+    spectrum = np.abs(np.fft.rfft(middle * np.hanning(len(middle))))
+    assert int(spectrum.argmax()) == 300  # Hz: one bin a hertz
+    assert np.abs(middle).max() == pytest.approx(0.5, abs=0.05)
+
+
+def test_seven_point_one_is_mixed_without_clipping() -> None:
+    """Eight channels at full scale: the sum of weights is at most 1, and every one but LFE is heard."""
+    loud = np.ones((8, 16_000), np.float32) * 0.999
+    mixed = load_audio(encoded_bytes(loud, rate=16_000, container="wav", codec="pcm_s16le", layout="7.1"))
+    assert 0.99 < mixed[4_000:].max() <= 1.0
+    for k in range(8):
+        one = np.zeros_like(loud)
+        one[k] = 0.9
+        heard = load_audio(encoded_bytes(one, rate=16_000, container="wav", codec="pcm_s16le", layout="7.1"))
+        assert (heard[8_000] > 0.05) == (k != 3), k
+
+
+@pytest.mark.parametrize("n_channels", [2, 3, 8, 11])
+def test_channels_come_apart(n_channels: int) -> None:
+    data = wav_bytes(tones(16_000, 16_000, n_channels))
+    channels = load_channels(data)
+    assert channels.shape == (n_channels, 16_000)
+    np.testing.assert_allclose(channels, tones(16_000, 16_000, n_channels), atol=1e-4)
+    np.testing.assert_array_equal(load_audio(data, channel=n_channels - 1), channels[-1])
+    assert np.abs(load_audio(data)).max() <= 1.0  # layouts without a rule are averaged
+
+
+def test_planar_codec_with_eight_channels() -> None:
+    data = encoded_bytes(
+        tones(48_000, 48_000, 8), rate=48_000, container="matroska", codec="libopus", layout="7.1"
+    )
+    assert load_channels(data).shape[0] == 8
+    assert len(load_audio(data)) == pytest.approx(16_000, abs=10)
+
+
+def test_a_video_gives_its_audio_and_says_when_there_is_none() -> None:
+    assert "expected an audio track, got video" in refusal(silent_video_bytes())
+
+
+def test_a_part_is_cut_to_the_sample() -> None:
+    data = wav_bytes(speechlike(200_000))
+    whole = load_audio(data)
+    np.testing.assert_array_equal(load_audio(data, 1.5, 2.25), whole[24_000:60_000])
+    np.testing.assert_array_equal(load_audio(data, 7.0), whole[112_000:])
+    np.testing.assert_array_equal(load_audio(data, 12.0, 60.0), whole[192_000:])
+    with pytest.raises(AudioError, match=r"start before its end at 12.50 s, got 13.0 s"):
+        load_audio(data, 13.0)
+    for start, duration in ((-1.0, None), (0.0, 0.0), (float("nan"), None)):
+        with pytest.raises(OptionError):
+            load_audio(data, start, duration)
+
+
+def test_chunks_are_equal_and_continuous() -> None:
+    data = wav_bytes(tones(130_000, 44_100), 44_100)
+    with open_audio(data, chunk_s=0.7) as reader:
+        chunks = list(reader)
+    assert {len(chunk.samples) for chunk in chunks[:-1]} == {11_200}
+    assert [chunk.start_sample for chunk in chunks] == [11_200 * i for i in range(len(chunks))]
+    np.testing.assert_array_equal(np.concatenate([chunk.samples for chunk in chunks]), load_audio(data))
+
+
+def test_info_is_there_before_decoding() -> None:
+    info = probe_audio(wav_bytes(tones(96_000, 48_000, 2), 48_000))
+    assert (info.codec, info.sample_rate, info.n_channels) == ("pcm_s16le", 48_000, 2)
+    assert info.duration_s == pytest.approx(2.0)
+
+
+def test_arrays() -> None:
+    floats = speechlike(20_000)
+    np.testing.assert_array_equal(load_audio(floats), floats)
+    np.testing.assert_array_equal(load_audio(floats.astype(np.float64)), floats)
+    integers = (floats * 32767).astype(np.int16)
+    np.testing.assert_array_equal(load_audio(integers), integers / np.float32(32768))
+    np.testing.assert_allclose(load_audio(np.stack([floats, -floats])), 0.0, atol=1e-8)
+    resampled = load_audio(tones(48_000, 48_000)[0], sample_rate=48_000)
+    assert len(resampled) == pytest.approx(16_000, abs=2)
+    np.testing.assert_allclose(resampled[1_000:15_000], tones(16_000, 16_000)[0][1_000:15_000], atol=0.01)
+
+
+@pytest.mark.parametrize(
+    ("array", "message"),
+    [
+        (np.zeros(0, np.float32), "expected audio, got no samples"),
+        (np.array([0, 1, np.nan, np.inf]), r"2 NaN or infinite of 4, the first at sample 2 \(0.000 s\)"),
+        (np.array([1e300]), "NaN or infinite"),
+        (np.zeros((48_000, 2), np.float32), r"\(channels, n\) with 1 to 64 channels, got \(48000, 2\)"),
+        (np.zeros((1, 2, 3), np.float32), r"got \(1, 2, 3\)"),
+        (np.zeros(5, np.uint8), "float, int16 or int32 samples, got uint8"),
+        (np.zeros(5, np.complex64), "got complex64"),
+    ],
+)
+def test_arrays_that_are_no_audio(array: np.ndarray, message: str) -> None:
+    with pytest.raises(AudioError, match=message):
+        load_audio(array)
+
+
+def test_pcm_stream_comes_in_chunks_however_it_is_read(caplog: pytest.LogCaptureFixture) -> None:
+    pcm = (speechlike(5_000) * 32767).astype("<i2").tobytes()
+    chunks = list(read_pcm(pipe(pcm + b"\x01"), chunk_s=0.1))
+    assert [len(chunk.samples) for chunk in chunks] == [1_600, 1_600, 1_600, 200]
+    assert "half a sample" in caplog.text
+    joined = np.concatenate([chunk.samples for chunk in chunks])
+    np.testing.assert_array_equal(joined, np.frombuffer(pcm, "<i2") / np.float32(32768))
+    at_8_khz = np.concatenate([chunk.samples for chunk in read_pcm(pipe(pcm), sample_rate=8_000)])
+    assert len(at_8_khz) == pytest.approx(10_000, abs=2)
+    assert list(read_pcm(pipe(b""))) == []
+
+
+def test_files_that_are_no_audio(tmp_path: Path) -> None:
+    empty, text = tmp_path / "empty.wav", tmp_path / "text.wav"
+    empty.touch()
+    text.write_text("this is not a recording\n" * 50)
+    assert "an empty one (0 bytes)" in refusal(empty)
+    assert refusal(empty).startswith(str(empty))
+    assert "data that matches no known format" in refusal(text)
+    assert "got a directory" in refusal(tmp_path)
+    assert "got nothing of that name" in refusal(tmp_path / "missing.wav")
+    assert "got nothing of that name" in refusal("http://127.0.0.1:9/a.wav")
+    assert "got 'embedded null byte'" in refusal("a\0b")
+    assert repr("a\nb") in refusal("a\nb")
+    assert "0 bytes" in refusal(b"")
+    assert "0 bytes" in refusal(pipe(b""))
+    assert "from read(), got str" in refusal(io.StringIO("text"))
+    assert "got int" in refusal(3)
+
+
+@pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="the superuser may read everything")
+def test_no_permission(tmp_path: Path) -> None:
+    path = tmp_path / "secret.wav"
+    path.write_bytes(wav_bytes(tones(1_600, 16_000)))
+    path.chmod(0)
+    assert "no permission to read it" in refusal(path)
+
+
+def test_a_wav_without_samples() -> None:
+    assert "expected audio, got no samples (pcm_s16le)" in refusal(wav_bytes(np.zeros((1, 0), np.float32)))
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_float_wav_with_bad_samples(bad: float) -> None:
+    samples = tones(16_000, 8_000)
+    samples[0, 12_000] = bad
+    data = encoded_bytes(samples, rate=8_000, container="wav", codec="pcm_f32le")
+    assert "got NaN or infinity at 1.500 s (sample 12000 at 8000 Hz)" in refusal(data)
+
+
+def test_truncated_mp3_is_decoded_as_far_as_it_goes(caplog: pytest.LogCaptureFixture) -> None:
+    data = encoded_bytes(tones(44_100 * 6, 44_100), rate=44_100, container="mp3", codec="mp3")
+    with caplog.at_level(logging.WARNING):
+        samples = load_audio(data[: len(data) // 2])
+    assert 2.0 < len(samples) / 16_000 < 4.0
+    assert "truncated?" in caplog.text
+
+
+def test_damaged_packets_are_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    data = bytearray(encoded_bytes(tones(44_100 * 6, 44_100), rate=44_100, container="mp3", codec="mp3"))
+    data[8_000:12_000] = np.random.default_rng(0).bytes(4_000)
+    with caplog.at_level(logging.WARNING):
+        samples = load_audio(bytes(data))
+    assert len(samples) > 4 * 16_000
+    assert "damaged packets" in caplog.text
+
+
+def test_a_playlist_opens_no_other_file(tmp_path: Path) -> None:
+    (tmp_path / "a.wav").write_bytes(wav_bytes(tones(16_000, 16_000)))
+    playlist = tmp_path / "list.ffconcat"
+    playlist.write_text("ffconcat version 1.0\nfile a.wav\n")
+    assert str(playlist) in refusal(playlist)
+
+
+def test_a_channel_that_is_not_there() -> None:
+    with pytest.raises(AudioError, match="channel from 0 to 1, got 2"):
+        load_audio(wav_bytes(tones(1_600, 16_000, 2)), channel=2)
+    with pytest.raises(OptionError, match="chunk_s"):
+        open_audio(b"", chunk_s=0.0)
+
+
+def test_libav_says_nothing_itself(capfd: pytest.CaptureFixture[str]) -> None:
+    data = bytearray(encoded_bytes(tones(44_100, 44_100), rate=44_100, container="mp3", codec="mp3"))
+    data[3_000:6_000] = bytes(3_000)
+    load_audio(bytes(data))
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.reference
+@pytest.mark.parametrize(
+    ("rate", "n_channels"), [(16_000, 1), (44_100, 2), (8_000, 1), (48_000, 6), (192_000, 1)]
+)
+def test_samples_equal_those_of_the_ffmpeg_program(tmp_path: Path, rate: int, n_channels: int) -> None:
+    """What openai-whisper reads. libswresample converts 16-bit PCM by 16-bit arithmetic in ffmpeg 5 and by
+    floats in later versions: 3 units of 16 bits apart."""
+    if shutil.which("ffmpeg") is None:
+        pytest.skip("the ffmpeg program is not installed")
+    path = tmp_path / "a.wav"
+    path.write_bytes(wav_bytes(tones(rate * 2, rate, n_channels) * 1.2, rate))
+    command = [
+        "ffmpeg",
+        "-v",
+        "error",
+        "-nostdin",
+        "-i",
+        str(path),
+        "-f",
+        "s16le",
+        "-ac",
+        "1",
+        "-ar",
+        "16000",
+        "-",
+    ]
+    theirs = np.frombuffer(subprocess.run(command, capture_output=True, check=True).stdout, np.int16)
+    ours = np.rint(load_audio(path) * 32768)
+    assert len(ours) == len(theirs)
+    assert np.abs(ours - theirs).max() <= 3
