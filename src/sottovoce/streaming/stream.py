@@ -9,7 +9,6 @@ Not known here: other languages, voice activity, and when updates are due (see `
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -22,14 +21,13 @@ from sottovoce.backends.base import Backend
 from sottovoce.decoding.filters import LogitFilter, SuppressBlank, SuppressTokens, suppressed_tokens
 from sottovoce.decoding.options import NON_SPEECH
 from sottovoce.streaming.alignatt import Ending, Prefix, Reader, Reading, ReadingRules
+from sottovoce.streaming.committed import CommittedWords
 from sottovoce.streaming.endofword import EndOfWord
 from sottovoce.streaming.options import StreamOptions
 from sottovoce.streaming.window import MELS_PER_FRAME, MelBuffer, Window
-from sottovoce.text.detokenizer import Detokenizer, TokenWord
+from sottovoce.streaming.words import ReadWord, WordMaker
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import FRAMES_PER_SECOND, SAMPLE_RATE, Samples, Word
-
-_LOG = logging.getLogger(__name__)
 
 
 class Stream:
@@ -51,13 +49,11 @@ class Stream:
         self._backend = backend
         self._tokenizer = tokenizer.with_task(options.task)
         self._options = options
-        self._end_of_word = end_of_word
+        self._maker = WordMaker(self._tokenizer, end_of_word)
         self._mels = MelBuffer(backend.dims.n_mels, start_sample, backend.device)
         self._static = tuple(self._encode_text(options.static_prompt))
         self._context = tuple(context) or tuple(self._encode_text(options.init_prompt))
-        self._committed: list[tuple[Word, tuple[int, ...]]] = []
-        """Words whose audio is still held, with their tokens."""
-        self._committed_until_s = start_sample / SAMPLE_RATE
+        self._committed = CommittedWords(start_sample / SAMPLE_RATE)
         self._waiting: list[Word] = []
         self._finished = False
         self._reader = Reader(
@@ -85,7 +81,7 @@ class Stream:
     @property
     def committed_until_s(self) -> float:
         """End of the last committed word, or the start of the stream."""
-        return self._committed_until_s
+        return self._committed.until_s
 
     @property
     def waiting(self) -> tuple[Word, ...]:
@@ -95,7 +91,7 @@ class Stream:
     @property
     def context(self) -> tuple[int, ...]:
         """Tokens for the prompt of a stream that goes on from here in the same language."""
-        said = (*self._context, *(token for _, tokens in self._committed for token in tokens))
+        said = (*self._context, *self._committed.tokens())
         return said[-self._options.max_context_tokens :] if self._options.max_context_tokens else ()
 
     def append(self, samples: Samples) -> None:
@@ -128,9 +124,7 @@ class Stream:
         """
         return self._take(self.read(window, final=final, bias=bias), settled_until_s)
 
-    def read(
-        self, window: Window, *, final: bool = False, bias: Tensor | None = None
-    ) -> list[tuple[Word, tuple[int, ...]]]:
+    def read(self, window: Window, *, final: bool = False, bias: Tensor | None = None) -> list[ReadWord]:
         """What a window says after the committed words, without committing it."""
         threshold = self._options.final_frame_threshold if final else self._options.frame_threshold
         if threshold >= window.n_frames:
@@ -142,7 +136,7 @@ class Stream:
             return []
         if reading.ending is Ending.REPEATED:
             self._start_afresh()
-        return self._words(reading, window, final=final)
+        return self._maker.words(reading, window, after_s=self._committed.until_s, final=final)
 
     def finish(self, until_sample: int | None = None, *, settled_until_s: float = math.inf) -> list[Word]:
         """Commit what is left of the audio, or of the audio up to a sample; nothing may be appended after."""
@@ -156,19 +150,18 @@ class Stream:
         context = self._context[-room:] if room else ()
         static = self._static[: self._options.max_context_tokens]
         prompt = (self._tokenizer.sot_prev, *static, *context) if static or context else ()
-        committed = tuple(token for _, tokens in self._committed for token in tokens)
+        committed = self._committed.tokens()
         start = self._tokenizer.sot_sequence_including_notimestamps
         return Prefix((*prompt, *start, *committed), len(prompt), len(committed))
 
-    def _take(self, words: Sequence[tuple[Word, tuple[int, ...]]], settled_until_s: float) -> list[Word]:
+    def _take(self, words: Sequence[ReadWord], settled_until_s: float) -> list[Word]:
         taken: list[Word] = []
-        for word, tokens in words:
-            if word.end > settled_until_s:
+        for word in words:
+            if word.word.end > settled_until_s:
                 break
-            self._committed.append((word, tokens))
-            self._committed_until_s = max(self._committed_until_s, word.end)
-            taken.append(word)
-        self._waiting = [word for word, _ in words[len(taken) :]]
+            self._committed.add(word)
+            taken.append(word.word)
+        self._waiting = [word.word for word in words[len(taken) :]]
         return taken
 
     def _context_frames(self, n_frames: int) -> int:
@@ -182,86 +175,22 @@ class Stream:
     def _trim(self) -> None:
         """Cut the audio held to its limit, at the widest gap between words near it."""
         limit = round(self._options.audio_max_len_s * SAMPLE_RATE)
-        n_tokens = sum(len(tokens) for _, tokens in self._committed)
-        crowded = n_tokens > self._backend.dims.n_text_ctx // 2 - 64
+        crowded = len(self._committed.tokens()) > self._backend.dims.n_text_ctx // 2 - 64
         if self._mels.end_sample - self._mels.start_sample <= limit and not crowded:
             return
-        trim = round(self._options.audio_trim_s * SAMPLE_RATE)
-        earliest = self._mels.end_sample - limit
-        target_s = (earliest + trim) / SAMPLE_RATE
-        cut_s = self._gap_near(earliest / SAMPLE_RATE, target_s)
-        if cut_s is None:
-            cut_s = target_s if self._committed_until_s >= target_s else earliest / SAMPLE_RATE
-            _LOG.debug("no pause between words to cut at; cut at %.2f s", cut_s)
-        self._drop_before(cut_s)
-
-    def _gap_near(self, earliest_s: float, target_s: float) -> float | None:
-        """Middle of the widest gap after a committed word, from earliest_s to 2 s after target_s."""
-        ends = [word.end for word, _ in self._committed]
-        starts = [*(word.start for word, _ in self._committed[1:]), self._committed_until_s + 0.2]
-        gaps = [
-            (after - before, (before + after) / 2)
-            for before, after in zip(ends, starts, strict=True)
-            if earliest_s <= (before + after) / 2 <= target_s + 2.0
-        ]
-        return max(gaps)[1] if gaps else None
+        earliest_s = (self._mels.end_sample - limit) / SAMPLE_RATE
+        self._drop_before(self._committed.cut_point(earliest_s, earliest_s + self._options.audio_trim_s))
 
     def _drop_before(self, cut_s: float) -> None:
-        gone = [tokens for word, tokens in self._committed if word.end <= cut_s + 1e-6]
-        self._context = (*self._context, *(token for tokens in gone for token in tokens))[-223:]
-        self._committed = self._committed[len(gone) :]
+        gone = self._committed.drop_before(cut_s)
+        self._context = (*self._context, *(token for word in gone for token in word.tokens))[-223:]
         self._mels.cut(round(cut_s * SAMPLE_RATE))
 
     def _start_afresh(self) -> None:
         """Break a loop: the prompt goes, and the audio up to the last committed word."""
         if self._committed:
-            self._drop_before(self._committed_until_s)
+            self._drop_before(self._committed.until_s)
         self._context = ()
-
-    def _words(self, reading: Reading, window: Window, *, final: bool) -> list[tuple[Word, tuple[int, ...]]]:
-        """Complete words of a reading, with times from the frames attended to."""
-        groups = self._group(reading.tokens)
-        if groups and not self._last_is_complete(reading, window, groups[-1], final=final):
-            groups.pop()
-        words = []
-        first, end_s = 0, max(self._committed_until_s, window.start_s)
-        for group in groups:
-            span = slice(first, first + len(group.tokens))
-            first = span.stop
-            frames = reading.frames[span]
-            start_s = max(end_s, window.seconds(min(frames)))
-            end_s = max(start_s, window.seconds(max(frames) + 1))
-            probability = math.exp(sum(reading.logprobs[span]) / len(frames))
-            word = Word(group.text, start_s, end_s, probability, language=self.language)
-            words.append((word, group.tokens))
-        return words
-
-    def _group(self, tokens: Sequence[int]) -> list[TokenWord]:
-        """Words with the punctuation that follows them."""
-        texts, ids = self._tokenizer.split_to_word_tokens(tokens)
-        groups: list[TokenWord] = []
-        for text, group in zip(texts, ids, strict=True):
-            closing = bool(groups) and not text.startswith(" ") and not any(map(str.isalnum, text))
-            if closing:
-                groups[-1] = TokenWord(groups[-1].text + text, (*groups[-1].tokens, *group))
-            else:
-                groups.append(TokenWord(text, tuple(group)))
-        return groups
-
-    def _last_is_complete(self, reading: Reading, window: Window, last: TokenWord, *, final: bool) -> bool:
-        detokenizer = Detokenizer(self._tokenizer)
-        detokenizer.push(last.tokens)
-        if detokenizer.pending:
-            return False
-        if final or reading.ending in (Ending.END_OF_TEXT, Ending.REPEATED):
-            return True
-        if reading.ending is not Ending.FRONTIER or reading.refused is None:
-            return False
-        if self._end_of_word is not None and self._end_of_word.fires(window.encoded):
-            return True
-        if not self._tokenizer.splits_on_spaces:
-            return True
-        return self._tokenizer.token_bytes(reading.refused).startswith(b" ")
 
     def _is_no_speech(self, reading: Reading) -> bool:
         silent = reading.no_speech_prob > self._options.no_speech_threshold

@@ -1,0 +1,59 @@
+"""Words that were committed and whose audio is still held, and where that audio can be cut.
+
+Not known here: audio and decoding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sottovoce.streaming.words import ReadWord
+
+
+class CommittedWords:
+    """Committed words in order of time; `until_s` is the end of the last one ever."""
+
+    def __init__(self, start_s: float) -> None:
+        self._words: list[ReadWord] = []
+        self.until_s = start_s
+
+    def __iter__(self) -> Iterator[ReadWord]:
+        return iter(self._words)
+
+    def __len__(self) -> int:
+        return len(self._words)
+
+    def add(self, word: ReadWord) -> None:
+        self._words.append(word)
+        self.until_s = max(self.until_s, word.word.end)
+
+    def tokens(self, language: str | None = None) -> tuple[int, ...]:
+        """Tokens of all words, or of those of one language."""
+        chosen = [word for word in self._words if language in (None, word.word.language)]
+        return tuple(token for word in chosen for token in word.tokens)
+
+    def cut_point(self, earliest_s: float, target_s: float) -> float:
+        """Where to cut the audio held: no earlier than earliest_s, at target_s or up to 2 s later.
+
+        That is the middle of the widest gap after a committed word; without one, target_s if all before
+        it is committed, else earliest_s.
+        """
+        words = [word.word for word in self._words]
+        ends = [word.end for word in words]
+        starts = [*(word.start for word in words[1:]), self.until_s + 0.2]
+        gaps = [
+            (after - before, (before + after) / 2)
+            for before, after in zip(ends, starts, strict=True)
+            if earliest_s <= (before + after) / 2 <= target_s + 2.0
+        ]
+        if gaps:
+            return max(gaps)[1]
+        return target_s if self.until_s >= target_s else earliest_s
+
+    def drop_before(self, cut_s: float) -> list[ReadWord]:
+        """Forget the words that end by cut_s; returns them."""
+        n_gone = 0
+        while n_gone < len(self._words) and self._words[n_gone].word.end <= cut_s + 1e-6:
+            n_gone += 1
+        gone, self._words = self._words[:n_gone], self._words[n_gone:]
+        return gone

@@ -1,0 +1,81 @@
+"""Readings into words: complete, in whole characters, with times from the frames attended to.
+
+Not known here: what was committed before, and what becomes of the words.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sottovoce.streaming.alignatt import Ending, Reading
+from sottovoce.streaming.endofword import EndOfWord
+from sottovoce.streaming.window import Window
+from sottovoce.text.detokenizer import Detokenizer, TokenWord
+from sottovoce.text.tokenizer import Tokenizer
+from sottovoce.types import Word
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ReadWord:
+    """A word that was read, and its tokens; entropy: mean over them, natural log."""
+
+    word: Word
+    tokens: tuple[int, ...]
+    entropy: float
+
+
+@dataclass(frozen=True, slots=True)
+class WordMaker:
+    """Makes words of one language; see the module."""
+
+    tokenizer: Tokenizer
+    end_of_word: EndOfWord | None = None
+
+    def words(
+        self, reading: Reading, window: Window, *, after_s: float, final: bool = False
+    ) -> list[ReadWord]:
+        """Complete words of a reading, none before after_s. final: an unfinished last word counts."""
+        groups = self._group(reading.tokens)
+        if groups and not self._last_is_complete(reading, window, groups[-1], final=final):
+            groups.pop()
+        words = []
+        first, end_s = 0, max(after_s, window.start_s)
+        for group in groups:
+            span = slice(first, first + len(group.tokens))
+            first = span.stop
+            frames = reading.frames[span]
+            start_s = max(end_s, window.seconds(min(frames)))
+            end_s = max(start_s, window.seconds(max(frames) + 1))
+            probability = math.exp(sum(reading.logprobs[span]) / len(frames))
+            word = Word(group.text, start_s, end_s, probability, language=self.tokenizer.language or "en")
+            words.append(ReadWord(word, group.tokens, sum(reading.entropies[span]) / len(frames)))
+        return words
+
+    def _group(self, tokens: Sequence[int]) -> list[TokenWord]:
+        """Words with the punctuation that follows them."""
+        texts, ids = self.tokenizer.split_to_word_tokens(tokens)
+        groups: list[TokenWord] = []
+        for text, group in zip(texts, ids, strict=True):
+            closing = bool(groups) and not text.startswith(" ") and not any(map(str.isalnum, text))
+            if closing:
+                groups[-1] = TokenWord(groups[-1].text + text, (*groups[-1].tokens, *group))
+            else:
+                groups.append(TokenWord(text, tuple(group)))
+        return groups
+
+    def _last_is_complete(self, reading: Reading, window: Window, last: TokenWord, *, final: bool) -> bool:
+        detokenizer = Detokenizer(self.tokenizer)
+        detokenizer.push(last.tokens)
+        if detokenizer.pending:
+            return False
+        if final or reading.ending in (Ending.END_OF_TEXT, Ending.REPEATED):
+            return True
+        if reading.ending is not Ending.FRONTIER or reading.refused is None:
+            return False
+        if self.end_of_word is not None and self.end_of_word.fires(window.encoded):
+            return True
+        if not self.tokenizer.splits_on_spaces:
+            return True
+        return self.tokenizer.token_bytes(reading.refused).startswith(b" ")
