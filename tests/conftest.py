@@ -20,6 +20,15 @@ def shared_dir() -> Path:
     return folder
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave out what takes many minutes, unless it is asked for."""
+    if os.environ.get("SOTTOVOCE_LARGE"):
+        return
+    for item in items:
+        if item.get_closest_marker("large"):
+            item.add_marker(pytest.mark.skip(reason="minutes and gigabytes: set SOTTOVOCE_LARGE=1"))
+
+
 @pytest.fixture(autouse=True)
 def _seed() -> None:
     torch.manual_seed(0)

@@ -69,9 +69,9 @@ def test_logits_equal_openai_whisper(size: str) -> None:
     torch.testing.assert_close(our_logits(backend, mel, tokens), expected, atol=TOLERANCE, rtol=0)
 
 
-@pytest.mark.slow
+@pytest.mark.large
 def test_logits_equal_openai_whisper_at_full_size() -> None:
-    """1.5 billion weights in float32: 6 GB, held once."""
+    """1.5 billion weights in float32: 6 GB, held once; minutes on a laptop."""
     backend, theirs = both(LARGE_V3)
     mel = torch.randn(1, 128, 3000)
     tokens = torch.randint(0, LARGE_V3.n_vocab, (1, 6))
