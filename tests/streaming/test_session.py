@@ -233,7 +233,7 @@ def test_languages_are_checked() -> None:
 
 @pytest.mark.parametrize("n_switches", [40, pytest.param(1000, marks=pytest.mark.slow)])
 def test_switches_leave_no_trace(n_switches: int) -> None:
-    """Flat memory: after any number of switches a session holds as much as after the first fifty."""
+    """Flat memory: what is held has bounds that no number of switches moves."""
     live = session(stream=StreamOptions(chunk_s=1.0, max_context_tokens=20))
     parts = {code: say(spoken(code, 6)) for code in ("en", "de")}
     words, n_found, held = 0, 0, []
@@ -245,5 +245,7 @@ def test_switches_leave_no_trace(n_switches: int) -> None:
     words += len(words_of(live.close()))
     assert n_found >= n_switches - 2
     assert words == 6 * n_switches
-    early, late = np.max(held[: n_switches // 2], axis=0), np.max(held[n_switches // 2 :], axis=0)
-    assert (late <= early * 1.2 + 1).all()
+    n_samples, n_frames, n_context = np.max(held, axis=0)
+    assert n_samples <= 12 * SAMPLE_RATE
+    assert n_frames <= 60 / 0.25 + 2
+    assert n_context <= 2 * 20

@@ -51,6 +51,11 @@ class AttentionTracker:
         self._count: Tensor | None = None
         self._mean = self._deviation = self._last = torch.zeros(0)
 
+    @property
+    def n_frames(self) -> int:
+        """Frames that are looked at."""
+        return self._n_frames
+
     def extend(self, attention: Tensor, *, n_padding: Tensor | None = None) -> None:
         """Take the attention (R, n_heads, n_new, n_frames or more) of new tokens.
 

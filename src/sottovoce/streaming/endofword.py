@@ -65,5 +65,8 @@ def ends_word(parts: Tensor) -> bool:
     if n_words < 1:
         return False
     running = (parts * (n_words / parts.sum())).cumsum(0)[:-1]
-    last_end = (running >= (running[-1] // _WHOLE) * 1.0 - 1e-6).nonzero()
-    return float(running[-1]) >= _WHOLE and int(last_end[0]) >= len(parts) - _EDGE_FRAMES
+    n_ended = int(running[-1] / _WHOLE)
+    if n_ended < 1:
+        return False
+    last_end = int((running >= n_ended * _WHOLE - 1e-6).nonzero()[0])
+    return last_end >= len(parts) - _EDGE_FRAMES

@@ -12,6 +12,7 @@ Not known here: files, microphones, rendering, and the policy inside one languag
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
@@ -26,6 +27,7 @@ from sottovoce.language.switching import SwitchOptions
 from sottovoce.language.timeline import LanguageChange, LanguageTimeline
 from sottovoce.streaming.endofword import EndOfWord
 from sottovoce.streaming.options import StreamOptions
+from sottovoce.streaming.parallel import ParallelOptions, ParallelStream
 from sottovoce.streaming.stream import Stream
 from sottovoce.streaming.window import Window
 from sottovoce.text.tokenizer import Tokenizer
@@ -64,6 +66,7 @@ class SessionOptions:
     probe: ProbeOptions = field(default_factory=ProbeOptions)
     smoothing: SmoothingOptions = field(default_factory=SmoothingOptions)
     switch: SwitchOptions = field(default_factory=SwitchOptions)
+    parallel: ParallelOptions = field(default_factory=ParallelOptions)
     unstable: bool = False
 
     def __post_init__(self) -> None:
@@ -77,7 +80,7 @@ class SessionOptions:
 class _Utterance:
     """Speech between two pauses, or between a pause and a change of language."""
 
-    stream: Stream
+    stream: Stream | ParallelStream
     words: list[Word] = field(default_factory=list)
     unstable: str = ""
 
@@ -210,7 +213,13 @@ class Session:
         if window is not None:
             self._listen(window, min(end_sample, utterance.stream.end_sample), final=True)
         change = self._timeline.resolve(self._now / SAMPLE_RATE)
-        return [] if change is None else self._switch(utterance, change)
+        if change is None:
+            return []
+        return [self._told(change, change.at_s)] if self._is_parallel else self._switch(utterance, change)
+
+    @property
+    def _is_parallel(self) -> bool:
+        return self._probe is not None and self._options.switching == "parallel"
 
     @property
     def _follows(self) -> bool:
@@ -231,12 +240,15 @@ class Session:
         if self._follows:
             self._listen(window, self._now)
             change = self._timeline.due(self._now / SAMPLE_RATE)
-            if change is not None:
+            if change is not None and not self._is_parallel:
                 return self._switch(utterance, change, update=True)
+            told = [] if change is None else [self._told(change, change.at_s)]
+            return [*told, *self._commit(utterance, window)]
         return self._commit(utterance, window)
 
     def _commit(self, utterance: _Utterance, window: Window) -> list[Event]:
-        settled_until_s = self._timeline.settled_until_s if self._follows else float("inf")
+        waits = self._follows and not self._is_parallel
+        settled_until_s = self._timeline.settled_until_s if waits else float("inf")
         if settled_until_s <= utterance.stream.committed_until_s:
             return []
         words = utterance.stream.commit(window, settled_until_s=settled_until_s)
@@ -271,11 +283,7 @@ class Session:
         for end in ends:
             end_s = min(end / SAMPLE_RATE, window.end_s)
             start_s = max(window.start_s, end_s - options.width_s)
-            least = (
-                min(options.min_width_s, 0.1)
-                if final and self._timeline.current is None
-                else options.min_width_s
-            )
+            least = min(options.min_width_s, 0.1) if final else options.min_width_s
             span = (window.frame(start_s), window.frame(end_s))
             if end_s - start_s >= least - 1e-6 and span[0] < span[1]:
                 spans.append((start_s, end_s, span))
@@ -293,12 +301,7 @@ class Session:
             at = stream.start_sample
         else:
             events = self._close(utterance, at)
-        confirmed_s = max(change.confirmed_s, at / SAMPLE_RATE)
-        events.append(
-            LanguageChanged(
-                change.source, change.target, at / SAMPLE_RATE, confirmed_s, posteriors=self._timeline.belief
-            )
-        )
+        events.append(self._told(change, at / SAMPLE_RATE))
         renewed = self._open(at)
         self._utterance = renewed
         self._feed(renewed.stream, stream.end_sample)
@@ -306,6 +309,12 @@ class Session:
             window = renewed.stream.encode()
             events += [] if window is None else self._commit(renewed, window)
         return events
+
+    def _told(self, change: LanguageChange, at_s: float) -> LanguageChanged:
+        confirmed_s = max(change.confirmed_s, at_s)
+        return LanguageChanged(
+            change.source, change.target, at_s, confirmed_s, posteriors=self._timeline.belief
+        )
 
     def _close(self, utterance: _Utterance, until: int) -> list[Event]:
         """Commit what is left up to a sample, and sum the utterance up."""
@@ -316,13 +325,27 @@ class Session:
         if utterance.words:
             text = "".join(word.word for word in utterance.words).strip()
             span = (utterance.words[0].start, utterance.words[-1].end)
+            language = Counter(word.language for word in utterance.words).most_common(1)[0][0]
             events.append(
-                Final(*span, text, stream.language, tuple(utterance.words), self._now / SAMPLE_RATE)
+                Final(
+                    *span, text, language or stream.language, tuple(utterance.words), self._now / SAMPLE_RATE
+                )
             )
         return events
 
     def _open(self, sample: int) -> _Utterance:
         """A stream from a sample on, in the current language; the first allowed one while none is known."""
+        if self._is_parallel:
+            return _Utterance(
+                ParallelStream(
+                    self._backend,
+                    self._tokenizer,
+                    self._options.stream,
+                    self._options.parallel,
+                    self._timeline,
+                    start_sample=sample,
+                )
+            )
         language = self._timeline.current or self._languages[0]
         stream = Stream(
             self._backend,
@@ -334,7 +357,7 @@ class Session:
         )
         return _Utterance(stream)
 
-    def _feed(self, stream: Stream, until: int) -> None:
+    def _feed(self, stream: Stream | ParallelStream, until: int) -> None:
         if until > stream.end_sample:
             stream.append(self._buffer.view(stream.end_sample, until).copy())
 

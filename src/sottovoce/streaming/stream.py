@@ -60,7 +60,7 @@ class Stream:
             backend,
             self._tokenizer.eot,
             self._tokenizer.no_speech if self._tokenizer.is_multilingual else None,
-            self._filters(),
+            live_filters(self._tokenizer, backend.dims.n_vocab, backend.device),
             options.beam_size,
         )
 
@@ -106,7 +106,9 @@ class Stream:
         n_frames = frames.shape[1]
         if n_frames < MELS_PER_FRAME:
             return None
-        encoded = self._backend.encode(window_features([frames], self._context_frames(n_frames)))
+        encoded = self._backend.encode(
+            window_features([frames], context_frames(n_frames, self._options, self._backend.dims.n_audio_ctx))
+        )
         n_content = n_frames // MELS_PER_FRAME
         return Window(replace(encoded, n_content_frames=(n_content,)), self._mels.start_sample)
 
@@ -164,14 +166,6 @@ class Stream:
         self._waiting = [word.word for word in words[len(taken) :]]
         return taken
 
-    def _context_frames(self, n_frames: int) -> int:
-        """Log-mel frames of the encoder's window for this many frames of audio."""
-        full = 2 * self._backend.dims.n_audio_ctx
-        if self._options.context_bucket_s is None:
-            return full
-        bucket = MELS_PER_FRAME * max(1, round(self._options.context_bucket_s * FRAMES_PER_SECOND))
-        return min(full, -(-n_frames // bucket) * bucket)
-
     def _trim(self) -> None:
         """Cut the audio held to its limit, at the widest gap between words near it."""
         limit = round(self._options.audio_max_len_s * SAMPLE_RATE)
@@ -196,15 +190,28 @@ class Stream:
         silent = reading.no_speech_prob > self._options.no_speech_threshold
         return silent and reading.avg_logprob < self._options.logprob_threshold
 
-    def _filters(self) -> tuple[LogitFilter, ...]:
-        device = self._backend.device
-        special = set(range(self._tokenizer.eot + 1, self._backend.dims.n_vocab))
-        suppressed = sorted(special | set(suppressed_tokens((NON_SPEECH,), self._tokenizer)))
-        blank = self._tokenizer.encode(" ")
-        return (
-            SuppressTokens(torch.tensor(suppressed, device=device)),
-            SuppressBlank(torch.tensor(blank, device=device)),
-        )
-
     def _encode_text(self, text: str) -> list[int]:
         return self._tokenizer.encode(" " + text.strip()) if text.strip() else []
+
+
+def context_frames(n_frames: int, options: StreamOptions, n_audio_ctx: int) -> int:
+    """Log-mel frames of the encoder's window for this many frames of audio."""
+    full = 2 * n_audio_ctx
+    if options.context_bucket_s is None:
+        return full
+    bucket = MELS_PER_FRAME * max(1, round(options.context_bucket_s * FRAMES_PER_SECOND))
+    return min(full, -(-n_frames // bucket) * bucket)
+
+
+def live_filters(tokenizer: Tokenizer, n_vocab: int, device: torch.device) -> tuple[LogitFilter, ...]:
+    """No special token but the end of text, no non-speech signs; no space where a stream begins.
+
+    The end of text may come at once: forbidding it, as offline decoding does, invites hallucination.
+    """
+    special = set(range(tokenizer.eot + 1, n_vocab))
+    suppressed = sorted(special | set(suppressed_tokens((NON_SPEECH,), tokenizer)))
+    blank = tokenizer.encode(" ")
+    return (
+        SuppressTokens(torch.tensor(suppressed, device=device)),
+        SuppressBlank(torch.tensor(blank, device=device)),
+    )

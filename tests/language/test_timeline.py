@@ -1,0 +1,87 @@
+"""The timeline: when words are settled, where a change lies, and decisions at the end of an utterance."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from sottovoce.language.probe import ProbedLanguage
+from sottovoce.language.smoothing import SmoothingOptions
+from sottovoce.language.switching import SwitchOptions
+from sottovoce.language.timeline import KEPT_S, LanguageTimeline
+
+HOP, WIDTH = 0.25, 1.5
+
+
+def timeline(current: str | None = None) -> LanguageTimeline:
+    return LanguageTimeline(
+        ("en", "de"), SmoothingOptions(), SwitchOptions(), full_width_s=WIDTH, current=current
+    )
+
+
+def hear(line: LanguageTimeline, change_s: float, start_s: float, end_s: float) -> list[float]:
+    """Windows over speech that turns from English to German at change_s; times of the ends."""
+    ends = list(np.arange(start_s + 0.5, end_s + 1e-9, HOP))
+    for end in ends:
+        first = max(start_s, end - WIDTH)
+        english = float(np.clip((change_s - first) / (end - first), 0.02, 0.98))
+        line.add(first, end, ProbedLanguage(np.array([english, 1 - english]), 1.0, 0.0))
+    return ends
+
+
+@pytest.mark.parametrize("change_s", [3.0, 4.1, 5.37])
+def test_a_change_is_found_where_it_is(change_s: float) -> None:
+    line = timeline("en")
+    line.begin(0.0)
+    hear(line, change_s, 0.0, change_s + 2.25)
+    change = line.due(change_s + 2.25, at_boundary=True)
+    assert change is not None
+    assert (change.source, change.target) == ("en", "de")
+    assert abs(change.at_s - change_s) <= 0.3
+    assert line.current == "de"
+
+
+def test_words_wait_from_the_last_sure_stretch_on() -> None:
+    line = timeline("en")
+    line.begin(0.0)
+    hear(line, 100.0, 0.0, 3.0)
+    assert line.settled_until_s == math.inf
+    line.add(1.75, 3.25, ProbedLanguage(np.array([0.3, 0.7]), 1.0, 0.0))
+    assert line.settled_until_s == pytest.approx(2.25)
+
+
+def test_before_the_first_language_nothing_is_settled() -> None:
+    line = timeline()
+    assert line.settled_until_s == -math.inf
+    line.begin(0.0)
+    hear(line, 100.0, 0.0, 1.5)
+    change = line.due(1.5)
+    assert change is not None
+    assert (change.source, change.target, change.at_s) == (None, "en", 0.0)
+
+
+def test_the_end_of_an_utterance_decides() -> None:
+    line = timeline()
+    line.begin(0.0)
+    line.add(0.0, 0.3, ProbedLanguage(np.array([0.2, 0.8]), 1.0, 0.0))
+    change = line.resolve(0.4)
+    assert change is not None
+    assert change.target == "de"
+    assert line.resolve(0.5) is None
+
+
+def test_silence_and_short_stretches_say_little() -> None:
+    loud, quiet = timeline(), timeline()
+    for line, no_speech in ((loud, 0.0), (quiet, 1.0)):
+        line.add(0.0, WIDTH, ProbedLanguage(np.array([0.99, 0.01]), 1.0, no_speech))
+    assert loud.belief["en"] > 0.9
+    assert quiet.belief["en"] == pytest.approx(0.5)
+
+
+def test_history_is_bounded() -> None:
+    line = timeline("en")
+    for i in range(2000):
+        line.add(i * HOP, i * HOP + WIDTH, ProbedLanguage(np.array([0.9, 0.1]), 1.0, 0.0))
+    assert len(line.frames) <= KEPT_S / HOP + 1

@@ -1,0 +1,122 @@
+"""Rows of several languages: each reads as alone, words win by time, phrases inside sentences are kept."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from sottovoce.audio.mel import log_mel, window_features
+from sottovoce.audio.vad_stream import VadStream
+from sottovoce.errors import OptionError
+from sottovoce.language.probe import ProbeOptions
+from sottovoce.language.smoothing import SmoothingOptions
+from sottovoce.streaming.alignatt import Prefix, Reader, ReadingRules
+from sottovoce.streaming.options import StreamOptions
+from sottovoce.streaming.parallel import Candidate, ParallelOptions, ParallelReader, frame_bias, fuse
+from sottovoce.streaming.session import Session, SessionOptions
+from sottovoce.streaming.words import ReadWord
+from sottovoce.text.tokenizer import Tokenizer
+from sottovoce.types import Event, LanguageChanged, Partial, Samples, Word
+from tests.streaming.speech import TOKEN_OF, ToneDetector, backend, say, silence
+
+TOKENIZER = Tokenizer.for_model(51865)
+OPTIONS = SessionOptions(
+    ("en", "de"),
+    switching="parallel",
+    probe=ProbeOptions(width_s=0.8, hop_s=0.1, min_width_s=0.4),
+    smoothing=SmoothingOptions(median_frames=3),
+    stream=StreamOptions(chunk_s=0.5),
+)
+
+
+def listen(audio: Samples, options: SessionOptions = OPTIONS, chunk: int = 8000) -> list[Event]:
+    live = Session(backend(), TOKENIZER, options, vad=VadStream(model=ToneDetector()))
+    events: list[Event] = []
+    for start in range(0, len(audio), chunk):
+        events += live.push(audio[start : start + chunk])
+    return events + live.close()
+
+
+def said(events: list[Event]) -> list[tuple[str, str | None]]:
+    return [(word.word.strip(), word.language) for e in events if isinstance(e, Partial) for word in e.words]
+
+
+def test_a_phrase_inside_a_sentence_keeps_its_language() -> None:
+    parts = [("en", ["time", "year", "people", "way", "day"]), ("de", ["und", "der", "die", "nicht", "auch"])]
+    parts.append(("en", ["man", "thing", "woman", "life", "child"]))
+    audio = np.concatenate([silence(0.5), *(say(words) for _, words in parts), silence(1.0)])
+    found = said(listen(audio))
+    assert [word for word, _ in found] == [word for _, words in parts for word in words]
+    expected = [language for language, words in parts for _ in words]
+    assert sum(a != b for (_, a), b in zip(found, expected, strict=True)) <= 2, "at most a word a border"
+
+
+def test_one_language_is_as_in_a_plain_stream() -> None:
+    words = ["time", "year", "people", "way", "day", "man", "thing", "woman"] * 2
+    audio = np.concatenate([silence(0.5), say(words), silence(1.0)])
+    assert said(listen(audio)) == [(word, "en") for word in words]
+
+
+def test_a_switch_between_sentences_loses_and_doubles_nothing() -> None:
+    first, second = ["time", "year", "people", "way", "day"] * 2, ["und", "der", "die", "nicht", "auch"] * 2
+    audio = np.concatenate([silence(0.5), say(first), silence(0.3), say(second), silence(1.0)])
+    events = listen(audio)
+    assert [word for word, _ in said(events)] == first + second
+    changes = [(e.source, e.target) for e in events if isinstance(e, LanguageChanged)]
+    assert changes == [(None, "en"), ("en", "de")]
+
+
+def test_cutting_changes_no_event() -> None:
+    audio = np.concatenate([silence(0.5), say(["time", "year", "people", "und", "der", "die"]), silence(1.0)])
+    assert listen(audio, chunk=len(audio)) == listen(audio, chunk=997)
+
+
+def test_a_row_reads_as_it_would_alone() -> None:
+    """Left padding and the other rows change nothing."""
+    words = ["time", "year", "people", "way"]
+    encoded = backend().encode(window_features([log_mel(say(words))], 400))
+    english = TOKENIZER.with_language("en").sot_sequence_including_notimestamps
+    german = (*TOKENIZER.with_language("de").sot_sequence_including_notimestamps, TOKEN_OF["time"])
+    rules = ReadingRules(frame_threshold=25)
+    both = ParallelReader(backend(), TOKENIZER.eot, ()).read(
+        encoded, [english, german], torch.zeros(2, encoded.n_frames), rules
+    )
+    alone = [
+        Reader(backend(), TOKENIZER.eot, None, ()).read(encoded, Prefix(prefix, 0, n), rules)
+        for prefix, n in ((english, 0), (german, 1))
+    ]
+    for ours, theirs in zip(both, alone, strict=True):
+        assert (ours.tokens, ours.frames, ours.ending) == (theirs.tokens, theirs.frames, theirs.ending)
+
+
+def test_every_frame_has_an_owner() -> None:
+    """No frame is hidden from all rows, even where the timeline knows nothing."""
+    shares = np.random.default_rng(0).dirichlet([0.1, 0.1, 0.1], size=200)
+    shares[:10] = 0.0
+    biases = np.stack([frame_bias(shares, language, 1.0) for language in range(3)])
+    assert np.isfinite(biases).all()
+    assert (biases.max(axis=0) == 0.0).all()
+
+
+def candidate(
+    text: str, at: float, score: float, *, entropy: float = 0.0, margin: float = 1.0, own: float = 1.0
+) -> Candidate:
+    return Candidate(ReadWord(Word(text, at, at + 0.1, 0.5), (1,), entropy), score, own, margin)
+
+
+def test_the_better_word_wins_and_ties_go_to_certainty_then_margin() -> None:
+    def winner(a: Candidate, b: Candidate) -> list[str]:
+        return [read.word.word for read in fuse([[a], [b]], 0.5)]
+
+    assert winner(candidate("a", 1.0, -1.0), candidate("b", 1.05, -2.0)) == ["a"]
+    assert winner(candidate("a", 1.0, -1.0, entropy=2.0), candidate("b", 1.0, -1.0, entropy=1.0)) == ["b"]
+    assert winner(candidate("a", 1.0, -1.0, margin=0.1), candidate("b", 1.0, -1.0, margin=0.9)) == ["b"]
+    assert winner(candidate("a", 1.0, -1.0), candidate("b", 2.0, -9.0)) == ["a", "b"]
+    assert winner(candidate("a", 1.0, -1.0, own=0.1), candidate("b", 1.0, -9.0)) == ["b"]
+
+
+@pytest.mark.parametrize("bad", [{"max_languages": 0}, {"active_share": 1.5}, {"bias": -1.0}])
+def test_impossible_options_are_refused(bad: dict[str, float]) -> None:
+    with pytest.raises(OptionError, match=next(iter(bad))):
+        ParallelOptions(**bad)  # type: ignore[arg-type]
