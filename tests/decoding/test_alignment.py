@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from sottovoce.decoding.alignment import (
+    RunningStatistics,
+    alignment_matrix,
+    cut_frames,
+    dtw,
+    median_filter,
+    normalize_over_tokens,
+)
+
+
+def cheapest_path(cost: Tensor) -> tuple[float, list[tuple[int, int]]]:
+    """The best of all monotonic paths, by trying them."""
+    n_tokens, n_frames = cost.shape
+    best: tuple[float, list[tuple[int, int]]] = (float("inf"), [])
+    stack = [(float(cost[0, 0]), [(0, 0)])]
+    while stack:
+        total, path = stack.pop()
+        token, frame = path[-1]
+        if (token, frame) == (n_tokens - 1, n_frames - 1):
+            best = min(best, (total, path))
+        for step in ((token, frame + 1), (token + 1, frame), (token + 1, frame + 1)):
+            if step[0] < n_tokens and step[1] < n_frames:
+                stack.append((total + float(cost[step]), [*path, step]))
+    return best
+
+
+def cells(first: Tensor, last: Tensor) -> list[tuple[int, int]]:
+    return [
+        (token, frame)
+        for token, (start, end) in enumerate(zip(first.tolist(), last.tolist(), strict=True))
+        for frame in range(start, end + 1)
+    ]
+
+
+@pytest.mark.parametrize(("n_tokens", "n_frames"), [(1, 1), (1, 5), (4, 1), (3, 6), (5, 4), (4, 6)])
+def test_the_path_is_the_cheapest_of_all(n_tokens: int, n_frames: int) -> None:
+    cost = torch.randn(n_tokens, n_frames)
+    path = dtw(cost[None])
+    assert cells(path.first[0], path.last[0]) == cheapest_path(cost)[1]
+
+
+def test_ties_cost_nothing_and_the_path_stays_connected() -> None:
+    for seed in range(20):
+        cost = torch.randint(0, 3, (4, 5), generator=torch.Generator().manual_seed(seed)).float()
+        path = dtw(cost[None])
+        visited = cells(path.first[0], path.last[0])
+        assert sum(float(cost[cell]) for cell in visited) == cheapest_path(cost)[0]
+        assert all((b[0] - a[0], b[1] - a[1]) in {(0, 1), (1, 0), (1, 1)} for a, b in pairwise(visited))
+
+
+def test_matrices_of_different_sizes_share_a_batch() -> None:
+    sizes = [(3, 9), (7, 20), (5, 4)]
+    matrices = [torch.randn(size) for size in sizes]
+    batch = torch.zeros(3, 7, 20)
+    for row, matrix in enumerate(matrices):
+        batch[row, : matrix.shape[0], : matrix.shape[1]] = matrix
+    together = dtw(batch, *(torch.tensor(sides) for sides in zip(*sizes, strict=True)))
+    for row, matrix in enumerate(matrices):
+        alone = dtw(matrix[None])
+        assert torch.equal(together.first[row, : len(matrix)], alone.first[0])
+        assert torch.equal(together.last[row, : len(matrix)], alone.last[0])
+
+
+@pytest.mark.reference
+@pytest.mark.parametrize("seed", range(8))
+def test_dtw_and_median_equal_openai_whispers(seed: int) -> None:
+    timing = pytest.importorskip("whisper.timing", reason="openai-whisper is not installed")
+    generator = torch.Generator().manual_seed(seed)
+    n_tokens = int(torch.randint(1, 80, (1,), generator=generator))
+    cost = torch.randn((n_tokens, 700), generator=generator)
+    tokens, frames = timing.dtw(cost)
+    begins = np.pad(np.diff(tokens), (1, 0), constant_values=1).astype(bool)
+    assert dtw(cost[None]).first[0].tolist() == frames[begins].tolist()
+    heads = torch.randn((3, n_tokens, 700), generator=generator)
+    assert torch.equal(median_filter(heads), timing.median_filter(heads, 7))
+
+
+@pytest.mark.parametrize("width", [3, 5, 7])
+def test_median_filter_equals_sorting(width: int) -> None:
+    values = torch.randn(2, 3, 40)
+    half = width // 2
+    mirrored = torch.cat(
+        (values[..., 1 : half + 1].flip(-1), values, values[..., -half - 1 : -1].flip(-1)), -1
+    )
+    for frame in range(40):
+        expected = mirrored[..., frame : frame + width].sort(-1).values[..., half]
+        assert torch.equal(median_filter(values, width)[..., frame], expected)
+
+
+def test_cutting_frames_is_softmax_over_fewer() -> None:
+    logits = torch.randn(2, 5, 30)
+    assert torch.allclose(cut_frames(logits.softmax(-1), 12), logits[..., :12].softmax(-1), atol=1e-6)
+
+
+def test_running_statistics_equal_those_of_the_whole_history() -> None:
+    attention = torch.rand(2, 3, 25, 17)  # (R, heads, tokens, frames)
+    running = RunningStatistics.of(attention[:, :, :4])
+    for token in range(4, 25):
+        running = running.updated(attention[:, :, token : token + 1])
+    whole = normalize_over_tokens(attention)
+    assert torch.allclose(running.normalize(attention[:, :, -1:]), whole[:, :, -1:], atol=1e-4)
+    swapped = running.select(torch.tensor([1, 0]))
+    assert torch.equal(swapped.mean[0], running.mean[1])
+
+
+def test_attention_that_never_changes_gives_numbers() -> None:
+    matrix = alignment_matrix(torch.full((2, 6, 40), 1 / 40), 30)
+    assert matrix.shape == (6, 30)
+    assert torch.equal(matrix, torch.zeros(6, 30))
+
+
+def test_a_diagonal_is_found_again() -> None:
+    attention = torch.full((2, 9, 100), 1e-4)
+    for token in range(9):
+        attention[:, token, token * 10 : token * 10 + 10] = 0.1
+    path = dtw(-alignment_matrix(attention, 90)[None])
+    assert path.first[0].tolist() == pytest.approx([10 * token for token in range(9)], abs=3)

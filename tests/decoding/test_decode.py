@@ -1,0 +1,180 @@
+from __future__ import annotations
+
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from sottovoce.decoding.decode import compression_ratio, decode, select_windows
+from sottovoce.decoding.detect import combine_detections, detect_language
+from sottovoce.decoding.options import DecodingOptions
+from sottovoce.decoding.prompt import context_tokens, start_tokens
+from sottovoce.errors import OptionError
+from sottovoce.models.checkpoint.openai import save_openai
+from tests.decoding import rig
+from tests.models import tiny
+
+SEARCHES = [
+    DecodingOptions(language="en"),
+    DecodingOptions(language="en", beam_size=1),
+    DecodingOptions(language="en", beam_size=4),
+    DecodingOptions(language="de", beam_size=3, patience=2.0, length_penalty=0.6),
+    DecodingOptions(language="en", temperature=0.7, best_of=3),
+    DecodingOptions(language="en", without_timestamps=True, no_repeat_ngram_size=2, repetition_penalty=1.2),
+]
+
+
+@pytest.mark.parametrize("options", SEARCHES, ids=["greedy", "beam1", "beam4", "patience", "drawn", "plain"])
+def test_a_batch_gives_the_text_of_each_window(options: DecodingOptions) -> None:
+    model, tokenizer, mels = rig.backend(), rig.tokenizer(), rig.mel(4)
+    prompts = (None, "something was said", None, "a longer text that was said before this one")
+    wishes = [replace(options, prompt=prompt, seed=7 + i, sample_len=8) for i, prompt in enumerate(prompts)]
+    together = decode(model, tokenizer, rig.encode(model, mels), wishes)
+    for index, wish in enumerate(wishes):
+        alone = decode(model, tokenizer, rig.encode(model, mels[index : index + 1]), [wish])[0]
+        assert alone.tokens == together[index].tokens
+        assert alone.avg_logprob == pytest.approx(together[index].avg_logprob, abs=1e-5)
+        assert alone.no_speech_prob == pytest.approx(together[index].no_speech_prob, abs=1e-7)
+
+
+def test_beam_one_is_greedy() -> None:
+    model, tokenizer = rig.backend(seed=3), rig.tokenizer()
+    encoded = rig.encode(model, rig.mel(3))
+    greedy = decode(model, tokenizer, encoded, [DecodingOptions(language="en", sample_len=12)] * 3)
+    beam = decode(model, tokenizer, encoded, [DecodingOptions(language="en", beam_size=1, sample_len=12)] * 3)
+    assert [one.tokens for one in greedy] == [one.tokens for one in beam]
+
+
+def test_a_seed_repeats_its_draws() -> None:
+    model, tokenizer = rig.backend(), rig.tokenizer()
+    encoded = rig.encode(model, rig.mel(1))
+    warm = DecodingOptions(language="en", temperature=1.0, sample_len=6)
+    first, again, other = (
+        decode(model, tokenizer, encoded, [replace(warm, seed=seed)])[0] for seed in (1, 1, 2)
+    )
+    assert first == again
+    assert first.tokens != other.tokens
+
+
+def test_a_full_prompt_leaves_the_context_that_remains() -> None:
+    model, tokenizer = rig.backend(n_text_ctx=32), rig.tokenizer()
+    encoded = rig.encode(model, rig.mel(2))
+    prompt = tuple(range(1000, 1100))
+    short = DecodingOptions(
+        language="en", suppress_tokens=(tokenizer.eot,), suppress_blank=False, sample_len=30
+    )
+    plain, prompted = decode(model, tokenizer, encoded, [short, replace(short, prompt=prompt)])
+    assert len(plain.tokens) == 30  # 3 + 30 <= 32 + 1
+    assert len(prompted.tokens) == 32 + 1 - (1 + 15 + 3)
+
+
+def test_prompts_keep_their_end_and_hotwords_stand_first() -> None:
+    tokenizer = rig.tokenizer("en")
+    options = DecodingOptions(prompt=tuple(range(500)), hotwords="sottovoce")
+    tokens = context_tokens(options, tokenizer, 448)
+    hotwords = tokenizer.encode(" sottovoce")
+    assert tokens[: 1 + len(hotwords)] == [tokenizer.sot_prev, *hotwords]
+    assert tokens[1 + len(hotwords) :] == list(range(500))[-(223 - len(hotwords)) :]
+    assert context_tokens(DecodingOptions(), tokenizer, 448) == []
+    with pytest.raises(OptionError, match="hotwords"):
+        context_tokens(DecodingOptions(hotwords="word " * 300), tokenizer, 448)
+
+
+def test_a_prefix_begins_the_transcript() -> None:
+    tokenizer = rig.tokenizer("de")
+    plain = start_tokens(DecodingOptions(prefix="Guten Tag"), tokenizer, 448)
+    assert plain == [*tokenizer.sot_sequence, *tokenizer.encode(" Guten Tag")]
+    timeless = start_tokens(DecodingOptions(without_timestamps=True), tokenizer, 448)
+    assert timeless == list(tokenizer.sot_sequence_including_notimestamps)
+    with pytest.raises(OptionError, match="prefix"):
+        start_tokens(DecodingOptions(prefix=(1,) * 300), tokenizer, 448)
+
+
+def test_options_must_fit_the_windows() -> None:
+    model, tokenizer = rig.backend(), rig.tokenizer()
+    with pytest.raises(OptionError, match="expected 2, got 1"):
+        decode(model, tokenizer, rig.encode(model, rig.mel(2)), [DecodingOptions(language="en")])
+
+
+def test_selected_windows_bring_their_keys_and_values() -> None:
+    model, tokenizer = rig.backend(), rig.tokenizer()
+    encoded = rig.encode(model, rig.mel(3))
+    options = [DecodingOptions(language="en", sample_len=5)]
+    all_three = decode(model, tokenizer, encoded, options * 3)
+    part = select_windows(encoded, [2, 0])
+    assert part.cross_kv is not None
+    assert [one.tokens for one in decode(model, tokenizer, part, options * 2)] == [
+        all_three[2].tokens,
+        all_three[0].tokens,
+    ]
+    assert select_windows(encoded, [0, 1, 2]) is encoded
+
+
+def test_detection_reports_what_the_allow_list_left_out() -> None:
+    model, tokenizer = rig.backend(), rig.tokenizer()
+    encoded = rig.encode(model, rig.mel(2))
+    free = detect_language(model, tokenizer, encoded)
+    chosen = detect_language(model, tokenizer, encoded, allowed=["German", "fr"])
+    for one, all_languages in zip(chosen, free, strict=True):
+        assert sum(all_languages.probabilities.values()) == pytest.approx(1.0, abs=1e-5)
+        table = all_languages.probabilities
+        assert one.allowed_mass == pytest.approx(table["de"] + table["fr"])
+        assert one.language == max(("de", "fr"), key=lambda code: table[code])
+        assert one.probability == pytest.approx(table[one.language] / one.allowed_mass)
+        assert all_languages.allowed_mass == pytest.approx(1.0, abs=1e-5)
+    both = combine_detections(free, tokenizer)
+    assert both.probabilities["en"] == pytest.approx(sum(one.probabilities["en"] for one in free) / 2)
+
+
+def test_a_language_that_is_not_given_is_detected() -> None:
+    model, tokenizer = rig.backend(), rig.tokenizer()
+    encoded = rig.encode(model, rig.mel(2))
+    allowed = ("es", "zh", "fr")
+    options = [
+        DecodingOptions(sample_len=3, allowed_languages=allowed),
+        DecodingOptions(sample_len=3, allowed_languages=allowed, language="de"),
+    ]
+    unknown, known = decode(model, tokenizer, encoded, options)
+    detected = detect_language(model, tokenizer, select_windows(encoded, [0]), allowed=allowed)[0]
+    assert (unknown.language, known.language) == (detected.language, "de")
+    assert unknown.detection is not None
+    assert known.detection is None
+
+
+def test_compression_ratio_rises_with_repetition() -> None:
+    assert compression_ratio("") == 0.0
+    assert compression_ratio("so it goes " * 30) > 2.4 > compression_ratio("A short and varied line.")
+
+
+@pytest.mark.reference
+@pytest.mark.parametrize(
+    "wish",
+    [
+        {},
+        {"beam_size": 5},
+        {"beam_size": 3, "patience": 2.0, "length_penalty": 0.5},
+        {"prompt": "it was said", "task": "translate"},
+        {"prefix": "and so", "without_timestamps": True},
+        {"language": None},
+    ],
+    ids=["greedy", "beam", "patience", "prompt", "prefix", "detected"],
+)
+def test_tokens_equal_openai_whispers(wish: dict[str, object]) -> None:
+    whisper = pytest.importorskip("whisper", reason="openai-whisper is not installed")
+    wish = {"language": "fr", "max_initial_timestamp": None, "sample_len": 12} | wish
+    model, tokenizer, mels = rig.backend(seed=1), rig.tokenizer(), rig.mel(3, seed=2)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "random.pt"
+        save_openai(tiny.checkpoint(model.dims, seed=1), path, torch.float32)
+        twin = whisper.load_model(str(path), device="cpu")
+    # openai-whisper's beam search takes one window at a time.
+    expected = [twin.decode(one, whisper.DecodingOptions(fp16=False, **wish)) for one in mels]
+    found = decode(model, tokenizer, rig.encode(model, mels), [DecodingOptions(**wish)] * 3)  # type: ignore[arg-type]
+    for ours, theirs in zip(found, expected, strict=True):
+        assert list(ours.tokens) == theirs.tokens
+        assert ours.text == theirs.text
+        assert ours.language == theirs.language
+        assert ours.avg_logprob == pytest.approx(theirs.avg_logprob, abs=1e-4)
+        assert ours.no_speech_prob == pytest.approx(theirs.no_speech_prob, abs=1e-7)

@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+import pytest
+
+from sottovoce.decoding.decode import DecodingResult, decode
+from sottovoce.decoding.fallback import (
+    FallbackOptions,
+    count_loops,
+    decode_with_fallback,
+    mix_seed,
+)
+from sottovoce.decoding.options import DecodingOptions
+from sottovoce.errors import OptionError
+from tests.decoding import rig
+
+
+def result(*, ratio: float = 1.0, logprob: float = -0.3, no_speech: float = 0.0) -> DecodingResult:
+    return DecodingResult("en", (1, 2, 3), "text", logprob, no_speech, 0.0, ratio)
+
+
+def test_repetition_and_guesses_fail_but_silence_does_not() -> None:
+    rules = FallbackOptions()
+    assert not rules.fails(result())
+    assert rules.fails(result(ratio=2.5))
+    assert rules.fails(result(logprob=-1.1))
+    assert not rules.fails(result(logprob=-1.1, no_speech=0.7))
+    assert rules.is_silence(result(logprob=-1.1, no_speech=0.7))
+    assert not rules.is_silence(result(logprob=-0.9, no_speech=0.7))
+    off = FallbackOptions(compression_ratio_threshold=None, logprob_threshold=None, no_speech_threshold=None)
+    assert not off.fails(result(ratio=9.0, logprob=-9.0, no_speech=1.0))
+    assert not off.is_silence(result(no_speech=1.0))
+
+
+def test_loops_are_counted_at_the_end() -> None:
+    assert count_loops([]) == 0
+    assert count_loops([1, 2, 3]) == 1
+    assert count_loops([9, 1, 2, 1, 2, 1, 2]) == 3
+    assert count_loops([7, 7, 7, 7, 8]) == 1
+    looping = DecodingResult("en", (5, 1, 2, 1, 2, 1, 2), "", -0.1, 0.0, 0.0, 1.0)
+    assert FallbackOptions(max_loops=2).fails(looping)
+    assert not FallbackOptions(max_loops=3).fails(looping)
+
+
+def test_only_windows_that_fail_are_decoded_again() -> None:
+    model, tokenizer = rig.backend(seed=4), rig.tokenizer()
+    encoded = rig.encode(model, rig.mel(3))
+    options = [DecodingOptions(language="en", sample_len=8, beam_size=2)] * 3
+    cold = decode(model, tokenizer, encoded, options)
+    limit = sorted(one.avg_logprob for one in cold)[1]  # the least likely window fails
+    rules = FallbackOptions((0.0, 0.5, 1.0), None, limit, None)
+    attempts = decode_with_fallback(model, tokenizer, encoded, options, rules)
+    for attempt, first in zip(attempts, cold, strict=True):
+        if first.avg_logprob >= limit:
+            assert attempt.result.tokens == first.tokens
+            assert attempt.last_temperature == 0.0
+        else:
+            assert attempt.last_temperature == 1.0
+            # All of them failed, so the likeliest is kept: random text at 0.5 and 1.0 is less likely.
+            assert attempt.result.avg_logprob == max(first.avg_logprob, attempt.result.avg_logprob)
+
+
+def test_among_failures_one_that_does_not_repeat_is_kept() -> None:
+    from sottovoce.decoding.fallback import _choose
+
+    loop, guess, worse = result(ratio=9.0, logprob=-0.1), result(logprob=-1.2), result(logprob=-3.0)
+    assert _choose([loop, guess, worse], FallbackOptions()) is guess
+    assert _choose([loop, loop], FallbackOptions()) is loop
+    good = result()
+    assert _choose([loop, good], FallbackOptions()) is good
+
+
+def test_seeds_differ_by_every_part() -> None:
+    assert len({mix_seed(a, b) for a in range(20) for b in range(20)}) == 400
+
+
+def test_no_temperature_is_refused() -> None:
+    with pytest.raises(OptionError, match="temperatures"):
+        FallbackOptions(temperatures=())
+    with pytest.raises(OptionError, match="max_loops"):
+        FallbackOptions(max_loops=0)
