@@ -58,6 +58,8 @@ class EmissionDecoder:
         these labels.
         """
         log_probs, lengths = checked(log_probs, lengths, len(self.labels))
+        if not len(lengths):
+            return []
         state = self.start(log_probs.shape[0], log_probs.device)
         self._advance(state, log_probs, lengths)
         return self.finish(state)
@@ -136,7 +138,10 @@ class EmissionDecoder:
         assert self._history_scorer is not None
         n_batch, n_beams = state.length.shape
         places = [(b, k) for b in range(n_batch) for k in range(n_beams)]
-        histories = [self._words(self._history(state, b, k), 0) for b, k in places]
+        histories = [
+            tuple(word.text for word in self._speller.finished_words(self._history(state, b, k)))
+            for b, k in places
+        ]
         values = self._history_scorer.adjustments(histories, final=False)
         new = torch.tensor(values, device=state.lm.device).view(n_batch, n_beams)
         state.lm = state.lm - state.adjustment + new

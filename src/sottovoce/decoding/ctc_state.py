@@ -83,7 +83,7 @@ def first_state(n_batch: int, beam_size: int, blank: int, scores: Tensor) -> Pre
         arc=torch.zeros(shape, dtype=torch.int64, device=device),
         symbols=symbols,
         begins=alive[:, :, None] & alive[:, None, :],
-        scores=scores.view(n_batch, beam_size, -1),
+        scores=scores.view(n_batch, beam_size, scores.shape[1]),
         n_frames=torch.zeros(n_batch, dtype=torch.int64, device=device),
         in_blank=torch.zeros(n_batch, dtype=torch.bool, device=device),
         skipped=torch.zeros(n_batch, device=device),

@@ -119,6 +119,13 @@ class Speller:
             words.append(self._word(symbols, first, len(symbols), last_mark))
         return words
 
+    def finished_words(self, symbols: Sequence[int]) -> list[SpelledWord]:
+        """The words of a hypothesis that no further token can change."""
+        words = self.words(symbols)
+        if not self.lexicon and words and words[-1].end == len(symbols):
+            words.pop()
+        return words
+
     def text(self, symbols: Sequence[int], last_mark: int = 0) -> str:
         if not self.lexicon:
             return self.labels.spell([symbol % len(self.labels) for symbol in symbols])

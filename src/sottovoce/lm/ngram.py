@@ -73,6 +73,9 @@ class NgramModel:
         """Ids of words; unknown ones get that of <unk>."""
         return [self.vocabulary.get(word, self.unknown) for word in words]
 
+    def __contains__(self, word: str) -> bool:
+        return word in self.vocabulary
+
     def to(self, device: torch.device) -> NgramModel:
         return NgramModel(self.vocabulary, self._table.to(device), self.order)
 

@@ -124,13 +124,13 @@ class WordFusion:
         ends = (marks > 0) & (marks <= self._n_words)
         if marks.device.type != "cpu":  # all of them: picking out the few would wait for the device
             said, moved = self._say(
-                after.reshape(-1, n_models), (marks - 1).clamp(0, self._n_words - 1).reshape(-1)
+                after.reshape(marks.numel(), n_models), (marks - 1).clamp(0, self._n_words - 1).reshape(-1)
             )
             scores = said.view(marks.shape).masked_fill(~ends, 0.0)
             return scores, torch.where(ends[..., None], moved.view(after.shape), after)
         rows = (ends & exists).reshape(-1).nonzero()[:, 0]
         scores = torch.zeros(marks.numel())
-        flat = after.reshape(-1, n_models)
+        flat = after.reshape(marks.numel(), n_models)
         said, moved = self._say(flat[rows], marks.reshape(-1)[rows] - 1)
         scores[rows] = said
         if n_models:

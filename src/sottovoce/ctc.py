@@ -1,0 +1,330 @@
+"""The front door of CTC decoding: labels and files in, a decoder with language models out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from sottovoce.decoding.ctc import EmissionDecoder
+from sottovoce.decoding.ctc_greedy import greedy_decode
+from sottovoce.decoding.ctc_options import CtcOptions
+from sottovoce.decoding.ctc_state import PrefixState
+from sottovoce.decoding.ctc_text import PIECE_START, Labels
+from sottovoce.errors import LanguageModelError, OptionError
+from sottovoce.lm.base import PrefixScorer
+from sottovoce.lm.boosting import Phrase, PhraseBooster, read_phrases
+from sottovoce.lm.causal import CausalWordModel
+from sottovoce.lm.fusion import Relabelled, ShallowFusion, TensorModel
+from sottovoce.lm.kenlm import KenlmModel, is_kenlm_binary
+from sottovoce.lm.lexicon import Lexicon, read_lexicon
+from sottovoce.lm.neural import NeuralRescorer, ReplacedModel, WordLanguageModel
+from sottovoce.lm.ngram import NgramModel
+from sottovoce.lm.words import WordFusion, WordModel
+from sottovoce.types import Hypothesis
+
+Level = Literal["auto", "token", "word"]
+Case = Literal["keep", "lower", "upper"]
+Spellings = Sequence[tuple[str, Sequence[int]]]
+WordOrTokenModel = NgramModel | KenlmModel
+
+_SPACE_NAMES = (" ", "|", "<space>", PIECE_START)
+_SPECIAL = {"<s>", "</s>", "<unk>", "<UNK>"}
+
+
+@dataclass(frozen=True, slots=True)
+class CtcFusionOptions:
+    """How much each part of a `CtcDecoder` counts; scores are natural logs.
+
+    lm_weight: times the n-gram model's log-probability. word_score: added for every word.
+    unknown_score: added for every word that the lexicon does not have. neural_weight: times the neural
+    model's log-probability. hotword_weight: what an occurrence of a hotword adds where its list gives no
+    weight. look_ahead: use the n-gram's unigrams inside words.
+    level: whether the n-gram model is over labels or over words; "auto" looks at its vocabulary.
+    case: how words of the n-gram model and of word lists are changed before they are spelled in labels.
+    """
+
+    lm_weight: float = 0.5
+    word_score: float = 0.0
+    unknown_score: float = -10.0
+    neural_weight: float = 0.5
+    hotword_weight: float = 10.0
+    look_ahead: bool = True
+    level: Level = "auto"
+    case: Case = "keep"
+
+
+class CtcDecoder:
+    """Decodes the emissions of any CTC model, with language models.
+
+    labels: one name per output; blank: its index, -1 for the last. lm: an ARPA file (.gz too), a KenLM
+    binary (extra `kenlm`) or a model. lexicon: a file as in `lm.lexicon.read_lexicon`, or (word, label
+    ids) pairs; without one a word model's own vocabulary is spelled in characters, and other words are
+    unknown words. hotwords: a file, phrases, or phrases with weights. neural_lm: a Hugging Face causal
+    model's folder or name (extra `neural-lm`) or a model; it replaces the n-gram's word scores.
+    unknown_words: whether words outside the lexicon may be said; None: only where no lexicon was given.
+    Raises OptionError, LanguageModelError.
+    """
+
+    def __init__(
+        self,
+        labels: Sequence[str],
+        blank: int = 0,
+        *,
+        lm: str | Path | WordOrTokenModel | None = None,
+        lexicon: str | Path | Spellings | None = None,
+        hotwords: str | Path | Sequence[str] | Mapping[str, float] | None = None,
+        neural_lm: str | Path | WordLanguageModel | None = None,
+        beam_size: int = 16,
+        n_best: int = 1,
+        unknown_words: bool | None = None,
+        fusion: CtcFusionOptions | None = None,
+        options: CtcOptions | None = None,
+        device: str | torch.device = "cpu",
+    ) -> None:
+        self.labels = Labels.of(labels, blank)
+        self._device = torch.device(device)
+        options = replace(options or CtcOptions(), beam_size=beam_size, n_best=n_best)
+        parts = _Parts(self.labels, fusion or CtcFusionOptions(), self._device)
+        model = _loaded(lm)
+        phrases = parts.phrases(hotwords)
+        scorer, words = parts.scorer(model, lexicon, phrases, unknown_words)
+        self._history = parts.history_scorer(neural_lm, model, words)
+        self._decoder = EmissionDecoder(
+            self.labels, options, scorer=scorer, lexicon=words, history_scorer=self._history
+        )
+
+    @property
+    def options(self) -> CtcOptions:
+        return self._decoder.options
+
+    def decode(self, log_probs: Tensor, lengths: Tensor | None = None) -> list[list[Hypothesis]]:
+        """Decode log-probabilities (B, T, V) or (T, V); per utterance its hypotheses, best first.
+
+        lengths: (B,) frames of each utterance; None: all. Raises InputError.
+        """
+        if self._history is not None:
+            self._history.forget()
+        return self._decoder.decode(log_probs.to(self._device), lengths)
+
+    def decode_logits(self, logits: Tensor, lengths: Tensor | None = None) -> list[list[Hypothesis]]:
+        """`decode` of logits (B, T, V), such as those of transformers' `Wav2Vec2ForCTC`."""
+        return self.decode(logits.float().log_softmax(dim=-1), lengths)
+
+    def greedy(self, log_probs: Tensor, lengths: Tensor | None = None) -> list[Hypothesis]:
+        """The likeliest path of every utterance, without any language model."""
+        return greedy_decode(self.labels, log_probs, lengths, frame_s=self.options.frame_s)
+
+    def start(self, n_batch: int = 1) -> PrefixState:
+        """The state of n_batch streams before their first frame."""
+        return self._decoder.start(n_batch, self._device)
+
+    def decode_chunk(self, state: PrefixState, log_probs: Tensor, lengths: Tensor | None = None) -> list[str]:
+        """Advance the state over the next frames; returns the best texts so far, which may change."""
+        return self._decoder.decode_chunk(state, log_probs.to(self._device), lengths)
+
+    def finish(self, state: PrefixState) -> list[list[Hypothesis]]:
+        """The hypotheses of streams that have ended; the state is left as it is."""
+        return self._decoder.finish(state)
+
+
+def _loaded(lm: str | Path | WordOrTokenModel | None) -> WordOrTokenModel | None:
+    if lm is None or isinstance(lm, NgramModel | KenlmModel):
+        return lm
+    return KenlmModel(lm) if is_kenlm_binary(Path(lm)) else NgramModel.from_arpa(lm)
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """Puts a decoder's language models together."""
+
+    labels: Labels
+    options: CtcFusionOptions
+    device: torch.device
+
+    def phrases(
+        self, hotwords: str | Path | Sequence[str] | Mapping[str, float] | None
+    ) -> list[tuple[str, float]]:
+        weight = self.options.hotword_weight
+        if hotwords is None:
+            return []
+        if isinstance(hotwords, str | Path):
+            return read_phrases(hotwords, default_weight=weight)
+        given = hotwords if isinstance(hotwords, Mapping) else dict.fromkeys(hotwords, weight)
+        return list(given.items())
+
+    def scorer(
+        self,
+        model: WordOrTokenModel | None,
+        lexicon: str | Path | Spellings | None,
+        phrases: list[tuple[str, float]],
+        unknown_words: bool | None,
+    ) -> tuple[PrefixScorer | None, tuple[str | None, ...]]:
+        over_words = lexicon is not None or (model is not None and not self._is_over_labels(model))
+        if not over_words:
+            return self._token_fusion(model, phrases), ()
+        words = self._lexicon(model, lexicon, phrases, unknown_words)
+        boosts_words = self.labels.separator is None and bool(phrases)
+        models = [self._word_model(model, words)] if model is not None else []
+        models += [self._word_booster(phrases, words)] if boosts_words else []
+        fused = WordFusion(
+            words.to(self.device),
+            models,
+            word_score=self.options.word_score,
+            unknown_score=self.options.unknown_score,
+            look_ahead=self.options.look_ahead and model is not None,
+            tokens=None if boosts_words else self._token_fusion(None, phrases, word_score=False),
+        )
+        return fused, words.words
+
+    def history_scorer(
+        self,
+        neural_lm: str | Path | WordLanguageModel | None,
+        model: WordOrTokenModel | None,
+        words: tuple[str | None, ...],
+    ) -> NeuralRescorer | None:
+        """words: of the lexicon; without one an n-gram over labels stays beside the neural model."""
+        if neural_lm is None:
+            return None
+        scorer = neural_lm
+        if isinstance(scorer, str | Path):
+            scorer = CausalWordModel.load(str(scorer), device=self.device)
+        replaced = None
+        if model is not None and words:
+            known = frozenset(word for word in words if word is not None)
+            replaced = ReplacedModel(model, self.options.lm_weight, known)
+        return NeuralRescorer(scorer, self.options.neural_weight, replaces=replaced)
+
+    def _is_over_labels(self, model: WordOrTokenModel) -> bool:
+        """The model's vocabulary is the labels, whatever the space is called."""
+        if self.options.level != "auto":
+            return self.options.level == "token"
+        if isinstance(model, KenlmModel):
+            return all(self._label_name(i, model) in model for i in self._spoken())
+        vocabulary = set(model.vocabulary) - _SPECIAL
+        known = {self._label_name(i, model) for i in self._spoken()}
+        return len(vocabulary & known) >= 0.9 * len(vocabulary)
+
+    def _spoken(self) -> list[int]:
+        return [i for i in range(len(self.labels)) if i != self.labels.blank]
+
+    def _label_name(self, label: int, model: WordOrTokenModel) -> str:
+        if label != self.labels.separator:
+            return self.labels.names[label]
+        names = (name for name in _SPACE_NAMES if name in model)
+        return next(names, self.labels.names[label])
+
+    def _token_fusion(
+        self, model: WordOrTokenModel | None, phrases: list[tuple[str, float]], *, word_score: bool = True
+    ) -> ShallowFusion | None:
+        models: list[TensorModel] = []
+        weights: list[float] = []
+        if model is not None:
+            ids = model.ids([self._label_name(i, model) for i in range(len(self.labels))])
+            models.append(Relabelled(model.to(self.device), torch.tensor(ids, device=self.device)))
+            weights.append(self.options.lm_weight)
+        if phrases:
+            spelled = [Phrase(tuple(self._spell(text)), weight) for text, weight in phrases]
+            booster = PhraseBooster(spelled, len(self.labels), boundary=self.labels.separator)
+            models.append(booster.to(self.device))
+            weights.append(1.0)
+        if not models:
+            return None
+        starts = torch.tensor(self.labels.word_starts, device=self.device)
+        if self.labels.separator is not None:
+            starts[self.labels.separator] = True
+        score = self.options.word_score if word_score else 0.0
+        return ShallowFusion(models, weights, score, word_starts=starts)
+
+    def _lexicon(
+        self,
+        model: WordOrTokenModel | None,
+        lexicon: str | Path | Spellings | None,
+        phrases: list[tuple[str, float]],
+        unknown_words: bool | None,
+    ) -> Lexicon:
+        allow = lexicon is None if unknown_words is None else unknown_words
+        if isinstance(lexicon, str | Path):
+            spellings: list[tuple[str, Sequence[int]]] = [*read_lexicon(lexicon, self.labels.names)]
+        elif lexicon is not None:
+            spellings = [(word, tuple(tokens)) for word, tokens in lexicon]
+        else:
+            spellings = self._spelled_vocabulary(model)
+        known = {word for word, _ in spellings}
+        if self.labels.separator is not None:
+            extra = dict.fromkeys(word for text, _ in phrases for word in text.split() if word not in known)
+            spellings += [(word, self._spell(word)) for word in extra]
+        return Lexicon(spellings, len(self.labels), separator=self.labels.separator, allow_unknown=allow)
+
+    def _spelled_vocabulary(self, model: WordOrTokenModel | None) -> list[tuple[str, Sequence[int]]]:
+        if not isinstance(model, NgramModel):
+            raise OptionError("lm: expected a lexicon beside a KenLM binary of words, got none")
+        if self.labels.separator is None:
+            raise OptionError(
+                "lm: expected a lexicon beside a word model, or a label for the space between words"
+            )
+        ids = {name: i for i, name in enumerate(self.labels.names) if i != self.labels.separator}
+        ids.pop(self.labels.names[self.labels.blank], None)
+        spellings: list[tuple[str, Sequence[int]]] = []
+        for word in model.vocabulary:
+            letters = self._cased(word)
+            if word not in _SPECIAL and all(letter in ids for letter in letters):
+                spellings.append((word, [ids[letter] for letter in letters]))
+        if not spellings:
+            raise OptionError(
+                "lm: expected words that the labels can spell, got none; is the case of labels and words "
+                "the same?"
+            )
+        return spellings
+
+    def _cased(self, word: str) -> str:
+        return {"keep": word, "lower": word.lower(), "upper": word.upper()}[self.options.case]
+
+    def _word_model(self, model: WordOrTokenModel, lexicon: Lexicon) -> WordModel:
+        ids = model.ids(["<unk>" if word is None else word for word in lexicon.words])
+        return WordModel(model.to(self.device), torch.tensor(ids, device=self.device), self.options.lm_weight)
+
+    def _word_booster(self, phrases: list[tuple[str, float]], lexicon: Lexicon) -> WordModel:
+        index = {word: i for i, word in enumerate(lexicon.words)}
+        found: list[Phrase] = []
+        for text, weight in phrases:
+            missing = [word for word in text.split() if word not in index]
+            if missing:
+                raise LanguageModelError(f"hotwords: expected words of the lexicon, got {missing[0]!r}")
+            found.append(Phrase(tuple(index[word] for word in text.split()), weight))
+        booster = PhraseBooster(found, len(lexicon.words)).to(self.device)
+        return WordModel(booster, torch.arange(len(lexicon.words), device=self.device), 1.0)
+
+    def _spell(self, text: str) -> list[int]:
+        """Label ids of a phrase: the longest label that fits, from left to right."""
+        ids = {name: i for i, name in enumerate(self.labels.names) if name and i != self.labels.blank}
+        space = PIECE_START if self.labels.has_pieces else " "
+        rest = self._cased(text)
+        if self.labels.has_pieces:
+            rest = PIECE_START + rest.replace(" ", PIECE_START)
+        elif self.labels.separator is not None:
+            rest = rest.replace(" ", self.labels.names[self.labels.separator])
+        elif " " in rest or rest in ids:
+            return self._spell_symbols(text, ids)
+        longest = max(map(len, ids))
+        tokens: list[int] = []
+        while rest:
+            label = next((rest[:n] for n in range(min(longest, len(rest)), 0, -1) if rest[:n] in ids), None)
+            if label is None:
+                raise LanguageModelError(
+                    f"hotwords: expected text that the labels can spell, got {text!r} at {rest[0]!r}"
+                    f" (space is {space!r})"
+                )
+            tokens.append(ids[label])
+            rest = rest[len(label) :]
+        return tokens
+
+    def _spell_symbols(self, text: str, ids: Mapping[str, int]) -> list[int]:
+        unknown = [symbol for symbol in text.split() if symbol not in ids]
+        if unknown:
+            raise LanguageModelError(f"hotwords: expected labels separated by spaces, got {unknown[0]!r}")
+        return [ids[symbol] for symbol in text.split()]

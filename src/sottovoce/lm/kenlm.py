@@ -1,0 +1,111 @@
+"""KenLM models through the `kenlm` package (an extra): binaries that only KenLM itself can read.
+
+Slower than `lm.ngram`, which reads ARPA files: KenLM's Python interface takes one word at a time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from sottovoce.errors import LanguageModelError, MissingExtraError
+
+if TYPE_CHECKING:
+    import kenlm
+
+_LN10 = math.log(10)
+_MAGIC = b"mmap lm http://kheafield.com/code"
+
+
+def is_kenlm_binary(path: Path) -> bool:
+    """The file begins as KenLM's binaries do."""
+    try:
+        with path.open("rb") as file:
+            return file.read(len(_MAGIC)) == _MAGIC
+    except OSError as error:
+        raise LanguageModelError(f"{path}: expected a language model, got {error}") from error
+
+
+class KenlmModel:
+    """A KenLM model over words; a word's id is its place in the list of words asked for so far.
+
+    States are (N,) int64 indices of KenLM's own states, which are kept for the model's life.
+    Raises MissingExtraError: `kenlm` is not installed. LanguageModelError: the file cannot be read.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        try:
+            import kenlm
+        except ImportError as error:
+            raise MissingExtraError("kenlm", "kenlm", f"the KenLM binary {path}") from error
+        try:
+            self._model = kenlm.Model(str(path))
+        except (OSError, RuntimeError) as error:
+            reason = str(error).splitlines()[-1] if str(error) else "unknown"
+            raise LanguageModelError(f"{path}: expected a KenLM model, got {reason}") from error
+        self._state = kenlm.State
+        first = kenlm.State()
+        self._model.BeginSentenceWrite(first)
+        self._states: list[kenlm.State] = [first]
+        self._after: dict[tuple[int, int], tuple[float, int]] = {}
+        self._words: list[str] = []
+        self._ids: dict[str, int] = {}
+        self._indices: dict[kenlm.State, int] = {first: 0}
+
+    @property
+    def n_tokens(self) -> int:
+        return len(self._words)
+
+    def __contains__(self, word: str) -> bool:
+        return word in self._model
+
+    def ids(self, words: Sequence[str]) -> list[int]:
+        """Ids of words; words that KenLM does not know score as its <unk>."""
+        for word in words:
+            if word not in self._ids:
+                self._ids[word] = len(self._words)
+                self._words.append(word)
+        return [self._ids[word] for word in words]
+
+    def to(self, device: torch.device) -> KenlmModel:
+        """The model itself: KenLM runs on the CPU, whatever the device of the search."""
+        return self
+
+    def start(self, n: int) -> Tensor:
+        return torch.zeros(n, dtype=torch.int64)
+
+    def score(self, states: Tensor, tokens: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        if tokens is None:
+            every = range(len(self._words))
+            rows = [[self._follow(state, word)[0] for word in every] for state in states.tolist()]
+            return torch.tensor(rows, device=states.device).view(len(states), len(self._words)), states
+        found = [self._follow(*pair) for pair in zip(states.tolist(), tokens.tolist(), strict=True)]
+        scores = torch.tensor([score for score, _ in found], device=states.device)
+        return scores, torch.tensor([after for _, after in found], dtype=torch.int64, device=states.device)
+
+    def finish(self, states: Tensor) -> Tensor:
+        scores = []
+        for state in states.tolist():
+            score = self._model.BaseScore(self._states[state], "</s>", self._state())
+            scores.append(score * _LN10)
+        return torch.tensor(scores, device=states.device)
+
+    def select(self, states: Tensor, rows: Tensor) -> Tensor:
+        return states[rows]
+
+    def _follow(self, state: int, word: int) -> tuple[float, int]:
+        """Score of a word and the state after it, each pair asked for once."""
+        key = (state, word)
+        if key not in self._after:
+            after = self._state()
+            score = self._model.BaseScore(self._states[state], self._words[word], after) * _LN10
+            index = self._indices.setdefault(after, len(self._states))
+            if index == len(self._states):
+                self._states.append(after)
+            self._after[key] = (score, index)
+        return self._after[key]

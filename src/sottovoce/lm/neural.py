@@ -1,0 +1,128 @@
+"""Word-level neural language models in a CTC search: delayed fusion and final rescoring.
+
+A search scores words by an n-gram as they end. Every N frames, and at the end, a neural model's scores of
+whole word histories take the place of the n-gram's (delayed fusion: Hori et al. 2025, arXiv 2501.09258).
+What is added is a function of the history alone, so that nothing is ever added twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from sottovoce.lm.fusion import TensorModel
+
+History = tuple[str, ...]
+
+
+class WordLanguageModel(Protocol):
+    """A language model over words as text."""
+
+    def score_words(self, pairs: Sequence[tuple[History, str]]) -> Mapping[tuple[History, str], float]:
+        """Natural log-probabilities of words after histories of words; pairs are asked for once each."""
+        ...
+
+    def score_ends(self, histories: Sequence[History]) -> Mapping[History, float]:
+        """Natural log-probabilities of the sentence's end after histories."""
+        ...
+
+    def begin(self) -> None:
+        """A new batch of utterances begins: what was kept for the last one may be forgotten."""
+        ...
+
+
+class VocabularyModel(TensorModel, Protocol):
+    """A `LanguageModel` that knows its words by name."""
+
+    def ids(self, words: Sequence[str]) -> list[int]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ReplacedModel:
+    """The word model of the search and its weight there; words that are not in `words` were <unk>."""
+
+    model: VocabularyModel
+    weight: float
+    words: frozenset[str]
+
+    def ids(self, words: Sequence[str]) -> list[int]:
+        return self.model.ids([word if word in self.words else "<unk>" for word in words])
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What a history has been given: its words' neural and n-gram scores, and the n-gram's state."""
+
+    neural: float
+    ngram: float
+    state: int
+
+
+class NeuralRescorer:
+    """Replaces a search's word scores by a neural model's: a `HistoryScorer`.
+
+    weight: times the neural log-probability. replaces: what to take out, None to keep everything.
+    Each (history, word) is scored once however many beams and utterances share it; scores are kept until
+    `forget`.
+    """
+
+    def __init__(
+        self, model: WordLanguageModel, weight: float, *, replaces: ReplacedModel | None = None
+    ) -> None:
+        self._model = model
+        self._weight = weight
+        self._replaces = replaces
+        self._known: dict[History, _Known] = {}
+        self._ends: dict[History, float] = {}
+
+    def adjustments(self, histories: Sequence[History], *, final: bool) -> list[float]:
+        self._learn(histories)
+        known = [self._known[history] for history in histories]
+        values = [self._weight * each.neural - each.ngram for each in known]
+        if not final:
+            return values
+        self._learn_ends(histories)
+        return [value + self._ends[history] for value, history in zip(values, histories, strict=True)]
+
+    def forget(self) -> None:
+        """Drop all scores: before the next batch of utterances."""
+        self._known.clear()
+        self._ends.clear()
+        self._model.begin()
+
+    def _learn(self, histories: Sequence[History]) -> None:
+        """Score every beginning of the histories that is new, shorter ones first, all of a length at once."""
+        if () not in self._known:
+            start = 0 if self._replaces is None else int(self._replaces.model.start(1)[0])
+            self._known[()] = _Known(0.0, 0.0, start)
+        new = {h[:n] for h in set(histories) for n in range(1, len(h) + 1)} - self._known.keys()
+        scores = self._model.score_words([(history[:-1], history[-1]) for history in sorted(new, key=len)])
+        for length in sorted({len(history) for history in new}):
+            level = [history for history in new if len(history) == length]
+            before = [self._known[history[:-1]] for history in level]
+            ngrams = self._ngram(before, [history[-1] for history in level])
+            for history, parent, (ngram, state) in zip(level, before, ngrams, strict=True):
+                neural = parent.neural + scores[history[:-1], history[-1]]
+                self._known[history] = _Known(neural, parent.ngram + ngram, state)
+
+    def _ngram(self, before: Sequence[_Known], words: Sequence[str]) -> list[tuple[float, int]]:
+        if self._replaces is None:
+            return [(0.0, 0)] * len(words)
+        model, weight = self._replaces.model, self._replaces.weight
+        states = torch.tensor([each.state for each in before])
+        scores, after = model.score(states, torch.tensor(self._replaces.ids(words)))
+        return list(zip((scores * weight).tolist(), after.tolist(), strict=True))
+
+    def _learn_ends(self, histories: Sequence[History]) -> None:
+        new = [history for history in dict.fromkeys(histories) if history not in self._ends]
+        ends = self._model.score_ends(new)
+        for history in new:
+            self._ends[history] = self._weight * ends[history]
+        if self._replaces is not None and new:
+            states = torch.tensor([self._known[history].state for history in new])
+            taken = self._replaces.model.finish(states) * self._replaces.weight
+            for history, value in zip(new, taken.tolist(), strict=True):
+                self._ends[history] -= value

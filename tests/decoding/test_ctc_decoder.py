@@ -1,0 +1,198 @@
+"""Batches, chunks, pruning, times, and emissions that cannot be used."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from sottovoce.decoding.ctc import EmissionDecoder
+from sottovoce.decoding.ctc_align import align
+from sottovoce.decoding.ctc_options import CtcOptions
+from sottovoce.decoding.ctc_text import Labels
+from sottovoce.errors import InputError, OptionError
+from sottovoce.lm.fusion import ShallowFusion
+from sottovoce.types import Hypothesis
+from tests.decoding.enumeration import RandomBigram, emissions
+
+LABELS = Labels.of(["a", "b", "-", " ", "c"], 2)
+LENGTHS = [23, 0, 11, 30, 1]
+
+
+def batch() -> tuple[torch.Tensor, torch.Tensor]:
+    rows = torch.stack([emissions(30, 5, seed) for seed in range(len(LENGTHS))])
+    return rows, torch.tensor(LENGTHS)
+
+
+def decoder(*, fused: bool, **options: float) -> EmissionDecoder:
+    chosen = CtcOptions(beam_size=8, n_best=4, **options)  # type: ignore[arg-type]
+    scorer = ShallowFusion([RandomBigram(5, 1)], [0.5]) if fused else None
+    return EmissionDecoder(LABELS, chosen, scorer=scorer)
+
+
+def same(ours: list[Hypothesis], theirs: list[Hypothesis]) -> None:
+    assert [h.tokens for h in ours] == [h.tokens for h in theirs]
+    assert [h.words for h in ours] == [h.words for h in theirs]
+    assert [h.score for h in ours] == pytest.approx([h.score for h in theirs], abs=1e-4)
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_batch_equals_single(fused: bool) -> None:
+    rows, lengths = batch()
+    together = decoder(fused=fused).decode(rows, lengths)
+    for row, length, found in zip(rows, LENGTHS, together, strict=True):
+        same(found, decoder(fused=fused).decode(row[:length])[0])
+
+
+def test_padding_does_not_matter() -> None:
+    rows, lengths = batch()
+    clean = decoder(fused=True).decode(rows, lengths)
+    for row, length in zip(rows, LENGTHS, strict=True):
+        row[length:] = float("nan")
+    for ours, theirs in zip(decoder(fused=True).decode(rows, lengths), clean, strict=True):
+        same(ours, theirs)
+
+
+@pytest.mark.parametrize("options", [{}, {"blank_skip": 0.6}])
+@pytest.mark.parametrize("chunk", [1, 7, 29])
+def test_chunked_equals_whole(chunk: int, options: dict[str, float]) -> None:
+    rows, lengths = batch()
+    rows[:, ::3] = rows[:, ::3] * 0.2 + torch.tensor([0.0, 0, 4, 0, 0])
+    rows = rows.log_softmax(dim=2)
+    searcher = decoder(fused=True, **options)
+    state = searcher.start(len(rows))
+    for begin in range(0, 30, chunk):
+        part = rows[:, begin : begin + chunk]
+        searcher.decode_chunk(state, part, (lengths - begin).clamp(0, part.shape[1]))
+    for ours, theirs in zip(searcher.finish(state), searcher.decode(rows, lengths), strict=True):
+        same(ours, theirs)
+
+
+def test_finishing_leaves_the_state_as_it_is() -> None:
+    rows, _ = batch()
+    searcher = decoder(fused=True)
+    state = searcher.start(len(rows))
+    searcher.decode_chunk(state, rows[:, :20])
+    same(searcher.finish(state)[0], searcher.finish(state)[0])
+    searcher.decode_chunk(state, rows[:, 20:])
+    same(searcher.finish(state)[0], searcher.decode(rows)[0])
+
+
+def test_prunings_that_reach_everything_change_nothing() -> None:
+    rows, lengths = batch()
+    plain = decoder(fused=True).decode(rows, lengths)
+    pruned = decoder(fused=True, beam_threshold=1e4, top_tokens=4).decode(rows, lengths)
+    for ours, theirs in zip(pruned, plain, strict=True):
+        same(ours, theirs)
+
+
+def test_tokens_that_are_left_out_without_a_scorer_could_not_win() -> None:
+    """Only beam_size + 1 tokens are looked at; a scorer that says nothing looks at all of them."""
+    log_probs = torch.stack([emissions(25, 40, seed) for seed in range(20)])
+    names = Labels(tuple(chr(0x4E00 + i) for i in range(40)), 7)
+    options = CtcOptions(beam_size=5, n_best=5, times=False)
+    few = EmissionDecoder(names, options).decode(log_probs)
+    silent = ShallowFusion([RandomBigram(40, 0)], [0.0])
+    for ours, theirs in zip(
+        few, EmissionDecoder(names, options, scorer=silent).decode(log_probs), strict=True
+    ):
+        same(ours, theirs)
+
+
+def test_skipping_blank_runs_keeps_the_score_of_what_is_left() -> None:
+    log_probs = torch.full((40, 5), -12.0)
+    log_probs[:, 2] = 0.0
+    for frame, label in ((5, 0), (6, 0), (20, 0), (33, 4)):
+        log_probs[frame] = -12.0
+        log_probs[frame, label] = 0.0
+    log_probs = log_probs.log_softmax(dim=1)
+    whole, skipped = (decoder(fused=False, **o).decode(log_probs)[0][0] for o in ({}, {"blank_skip": 0.99}))
+    assert whole.text == skipped.text == "aac"
+    assert skipped.score == pytest.approx(whole.score, abs=1e-2)
+    assert skipped.token_frames == whole.token_frames == (5, 20, 33)
+
+
+def test_times_are_those_of_the_likeliest_path() -> None:
+    log_probs = torch.full((12, 5), 0.02).log()
+    log_probs[:, 2] = 0.0
+    for frame, label in ((1, 0), (2, 0), (4, 3), (7, 1), (8, 4), (9, 4)):
+        log_probs[frame] = torch.tensor(0.02).log()
+        log_probs[frame, label] = 0.0
+    best = EmissionDecoder(LABELS, CtcOptions(frame_s=0.1)).decode(log_probs.log_softmax(1))[0][0]
+    assert best.text == "a bc"
+    assert best.token_frames == (1, 4, 7, 8)
+    assert [(w.word, w.start, w.end) for w in best.words] == [
+        ("a", pytest.approx(0.1), pytest.approx(0.3)),
+        ("bc", pytest.approx(0.7), pytest.approx(1.0)),
+    ]
+    assert all(0.9 < w.probability < 1 for w in best.words)
+
+
+def test_alignment_needs_a_blank_between_equal_tokens() -> None:
+    log_probs = emissions(3, 3, 0)[None]
+    spans = align(
+        log_probs,
+        torch.tensor([3]),
+        torch.tensor([[1, 1], [1, 2]]),
+        torch.tensor([2, 2]),
+        rows=torch.tensor([0, 0]),
+        blank=0,
+    )
+    assert spans.first[0].tolist() == [0, 2]
+    expected = log_probs[0, 0, 1] + log_probs[0, 1, 0] + log_probs[0, 2, 1]
+    assert float(spans.score[0]) == pytest.approx(float(expected))
+
+
+def test_empty_batches_and_empty_utterances() -> None:
+    searcher = decoder(fused=True)
+    assert searcher.decode(torch.zeros(0, 4, 5)) == []
+    assert [[h.text for h in found] for found in searcher.decode(torch.zeros(2, 0, 5))] == [[""], [""]]
+
+
+@pytest.mark.parametrize(
+    ("log_probs", "message"),
+    [
+        (torch.randn(4, 5) * 5, "look like logits"),
+        (-torch.rand(4, 5) * 3 - 2, "sum to 1"),
+        (torch.full((4, 5), float("nan")), "NaN"),
+        (torch.zeros(4, 6), "expected 5 labels"),
+        (torch.zeros(5), "shape"),
+        (torch.zeros(4, 5, dtype=torch.int64), "int64"),
+    ],
+)
+def test_emissions_that_cannot_be_used_are_refused(log_probs: torch.Tensor, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        decoder(fused=False).decode(log_probs)
+
+
+def test_lengths_that_do_not_fit_are_refused() -> None:
+    rows, _ = batch()
+    with pytest.raises(InputError, match="0 to 30"):
+        decoder(fused=False).decode(rows, torch.tensor([31, 0, 0, 0, 0]))
+    with pytest.raises(InputError, match="shape"):
+        decoder(fused=False).decode(rows, torch.tensor([3]))
+
+
+@pytest.mark.parametrize(
+    ("names", "blank", "message"),
+    [(["a", "b", "a"], 1, "each once"), (["a"], 0, "at least one more"), (["a", "b"], 2, "blank")],
+)
+def test_labels_that_cannot_be_used_are_refused(names: list[str], blank: int, message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        Labels.of(names, blank)
+
+
+def test_options_are_checked() -> None:
+    for wrong in ({"beam_size": 0}, {"beam_threshold": -1.0}, {"blank_skip": 1.0}, {"top_tokens": 0}):
+        with pytest.raises(OptionError, match=next(iter(wrong))):
+            CtcOptions(**wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_cuda_equals_cpu() -> None:
+    rows, lengths = batch()
+    searcher = decoder(fused=False)
+    for ours, theirs in zip(
+        searcher.decode(rows.cuda(), lengths), searcher.decode(rows, lengths), strict=True
+    ):
+        same(ours, theirs)
