@@ -8,7 +8,7 @@ import pytest
 from sottovoce.errors import OptionError
 from sottovoce.language.switching import Hysteresis, SwitchOptions, allowed_indices
 
-OPTIONS = SwitchOptions(margin=0.2, min_frames=4, min_dwell_s=0.5, max_wait_s=1.0)
+OPTIONS = SwitchOptions(margin=0.2, min_frames=4, first_frames=4, min_dwell_s=0.5, max_wait_s=1.0)
 
 
 def feed(hysteresis: Hysteresis, p_new: float, n: int, start_s: float = 0.0, hop_s: float = 0.1) -> float:
@@ -94,6 +94,14 @@ def test_the_first_language_is_not_made_to_wait() -> None:
     assert switch is not None
     assert switch.source is None
     assert switch.target == 1
+
+
+def test_the_first_language_takes_its_own_number_of_frames() -> None:
+    hysteresis = Hysteresis(SwitchOptions(min_frames=1, first_frames=4, min_dwell_s=0.0))
+    feed(hysteresis, 0.9, 3)
+    assert hysteresis.pending is None
+    feed(hysteresis, 0.9, 1, start_s=0.3)
+    assert hysteresis.pending is not None
 
 
 def test_ties_and_noise_around_even_never_switch() -> None:

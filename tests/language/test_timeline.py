@@ -56,8 +56,8 @@ def test_before_the_first_language_nothing_is_settled() -> None:
     line = timeline()
     assert line.settled_until_s == -math.inf
     line.begin(0.0)
-    hear(line, 100.0, 0.0, 1.5)
-    change = line.due(1.5)
+    hear(line, 100.0, 0.0, 2.0)
+    change = line.due(2.0)
     assert change is not None
     assert (change.source, change.target, change.at_s) == (None, "en", 0.0)
 

@@ -7,6 +7,7 @@ import torch
 
 from sottovoce.audio.mel import log_mel, window_features
 from sottovoce.backends.fake import FakeBackend, Script, ScriptedToken
+from sottovoce.decoding.alignment import median_filter
 from sottovoce.streaming.alignatt import (
     SPREAD_FLOOR,
     AttentionTracker,
@@ -14,7 +15,6 @@ from sottovoce.streaming.alignatt import (
     Prefix,
     Reader,
     ReadingRules,
-    median_filter,
     n_looping,
 )
 from sottovoce.types import EncoderOutput

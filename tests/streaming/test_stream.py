@@ -175,3 +175,21 @@ def test_frames_do_not_depend_on_how_audio_came(seed: int) -> None:
 def test_impossible_options_are_refused(bad: dict[str, float]) -> None:
     with pytest.raises(OptionError, match=next(iter(bad))):
         StreamOptions(**bad)  # type: ignore[arg-type]
+
+
+def test_audio_without_words_is_cut_too() -> None:
+    hum = np.random.default_rng(0).normal(0, 0.003, 20 * SAMPLE_RATE).astype(np.float32)
+    words = spoken(10)
+    stream, found = run(
+        np.concatenate([hum, say(words)]), StreamOptions(audio_max_len_s=6.0, audio_trim_s=2.0)
+    )
+    assert text(found) == words
+    assert stream.end_sample - stream.start_sample <= 6.5 * SAMPLE_RATE
+
+
+def test_a_stream_that_never_settles_is_cut() -> None:
+    stream = Stream(backend(), TOKENIZER, StreamOptions(audio_max_len_s=6.0, audio_trim_s=2.0))
+    for _ in range(20):
+        stream.append(silence(1.0))
+        stream.encode()
+    assert stream.end_sample - stream.start_sample <= 6.0 * SAMPLE_RATE

@@ -20,19 +20,22 @@ class SwitchOptions:
     A candidate is confirmed when it leads the current language by strictly more than `margin` for at
     least `min_frames` consecutive frames and at least `min_dwell_s` from the first of them to the last:
     both, because 6 frames of a 100 ms hop span 500 ms. A confirmed switch waits for a boundary (a pause,
-    or a word's end), at most `max_wait_s`.
+    or a word's end), at most `max_wait_s`. The first language of a session, before which nothing is said,
+    takes `first_frames`.
     """
 
     margin: float = 0.2
     min_frames: int = 2
+    first_frames: int = 5
     min_dwell_s: float = 0.25
     max_wait_s: float = 0.25
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.margin < 1.0:
             raise OptionError(f"margin: expected a difference of probabilities in [0, 1), got {self.margin}")
-        if self.min_frames < 1:
-            raise OptionError(f"min_frames: expected at least 1, got {self.min_frames}")
+        for name, value in (("min_frames", self.min_frames), ("first_frames", self.first_frames)):
+            if value < 1:
+                raise OptionError(f"{name}: expected at least 1, got {value}")
         if self.min_dwell_s < 0.0 or self.max_wait_s < 0.0:
             raise OptionError(
                 f"min_dwell_s, max_wait_s: expected seconds from 0, got {self.min_dwell_s}, {self.max_wait_s}"
@@ -135,7 +138,8 @@ class Hysteresis:
         return best if float(posterior[best]) - rival > self._options.margin else None
 
     def _is_confirmed(self, run: _Run, time_s: float) -> bool:
-        enough_frames = run.n_frames >= self._options.min_frames
+        least = self._options.min_frames if self._current is not None else self._options.first_frames
+        enough_frames = run.n_frames >= least
         return enough_frames and time_s - run.since_s >= self._options.min_dwell_s - 1e-9
 
     def _confirm(self, run: _Run, time_s: float) -> None:

@@ -17,15 +17,11 @@ from enum import Enum
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from sottovoce.backends.base import Backend, DecoderState
+from sottovoce.decoding.alignment import median_filter
 from sottovoce.decoding.filters import LogitFilter
 from sottovoce.types import EncoderOutput
-
-MEDIAN_FRAMES = 7
-"""Width of the median filter over frames: OpenAI's for word times, and Simul-Whisper's."""
-
 
 SPREAD_FLOOR = 0.1
 """Least standard deviation of a frame's attention, as a part of even attention. Where all tokens but one
@@ -91,15 +87,6 @@ class AttentionTracker:
         spread = (self._deviation / self._count).sqrt() + SPREAD_FLOOR / self._n_frames
         score = torch.where(self._count > 1, (self._last - self._mean) / spread, self._last)
         return median_filter(score).mean(dim=1).argmax(dim=-1)
-
-
-def median_filter(values: Tensor, width: int = MEDIAN_FRAMES) -> Tensor:
-    """Running median over the last dimension, mirrored at the ends; unchanged if that is too short."""
-    half = width // 2
-    if values.shape[-1] <= half:
-        return values
-    padded = F.pad(values.flatten(0, -2)[:, None], (half, half), mode="reflect")[:, 0]
-    return padded.unfold(-1, width, 1).median(dim=-1).values.reshape(values.shape)
 
 
 class Ending(Enum):

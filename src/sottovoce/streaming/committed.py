@@ -40,7 +40,7 @@ class CommittedWords:
         """
         words = [word.word for word in self._words]
         ends = [word.end for word in words]
-        starts = [*(word.start for word in words[1:]), self.until_s + 0.2]
+        starts = [*(word.start for word in words[1:]), *([self.until_s + 0.2] if words else [])]
         gaps = [
             (after - before, (before + after) / 2)
             for before, after in zip(ends, starts, strict=True)
