@@ -43,7 +43,8 @@ class RecordingFeatures:
     """Normalised log-mel windows of a recording, asked for front to back.
 
     Frames are 10 ms, counted from the start of the recording. What has been read stays until
-    `drop_before`; a window may be asked for again until then. A context manager.
+    `drop_before`; a window may be asked for again until then. kept_frames: the longest recording that is
+    kept whole from its first reading. A context manager.
 
     Raises: OptionError for an unknown normalization; AudioError, when it opens or reads, as `open_audio`.
     """
@@ -55,6 +56,7 @@ class RecordingFeatures:
         device: torch.device | str = "cpu",
         *,
         normalization: Normalization = "recording",
+        kept_frames: int = KEPT_FRAMES,
     ) -> None:
         if normalization not in get_args(Normalization):
             raise OptionError(
@@ -63,6 +65,7 @@ class RecordingFeatures:
         self._recording = recording
         self._mel = MelStream(n_mels, device)
         self._normalization = normalization
+        self._kept_frames = kept_frames
         self._maximum: Tensor | None = None
         self._frames = _FrameQueue()
         self._n_frames: int | None = None
@@ -77,6 +80,11 @@ class RecordingFeatures:
         """Frames of the whole recording; None until its end has been read (never so with "recording")."""
         self._scan()
         return self._n_frames
+
+    @property
+    def n_held_frames(self) -> int:
+        """Frames in memory, but for less than a chunk."""
+        return max(0, self._frames.end - self._frames.start)
 
     @property
     def duration_s(self) -> float | None:
@@ -108,7 +116,7 @@ class RecordingFeatures:
         return window_features([self._frames.slice(start, last)], n_frames, maximum=maximum)
 
     def drop_before(self, frame: int) -> None:
-        """Release the memory of frames before `frame`; they cannot be asked for again."""
+        """Release the memory of frames before `frame`, read or not; they cannot be asked for again."""
         self._frames.drop_before(frame)
 
     def close(self) -> None:
@@ -146,7 +154,7 @@ class RecordingFeatures:
         self._is_scanned = True
         is_kept = True
         for frames in self._incoming:
-            is_kept = is_kept and self._mel.n_frames <= KEPT_FRAMES
+            is_kept = is_kept and self._mel.n_frames <= self._kept_frames
             if is_kept:
                 self._frames.append(frames)
             else:
@@ -181,9 +189,13 @@ class _FrameQueue:
         if frames.shape[1]:
             self._blocks.append(frames)
             self.end += frames.shape[1]
+            self._release()
 
     def drop_before(self, frame: int) -> None:
-        self.start = min(max(frame, self.start), self.end)
+        self.start = max(frame, self.start)
+        self._release()
+
+    def _release(self) -> None:
         while self._blocks and self._first + self._blocks[0].shape[1] <= self.start:
             self._first += self._blocks.popleft().shape[1]
 

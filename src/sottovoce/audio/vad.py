@@ -204,14 +204,15 @@ class _Segmenter:
 
 def _padded(segments: list[SpeechSegment], n_samples: int, options: VadOptions) -> list[SpeechSegment]:
     """Widen segments at both sides; neighbours that are too close share the pause between them."""
+    if not segments:
+        return []
     pad = int(ms_to_samples(options.speech_pad_ms))
     overlap = int(options.overlap_s * SAMPLE_RATE)
     starts = [segment.start_sample for segment in segments]
     ends = [segment.end_sample for segment in segments]
     gaps = [start - end for start, end in zip(starts[1:], ends[:-1], strict=True)]
-    before = [starts[0] if starts else 0, *(min(pad, gap // 2) for gap in gaps)]
+    before = [min(pad, starts[0]), *(min(pad, gap // 2) for gap in gaps)]
     after = [*(min(pad, gap // 2) for gap in gaps), pad]
-    before[0] = min(pad, before[0])
     return [
         SpeechSegment(start - left, min(n_samples, end + right + overlap))
         for start, end, left, right in zip(starts, ends, before, after, strict=True)

@@ -1,0 +1,108 @@
+"""Windows of a recording equal openai-whisper's, whatever it comes from and however long it is."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from sottovoce.audio.features import RecordingFeatures
+from sottovoce.audio.io import AudioSource, load_audio
+from sottovoce.audio.mel import log_mel, normalize, pad_or_trim
+from sottovoce.audio.recording import Recording
+from sottovoce.errors import AudioError, OptionError
+from tests.audio.media import pipe, speechlike, wav_bytes
+
+
+def expected_windows(samples: np.ndarray, step: int) -> list[torch.Tensor]:
+    """What openai-whisper gives its encoder: the maximum of everything, slices filled with 0.0."""
+    whole = normalize(log_mel(samples, padding_samples=480_000))
+    content = whole[:, : len(samples) // 160]
+    return [pad_or_trim(content[:, s : s + 3_000]) for s in range(0, content.shape[1], step)]
+
+
+@pytest.mark.parametrize("n_samples", [3_000, 480_000, 640_199])
+@pytest.mark.parametrize("kept_frames", [60_000, 700])
+def test_windows_equal_openai_whisper(n_samples: int, kept_frames: int) -> None:
+    data = wav_bytes(speechlike(n_samples))
+    samples = load_audio(data)
+    expected = expected_windows(samples, 2_100)
+    sources: list[AudioSource] = [data, samples, pipe(data)]
+    for source in sources:
+        with (
+            Recording(source) as recording,
+            RecordingFeatures(recording, kept_frames=kept_frames) as features,
+        ):
+            assert features.n_frames == n_samples // 160
+            assert features.duration_s == n_samples / 16_000
+            for i, window in enumerate(expected):
+                got = features.window(2_100 * i)
+                torch.testing.assert_close(got.mel[0], window, atol=1e-6, rtol=0)
+                assert got.n_content_frames == (min(3_000, n_samples // 160 - 2_100 * i),)
+                features.drop_before(2_100 * i)
+            assert not features.has(n_samples // 160)
+
+
+def test_the_loudest_moment_sets_the_floor_of_every_window() -> None:
+    samples = np.concatenate((1e-6 * speechlike(720_000), 5 * speechlike(480_000)))
+    floors = {}
+    for normalization in ("recording", "running", "window"):
+        with (
+            Recording(samples) as recording,
+            RecordingFeatures(recording, normalization=normalization) as features,  # type: ignore[arg-type]
+        ):
+            floors[normalization] = [float(features.window(s).mel.min()) for s in (0, 4_500)]
+    assert floors["recording"][0] > floors["running"][0] == floors["window"][0]
+    assert floors["recording"][1] == floors["running"][1]
+
+
+def test_one_reading_streams_a_pipe() -> None:
+    """The first window comes before the pipe has been read to its end; a second reading is refused."""
+    data = wav_bytes(speechlike(16_000 * 120))
+    source = pipe(data)
+    with (
+        Recording(source, reread=False) as recording,
+        RecordingFeatures(recording, normalization="running") as features,
+    ):
+        features.window(0, n_frames=500)
+        assert source.read(), "nothing was left in the pipe"
+        assert features.n_frames is None
+    with pytest.raises(AudioError, match="one reading of a pipe"):
+        recording.open()
+
+
+def test_part_of_a_window() -> None:
+    with Recording(speechlike(160_000)) as recording, RecordingFeatures(recording) as features:
+        part = features.window(100, 350, n_frames=500)
+        assert part.mel.shape == (1, 80, 500)
+        assert part.n_content_frames == (250,)
+        assert not part.mel[0, :, 250:].any()
+        torch.testing.assert_close(part.mel[0, :, :250], features.window(0).mel[0, :, 100:350])
+
+
+def test_bad_requests_are_refused() -> None:
+    with Recording(speechlike(160_000)) as recording:
+        with RecordingFeatures(recording) as features:
+            features.drop_before(500)
+            for start in (499, 1_000, -1):
+                with pytest.raises(OptionError, match=r"expected a start in \[500, "):
+                    features.window(start)
+        with pytest.raises(OptionError, match="normalization"):
+            RecordingFeatures(recording, normalization="loudest")  # type: ignore[arg-type]
+    with (
+        Recording("/nonexistent/a.wav") as recording,
+        pytest.raises(AudioError, match="nothing of that name"),
+    ):
+        RecordingFeatures(recording)
+
+
+def test_memory_of_a_long_recording_is_bounded() -> None:
+    """Frames that were dropped are freed: no more than a window and a chunk stay."""
+    with (
+        Recording(speechlike(16_000 * 200)) as recording,
+        RecordingFeatures(recording, kept_frames=1_000) as features,
+    ):
+        for start in range(0, 17_000, 3_000):
+            features.window(start)
+            features.drop_before(start + 3_000)
+            assert features.n_held_frames <= 3_000 + 1_000

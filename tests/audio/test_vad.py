@@ -1,0 +1,266 @@
+"""Segments follow Silero's rules; a stream finds the same edges however it is cut."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from sottovoce.audio.io import load_audio, open_audio
+from sottovoce.audio.silero import WINDOW_SAMPLES, SileroModel, SileroState, load_silero
+from sottovoce.audio.vad import SpeechSegment, VadOptions, pack_segments, speech_segments
+from sottovoce.audio.vad_stream import SpeechEdge, VadStream, VadStreamOptions
+from sottovoce.errors import AudioError, OptionError, SessionClosedError
+from tests.audio.media import speechlike, wav_bytes
+
+
+class LoudnessModel:
+    """Says that the first sample of each window is its probability of speech."""
+
+    def start(self) -> SileroState:
+        return SileroState(torch.zeros(0), torch.zeros(0), torch.zeros(0))
+
+    def probabilities(self, samples: Tensor, state: SileroState) -> tuple[Tensor, SileroState]:
+        return samples[::WINDOW_SAMPLES].clone(), state
+
+
+def audio_of(probabilities: list[float]) -> np.ndarray:
+    return np.repeat(np.array(probabilities, np.float32), WINDOW_SAMPLES)
+
+
+def segments_of(probabilities: list[float], **options: float) -> list[tuple[int, int]]:
+    """Segments in windows, without padding unless asked for."""
+    chosen = VadOptions(**{"speech_pad_ms": 0.0, **options})
+    found = speech_segments(audio_of(probabilities), chosen, model=LoudnessModel())
+    return [(segment.start_sample // 512, segment.end_sample // 512) for segment in found]
+
+
+@pytest.fixture(scope="module")
+def silero() -> SileroModel:
+    return load_silero()
+
+
+def test_two_thresholds() -> None:
+    """Speech begins at 0.5; 0.4 neither begins nor ends it; below 0.35 it ends."""
+    assert segments_of([0.4, 0.5, 0.4, 0.4, 0.3, 0.4, 0.1], min_silence_ms=64) == [(1, 4)]
+    assert segments_of([0.4] * 9) == []
+    assert segments_of([0.9, 0.2, 0.9], neg_threshold=0.1) == [(0, 3)]
+
+
+def test_short_silence_does_not_end_and_short_speech_is_dropped() -> None:
+    speech = [0.9] * 4 + [0.0] * 3 + [0.9] * 4 + [0.0] * 6
+    assert segments_of(speech, min_silence_ms=128) == [(0, 11)]
+    assert segments_of(speech, min_silence_ms=64) == [(0, 4), (7, 11)]
+    assert segments_of([0.9, 0.0, 0.0, 0.9, 0.9, 0.9, 0.0, 0.0], min_silence_ms=32, min_speech_ms=64) == [
+        (3, 6)
+    ]
+
+
+def test_long_speech_is_cut_at_its_longest_pause_and_loses_nothing() -> None:
+    speech = [0.9] * 20 + [0.0] * 5 + [0.9] * 20 + [0.0] * 8 + [0.9] * 20
+    assert segments_of(speech, max_speech_s=60 * 0.032) == [(0, 45), (53, 73)]
+    assert segments_of([0.9] * 100, max_speech_s=41 * 0.032) == [(0, 41), (41, 82), (82, 100)]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    runs=st.lists(st.tuples(st.sampled_from([0.0, 0.4, 0.9]), st.integers(1, 40)), max_size=20),
+    pad_ms=st.sampled_from([0.0, 30.0, 200.0]),
+    max_speech_s=st.sampled_from([1.0, 2.0, float("inf")]),
+)
+def test_segments_are_ordered_apart_and_bounded(
+    runs: list[tuple[float, int]], pad_ms: float, max_speech_s: float
+) -> None:
+    audio = audio_of([value for value, length in runs for _ in range(length)])
+    options = VadOptions(speech_pad_ms=pad_ms, max_speech_s=max_speech_s, min_silence_ms=300)
+    found = speech_segments(audio, options, model=LoudnessModel())
+    assert all(0 <= segment.start_sample < segment.end_sample <= len(audio) for segment in found)
+    assert all(a.end_sample <= b.start_sample for a, b in pairwise(found))
+    assert all(segment.duration_s <= max_speech_s for segment in found)
+    spoken = np.flatnonzero(audio == np.float32(0.9))
+    covered = np.zeros(len(audio), bool)
+    for segment in found:
+        covered[segment.start_sample : segment.end_sample] = True
+    assert covered[spoken].all()
+
+
+def test_overlap_reaches_into_what_follows() -> None:
+    options = VadOptions(speech_pad_ms=0, min_silence_ms=32, overlap_s=0.1)
+    found = speech_segments(audio_of([0.9] * 4 + [0.0] * 4), options, model=LoudnessModel())
+    assert found == [SpeechSegment(0, 4 * 512 + 1_600)]
+
+
+def test_packing() -> None:
+    def seconds(*spans: tuple[float, float]) -> list[SpeechSegment]:
+        return [SpeechSegment(round(a * 16_000), round(b * 16_000)) for a, b in spans]
+
+    assert pack_segments([]) == []
+    assert pack_segments(seconds((1, 10), (11, 20), (21, 31), (32, 40))) == seconds((1, 31), (32, 40))
+    assert pack_segments(seconds((0, 2), (9, 10))) == seconds((0, 2), (9, 10))
+    assert pack_segments(seconds((0, 2), (9, 10)), max_gap_s=7) == seconds((0, 10))
+    assert pack_segments(seconds((5, 70)), 30) == seconds((5, 35), (35, 65), (65, 70))
+    with pytest.raises(OptionError, match="max_s"):
+        pack_segments([], 0)
+
+
+def test_probabilities_do_not_depend_on_the_batch(silero: SileroModel) -> None:
+    samples = torch.from_numpy(speechlike(530 * 512))
+    together, last = silero.probabilities(samples, silero.start())
+    state, parts = silero.start(), []
+    for part in torch.split(samples, [512, 200 * 512, 329 * 512]):
+        values, state = silero.probabilities(part, state)
+        parts.append(values)
+    torch.testing.assert_close(torch.cat(parts), together, atol=1e-4, rtol=0)
+    torch.testing.assert_close(state.context, last.context)
+
+
+@pytest.mark.reference
+def test_probabilities_equal_the_package(silero: SileroModel, shared_dir: Path) -> None:
+    samples = torch.from_numpy(_speech(shared_dir))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        path = Path(sys.modules["torch"].__file__ or "").parents[1] / "silero_vad" / "data" / "silero_vad.jit"
+        scripted = torch.jit.load(path)  # type: ignore[no-untyped-call]
+        theirs = torch.stack([scripted(window, 16_000).flatten()[0] for window in torch.split(samples, 512)])
+    ours, _ = silero.probabilities(samples, silero.start())
+    assert float(ours.max()) > 0.9
+    torch.testing.assert_close(ours, theirs.detach(), atol=1e-4, rtol=0)
+
+
+@pytest.mark.reference
+@pytest.mark.parametrize(
+    "options",
+    [
+        VadOptions(),
+        VadOptions(min_speech_ms=250, min_silence_ms=100, speech_pad_ms=30),
+        VadOptions(threshold=0.8, min_silence_ms=0, speech_pad_ms=0),
+    ],
+)
+def test_segments_equal_those_of_silero(options: VadOptions) -> None:
+    generator = np.random.default_rng(0)
+    walk = np.cumsum(generator.normal(0, 0.8, 4_000)) / 2
+    probabilities = (
+        1 / (1 + np.exp(-(walk - np.convolve(walk, np.ones(200) / 200, "same")))) * 0.98
+    ).tolist()
+    n_threads = torch.get_num_threads()
+    timestamps = pytest.importorskip("silero_vad.utils_vad").get_speech_timestamps_from_probs
+    torch.set_num_threads(n_threads)  # importing the package sets it
+    theirs = timestamps(
+        np.array(probabilities, np.float32).tolist(),
+        threshold=options.threshold,
+        min_speech_duration_ms=options.min_speech_ms,
+        min_silence_duration_ms=options.min_silence_ms,
+        speech_pad_ms=options.speech_pad_ms,
+    )
+    ours = speech_segments(audio_of(probabilities), options, model=LoudnessModel())
+    assert len(ours) > 3
+    assert [(s.start_sample, s.end_sample) for s in ours] == [(s["start"], s["end"]) for s in theirs]
+
+
+def test_loading_leaves_the_process_alone() -> None:
+    """Thread count, random state and gradient mode are as before; the package's code is not imported."""
+    modules, random_state, n_threads = set(sys.modules), torch.get_rng_state(), torch.get_num_threads()
+    load_silero().start()
+    assert torch.get_num_threads() == n_threads
+    assert torch.is_grad_enabled()
+    assert torch.equal(torch.get_rng_state(), random_state)
+    assert not {name for name in set(sys.modules) - modules if name.startswith("silero_vad")}
+
+
+def edges_of(probabilities: list[float], **options: float) -> list[tuple[str, int, int]]:
+    chosen = VadStreamOptions(**{"pre_roll_ms": 0.0, "post_roll_ms": 0.0, "onset_ms": 0.0, **options})
+    stream = VadStream(chosen, model=LoudnessModel())
+    edges = stream.push(audio_of(probabilities)) + stream.close()
+    return [(edge.kind, edge.sample // 512, edge.detected_sample // 512) for edge in edges]
+
+
+def test_stream_onset_hangover_and_rolls() -> None:
+    probabilities = [0.0] * 4 + [0.9] + [0.0] * 3 + [0.9] * 5 + [0.0] * 6
+    assert edges_of(probabilities, hangover_ms=64) == [
+        ("start", 4, 5),
+        ("end", 5, 7),
+        ("start", 8, 9),
+        ("end", 13, 15),
+    ]
+    assert edges_of(probabilities, hangover_ms=64, onset_ms=64) == [("start", 8, 10), ("end", 13, 15)]
+    assert edges_of(probabilities, hangover_ms=160) == [("start", 4, 5), ("end", 13, 18)]
+    rolled = edges_of(probabilities, hangover_ms=64, pre_roll_ms=320, post_roll_ms=64)
+    assert rolled == [("start", 0, 5), ("end", 7, 7), ("start", 7, 9), ("end", 15, 15)]
+
+
+def test_speech_at_the_end_is_ended_by_close() -> None:
+    assert edges_of([0.0, 0.9, 0.9]) == [("start", 1, 2), ("end", 3, 3)]
+    stream = VadStream(VadStreamOptions(onset_ms=0), model=LoudnessModel())
+    edges = stream.push(np.full(700, 0.9, np.float32)) + stream.close()
+    assert edges[-1] == SpeechEdge("end", 700, 700)
+    assert stream.close() == []
+    with pytest.raises(SessionClosedError):
+        stream.push(np.zeros(1, np.float32))
+    stream.reset(5_000)
+    assert stream.push(np.full(512, 0.9, np.float32)) == [SpeechEdge("start", 5_000, 5_512)]
+
+
+@settings(max_examples=10, deadline=None)
+@given(cuts=st.lists(st.integers(0, 40_000), max_size=30))
+def test_stream_does_not_depend_on_the_cutting(silero: SileroModel, cuts: list[int]) -> None:
+    samples = np.tanh(30 * speechlike(40_000, seed=3)).astype(np.float32)
+    options = VadStreamOptions(threshold=0.02, neg_threshold=0.01, hangover_ms=100)
+
+    def run(edges: list[int]) -> list[SpeechEdge]:
+        stream = VadStream(options, model=silero)
+        found = [edge for a, b in pairwise(edges) for edge in stream.push(samples[a:b])]
+        return found + stream.close()
+
+    whole = run([0, 40_000])
+    assert whole
+    assert run([0, *sorted(cuts), 40_000]) == whole
+
+
+def test_real_speech_is_found(silero: SileroModel, shared_dir: Path) -> None:
+    """Speech between two seconds of silence: found there, offline and live, and nowhere else."""
+    speech = _speech(shared_dir)
+    silence = np.zeros(32_000, np.float32)
+    samples = np.concatenate((silence, speech, silence))
+    options = VadOptions(min_silence_ms=500, speech_pad_ms=100)
+    found = speech_segments(samples, options, model=silero)
+    assert found[0].start_sample > 25_000
+    assert found[-1].end_sample < len(samples) - 25_000
+    with open_audio(wav_bytes(samples)) as reader:
+        by_chunks = speech_segments(reader, options, model=silero)
+    assert [s.start_s for s in by_chunks] == pytest.approx([s.start_s for s in found], abs=0.04)
+    stream = VadStream(model=silero)
+    edges = stream.push(samples) + stream.close()
+    assert [edge.kind for edge in edges] == ["start", "end"] * (len(edges) // 2)
+    assert abs(edges[0].sample - found[0].start_sample) < 16_000
+
+
+def test_bad_options_and_samples_are_refused() -> None:
+    for wrong in (
+        {"threshold": 1.0},
+        {"neg_threshold": 0.6},
+        {"min_silence_ms": -1.0},
+        {"max_speech_s": 0.8},
+    ):
+        with pytest.raises(OptionError, match=next(iter(wrong))):
+            VadOptions(**wrong)
+    with pytest.raises(OptionError, match="post_roll_ms"):
+        VadStreamOptions(hangover_ms=100, post_roll_ms=200)
+    with pytest.raises(AudioError, match="NaN"):
+        speech_segments(np.array([np.nan], np.float32), model=LoudnessModel())
+    with pytest.raises(AudioError, match="shape"):
+        VadStream(model=LoudnessModel()).push(np.zeros((2, 2), np.float32))
+    assert speech_segments(np.zeros(0, np.float32), model=LoudnessModel()) == []
+
+
+def _speech(shared_dir: Path) -> np.ndarray:
+    path = sorted((shared_dir / "data" / "librispeech-mini").glob("*.opus"))[0]
+    samples = load_audio(path)
+    return samples[: len(samples) // 512 * 512]
