@@ -1,0 +1,71 @@
+"""Recordings through a live session: words with their delays, switches, and the clock.
+
+Not known here: how the session was made, and the metrics.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from sottovoce.evaluation.switching import FoundSwitch
+from sottovoce.streaming.session import Session
+from sottovoce.types import SAMPLE_RATE, LanguageChanged, Partial, Samples, Word
+
+
+@dataclass(frozen=True, slots=True)
+class LiveRun:
+    """What a session made of one recording.
+
+    delays_s: audio received when each word came. elapsed_s: the clock then, had the audio come in real
+    time and the session been given each piece as soon as it was there and the one before was done.
+    languages: first language, and the switches after it. compute_s: clock time inside the session.
+    """
+
+    words: tuple[Word, ...]
+    delays_s: tuple[float, ...]
+    elapsed_s: tuple[float, ...]
+    first_language: str | None
+    switches: tuple[FoundSwitch, ...]
+    duration_s: float
+    compute_s: float
+
+    @property
+    def text(self) -> str:
+        return "".join(word.word for word in self.words).strip()
+
+
+def run_live(session: Session, audio: Samples, *, chunk_s: float) -> LiveRun:
+    """Give a recording to a new session in pieces of chunk_s, and close it.
+
+    The clock is simulated: a piece is given when its last sample is there or the piece before is done,
+    whichever is later; only time inside the session is measured.
+    """
+    step = max(1, round(chunk_s * SAMPLE_RATE))
+    words: list[tuple[Word, float, float]] = []
+    first: str | None = None
+    switches: list[FoundSwitch] = []
+    clock = compute = 0.0
+    for start in range(0, len(audio) + step, step):
+        piece = audio[start : start + step]
+        clock = max(clock, min(start + step, len(audio)) / SAMPLE_RATE)
+        began = time.perf_counter()
+        events = session.push(piece) if start < len(audio) else session.close()
+        spent = time.perf_counter() - began
+        clock, compute = clock + spent, compute + spent
+        for event in events:
+            if isinstance(event, Partial):
+                words += [(word, event.emission_time, clock) for word in event.words]
+            elif isinstance(event, LanguageChanged) and event.source is None:
+                first = event.target
+            elif isinstance(event, LanguageChanged):
+                switches.append(FoundSwitch(event.at, event.confirmed_at, event.source or "", event.target))
+    return LiveRun(
+        words=tuple(word for word, _, _ in words),
+        delays_s=tuple(delay for _, delay, _ in words),
+        elapsed_s=tuple(elapsed for _, _, elapsed in words),
+        first_language=first,
+        switches=tuple(switches),
+        duration_s=len(audio) / SAMPLE_RATE,
+        compute_s=compute,
+    )

@@ -1,0 +1,91 @@
+"""Lists of recordings with what is said in them: JSON lines.
+
+Every line has `file` (relative to the list), and may have `id`, `duration`, `language` (a code, or a list
+of {start, end, language}), `text`, `segments` (a list of {start, end, language, text}). Other fields are
+left alone. Not known here: audio and models.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from sottovoce.errors import ManifestError
+
+
+@dataclass(frozen=True, slots=True)
+class LabelledSpan:
+    """A stretch of a recording in one language; text is empty where it is not known."""
+
+    start_s: float
+    end_s: float
+    language: str
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestEntry:
+    """One recording. language: its only one, or None. spans: in order, empty where there are none."""
+
+    id: str
+    path: Path
+    language: str | None
+    text: str
+    spans: tuple[LabelledSpan, ...]
+
+    @property
+    def languages(self) -> tuple[str, ...]:
+        """Each language once, in order of its first span."""
+        if self.language is not None:
+            return (self.language,)
+        return tuple(dict.fromkeys(span.language for span in self.spans))
+
+
+def read_manifest(path: str | Path) -> list[ManifestEntry]:
+    """Read a manifest.
+
+    Raises: ManifestError that names the line, for anything but JSON objects of this form.
+    """
+    source = Path(path)
+    try:
+        lines = source.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ManifestError(f"{path}: expected a readable list of recordings ({error})") from error
+    entries = [
+        _entry(line, source.parent, f"{path}, line {number}")
+        for number, line in enumerate(lines, 1)
+        if line.strip()
+    ]
+    if not entries:
+        raise ManifestError(f"{path}: expected at least one recording, got none")
+    return entries
+
+
+def _entry(line: str, folder: Path, where: str) -> ManifestEntry:
+    try:
+        fields = json.loads(line)
+    except ValueError as error:
+        raise ManifestError(f"{where}: expected a JSON object ({error})") from error
+    if not isinstance(fields, dict) or not isinstance(fields.get("file"), str):
+        raise ManifestError(f"{where}: expected a JSON object with a `file`")
+    language = fields.get("language")
+    spans = fields.get("segments") or (language if isinstance(language, list) else [])
+    return ManifestEntry(
+        id=str(fields.get("id", fields["file"])),
+        path=folder / fields["file"],
+        language=language if isinstance(language, str) else None,
+        text=str(fields.get("text") or ""),
+        spans=tuple(_span(span, where) for span in spans if isinstance(span, dict)),
+    )
+
+
+def _span(fields: dict[str, object], where: str) -> LabelledSpan:
+    start, end, language = fields.get("start"), fields.get("end"), fields.get("language")
+    if (
+        not isinstance(start, int | float)
+        or not isinstance(end, int | float)
+        or not isinstance(language, str)
+    ):
+        raise ManifestError(f"{where}: expected spans with start, end and language, got {fields}")
+    return LabelledSpan(float(start), float(end), language, str(fields.get("text") or ""))

@@ -1,0 +1,61 @@
+"""`sottovoce eval` on the demo's clips: one JSON document each, pictures where asked for."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sottovoce.cli.evaluate import mixed_with
+from sottovoce.cli.main import run
+
+MANIFEST = str(Path(__file__).parents[2] / "examples" / "clips" / "manifest.jsonl")
+MODEL = ["--model", "nano", "--dtype", "float32"]
+
+
+def test_language_accuracy_by_width(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["eval", "language", MANIFEST, *MODEL, "--widths", "2,3"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["n_recordings"] == 5
+    assert [row["width_s"] for row in document["widths"]] == [2.0, 3.0]
+    assert all(row["accuracy"] >= 0.9 for row in document["widths"])
+
+
+def test_switches_and_their_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["eval", "switching", MANIFEST, *MODEL, "--chunk-ms", "1000", "--plots", str(tmp_path)]
+    assert run([*command, "--languages", "en,de,es,fr"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["within_1_s"]["true"] == 3
+    assert document["within_1_s"]["f1"] >= 0.8
+    assert (tmp_path / "demo-mixed.png").stat().st_size > 1000
+
+
+def test_latency_beside_offline(capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["eval", "latency", MANIFEST, *MODEL, "--languages", "en", "--frame-thresholds", "25"]
+    assert run([*command, "--chunk-ms", "1000"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["n_recordings"] == 1
+    assert document["live"][0]["laal_s"] > 0
+
+
+def test_errors_of_offline_transcripts(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["eval", "wer", MANIFEST, *MODEL, "--languages", "de"]) == 0
+    assert json.loads(capsys.readouterr().out)["overall"]["n_utterances"] == 1
+
+
+def test_noise_has_the_level_asked_for() -> None:
+    rng = np.random.default_rng(0)
+    speech, noise = rng.normal(0, 0.1, 16000).astype(np.float32), rng.normal(0, 1, 3000).astype(np.float32)
+    added = mixed_with(speech, noise, 10.0) - speech
+    assert 10 * np.log10(np.mean(speech**2) / np.mean(added**2)) == pytest.approx(10.0, abs=0.01)
+
+
+def test_a_manifest_without_fitting_recordings_is_refused(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    other = tmp_path / "m.jsonl"
+    other.write_text('{"file": "a.wav", "language": "ja"}\n')
+    assert run(["eval", "language", str(other), *MODEL]) == 2
+    assert "m.jsonl" in capsys.readouterr().err
