@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+from sottovoce.offline.context import Context
+from sottovoce.offline.options import TranscribeOptions
+from sottovoce.text.tokenizer import Tokenizer
+
+TOKENIZER = Tokenizer.for_model(51865, language="en")
+INITIAL = tuple(TOKENIZER.encode(" a glossary"))
+
+
+def context(**options: object) -> Context:
+    return Context(TOKENIZER, TranscribeOptions(**options), 448)  # type: ignore[arg-type]
+
+
+def test_the_prompt_is_what_was_said_last() -> None:
+    said = context()
+    said.remember(range(300))
+    said.end_window(0.0)
+    assert said.prompt() == tuple(range(300))[-223:]
+
+
+def test_a_hot_window_is_forgotten_with_the_initial_prompt() -> None:
+    said = context(initial_prompt="a glossary")
+    assert said.prompt() == INITIAL
+    said.remember([1, 2])
+    said.end_window(0.4)
+    assert said.prompt() == (*INITIAL, 1, 2)
+    said.end_window(0.6)
+    assert said.prompt() == ()
+
+
+def test_a_carried_prompt_stays() -> None:
+    said = context(initial_prompt="a glossary", carry_initial_prompt=True)
+    said.remember(range(300))
+    assert said.prompt()[: len(INITIAL)] == INITIAL
+    assert len(said.prompt()) == 223
+    said.end_window(1.0)
+    assert said.prompt() == INITIAL
+
+
+def test_without_conditioning_only_the_first_window_is_prompted() -> None:
+    said = context(initial_prompt="a glossary", condition_on_previous_text=False)
+    assert said.prompt() == INITIAL
+    said.remember([1, 2])
+    said.end_window(0.0)
+    assert said.prompt() == ()

@@ -1,0 +1,214 @@
+from __future__ import annotations
+
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from sottovoce.audio.recording import Recording
+from sottovoce.audio.silero import SileroState
+from sottovoce.backends.fake import FakeBackend, Script, ScriptedToken, SpokenLanguage
+from sottovoce.decoding.fallback import FallbackOptions
+from sottovoce.decoding.options import DecodingOptions
+from sottovoce.errors import OptionError
+from sottovoce.models.checkpoint.openai import save_openai
+from sottovoce.offline.longform import Transcription, transcribe
+from sottovoce.offline.options import TranscribeOptions
+from sottovoce.text.tokenizer import Tokenizer
+from sottovoce.types import Samples, Segment
+from tests.decoding import rig
+from tests.models import tiny
+
+TOKENIZER = Tokenizer.for_model(51865)
+HELLO, WORLD = TOKENIZER.encode(" hello")[0], TOKENIZER.encode(" world")[0]
+ENGLISH = TranscribeOptions(decoding=DecodingOptions(language="en"))
+
+
+def at(seconds: float) -> int:
+    return TOKENIZER.timestamp(seconds)
+
+
+def script(*tokens: int, language: str = "en") -> Script:
+    """Tokens one encoder frame after the other."""
+    scripted = tuple(ScriptedToken(token, 2 * index) for index, token in enumerate(tokens))
+    return Script(scripted, (SpokenLanguage(language, 0, 1500),))
+
+
+PAIRS = script(at(0), HELLO, at(2), at(2), WORLD, at(5), at(5))
+
+
+def silence(seconds: float) -> Samples:
+    return np.zeros(round(seconds * 16000), dtype=np.float32)
+
+
+def run(
+    said: Script, samples: Samples, options: TranscribeOptions = ENGLISH
+) -> tuple[list[Segment], Transcription]:
+    with Recording(samples) as recording:
+        transcription = transcribe(FakeBackend(said), TOKENIZER, recording, options)
+        return list(transcription), transcription
+
+
+def test_the_seek_follows_the_timestamps() -> None:
+    segments, transcription = run(PAIRS, silence(12.0))
+    # Windows at 0, 5 and 10 s; each says the same.
+    spans = [(segment.start, segment.end) for segment in segments]
+    assert spans == [(0, 2), (2, 5), (5, 7), (7, 10), (10, 12), (12, 15)]
+    assert [segment.id for segment in segments] == list(range(6))
+    assert segments[0].text == " hello"
+    assert transcription.duration == pytest.approx(12.0)
+    assert transcription.language == "en"
+    assert transcription.position >= 12.0
+
+
+def test_segments_come_before_the_recording_is_read() -> None:
+    options = replace(ENGLISH, normalization="running")
+    backend = FakeBackend(script(at(0), HELLO, at(2)))
+    with Recording(silence(300.0)) as recording:
+        transcription = transcribe(backend, TOKENIZER, recording, options)
+        assert backend.n_encoded == 0
+        first = next(transcription)
+        assert (first.start, first.end) == (0, 2)
+        assert backend.n_encoded == 1
+        assert transcription.position < 60
+
+
+def test_clips_are_read_alone() -> None:
+    options = replace(ENGLISH, clip_timestamps=(10.0, 20.0, 40.0))
+    segments, _ = run(script(at(0), HELLO, at(2)), silence(65.0), options)
+    assert [segment.start for segment in segments] == [10, 40]
+
+
+def test_empty_and_instant_segments_are_not_yielded() -> None:
+    blank = TOKENIZER.encode(" ")[0]
+    segments, _ = run(script(at(0), HELLO, at(3), at(3), blank, at(4), at(4)), silence(3.5))
+    assert [segment.text for segment in segments] == [" hello"]
+
+
+def test_a_window_without_speech_is_skipped() -> None:
+    backend = FakeBackend(Script())
+    with Recording(silence(40.0)) as recording:
+        assert list(transcribe(backend, TOKENIZER, recording, ENGLISH)) == []
+    assert backend.n_encoded == 2
+
+
+def test_the_language_is_found_once_among_those_allowed() -> None:
+    mixed = Script(
+        script(at(0), HELLO, at(2)).tokens, (SpokenLanguage("de", 0, 900), SpokenLanguage("fr", 900, 1500))
+    )
+    segments, transcription = run(mixed, silence(31.0), TranscribeOptions())
+    assert {segment.language for segment in segments} == {"de"}
+    assert transcription.language == "de"
+    allowed = TranscribeOptions(decoding=DecodingOptions(allowed_languages=("fr", "en")))
+    _, transcription = run(mixed, silence(31.0), allowed)
+    assert transcription.language == "fr"
+    assert transcription.language_probability == pytest.approx(1.0, abs=1e-3)
+
+
+def test_words_lie_in_their_segments() -> None:
+    options = replace(ENGLISH, word_timestamps=True)
+    segments, _ = run(script(at(0), HELLO, WORLD, at(2), at(2)), silence(2.0), options)
+    assert [word.word for word in segments[0].words or ()] == [" hello", " world"]
+    for segment in segments:
+        for word in segment.words or ():
+            assert segment.start <= word.start <= word.end <= segment.end
+            assert word.language == "en"
+
+
+def test_what_the_model_cannot_do_is_said_at_once() -> None:
+    with Recording(silence(1.0)) as recording:
+        unknown = TranscribeOptions(decoding=DecodingOptions(language="klingon"))
+        with pytest.raises(OptionError, match="klingon"):
+            transcribe(FakeBackend(PAIRS), TOKENIZER, recording, unknown)
+
+
+class Loud:
+    """A speech model that hears speech where the samples are not zero."""
+
+    def start(self) -> SileroState:
+        return SileroState(torch.zeros(1), torch.zeros(1), torch.zeros(1))
+
+    def probabilities(self, samples: Tensor, state: SileroState) -> tuple[Tensor, SileroState]:
+        return (samples.reshape(-1, 512).abs().amax(dim=1) > 0).float(), state
+
+
+@pytest.mark.parametrize("batch_size", [1, 2, 3])
+def test_speech_is_packed_and_its_times_found_again(batch_size: int) -> None:
+    samples = silence(150.0)
+    for start in (20, 65, 70, 120):  # seconds of speech, 4 s each
+        samples[start * 16000 : (start + 4) * 16000] = 0.1
+    options = replace(ENGLISH, mode="vad", batch_size=batch_size, condition_on_previous_text=False)
+    backend = FakeBackend(script(at(0), HELLO, at(2), at(2), WORLD, at(4.4)))
+    with Recording(samples) as recording:
+        segments = list(transcribe(backend, TOKENIZER, recording, options, speech_model=Loud()))
+    assert backend.n_encoded == 1  # 16 s of speech fit one window
+    assert [segment.text for segment in segments] == [" hello", " world"]
+    assert segments[0].start == pytest.approx(19.6, abs=0.05)
+    assert segments[1].end == pytest.approx(24.0, abs=0.05)
+
+
+def test_batches_give_the_segments_of_single_windows() -> None:
+    model = rig.backend(n_text_ctx=32, n_audio_ctx=200)
+    generator = np.random.default_rng(1)
+    samples = generator.normal(0, 0.1, 16000 * 14).astype(np.float32)
+    single = TranscribeOptions(
+        decoding=DecodingOptions(language="en", sample_len=6),
+        fallback=FallbackOptions((0.0, 0.4), logprob_threshold=-3.0, no_speech_threshold=None),
+        mode="vad",
+        condition_on_previous_text=False,
+        word_timestamps=True,
+    )
+    found = []
+    for options in (single, replace(single, batch_size=3)):
+        with Recording(samples) as recording:
+            segments = list(transcribe(model, rig.tokenizer(), recording, options, speech_model=Loud()))
+        found.append([(s.text, s.start, s.end, s.temperature, s.words and len(s.words)) for s in segments])
+    assert len(found[0]) >= 3
+    assert found[0] == found[1]
+
+
+@pytest.mark.reference
+@pytest.mark.parametrize("words", [False, True])
+def test_transcripts_equal_openai_whispers(words: bool) -> None:
+    whisper = pytest.importorskip("whisper", reason="openai-whisper is not installed")
+    weights = tiny.checkpoint(
+        tiny.dims(n_vocab=51865, n_text_ctx=448, n_audio_ctx=1500, n_audio_layer=1), seed=5
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "random.pt"
+        save_openai(weights, path, torch.float32)
+        twin = whisper.load_model(str(path), device="cpu")
+    mask = torch.zeros(3, 4, dtype=torch.bool)
+    mask[1, 0] = mask[2, 3] = True
+    twin.register_buffer("alignment_heads", mask.to_sparse(), persistent=False)
+    model = tiny.backend(weights.dims, seed=5)
+    times = np.arange(16000 * 40) / 16000
+    samples = (0.3 * np.sin(2 * np.pi * (200 + 40 * times) * times)).astype(np.float32)
+    expected = twin.transcribe(
+        samples,
+        language="es",
+        temperature=0.0,
+        fp16=False,
+        sample_len=10,
+        word_timestamps=words,
+        no_speech_threshold=None,
+        initial_prompt="hola",
+    )
+    options = TranscribeOptions(
+        decoding=DecodingOptions(language="es", sample_len=10),
+        fallback=FallbackOptions((0.0,), no_speech_threshold=None),
+        word_timestamps=words,
+        initial_prompt="hola",
+    )
+    with Recording(samples) as recording:
+        segments = list(transcribe(model, rig.tokenizer(), recording, options))
+    theirs = [segment for segment in expected["segments"] if segment["text"].strip()]
+    assert [segment.text for segment in segments] == [segment["text"] for segment in theirs]
+    for ours, other in zip(segments, theirs, strict=True):
+        assert (ours.start, ours.end) == pytest.approx((other["start"], other["end"]), abs=0.0201)
+        assert ours.avg_logprob == pytest.approx(other["avg_logprob"], abs=1e-3)
+        assert list(ours.tokens) == other["tokens"]
