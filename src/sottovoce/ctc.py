@@ -90,7 +90,7 @@ class CtcDecoder:
         self._device = torch.device(device)
         options = replace(options or CtcOptions(), beam_size=beam_size, n_best=n_best)
         parts = _Parts(self.labels, fusion or CtcFusionOptions(), self._device)
-        model = _loaded(lm)
+        model = load_ngram(lm)
         phrases = parts.phrases(hotwords)
         scorer, words = parts.scorer(model, lexicon, phrases, unknown_words)
         self._history = parts.history_scorer(neural_lm, model, words)
@@ -132,7 +132,8 @@ class CtcDecoder:
         return self._decoder.finish(state)
 
 
-def _loaded(lm: str | Path | WordOrTokenModel | None) -> WordOrTokenModel | None:
+def load_ngram(lm: str | Path | WordOrTokenModel | None) -> WordOrTokenModel | None:
+    """The model of a file: ARPA, gzipped ARPA or KenLM binary; models pass through."""
     if lm is None or isinstance(lm, NgramModel | KenlmModel):
         return lm
     return KenlmModel(lm) if is_kenlm_binary(Path(lm)) else NgramModel.from_arpa(lm)

@@ -1,0 +1,83 @@
+"""What `sottovoce ctc` reads: emissions of npy, npz and csv files, or recordings through a CTC head."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sottovoce.api import Model
+from sottovoce.audio.io import load_audio
+from sottovoce.audio.mel import log_mel, window_features
+from sottovoce.errors import InputError, OptionError
+
+
+@dataclass(frozen=True, slots=True)
+class EmissionSource:
+    """One utterance: its name and its log-probabilities or logits (T, V) float32."""
+
+    name: str
+    values: Tensor
+
+
+def read_emissions(path: Path) -> Iterator[EmissionSource]:
+    """Utterances of a file: (T, V) or (B, T, V) of an npy, every array of an npz, the rows of a csv.
+
+    A csv is separated by commas or semicolons, without a header. Raises InputError.
+    """
+    try:
+        if path.suffix == ".npz":
+            with np.load(path, allow_pickle=False) as archive:
+                for name in archive.files:
+                    yield from _utterances(f"{path}#{name}", archive[name])
+        elif path.suffix == ".npy":
+            yield from _utterances(str(path), np.load(path, allow_pickle=False))
+        elif path.suffix == ".csv":
+            yield from _utterances(str(path), _read_csv(path))
+        else:
+            raise ValueError(f"a file that ends in {path.suffix!r}")
+    except (OSError, ValueError, EOFError) as error:
+        raise InputError(f"{path}: expected emissions as .npy, .npz or .csv, got {error}") from error
+
+
+def recorded_emissions(path: Path, model: Model) -> EmissionSource:
+    """The emissions of a recording through a model's CTC head, window by window. Raises OptionError."""
+    if model.ctc_head is None:
+        raise OptionError(f"--model: expected a model with a CTC head (nano has one), got {model.name}")
+    dims = model.backend.dims
+    mel = log_mel(load_audio(path), dims.n_mels, model.backend.device)
+    longest = 2 * dims.n_audio_ctx
+    parts = []
+    for start in range(0, mel.shape[1], longest):
+        part = mel[:, start : start + longest]
+        window = model.ctc_head.emissions(window_features([part], part.shape[1] + part.shape[1] % 2))
+        parts.append(window.log_probs[0, : int(window.lengths[0])].cpu())
+    empty = torch.zeros(0, len(model.ctc_head.labels))
+    return EmissionSource(str(path), torch.cat(parts) if parts else empty)
+
+
+def _utterances(
+    name: str, values: np.ndarray[tuple[int, ...], np.dtype[np.float32]]
+) -> Iterator[EmissionSource]:
+    if values.ndim == 2:
+        yield EmissionSource(name, torch.from_numpy(values.astype(np.float32)))
+        return
+    if values.ndim != 3:
+        raise ValueError(f"an array of shape {values.shape}")
+    for row, utterance in enumerate(values):
+        yield EmissionSource(f"{name}[{row}]", torch.from_numpy(utterance.astype(np.float32)))
+
+
+def _read_csv(path: Path) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
+    with path.open(encoding="utf-8", newline="") as file:
+        first = file.readline()
+        file.seek(0)
+        rows = csv.reader(file, delimiter=";" if ";" in first else ",")
+        return np.array(
+            [[float(cell) for cell in row if cell.strip()] for row in rows if row], dtype=np.float32
+        )
