@@ -13,9 +13,9 @@ from sottovoce.ctc import CtcDecoder, CtcFusionOptions
 from sottovoce.decoding.ctc_options import CtcOptions
 
 pytestmark = pytest.mark.shared
-LIBRI_TEXT = " ".join(
-    """i have a good deal of will you remember and what i have set my mind upon
-    no doubt i shall some day achieve""".split()
+LIBRI_TEXT = (
+    "i have a good deal of will you remember and what i have set my mind upon "
+    "no doubt i shall some day achieve"
 )
 LINE_LABELS = " !\"#&'()*+,-./0123456789:;?ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 

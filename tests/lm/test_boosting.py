@@ -1,0 +1,98 @@
+"""Phrase boosting: every occurrence counts once, partial matches cost nothing in the end."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+import torch
+
+from sottovoce.errors import LanguageModelError
+from sottovoce.lm.boosting import Phrase, PhraseBooster, read_phrases
+
+
+def total(booster: PhraseBooster, tokens: list[int]) -> float:
+    states, score = booster.start(1), 0.0
+    for token in tokens:
+        gain, states = booster.score(states, torch.tensor([token]))
+        score += float(gain[0])
+    return score + float(booster.finish(states)[0])
+
+
+def occurrences(phrases: list[Phrase], tokens: list[int]) -> float:
+    return sum(
+        phrase.weight
+        for phrase in phrases
+        for at in range(len(tokens))
+        if tuple(tokens[at : at + len(phrase.tokens)]) == phrase.tokens
+    )
+
+
+def random_phrases(n: int, n_tokens: int, seed: int) -> list[Phrase]:
+    chooser = random.Random(seed)
+    return [
+        Phrase(
+            tuple(chooser.randrange(n_tokens) for _ in range(chooser.randint(1, 5))), chooser.uniform(-1, 3)
+        )
+        for _ in range(n)
+    ]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_equals_counting_occurrences(seed: int) -> None:
+    phrases = random_phrases(12, 3, seed)
+    chooser = random.Random(seed)
+    tokens = [chooser.randrange(3) for _ in range(30)]
+    assert total(PhraseBooster(phrases, 3), tokens) == pytest.approx(occurrences(phrases, tokens), abs=1e-3)
+
+
+def test_a_prefix_is_rewarded_at_once_and_gives_it_back() -> None:
+    booster = PhraseBooster([Phrase((1, 2, 3), 6.0)], 5)
+    states = booster.start(1)
+    gains = []
+    for token in (1, 2, 4):
+        gain, states = booster.score(states, torch.tensor([token]))
+        gains.append(float(gain[0]))
+    assert gains == pytest.approx([2.0, 2.0, -4.0])
+    assert total(booster, [1, 2]) == pytest.approx(0.0)
+
+
+def test_whole_words_only_where_there_is_a_boundary() -> None:
+    booster = PhraseBooster([Phrase((1, 2), 5.0)], 4, boundary=0)
+    assert total(booster, [1, 2]) == pytest.approx(5.0)
+    assert total(booster, [3, 0, 1, 2, 0, 1, 2]) == pytest.approx(10.0)
+    assert total(booster, [1, 2, 3]) == pytest.approx(0.0)
+    assert total(booster, [3, 1, 2]) == pytest.approx(0.0)
+
+
+def test_thousands_of_phrases_all_tokens_at_once() -> None:
+    phrases = random_phrases(5000, 500, 1)
+    booster = PhraseBooster(phrases, 500)
+    states = booster.start(4)
+    for step in range(6):
+        rows, _ = booster.score(states)
+        tokens = torch.tensor([phrases[i].tokens[min(step, len(phrases[i].tokens) - 1)] for i in range(4)])
+        gains, states = booster.score(states, tokens)
+        assert torch.allclose(rows[torch.arange(4), tokens], gains)
+
+
+def test_phrases_that_cannot_be_used_are_refused() -> None:
+    with pytest.raises(LanguageModelError, match="empty"):
+        Phrase((), 1.0)
+    with pytest.raises(LanguageModelError, match="0 to 4"):
+        PhraseBooster([Phrase((1, 5), 1.0)], 5)
+
+
+def test_phrase_lists(tmp_path: Path) -> None:
+    path = tmp_path / "hot.txt"
+    path.write_text("New  York\t4.5\n\nsottovoce\r\n", encoding="utf-8")
+    assert read_phrases(path, default_weight=2.0) == [("New York", 4.5), ("sottovoce", 2.0)]
+    path.write_text("a\tmuch\n")
+    with pytest.raises(LanguageModelError, match="line 1"):
+        read_phrases(path)
+    path.write_text("\n")
+    with pytest.raises(LanguageModelError, match="at least one"):
+        read_phrases(path)
+    with pytest.raises(LanguageModelError, match=r"none\.txt"):
+        read_phrases(tmp_path / "none.txt")

@@ -1,0 +1,125 @@
+"""Lexicons: what is refused, what files hold, look-ahead, and what an ending inside a word becomes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from sottovoce.errors import LanguageModelError, OptionError
+from sottovoce.lm.fusion import NEVER, ShallowFusion
+from sottovoce.lm.lexicon import Lexicon, read_lexicon, spell_words
+from sottovoce.lm.words import WordFusion
+from tests.decoding.enumeration import RandomBigram
+
+LABELS = ["-", "a", "b", "|"]
+
+
+def walk(lexicon: Lexicon, tokens: list[int]) -> torch.Tensor:
+    """The node inside words that tokens lead to."""
+    node = torch.zeros(1, dtype=torch.int64)
+    for token in tokens:
+        node = lexicon.arcs(node, torch.tensor([[token]])).nodes[:, 0, 0]
+    return node
+
+
+@pytest.mark.parametrize(("separator", "complete"), [(3, True), (None, False)])
+def test_an_ending_inside_a_word_is_completed_or_dropped(separator: int | None, complete: bool) -> None:
+    lexicon = Lexicon([("ab", [1, 2]), ("aba", [1, 2, 1])], 4, separator=separator)
+    marks, exists = lexicon.endings(walk(lexicon, [1, 2]))
+    assert bool(exists[0, 0]) is complete
+    assert int(marks[0, 0]) == (1 if complete else 0)
+    assert not lexicon.endings(walk(lexicon, [1]))[1].any()
+
+
+def test_doubled_separators_say_nothing() -> None:
+    lexicon = Lexicon([("a", [1])], 4, separator=3)
+    arcs = lexicon.arcs(torch.zeros(1, dtype=torch.int64), torch.tensor([[3]]))
+    assert (int(arcs.nodes[0, 0, 0]), int(arcs.marks[0, 0, 0]), bool(arcs.exists[0, 0, 0])) == (0, 0, True)
+
+
+def test_look_ahead_is_the_best_word_below() -> None:
+    lexicon = Lexicon([("ab", [1, 2]), ("a", [1]), ("b", [2])], 4, separator=3)
+    ahead = lexicon.look_ahead(torch.tensor([-1.0, -2.0, -0.5]))
+    assert float(ahead[walk(lexicon, [1])]) == -1.0
+    assert float(ahead[walk(lexicon, [2])]) == -0.5
+    assert float(ahead[0]) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("spellings", "message"),
+    [
+        ([], "at least one word"),
+        ([("a", [])], "'a'"),
+        ([("a", [3])], "'a'"),
+        ([("a", [7])], "0 to 3"),
+        ([("ab", [1, 3, 2])], "separator"),
+    ],
+)
+def test_lexicons_that_cannot_be_used_are_refused(
+    spellings: list[tuple[str, list[int]]], message: str
+) -> None:
+    with pytest.raises(LanguageModelError, match=message):
+        Lexicon(spellings, 4, separator=3)
+
+
+def test_files(tmp_path: Path) -> None:
+    path = tmp_path / "lexicon.txt"
+    path.write_text("ab a b |\r\nread\ta b b\nread b\n")
+    assert read_lexicon(path, LABELS) == [("ab", [1, 2, 3]), ("read", [1, 2, 2]), ("read", [2])]
+    path.write_text("ab\nba\n")
+    assert read_lexicon(path, LABELS) == [("ab", [1, 2]), ("ba", [2, 1])]
+    path.write_text("ab a c\n")
+    with pytest.raises(LanguageModelError, match=r"line 1: .*'c'"):
+        read_lexicon(path, LABELS)
+    path.write_text("ab a b\nba\n")
+    with pytest.raises(LanguageModelError, match="without a spelling"):
+        read_lexicon(path, LABELS)
+    with pytest.raises(LanguageModelError, match="none"):
+        read_lexicon(tmp_path / "none", LABELS)
+
+
+def test_words_that_labels_cannot_spell_are_left_out() -> None:
+    assert spell_words(["ab", "abc", ""], {"a": 1, "b": 2}) == [("ab", [1, 2])]
+
+
+def test_fusions_that_do_not_fit_are_refused() -> None:
+    lexicon = Lexicon([("a", [1])], 4)
+    with pytest.raises(OptionError, match="4 tokens, got 5"):
+        WordFusion(lexicon, tokens=ShallowFusion([RandomBigram(5, 0)], [1.0]))
+    with pytest.raises(OptionError, match="look_ahead"):
+        WordFusion(lexicon, look_ahead=True)
+    with pytest.raises(OptionError, match="a weight per model"):
+        ShallowFusion([], [])
+    with pytest.raises(OptionError, match="same tokens"):
+        ShallowFusion([RandomBigram(5, 0), RandomBigram(4, 0)], [1.0, 1.0])
+
+
+class Forbidding(RandomBigram):
+    """Never says token 0."""
+
+    def score(self, states: torch.Tensor, tokens: torch.Tensor | None = None) -> tuple:
+        scores, after = super().score(states, tokens)
+        if tokens is None:
+            scores = scores.clone()
+            scores[:, 0] = NEVER
+            return scores, after
+        return scores.masked_fill(tokens == 0, NEVER), after
+
+
+def test_a_weight_of_zero_times_minus_infinity_is_no_nan() -> None:
+    fusion = ShallowFusion([Forbidding(4, 0)], [0.0])
+    states = fusion.start(2)
+    rows, _ = fusion.score(states)
+    assert rows[:, 0].tolist() == [NEVER, NEVER]
+    assert not rows.isnan().any()
+    assert not fusion.score(states, torch.tensor([0, 1]))[0].isnan().any()
+
+
+def test_tokens_beyond_the_models_keep_the_state() -> None:
+    fusion = ShallowFusion([RandomBigram(4, 0)], [1.0])
+    _, states = fusion.score(fusion.start(2), torch.tensor([2, 3]))
+    scores, after = fusion.score(states, torch.tensor([9, 1]))
+    assert float(scores[0]) == 0.0
+    assert after[:, 0].tolist() == [2, 1]

@@ -1,0 +1,221 @@
+"""N-gram models equal KenLM, in batches and one by one; damaged files are refused."""
+
+from __future__ import annotations
+
+import gzip
+import random
+from pathlib import Path
+
+import pytest
+import torch
+
+from sottovoce.errors import LanguageModelError
+from sottovoce.lm.kenlm import KenlmModel, is_kenlm_binary
+from sottovoce.lm.ngram import NgramModel
+from sottovoce.lm.table import KeyTable
+
+SMALL = """\\data\\
+ngram 1=5
+ngram 2=4
+ngram 3=2
+
+\\1-grams:
+-1.0\t<unk>\t-0.5
+-99\t<s>\t-0.3
+-0.9\t</s>
+-0.6\ta\t-0.2
+-0.8\tb
+
+\\2-grams:
+-0.4\t<s> a\t-0.1
+-0.7\ta b\t-0.25
+-0.2\tb </s>
+-0.35\ta a\t0.1
+
+\\3-grams:
+-0.15\t<s> a b
+-0.3\ta b </s>
+
+\\end\\
+"""
+LN10 = 2.302585092994046
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Path:
+    path = tmp_path / "small.arpa"
+    path.write_text(SMALL)
+    return path
+
+
+def sentences(model: NgramModel, words: list[list[str]]) -> torch.Tensor:
+    """log10 of whole sentences of one length."""
+    ids = torch.tensor([model.ids(sentence) for sentence in words])
+    states, total = model.start(len(words)), torch.zeros(len(words))
+    for column in ids.T:
+        scores, states = model.score(states, column)
+        total += scores
+    return (total + model.finish(states)) / LN10
+
+
+def test_hand_computed_scores(small: Path) -> None:
+    model = NgramModel.from_arpa(small)
+    # <s> a: -0.4; <s> a b: -0.15; a b </s>: -0.3
+    assert float(sentences(model, [["a", "b"]])[0]) == pytest.approx(-0.85)
+    # b after <s>: back off -0.3, unigram -0.8; b </s>: -0.2
+    assert float(sentences(model, [["b"]])[0]) == pytest.approx(-1.3)
+    # unknown after <s>: -0.3 - 1.0; </s> after <unk>: -0.5 - 0.9
+    assert float(sentences(model, [["zebra"]])[0]) == pytest.approx(-2.7)
+
+
+def test_all_tokens_at_once_equal_one_by_one(small: Path) -> None:
+    model = NgramModel.from_arpa(small)
+    states = model.start(1)
+    for word in ("a", "b", "a", "a", "b"):
+        rows, same = model.score(states)
+        assert torch.equal(same, states)
+        for token in range(model.n_tokens):
+            score, _ = model.score(states, torch.tensor([token]))
+            assert float(rows[0, token]) == pytest.approx(float(score[0]))
+        states = model.score(states, torch.tensor(model.ids([word])))[1]
+
+
+def test_gzip_and_windows_line_ends_make_no_difference(small: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.arpa.gz"
+    other.write_bytes(gzip.compress(SMALL.replace("\n", "\r\n").encode()))
+    ours, theirs = NgramModel.from_arpa(small), NgramModel.from_arpa(other)
+    text = [["a", "b", "b", "a"]]
+    assert torch.equal(sentences(ours, text), sentences(theirs, text))
+
+
+def test_words_are_looked_up_as_they_are_written(small: Path) -> None:
+    model = NgramModel.from_arpa(small)
+    assert model.ids(["a", "A", "b"]) == [model.vocabulary["a"], model.unknown, model.vocabulary["b"]]
+
+
+def test_a_file_without_unk_gives_unknown_words_kenlms_floor(tmp_path: Path) -> None:
+    path = tmp_path / "no_unk.arpa"
+    path.write_text("\\data\\\nngram 1=2\n\n\\1-grams:\n-1 a\n-0.5 </s>\n\n\\end\\\n")
+    assert float(sentences(NgramModel.from_arpa(path), [["b"]])[0]) == pytest.approx(-100.5)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("\\data\\", "data", "not an ARPA file"),
+        ("ngram 1=5", "ngram 1=6", "expected 6 1-grams"),
+        ("ngram 1=5", "ngram 1=4", "expected 4 1-grams, got more"),
+        ("ngram 2=4", "ngram 2=x", "ngram 2=COUNT"),
+        ("-0.4\t<s> a\t-0.1", "-0.4\t<s> c\t-0.1", "'c'"),
+        ("-0.4\t<s> a", "zero\t<s> a", "'zero'"),
+        ("-0.4\t<s> a", "nan\t<s> a", "finite"),
+        ("-0.8\tb", "-0.8\ta", "'a' again"),
+        ("-0.7\ta b", "-0.7\tb a", "context"),
+        ("-0.35\ta a\t0.1", "-0.35\ta b\t0.1", "once"),
+        ("\\end\\", "", "end of the file"),
+        ("\\3-grams:", "\\4-grams:", "3-grams"),
+    ],
+)
+def test_damaged_files_are_refused(small: Path, old: str, new: str, message: str) -> None:
+    assert old in SMALL
+    small.write_text(SMALL.replace(old, new, 1))
+    with pytest.raises(LanguageModelError, match=message.replace("\\", "\\\\")):
+        NgramModel.from_arpa(small)
+
+
+def test_unreadable_files_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(LanguageModelError, match=r"nothing\.arpa"):
+        NgramModel.from_arpa(tmp_path / "nothing.arpa")
+    broken = tmp_path / "broken.arpa.gz"
+    broken.write_bytes(gzip.compress(SMALL.encode())[:40])
+    with pytest.raises(LanguageModelError, match=r"broken\.arpa\.gz"):
+        NgramModel.from_arpa(broken)
+
+
+def test_searched_and_spelled_out_tables_find_the_same() -> None:
+    keys = torch.randperm(400)[:60].sort().values
+    dense, sparse = KeyTable.of(keys, 20, 20), KeyTable(keys, 20)
+    nodes, tokens = torch.arange(400) // 20, torch.arange(400) % 20
+    for ours, theirs in zip(dense.find(nodes, tokens), sparse.find(nodes, tokens), strict=True):
+        assert torch.equal(ours, theirs)
+
+
+def random_sentences(path: Path, n: int, length: int) -> list[list[str]]:
+    """Sentences of random words, a part of them made of n-grams of the file, some with unknown words."""
+    model = NgramModel.from_arpa(path)
+    words = [word for word in model.vocabulary if word not in ("<s>", "</s>", "<unk>")]
+    rows = [line.split("\t")[1] for line in path.read_text().splitlines() if "\t" in line]
+    ngrams = [row.split() for row in rows if " " in row]
+    ngrams = [[w for w in ngram if w not in ("<s>", "</s>")] for ngram in ngrams]
+    chooser = random.Random(0)
+    found: list[list[str]] = []
+    while len(found) < n:
+        sentence: list[str] = []
+        while len(sentence) < length:
+            pick = chooser.random()
+            sentence += chooser.choice(ngrams) if pick < 0.6 else [chooser.choice(words)]
+            sentence += ["unheardof"] if pick > 0.95 else []
+        found.append(sentence[:length])
+    return found
+
+
+@pytest.mark.reference
+@pytest.mark.shared
+@pytest.mark.parametrize("name", ["kenlm-test.arpa", "pyctcdecode-bugs_bunny.arpa", "flashlight-lm.arpa"])
+def test_equals_kenlm(shared_dir: Path, name: str) -> None:
+    kenlm = pytest.importorskip("kenlm", reason="KenLM's package is not installed")
+    path = shared_dir / "ctc" / name
+    text = random_sentences(path, 3000, 9)
+    ours = sentences(NgramModel.from_arpa(path), text)
+    reference = kenlm.Model(str(path))
+    theirs = torch.tensor([reference.score(" ".join(sentence)) for sentence in text])
+    assert float((ours - theirs).abs().max()) < 1e-4
+
+
+@pytest.mark.shared
+def test_known_sentence_of_the_large_model(shared_dir: Path) -> None:
+    model = NgramModel.from_arpa(shared_dir / "ctc" / "flashlight-lm.arpa")
+    states, scores = model.start(1), []
+    for word in ("the", "cat", "sat", "on", "the", "mat"):
+        score, states = model.score(states, torch.tensor(model.ids([word])))
+        scores.append(float(score[0]) / LN10)
+    expected = [-1.05971, -4.19448, -3.33383, -2.76726, -1.16237, -4.64589]
+    assert scores == pytest.approx(expected, abs=1e-4)
+    assert sum(scores) + float(model.finish(states)[0]) / LN10 == pytest.approx(-19.5123, abs=1e-3)
+
+
+@pytest.mark.reference
+def test_kenlm_models_stand_behind_the_same_seam(small: Path) -> None:
+    pytest.importorskip("kenlm", reason="KenLM's package is not installed")
+    assert not is_kenlm_binary(small)
+    ours, theirs = NgramModel.from_arpa(small), KenlmModel(small)
+    text = [["a", "b", "a", "x"], ["b", "b", "a", "a"]]
+    totals = []
+    for model in (ours, theirs):
+        states, total = model.start(2), torch.zeros(2)
+        for i in range(4):
+            scores, states = model.score(states, torch.tensor(model.ids([row[i] for row in text])))
+            total += scores
+        totals.append(total + model.finish(states))
+    assert torch.allclose(*totals, atol=1e-4)
+    assert theirs.score(theirs.start(1))[0].shape == (1, theirs.n_tokens)
+
+
+@pytest.mark.reference
+def test_a_truncated_binary_is_refused(tmp_path: Path) -> None:
+    pytest.importorskip("kenlm", reason="KenLM's package is not installed")
+    path = tmp_path / "cut.bin"
+    path.write_bytes(b"mmap lm http://kheafield.com/code format version 5\n\0" + bytes(20))
+    assert is_kenlm_binary(path)
+    with pytest.raises(LanguageModelError, match=r"cut\.bin"):
+        KenlmModel(path)
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_cuda_equals_cpu(small: Path) -> None:
+    model = NgramModel.from_arpa(small)
+    moved = model.to(torch.device("cuda"))
+    tokens = torch.tensor(model.ids(["a"]))
+    ours, _ = moved.score(moved.start(1), tokens.cuda())
+    assert torch.allclose(ours.cpu(), model.score(model.start(1), tokens)[0])
