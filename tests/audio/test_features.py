@@ -21,12 +21,12 @@ def expected_windows(samples: np.ndarray, step: int) -> list[torch.Tensor]:
     return [pad_or_trim(content[:, s : s + 3_000]) for s in range(0, content.shape[1], step)]
 
 
-@pytest.mark.parametrize("n_samples", [3_000, 480_000, 640_199])
+@pytest.mark.parametrize("n_samples", [3_000, 400_199])
 @pytest.mark.parametrize("kept_frames", [60_000, 700])
 def test_windows_equal_openai_whisper(n_samples: int, kept_frames: int) -> None:
     data = wav_bytes(speechlike(n_samples))
     samples = load_audio(data)
-    expected = expected_windows(samples, 2_100)
+    expected = expected_windows(samples, 1_700)
     sources: list[AudioSource] = [data, samples, pipe(data)]
     for source in sources:
         with (
@@ -36,10 +36,10 @@ def test_windows_equal_openai_whisper(n_samples: int, kept_frames: int) -> None:
             assert features.n_frames == n_samples // 160
             assert features.duration_s == n_samples / 16_000
             for i, window in enumerate(expected):
-                got = features.window(2_100 * i)
+                got = features.window(1_700 * i)
                 torch.testing.assert_close(got.mel[0], window, atol=1e-6, rtol=0)
-                assert got.n_content_frames == (min(3_000, n_samples // 160 - 2_100 * i),)
-                features.drop_before(2_100 * i)
+                assert got.n_content_frames == (min(3_000, n_samples // 160 - 1_700 * i),)
+                features.drop_before(1_700 * i)
             assert not features.has(n_samples // 160)
 
 
@@ -58,7 +58,7 @@ def test_the_loudest_moment_sets_the_floor_of_every_window() -> None:
 
 def test_one_reading_streams_a_pipe() -> None:
     """The first window comes before the pipe has been read to its end; a second reading is refused."""
-    data = wav_bytes(speechlike(16_000 * 120))
+    data = wav_bytes(speechlike(16_000 * 60))
     source = pipe(data)
     with (
         Recording(source, reread=False) as recording,
@@ -99,10 +99,10 @@ def test_bad_requests_are_refused() -> None:
 def test_memory_of_a_long_recording_is_bounded() -> None:
     """Frames that were dropped are freed: no more than a window and a chunk stay."""
     with (
-        Recording(speechlike(16_000 * 200)) as recording,
+        Recording(speechlike(16_000 * 90)) as recording,
         RecordingFeatures(recording, kept_frames=1_000) as features,
     ):
-        for start in range(0, 17_000, 3_000):
+        for start in range(0, 9_000, 3_000):
             features.window(start)
             features.drop_before(start + 3_000)
             assert features.n_held_frames <= 3_000 + 1_000

@@ -208,7 +208,7 @@ def test_speech_at_the_end_is_ended_by_close() -> None:
     assert stream.push(np.full(512, 0.9, np.float32)) == [SpeechEdge("start", 5_000, 5_512)]
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(cuts=st.lists(st.integers(0, 40_000), max_size=30))
 def test_stream_does_not_depend_on_the_cutting(silero: SileroModel, cuts: list[int]) -> None:
     samples = np.tanh(30 * speechlike(40_000, seed=3)).astype(np.float32)
