@@ -10,6 +10,7 @@ from pathlib import Path
 
 import click
 
+from recipes.nano.agree import compare
 from recipes.nano.augment import Strengths
 from recipes.nano.batches import Curriculum
 from recipes.nano.build import DataPlan, make_data, set_up
@@ -116,6 +117,23 @@ def evaluate_command(limit: int, only: str, model: str, manifest: Path, output: 
     figures = evaluate(load_model(model, device="cpu", dtype="float32"), sets)
     write_figures(figures, output)
     click.echo(table(figures))
+
+
+@cli.command("agree")
+@click.option("--clips", default=20, show_default=True)
+@click.argument("model")
+@click.argument("manifest", type=FILE)
+@click.argument("folder", type=FOLDER)
+def agree_command(clips: int, model: str, manifest: Path, folder: Path) -> None:
+    """Convert MODEL for other programs into FOLDER, and compare what they write on clips of MANIFEST."""
+    folder.mkdir(parents=True, exist_ok=True)
+    loaded = load_model(model, device="cpu", dtype="float32")
+    sets = [group for group in load_sets(manifest, clips) if group.recordings[0].text]
+    spread = [item for row in zip(*(group.recordings for group in sets), strict=False) for item in row]
+    for found in compare(load_checkpoint(model), loaded, spread[:clips], folder):
+        click.echo(f"{found.program} ({found.padding} padding): {found.same} of {found.clips} alike")
+        for ours, theirs in found.different:
+            click.echo(f"  ours   {ours}\n  theirs {theirs}")
 
 
 @cli.command()

@@ -67,9 +67,7 @@ class Schedule:
     def weights(self, progress: float) -> Weights:
         """Loss weights: the oracle fades out, guidance loosens towards the end."""
         oracle = max(0.0, self.oracle * (1 - progress / self.oracle_until))
-        return Weights(
-            ctc=0.5 if progress < 0.5 else 0.35, guidance=0.6 if progress < 0.6 else 0.3, oracle=oracle
-        )
+        return Weights(guidance=0.6 if progress < 0.6 else 0.3, oracle=oracle)
 
 
 class Trainer:
@@ -81,6 +79,9 @@ class Trainer:
         self.model, self._batches, self._schedule, self._folder = model, batches, schedule, folder
         self._rng = rng
         self._optimizer = torch.optim.AdamW(self._groups(), lr=0.0, betas=(0.9, 0.98), eps=1e-8)
+        self._halves = [
+            [p for name, p in model.named_parameters() if _hears(name) == hears] for hears in (True, False)
+        ]
         self._average = [parameter.detach().clone() for parameter in model.parameters()]
         self._kept: deque[Heard] = deque(maxlen=100)
         self.n_updates = 0
@@ -156,8 +157,8 @@ class Trainer:
 
     def _update(self, loss: Tensor, progress: float) -> None:
         loss.backward()  # type: ignore[no-untyped-call]
-        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
-        if torch.isfinite(norm):
+        norms = [torch.nn.utils.clip_grad_norm_(half, 1.0) for half in self._halves]
+        if all(torch.isfinite(norm) for norm in norms):
             rate = self._schedule.rate(progress, self.n_updates)
             for group in self._optimizer.param_groups:
                 group["lr"] = rate * group["share"]
@@ -178,8 +179,7 @@ class Trainer:
         """Encoder and decoder with their shares of the rate; only matrices decay."""
         groups: dict[tuple[bool, bool], list[Tensor]] = {}
         for name, parameter in self.model.named_parameters():
-            encoder = name.startswith(("whisper.encoder", "ctc_head"))
-            groups.setdefault((encoder, parameter.dim() > 1), []).append(parameter)
+            groups.setdefault((_hears(name), parameter.dim() > 1), []).append(parameter)
         return [
             {
                 "params": parameters,
@@ -196,6 +196,11 @@ class Trainer:
         logger.info("step %d, %.1f h heard: %s", step, hours, rounded)
         with (self._folder / "log.jsonl").open("a", encoding="utf-8") as log:
             log.write(json.dumps({**row, **rounded}) + "\n")
+
+
+def _hears(name: str) -> bool:
+    """Whether a parameter belongs to the encoder's half. The halves are clipped each by itself."""
+    return name.startswith(("whisper.encoder", "ctc_head"))
 
 
 def save_settings(folder: Path, schedule: Schedule, model: NanoModel) -> None:
