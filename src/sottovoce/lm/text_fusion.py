@@ -1,0 +1,72 @@
+"""Language models beside Whisper's decoder: everything over its own text tokens, as one `ShallowFusion`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import torch
+
+from sottovoce.errors import OptionError
+from sottovoce.lm.boosting import Phrase, PhraseBooster, read_phrases
+from sottovoce.lm.fusion import Relabelled, ShallowFusion, TensorModel
+from sottovoce.lm.ngram import NgramModel
+from sottovoce.text.tokenizer import Tokenizer
+
+
+def text_fusion(
+    tokenizer: Tokenizer,
+    *,
+    lm: str | Path | NgramModel | None = None,
+    lm_weight: float = 0.3,
+    hotwords: str | Path | Sequence[str] | Mapping[str, float] | None = None,
+    hotword_weight: float = 3.0,
+    neural_lm: TensorModel | None = None,
+    neural_weight: float = 0.3,
+    device: torch.device | None = None,
+) -> ShallowFusion:
+    """Fusion for `decoding.beam.BeamSearch`: hand it to `decode` as `fusion`.
+
+    lm: an ARPA file whose words are token ids in decimal ("50 1002"), as `token_text` writes them.
+    hotwords: a file (`read_phrases`), phrases, or phrases with weights; each is looked for after a space
+        and at the beginning of a text, as it is written. hotword_weight: what an occurrence adds (nats).
+    neural_lm: a model over the same ids, see `lm.causal.CausalTokenModel`.
+    Raises OptionError: nothing to fuse. LanguageModelError.
+    """
+    where = device or torch.device("cpu")
+    models: list[TensorModel] = []
+    weights: list[float] = []
+    if lm is not None:
+        ngram = lm if isinstance(lm, NgramModel) else NgramModel.from_arpa(lm)
+        ids = torch.tensor(ngram.ids([str(token) for token in range(tokenizer.eot)]), device=where)
+        models.append(Relabelled(ngram.to(where), ids))
+        weights.append(lm_weight)
+    if hotwords is not None:
+        phrases = _phrases(tokenizer, hotwords, hotword_weight)
+        models.append(PhraseBooster(phrases, tokenizer.eot).to(where))
+        weights.append(1.0)
+    if neural_lm is not None:
+        models.append(neural_lm)
+        weights.append(neural_weight)
+    if not models:
+        raise OptionError("fusion: expected an n-gram model, hotwords or a neural model, got none")
+    return ShallowFusion(models, weights)
+
+
+def token_text(tokenizer: Tokenizer, text: str) -> str:
+    """A line of token ids to train an n-gram model on: what `text_fusion` expects an ARPA file to count."""
+    return " ".join(str(token) for token in tokenizer.encode(" " + text.strip()))
+
+
+def _phrases(
+    tokenizer: Tokenizer, hotwords: str | Path | Sequence[str] | Mapping[str, float], weight: float
+) -> list[Phrase]:
+    if isinstance(hotwords, str | Path):
+        given = dict(read_phrases(hotwords, default_weight=weight))
+    else:
+        given = dict(hotwords) if isinstance(hotwords, Mapping) else dict.fromkeys(hotwords, weight)
+    spelled: dict[tuple[int, ...], float] = {}
+    for text, value in given.items():
+        for written in (f" {text.strip()}", text.strip()):
+            spelled[tuple(tokenizer.encode(written))] = value
+    return [Phrase(tokens, value) for tokens, value in spelled.items()]

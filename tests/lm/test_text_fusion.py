@@ -1,0 +1,100 @@
+"""Fusion over Whisper's tokens: n-gram, hotwords and a neural model, through the beam search's hook."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from sottovoce.decoding.beam import BeamSearch
+from sottovoce.errors import OptionError
+from sottovoce.lm.causal import CausalTokenModel
+from sottovoce.lm.text_fusion import text_fusion, token_text
+from sottovoce.text.tokenizer import Tokenizer
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    return Tokenizer.for_model(51865)
+
+
+def sequence_bonus(fusion, tokens: list[int]) -> float:  # type: ignore[no-untyped-def]
+    states, total = fusion.start(1), 0.0
+    for token in tokens:
+        score, states = fusion.score(states, torch.tensor([token]))
+        total += float(score[0])
+    return total + float(fusion.finish(states)[0])
+
+
+def test_hotwords_count_once_wherever_they_stand(tokenizer: Tokenizer) -> None:
+    fusion = text_fusion(tokenizer, hotwords={"Kubernetes": 4.0, "Saoirse Ronan": 6.0})
+    encode = tokenizer.encode
+    assert sequence_bonus(fusion, encode(" We run Kubernetes.")) == pytest.approx(4.0)
+    assert sequence_bonus(fusion, encode("Kubernetes and Saoirse Ronan")) == pytest.approx(10.0)
+    assert sequence_bonus(fusion, encode(" We run Kubota and Saoirse Smith")) == pytest.approx(0.0, abs=1e-5)
+
+
+def test_all_tokens_at_once_equal_one_by_one(tokenizer: Tokenizer) -> None:
+    fusion = text_fusion(tokenizer, hotwords=["Kubernetes"])
+    states = fusion.start(2)
+    for token in tokenizer.encode(" Kubernetes"):
+        rows, _ = fusion.score(states)
+        assert rows.shape == (2, tokenizer.eot)
+        scores, states = fusion.score(states, torch.tensor([token, 11]))
+        assert torch.allclose(rows[torch.arange(2), torch.tensor([token, 11])], scores)
+
+
+def test_token_ngrams(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    first, second = token_text(tokenizer, "hello there").split()
+    path = tmp_path / "tokens.arpa"
+    path.write_text(
+        "\\data\\\nngram 1=5\nngram 2=1\n\n\\1-grams:\n-3 <unk>\n-99 <s> 0\n-1 </s>\n"
+        f"-2 {first} -0.5\n-2 {second}\n\n\\2-grams:\n-0.25 {first} {second}\n\n\\end\\\n"
+    )
+    fusion = text_fusion(tokenizer, lm=path, lm_weight=0.5)
+    ln10 = 2.302585
+    assert sequence_bonus(fusion, [int(first), int(second)]) == pytest.approx(-0.5 * 3.25 * ln10, abs=1e-4)
+    assert sequence_bonus(fusion, [int(first), 7]) == pytest.approx(-0.5 * 6.5 * ln10, abs=1e-4)
+
+
+def test_timestamps_keep_the_state(tokenizer: Tokenizer) -> None:
+    fusion = text_fusion(tokenizer, hotwords={"Saoirse Ronan": 4.0})
+    pieces = tokenizer.encode(" Saoirse Ronan")
+    with_time = [pieces[0], tokenizer.timestamp_begin, *pieces[1:]]
+    assert sequence_bonus(fusion, with_time) == pytest.approx(4.0)
+
+
+def test_the_beam_search_takes_the_fusion(tokenizer: Tokenizer) -> None:
+    fusion = text_fusion(tokenizer, hotwords={"Saoirse Ronan": 30.0})
+    pieces = tokenizer.encode(" Saoirse Ronan")
+    assert len(pieces) > 2
+    search = BeamSearch(tokenizer.eot, 3, fusion=fusion)
+    state = search.start(1, torch.device("cpu"))
+    for _ in pieces:
+        search.step(torch.zeros(3, 51865), state)
+    best = int(state.scores.argmax())
+    assert state.tokens[best].tolist() == pieces
+
+
+def test_neural_models_over_the_same_tokens(tokenizer: Tokenizer) -> None:
+    transformers = pytest.importorskip("transformers", reason="the extra neural-lm is not installed")
+    config = transformers.GPT2Config(
+        vocab_size=tokenizer.eot + 1, n_positions=64, n_embd=8, n_layer=2, n_head=2
+    )
+    network = transformers.GPT2LMHeadModel(config).eval()
+    model = CausalTokenModel(network, tokenizer.eot, bos=tokenizer.eot, eos=tokenizer.eot)
+    fusion = text_fusion(tokenizer, neural_lm=model, neural_weight=0.5)
+    tokens = tokenizer.encode(" hello there")
+    ids = torch.tensor([[tokenizer.eot, *tokens, tokenizer.eot]])
+    with torch.no_grad():
+        log_probs = network(ids).logits[0].log_softmax(dim=1)
+    expected = sum(float(log_probs[i, token]) for i, token in enumerate(ids[0, 1:].tolist()))
+    assert sequence_bonus(fusion, tokens) == pytest.approx(0.5 * expected, abs=1e-3)
+    model.forget()
+    assert sequence_bonus(fusion, tokens) == pytest.approx(0.5 * expected, abs=1e-3)
+
+
+def test_nothing_to_fuse_is_refused(tokenizer: Tokenizer) -> None:
+    with pytest.raises(OptionError, match="got none"):
+        text_fusion(tokenizer)
