@@ -56,8 +56,8 @@ class LanguageTimeline:
     """Follows the language of a recording through probed stretches.
 
     full_width_s: stretches shorter than this, and stretches with little speech, count for less.
-    hold: the newest stretch must give the current language at least this, or words after the last
-        one that did are held back.
+    hold_odds: the newest stretch must favour the current language over any other by this factor, or
+        words after the last one that did are held back.
     """
 
     def __init__(
@@ -67,13 +67,13 @@ class LanguageTimeline:
         switching: SwitchOptions,
         *,
         full_width_s: float,
-        hold: float = 0.6,
+        hold_odds: float = 1.5,
         current: str | None = None,
     ) -> None:
         self._languages = tuple(languages)
         self._smoothing = smoothing
         self._full_width_s = full_width_s
-        self._hold = hold
+        self._hold_odds = hold_odds
         self._median = RunningMedian(smoothing.median_frames)
         self._forward = ForwardFilter(len(self._languages), smoothing)
         index = None if current is None else self._languages.index(current)
@@ -113,7 +113,8 @@ class LanguageTimeline:
         for frame in reversed(self._frames):
             if frame.end_s <= self._floor_s:
                 break
-            if frame.heard[current] >= self._hold:
+            others = np.delete(frame.heard, current).max(initial=0.0)
+            if frame.heard[current] >= self._hold_odds * others:
                 sure = frame is self._frames[-1] and not self._hysteresis.in_doubt
                 return math.inf if sure else frame.centre_s
         return self._floor_s
