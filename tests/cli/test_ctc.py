@@ -1,0 +1,175 @@
+"""`sottovoce ctc`: files in, JSON lines out; weights tuned; errors in one line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sottovoce.cli.main import run
+
+LABELS = ["-", "a", "b", "c", "|"]
+ARPA = "\\data\\\nngram 1=5\n\n\\1-grams:\n-5 <unk>\n-99 <s>\n-0.5 </s>\n-0.3 ab\n-3 ac\n\n\\end\\\n"
+
+
+def emitted(text: str, doubt: str = "") -> np.ndarray:
+    """Log-probabilities (T, 5) of a text; letters of `doubt` share the last letter's frame."""
+    rows = np.full((2 * len(text), 5), 1e-4)
+    for i, letter in enumerate(text):
+        rows[2 * i, LABELS.index(letter)] = 1.0
+        rows[2 * i + 1, 0] = 1.0
+    for letter in doubt:
+        rows[2 * len(text) - 2, LABELS.index(letter)] = 0.8
+    return np.log(rows / rows.sum(axis=1, keepdims=True)).astype(np.float32)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "labels.txt").write_text("\n".join(LABELS) + "\n")
+    np.save(tmp_path / "one.npy", emitted("ab|c"))
+    np.savez(tmp_path / "two.npz", first=emitted("a"), second=emitted("cab"))
+    rows = emitted("ac", doubt="b")
+    (tmp_path / "three.csv").write_text("\n".join(";".join(map(str, row)) + ";" for row in rows))
+    (tmp_path / "lm.arpa").write_text(ARPA)
+    (tmp_path / "words.txt").write_text("ab a b |\nac a c |\n")
+    return tmp_path
+
+
+def lines(capsys: pytest.CaptureFixture[str], *arguments: object) -> list[dict]:
+    code = run(["ctc", *map(str, arguments)])
+    output = capsys.readouterr()
+    assert code == 0, output.err
+    return [json.loads(line) for line in output.out.splitlines()]
+
+
+def test_every_utterance_of_every_file(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = [folder / name for name in ("one.npy", "two.npz", "three.csv")]
+    found = lines(capsys, *files, "--labels", folder / "labels.txt", "--beam-size", 4)
+    assert [row["text"] for row in found] == ["ab c", "a", "cab", "ac"]
+    assert [row["id"].split("/")[-1] for row in found] == [
+        "one.npy",
+        "two.npz#first",
+        "two.npz#second",
+        "three.csv",
+    ]
+    assert [word["word"] for word in found[0]["words"]] == ["ab", "c"]
+
+
+def test_n_best_are_ranked(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = lines(capsys, folder / "three.csv", "--labels", folder / "labels.txt", "--nbest", 3)
+    assert [row["rank"] for row in found] == [0, 1, 2]
+    assert [row["text"] for row in found][:2] == ["ac", "ab"]
+    assert found[0]["score"] >= found[1]["score"] >= found[2]["score"]
+
+
+def test_a_language_model_changes_its_mind(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shared = [folder / "three.csv", "--labels", folder / "labels.txt", "--lm", folder / "lm.arpa"]
+    assert lines(capsys, *shared)[0]["text"] == "ab"
+    assert lines(capsys, *shared, "--lexicon", folder / "words.txt")[0]["text"] == "ab"
+    (row,) = lines(capsys, *shared, "--lm-weight", 0.0)
+    assert row["text"] == "ac"
+
+
+def test_hotwords(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    hot = folder / "hot.txt"
+    hot.write_text("ab\t3\n")
+    (row,) = lines(capsys, folder / "three.csv", "--labels", folder / "labels.txt", "--hotwords", hot)
+    assert row["text"] == "ab"
+
+
+def test_greedy_and_logits(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    np.save(folder / "logits.npy", emitted("ab") * 1.0 + 7.0)
+    (row,) = lines(capsys, folder / "logits.npy", "--labels", folder / "labels.txt", "--logits", "--greedy")
+    assert row["text"] == "ab"
+
+
+def test_tuning_prints_the_best_last(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    np.save(folder / "dev.npy", emitted("ac", doubt="b"))
+    (folder / "dev.jsonl").write_text(json.dumps({"emissions": "dev.npy", "text": "ab"}) + "\n")
+    found = lines(
+        capsys,
+        "tune",
+        folder / "dev.jsonl",
+        "--labels",
+        folder / "labels.txt",
+        "--lm",
+        folder / "lm.arpa",
+        "--lm-weights",
+        "0,0.5",
+        "--word-scores",
+        "0",
+    )
+    assert [(row["wer"], row["lm_weight"]) for row in found] == [(1.0, 0.0), (0.0, 0.5)]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["one.npy"], "--labels"),
+        (["none.npy", "--labels", "labels.txt"], "none.npy"),
+        (["labels.txt", "--labels", "labels.txt"], ".npy, .npz or .csv"),
+        (["logits.npy", "--labels", "labels.txt"], "logits"),
+        (["one.npy", "--labels", "few.txt"], "expected 3 labels"),
+        (["one.npy", "--labels", "labels.txt", "--blank", "9"], "blank"),
+        (["one.npy", "--labels", "labels.txt", "--lm", "labels.txt"], "not an ARPA file"),
+        (["one.npy", "--labels", "labels.txt", "--lexicon", "wrong.txt"], "labels of the model"),
+    ],
+)
+def test_errors_are_one_line(
+    folder: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+) -> None:
+    np.save(folder / "logits.npy", np.full((3, 5), 4.0, dtype=np.float32))
+    (folder / "few.txt").write_text("-\na\nb\n")
+    (folder / "wrong.txt").write_text("ax a x\n")
+    paths = [str(folder / part) if "." in part else part for part in arguments]
+    assert run(["ctc", *paths]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+
+
+def test_one_bad_file_among_many_does_not_stop_the_others(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    np.save(folder / "logits.npy", np.full((3, 5), 4.0, dtype=np.float32))
+    arguments = [str(folder / name) for name in ("logits.npy", "one.npy")]
+    assert run(["ctc", *arguments, "--labels", str(folder / "labels.txt")]) == 1
+    output = capsys.readouterr()
+    assert json.loads(output.out)["text"] == "ab c"
+    assert "logits.npy" in output.err
+
+
+def test_labels_of_other_toolkits(tmp_path: Path) -> None:
+    from sottovoce.decoding.ctc_labels import labels_of_nemo, labels_of_processor, read_labels
+
+    class HubTokenizer:
+        pad_token_id = 1
+
+        def get_vocab(self) -> dict[str, int]:
+            return {"a": 0, "<pad>": 1, "|": 2}
+
+    class HubProcessor:
+        tokenizer = HubTokenizer()
+
+    assert labels_of_processor(HubProcessor()) == labels_of_processor(HubTokenizer())
+    assert labels_of_processor(HubProcessor()) == (("a", "<pad>", "|"), 1)
+    assert labels_of_nemo(["a", "b"]) == (("a", "b", "<blank>"), 2)
+    path = tmp_path / "vocab.json"
+    path.write_text(json.dumps({"vocab": ["-", "a"], "blank": 0}))
+    assert read_labels(path) == (("-", "a"), 0)
+    path.write_text(json.dumps({"a": 0, "<pad>": 1}))
+    assert read_labels(path) == (("a", "<pad>"), 1)
+
+
+@pytest.mark.shared
+def test_a_recording_through_the_bundled_ctc_head(
+    shared_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    manifest = (shared_dir / "data" / "manifest.jsonl").read_text(encoding="utf-8")
+    rows = (json.loads(line) for line in manifest.splitlines())
+    clip = next(row for row in rows if row["language"] == "en" and 2 < row["duration"] < 6)
+    (row,) = lines(capsys, shared_dir / "data" / clip["file"], "--model", "nano")
+    assert row["tokens"]
+    assert row["words"][-1]["end"] <= clip["duration"] + 0.1
