@@ -80,7 +80,7 @@ class Bigram:
     n_tokens: int = EOT
     said: list[tuple[int, ...]] = field(default_factory=list)
 
-    def start(self, n: int) -> list[tuple[int, ...]]:
+    def start(self, n: int, device: torch.device | None = None) -> list[tuple[int, ...]]:
         return [() for _ in range(n)]
 
     def score(

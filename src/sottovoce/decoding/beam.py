@@ -29,7 +29,9 @@ class Fusion(Protocol[State]):
         """Ids 0 to n_tokens - 1 are scored; nothing is added to all others."""
         ...
 
-    def start(self, n: int) -> State: ...
+    def start(self, n: int, device: torch.device | None = None) -> State:
+        """States of n rows on a device (None: the CPU)."""
+        ...
 
     def score(self, states: State, tokens: Tensor | None = None) -> tuple[Tensor, State]:
         """tokens None: scores (R, n_tokens) of every next token. tokens (R,): the states after them."""
@@ -45,10 +47,10 @@ class Fusion(Protocol[State]):
 class FusedRows(Generic[State]):
     """A fusion and its states of every row: the `RowScores` of a beam search."""
 
-    def __init__(self, fusion: Fusion[State], n_rows: int, eot: int) -> None:
+    def __init__(self, fusion: Fusion[State], n_rows: int, eot: int, device: torch.device) -> None:
         self._fusion = fusion
         self._eot = eot
-        self._states = fusion.start(n_rows)
+        self._states = fusion.start(n_rows, device)
 
     def add_to(self, logprobs: Tensor) -> Tensor:
         scores, _ = self._fusion.score(self._states)
@@ -100,7 +102,7 @@ class BeamSearch(Generic[State]):
         # All beams are the same at first: one of them is open, so that none is counted twice.
         scores = torch.full((n_audio, self._beam_size), float("-inf"), device=device)
         scores[:, 0] = 0.0
-        language = None if self._fusion is None else FusedRows(self._fusion, n_rows, self._eot)
+        language = None if self._fusion is None else FusedRows(self._fusion, n_rows, self._eot, device)
         return SearchState(
             tokens=torch.zeros((n_rows, 0), dtype=torch.int64, device=device),
             scores=scores.flatten(),

@@ -8,7 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
+from torch import Tensor
+
 from sottovoce.backends.base import Backend
+from sottovoce.decoding.beam import Fusion
 from sottovoce.decoding.decode import DecodingResult
 from sottovoce.decoding.detect import LanguageDetection, combine_detections, detect_language
 from sottovoce.decoding.fallback import Attempt, decode_with_fallback, mix_seed
@@ -53,11 +56,12 @@ class Drafts:
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """A model and what is asked of it."""
+    """A model and what is asked of it; fusion: language models beside its beam search."""
 
     backend: Backend
     tokenizer: Tokenizer
     options: TranscribeOptions
+    fusion: Fusion[Tensor] | None = None
 
     @property
     def window_frames(self) -> int:
@@ -98,7 +102,10 @@ class Engine:
             )
             for request in requests
         ]
-        return decode_with_fallback(self.backend, self.tokenizer, encoded, options, self.options.fallback)
+        fallback = self.options.fallback
+        return decode_with_fallback(
+            self.backend, self.tokenizer, encoded, options, fallback, fusion=self.fusion
+        )
 
     def align(
         self, encoded: EncoderOutput, results: Sequence[DecodingResult], windows: Sequence[Drafts]

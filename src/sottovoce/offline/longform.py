@@ -10,11 +10,15 @@ import math
 from collections.abc import Generator, Iterator
 from typing import NamedTuple
 
+from torch import Tensor
+
 from sottovoce.audio.features import RecordingFeatures
 from sottovoce.audio.recording import Recording
 from sottovoce.audio.silero import SpeechModel
 from sottovoce.backends.base import Backend
+from sottovoce.decoding.beam import Fusion
 from sottovoce.decoding.decode import DecodingResult
+from sottovoce.errors import OptionError
 from sottovoce.language.probe import LanguageProbe
 from sottovoce.offline.batched import transcribe_speech
 from sottovoce.offline.context import Context
@@ -66,16 +70,20 @@ def transcribe(
     options: TranscribeOptions,
     *,
     speech_model: SpeechModel | None = None,
+    fusion: Fusion[Tensor] | None = None,
 ) -> Transcription:
     """Transcribe a recording; the work is done while the segments are asked for.
 
     tokenizer: of the model; language and task come from the options. recording: open until the last
-    segment came. speech_model: for mode "vad", Silero when None.
+    segment came. speech_model: for mode "vad", Silero when None. fusion: language models beside the beam
+    search, at temperature 0.
 
-    Raises: OptionError for a language or task that the model does not have; AudioError, while iterating,
-        when the recording cannot be read.
+    Raises: OptionError for a language or task that the model does not have, or fusion without beam search;
+        AudioError, while iterating, when the recording cannot be read.
     """
-    engine = Engine(backend, tokenizer, options)
+    if fusion is not None and options.decoding.beam_size is None:
+        raise OptionError("language model fusion: needs beam search, got no beam_size")
+    engine = Engine(backend, tokenizer, options, fusion)
     progress = Progress(language=engine.known_language)
     engine.tokenizer_of(engine.known_language or "en")
     if options.mode == "vad":
