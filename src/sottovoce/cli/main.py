@@ -46,6 +46,15 @@ class LazyGroup(click.Group):
         assert isinstance(command, click.Command)
         return command
 
+    def invoke(self, ctx: click.Context) -> object:
+        """Run the subcommand; a reader that went away (`| head`) is no error, and ends it."""
+        try:
+            result: object = super().invoke(ctx)
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 0
+        return result
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(name, help_line) for name, (_, _, help_line) in COMMANDS.items()])
@@ -86,10 +95,6 @@ def run(arguments: Sequence[str], *, debug: bool = False) -> int:
     except click.ClickException as error:
         error.show()
         return 2
-    except BrokenPipeError:
-        # The reader of a pipe went away (`| head`): not an error, and nothing more to say.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
     except SottovoceError as error:
         if debug:
             traceback.print_exc()
