@@ -9,6 +9,7 @@ language given and no timestamps. Programs that are not installed are left out.
 from __future__ import annotations
 
 import importlib.util
+import json
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -87,9 +88,10 @@ def transformers_whisper(checkpoint: Checkpoint, folder: Path, model: Model) -> 
         tokenizer = model.tokenizer.with_language(item.language)
         features = measures.features_of([item.samples], "silence").mel
         start = torch.tensor([tokenizer.sot_sequence_including_notimestamps])
-        hidden = _suppressed(model)
+        with torch.inference_mode():
+            heard = loaded.get_encoder()(features)
         tokens = _greedy(
-            lambda ids: loaded(input_features=features, decoder_input_ids=ids).logits, start, hidden
+            lambda ids: loaded(encoder_outputs=heard, decoder_input_ids=ids).logits, start, _suppressed(model)
         )
         return tokenizer.decode(tokens)
 
@@ -102,6 +104,7 @@ def ctranslate2_whisper(checkpoint: Checkpoint, folder: Path, model: Model) -> C
 
     if not (folder / "hf").exists():
         save_huggingface(checkpoint, folder / "hf")
+    save_vocabulary(model, folder / "hf")
     converter = ctranslate2.converters.TransformersConverter(str(folder / "hf"))
     loaded = ctranslate2.models.Whisper(converter.convert(str(folder / "ct2"), force=True), device="cpu")
 
@@ -127,7 +130,7 @@ def whisper_cpp(checkpoint: Checkpoint, folder: Path, model: Model) -> Callable[
     t = model.tokenizer
     vocabulary = [t.token_bytes(token) for token in range(t.eot)]
     filters = mel_filters(checkpoint.dims.n_mels)
-    save_ggml(checkpoint, folder / "nano.bin", "f32", filters=filters, vocabulary=vocabulary)
+    save_ggml(checkpoint, folder / "nano.bin", "f16", filters=filters, vocabulary=vocabulary)
     loaded = CppModel(str(folder / "nano.bin"), print_progress=False, print_realtime=False)
 
     def write(item: Recording) -> str:
@@ -155,6 +158,28 @@ PROGRAMS: tuple[
     ("CTranslate2 (faster-whisper)", "ctranslate2", "zero", ctranslate2_whisper),
     ("whisper.cpp", "pywhispercpp", "silence", whisper_cpp),
 )
+
+
+def save_vocabulary(model: Model, folder: Path) -> None:
+    """Write a tokenizer.json that names every id, as CTranslate2's converter wants; it cannot cut text."""
+    t = model.tokenizer
+    printable = [b for b in range(256) if chr(b).isprintable() and chr(b) != " " and b not in range(128, 161)]
+    others = (b for b in range(256) if b not in printable)
+    letters = {b: chr(b) for b in printable} | {b: chr(256 + i) for i, b in enumerate(others)}
+    pieces = {"".join(letters[b] for b in t.token_bytes(token)): token for token in range(t.eot)}
+    specials = [
+        {"id": token, "content": t.encoding.decode([token]), "special": True}
+        | dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+        for token in range(t.eot, t.n_vocab)
+    ]
+    content = {
+        "version": "1.0",
+        "added_tokens": specials,
+        "model": {"type": "BPE", "vocab": pieces, "merges": []},
+    }
+    (folder / "tokenizer.json").write_text(json.dumps(content), encoding="utf-8")
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "unk_token": t.encoding.decode([t.eot])}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
 
 
 def _suppressed(model: Model) -> list[int]:

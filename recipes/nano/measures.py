@@ -24,6 +24,7 @@ from sottovoce.decoding.alignment import cut_frames
 from sottovoce.decoding.decode import DecodingResult, decode
 from sottovoce.decoding.detect import detect_language
 from sottovoce.decoding.options import DecodingOptions
+from sottovoce.models.dims import AlignmentHeads
 from sottovoce.offline.words import WindowText, align_windows
 from sottovoce.types import FRAMES_PER_SECOND, SAMPLE_RATE, EncoderOutput, Features, Samples
 
@@ -100,11 +101,16 @@ def word_times(model: Model, recordings: Sequence[Recording]) -> WordTimes:
     return WordTimes(np.array(deviations), float(np.mean(steps)) if steps else 0.0)
 
 
-def attention_peaks(model: Model, encoded: EncoderOutput, text: WindowText) -> npt.NDArray[np.int64]:
-    """For each text token the frame that the alignment heads attend to most when it comes next."""
+def attention_peaks(
+    model: Model, encoded: EncoderOutput, text: WindowText, heads: AlignmentHeads = ()
+) -> npt.NDArray[np.int64]:
+    """For each text token the frame that the heads attend to most when it comes next.
+
+    heads: the model's alignment heads when empty.
+    """
     start = text.tokenizer.sot_sequence_including_notimestamps
     tokens = torch.tensor([[*start, *text.tokens]])
-    heads = model.backend.alignment_heads
+    heads = heads or model.backend.alignment_heads
     step = model.backend.step(tokens, model.backend.start(encoded), capture=heads)
     assert step.attention is not None
     rows = cut_frames(step.attention, text.n_frames).mean(dim=1)[0]  # (n_tokens, n_frames)
@@ -163,6 +169,31 @@ def joined(
 def timestamps_of(model: Model, result: DecodingResult) -> list[float]:
     """Seconds of the timestamp tokens of a transcript, in order."""
     return [model.tokenizer.seconds(t) for t in result.tokens if model.tokenizer.is_timestamp(t)]
+
+
+def head_scores(model: Model, recordings: Sequence[Recording]) -> dict[tuple[int, int], tuple[float, float]]:
+    """For every decoder head, over the true text: how far its peaks are from CTC's words, and how monotonic.
+
+    Returns the median distance in seconds from each word's first token to CTC's start of the word, and the
+    share of steps on which the peak does not go back; the alignment heads are chosen by these.
+    """
+    dims = model.backend.dims
+    heads = [(layer, head) for layer in range(dims.n_text_layer) for head in range(dims.n_text_head)]
+    distances: dict[tuple[int, int], list[float]] = {head: [] for head in heads}
+    steps: dict[tuple[int, int], list[bool]] = {head: [] for head in heads}
+    for item in recordings:
+        encoded = model.backend.encode(features_of([item.samples]))
+        tokenizer = model.tokenizer.with_language(item.language)
+        text = WindowText(tokenizer, tuple(tokenizer.encode(f" {item.text}")), len(item.samples) // 160)
+        spoken = _spoken_starts(model, encoded, item)
+        firsts = [i for i, token in enumerate(text.tokens) if tokenizer.decode([token]).startswith(" ")]
+        for head in heads:
+            peaks = attention_peaks(model, encoded, text, (head,))
+            steps[head] += (np.diff(peaks) >= -1).tolist()
+            if len(firsts) == len(spoken):
+                found = peaks[firsts] / FRAMES_PER_SECOND
+                distances[head] += np.abs(found - np.array(spoken)).tolist()
+    return {head: (float(np.median(distances[head])), float(np.mean(steps[head]))) for head in heads}
 
 
 def _collapsed(model: Model, item: Recording) -> Iterator[str]:

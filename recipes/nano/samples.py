@@ -64,9 +64,9 @@ class Sample:
 class TaskMix:
     """Shares of the tasks in a batch; what is left is a transcript of one clip."""
 
-    no_speech: float = 0.02
-    language_only: float = 0.04
-    several_clips: float = 0.1
+    no_speech: float = 0.04
+    language_only: float = 0.06
+    several_clips: float = 0.2
     timestamps: float = 0.45
     prompt: float = 0.05
     replaced_inputs: float = 0.05
