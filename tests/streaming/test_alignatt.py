@@ -15,6 +15,7 @@ from sottovoce.streaming.alignatt import (
     Prefix,
     Reader,
     ReadingRules,
+    most_tokens,
     n_looping,
 )
 from sottovoce.types import EncoderOutput
@@ -134,6 +135,12 @@ def test_loops_are_cut_to_their_first_saying() -> None:
     assert n_looping([1, 2, 3] * 4, 4) == 0
     assert n_looping([5, 5, 1, 2, 3, 4, 1, 2, 3, 4], 4) == 0
     assert n_looping([], 4) == 0
+
+
+def test_tokens_are_bounded_by_the_audio() -> None:
+    assert most_tokens(-1.0) == most_tokens(0.0) == 10
+    assert most_tokens(2.0) == 50
+    assert most_tokens(30.0) == 224
 
 
 def test_a_looping_model_is_stopped() -> None:

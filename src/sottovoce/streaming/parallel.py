@@ -23,7 +23,14 @@ from sottovoce.backends.base import Backend
 from sottovoce.decoding.filters import LogitFilter
 from sottovoce.errors import OptionError
 from sottovoce.language.timeline import LanguageTimeline, TimelineFrame
-from sottovoce.streaming.alignatt import AttentionTracker, Ending, Reading, ReadingRules, n_looping
+from sottovoce.streaming.alignatt import (
+    AttentionTracker,
+    Ending,
+    Reading,
+    ReadingRules,
+    most_tokens,
+    n_looping,
+)
 from sottovoce.streaming.committed import CommittedWords
 from sottovoce.streaming.options import StreamOptions
 from sottovoce.streaming.stream import context_frames, live_filters
@@ -324,7 +331,12 @@ class ParallelStream:
         threshold = self._options.final_frame_threshold if final else self._options.frame_threshold
         if threshold >= window.n_frames:
             return []
-        rules = ReadingRules(threshold, self._options.rewind_threshold, self._options.max_repeats)
+        rules = ReadingRules(
+            threshold,
+            self._options.rewind_threshold,
+            self._options.max_repeats,
+            most_tokens(window.end_s - window.start_s),
+        )
         shares = shares_over(frames, window, list(self._timeline.belief.values()))
         active = self._active(shares)
         readings = self._read(window, shares, active, rules)
