@@ -22,6 +22,7 @@ from sottovoce.evaluation.wer import Utterance, count_errors
 from sottovoce.formats.base import Writer, write_transcript
 from sottovoce.formats.output import open_output
 from sottovoce.formats.registry import writers_for
+from sottovoce.text.languages import UNSPACED
 from sottovoce.types import Transcript
 
 CLIPS = Path(__file__).parent / "clips"
@@ -131,13 +132,13 @@ def main() -> None:
 
 
 def score_line(clip: Clip, transcript: Transcript) -> str:
-    """Errors of the text; of Chinese, and across languages, characters say more than words."""
+    """Errors of the text: of words and characters, of Chinese characters alone."""
     language = clip.languages[0] if len(clip.languages) == 1 else None
     errors = count_errors(Utterance(clip.text, transcript.text, language))
-    words, characters = errors.word.rate or 0.0, errors.character.rate or 0.0
+    words = "" if language in UNSPACED else f"word error rate {errors.word.rate or 0.0:.0%}, "
     heard = ", ".join(dict.fromkeys(segment.language for segment in transcript.segments))
     return (
-        f"word error rate {words:.0%}, character error rate {characters:.0%}, "
+        f"{words}character error rate {errors.character.rate or 0.0:.0%}, "
         f"spoken {', '.join(clip.languages)}, heard {heard}"
     )
 

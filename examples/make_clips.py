@@ -28,13 +28,18 @@ VOICES = {
     "zh": "cmn-latn-pinyin+m6",
 }
 SENTENCES = {
-    "en": ["The garden is quiet in the morning.", "We walked along the river and talked about the summer."],
-    "de": ["Der Garten ist am Morgen sehr still.", "Wir haben gestern lange über den Sommer gesprochen."],
-    "es": ["El jardín está en silencio por la mañana.", "Hablamos mucho tiempo sobre el verano."],
-    "fr": ["Le jardin est calme ce matin.", "Nous avons parlé longtemps de la maison."],
-    "zh": ["今天早上我们在公园里走路。", "他说明天会来看我们。"],
+    "en": "The garden is quiet in the morning.",
+    "de": "Der Garten ist am Morgen sehr still.",
+    "es": "El jardín está en silencio por la mañana.",
+    "fr": "Le jardin est calme ce matin.",
+    "zh": "今天早上我们在公园里走路。",
 }
-MIXED = [("en", 1), ("de", 0), ("es", 1), ("fr", 0)]
+MIXED = [
+    ("en", "We walked along the river and talked about the summer."),
+    ("de", "Der Garten ist am Morgen sehr still."),
+    ("es", "Hablamos mucho tiempo sobre el verano."),
+    ("fr", "Le jardin est calme ce matin."),
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,9 +129,9 @@ def make(name: str, parts: list[Spoken]) -> dict[str, object]:
 def main() -> None:
     CLIPS.mkdir(exist_ok=True)
     lines = []
-    for language, sentences in SENTENCES.items():
-        lines.append(make(language, [Spoken(language, s, espeak(language, s)) for s in sentences]))
-    mixed = [Spoken(lang, SENTENCES[lang][i], espeak(lang, SENTENCES[lang][i])) for lang, i in MIXED]
+    for language, text in SENTENCES.items():
+        lines.append(make(language, [Spoken(language, text, espeak(language, text))]))
+    mixed = [Spoken(language, text, espeak(language, text)) for language, text in MIXED]
     lines.append(make("mixed", mixed))
     text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
     (CLIPS / "manifest.jsonl").write_text(text, encoding="utf-8")
