@@ -141,13 +141,15 @@ class ReadingRules:
         return last_frame is not None and last_frame - frame > self.rewind_threshold
 
 
+MAX_TOKENS = 224
+"""Half of Whisper's text context: what offline decoding samples at most for a window."""
 TOKENS_PER_SECOND = 20.0
 """No one speaks faster (Chinese in bytes takes 15); a row that does has lost the audio."""
 
 
 def most_tokens(seconds: float) -> int:
-    """Tokens that this much unread audio can hold, with some to spare; Whisper's 224 at most."""
-    return max(1, min(224, 10 + math.ceil(TOKENS_PER_SECOND * max(0.0, seconds))))
+    """Tokens that this much unread audio can hold, with some to spare."""
+    return max(1, min(MAX_TOKENS, 10 + math.ceil(TOKENS_PER_SECOND * max(0.0, seconds))))
 
 
 def n_looping(tokens: Sequence[int], max_repeats: int) -> int:

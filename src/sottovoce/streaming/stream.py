@@ -20,7 +20,15 @@ from sottovoce.audio.mel import window_features
 from sottovoce.backends.base import Backend
 from sottovoce.decoding.filters import LogitFilter, SuppressBlank, SuppressTokens, suppressed_tokens
 from sottovoce.decoding.options import NON_SPEECH
-from sottovoce.streaming.alignatt import Ending, Prefix, Reader, Reading, ReadingRules, most_tokens
+from sottovoce.streaming.alignatt import (
+    MAX_TOKENS,
+    Ending,
+    Prefix,
+    Reader,
+    Reading,
+    ReadingRules,
+    most_tokens,
+)
 from sottovoce.streaming.committed import CommittedWords
 from sottovoce.streaming.endofword import EndOfWord
 from sottovoce.streaming.options import StreamOptions
@@ -135,7 +143,7 @@ class Stream:
             threshold,
             self._options.rewind_threshold,
             self._options.max_repeats,
-            most_tokens(window.end_s - self._committed.until_s),
+            MAX_TOKENS if final else most_tokens(window.end_s - self._committed.until_s),
         )
         prefix = self.prefix()
         reading = self._reader.read(window.encoded, prefix, rules, bias=bias)
