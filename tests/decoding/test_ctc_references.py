@@ -91,7 +91,7 @@ def pyctcdecode_text(labels: list[str], arpa: Path, log_probs: torch.Tensor, **o
 
 @pytest.mark.shared
 def test_texts_of_pyctcdecode(shared_dir: Path) -> None:
-    """Its LM weight is of log10, and its beta counts words: 0.5 there is 0.5 / ln 10 here."""
+    """alpha, beta and unk_score_offset are the weight, the word score and the unknown score here."""
     import json
 
     folder = shared_dir / "ctc"
