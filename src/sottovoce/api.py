@@ -5,7 +5,7 @@ Concrete runtimes are chosen here, and handed to rooms that know only their seam
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
@@ -23,6 +23,8 @@ from sottovoce.decoding.detect import LanguageDetection, detect_language
 from sottovoce.decoding.options import DecodingOptions
 from sottovoce.errors import OptionError
 from sottovoce.language.probe import LanguageProbe
+from sottovoce.lm.fusion import ShallowFusion
+from sottovoce.lm.text_fusion import text_fusion
 from sottovoce.models.checkpoint.base import Checkpoint
 from sottovoce.models.ctc_head import CtcHead
 from sottovoce.models.hub import load_checkpoint
@@ -144,6 +146,7 @@ class Model:
         word_timestamps: bool = False,
         beam_size: int | None = None,
         options: TranscribeOptions | None = None,
+        fusion: ShallowFusion | None = None,
         sample_rate: int = SAMPLE_RATE,
     ) -> FileTranscription:
         """Transcribe a recording, segment by segment, while it is being read.
@@ -151,13 +154,15 @@ class Model:
         source: path, binary file, bytes, or samples (n,) or (n_channels, n) at `sample_rate`.
         language: a code or English name; several ("en,de" or a list), or "auto" (None), to find the
             language of every window among those.
-        options: everything else; the keywords above win over it.
+        options: everything else; the keywords above win over it. fusion: language models and phrases
+            beside the beam search, made by `fusion`; needs a beam_size.
 
         Raises: AudioError, OptionError.
         """
         chosen = self.options(language, task, word_timestamps, beam_size, options or TranscribeOptions())
         recording = Recording(source, sample_rate=sample_rate)
-        return FileTranscription(recording, transcribe(self.backend, self.tokenizer, recording, chosen))
+        segments = transcribe(self.backend, self.tokenizer, recording, chosen, fusion=fusion)
+        return FileTranscription(recording, segments)
 
     def options(
         self,
@@ -188,6 +193,28 @@ class Model:
             return replace(decoding, language="en", allowed_languages=())
         allowed = () if choice.fixed else choice.allowed or self.languages
         return replace(decoding, language=choice.fixed, allowed_languages=allowed)
+
+    def fusion(
+        self,
+        *,
+        lm: str | Path | None = None,
+        lm_weight: float = 0.3,
+        hotwords: str | Path | Sequence[str] | Mapping[str, float] | None = None,
+        hotword_weight: float = 3.0,
+    ) -> ShallowFusion:
+        """Language models for this model's beam search; see `lm.text_fusion`.
+
+        lm: an ARPA file over token ids. hotwords: a file of phrases, phrases, or phrases with weights.
+        Raises: LanguageModelError; OptionError when there is neither.
+        """
+        return text_fusion(
+            self.tokenizer,
+            lm=lm,
+            lm_weight=lm_weight,
+            hotwords=hotwords,
+            hotword_weight=hotword_weight,
+            device=self.backend.device,
+        )
 
     def detect_language(
         self,

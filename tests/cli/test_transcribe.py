@@ -131,6 +131,20 @@ def test_wrong_wishes_fail_before_any_work(
     assert told in one_error(capsys.readouterr().err)
 
 
+def test_boosted_phrases_come_out(clip: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A word that sounds alike, and is nowhere without the boost."""
+    phrases = tmp_path / "phrases.txt"
+    phrases.write_text("Gartin\n", encoding="utf-8")
+    search = ["--model", "nano", "--language", "de", "--temperature", "0"]
+    assert run(["transcribe", str(clip), *search]) == 0
+    assert "Gartin" not in capsys.readouterr().out
+    boost = ["--hotwords", str(phrases), "--hotword-weight", "20"]
+    assert run(["transcribe", str(clip), *search, *boost]) == 0
+    assert "Gartin" in capsys.readouterr().out
+    assert run(["transcribe", str(clip), *search, *boost, "--beam-size", "1"]) == 2
+    assert "beam" in one_error(capsys.readouterr().err)
+
+
 def test_usage_errors_exit_with_2(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["transcribe"]) == 2
     assert run(["transcribe", "x.wav", "--beam-size", "0"]) == 2

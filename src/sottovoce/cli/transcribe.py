@@ -24,6 +24,7 @@ from sottovoce.errors import OptionError, SottovoceError
 from sottovoce.formats.base import TranscriptInfo, Writer, WriterOptions
 from sottovoce.formats.output import STANDARD_OUTPUT, open_output, output_paths
 from sottovoce.formats.registry import FORMATS, writers_for
+from sottovoce.lm.fusion import ShallowFusion
 from sottovoce.offline.options import TranscribeOptions
 
 
@@ -37,6 +38,7 @@ class Job:
 
     model: Model
     options: TranscribeOptions
+    fusion: ShallowFusion | None
     writers: list[Writer]
     folder: str
     shown: bool
@@ -148,7 +150,17 @@ CONTEXT = [
         "--initial-prompt", metavar="TEXT", help="What was said before the recording: names, spelling, style."
     ),
     click.option("--carry-initial-prompt", is_flag=True, help="Give the initial prompt to every window."),
-    click.option("--hotwords", metavar="TEXT", help="Words likely to be said."),
+    click.option(
+        "--hotwords",
+        metavar="FILE|TEXT",
+        help="Words likely to be said: a file of phrases, one a line, is boosted in the beam search; "
+        "text is put before the prompt.",
+    ),
+    click.option(
+        "--hotword-weight", type=float, default=3.0, show_default=True, help="What a phrase of the file adds."
+    ),
+    click.option("--lm", metavar="FILE.arpa", help="n-gram model over token ids, for the beam search."),
+    click.option("--lm-weight", type=float, default=0.3, show_default=True, help="Weight of --lm."),
     click.option(
         "--no-condition-on-previous-text",
         is_flag=True,
@@ -205,6 +217,7 @@ def transcribe(context: click.Context, /, files: tuple[str, ...], **given: Any) 
     job = Job(
         model=model,
         options=model.options(given["language"], given["task"], given["word_timestamps"], None, options),
+        fusion=fusion_of(model, given),
         writers=writers,
         folder=folder,
         shown=shown,
@@ -235,7 +248,7 @@ def transcribe_options(given: Mapping[str, Any]) -> TranscribeOptions:
         beam_size=given["beam_size"] if given["beam_size"] > 1 else None,
         patience=given["patience"],
         length_penalty=given["length_penalty"],
-        hotwords=given["hotwords"],
+        hotwords=None if is_file(given["hotwords"]) else given["hotwords"],
         without_timestamps=given["without_timestamps"],
         no_repeat_ngram_size=given["no_repeat_ngram_size"],
         seed=given["seed"],
@@ -259,6 +272,29 @@ def transcribe_options(given: Mapping[str, Any]) -> TranscribeOptions:
         word_timestamps=given["word_timestamps"],
         hallucination_silence_threshold=given["hallucination_silence_threshold"],
     )
+
+
+def fusion_of(model: Model, given: Mapping[str, Any]) -> ShallowFusion | None:
+    """Language models beside the beam search, where any are asked for.
+
+    Raises: LanguageModelError, OptionError.
+    """
+    phrases = given["hotwords"] if is_file(given["hotwords"]) else None
+    if given["lm"] is None and phrases is None:
+        return None
+    if given["beam_size"] == 1:
+        raise OptionError("--lm and a file of --hotwords: need a beam search, got --beam-size 1")
+    return model.fusion(
+        lm=given["lm"],
+        lm_weight=given["lm_weight"],
+        hotwords=phrases,
+        hotword_weight=given["hotword_weight"],
+    )
+
+
+def is_file(text: str | None) -> bool:
+    """Whether hotwords are given as a file."""
+    return text is not None and len(text) < 1000 and Path(text).is_file()
 
 
 def numbers(option: str, text: str) -> tuple[float, ...]:
@@ -291,7 +327,9 @@ def transcribe_file(name: str, job: Job, progress: Progress) -> None:
     """Transcribe one file into all its documents, which appear together at its end."""
     source = sys.stdin.buffer if name == "-" else name
     with ExitStack() as stack:
-        transcription = stack.enter_context(job.model.transcribe(source, options=job.options))
+        transcription = stack.enter_context(
+            job.model.transcribe(source, options=job.options, fusion=job.fusion)
+        )
         outputs = [stack.enter_context(open_output(place, live=job.shown)) for place in places(name, job)]
         progress.begin(name)
         begun = TranscriptInfo(model=job.model.name)
