@@ -90,8 +90,8 @@ def draw(clips: list[Clip], transcripts: list[Transcript]) -> Path:
     figure, axes = plt.subplots(len(clips), figsize=(11, height), squeeze=False, layout="constrained")
     for clip, transcript, axis in zip(clips, transcripts, axes[:, 0], strict=True):
         heard = [Span(s.start, s.end, s.language, s.text.strip()) for s in transcript.segments]
-        draw_spans(axis, clip.spans, 1)
-        draw_spans(axis, tuple(heard), 0)
+        draw_spans(axis, clip.spans, 1, clip.duration)
+        draw_spans(axis, tuple(heard), 0, clip.duration)
         axis.set_title(clip.name, loc="left", fontsize=9)
         axis.set_yticks([1.4, 0.4], ["spoken", "heard"])
         axis.set(xlim=(0, clip.duration), ylim=(0, 2))
@@ -104,15 +104,23 @@ def draw(clips: list[Clip], transcripts: list[Transcript]) -> Path:
     return path
 
 
-def draw_spans(axis: Axes, spans: tuple[Span, ...], row: int) -> None:
+def draw_spans(axis: Axes, spans: tuple[Span, ...], row: int, duration: float) -> None:
     for span in spans:
         colour = COLOURS.get(span.language, "grey")
         axis.barh(row + 0.4, span.end - span.start, left=span.start, height=0.75, color=colour, alpha=0.85)
-        room = int(13 * (span.end - span.start))
+        room = int(165 * (span.end - span.start) / duration) - 4  # letters that fit
         text = span.text if span.language != "zh" else ""  # the default font has no Chinese
         shown = text if len(text) <= room else text[: max(0, room - 1)] + "…"
         label = f"{span.language}  {shown}"
-        axis.text(span.start + 0.05, row + 0.4, label, va="center", fontsize=7, color="white", clip_on=True)
+        axis.text(
+            span.start + 0.004 * duration,
+            row + 0.4,
+            label,
+            va="center",
+            fontsize=7,
+            color="white",
+            clip_on=True,
+        )
 
 
 def main() -> None:
