@@ -67,7 +67,8 @@ def evaluate(model: Model, sets: Sequence[EvaluationSet], *, n_joined: int = 8) 
             figures[group.name] |= time_figures(model, group)
             figures[group.name] |= window_figures(model, group, n_joined)
     speech = [item.samples for group in sets for item in group.recordings[:3] if item.text]
-    figures["no speech"] = no_speech_figures(model, speech)
+    if speech:
+        figures["no speech"] = no_speech_figures(model, speech)
     return figures
 
 
