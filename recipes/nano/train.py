@@ -92,16 +92,19 @@ class Trainer:
         """Train; writes `log.jsonl` as it goes and `state.pt` every few minutes and at the end."""
         start = saved = time.monotonic()
         sums: dict[str, float] = {}
+        step = n_summed = 0
         for step, (batch, progress) in enumerate(self._until_end(start), 1):
             for name, value in self._step(batch, progress).items():
                 sums[name] = sums.get(name, 0.0) + value
-            if step % self._schedule.log_every == 0 or step == self._schedule.max_steps:
-                n_steps = (step - 1) % self._schedule.log_every + 1
-                self._log(step, time.monotonic() - start, {k: v / n_steps for k, v in sums.items()})
-                sums = {}
+            n_summed += 1
+            if step % self._schedule.log_every == 0:
+                self._log(step, time.monotonic() - start, {k: v / n_summed for k, v in sums.items()})
+                sums, n_summed = {}, 0
             if time.monotonic() - saved > self._schedule.save_every_s:
                 saved = time.monotonic()
                 self.save()
+        if n_summed:
+            self._log(step, time.monotonic() - start, {k: v / n_summed for k, v in sums.items()})
         self.save()
 
     def save(self) -> None:

@@ -64,6 +64,8 @@ def test_a_cut_has_as_few_tokens_as_can_be(tokenizer: Tokenizer) -> None:
 
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_spans_lead_from_tokens_to_their_sounds(tokenizer: Tokenizer, language: str) -> None:
+    if language == "zh":
+        pytest.importorskip("pypinyin", reason="Chinese is spelled by the extra 'recipes'")
     text = BUILT_IN[language][0]
     pieces = most_used(tokenizer, [(language, text)], min_count=1)
     tokens = pieces.encode(text, language)
