@@ -143,18 +143,28 @@ class _SeekLoop:
         self._last_speech = 0.0
         self._first_window: _Window | None = None
         self._turn: _Span | None = None
+        self._skipped = 0
         self._probe = probe_for(engine)
 
     def run(self) -> Iterator[Segment]:
         clips = self._clips()
+        self._skip_to(clips[0][0])
         if self._progress.language is None and not self._options.per_window_language:
             self._detect(*clips[0])
         for seek, end in clips:
+            self._skip_to(seek)
             while (end is None or seek < end) and self._features.has(seek):
                 self._features.drop_before(seek)
                 window = self._load(seek, end)
                 seek = max(seek + 1, (yield from self._transcribe(window)))
                 self._report(seek)
+
+    def _skip_to(self, seek: int) -> None:
+        """Read up to where a clip begins, forgetting on the way what lies between."""
+        for frame in range(0, seek, self._engine.window_frames):
+            if frame > self._skipped and self._features.has(frame):
+                self._features.drop_before(frame)
+                self._skipped = frame
 
     def _clips(self) -> list[tuple[int, int | None]]:
         """Frames where each clip begins and ends; None is the end of the recording."""
