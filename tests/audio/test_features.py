@@ -43,6 +43,17 @@ def test_windows_equal_openai_whisper(n_samples: int, kept_frames: int) -> None:
             assert not features.has(n_samples // 160)
 
 
+@pytest.mark.parametrize("n_samples", [3_000, 400_199, 479_999])
+def test_a_short_recording_may_go_on_in_silence(n_samples: int) -> None:
+    """What openai-whisper detects the language from: silence was added before the transform."""
+    samples = speechlike(n_samples)
+    expected = normalize(log_mel(samples, padding_samples=480_000))[:, :3_000]
+    with Recording(samples) as recording, RecordingFeatures(recording) as features:
+        got = features.window(0, fill="silence")
+        assert got.n_content_frames == (n_samples // 160,)
+        torch.testing.assert_close(got.mel[0], expected, atol=1e-6, rtol=0)
+
+
 def test_the_loudest_moment_sets_the_floor_of_every_window() -> None:
     samples = np.concatenate((1e-6 * speechlike(720_000), 5 * speechlike(480_000)))
     floors = {}

@@ -26,12 +26,14 @@ from typing import Literal, TypeAlias, get_args
 import torch
 from torch import Tensor
 
-from sottovoce.audio.mel import WINDOW_FRAMES, MelStream, window_features
+from sottovoce.audio.mel import SILENCE_LOG_MEL, WINDOW_FRAMES, MelStream, window_features
 from sottovoce.audio.recording import Recording
 from sottovoce.errors import OptionError
 from sottovoce.types import HOP_SAMPLES, SAMPLE_RATE, Features
 
 Normalization: TypeAlias = Literal["recording", "running", "window"]
+Fill: TypeAlias = Literal["zero", "silence"]
+"""What follows the end of a recording in a window: 0.0 after normalisation, or the log-mel of silence."""
 
 KEPT_FRAMES = 60_000
 """Frames kept from the first reading (10 minutes; 19 MB with 80 mels, 31 MB with 128)."""
@@ -68,6 +70,7 @@ class RecordingFeatures:
         self._kept_frames = kept_frames
         self._maximum: Tensor | None = None
         self._frames = _FrameQueue()
+        self._tail: Tensor | None = None
         self._n_frames: int | None = None
         self._n_samples = 0
         self._reader = recording.open()
@@ -97,11 +100,14 @@ class RecordingFeatures:
         self._read_to(frame + 1)
         return frame < self._frames.end
 
-    def window(self, start: int, end: int | None = None, *, n_frames: int = WINDOW_FRAMES) -> Features:
+    def window(
+        self, start: int, end: int | None = None, *, n_frames: int = WINDOW_FRAMES, fill: Fill = "zero"
+    ) -> Features:
         """Frames [start, end) as one encoder window: mel (1, n_mels, n_frames).
 
         end: start + n_frames by default, and never more; the end of the recording where that comes first.
-        What is missing to n_frames is filled with 0.0 after normalisation, as openai-whisper fills.
+        fill: what is missing to n_frames. openai-whisper decodes windows filled with 0.0, but detects the
+        language of a short recording from one that goes on in silence.
 
         Raises: OptionError for a window that is empty, was dropped, or begins after the recording's end.
         """
@@ -113,7 +119,11 @@ class RecordingFeatures:
                 f"window: expected a start in [{self._frames.start}, {last}), got {start} (frames of 10 ms)"
             )
         maximum = None if self._normalization == "window" else self._maximum
-        return window_features([self._frames.slice(start, last)], n_frames, maximum=maximum)
+        frames = self._frames.slice(start, last)
+        if fill == "silence" and end is None and last == self._frames.end:
+            frames = self._with_silence(frames, n_frames)
+        features = window_features([frames], n_frames, maximum=maximum)
+        return Features(features.mel, (last - start,))
 
     def drop_before(self, frame: int) -> None:
         """Release the memory of frames before `frame`, read or not; they cannot be asked for again."""
@@ -138,8 +148,17 @@ class RecordingFeatures:
         self._n_frames = self._mel.n_samples // HOP_SAMPLES
         self._n_samples = self._mel.n_samples
         last = self._seen(self._mel.finish(n_padding_frames=_N_TAIL_FRAMES))
-        yield last[:, : last.shape[1] - _N_TAIL_FRAMES]
+        n_content = last.shape[1] - _N_TAIL_FRAMES
+        self._tail = last[:, n_content:]
+        yield last[:, :n_content]
         self._reader.close()
+
+    def _with_silence(self, frames: Tensor, n_frames: int) -> Tensor:
+        """The last frames of the recording (n_mels, n), and silence up to n_frames."""
+        parts = [frames] if self._tail is None else [frames, self._tail]
+        n_missing = max(0, n_frames - sum(part.shape[1] for part in parts))
+        silence = frames.new_full((frames.shape[0], n_missing), SILENCE_LOG_MEL)
+        return torch.cat([*parts, silence], dim=1)[:, :n_frames]
 
     def _seen(self, frames: Tensor) -> Tensor:
         if frames.numel():

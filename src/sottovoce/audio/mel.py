@@ -32,6 +32,8 @@ N_FFT = 400
 WINDOW_FRAMES = 3000
 """Log-mel frames of the encoder's full window (30 s)."""
 FLOOR = 1e-10
+SILENCE_LOG_MEL = -10.0
+"""Un-normalised log-mel of digital silence: log10 of the floor."""
 DYNAMIC_RANGE = 8.0
 """log10 units kept below the maximum (80 dB)."""
 

@@ -208,7 +208,7 @@ class _SeekLoop:
             if (end is not None and seek >= end) or not self._features.has(seek):
                 break
             window = self._load(seek, end)
-            detections.extend(self._engine.detect(window.encoded))
+            detections.extend(self._engine.detect(self._in_silence(window)))
             if index == 0:
                 first_window = window
         if detections:
@@ -216,6 +216,13 @@ class _SeekLoop:
             combined = self._engine.combine(detections)
             self._progress.language = combined.language
             self._progress.language_probability = combined.probability
+
+    def _in_silence(self, window: _Window) -> EncoderOutput:
+        """The window as openai-whisper hears it for detection: a short one goes on in silence, not in 0.0."""
+        if window.n_frames == self._engine.window_frames or self._features.has(window.end):
+            return window.encoded
+        features = self._features.window(window.seek, n_frames=self._engine.window_frames, fill="silence")
+        return self._engine.backend.encode(features)
 
     def _language(self, window: _Window) -> str:
         if not self._options.per_window_language or self._engine.known_language is not None:
