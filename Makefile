@@ -20,23 +20,26 @@ $(VENV)/demo: $(VENV)/base
 $(VENV)/test: $(VENV)/base
 	$(PIP) --editable '.[test,check,reference]'
 	$(PIP) --no-deps openai-whisper
+	$(PIP) kenlm || echo "kenlm could not be built: the tests that compare with it will skip"
 	touch $@
+
+# One process a core, each with one thread; a file's tests stay together, as they share models.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist loadfile
 
 demo: $(VENV)/demo  ## transcribe the bundled clips with the bundled model, into demo/
 	$(BIN)/python examples/demo.py
 
 test: $(VENV)/test  ## every test
-	$(BIN)/python -m pytest
+	$(PYTEST)
 
 test-fast: $(VENV)/test  ## the tests of an edit loop: nothing slow
-	$(BIN)/python -m pytest -m "not slow"
+	$(PYTEST) -m "not slow"
 
 check: $(VENV)/test  ## format, lint, types, tests, docs
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest
-	$(BIN)/python -m pytest tests/docs
+	$(PYTEST)
 
 clips: $(VENV)/demo  ## make the demo's clips anew (needs espeak-ng, flite and pypinyin)
 	$(PIP) pypinyin

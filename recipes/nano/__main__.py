@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import click
+import torch
 
 from recipes.nano.agree import compare
 from recipes.nano.augment import Strengths
@@ -25,6 +26,7 @@ from recipes.nano.samples import TaskMix
 from recipes.nano.texts import LANGUAGES
 from recipes.nano.train import Schedule, Trainer, save_settings
 from sottovoce.api import load_model
+from sottovoce.backends.registry import choose_dtype
 from sottovoce.errors import InputError, SottovoceError
 from sottovoce.models.checkpoint.openai import save_openai
 from sottovoce.models.hub import load_checkpoint
@@ -67,6 +69,10 @@ def data(
 @click.option("--minutes", default=80.0, show_default=True, help="How long to train; everything follows it.")
 @click.option("--learning-rate", default=5e-4, show_default=True)
 @click.option("--resume", type=FILE, help="A state.pt to go on from.")
+@click.option("--start", help="A checkpoint whose weights and pieces to begin with, such as nano.")
+@click.option(
+    "--dtype", type=click.Choice(["auto", "float32", "bfloat16"]), default="auto", show_default=True
+)
 @click.option("--min-piece-count", default=130, show_default=True, help="Rarer pieces of text are cut.")
 @click.option("--seed", default=5, show_default=True)
 @click.argument("folder", type=FOLDER)
@@ -75,6 +81,8 @@ def train(
     minutes: float,
     learning_rate: float,
     resume: Path | None,
+    start: str | None,
+    dtype: str,
     min_piece_count: int,
     seed: int,
     folder: Path,
@@ -89,13 +97,15 @@ def train(
         strengths=Strengths(),
         min_piece_count=min_piece_count,
         seed=seed,
+        start=None if start is None else load_checkpoint(start),
     )
-    schedule = Schedule(minutes=minutes, learning_rate=learning_rate)
+    device = torch.device("cpu")
+    schedule = Schedule(minutes=minutes, learning_rate=learning_rate, dtype=choose_dtype(dtype, device))
     trainer = Trainer(setup.model, setup.batches, schedule, output, random.Random(seed))
     save_settings(output, schedule, setup.model)
-    if resume is None:
+    if resume is None and start is None:
         setup.model.fit_convolutions(next(iter(setup.batches)).mel)
-    else:
+    elif resume is not None:
         trainer.resume(resume)
     trainer.run()
     heads = guided_heads(NANO_DIMS.n_text_layer)[1]

@@ -21,6 +21,9 @@ from recipes.nano.samples import IGNORED, Sample, SampleMaker, Utterance
 from sottovoce.text.tokenizer import Tokenizer
 
 FULL_WINDOW = 3000
+HIDING = (4.0, 8.0, 15.0, 30.0)
+"""Depths of the attention bias over speech in another language: from faint to not at all."""
+MAX_MARGIN_FRAMES = 8
 
 
 @dataclass(slots=True)
@@ -31,6 +34,7 @@ class Batch:
     nothing is learnt. places: (B, L) float32, encoder frame of timestamp targets, -1 elsewhere. spans:
     (B, L, 2) int64, symbols of each target, -1 without sound. symbols: one list a row. languages: (B,)
     row of the language token, IGNORED for none; windows: (B, 2) int64 encoder frames to tell it from.
+    hidden: (B, n_frames) float32, added to the logits of the cross-attention, or None where nothing is hidden.
     seconds: audio in the batch.
     """
 
@@ -42,6 +46,7 @@ class Batch:
     symbols: list[list[int]]
     languages: Tensor
     windows: Tensor
+    hidden: Tensor | None
     seconds: float
 
 
@@ -123,6 +128,7 @@ class BatchMaker:
             symbols=[sample.symbols for sample in samples],
             languages=torch.tensor([self._language_row(sample) for sample in samples]),
             windows=torch.tensor([self._window(sample, n_frames // 2) for sample in samples]),
+            hidden=self._hidden(samples, n_frames // 2),
             seconds=sum(len(sample.mel) for sample in samples) / 100,
         )
 
@@ -147,11 +153,37 @@ class BatchMaker:
         if draw < mix.no_speech + mix.language_only:
             return self._maker.language_only(self._rng.choice(self.language_clips))
         fellows = self._by_language[clip.language]
+        if self._rng.random() < mix.two_languages:
+            return self._two_languages(clip)
         several = self._rng.random() < mix.several_clips
         clips = [clip, self._rng.choice(fellows)] if several else [clip]
         prompted = self._rng.random() < mix.prompt
         prompt = self._rng.choice(fellows).tokens if prompted else ()
         return self._maker.transcript(clips, prompt=prompt)
+
+    def _two_languages(self, clip: Utterance) -> Sample:
+        """Two or three clips in two languages, of which one is to be written."""
+        others = [clips for language, clips in self._by_language.items() if language != clip.language]
+        if not others:
+            return self._maker.transcript([clip])
+        other = self._rng.choice(others)
+        clips = [clip, self._rng.choice(other)]
+        if self._rng.random() < 0.5:
+            clips.append(self._rng.choice(self._by_language[self._rng.choice(clips).language]))
+        self._rng.shuffle(clips)
+        return self._maker.transcript(clips, language=clips[0].language)
+
+    def _hidden(self, samples: Sequence[Sample], n_frames: int) -> Tensor | None:
+        """Hidden frames, a little more than the speech, by a bias that differs from row to row."""
+        if not any(sample.hidden for sample in samples):
+            return None
+        bias = torch.zeros(len(samples), n_frames)
+        for row, sample in enumerate(samples):
+            depth = self._rng.choice(HIDING)
+            for start, end in sample.hidden:
+                margin = self._rng.randint(0, MAX_MARGIN_FRAMES)
+                bias[row, max(0, int(start) - margin) : int(end) + margin] = -depth
+        return bias
 
     def _language_row(self, sample: Sample) -> int:
         return IGNORED if sample.language is None else self._table.language_row(sample.language)

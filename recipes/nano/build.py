@@ -20,8 +20,10 @@ from recipes.nano.model import NanoModel, TokenTable
 from recipes.nano.pieces import CtcSymbols, Pieces, most_used
 from recipes.nano.samples import SampleMaker, TaskMix, utterances
 from recipes.nano.speech import write_corpus
+from recipes.nano.start import known_text, start_from
 from recipes.nano.texts import corpus, spelled
 from sottovoce.errors import ManifestError
+from sottovoce.models.checkpoint.base import Checkpoint
 from sottovoce.models.dims import ModelDims
 from sottovoce.text.tokenizer import Tokenizer
 
@@ -79,8 +81,11 @@ def set_up(
     strengths: Strengths,
     min_piece_count: int = 130,
     seed: int = 5,
+    start: Checkpoint | None = None,
 ) -> Setup:
     """Choose pieces and symbols by the training texts, and make model and batches.
+
+    start: go on from these weights, with their pieces and symbols.
 
     Raises: ManifestError when no training clip has a text.
     """
@@ -92,10 +97,14 @@ def set_up(
         raise ManifestError(f"none of {len(store)} clips is for training and has a text")
     languages = tuple(dict.fromkeys(store.clips[index].language for index in chosen))
     tokenizer = Tokenizer.for_model(dims.n_vocab)
-    pieces = most_used(tokenizer, texts, min_piece_count)
-    symbols = CtcSymbols.of(spelled(*text) for text in texts)
-    table = TokenTable.of(tokenizer, _tokens(pieces, texts), languages)
-    model = NanoModel(dims, table, symbols.symbols)
+    if start is None:
+        pieces = most_used(tokenizer, texts, min_piece_count)
+        symbols = CtcSymbols.of(spelled(*text) for text in texts)
+    else:
+        pieces, symbols = known_text(start)
+        languages = start.languages or languages
+    table = TokenTable.of(tokenizer, _tokens(pieces, texts) | pieces.kept, languages)
+    model = NanoModel(dims, table, symbols.symbols) if start is None else start_from(start, table)
     augmenter = Augmenter(strengths, _noises(store, chosen, rng), rng)
     space = symbols.symbols.index(" ") if " " in symbols.symbols else 0
     maker = SampleMaker(store, tokenizer, augmenter, mix, rng, separator=space)

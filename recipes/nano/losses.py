@@ -111,6 +111,16 @@ def oracle_bias(places: Places, n_frames: int, share: float) -> Tensor | None:
     return bias[:, None]
 
 
+def listening_bias(heard: Heard, oracle: float) -> Tensor | None:
+    """What is added to the logits of the cross-attention: (B, 1, L or 1, n_frames), or None."""
+    told = oracle_bias(heard.places, heard.states.shape[1], oracle)
+    if heard.batch.hidden is None:
+        return told
+    n_tokens = heard.batch.inputs.shape[1]
+    hidden = heard.batch.hidden[:, None, None].expand(-1, 1, n_tokens, -1)
+    return hidden if told is None else hidden + told
+
+
 def token_loss(model: NanoModel, hidden: Tensor, targets: Tensor) -> Tensor:
     """Cross-entropy over the learnt targets; a timestamp may be some 50 ms off."""
     learnt = targets != IGNORED
@@ -168,7 +178,7 @@ def decoder_loss(model: NanoModel, heard: Heard, weights: Weights) -> tuple[Tens
     """Cross-entropy and guidance over encoder states, which may be kept from an earlier step."""
     first, later = guided_heads(model.dims.n_text_layer)
     states, places = heard.states, heard.places
-    bias = oracle_bias(places, states.shape[1], weights.oracle)
+    bias = listening_bias(heard, weights.oracle)
     hidden, attention = model.decode(heard.batch.inputs, states, bias=bias, capture=(*first, *later))
     assert attention is not None
     tokens = token_loss(model, hidden, heard.batch.targets)

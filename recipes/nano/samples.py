@@ -1,14 +1,15 @@
 """Training samples: one window of audio, what the decoder reads and should say, and where each token is.
 
-Four tasks share the batch. Transcripts, with or without timestamps, of one clip or of several with pauses,
-sometimes after a prompt; the language alone, from a short cut; and no speech at all. Knows no tensors.
+Five tasks share the batch. Transcripts, with or without timestamps, of one clip or of several with pauses,
+sometimes after a prompt; of one language in a window of two, the other being hidden from the decoder; the
+language alone, from a short cut; and no speech at all. Knows no tensors.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -46,7 +47,8 @@ class Sample:
     mel: normalised (n_frames, 80); floor: the value of silence in it. inputs, targets: Whisper's ids, of
     equal length; IGNORED targets are not learnt. places: for each target the encoder frame (20 ms) where
     a timestamp points, -1 for others. spans: for each target first and last symbol, -1 for tokens
-    without sound. speech: first and last encoder frame of speech.
+    without sound. speech: first and last encoder frame of speech in the language. hidden: encoder frames
+    from and to which the decoder shall not listen, as they are in another language.
     """
 
     mel: Mel
@@ -58,6 +60,7 @@ class Sample:
     symbols: list[int]
     language: str | None
     speech: tuple[float, float] | None
+    hidden: list[tuple[float, float]] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +69,7 @@ class TaskMix:
 
     no_speech: float = 0.04
     language_only: float = 0.06
+    two_languages: float = 0.06
     several_clips: float = 0.2
     timestamps: float = 0.45
     prompt: float = 0.05
@@ -129,15 +133,27 @@ class SampleMaker:
         return Sample(mel, floor, [self._tokenizer.sot], [target], [-1.0], [(-1, -1)], [], None, None)
 
     def transcript(
-        self, clips: Sequence[Utterance], *, max_frames: int = 3000, prompt: Sequence[int] = ()
+        self,
+        clips: Sequence[Utterance],
+        *,
+        language: str | None = None,
+        max_frames: int = 3000,
+        prompt: Sequence[int] = (),
     ) -> Sample:
-        """One or several clips of a language, with pauses; what does not fit into max_frames is left out."""
+        """One or several clips with pauses; what does not fit into max_frames is left out.
+
+        language: of the text, the first clip's if None. Clips in another one are heard by the encoder
+        and hidden from the decoder.
+        """
         mel, bounds = self._joined(clips, max_frames)
         clips = clips[: len(bounds)]
         mel, floor = self._augmenter.window(mel)
         timed = self._rng.random() < self.mix.timestamps
-        sample = Sample(mel, floor, [], [], [], [], [], clips[0].language, None)
-        sample.speech = (bounds[0][0], bounds[-1][1])
+        language = language or clips[0].language
+        own = [at for clip, at in zip(clips, bounds, strict=True) if clip.language == language]
+        sample = Sample(mel, floor, [], [], [], [], [], language, None)
+        if own:
+            sample.speech = (own[0][0], own[-1][1] if len(own) == len(clips) else own[0][1])
         self._write_tokens(sample, clips, bounds, timed)
         self._replace_inputs(sample, clips)
         if prompt:
@@ -167,7 +183,8 @@ class SampleMaker:
     def _write_tokens(
         self, sample: Sample, clips: Sequence[Utterance], bounds: Sequence[tuple[float, float]], timed: bool
     ) -> None:
-        tokenizer = self._tokenizer.with_language(clips[0].language)
+        assert sample.language is not None
+        tokenizer = self._tokenizer.with_language(sample.language)
         head = tokenizer.sot_sequence if timed else tokenizer.sot_sequence_including_notimestamps
         tokens, places, spans = list(head), [-1.0] * len(head), [(-1, -1)] * len(head)
         for clip, (start, end) in zip(clips, bounds, strict=True):
@@ -175,6 +192,9 @@ class SampleMaker:
                 sample.symbols.append(self._separator)
             offset = len(sample.symbols)
             sample.symbols += clip.symbols
+            if clip.language != sample.language:
+                sample.hidden.append((start, end))
+                continue
             stamps = [start] if timed else []
             tokens += [*map(self._timestamp, stamps), *clip.tokens]
             places += [*stamps, *[-1.0] * len(clip.tokens)]

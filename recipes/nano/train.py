@@ -35,6 +35,8 @@ class Schedule:
     minutes: wall clock; max_steps ends it earlier. learning_rate: the decoder's highest; the encoder's is
     encoder_share of it. constant_until: progress at which the cosine begins. replays: decoder steps on
     kept states after every step, until progress replays_until. average: decay of the moving average.
+    dtype: of the products; weights and losses stay float32. bfloat16 is 2.4 times faster where the
+    processor has it, and several times slower where it has not.
     """
 
     minutes: float = 80.0
@@ -48,6 +50,7 @@ class Schedule:
     oracle: float = 0.4
     oracle_until: float = 0.4
     average: float = 0.9985
+    dtype: torch.dtype = torch.float32
     log_every: int = 50
     save_every_s: float = 180.0
 
@@ -148,15 +151,21 @@ class Trainer:
 
     def _step(self, batch: Batch, progress: float) -> dict[str, float]:
         weights = self._schedule.weights(progress)
-        loss, parts, heard = total_loss(self.model, batch, weights)
+        with self._products():
+            loss, parts, heard = total_loss(self.model, batch, weights)
         self._update(loss, progress)
         self.seconds_heard += batch.seconds
         self._kept.append(heard.detached())
         if progress < self._schedule.replays_until:
             for _ in range(self._schedule.replays):
-                replayed, _ = decoder_loss(self.model, self._rng.choice(self._kept), weights)
+                with self._products():
+                    replayed, _ = decoder_loss(self.model, self._rng.choice(self._kept), weights)
                 self._update(replayed, progress)
         return parts
+
+    def _products(self) -> torch.autocast:
+        dtype = self._schedule.dtype
+        return torch.autocast("cpu", dtype=dtype, enabled=dtype != torch.float32)
 
     def _update(self, loss: Tensor, progress: float) -> None:
         loss.backward()  # type: ignore[no-untyped-call]
@@ -209,7 +218,7 @@ def _hears(name: str) -> bool:
 def save_settings(folder: Path, schedule: Schedule, model: NanoModel) -> None:
     """Write what a run was made with beside its checkpoints."""
     content = {
-        "schedule": asdict(schedule),
+        "schedule": {**asdict(schedule), "dtype": str(schedule.dtype)},
         "dims": asdict(model.dims),
         "token_ids": model.table.ids,
         "symbols": model.symbols,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -73,7 +74,9 @@ def make(store: FeatureStore, mix: TaskMix) -> Setup:
     return set_up(store, DIMS, curriculum=curriculum, mix=mix, strengths=STILL, min_piece_count=4)
 
 
-PLAIN = TaskMix(no_speech=0, language_only=0, several_clips=0, timestamps=0, prompt=0, replaced_inputs=0)
+PLAIN = TaskMix(
+    no_speech=0, language_only=0, two_languages=0, several_clips=0, timestamps=0, prompt=0, replaced_inputs=0
+)
 
 
 def test_a_tiny_model_learns_and_comes_back_from_its_package(store: FeatureStore, tmp_path: Path) -> None:
@@ -129,6 +132,69 @@ def test_every_task_gives_rows_that_fit_together(store: FeatureStore) -> None:
             seen |= {"text" if symbols else "no text", "times" if stamps.any() else "no times"}
             seen |= {"prompt"} if (targets[:2] == IGNORED).all() else set()
     assert seen == {"text", "no text", "times", "no times", "prompt"}
+
+
+def test_the_other_language_of_a_window_is_hidden(store: FeatureStore) -> None:
+    """The encoder spells both languages, the decoder writes one and does not see where the other is."""
+    setup = make(store, replace(PLAIN, two_languages=1.0))
+    languages = {setup.model.table.language_row(code) for code in ("en", "de")}
+    by_tokens = {clip.tokens: clip for clip in setup.batches.clips}
+    batch = next(iter(setup.batches))
+    assert batch.hidden is not None
+    assert set(batch.languages.tolist()) <= languages
+    for row, symbols in enumerate(batch.symbols):
+        hidden = batch.hidden[row] < 0
+        assert 0.1 < float(hidden.float().mean()) < 0.9
+        text = [t for t in batch.targets[row].tolist() if 0 <= t < len(setup.model.table.ids)]
+        written = [setup.model.table.ids[t] for t in text]
+        own = [clip for tokens, clip in by_tokens.items() if _holds(written, tokens)]
+        assert own
+        assert {setup.model.table.language_row(clip.language) for clip in own} == {int(batch.languages[row])}
+        assert len(symbols) > sum(len(clip.symbols) for clip in own)
+        spoken = batch.spans[row, :, 0] >= 0
+        start, end = batch.windows[row].tolist()
+        assert spoken.any()
+        assert not hidden[(start + end) // 2]
+    loss, _, _ = total_loss(setup.model, batch, Weights(oracle=0.5))
+    assert torch.isfinite(loss)
+
+
+def _holds(written: list[int], tokens: tuple[int, ...]) -> bool:
+    n = len(tokens)
+    return any(tuple(written[i : i + n]) == tokens for i in range(len(written) - n + 1))
+
+
+def test_a_run_begins_with_the_weights_of_a_checkpoint(store: FeatureStore) -> None:
+    nano = read_compact()
+    assert nano.trained_tokens is not None
+    setup = set_up(
+        store,
+        nano.dims,
+        curriculum=Curriculum(frames=600, windows_from=2.0),
+        mix=PLAIN,
+        strengths=STILL,
+        start=nano,
+    )
+    again = setup.model.to_checkpoint("again", setup.languages, ())
+    assert set(again.trained_tokens or ()) >= set(nano.trained_tokens)
+    for name, tensor in nano.tensors.items():
+        rows = list(nano.trained_tokens) if name == "decoder.token_embedding.weight" else slice(None)
+        torch.testing.assert_close(again.tensors[name][rows], tensor[rows].float(), atol=0.01, rtol=0)
+    loss, _, _ = total_loss(setup.model, next(iter(setup.batches)), Weights())
+    assert torch.isfinite(loss)
+
+
+def test_products_in_bfloat16_teach_the_same(store: FeatureStore, tmp_path: Path) -> None:
+    losses = []
+    for dtype in (torch.float32, torch.bfloat16):
+        setup = make(store, PLAIN)
+        schedule = Schedule(minutes=5, max_steps=2, log_every=1, replays=1, dtype=dtype)
+        Trainer(setup.model, setup.batches, schedule, tmp_path / str(dtype), random.Random(1)).run()
+        log = (tmp_path / str(dtype) / "log.jsonl").read_text().splitlines()
+        losses.append([json.loads(line)["ctc"] for line in log])
+        assert all(p.dtype == torch.float32 for p in setup.model.parameters())
+    assert losses[0] == pytest.approx(losses[1], rel=0.05)
+    assert losses[0] != losses[1]
 
 
 def test_test_clips_are_never_in_a_batch(store: FeatureStore) -> None:
