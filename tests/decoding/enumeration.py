@@ -6,8 +6,11 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
+
+from sottovoce.lm.base import Automaton
 
 Tokens = tuple[int, ...]
 Reading = tuple[int, ...]
@@ -55,7 +58,7 @@ def readings(
 def separated_readings(
     tokens: Tokens, spellings: Sequence[tuple[int, Tokens]], separator: int, *, unknown: bool = False
 ) -> Iterator[Reading]:
-    """All ways to read tokens as words between separators; other spellings are unknown, if that is allowed."""
+    """All ways to read tokens as words between separators; other spellings are unknown, where allowed."""
     parts = [
         tuple(group) for is_gap, group in itertools.groupby(tokens, lambda t: t == separator) if not is_gap
     ]
@@ -102,6 +105,22 @@ class RandomBigram:
 
     def select(self, states: Tensor, rows: Tensor) -> Tensor:
         return states[rows]
+
+    def automaton(self) -> Automaton:
+        """Node 0, after token 0, is the root; every other node has every token."""
+        n = self.n_tokens
+        table = self.table[:, :n].numpy()
+        return Automaton(
+            first=np.concatenate(([0], np.arange(n + 1) * n)),
+            tokens=np.tile(np.arange(n, dtype=np.int32), n),
+            weights=table[1:].reshape(-1),
+            targets=np.tile(np.arange(n), n),
+            backoff=np.zeros(n + 1, np.float32),
+            parent=np.zeros(n + 1, np.int64),
+            root_weights=np.ascontiguousarray(table[0]),
+            root_targets=np.arange(n),
+            ids=np.arange(n),
+        )
 
     def sentence(self, tokens: Sequence[int]) -> float:
         """The log-probability of a whole sentence."""

@@ -12,6 +12,7 @@ from sottovoce.decoding.ctc_text import Labels
 from sottovoce.errors import InputError, OptionError
 from sottovoce.lm.fusion import ShallowFusion
 from sottovoce.types import Hypothesis
+from tests.decoding.engines import engine  # noqa: F401  # every test runs on both
 from tests.decoding.enumeration import RandomBigram, emissions
 
 LABELS = Labels.of(["a", "b", "-", " ", "c"], 2)

@@ -17,6 +17,7 @@ from sottovoce.lm.fusion import ShallowFusion
 from sottovoce.lm.lexicon import Lexicon
 from sottovoce.lm.words import WordFusion, WordModel
 from sottovoce.types import Hypothesis
+from tests.decoding.engines import engine  # noqa: F401  # every test runs on both
 from tests.decoding.enumeration import (
     RandomBigram,
     Reading,

@@ -11,6 +11,7 @@ import torch
 
 from sottovoce.ctc import CtcDecoder, CtcFusionOptions
 from sottovoce.decoding.ctc_options import CtcOptions
+from tests.decoding.engines import engine  # noqa: F401  # every test runs on both
 
 pytestmark = pytest.mark.shared
 LIBRI_TEXT = (

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from sottovoce.ctc import CtcDecoder, CtcFusionOptions
+from tests.decoding.engines import engine  # noqa: F401  # every test runs on both
 from tests.decoding.enumeration import emissions
 
 pytestmark = pytest.mark.reference

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from sottovoce.decoding.ctc_align import TokenSpans, align
+from sottovoce.decoding.ctc_compiled import fastest
 from sottovoce.decoding.ctc_emissions import checked, joined, without_blank_runs
 from sottovoce.decoding.ctc_options import CtcOptions
 from sottovoce.decoding.ctc_search import PrefixSearch
@@ -42,7 +43,7 @@ class EmissionDecoder:
         self._scorer = scorer
         self._history_scorer = history_scorer
         self._speller = Speller(labels, lexicon)
-        self._search = PrefixSearch(
+        search = PrefixSearch(
             len(labels),
             labels.blank,
             self.options.beam_size,
@@ -50,6 +51,7 @@ class EmissionDecoder:
             beam_threshold=self.options.beam_threshold,
             top_tokens=self.options.top_tokens,
         )
+        self._search = fastest(search, self.options.engine)
 
     def decode(self, log_probs: Tensor, lengths: Tensor | None = None) -> list[list[Hypothesis]]:
         """Decode log-probabilities (B, T, V) or (T, V); returns per utterance its best, best first.

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 from sottovoce.errors import OptionError
+
+Engine = Literal["auto", "compiled", "tensors"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +22,8 @@ class CtcOptions:
     adjust_every_frames: how often a `HistoryScorer` replaces the scores of the words said so far.
     times: align the returned hypotheses for token frames, word times and confidences.
     frame_s: seconds per frame.
+    engine: "compiled" is the frame loop as machine code on the CPU (extra `fast`), "tensors" the one in
+        tensors on any device; "auto" takes the first where it can. What is found is the same.
     """
 
     beam_size: int = 16
@@ -30,6 +35,7 @@ class CtcOptions:
     adjust_every_frames: int = 10
     times: bool = True
     frame_s: float = 0.02
+    engine: Engine = "auto"
 
     def __post_init__(self) -> None:
         for name in ("beam_size", "n_best", "adjust_every_frames"):
@@ -40,6 +46,8 @@ class CtcOptions:
             _positive(name, getattr(self, name))
         if self.beam_threshold is not None:
             _positive("beam_threshold", self.beam_threshold)
+        if self.engine not in get_args(Engine):
+            raise OptionError(f"engine: expected one of {', '.join(get_args(Engine))}, got {self.engine!r}")
         if self.blank_skip is not None and not 0.5 <= self.blank_skip < 1:
             raise OptionError(
                 f"blank_skip: expected a probability from 0.5 to below 1, got {self.blank_skip}"

@@ -73,24 +73,24 @@ class PrefixSearch:
         beam_threshold: float | None = None,
         top_tokens: int | None = None,
     ) -> None:
-        self._n_labels = n_labels
-        self._blank = blank
-        self._beam_size = beam_size
-        self._scorer = scorer
-        self._beam_threshold = beam_threshold
+        self.n_labels = n_labels
+        self.blank = blank
+        self.beam_size = beam_size
+        self.scorer = scorer
+        self.beam_threshold = beam_threshold
         self._n_arcs = 1 if scorer is None else scorer.n_arcs
         limits = [n_labels - 1]
         limits += [] if top_tokens is None else [top_tokens]
         limits += [] if scorer is not None else [beam_size + 1]
-        self._n_tokens = min(limits)
+        self.n_tokens = min(limits)
 
     def start(self, n_batch: int, device: torch.device) -> PrefixState:
         """The state before the first frame of n_batch utterances."""
-        n_rows = n_batch * self._beam_size
+        n_rows = n_batch * self.beam_size
         scores = torch.zeros((n_rows, 0), dtype=torch.int64, device=device)
-        if self._scorer is not None:
-            scores = self._scorer.start(n_rows, device)
-        return first_state(n_batch, self._beam_size, self._blank, scores)
+        if self.scorer is not None:
+            scores = self.scorer.start(n_rows, device)
+        return first_state(n_batch, self.beam_size, self.blank, scores)
 
     @torch.no_grad()
     def run(self, state: PrefixState, log_probs: Tensor, lengths: Tensor, n_full: int) -> None:
@@ -109,13 +109,13 @@ class PrefixSearch:
     def _ranked_tokens(self, log_probs: Tensor) -> tuple[Tensor, Tensor]:
         """Tokens (B, T, M) int64 to extend by, and their log-probabilities."""
         n_batch, n_frames, _ = log_probs.shape
-        if self._n_tokens == self._n_labels - 1:
-            tokens = torch.arange(self._n_labels, device=log_probs.device)
-            tokens = tokens[tokens != self._blank]
+        if self.n_tokens == self.n_labels - 1:
+            tokens = torch.arange(self.n_labels, device=log_probs.device)
+            tokens = tokens[tokens != self.blank]
             return tokens.expand(n_batch, n_frames, -1), log_probs[:, :, tokens]
         without_blank = log_probs.clone()
-        without_blank[:, :, self._blank] = NEVER
-        best, tokens = without_blank.topk(self._n_tokens, dim=2)
+        without_blank[:, :, self.blank] = NEVER
+        best, tokens = without_blank.topk(self.n_tokens, dim=2)
         return tokens, best
 
     def _step(
@@ -127,7 +127,7 @@ class PrefixSearch:
         active: Tensor | None,
     ) -> None:
         """One frame (B, V); utterances that are not active (B, 1) keep their beams."""
-        last_token = state.last if self._scorer is None else state.last % self._n_labels
+        last_token = state.last if self.scorer is None else state.last % self.n_labels
         repeats = tokens[:, None, :] == last_token[:, :, None]  # (B, K, M)
         total = state.acoustic
         stays = self._stay(state, frame, total, last_token)
@@ -149,7 +149,7 @@ class PrefixSearch:
         same = last_token.gather(1, parent) == last_token
         reach = torch.where(same, state.blank.gather(1, parent), total.gather(1, parent)) + last_log_prob
         return _Stays(
-            blank=total + frame[:, self._blank, None],
+            blank=total + frame[:, self.blank, None],
             token=torch.logaddexp(state.token + last_log_prob, reach.masked_fill(~has_parent, NEVER)),
             parent=parent,
             has_parent=has_parent,
@@ -162,9 +162,9 @@ class PrefixSearch:
         reached = torch.where(repeats, state.blank[:, :, None], total[:, :, None])
         acoustic = reached + token_log_probs[:, None, :]  # (B, K, M)
         score, arcs = acoustic + state.lm[:, :, None], None
-        if self._scorer is not None:
+        if self.scorer is not None:
             rows = tokens[:, None, :].expand(repeats.shape).reshape(-1, n_tokens)
-            arcs = self._scorer.arcs(state.scores.reshape(len(rows), -1), rows)
+            arcs = self.scorer.arcs(state.scores.reshape(len(rows), -1), rows)
             score = score[..., None] + arcs.scores.view(*repeats.shape, -1)
         return _Extensions(acoustic.view(n_batch, -1), score.reshape(n_batch, -1), tokens, arcs)
 
@@ -176,11 +176,11 @@ class PrefixSearch:
         score.scatter_add_(1, place, torch.zeros_like(stays.token).masked_fill_(taken, NEVER))
 
     def _choose(self, stay_score: Tensor, extension_score: Tensor) -> _Choice:
-        n_beams = self._beam_size
+        n_beams = self.beam_size
         best, index = torch.cat((stay_score, extension_score), dim=1).topk(n_beams, dim=1)
         alive = best > NEVER
-        if self._beam_threshold is not None:
-            alive &= best >= best[:, :1] - self._beam_threshold
+        if self.beam_threshold is not None:
+            alive &= best >= best[:, :1] - self.beam_threshold
         stays = index < n_beams
         extension = (index - n_beams).clamp_min_(0)
         per_beam = extension_score.shape[1] // n_beams
@@ -214,7 +214,7 @@ class PrefixSearch:
         moved = arcs.states.reshape(n_batch, -1, n_numbers).gather(1, chosen[:, :, None].expand(wide))
         state.scores = torch.where(choice.stays[:, :, None], kept, moved)
         state.arc = torch.where(choice.stays, state.arc.gather(1, source), chosen % self._n_arcs)
-        return arcs.marks.view(n_batch, -1).gather(1, chosen) * self._n_labels
+        return arcs.marks.view(n_batch, -1).gather(1, chosen) * self.n_labels
 
     def _append(self, state: PrefixState, choice: _Choice) -> None:
         """Write the last symbols into the histories and find out again which prefix begins which."""

@@ -8,12 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 State = TypeVar("State")
+Floats = npt.NDArray[np.float32]
+Ints = npt.NDArray[np.int64]
+SmallInts = npt.NDArray[np.int32]
+Records = npt.NDArray[Any]
+"""Arrays of named fields; their types stand beside them."""
 
 
 class LanguageModel(Protocol, Generic[State]):
@@ -104,4 +111,132 @@ class HistoryScorer(Protocol):
 
         final: the hypotheses have ended, so the end of the sentence is scored too.
         """
+        ...
+
+
+class Automaton(NamedTuple):
+    """A language model as arrays: weighted arcs between nodes, with back-off; its states are nodes.
+
+    A node without an arc for a token hands over to its parent at the price of its back-off. Node 0 is the
+    root, which has every token.
+    first: (n_nodes + 1,) where the arcs of each node begin. tokens: (n_arcs,) int32, ascending per node.
+    weights (natural logs), targets: (n_arcs,). backoff, parent: (n_nodes,). root_weights, root_targets:
+    (n_ids,). ids: (n_tokens,) what the tokens of whoever asks are called here.
+    """
+
+    first: Ints
+    tokens: SmallInts
+    weights: Floats
+    targets: Ints
+    backoff: Floats
+    parent: Ints
+    root_weights: Floats
+    root_targets: Ints
+    ids: Ints
+
+
+@runtime_checkable
+class AutomatonModel(Protocol):
+    """A language model that a compiled search can follow by itself."""
+
+    def automaton(self) -> Automaton | None:
+        """The model as arrays, on the CPU; None where it has no such form."""
+        ...
+
+
+MODEL = np.dtype([("base", np.int64), ("weight", np.float32)])
+NODE = np.dtype([("first", np.int64), ("parent", np.int32), ("backoff", np.float32)])
+ARC = np.dtype([("token", np.int32), ("target", np.int32), ("weight", np.float32)])
+ROOT_ARC = np.dtype([("id", np.int32), ("target", np.int32), ("weight", np.float32)])
+LEXICON_NODE = np.dtype(
+    [
+        ("first", np.int32),
+        ("first_word", np.int32),
+        ("n_words", np.int32),
+        ("ahead", np.float32),
+        ("inside", np.float32),
+    ]
+)
+CHILD = np.dtype([("token", np.int32), ("target", np.int32)])
+
+
+class FlatModels(NamedTuple):
+    """The automata of M models over the same tokens, their nodes and arcs in a row; see `Automaton`.
+
+    models: (M,) `MODEL`, the first node of each and its factor. nodes: (n_nodes + 1,) `NODE`; parents and
+    targets are counted per model. arcs: (n_arcs,) `ARC`, by the model's ids. roots: (M, n_tokens)
+    `ROOT_ARC`, with the model's id of every token. bound: no token scores more than this in any state, all
+    models together.
+    """
+
+    models: Records
+    nodes: Records
+    arcs: Records
+    roots: Records
+    bound: float
+
+
+class FlatLexicon(NamedTuple):
+    """A token tree of words as arrays; n_homophones is 0 where there is no lexicon.
+
+    nodes: (n_nodes + 1,) `LEXICON_NODE`: where its children and the words that end there begin, how many
+    those are, its look-ahead, and the most that look-ahead can gain by a step that ends no word.
+    children: (n_children,) `CHILD`, ascending by token per node. words: the words that end at nodes.
+    word_scores: (n_words,). unknown: the unknown word, -1 where there is none. separator: -1 where words
+    follow each other without one. n_homophones: the most words of one spelling.
+    """
+
+    nodes: Records
+    children: Records
+    words: Ints
+    word_scores: Floats
+    unknown: int
+    separator: int
+    n_homophones: int
+
+
+class FlatScorer(NamedTuple):
+    """A `PrefixScorer` as arrays: states are the lexicon's node if there is one, then those of the models
+    over words, then those of the models over tokens.
+
+    token_scores: (n_tokens,) float32, added for each token. bound: no token scores more, word ends and
+    look-ahead aside. word_bound: no end of a word scores more.
+    """
+
+    n_arcs: int
+    lexicon: FlatLexicon
+    words: FlatModels
+    tokens: FlatModels
+    token_scores: Floats
+    bound: float
+    word_bound: float
+
+
+def silent_scorer(n_tokens: int) -> FlatScorer:
+    """A scorer that allows everything and adds nothing."""
+    lexicon = FlatLexicon(
+        nodes=np.zeros(1, LEXICON_NODE),
+        children=np.zeros(0, CHILD),
+        words=np.zeros(0, np.int64),
+        word_scores=np.zeros(0, np.float32),
+        unknown=-1,
+        separator=-1,
+        n_homophones=0,
+    )
+    models = FlatModels(
+        models=np.zeros(0, MODEL),
+        nodes=np.zeros(1, NODE),
+        arcs=np.zeros(0, ARC),
+        roots=np.zeros((0, n_tokens), ROOT_ARC),
+        bound=0.0,
+    )
+    return FlatScorer(1, lexicon, models, models, np.zeros(n_tokens, np.float32), 0.0, 0.0)
+
+
+@runtime_checkable
+class FlatPrefixScorer(Protocol):
+    """A `PrefixScorer` that a compiled search can ask without a call."""
+
+    def flat(self) -> FlatScorer | None:
+        """The scorer as arrays; None where a part of it has no such form."""
         ...

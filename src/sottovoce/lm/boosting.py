@@ -16,6 +16,8 @@ import torch
 from torch import Tensor
 
 from sottovoce.errors import LanguageModelError
+from sottovoce.lm.base import Automaton
+from sottovoce.lm.flat import automaton_of
 from sottovoce.lm.table import BackoffTable, backoff_table
 
 
@@ -88,6 +90,10 @@ class PhraseBooster:
 
     def select(self, states: Tensor, rows: Tensor) -> Tensor:
         return states[rows]
+
+    def automaton(self) -> Automaton:
+        """The tree as arrays, for compiled searches."""
+        return automaton_of(self._table)
 
 
 def _tree(phrases: Iterable[Phrase], n_tokens: int, boundary: int | None) -> list[_Node]:

@@ -7,11 +7,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from sottovoce.errors import LanguageModelError, OptionError
-from sottovoce.lm.base import Arcs, Endings, LanguageModel
+from sottovoce.lm.base import (
+    Arcs,
+    Automaton,
+    AutomatonModel,
+    Endings,
+    FlatModels,
+    FlatScorer,
+    Floats,
+    LanguageModel,
+)
+from sottovoce.lm.flat import flat_models, token_scorer
 
 NEVER = float("-inf")
 TensorModel = LanguageModel[Tensor]
@@ -49,6 +60,11 @@ class Relabelled:
 
     def select(self, states: Tensor, rows: Tensor) -> Tensor:
         return states[rows]
+
+    def automaton(self) -> Automaton | None:
+        """The model inside as arrays, under these names; None where it has no such form."""
+        inside = self._model.automaton() if isinstance(self._model, AutomatonModel) else None
+        return None if inside is None else inside._replace(ids=inside.ids[self._ids.cpu().numpy()])
 
 
 class ShallowFusion:
@@ -127,6 +143,21 @@ class ShallowFusion:
     def endings(self, states: Tensor) -> Endings:
         scores = self.finish(states)[:, None]
         return Endings(scores, torch.zeros_like(scores, dtype=torch.int64))
+
+    def flat(self) -> FlatScorer | None:
+        """The fusion as arrays, for compiled searches; None where a model has no such form."""
+        models = self.flat_models()
+        return None if models is None else token_scorer(models, self.token_scores())
+
+    def flat_models(self) -> FlatModels | None:
+        return flat_models(list(zip(self._models, self._weights, strict=True)), self.n_tokens)
+
+    def token_scores(self) -> Floats:
+        """What each token (n_tokens,) is given beside the models."""
+        if self._word_scores is None:
+            return np.zeros(self.n_tokens, np.float32)
+        scores: Floats = self._word_scores.cpu().numpy()
+        return scores
 
     def _follow(self, states: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
         total = torch.zeros(tokens.shape, device=tokens.device)

@@ -10,10 +10,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from sottovoce.errors import LanguageModelError
+from sottovoce.lm.base import CHILD, LEXICON_NODE, FlatLexicon
 from sottovoce.lm.table import KeyTable
 
 ROOT = 0
@@ -116,6 +118,28 @@ class Lexicon:
         word_scores: (n_words,) float32.
         """
         return self._tree.best_below(word_scores.cpu()).to(self._device)
+
+    def flat(self, ahead: Tensor, word_scores: Tensor) -> FlatLexicon:
+        """The tree as arrays, with look-ahead (n_nodes,) and scores of words (n_words,)."""
+        keys, looked = self._children.keys.cpu(), ahead.cpu().float().numpy()
+        nodes, children = np.zeros(self.n_nodes + 1, LEXICON_NODE), np.empty(len(keys), CHILD)
+        children["token"], children["target"] = keys % self.n_tokens, self._targets.cpu()
+        best = np.full(self.n_nodes, -np.inf, np.float32)
+        np.maximum.at(best, (keys // self.n_tokens).numpy(), looked[children["target"]])
+        if self.allow_unknown:
+            best = np.maximum(best, looked[UNKNOWN_NODE])
+        nodes["first"] = torch.searchsorted(keys, torch.arange(self.n_nodes + 1) * self.n_tokens)
+        nodes["first_word"][:-1], nodes["n_words"][:-1] = self._first.cpu(), self._counts.cpu()
+        nodes["ahead"][:-1], nodes["inside"][:-1] = looked, best - looked
+        return FlatLexicon(
+            nodes=nodes,
+            children=children,
+            words=self._words.cpu().numpy(),
+            word_scores=word_scores.cpu().float().numpy(),
+            unknown=-1 if self.unknown is None else self.unknown,
+            separator=-1 if self.separator is None else self.separator,
+            n_homophones=self.n_homophones,
+        )
 
     def _marks(self, nodes: Tensor) -> tuple[Tensor, Tensor]:
         """Words (…, H) that end at nodes (…), unknown where none does, and which exist."""

@@ -18,6 +18,8 @@ from torch import Tensor
 
 from sottovoce.errors import LanguageModelError
 from sottovoce.lm.arpa import ArpaFile, read_arpa
+from sottovoce.lm.base import Automaton
+from sottovoce.lm.flat import automaton_of
 from sottovoce.lm.table import BackoffTable, backoff_table
 
 _LN10 = math.log(10)
@@ -96,6 +98,10 @@ class NgramModel:
 
     def select(self, states: Tensor, rows: Tensor) -> Tensor:
         return states[rows]
+
+    def automaton(self) -> Automaton:
+        """The model as arrays, for compiled searches."""
+        return automaton_of(self._table)
 
 
 class _Builder:

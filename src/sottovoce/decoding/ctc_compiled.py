@@ -1,0 +1,133 @@
+"""The CTC prefix search as compiled code on the CPU (extra `fast`), beside the one in tensors.
+
+Same states, same hypotheses, same scores. Where it does not reach (CUDA, language models without arrays,
+no numba) the search in tensors takes over.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property, lru_cache
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from sottovoce.decoding.ctc_options import Engine
+from sottovoce.decoding.ctc_search import PrefixSearch
+from sottovoce.decoding.ctc_state import PrefixState
+from sottovoce.errors import MissingExtraError
+from sottovoce.lm.base import FlatPrefixScorer, FlatScorer, PrefixScorer, silent_scorer
+
+if TYPE_CHECKING:
+    from sottovoce.decoding.ctc_kernel import Beams
+
+logger = logging.getLogger(__name__)
+
+
+@lru_cache(maxsize=1)
+def has_compiler() -> bool:
+    """numba is installed."""
+    return importlib.util.find_spec("numba") is not None
+
+
+class CompiledSearch:
+    """`PrefixSearch` with a compiled frame loop; the same parameters and methods.
+
+    Utterances are shared out over torch's number of threads.
+    """
+
+    def __init__(self, plain: PrefixSearch) -> None:
+        self._plain = plain
+
+    def start(self, n_batch: int, device: torch.device) -> PrefixState:
+        return self._plain.start(n_batch, device)
+
+    def run(self, state: PrefixState, log_probs: Tensor, lengths: Tensor, n_full: int) -> None:
+        """As `PrefixSearch.run`."""
+        scorer = self._flat if log_probs.device.type == "cpu" else None
+        if scorer is None:
+            self._plain.run(state, log_probs, lengths, n_full)
+            return
+        n_frames = log_probs.shape[1]
+        if not n_frames or not len(lengths):
+            return
+        state.n_steps += n_frames
+        beams = _beams(state, n_frames)
+        self._run(beams, log_probs.contiguous(), lengths, scorer)
+        state.symbols = torch.from_numpy(beams.histories)
+
+    @cached_property
+    def _flat(self) -> FlatScorer | None:
+        found = flat_scorer(self._plain.scorer, self._plain.n_labels)
+        if found is None:
+            logger.debug("language models without arrays: the search runs in tensors")
+        return found
+
+    def _run(self, beams: Beams, log_probs: Tensor, lengths: Tensor, scorer: FlatScorer) -> None:
+        from sottovoce.decoding.ctc_kernel import Settings, decode_rows
+
+        plain = self._plain
+        settings = Settings(
+            blank=plain.blank,
+            n_labels=plain.n_labels,
+            beam_size=plain.beam_size,
+            n_tokens=plain.n_tokens,
+            threshold=float("inf") if plain.beam_threshold is None else float(plain.beam_threshold),
+        )
+        emissions, counts = log_probs.numpy(), lengths.numpy()
+        n_rows = len(counts)
+        n_threads = min(torch.get_num_threads(), n_rows)
+        if n_threads == 1:
+            decode_rows(beams, emissions, counts, settings, scorer, 0, n_rows)
+            return
+        cuts = [n_rows * i // n_threads for i in range(n_threads + 1)]
+        with ThreadPoolExecutor(n_threads) as pool:
+            jobs = [
+                pool.submit(decode_rows, beams, emissions, counts, settings, scorer, begin, end)
+                for begin, end in pairwise(cuts)
+            ]
+        for job in jobs:
+            job.result()
+
+
+def fastest(search: PrefixSearch, engine: Engine) -> PrefixSearch | CompiledSearch:
+    """The search as the option `engine` wants it. Raises MissingExtraError."""
+    if engine == "tensors" or (engine == "auto" and not has_compiler()):
+        return search
+    if not has_compiler():
+        raise MissingExtraError("numba", "fast", "the compiled CTC search")
+    return CompiledSearch(search)
+
+
+def flat_scorer(scorer: PrefixScorer | None, n_labels: int) -> FlatScorer | None:
+    """The arrays of a scorer, or of none; None where it has none."""
+    if scorer is None:
+        return silent_scorer(n_labels)
+    return scorer.flat() if isinstance(scorer, FlatPrefixScorer) else None
+
+
+def _beams(state: PrefixState, n_frames: int) -> Beams:
+    """The state's tensors as arrays that share their memory, and room for histories."""
+    from sottovoce.decoding.ctc_kernel import Beams
+
+    n_symbols = int(state.length.max()) + n_frames + 2
+    histories = state.symbols.new_empty((*state.length.shape, n_symbols))
+    for name in ("blank", "token", "lm", "adjustment", "length", "last", "arc", "begins", "scores"):
+        setattr(state, name, getattr(state, name).contiguous())
+    return Beams(
+        blank=state.blank.numpy(),
+        token=state.token.numpy(),
+        lm=state.lm.numpy(),
+        adjustment=state.adjustment.numpy(),
+        length=state.length.numpy(),
+        last=state.last.numpy(),
+        arc=state.arc.numpy(),
+        symbols=state.symbols.contiguous().numpy(),
+        histories=histories.numpy(),
+        begins=state.begins.numpy(),
+        scores=state.scores.numpy(),
+    )

@@ -1,0 +1,18 @@
+"""Compiling plain functions over arrays with numba (extra `fast`); imported only where it is installed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar, cast
+
+import numba
+import numpy as np
+
+Compiled = TypeVar("Compiled", bound=Callable[..., object])
+NEVER = np.float32(-np.inf)
+
+
+def compiled(function: Compiled) -> Compiled:
+    """The function as machine code, made at its first call and kept on disk; runs without Python's lock."""
+    made = numba.njit(cache=True, nogil=True, error_model="numpy")(function)
+    return cast(Compiled, made)

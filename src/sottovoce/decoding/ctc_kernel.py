@@ -1,0 +1,338 @@
+"""Compiled: the frame loop of the CTC prefix search, one utterance after the other, in machine code.
+
+The same search as `ctc_search.PrefixSearch`, found by other means. Prefixes are nodes of a tree, so that a
+prefix that was pruned and is found again is the same node. Candidates that cannot enter the beam are not
+looked at: of every beam, and of every token, it is known what it can score at most.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from sottovoce.decoding.ctc_jit import NEVER, compiled
+from sottovoce.decoding.ctc_kernel_arcs import arc_bounds, score_arc
+from sottovoce.decoding.ctc_kernel_best import Candidates, limit_of, new_candidates, offer, sort
+from sottovoce.decoding.ctc_kernel_tree import (
+    Tree,
+    add_child,
+    new_tree,
+    read_history,
+    write_beginnings,
+    write_history,
+)
+from sottovoce.lm.base import FlatScorer, Floats, Ints, Records
+
+_SHORT = 64
+"""Up to this many tokens are kept in order while they are collected."""
+SLOT = np.dtype(
+    [
+        ("last", np.int64),
+        ("blank", np.float32),
+        ("token", np.float32),
+        ("lm", np.float32),
+        ("adjustment", np.float32),
+        ("length", np.int32),
+        ("arc", np.int32),
+        ("node", np.int32),
+        ("parent", np.int32),
+        ("last_token", np.int32),
+        ("total", np.float32),
+        ("stay_blank", np.float32),
+        ("stay_token", np.float32),
+        ("most_inside", np.float32),
+        ("most", np.float32),
+    ]
+)
+"""A beam: the fields of `PrefixState`, its node, and what is known of it at a frame.
+
+parent: the beam that is one symbol shorter, -1 where there is none. last_token: of its last symbol. total:
+all its paths. stay_blank, stay_token: its endings where nothing new is said. most_inside, most: what language
+models add at most for a token other than the separator, and for any.
+"""
+
+
+class Beams(NamedTuple):
+    """The arrays of a `PrefixState` of B utterances; histories: (B, K, L'), long enough for what comes."""
+
+    blank: Floats
+    token: Floats
+    lm: Floats
+    adjustment: Floats
+    length: Ints
+    last: Ints
+    arc: Ints
+    symbols: Ints
+    histories: Ints
+    begins: np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
+    scores: Ints
+
+
+class Settings(NamedTuple):
+    """n_tokens: how many tokens of a frame to extend by. threshold: inf where there is none."""
+
+    blank: int
+    n_labels: int
+    beam_size: int
+    n_tokens: int
+    threshold: float
+
+
+class Slots(NamedTuple):
+    """The beams of one utterance, twice: before and after a frame; (2, K) `SLOT`, states (2, K, s)."""
+
+    beams: Records
+    states: Ints
+
+
+class Scratch(NamedTuple):
+    """short: (V,) tokens of a frame to extend by, likeliest first. after: (s,) states."""
+
+    short: Ints
+    ranked: Floats
+    after: Ints
+
+
+@compiled
+def decode_rows(
+    beams: Beams,
+    emissions: Floats,
+    lengths: Ints,
+    settings: Settings,
+    scorer: FlatScorer,
+    begin: int,
+    end: int,
+) -> None:
+    """Advance utterances begin to end of B over their emissions (B, T, V), in place."""
+    n_beams, n_states, n_labels = settings.beam_size, beams.scores.shape[2], settings.n_labels
+    slots = Slots(np.empty((2, n_beams), SLOT), np.empty((2, n_beams, n_states), np.int64))
+    candidates = new_candidates(n_beams)
+    scratch = Scratch(
+        np.empty(n_labels, np.int64), np.empty(n_labels, np.float32), np.empty(n_states, np.int64)
+    )
+    for row in range(begin, end):
+        n_frames = lengths[row]
+        tree = new_tree(1 + n_beams * n_frames + beams.length[row].sum())
+        count = _load(beams, row, slots, tree, n_labels)
+        for t in range(n_frames):
+            side, frame = t & 1, emissions[row, t]
+            _stay(slots, side, count, frame, tree, settings.blank, candidates)
+            _extend(slots, side, count, frame, settings, scorer, candidates, scratch)
+            sort(candidates)
+            count = _apply(slots, side, count, settings, scorer, candidates, tree, scratch.after)
+        _store(beams, row, slots, n_frames & 1, count, tree, settings)
+
+
+@compiled
+def log_add(a: np.float32, b: np.float32) -> np.float32:
+    """log(exp(a) + exp(b)); what is too small to change a float32 is left out."""
+    high, low = (a, b) if a > b else (b, a)
+    if low <= high - np.float32(18.0):
+        return high
+    return high + np.float32(math.log1p(math.exp(low - high)))
+
+
+@compiled
+def _load(beams: Beams, row: int, slots: Slots, tree: Tree, n_labels: int) -> int:
+    """Living beams into the first slots, their histories into the tree; returns how many there are."""
+    count = 0
+    for k in range(beams.blank.shape[1]):
+        if beams.blank[row, k] == NEVER and beams.token[row, k] == NEVER:
+            continue
+        slot = slots.beams[0, count]
+        slot.blank = beams.blank[row, k]
+        slot.token = beams.token[row, k]
+        slot.lm = beams.lm[row, k]
+        slot.adjustment = beams.adjustment[row, k]
+        slot.length = beams.length[row, k]
+        slot.last = beams.last[row, k]
+        slot.last_token = slot.last % n_labels
+        slot.arc = beams.arc[row, k]
+        slot.node = read_history(tree, beams.symbols[row, k], beams.length[row, k])
+        tree.nodes[slot.node].slot = count
+        slots.states[0, count] = beams.scores[row, k]
+        count += 1
+    return count
+
+
+@compiled
+def _stay(
+    slots: Slots, side: int, count: int, frame: Floats, tree: Tree, blank: int, candidates: Candidates
+) -> None:
+    """Say a blank or the last token again; or be reached from the prefix one symbol shorter."""
+    beams = slots.beams[side]
+    for k in range(count):
+        beams[k].total = log_add(beams[k].blank, beams[k].token)
+    candidates.head[0].count = 0
+    candidates.head[0].best = NEVER
+    for k in range(count):
+        slot = beams[k]
+        said = frame[slot.last_token]
+        token = slot.token + said
+        slot.parent = tree.nodes[tree.nodes[slot.node].parent].slot if slot.node else -1
+        if slot.parent >= 0:
+            parent = beams[slot.parent]
+            # The parent's last token followed by the same token is a new one only after a blank.
+            reach = parent.blank if parent.last_token == slot.last_token else parent.total
+            token = log_add(token, reach + said)
+        slot.stay_blank = slot.total + frame[blank]
+        slot.stay_token = token
+        score = log_add(slot.stay_blank, token) + slot.lm
+        if score > NEVER:
+            offer(candidates, score, k, -1, 0, score)
+
+
+@compiled
+def _extend(
+    slots: Slots,
+    side: int,
+    count: int,
+    frame: Floats,
+    settings: Settings,
+    scorer: FlatScorer,
+    candidates: Candidates,
+    scratch: Scratch,
+) -> None:
+    """Offer every extension that can be among the best, those of good beams and likely tokens first."""
+    best, threshold = NEVER, settings.threshold
+    for k in range(count):
+        slot = slots.beams[side, k]
+        node = slots.states[side, k, 0] if scorer.lexicon.n_homophones else 0
+        slot.most_inside, slot.most = arc_bounds(scorer, node)
+        best = max(best, slot.total + slot.lm + slot.most)
+    limit = limit_of(candidates, threshold)
+    least = limit - best if limit > NEVER else NEVER
+    n_short = _shortlist(frame, least, settings, scratch.short, scratch.ranked)
+    for k in range(count):
+        slot = slots.beams[side, k]
+        before = slot.total + slot.lm
+        for i in range(n_short):
+            token = scratch.short[i]
+            limit = limit_of(candidates, threshold)
+            if before + frame[token] + slot.most <= limit:
+                break
+            if token == scorer.lexicon.separator or before + frame[token] + slot.most_inside > limit:
+                _extend_by(
+                    slots, side, count, k, token, frame[token], settings, scorer, candidates, scratch.after
+                )
+
+
+@compiled
+def _extend_by(
+    slots: Slots,
+    side: int,
+    count: int,
+    beam: int,
+    token: int,
+    log_prob: np.float32,
+    settings: Settings,
+    scorer: FlatScorer,
+    candidates: Candidates,
+    after: Ints,
+) -> None:
+    """Offer the arcs of a token after a beam; beams that are there got their share of it already."""
+    slot = slots.beams[side, beam]
+    acoustic = log_prob + (slot.blank if token == slot.last_token else slot.total)
+    if acoustic == NEVER:
+        return
+    for arc in range(scorer.n_arcs):
+        said, mark = score_arc(scorer, slots.states[side, beam], token, arc, after)
+        score = acoustic + slot.lm + said
+        if score <= limit_of(candidates, settings.threshold):
+            continue
+        symbol = token + mark * settings.n_labels
+        is_there = False
+        for k in range(count):
+            other = slots.beams[side, k]
+            is_there |= other.parent == beam and other.last == symbol
+        if not is_there:
+            offer(candidates, score, beam, token, arc, acoustic)
+
+
+@compiled
+def _shortlist(frame: Floats, least: np.float32, settings: Settings, short: Ints, ranked: Floats) -> int:
+    """Collect the likeliest tokens above a log-probability, likeliest first; returns how many."""
+    most, n = settings.n_tokens, 0
+    for token in range(len(frame)):
+        value = frame[token]
+        if value <= least or token == settings.blank:
+            continue
+        if n == most and most <= _SHORT:
+            if value <= ranked[n - 1]:
+                continue
+            n -= 1
+        place = n
+        if n < _SHORT:
+            while place > 0 and ranked[place - 1] < value:
+                ranked[place], short[place] = ranked[place - 1], short[place - 1]
+                place -= 1
+        ranked[place], short[place] = value, token
+        n += 1
+    if n > _SHORT:
+        order = np.argsort(-ranked[:n])
+        short[:n] = short[:n][order]
+    return min(n, most)
+
+
+@compiled
+def _apply(
+    slots: Slots,
+    side: int,
+    count: int,
+    settings: Settings,
+    scorer: FlatScorer,
+    candidates: Candidates,
+    tree: Tree,
+    after: Ints,
+) -> int:
+    """Make the candidates the beams of the other side; returns how many are within the threshold."""
+    for k in range(count):
+        tree.nodes[slots.beams[side, k].node].slot = -1
+    least = candidates.head[0].best - np.float32(settings.threshold)
+    for i in range(candidates.head[0].count):
+        chosen = candidates.list[candidates.order[i]]
+        if chosen.score < least:
+            return i
+        source, slot = chosen.source, slots.beams[1 - side, i]
+        slots.beams[1 - side, i] = slots.beams[side, source]
+        if chosen.token < 0:
+            slot.blank = slot.stay_blank
+            slot.token = slot.stay_token
+            slots.states[1 - side, i] = slots.states[side, source]
+        else:
+            said, mark = score_arc(scorer, slots.states[side, source], chosen.token, chosen.arc, after)
+            slots.states[1 - side, i] = after
+            slot.blank = NEVER
+            slot.token = chosen.acoustic
+            slot.lm += said
+            slot.length += 1
+            slot.last = chosen.token + mark * settings.n_labels
+            slot.last_token = chosen.token
+            slot.arc = chosen.arc
+            slot.node = add_child(tree, slot.node, slot.last)
+        tree.nodes[slot.node].slot = i
+    return int(candidates.head[0].count)
+
+
+@compiled
+def _store(
+    beams: Beams, row: int, slots: Slots, side: int, count: int, tree: Tree, settings: Settings
+) -> None:
+    """Write the beams back; slots without one are dead."""
+    for k in range(settings.beam_size):
+        slot, alive = slots.beams[side, k], k < count
+        beams.blank[row, k] = slot.blank if alive else NEVER
+        beams.token[row, k] = slot.token if alive else NEVER
+        beams.lm[row, k] = slot.lm if alive else 0.0
+        beams.adjustment[row, k] = slot.adjustment if alive else 0.0
+        beams.length[row, k] = slot.length if alive else 0
+        beams.last[row, k] = slot.last if alive else settings.blank
+        beams.arc[row, k] = slot.arc if alive else 0
+        beams.begins[row, k] = False
+        if alive:
+            beams.scores[row, k] = slots.states[side, k]
+            write_beginnings(tree, slot.node, beams.begins[row, k])
+        node = slot.node if alive else 0
+        write_history(tree, node, beams.histories[row, k], beams.length[row, k], settings.blank)

@@ -1,0 +1,151 @@
+"""Compiled: what language models and lexicon say about one token of one beam; see `lm.base.FlatScorer`.
+
+The arcs, their order, marks and scores are those of `PrefixScorer.arcs`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from sottovoce.decoding.ctc_jit import NEVER, compiled
+from sottovoce.lm.base import FlatLexicon, FlatModels, FlatScorer, Ints, Records
+
+_ROOT = 0
+_UNKNOWN_NODE = 1
+
+
+@compiled
+def find(arcs: Records, low: int, end: int, token: int) -> int:
+    """The place of a token's arc among those from `low` to `end`, or -1."""
+    high = end
+    while low < high:
+        middle = (low + high) >> 1
+        if arcs[middle].token < token:
+            low = middle + 1
+        else:
+            high = middle
+    return low if low < end and arcs[low].token == token else -1
+
+
+@compiled
+def follow(models: FlatModels, model: int, node: int, token: int) -> tuple[np.float32, int]:
+    """The weighted score of a token after a node of a model, and the node after it."""
+    base, factor = models.models[model].base, models.models[model].weight
+    last = models.roots[model, token]
+    score = np.float32(0.0)
+    while node != _ROOT:
+        at = base + node
+        place = find(models.arcs, models.nodes[at].first, models.nodes[at + 1].first, last.id)
+        if place >= 0:
+            return weighted(score + models.arcs[place].weight, factor), models.arcs[place].target
+        score += models.nodes[at].backoff
+        node = models.nodes[at].parent
+    return weighted(score + last.weight, factor), last.target
+
+
+@compiled
+def weighted(score: np.float32, factor: np.float32) -> np.float32:
+    """-inf stays -inf, also times 0."""
+    return score if score == NEVER else score * factor
+
+
+@compiled
+def score_tokens(scorer: FlatScorer, begin: int, states: Ints, token: int, after: Ints) -> np.float32:
+    """What the models over tokens add; their states stand from `begin` on."""
+    score: np.float32 = scorer.token_scores[token]
+    for model in range(len(scorer.tokens.models)):
+        said, target = follow(scorer.tokens, model, states[begin + model], token)
+        after[begin + model] = target
+        score += said
+    return score
+
+
+@compiled
+def score_word(scorer: FlatScorer, states: Ints, mark: int, after: Ints) -> np.float32:
+    """What the word of a mark adds; marks beyond the words add nothing."""
+    n_models = len(scorer.words.models)
+    for model in range(n_models):
+        after[1 + model] = states[1 + model]
+    if mark == 0 or mark > len(scorer.lexicon.word_scores):
+        return np.float32(0.0)
+    score: np.float32 = scorer.lexicon.word_scores[mark - 1]
+    for model in range(n_models):
+        said, target = follow(scorer.words, model, states[1 + model], mark - 1)
+        after[1 + model] = target
+        score += said
+    return score
+
+
+@compiled
+def separated_arc(lexicon: FlatLexicon, node: int, token: int, arc: int) -> tuple[int, int]:
+    """The node after an arc and its mark, where a separator ends words; node -1: there is no such arc."""
+    nodes = lexicon.nodes
+    if token != lexicon.separator:
+        if arc:
+            return -1, 0
+        place = find(lexicon.children, nodes[node].first, nodes[node + 1].first, token)
+        if place >= 0:
+            return lexicon.children[place].target, 0
+        return (_UNKNOWN_NODE if lexicon.unknown >= 0 else -1), 0
+    if node == _ROOT:
+        return (_ROOT if arc == 0 else -1), 0
+    if arc < nodes[node].n_words:
+        return _ROOT, lexicon.words[nodes[node].first_word + arc] + 1
+    if arc == 0 and lexicon.unknown >= 0:
+        return _ROOT, lexicon.unknown + 1
+    return -1, 0
+
+
+@compiled
+def open_arc(lexicon: FlatLexicon, node: int, token: int, arc: int) -> tuple[int, int]:
+    """As `separated_arc`, where words may end at any token: on inside, word ends, inside unknown, its end."""
+    n_homophones = lexicon.n_homophones
+    if arc > n_homophones:
+        if node > _UNKNOWN_NODE:
+            return -1, 0
+        if arc == n_homophones + 1:
+            return _UNKNOWN_NODE, lexicon.unknown + 2
+        return _ROOT, lexicon.unknown + 1
+    nodes = lexicon.nodes
+    place = find(lexicon.children, nodes[node].first, nodes[node + 1].first, token)
+    if place < 0:
+        return -1, 0
+    child = lexicon.children[place].target
+    if arc == 0:
+        return (child if nodes[child].first < nodes[child + 1].first else -1), 0
+    if arc > nodes[child].n_words:
+        return -1, 0
+    return _ROOT, lexicon.words[nodes[child].first_word + arc - 1] + 1
+
+
+@compiled
+def score_arc(scorer: FlatScorer, states: Ints, token: int, arc: int, after: Ints) -> tuple[np.float32, int]:
+    """The score of an arc and its mark; -inf where there is none. Writes the states after it."""
+    lexicon = scorer.lexicon
+    if lexicon.n_homophones == 0:
+        return score_tokens(scorer, 0, states, token, after), 0
+    node = states[0]
+    if lexicon.separator >= 0:
+        target, mark = separated_arc(lexicon, node, token, arc)
+    else:
+        target, mark = open_arc(lexicon, node, token, arc)
+    if target < 0:
+        return NEVER, 0
+    after[0] = target
+    score = score_word(scorer, states, mark, after) + (
+        lexicon.nodes[target].ahead - lexicon.nodes[node].ahead
+    )
+    return score + score_tokens(scorer, 1 + len(scorer.words.models), states, token, after), mark
+
+
+@compiled
+def arc_bounds(scorer: FlatScorer, node: int) -> tuple[np.float32, np.float32]:
+    """The most that a token other than the separator can add at a lexicon's node, and that any token can."""
+    lexicon = scorer.lexicon
+    bound = np.float32(scorer.bound + 1e-3)  # sums are rounded
+    if lexicon.n_homophones == 0:
+        return bound, bound
+    ending = np.float32(scorer.word_bound) - lexicon.nodes[node].ahead
+    inside = lexicon.nodes[node].inside
+    highest = max(inside, ending)
+    return bound + (inside if lexicon.separator >= 0 else highest), bound + highest

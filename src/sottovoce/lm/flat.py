@@ -1,0 +1,152 @@
+"""Language models and lexicons as arrays, for searches that are compiled; see `lm.base.FlatScorer`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sottovoce.lm.base import (
+    ARC,
+    MODEL,
+    NODE,
+    ROOT_ARC,
+    Automaton,
+    AutomatonModel,
+    FlatLexicon,
+    FlatModels,
+    FlatScorer,
+    Floats,
+    Ints,
+    LanguageModel,
+    Records,
+    silent_scorer,
+)
+from sottovoce.lm.table import BackoffTable
+
+Weighted = tuple[LanguageModel[Tensor], float]
+
+
+def automaton_of(table: BackoffTable) -> Automaton:
+    """A back-off table as an automaton over its own ids."""
+    return Automaton(
+        first=_ints(table.first),
+        tokens=(table.arcs.keys % table.n_tokens).to("cpu", torch.int32).numpy(),
+        weights=_floats(table.weights),
+        targets=_ints(table.targets),
+        backoff=_floats(table.backoff),
+        parent=_ints(table.parent),
+        root_weights=_floats(table.root_weights),
+        root_targets=_ints(table.root_targets),
+        ids=np.arange(table.n_tokens),
+    )
+
+
+def flat_models(models: Sequence[Weighted], n_tokens: int) -> FlatModels | None:
+    """Weighted models as one set of arrays; None where one of them has no automaton."""
+    if not models:
+        return silent_scorer(n_tokens).tokens
+    found: list[Automaton] = []
+    for model, _ in models:
+        automaton = model.automaton() if isinstance(model, AutomatonModel) else None
+        if automaton is None:
+            return None
+        found.append(automaton)
+    n_nodes = [len(each.parent) for each in found]
+    weights = [weight for _, weight in models]
+    return FlatModels(
+        models=_records(MODEL, base=_before(n_nodes), weight=np.array(weights, np.float32)),
+        nodes=_nodes(found),
+        arcs=_records(
+            ARC,
+            token=np.concatenate([each.tokens for each in found]),
+            target=np.concatenate([each.targets for each in found]),
+            weight=np.concatenate([each.weights for each in found]),
+        ),
+        roots=np.stack([_root(each) for each in found]),
+        bound=sum(_bound(each, weight) for each, weight in zip(found, weights, strict=True)),
+    )
+
+
+def _nodes(found: Sequence[Automaton]) -> Records:
+    """The nodes of automata in a row, and one more that says where the arcs end."""
+    before = _before([len(each.tokens) for each in found])
+    first = [each.first[:-1] + arcs for each, arcs in zip(found, before, strict=True)]
+    end = np.array([sum(len(each.tokens) for each in found)])
+    return _records(
+        NODE,
+        first=np.concatenate((*first, end)),
+        parent=np.concatenate((*(each.parent for each in found), [0])),
+        backoff=np.concatenate((*(each.backoff for each in found), np.zeros(1, np.float32))),
+    )
+
+
+def _root(automaton: Automaton) -> Records:
+    ids = automaton.ids
+    weights, targets = automaton.root_weights[ids], automaton.root_targets[ids]
+    return _records(ROOT_ARC, id=ids, target=targets, weight=weights)
+
+
+def _records(kind: np.dtype[np.void], **fields: np.ndarray[Any, Any]) -> Records:
+    made = np.empty(len(next(iter(fields.values()))), kind)
+    for name, values in fields.items():
+        made[name] = values
+    return made
+
+
+def token_scorer(models: FlatModels, token_scores: Floats) -> FlatScorer:
+    """Models over tokens alone."""
+    bound = models.bound + float(token_scores.max(initial=0.0))
+    silent = silent_scorer(len(token_scores))
+    return silent._replace(tokens=models, token_scores=token_scores, bound=bound)
+
+
+def word_scorer(
+    lexicon: FlatLexicon, words: FlatModels, tokens: FlatModels, token_scores: Floats, n_arcs: int
+) -> FlatScorer:
+    """A lexicon, models over its words, and models over tokens."""
+    best = float(lexicon.word_scores.max(initial=0.0))
+    return FlatScorer(
+        n_arcs=n_arcs,
+        lexicon=lexicon,
+        words=words,
+        tokens=tokens,
+        token_scores=token_scores,
+        bound=tokens.bound + float(token_scores.max(initial=0.0)),
+        word_bound=max(best + words.bound, 0.0),
+    )
+
+
+def _bound(automaton: Automaton, factor: float) -> float:
+    """The highest weighted score of any token in any state; for a negative weight that of the lowest."""
+    sign = np.float32(1.0 if factor >= 0 else -1.0)
+    weights = np.concatenate((automaton.weights, automaton.root_weights)) * sign
+    highest = float(weights[np.isfinite(weights)].max(initial=float("-inf")))
+    if highest == float("-inf"):
+        return 0.0
+    backoff, parent = automaton.backoff * sign, automaton.parent
+    paid = np.zeros(len(parent), np.float32)  # the most that backing off from a node can earn
+    while True:
+        more = np.maximum(backoff + paid[parent], 0).astype(np.float32)
+        more[0] = 0
+        if np.array_equal(more, paid):
+            break
+        paid = more
+    return (highest + float(paid.max(initial=0.0))) * abs(factor)
+
+
+def _before(counts: Sequence[int]) -> Ints:
+    return np.cumsum([0, *counts], dtype=np.int64)[:-1]
+
+
+def _ints(values: Tensor) -> Ints:
+    found: Ints = values.to("cpu", torch.int64).contiguous().numpy()
+    return found
+
+
+def _floats(values: Tensor) -> Floats:
+    found: Floats = values.to("cpu", torch.float32).contiguous().numpy()
+    return found

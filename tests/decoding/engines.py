@@ -1,0 +1,23 @@
+"""Runs the tests of a module twice: with the search in tensors, and with the compiled one alone."""
+
+from __future__ import annotations
+
+import pytest
+
+from sottovoce.decoding import ctc
+from sottovoce.decoding.ctc_compiled import fastest
+from sottovoce.decoding.ctc_search import PrefixSearch
+
+
+@pytest.fixture(params=["compiled", "tensors"], autouse=True)
+def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    chosen: str = request.param
+    if chosen == "compiled":
+        pytest.importorskip("numba", reason="the extra fast is not installed")
+
+        def refuse(*_: object) -> None:
+            raise AssertionError("the compiled search handed over to the one in tensors")
+
+        monkeypatch.setattr(PrefixSearch, "run", refuse)
+    monkeypatch.setattr(ctc, "fastest", lambda search, _: fastest(search, chosen))  # type: ignore[arg-type]
+    return chosen
