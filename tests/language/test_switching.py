@@ -8,7 +8,9 @@ import pytest
 from sottovoce.errors import OptionError
 from sottovoce.language.switching import Hysteresis, SwitchOptions, allowed_indices
 
-OPTIONS = SwitchOptions(margin=0.2, min_frames=4, first_frames=4, min_dwell_s=0.5, max_wait_s=1.0)
+OPTIONS = SwitchOptions(
+    margin=0.2, min_frames=4, first_frames=4, first_margin=0.2, min_dwell_s=0.5, max_wait_s=1.0
+)
 
 
 def feed(hysteresis: Hysteresis, p_new: float, n: int, start_s: float = 0.0, hop_s: float = 0.1) -> float:
@@ -97,11 +99,22 @@ def test_the_first_language_is_not_made_to_wait() -> None:
 
 
 def test_the_first_language_takes_its_own_number_of_frames() -> None:
-    hysteresis = Hysteresis(SwitchOptions(min_frames=1, first_frames=4, min_dwell_s=0.0))
+    hysteresis = Hysteresis(SwitchOptions(min_frames=1, first_frames=4, first_margin=0.2, min_dwell_s=0.0))
     feed(hysteresis, 0.9, 3)
     assert hysteresis.pending is None
     feed(hysteresis, 0.9, 1, start_s=0.3)
     assert hysteresis.pending is not None
+
+
+def test_the_first_language_takes_a_larger_lead_until_it_has_waited() -> None:
+    options = SwitchOptions(margin=0.2, first_frames=2, first_margin=0.8, first_wait_s=3.0, min_dwell_s=0.0)
+    sure, unsure = Hysteresis(options), Hysteresis(options)
+    feed(sure, 0.95, 2)
+    assert sure.pending is not None
+    feed(unsure, 0.85, 30)  # leads by 0.7, up to 2.9 s
+    assert unsure.pending is None
+    feed(unsure, 0.55, 2, start_s=3.0)
+    assert unsure.pending is not None
 
 
 def test_ties_and_noise_around_even_never_switch() -> None:

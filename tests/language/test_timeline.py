@@ -56,8 +56,8 @@ def test_before_the_first_language_nothing_is_settled() -> None:
     line = timeline()
     assert line.settled_until_s == -math.inf
     line.begin(0.0)
-    hear(line, 100.0, 0.0, 2.0)
-    change = line.due(2.0)
+    hear(line, 100.0, 0.0, 3.0)
+    change = line.due(3.0)
     assert change is not None
     assert (change.source, change.target, change.at_s) == (None, "en", 0.0)
 
@@ -76,8 +76,16 @@ def test_silence_and_short_stretches_say_little() -> None:
     loud, quiet = timeline(), timeline()
     for line, no_speech in ((loud, 0.0), (quiet, 1.0)):
         line.add(0.0, WIDTH, ProbedLanguage(np.array([0.99, 0.01]), 1.0, no_speech))
-    assert loud.belief["en"] > 0.9
+    assert loud.belief["en"] > 0.75
     assert quiet.belief["en"] == pytest.approx(0.5)
+
+
+def test_what_lies_outside_the_list_says_little() -> None:
+    inside, outside = timeline(), timeline()
+    for line, mass in ((inside, 1.0), (outside, 0.0)):
+        line.add(0.0, WIDTH, ProbedLanguage(np.array([0.99, 0.01]), mass, 0.0))
+    assert inside.belief["en"] > 0.75
+    assert outside.belief["en"] == pytest.approx(0.5)
 
 
 def test_history_is_bounded() -> None:

@@ -8,16 +8,9 @@ import torch
 from sottovoce.audio.mel import log_mel, window_features
 from sottovoce.backends.fake import FakeBackend, Script, ScriptedToken
 from sottovoce.decoding.alignment import median_filter
-from sottovoce.streaming.alignatt import (
-    SPREAD_FLOOR,
-    AttentionTracker,
-    Ending,
-    Prefix,
-    Reader,
-    ReadingRules,
-    most_tokens,
-    n_looping,
-)
+from sottovoce.streaming.alignatt import Reader
+from sottovoce.streaming.frontier import SPREAD_FLOOR, AttentionTracker
+from sottovoce.streaming.reading import Ending, Prefix, ReadingRules, most_tokens, n_looping
 from sottovoce.types import EncoderOutput
 from tests.streaming.speech import TOKEN_OF, TOKENIZER, backend, say
 
@@ -71,8 +64,10 @@ def test_state_does_not_grow_with_tokens() -> None:
     tracker = AttentionTracker(50)
     for t in range(30):
         tracker.extend(random_attention(t, 1, 1, 50))
-    tensors = [tracker._mean, tracker._deviation, tracker._last]
-    assert all(tensor.shape == (1, 3, 50) for tensor in tensors)
+    statistics = tracker._statistics
+    assert statistics is not None
+    assert statistics.mean.shape == statistics.squares.shape == (1, 3, 50)
+    assert tracker._last.shape == (1, 3, 1, 50)
 
 
 def test_short_audio_has_a_frontier_too() -> None:

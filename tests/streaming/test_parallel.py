@@ -11,9 +11,13 @@ from sottovoce.audio.vad_stream import VadStream
 from sottovoce.errors import OptionError
 from sottovoce.language.probe import ProbeOptions
 from sottovoce.language.smoothing import SmoothingOptions
-from sottovoce.streaming.alignatt import Prefix, Reader, ReadingRules
+from sottovoce.streaming.alignatt import Reader
+from sottovoce.streaming.fusing import Candidate, fuse
+from sottovoce.streaming.gating import Gate
 from sottovoce.streaming.options import StreamOptions
-from sottovoce.streaming.parallel import Candidate, ParallelOptions, ParallelReader, frame_bias, fuse
+from sottovoce.streaming.parallel import ParallelOptions
+from sottovoce.streaming.reading import Prefix, ReadingRules
+from sottovoce.streaming.rows import RowReader
 from sottovoce.streaming.session import Session, SessionOptions
 from sottovoce.streaming.words import ReadWord
 from sottovoce.text.tokenizer import Tokenizer
@@ -79,24 +83,37 @@ def test_a_row_reads_as_it_would_alone() -> None:
     english = TOKENIZER.with_language("en").sot_sequence_including_notimestamps
     german = (*TOKENIZER.with_language("de").sot_sequence_including_notimestamps, TOKEN_OF["time"])
     rules = ReadingRules(frame_threshold=25)
-    both = ParallelReader(backend(), TOKENIZER.eot, ()).read(
-        encoded, [english, german], torch.zeros(2, encoded.n_frames), rules
+    prefixes = [Prefix(english, 0, 0), Prefix(german, 0, 1)]
+    both = RowReader(backend(), TOKENIZER.eot, TOKENIZER.no_speech, ()).read(
+        encoded, prefixes, torch.zeros(2, encoded.n_frames), [rules, rules]
     )
     alone = [
-        Reader(backend(), TOKENIZER.eot, None, ()).read(encoded, Prefix(prefix, 0, n), rules)
-        for prefix, n in ((english, 0), (german, 1))
+        Reader(backend(), TOKENIZER.eot, TOKENIZER.no_speech, ()).read(encoded, prefix, rules)
+        for prefix in prefixes
     ]
     for ours, theirs in zip(both, alone, strict=True):
         assert (ours.tokens, ours.frames, ours.ending) == (theirs.tokens, theirs.frames, theirs.ending)
+        assert ours.no_speech_prob == pytest.approx(theirs.no_speech_prob)
 
 
-def test_every_frame_has_an_owner() -> None:
+@pytest.mark.parametrize("gate", [Gate(1.0, 15.0, 0.0), Gate(np.inf, 15.0, 0.0), Gate(np.inf, 15.0, 0.1)])
+def test_every_frame_has_an_owner(gate: Gate) -> None:
     """No frame is hidden from all rows, even where the timeline knows nothing."""
     shares = np.random.default_rng(0).dirichlet([0.1, 0.1, 0.1], size=200)
     shares[:10] = 0.0
-    biases = np.stack([frame_bias(shares, language, 1.0) for language in range(3)])
+    biases = np.stack([gate.bias(shares, language) for language in range(3)])
     assert np.isfinite(biases).all()
     assert (biases.max(axis=0) == 0.0).all()
+    assert biases.min() >= -15.0
+
+
+def test_a_hard_mask_leaves_a_margin() -> None:
+    shares = np.zeros((100, 2))
+    shares[:50, 0], shares[50:, 1] = 0.9, 0.9
+    for margin_s, reach in ((0.0, 0), (0.1, 5)):
+        gate = Gate(np.inf, 15.0, margin_s)
+        assert np.flatnonzero(gate.bias(shares, 0) == 0.0).tolist() == list(range(50 + reach))
+        assert np.flatnonzero(gate.bias(shares, 1) == 0.0).tolist() == list(range(50 - reach, 100))
 
 
 def candidate(

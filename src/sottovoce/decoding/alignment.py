@@ -80,23 +80,31 @@ def alignment_matrix(attention: Tensor, n_frames: int) -> Tensor:
 class RunningStatistics:
     """Mean and variance over tokens that come one by one: what `normalize_over_tokens` sees at once.
 
-    mean, squares: (..., n_frames), mean and sum of squared deviations of n_tokens tokens.
-    Source: Chan, Golub, LeVeque 1979 (pairwise update).
+    n_tokens: (..., 1), tokens counted. mean, squares: (..., n_frames), their mean and sum of squared
+    deviations. Source: Chan, Golub, LeVeque 1979 (pairwise update).
     """
 
-    n_tokens: int
+    n_tokens: Tensor
     mean: Tensor
     squares: Tensor
 
     @classmethod
-    def of(cls, attention: Tensor) -> RunningStatistics:
-        """Statistics of tokens (..., n_tokens, n_frames)."""
-        mean = attention.mean(dim=-2)
-        return cls(int(attention.shape[-2]), mean, (attention - mean.unsqueeze(-2)).square().sum(dim=-2))
+    def of(cls, attention: Tensor, counted: Tensor | None = None) -> RunningStatistics:
+        """Statistics of tokens (..., n_tokens, n_frames).
 
-    def updated(self, attention: Tensor) -> RunningStatistics:
+        counted: (..., n_tokens), 1 for tokens that count and 0 for padding, at least one of them 1; None:
+        all count.
+        """
+        if counted is None:
+            counted = attention.new_ones(attention.shape[-2:-1])
+        weight = counted.unsqueeze(-1)
+        n_tokens = weight.sum(dim=-2)
+        mean = (attention * weight).sum(dim=-2) / n_tokens
+        return cls(n_tokens, mean, ((attention - mean.unsqueeze(-2)).square() * weight).sum(dim=-2))
+
+    def updated(self, attention: Tensor, counted: Tensor | None = None) -> RunningStatistics:
         """With more tokens (..., n_new, n_frames)."""
-        new = RunningStatistics.of(attention)
+        new = RunningStatistics.of(attention, counted)
         total = self.n_tokens + new.n_tokens
         delta = new.mean - self.mean
         return RunningStatistics(
@@ -107,11 +115,12 @@ class RunningStatistics:
 
     def select(self, rows: Tensor) -> RunningStatistics:
         """The statistics of `rows` (R',) of the first dimension: attention follows its beams."""
-        return RunningStatistics(self.n_tokens, self.mean[rows], self.squares[rows])
+        n_tokens = self.n_tokens[rows] if self.n_tokens.ndim == self.mean.ndim else self.n_tokens
+        return RunningStatistics(n_tokens, self.mean[rows], self.squares[rows])
 
-    def normalize(self, attention: Tensor) -> Tensor:
-        """Z-score tokens (..., n, n_frames) against all tokens counted so far."""
-        std = (self.squares / self.n_tokens).sqrt().clamp_min(_TINY)
+    def normalize(self, attention: Tensor, *, floor: float = 0.0) -> Tensor:
+        """Z-score tokens (..., n, n_frames) against all counted so far; floor: added to the deviation."""
+        std = ((self.squares / self.n_tokens).sqrt() + floor).clamp_min(_TINY)
         return (attention - self.mean.unsqueeze(-2)) / std.unsqueeze(-2)
 
 

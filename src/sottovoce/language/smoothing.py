@@ -26,15 +26,16 @@ _TINY = 1e-6
 class SmoothingOptions:
     """How posteriors are smoothed.
 
-    median_frames: width of the running median, odd; 1 is off. Its delay is (width - 1) / 2 frames.
+    median_frames: width of the running median, odd; 1 is off. Its delay is (width - 1) / 2 frames, and
+        weaker evidence keeps off more false switches for as much delay.
     stay: probability that the language stays the same from one frame to the next.
     evidence: exponent on each frame's posterior. Probe windows overlap, so neighbours tell the same
         story: hop / width counts every second of audio once.
     """
 
-    median_frames: int = 3
-    stay: float = 0.98
-    evidence: float = 0.7
+    median_frames: int = 1
+    stay: float = 0.95
+    evidence: float = 0.3
 
     def __post_init__(self) -> None:
         if self.median_frames < 1 or self.median_frames % 2 == 0:

@@ -21,25 +21,27 @@ class SwitchOptions:
     least `min_frames` consecutive frames and at least `min_dwell_s` from the first of them to the last:
     both, because 6 frames of a 100 ms hop span 500 ms. A confirmed switch waits for a boundary (a pause,
     or a word's end), at most `max_wait_s`. The first language of a session, before which nothing is said,
-    takes `first_frames`.
+    takes `first_frames` and a lead of `first_margin`; after `first_wait_s` any lead will do.
     """
 
-    margin: float = 0.2
+    margin: float = 0.35
     min_frames: int = 2
     first_frames: int = 5
+    first_margin: float = 0.9
+    first_wait_s: float = 4.0
     min_dwell_s: float = 0.25
     max_wait_s: float = 0.25
 
     def __post_init__(self) -> None:
-        if not 0.0 <= self.margin < 1.0:
-            raise OptionError(f"margin: expected a difference of probabilities in [0, 1), got {self.margin}")
-        for name, value in (("min_frames", self.min_frames), ("first_frames", self.first_frames)):
-            if value < 1:
-                raise OptionError(f"{name}: expected at least 1, got {value}")
-        if self.min_dwell_s < 0.0 or self.max_wait_s < 0.0:
-            raise OptionError(
-                f"min_dwell_s, max_wait_s: expected seconds from 0, got {self.min_dwell_s}, {self.max_wait_s}"
-            )
+        for name, value in (("margin", self.margin), ("first_margin", self.first_margin)):
+            if not 0.0 <= value < 1.0:
+                raise OptionError(f"{name}: expected a difference of probabilities in [0, 1), got {value}")
+        for count, least in (("min_frames", self.min_frames), ("first_frames", self.first_frames)):
+            if least < 1:
+                raise OptionError(f"{count}: expected at least 1, got {least}")
+        for name in ("min_dwell_s", "max_wait_s", "first_wait_s"):
+            if getattr(self, name) < 0.0:
+                raise OptionError(f"{name}: expected seconds from 0, got {getattr(self, name)}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +79,7 @@ class Hysteresis:
         self._current = current
         self._run: _Run | None = None
         self._pending: Switch | None = None
+        self._since_s: float | None = None
 
     @property
     def current(self) -> int | None:
@@ -95,7 +98,9 @@ class Hysteresis:
 
     def step(self, posterior: Posterior, time_s: float) -> None:
         """Take the posterior (L,) of the frame at time_s; times must not go back."""
-        leader = self._leader(posterior)
+        if self._since_s is None:
+            self._since_s = time_s
+        leader = self._leader(posterior, time_s - self._since_s)
         if leader is None:
             self._run = None
             return
@@ -123,8 +128,8 @@ class Hysteresis:
         self._pending = None
         self._run = None
 
-    def _leader(self, posterior: Posterior) -> int | None:
-        """The language that leads its rival by more than the margin.
+    def _leader(self, posterior: Posterior, waited_s: float) -> int | None:
+        """The language that leads its rival by more than the margin that holds now.
 
         The rival of a candidate is the language in force (the pending one if there is any); that of the
         language in force, or while there is none, is the runner-up.
@@ -135,7 +140,13 @@ class Hysteresis:
             rival = float(posterior[in_force])
         else:
             rival = max((float(p) for i, p in enumerate(posterior) if i != best), default=0.0)
-        return best if float(posterior[best]) - rival > self._options.margin else None
+        return best if float(posterior[best]) - rival > self._margin(waited_s) else None
+
+    def _margin(self, waited_s: float) -> float:
+        """waited_s: since the first frame of the session."""
+        if self._current is not None:
+            return self._options.margin
+        return self._options.first_margin if waited_s < self._options.first_wait_s else 0.0
 
     def _is_confirmed(self, run: _Run, time_s: float) -> bool:
         least = self._options.min_frames if self._current is not None else self._options.first_frames

@@ -55,7 +55,8 @@ class LanguageChange:
 class LanguageTimeline:
     """Follows the language of a recording through probed stretches.
 
-    full_width_s: stretches shorter than this, and stretches with little speech, count for less.
+    full_width_s: stretches shorter than this, with little speech, or in a language outside the list, count
+        for less.
     hold_odds: the newest stretch must favour the current language over any other by this factor, or
         words after the last one that did are held back.
     """
@@ -92,6 +93,11 @@ class LanguageTimeline:
         return None if index is None else self._languages[index]
 
     @property
+    def likeliest(self) -> str:
+        """The language that is believed in most now."""
+        return self._languages[int(self._forward.belief.argmax())]
+
+    @property
     def frames(self) -> tuple[TimelineFrame, ...]:
         """The stretches of the last minute."""
         return tuple(self._frames)
@@ -126,7 +132,8 @@ class LanguageTimeline:
 
     def add(self, start_s: float, end_s: float, probed: ProbedLanguage) -> None:
         """Take what was heard in a stretch; they must come in order of their ends."""
-        weight = min(1.0, (end_s - start_s) / self._full_width_s) * (1.0 - probed.no_speech)
+        weight = min(1.0, (end_s - start_s) / self._full_width_s)
+        weight *= (1.0 - probed.no_speech) * probed.allowed_mass
         heard = np.maximum(probed.probabilities, 1e-9) ** weight
         heard = heard / heard.sum()
         belief = self._forward.step(self._median.step(heard))

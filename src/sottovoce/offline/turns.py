@@ -22,7 +22,7 @@ from sottovoce.types import FRAMES_PER_SECOND, EncoderOutput
 
 WIDTH_S = 2.0
 HOP_S = 0.25
-SMOOTHING = SmoothingOptions(median_frames=1)
+SMOOTHING = SmoothingOptions(median_frames=1, stay=0.98, evidence=0.7)
 SHORTEST_S = 1.0
 """A change this near to the end of a window is left to the next window."""
 SEARCH_S = 0.6

@@ -15,19 +15,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
 
 from sottovoce.audio.buffer import AudioBuffer
 from sottovoce.audio.vad_stream import SpeechEdge, VadStream
 from sottovoce.backends.base import Backend
 from sottovoce.errors import OptionError, SessionClosedError
-from sottovoce.language.probe import LanguageProbe, ProbeOptions
-from sottovoce.language.smoothing import SmoothingOptions
-from sottovoce.language.switching import SwitchOptions
+from sottovoce.language.probe import LanguageProbe
 from sottovoce.language.timeline import LanguageChange, LanguageTimeline
+from sottovoce.streaming.draft import CtcDraft, DraftText
 from sottovoce.streaming.endofword import EndOfWord
-from sottovoce.streaming.options import StreamOptions
-from sottovoce.streaming.parallel import ParallelOptions, ParallelStream
+from sottovoce.streaming.listening import Listener
+from sottovoce.streaming.parallel import ParallelStream
+from sottovoce.streaming.session_options import SessionOptions as SessionOptions
+from sottovoce.streaming.session_options import Switching as Switching
 from sottovoce.streaming.stream import Stream
 from sottovoce.streaming.window import Window
 from sottovoce.text.tokenizer import Tokenizer
@@ -47,34 +47,6 @@ from sottovoce.types import (
 IDLE_KEPT_S = 5.0
 """Audio kept in a pause: onset and pre-roll of the next utterance lie in it."""
 
-Switching: TypeAlias = Literal["off", "restart", "parallel"]
-
-
-@dataclass(frozen=True, slots=True)
-class SessionOptions:
-    """How a session follows speech and languages.
-
-    languages: allow-list of codes; one: the language is given; empty: all that the model knows.
-    switching: "off" detects the language once and keeps it; "restart" begins a new stream at a change
-        point; "parallel" decodes the active languages side by side, for switches inside a sentence.
-    unstable: also send text that is complete but not committed.
-    """
-
-    languages: tuple[str, ...] = ()
-    switching: Switching = "restart"
-    stream: StreamOptions = field(default_factory=StreamOptions)
-    probe: ProbeOptions = field(default_factory=ProbeOptions)
-    smoothing: SmoothingOptions = field(default_factory=SmoothingOptions)
-    switch: SwitchOptions = field(default_factory=SwitchOptions)
-    parallel: ParallelOptions = field(default_factory=ParallelOptions)
-    unstable: bool = False
-
-    def __post_init__(self) -> None:
-        if self.switching not in ("off", "restart", "parallel"):
-            raise OptionError(f"switching: expected off, restart or parallel, got '{self.switching}'")
-        if isinstance(self.languages, str):
-            raise OptionError(f"languages: expected a tuple of codes, got the string '{self.languages}'")
-
 
 @dataclass(slots=True)
 class _Utterance:
@@ -89,7 +61,7 @@ class Session:
     """Speech as it comes into events.
 
     tokenizer: of the backend's model. vad: finds speech; without it everything counts as speech until
-    `close`. end_of_word: see `StreamOptions`.
+    `close`. end_of_word: see `WordMaker`. draft: gives the unstable text, instead of the decoder.
 
     Raises: OptionError for languages that the model does not have.
     """
@@ -102,6 +74,7 @@ class Session:
         *,
         vad: VadStream | None = None,
         end_of_word: EndOfWord | None = None,
+        draft: CtcDraft | None = None,
     ) -> None:
         self._backend = backend
         self._tokenizer = tokenizer
@@ -109,21 +82,27 @@ class Session:
         self._vad = vad
         self._end_of_word = end_of_word
         self._languages = _checked_languages(self._options.languages, tokenizer)
-        self._probe = LanguageProbe(backend, tokenizer, self._languages) if len(self._languages) > 1 else None
+        self._draft = draft
+        several = len(self._languages) > 1
         self._timeline = LanguageTimeline(
             self._languages,
             self._options.smoothing,
             self._options.switch,
-            full_width_s=self._options.probe.width_s,
-            current=self._languages[0] if self._probe is None else None,
+            full_width_s=self._options.stretches.width_s,
+            current=None if several else self._languages[0],
+        )
+        self._listener = (
+            Listener(
+                LanguageProbe(backend, tokenizer, self._languages), self._timeline, self._options.stretches
+            )
+            if several
+            else None
         )
         self._contexts: dict[str, tuple[int, ...]] = {}
         self._buffer = AudioBuffer()
         self._utterance: _Utterance | None = None
         self._chunk = round(self._options.stream.chunk_s * SAMPLE_RATE)
-        self._hop = round(self._options.probe.hop_s * SAMPLE_RATE)
         self._next_update = self._chunk
-        self._probed_until = 0
         self._now = 0
         self._closed = False
 
@@ -187,7 +166,8 @@ class Session:
         """Speech starts at a sample (before now, by onset and pre-roll)."""
         at = max(sample, self._buffer.start)
         self._timeline.begin(at / SAMPLE_RATE)
-        self._probed_until = at
+        if self._listener is not None:
+            self._listener.begin(at)
         self._utterance = self._open(at)
         return [SpeechStarted(at / SAMPLE_RATE, self._now / SAMPLE_RATE)]
 
@@ -206,12 +186,12 @@ class Session:
 
     def _settle(self, utterance: _Utterance, end_sample: int) -> list[Event]:
         """Decide the language of what is left at the end of an utterance."""
-        if not self._follows:
+        if not self._follows or self._listener is None:
             return []
         self._feed(utterance.stream, max(utterance.stream.end_sample, min(end_sample, self._buffer.end)))
         window = utterance.stream.encode()
         if window is not None:
-            self._listen(window, min(end_sample, utterance.stream.end_sample), final=True)
+            self._listener.listen(window, min(end_sample, utterance.stream.end_sample), final=True)
         change = self._timeline.resolve(self._now / SAMPLE_RATE)
         if change is None:
             return []
@@ -219,78 +199,71 @@ class Session:
 
     @property
     def _is_parallel(self) -> bool:
-        return self._probe is not None and self._options.switching == "parallel"
+        return self._listener is not None and self._options.switching == "parallel"
 
     @property
     def _follows(self) -> bool:
         """Whether the language still has to be watched."""
-        if self._probe is None:
+        if self._listener is None:
             return False
         return self._options.switching != "off" or self._timeline.current is None
 
     def _update(self, utterance: _Utterance) -> list[Event]:
         """One update: listen to the language, switch if that is due, commit what is safe."""
         stream = utterance.stream
-        if not self._follows and self._options.stream.frame_threshold == float("inf"):
+        drafts = self._draft is not None and self._options.unstable
+        if not self._follows and not drafts and not stream.is_ready:
             return []
         least = round(self._options.stream.audio_min_len_s * SAMPLE_RATE)
         window = stream.encode() if stream.end_sample - stream.start_sample >= least else None
         if window is None:
             return []
-        if self._follows:
-            self._listen(window, self._now)
-            change = self._timeline.due(self._now / SAMPLE_RATE)
-            if change is not None and not self._is_parallel:
-                return self._switch(utterance, change, update=True)
-            told = [] if change is None else [self._told(change, change.at_s)]
-            return [*told, *self._commit(utterance, window)]
-        return self._commit(utterance, window)
+        if not self._follows or self._listener is None:
+            return self._commit(utterance, window)
+        self._listener.listen(window, self._now)
+        change = self._timeline.due(self._now / SAMPLE_RATE)
+        if change is not None and not self._is_parallel:
+            return self._switch(utterance, change, update=True)
+        told = [] if change is None else [self._told(change, change.at_s)]
+        return [*told, *self._commit(utterance, window)]
 
     def _commit(self, utterance: _Utterance, window: Window) -> list[Event]:
+        stream = utterance.stream
         waits = self._follows and not self._is_parallel
         settled_until_s = self._timeline.settled_until_s if waits else float("inf")
-        if settled_until_s <= utterance.stream.committed_until_s:
-            return []
-        words = utterance.stream.commit(window, settled_until_s=settled_until_s)
-        return self._say(utterance, words)
-
-    def _say(self, utterance: _Utterance, words: list[Word]) -> list[Event]:
-        events: list[Event] = []
-        emission_time = self._now / SAMPLE_RATE
-        language = utterance.stream.language
-        if words:
-            utterance.words += words
-            text = "".join(word.word for word in words)
-            events.append(Partial(words[0].start, words[-1].end, text, language, tuple(words), emission_time))
-        waiting = utterance.stream.waiting
-        text = "".join(word.word for word in waiting)
-        if self._options.unstable and text != utterance.unstable:
-            utterance.unstable = text
-            start_s = waiting[0].start if waiting else utterance.stream.committed_until_s
-            end_s = waiting[-1].end if waiting else start_s
-            events.append(Unstable(start_s, end_s, text, language, emission_time))
+        words: list[Word] = []
+        if stream.is_ready and settled_until_s > stream.committed_until_s:
+            words = stream.commit(window, settled_until_s=settled_until_s)
+        events = self._say(utterance, words)
+        if self._options.unstable:
+            events += self._show(utterance, self._unstable(stream, window))
         return events
 
-    def _listen(self, window: Window, until: int, *, final: bool = False) -> None:
-        """Probe the stretches that end in the new audio, up to a sample."""
-        assert self._probe is not None
-        options = self._options.probe
-        first = self._probed_until - self._probed_until % self._hop + self._hop
-        ends = [*range(first, until + 1, self._hop)]
-        if final and (not ends or ends[-1] < until) and until > self._probed_until:
-            ends.append(until)
-        spans = []
-        for end in ends:
-            end_s = min(end / SAMPLE_RATE, window.end_s)
-            start_s = max(window.start_s, end_s - options.width_s)
-            least = min(options.min_width_s, 0.1) if final else options.min_width_s
-            span = (window.frame(start_s), window.frame(end_s))
-            if end_s - start_s >= least - 1e-6 and span[0] < span[1]:
-                spans.append((start_s, end_s, span))
-        probed = self._probe.probe(window.encoded, [span for _, _, span in spans])
-        for (start_s, end_s, _), heard in zip(spans, probed, strict=True):
-            self._timeline.add(start_s, end_s, heard)
-        self._probed_until = max([self._probed_until, *ends])
+    def _say(self, utterance: _Utterance, words: list[Word]) -> list[Event]:
+        if not words:
+            return []
+        utterance.words += words
+        text = "".join(word.word for word in words)
+        language, emission_time = utterance.stream.language, self._now / SAMPLE_RATE
+        return [Partial(words[0].start, words[-1].end, text, language, tuple(words), emission_time)]
+
+    def _unstable(self, stream: Stream | ParallelStream, window: Window) -> DraftText:
+        """The text after the committed words, as far as it is shown."""
+        after_s = stream.committed_until_s
+        if self._draft is not None:
+            return self._draft.read(window, after_s)
+        words = stream.waiting
+        if not words:
+            return DraftText("", after_s, after_s)
+        return DraftText("".join(word.word for word in words), words[0].start, words[-1].end)
+
+    def _show(self, utterance: _Utterance, draft: DraftText) -> list[Event]:
+        """Tell of unstable text that is new."""
+        if not self._options.unstable or draft.text == utterance.unstable:
+            return []
+        utterance.unstable = draft.text
+        language = utterance.stream.language if self._timeline.current else self._timeline.likeliest
+        return [Unstable(draft.start_s, draft.end_s, draft.text, language, self._now / SAMPLE_RATE)]
 
     def _switch(self, utterance: _Utterance, change: LanguageChange, *, update: bool = False) -> list[Event]:
         """Finish the old stream up to the change point and begin the new one there."""
@@ -321,7 +294,8 @@ class Session:
         stream = utterance.stream
         words = stream.finish(until_sample=until)
         events = self._say(utterance, words)
-        self._contexts[stream.language] = stream.context
+        events += self._show(utterance, DraftText("", stream.committed_until_s, stream.committed_until_s))
+        self._contexts.update(stream.contexts)
         if utterance.words:
             text = "".join(word.word for word in utterance.words).strip()
             span = (utterance.words[0].start, utterance.words[-1].end)
@@ -344,6 +318,7 @@ class Session:
                     self._options.parallel,
                     self._timeline,
                     start_sample=sample,
+                    contexts=self._contexts,
                 )
             )
         language = self._timeline.current or self._languages[0]

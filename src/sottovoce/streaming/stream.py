@@ -11,37 +11,29 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from sottovoce.audio.mel import window_features
 from sottovoce.backends.base import Backend
 from sottovoce.decoding.filters import LogitFilter, SuppressBlank, SuppressTokens, suppressed_tokens
 from sottovoce.decoding.options import NON_SPEECH
-from sottovoce.streaming.alignatt import (
-    MAX_TOKENS,
-    Ending,
-    Prefix,
-    Reader,
-    Reading,
-    ReadingRules,
-    most_tokens,
-)
-from sottovoce.streaming.committed import CommittedWords
+from sottovoce.streaming.alignatt import Reader
+from sottovoce.streaming.context import TextContext
 from sottovoce.streaming.endofword import EndOfWord
+from sottovoce.streaming.held import HeldSpeech
 from sottovoce.streaming.options import StreamOptions
-from sottovoce.streaming.window import MELS_PER_FRAME, MelBuffer, Window
+from sottovoce.streaming.reading import MAX_TOKENS, Ending, Prefix, Reading, ReadingRules, most_tokens
+from sottovoce.streaming.window import Window
 from sottovoce.streaming.words import ReadWord, WordMaker
 from sottovoce.text.tokenizer import Tokenizer
-from sottovoce.types import FRAMES_PER_SECOND, SAMPLE_RATE, Samples, Word
+from sottovoce.types import FRAMES_PER_SECOND, Samples, Word
 
 
 class Stream:
     """One language's words from audio that is still coming.
 
-    context: text tokens said before, for the prompt (see `context` of the stream before).
+    context: text tokens said before, for the prompt (see `contexts` of the stream before).
     """
 
     def __init__(
@@ -54,42 +46,40 @@ class Stream:
         context: Sequence[int] = (),
         end_of_word: EndOfWord | None = None,
     ) -> None:
-        self._backend = backend
-        self._tokenizer = tokenizer.with_task(options.task)
+        tokenizer = tokenizer.with_task(options.task)
+        self._language = tokenizer.language or "en"
         self._options = options
-        self._maker = WordMaker(self._tokenizer, end_of_word)
-        self._mels = MelBuffer(backend.dims.n_mels, start_sample, backend.device)
-        self._static = tuple(self._encode_text(options.static_prompt))
-        self._context = tuple(context) or tuple(self._encode_text(options.init_prompt))
-        self._committed = CommittedWords(start_sample / SAMPLE_RATE)
+        self._maker = WordMaker(tokenizer, end_of_word)
+        self._held = HeldSpeech(backend, options, start_sample)
+        self._context = TextContext(tokenizer, options, context)
         self._waiting: list[Word] = []
         self._finished = False
         self._reader = Reader(
             backend,
-            self._tokenizer.eot,
-            self._tokenizer.no_speech if self._tokenizer.is_multilingual else None,
-            live_filters(self._tokenizer, backend.dims.n_vocab, backend.device),
+            tokenizer.eot,
+            tokenizer.no_speech if tokenizer.is_multilingual else None,
+            live_filters(tokenizer, backend.dims.n_vocab, backend.device),
             options.beam_size,
         )
 
     @property
     def language(self) -> str:
-        return self._tokenizer.language or "en"
+        return self._language
 
     @property
     def start_sample(self) -> int:
         """First sample held."""
-        return self._mels.start_sample
+        return self._held.start_sample
 
     @property
     def end_sample(self) -> int:
         """Sample after the last one appended."""
-        return self._mels.end_sample
+        return self._held.end_sample
 
     @property
     def committed_until_s(self) -> float:
         """End of the last committed word, or the start of the stream."""
-        return self._committed.until_s
+        return self._held.committed.until_s
 
     @property
     def waiting(self) -> tuple[Word, ...]:
@@ -97,28 +87,24 @@ class Stream:
         return tuple(self._waiting)
 
     @property
-    def context(self) -> tuple[int, ...]:
-        """Tokens for the prompt of a stream that goes on from here in the same language."""
-        said = (*self._context, *self._committed.tokens())
-        return said[-self._options.max_context_tokens :] if self._options.max_context_tokens else ()
+    def contexts(self) -> dict[str, tuple[int, ...]]:
+        """By language, tokens for the prompt of a stream that goes on from here."""
+        return {self._language: self._context.followed_by(self._held.committed.tokens())}
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether an update can say more: some audio after the committed words is far enough from the end."""
+        return self._held.unread_s * FRAMES_PER_SECOND > self._options.frame_threshold
 
     def append(self, samples: Samples) -> None:
         """Take audio (n,) float32 that follows what was appended before."""
         assert not self._finished
-        self._mels.append(samples)
+        self._held.append(samples)
 
     def encode(self, *, final: bool = False, until_sample: int | None = None) -> Window | None:
         """Encode the audio held, cutting it first if it is too long; None without a frame of audio."""
-        self._trim()
-        frames = self._mels.frames(final=final, until_sample=until_sample)
-        n_frames = frames.shape[1]
-        if n_frames < MELS_PER_FRAME:
-            return None
-        encoded = self._backend.encode(
-            window_features([frames], context_frames(n_frames, self._options, self._backend.dims.n_audio_ctx))
-        )
-        n_content = n_frames // MELS_PER_FRAME
-        return Window(replace(encoded, n_content_frames=(n_content,)), self._mels.start_sample)
+        self._move_out(self._held.trim())
+        return self._held.encode(final=final, until_sample=until_sample)
 
     def commit(
         self,
@@ -143,7 +129,7 @@ class Stream:
             threshold,
             self._options.rewind_threshold,
             self._options.max_repeats,
-            MAX_TOKENS if final else most_tokens(window.end_s - self._committed.until_s),
+            MAX_TOKENS if final else most_tokens(window.end_s - self.committed_until_s),
         )
         prefix = self.prefix()
         reading = self._reader.read(window.encoded, prefix, rules, bias=bias)
@@ -151,7 +137,7 @@ class Stream:
             return []
         if reading.ending is Ending.REPEATED:
             self._start_afresh()
-        return self._maker.words(reading, window, after_s=self._committed.until_s, final=final)
+        return self._maker.words(reading, window, after_s=self.committed_until_s, final=final)
 
     def finish(self, until_sample: int | None = None, *, settled_until_s: float = math.inf) -> list[Word]:
         """Commit what is left of the audio, or of the audio up to a sample; nothing may be appended after."""
@@ -161,59 +147,31 @@ class Stream:
 
     def prefix(self) -> Prefix:
         """What the decoder says first in the next update."""
-        room = max(0, self._options.max_context_tokens - len(self._static))
-        context = self._context[-room:] if room else ()
-        static = self._static[: self._options.max_context_tokens]
-        prompt = (self._tokenizer.sot_prev, *static, *context) if static or context else ()
-        committed = self._committed.tokens()
-        start = self._tokenizer.sot_sequence_including_notimestamps
-        return Prefix((*prompt, *start, *committed), len(prompt), len(committed))
+        return self._context.prefix(self._held.committed.tokens())
 
     def _take(self, words: Sequence[ReadWord], settled_until_s: float) -> list[Word]:
         taken: list[Word] = []
         for word in words:
             if word.word.end > settled_until_s:
                 break
-            self._committed.add(word)
+            self._held.committed.add(word)
             taken.append(word.word)
         self._waiting = [word.word for word in words[len(taken) :]]
         return taken
 
-    def _trim(self) -> None:
-        """Cut the audio held to its limit, at the widest gap between words near it."""
-        limit = round(self._options.audio_max_len_s * SAMPLE_RATE)
-        crowded = len(self._committed.tokens()) > self._backend.dims.n_text_ctx // 2 - 64
-        if self._mels.end_sample - self._mels.start_sample <= limit and not crowded:
-            return
-        earliest_s = (self._mels.end_sample - limit) / SAMPLE_RATE
-        self._drop_before(self._committed.cut_point(earliest_s, earliest_s + self._options.audio_trim_s))
-
-    def _drop_before(self, cut_s: float) -> None:
-        gone = self._committed.drop_before(cut_s)
-        self._context = (*self._context, *(token for word in gone for token in word.tokens))[-223:]
-        self._mels.cut(round(cut_s * SAMPLE_RATE))
+    def _move_out(self, words: Sequence[ReadWord]) -> None:
+        """Let words whose audio was dropped be the prompt."""
+        self._context.add([token for word in words for token in word.tokens])
 
     def _start_afresh(self) -> None:
         """Break a loop: the prompt goes, and the audio up to the last committed word."""
-        if self._committed:
-            self._drop_before(self._committed.until_s)
-        self._context = ()
+        if len(self._held.committed):
+            self._held.drop_before(self.committed_until_s)
+        self._context.clear()
 
     def _is_no_speech(self, reading: Reading) -> bool:
         silent = reading.no_speech_prob > self._options.no_speech_threshold
         return silent and reading.avg_logprob < self._options.logprob_threshold
-
-    def _encode_text(self, text: str) -> list[int]:
-        return self._tokenizer.encode(" " + text.strip()) if text.strip() else []
-
-
-def context_frames(n_frames: int, options: StreamOptions, n_audio_ctx: int) -> int:
-    """Log-mel frames of the encoder's window for this many frames of audio."""
-    full = 2 * n_audio_ctx
-    if options.context_bucket_s is None:
-        return full
-    bucket = MELS_PER_FRAME * max(1, round(options.context_bucket_s * FRAMES_PER_SECOND))
-    return min(full, -(-n_frames // bucket) * bucket)
 
 
 def live_filters(tokenizer: Tokenizer, n_vocab: int, device: torch.device) -> tuple[LogitFilter, ...]:

@@ -9,8 +9,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sottovoce.streaming.alignatt import Ending, Reading
 from sottovoce.streaming.endofword import EndOfWord
+from sottovoce.streaming.reading import Ending, Reading
 from sottovoce.streaming.window import Window
 from sottovoce.text.detokenizer import Detokenizer, TokenWord
 from sottovoce.text.tokenizer import Tokenizer

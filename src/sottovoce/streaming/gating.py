@@ -1,0 +1,68 @@
+"""Which frames a language's decoder may listen to: the language timeline as a mask on the attention.
+
+Not known here: models, words, and how the timeline comes about.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from sottovoce.language.timeline import TimelineFrame
+from sottovoce.streaming.window import Window
+from sottovoce.types import FRAMES_PER_SECOND
+
+LEAST_SHARE = 1e-3
+Shares = npt.NDArray[np.float64]
+"""(n_frames, L): how much of each frame of a window is each language's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """How the timeline masks a row. A frame's owner is never held back, so no softmax is empty.
+
+    strength: factor on the log of a frame's share over the largest share there; inf: all or nothing.
+    most: the largest penalty (a logit); what is hidden this much is as good as gone.
+    margin_s: a row may listen so far beyond its own stretches.
+    """
+
+    strength: float
+    most: float
+    margin_s: float
+
+    def bias(self, shares: Shares, language: int) -> npt.NDArray[np.float64]:
+        """Penalties (n_frames,) at most 0 for the attention of a language's row."""
+        ratio = ownership(shares)[:, language]
+        reach = round(self.margin_s * FRAMES_PER_SECOND)
+        if reach and len(ratio):
+            padded = np.pad(ratio, reach, mode="edge")
+            ratio = np.lib.stride_tricks.sliding_window_view(padded, 2 * reach + 1).max(axis=1)
+        if np.isinf(self.strength):
+            return np.where(ratio >= 1.0, 0.0, -self.most)
+        bias: npt.NDArray[np.float64] = np.maximum(self.strength * np.log(ratio), -self.most)
+        return bias
+
+
+def ownership(shares: Shares) -> Shares:
+    """Each share over the largest share of its frame: 1 for the owner. Source of the floor: LEAST_SHARE."""
+    floored = np.maximum(shares, LEAST_SHARE)
+    owned: Shares = floored / floored.max(axis=1, keepdims=True)
+    return owned
+
+
+def shares_over(frames: Sequence[TimelineFrame], window: Window, belief: Sequence[float]) -> Shares:
+    """The timeline at every frame of a window: (n_frames, L), between stretches by straight lines.
+
+    belief: (L,), what is believed where no stretch of the window was heard.
+    """
+    heard = [frame for frame in frames if frame.end_s > window.start_s]
+    n_languages = len(belief)
+    if not heard:
+        return np.tile(np.asarray(belief, dtype=np.float64), (window.n_frames, 1))
+    centres = np.array([frame.centre_s for frame in heard])
+    table = np.stack([frame.heard for frame in heard])
+    at = window.start_s + (np.arange(window.n_frames) + 0.5) / FRAMES_PER_SECOND
+    return np.stack([np.interp(at, centres, table[:, i]) for i in range(n_languages)], axis=1)

@@ -1,0 +1,154 @@
+"""What one update of a stream reads: tokens with the frames they were heard at, and when to stop.
+
+Not known here: models, audio, words.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Ending(Enum):
+    """Why a reading stopped."""
+
+    END_OF_TEXT = "end of text"
+    FRONTIER = "reached the end of the audio that is in"
+    REWOUND = "jumped back in the audio"
+    REPEATED = "fell into a loop"
+    FULL = "no room for more tokens"
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What one update read.
+
+    tokens: text ids. frames: the encoder frame attended to when each was said. logprobs, entropies:
+    natural logs, of each token and of the distribution it was chosen from. avg_logprob: mean over the
+    tokens, and the end of text where it was said. refused: the token that would have come next, where
+    the audio ended. no_speech_prob: at <|startoftranscript|>.
+    """
+
+    tokens: tuple[int, ...]
+    frames: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    entropies: tuple[float, ...]
+    ending: Ending
+    avg_logprob: float = 0.0
+    refused: int | None = None
+    no_speech_prob: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Path:
+    """The tokens of one row so far. score: sum of their log-probabilities."""
+
+    tokens: tuple[int, ...] = ()
+    frames: tuple[int, ...] = ()
+    logprobs: tuple[float, ...] = ()
+    entropies: tuple[float, ...] = ()
+    score: float = 0.0
+
+    def said(self, token: int, frame: int, logprob: float, entropy: float) -> Path:
+        """With one more token."""
+        return Path(
+            (*self.tokens, token),
+            (*self.frames, frame),
+            (*self.logprobs, logprob),
+            (*self.entropies, entropy),
+            self.score + logprob,
+        )
+
+    def reading(self, ending: Ending, *, n_kept: int | None = None, refused: int | None = None) -> Reading:
+        """The reading that stops here; n_kept: only so many tokens of it (slice notation)."""
+        kept = slice(None, n_kept)
+        return Reading(
+            tokens=self.tokens[kept],
+            frames=self.frames[kept],
+            logprobs=self.logprobs[kept],
+            entropies=self.entropies[kept],
+            ending=ending,
+            avg_logprob=self.score / max(1, len(self.tokens)),
+            refused=refused,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ReadingRules:
+    """When to stop. Frames are 20 ms.
+
+    frame_threshold: a token attended this near to the end of the audio waits; inf: all tokens wait; 0:
+        none does. rewind_threshold: a jump back by more frames than this discards the update.
+    max_repeats: a run of tokens said more often than this in a row, 8 tokens or more in all, is a loop.
+    max_tokens: at most so many in one update.
+    """
+
+    frame_threshold: float = 25
+    rewind_threshold: int = 200
+    max_repeats: int = 4
+    max_tokens: int = 224
+
+    def at_frontier(self, frame: int, n_frames: int) -> bool:
+        return n_frames - frame <= self.frame_threshold
+
+    def rewound(self, frame: int, last_frame: int | None) -> bool:
+        return last_frame is not None and last_frame - frame > self.rewind_threshold
+
+    def halt(self, path: Path, frame: int, n_frames: int, token: int) -> Reading | None:
+        """The reading if a path stops before its next token, which is attended to at `frame`."""
+        if self.rewound(frame, path.frames[-1] if path.frames else None):
+            return path.reading(Ending.REWOUND)
+        if self.at_frontier(frame, n_frames):
+            return path.reading(Ending.FRONTIER, refused=token)
+        return None
+
+    def loop(self, path: Path, committed: Sequence[int] = ()) -> Reading | None:
+        """The reading, cut to its first saying, if a path fell into a loop."""
+        n_looped = n_looping((*committed, *path.tokens), self.max_repeats)
+        if not n_looped:
+            return None
+        return path.reading(Ending.REPEATED, n_kept=max(0, len(path.tokens) - n_looped))
+
+
+MAX_TOKENS = 224
+"""Half of Whisper's text context: what offline decoding samples at most for a window."""
+TOKENS_PER_SECOND = 20.0
+"""No one speaks faster (Chinese in bytes takes 15); a row that does has lost the audio."""
+
+
+def most_tokens(seconds: float) -> int:
+    """Tokens that this much unread audio can hold, with some to spare."""
+    return max(1, min(MAX_TOKENS, 10 + math.ceil(TOKENS_PER_SECOND * max(0.0, seconds))))
+
+
+def n_looping(tokens: Sequence[int], max_repeats: int) -> int:
+    """Tokens at the end that repeat what stands before them too often; 0 where there is no loop.
+
+    A loop is a block of 1 to 24 tokens said more than `max_repeats` times in a row, 8 tokens or more.
+    What is counted leaves the first saying in place.
+    """
+    for period in range(1, min(24, len(tokens) // 2) + 1):
+        n_same = 0
+        while n_same + period < len(tokens) and tokens[-1 - n_same] == tokens[-1 - n_same - period]:
+            n_same += 1
+        if n_same + period >= max(8, period * (max_repeats + 1)):
+            return n_same
+    return 0
+
+
+@dataclass(frozen=True, slots=True)
+class Prefix:
+    """What the decoder is made to say first: context, start-of-transcript sequence, committed text.
+
+    sot: position of <|startoftranscript|> in tokens. n_committed: text tokens at the end.
+    """
+
+    tokens: tuple[int, ...]
+    sot: int
+    n_committed: int
+
+    @property
+    def committed(self) -> tuple[int, ...]:
+        return self.tokens[len(self.tokens) - self.n_committed :]
