@@ -11,11 +11,13 @@ from sottovoce.decoding.alignment import median_filter
 from sottovoce.streaming.alignatt import Reader
 from sottovoce.streaming.frontier import SPREAD_FLOOR, AttentionTracker
 from sottovoce.streaming.reading import Ending, Prefix, ReadingRules, most_tokens, n_looping
+from sottovoce.streaming.vocabulary import LiveVocabulary
 from sottovoce.types import EncoderOutput
 from tests.streaming.speech import TOKEN_OF, TOKENIZER, backend, say
 
 SOT = TOKENIZER.sot_sequence_including_notimestamps
 PREFIX = Prefix(SOT, 0, 0)
+VOCABULARY = LiveVocabulary.of(TOKENIZER, TOKENIZER.n_vocab, torch.device("cpu"))
 
 
 def reference_frontier(rows: torch.Tensor) -> torch.Tensor:
@@ -81,7 +83,7 @@ def encoded(words: list[str]) -> EncoderOutput:
 
 
 def reader(beam_size: int = 1) -> Reader:
-    return Reader(backend(), TOKENIZER.eot, TOKENIZER.no_speech, (), beam_size)
+    return Reader(backend(), TOKENIZER.eot, TOKENIZER.no_speech, VOCABULARY, beam_size)
 
 
 @pytest.mark.parametrize("beam_size", [1, 4])
@@ -142,6 +144,8 @@ def test_a_looping_model_is_stopped() -> None:
     token = TOKEN_OF["time"]
     looping = FakeBackend(Script(tuple(ScriptedToken(token, 3 * i) for i in range(40))))
     states = looping.encode(window_features([log_mel(say(["time"] * 8))], 400))
-    found = Reader(looping, TOKENIZER.eot, None, ()).read(states, PREFIX, ReadingRules(frame_threshold=0))
+    found = Reader(looping, TOKENIZER.eot, None, VOCABULARY).read(
+        states, PREFIX, ReadingRules(frame_threshold=0)
+    )
     assert found.ending is Ending.REPEATED
     assert found.tokens == (token,)

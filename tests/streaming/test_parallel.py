@@ -19,12 +19,14 @@ from sottovoce.streaming.parallel import ParallelOptions
 from sottovoce.streaming.reading import Prefix, ReadingRules
 from sottovoce.streaming.rows import RowReader
 from sottovoce.streaming.session import Session, SessionOptions
+from sottovoce.streaming.vocabulary import LiveVocabulary
 from sottovoce.streaming.words import ReadWord
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import Event, LanguageChanged, Partial, Samples, Word
 from tests.streaming.speech import TOKEN_OF, ToneDetector, backend, say, silence
 
 TOKENIZER = Tokenizer.for_model(51865)
+VOCABULARY = LiveVocabulary.of(TOKENIZER, TOKENIZER.n_vocab, torch.device("cpu"))
 OPTIONS = SessionOptions(
     ("en", "de"),
     switching="parallel",
@@ -84,11 +86,11 @@ def test_a_row_reads_as_it_would_alone() -> None:
     german = (*TOKENIZER.with_language("de").sot_sequence_including_notimestamps, TOKEN_OF["time"])
     rules = ReadingRules(frame_threshold=25)
     prefixes = [Prefix(english, 0, 0), Prefix(german, 0, 1)]
-    both = RowReader(backend(), TOKENIZER.eot, TOKENIZER.no_speech, ()).read(
+    both = RowReader(backend(), TOKENIZER.eot, TOKENIZER.no_speech, VOCABULARY).read(
         encoded, prefixes, torch.zeros(2, encoded.n_frames), [rules, rules]
     )
     alone = [
-        Reader(backend(), TOKENIZER.eot, TOKENIZER.no_speech, ()).read(encoded, prefix, rules)
+        Reader(backend(), TOKENIZER.eot, TOKENIZER.no_speech, VOCABULARY).read(encoded, prefix, rules)
         for prefix in prefixes
     ]
     for ours, theirs in zip(both, alone, strict=True):

@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 
 from sottovoce.backends.base import Backend, DecoderState
-from sottovoce.decoding.filters import LogitFilter
 from sottovoce.streaming.frontier import AttentionTracker
 from sottovoce.streaming.reading import Ending, Path, Prefix, Reading, ReadingRules
+from sottovoce.streaming.vocabulary import LiveVocabulary
 from sottovoce.types import EncoderOutput
 
 
@@ -36,7 +36,7 @@ class Reader:
     backend: Backend
     eot: int
     no_speech: int | None
-    filters: tuple[LogitFilter, ...]
+    vocabulary: LiveVocabulary
     beam_size: int = 1
 
     @torch.inference_mode()
@@ -83,15 +83,22 @@ class _Search:
                 self._state.reorder(order)
                 self._tracker.reorder(order)
             newest = torch.tensor([[beam.tokens[-1]] for beam in self._beams], device=backend.device)
-            logits = self._step(newest)[:, -1]
+            logits = self._step(newest, vocabulary=self._reader.vocabulary.rows)[:, -1]
         self._done.extend(beam.reading(Ending.FULL) for beam in self._beams if len(self._done) == 0)
         return replace(max(self._done, key=_rank), no_speech_prob=no_speech)
 
-    def _step(self, tokens: Tensor, positions: Sequence[int] = (-1,)) -> Tensor:
+    def _step(
+        self, tokens: Tensor, positions: Sequence[int] = (-1,), vocabulary: Tensor | None = None
+    ) -> Tensor:
         backend = self._reader.backend
         bias = None if self._bias is None else self._bias[None].expand(tokens.shape[0], -1)
         output = backend.step(
-            tokens, self._state, positions=positions, capture=backend.alignment_heads, bias=bias
+            tokens,
+            self._state,
+            positions=positions,
+            vocabulary=vocabulary,
+            capture=backend.alignment_heads,
+            bias=bias,
         )
         assert output.attention is not None
         self._tracker.extend(output.attention)
@@ -104,15 +111,13 @@ class _Search:
 
     def _advance(self, logits: Tensor) -> list[int]:
         """Stop or extend every beam; return the former row of each beam that goes on."""
-        sampled = torch.tensor([beam.tokens for beam in self._beams], dtype=torch.int64, device=logits.device)
-        logits = logits.clone()
-        for rule in self._reader.filters:
-            rule.apply(logits, sampled.reshape(len(self._beams), -1))
-        log_probs = logits.log_softmax(dim=-1)
+        first = not self._beams[0].tokens
+        log_probs = self._reader.vocabulary.log_probs(logits, first=first)
         entropies = torch.special.entr(log_probs.exp()).sum(dim=-1).tolist()
         frames = self._tracker.frontier().tolist()
         n_best = self._reader.beam_size + 1 if self._reader.beam_size > 1 else 1
-        values, tokens = (part.tolist() for part in log_probs.topk(n_best, dim=-1))
+        best, places = log_probs.topk(n_best, dim=-1)
+        values, tokens = best.tolist(), self._reader.vocabulary.tokens(places)
         grown: list[tuple[Path, int]] = []
         for row, beam in enumerate(self._beams):
             if tokens[row][0] != self._reader.eot and self._halts(beam, frames[row], tokens[row][0]):

@@ -26,7 +26,7 @@ from sottovoce.streaming.held import HeldSpeech
 from sottovoce.streaming.options import StreamOptions
 from sottovoce.streaming.reading import Ending, Reading, ReadingRules, most_tokens
 from sottovoce.streaming.rows import RowReader
-from sottovoce.streaming.stream import live_filters
+from sottovoce.streaming.vocabulary import LiveVocabulary
 from sottovoce.streaming.window import Window
 from sottovoce.streaming.words import ReadWord, WordMaker
 from sottovoce.text.tokenizer import Tokenizer
@@ -104,8 +104,8 @@ class ParallelStream:
         self._makers = [WordMaker(own) for own in tokenizers]
         self._held = HeldSpeech(backend, options, start_sample)
         self._waiting: list[Word] = []
-        filters = live_filters(tokenizer, backend.dims.n_vocab, backend.device)
-        self._reader = RowReader(backend, tokenizer.eot, tokenizer.no_speech, filters)
+        vocabulary = LiveVocabulary.of(tokenizer, backend.dims.n_vocab, backend.device)
+        self._reader = RowReader(backend, tokenizer.eot, tokenizer.no_speech, vocabulary)
 
     @property
     def language(self) -> str:

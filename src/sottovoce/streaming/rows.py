@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from sottovoce.backends.base import Backend
-from sottovoce.decoding.filters import LogitFilter
 from sottovoce.streaming.frontier import AttentionTracker
 from sottovoce.streaming.reading import Ending, Path, Prefix, Reading, ReadingRules
+from sottovoce.streaming.vocabulary import LiveVocabulary
 from sottovoce.types import EncoderOutput
 
 
@@ -25,7 +25,7 @@ class RowReader:
     backend: Backend
     eot: int
     no_speech: int | None
-    filters: tuple[LogitFilter, ...]
+    vocabulary: LiveVocabulary
 
     @torch.inference_mode()
     def read(
@@ -79,7 +79,8 @@ class _Update:
                 self._tracker.reorder(order)
                 self._open = [self._open[place] for place in going]
             newest = [[self._paths[row].tokens[-1]] for row in self._open]
-            logits = self._step(torch.tensor(newest, device=logits.device))[:, -1]
+            rows = self._reader.vocabulary.rows
+            logits = self._step(torch.tensor(newest, device=logits.device), vocabulary=rows)[:, -1]
         for row in self._open:
             self._done.setdefault(row, self._paths[row].reading(Ending.FULL))
         return [replace(self._done[row], no_speech_prob=silent[row]) for row in range(len(self._paths))]
@@ -91,20 +92,26 @@ class _Update:
         places = [longest - len(p.tokens) + p.sot for p in self._prefixes]
         wanted = sorted({*places, longest - 1})
         device = self._reader.backend.device
-        logits = self._step(torch.tensor(tokens, device=device), self._padding, wanted)
+        logits = self._step(torch.tensor(tokens, device=device), wanted, n_padding=self._padding)
         if self._reader.no_speech is None:
             return [0.0] * len(places), logits[:, -1]
         at_sot = [logits[row, wanted.index(place)] for row, place in enumerate(places)]
         return [float(one.softmax(dim=-1)[self._reader.no_speech]) for one in at_sot], logits[:, -1]
 
     def _step(
-        self, tokens: Tensor, n_padding: Tensor | None = None, positions: Sequence[int] = (-1,)
+        self,
+        tokens: Tensor,
+        positions: Sequence[int] = (-1,),
+        *,
+        vocabulary: Tensor | None = None,
+        n_padding: Tensor | None = None,
     ) -> Tensor:
         backend = self._reader.backend
         output = backend.step(
             tokens,
             self._state,
             positions=positions,
+            vocabulary=vocabulary,
             capture=backend.alignment_heads,
             bias=self._biases[self._open],
         )
@@ -114,13 +121,11 @@ class _Update:
 
     def _advance(self, logits: Tensor, n_read: int) -> list[int]:
         """Give each open row its next token or its end; the places of those that go on."""
-        sampled = torch.tensor([self._paths[row].tokens for row in self._open], dtype=torch.int64)
-        sampled = sampled.to(logits.device).reshape(len(self._open), -1)
-        for rule in self._reader.filters:
-            rule.apply(logits, sampled)
-        log_probs = logits.log_softmax(dim=-1)
+        log_probs = self._reader.vocabulary.log_probs(logits, first=n_read == 0)
         entropies = torch.special.entr(log_probs.exp()).sum(dim=-1).tolist()
-        values, tokens = (part.tolist() for part in log_probs.max(dim=-1))
+        best, places = log_probs.max(dim=-1, keepdim=True)
+        values = best[:, 0].tolist()
+        tokens = [row[0] for row in self._reader.vocabulary.tokens(places)]
         going = []
         for place, (row, frame) in enumerate(zip(self._open, self._tracker.frontier().tolist(), strict=True)):
             reading = self._halt(row, tokens[place], frame, n_read)

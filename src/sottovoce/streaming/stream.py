@@ -12,18 +12,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor
 
 from sottovoce.backends.base import Backend
-from sottovoce.decoding.filters import LogitFilter, SuppressBlank, SuppressTokens, suppressed_tokens
-from sottovoce.decoding.options import NON_SPEECH
 from sottovoce.streaming.alignatt import Reader
 from sottovoce.streaming.context import TextContext
 from sottovoce.streaming.endofword import EndOfWord
 from sottovoce.streaming.held import HeldSpeech
 from sottovoce.streaming.options import StreamOptions
 from sottovoce.streaming.reading import MAX_TOKENS, Ending, Prefix, Reading, ReadingRules, most_tokens
+from sottovoce.streaming.vocabulary import LiveVocabulary
 from sottovoce.streaming.window import Window
 from sottovoce.streaming.words import ReadWord, WordMaker
 from sottovoce.text.tokenizer import Tokenizer
@@ -58,7 +56,7 @@ class Stream:
             backend,
             tokenizer.eot,
             tokenizer.no_speech if tokenizer.is_multilingual else None,
-            live_filters(tokenizer, backend.dims.n_vocab, backend.device),
+            LiveVocabulary.of(tokenizer, backend.dims.n_vocab, backend.device),
             options.beam_size,
         )
 
@@ -172,17 +170,3 @@ class Stream:
     def _is_no_speech(self, reading: Reading) -> bool:
         silent = reading.no_speech_prob > self._options.no_speech_threshold
         return silent and reading.avg_logprob < self._options.logprob_threshold
-
-
-def live_filters(tokenizer: Tokenizer, n_vocab: int, device: torch.device) -> tuple[LogitFilter, ...]:
-    """No special token but the end of text, no non-speech signs; no space where a stream begins.
-
-    The end of text may come at once: forbidding it, as offline decoding does, invites hallucination.
-    """
-    special = set(range(tokenizer.eot + 1, n_vocab))
-    suppressed = sorted(special | set(suppressed_tokens((NON_SPEECH,), tokenizer)))
-    blank = tokenizer.encode(" ")
-    return (
-        SuppressTokens(torch.tensor(suppressed, device=device)),
-        SuppressBlank(torch.tensor(blank, device=device)),
-    )

@@ -1,0 +1,68 @@
+"""The tokens that a live stream can say: text and the end of text.
+
+Special tokens and non-speech signs are left out, and so are rows that a small model never learnt; a step
+computes the remaining rows alone where they are few. Not known here: models, and how tokens are chosen.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from sottovoce.decoding.filters import FORBIDDEN, suppressed_tokens
+from sottovoce.decoding.options import NON_SPEECH
+from sottovoce.text.tokenizer import Tokenizer
+
+FEW = 0.25
+"""Up to this part of the vocabulary, picking its rows costs less than computing all."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LiveVocabulary:
+    """ids: (n,) int64 ascending, what may be said. blank: (m,) places in `ids` of what may not begin a text.
+
+    n_vocab: rows of the model.
+    """
+
+    ids: Tensor
+    blank: Tensor
+    n_vocab: int
+
+    @classmethod
+    def of(cls, tokenizer: Tokenizer, n_vocab: int, device: torch.device) -> LiveVocabulary:
+        """Of a model with n_vocab rows.
+
+        No space where a text begins. The end of text may come at once: forbidding it, as offline decoding
+        does, invites hallucination.
+        """
+        known = range(tokenizer.eot) if tokenizer.pieces is None else tokenizer.pieces.ids.values()
+        said = sorted({*known, tokenizer.eot} - set(suppressed_tokens((NON_SPEECH,), tokenizer)))
+        blank = set(tokenizer.encode(" "))
+        places = [place for place, token in enumerate(said) if token in blank]
+        return cls(
+            torch.tensor(said, device=device),
+            torch.tensor(places, dtype=torch.int64, device=device),
+            n_vocab,
+        )
+
+    @property
+    def rows(self) -> Tensor | None:
+        """The rows to compute in a step; None: all."""
+        return self.ids if len(self.ids) <= FEW * self.n_vocab else None
+
+    def log_probs(self, logits: Tensor, *, first: bool) -> Tensor:
+        """Log-probabilities (R, n) of what may be said.
+
+        logits: (R, n_vocab), or (R, n) of `rows`. first: of the first token of a text.
+        """
+        chosen = logits if logits.shape[1] == len(self.ids) else logits.index_select(1, self.ids)
+        if first and len(self.blank):
+            chosen = chosen.index_fill(1, self.blank, FORBIDDEN)
+        return chosen.log_softmax(dim=-1)
+
+    def tokens(self, places: Tensor) -> list[list[int]]:
+        """Ids of places (R, k) in `ids`."""
+        found: list[list[int]] = self.ids[places].tolist()
+        return found

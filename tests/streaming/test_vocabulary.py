@@ -1,0 +1,42 @@
+"""What a live stream can say, over all rows and over the few that a small model has learnt."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from sottovoce.streaming.vocabulary import LiveVocabulary
+from sottovoce.text.tokenizer import Tokenizer
+
+TOKENIZER = Tokenizer.for_model(51865, language="en")
+SMALL = TOKENIZER.with_pieces(TOKENIZER.encode(" the time of day"))
+CPU = torch.device("cpu")
+
+
+@pytest.mark.parametrize("tokenizer", [TOKENIZER, SMALL])
+def test_no_special_token_is_said_but_the_end_of_text(tokenizer: Tokenizer) -> None:
+    ids = LiveVocabulary.of(tokenizer, tokenizer.n_vocab, CPU).ids.tolist()
+    assert [token for token in ids if token >= tokenizer.eot] == [tokenizer.eot]
+    assert set(tokenizer.encode(" time")) <= set(ids)
+    assert not set(TOKENIZER.encode("♪")) & set(ids)
+
+
+def test_few_rows_say_what_all_rows_say() -> None:
+    few = LiveVocabulary.of(SMALL, SMALL.n_vocab, CPU)
+    assert few.rows is not None
+    assert LiveVocabulary.of(TOKENIZER, TOKENIZER.n_vocab, CPU).rows is None
+    logits = torch.randn(2, SMALL.n_vocab)
+    from_all, from_few = few.log_probs(logits, first=False), few.log_probs(logits[:, few.rows], first=False)
+    assert torch.equal(from_all, from_few)
+    assert torch.allclose(from_all.exp().sum(dim=1), torch.ones(2))
+
+
+def test_no_text_begins_with_a_space_alone() -> None:
+    vocabulary = LiveVocabulary.of(TOKENIZER, TOKENIZER.n_vocab, CPU)
+    space = TOKENIZER.encode(" ")[0]
+    logits = torch.zeros(1, TOKENIZER.n_vocab)
+    logits[0, space] = 9.0
+    best = vocabulary.log_probs(logits, first=False).argmax(dim=-1, keepdim=True)
+    assert vocabulary.tokens(best) == [[space]]
+    best = vocabulary.log_probs(logits, first=True).argmax(dim=-1, keepdim=True)
+    assert vocabulary.tokens(best) != [[space]]
