@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
+from typing import Literal
 
 import torch
 
@@ -31,6 +32,7 @@ from sottovoce.models.hub import load_checkpoint
 from sottovoce.offline.longform import Transcription, transcribe
 from sottovoce.offline.options import TranscribeOptions
 from sottovoce.offline.turns import LanguageSpan, language_spans
+from sottovoce.streaming.draft import CtcDraft
 from sottovoce.streaming.options import StreamOptions
 from sottovoce.streaming.session import Session, SessionOptions, Switching
 from sottovoce.text.languages import find_language
@@ -261,23 +263,27 @@ class Model:
         *,
         switching: Switching = "restart",
         vad: bool = True,
-        unstable: bool = False,
+        unstable: bool | Literal["ctc"] = False,
         stream: StreamOptions | None = None,
     ) -> Session:
         """Open a live session: push 16 kHz mono float32 samples, get events.
 
         languages: one code, or several to follow among; all of the model when None. switching: "off",
             "restart" (between sentences) or "parallel" (inside them). vad: decode only where Silero hears
-            speech. unstable: also send text that may still change.
+            speech. unstable: also send text that may still change: words that were read but not
+            committed, or "ctc": letters as they are heard, of a model that has a CTC head.
         Raises: OptionError.
         """
+        if unstable == "ctc" and self.ctc_head is None:
+            raise OptionError(f"unstable: 'ctc' needs a model with a CTC head, {self.name} has none")
         options = SessionOptions(
             languages=self._allowed(languages),
             switching=switching,
             stream=stream or StreamOptions(),
-            unstable=unstable,
+            unstable=bool(unstable),
         )
-        return Session(self.backend, self.tokenizer, options, vad=VadStream() if vad else None)
+        draft = CtcDraft(self.ctc_head) if unstable == "ctc" and self.ctc_head else None
+        return Session(self.backend, self.tokenizer, options, vad=VadStream() if vad else None, draft=draft)
 
     def _allowed(self, languages: str | Sequence[str] | None) -> tuple[str, ...]:
         choice = LanguageChoice.parse(languages or None, self.languages)
