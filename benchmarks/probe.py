@@ -1,9 +1,12 @@
-"""What the language probe costs once keys and values are there: random weights of a named size.
+"""What the language probe costs once keys and values are there, and what it adds to a stream.
 
-    python benchmarks/probe.py --size tiny --frames 1500 --rows 1 2 8
+    python benchmarks/probe.py --size tiny --frames 300 1500 --rows 1 2 8
 
-CPU time of the process (not the clock: other work beside it counts less), median and 95th percentile.
-Prints a table, then one JSON line.
+Random weights of a named size: the dedicated first step beside the same question put to the general
+decoder step, in turns. Memory: what the probe keeps, and all that one call allocates (as if none of it
+were freed). Then the bundled model on a clip: the time inside the probe against all other time of the
+session, and the session with and without probing. CPU time of the process (not the clock: other work
+beside it counts less). Prints tables, then one JSON line.
 """
 
 from __future__ import annotations
@@ -11,64 +14,178 @@ from __future__ import annotations
 import argparse
 import json
 import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TypeAlias
+from unittest.mock import patch
 
 import numpy as np
 import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
+import sottovoce
+from sottovoce.audio.io import load_audio
+from sottovoce.backends.first_step import StepwiseFirstStep
 from sottovoce.backends.torch import TorchBackend
-from sottovoce.language.probe import LanguageProbe
+from sottovoce.language.probe import LanguageProbe, ProbedLanguage
 from sottovoce.models.dims import ModelDims
-from sottovoce.models.whisper import Whisper
+from sottovoce.models.whisper import Whisper, stays_float32
+from sottovoce.streaming.session import Session
 from sottovoce.text.tokenizer import Tokenizer
-from sottovoce.types import EncoderOutput
+from sottovoce.types import EncoderOutput, Samples
 
 SIZES = {"tiny": (384, 6, 4), "base": (512, 8, 6), "small": (768, 12, 12)}
+Probe: TypeAlias = Callable[[LanguageProbe, EncoderOutput, Sequence[tuple[int, int]]], list[ProbedLanguage]]
+WIDTH = 75
+CLIP = Path(__file__).parents[1] / "examples" / "clips" / "en.flac"
 
 
-def random_backend(size: str) -> TorchBackend:
+class Allocated(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Adds up the bytes of every new storage that an operation returns."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.n_bytes = 0
+        self._seen: list[Tensor] = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        result = func(*args, **(kwargs or {}))
+        known = {tensor.untyped_storage().data_ptr() for tensor in (*self._seen, *args) if _is_tensor(tensor)}
+        for tensor in result if isinstance(result, tuple) else (result,):
+            if _is_tensor(tensor) and tensor.untyped_storage().data_ptr() not in known:
+                self.n_bytes += tensor.untyped_storage().nbytes()
+                self._seen.append(tensor)
+        return result
+
+
+def _is_tensor(value: object) -> bool:
+    return isinstance(value, Tensor)
+
+
+def random_backend(size: str, dtype: torch.dtype) -> TorchBackend:
     width, heads, layers = SIZES[size]
     dims = ModelDims(80, 1500, width, heads, layers, 51865, 448, width, heads, layers)
     torch.manual_seed(0)
     model = Whisper(dims).requires_grad_(False).eval()
-    for tensor in (*model.parameters(), *model.buffers()):
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
         tensor.normal_(std=0.02)
+        if not stays_float32(name):
+            tensor.data = tensor.data.to(dtype)
     return TorchBackend(model, name=size)
 
 
-def measure(backend: TorchBackend, n_frames: int, n_rows: int, repeats: int) -> dict[str, float]:
-    """Milliseconds of one probe of n_rows stretches."""
+def medians(sides: dict[str, Callable[[], object]], repeats: int) -> dict[str, float]:
+    """Median milliseconds of each side; they take turns."""
+    times: dict[str, list[float]] = {name: [] for name in sides}
+    for turn in range(repeats + 5):
+        for name, side in sides.items():
+            began = time.process_time()
+            side()
+            if turn >= 5:
+                times[name].append(1000 * (time.process_time() - began))
+    return {name: round(float(np.median(found)), 2) for name, found in times.items()}
+
+
+def measure(backend: TorchBackend, n_frames: int, n_rows: int, repeats: int) -> dict[str, object]:
+    """Milliseconds of one probe of n_rows stretches, a hop of 0.25 s apart, and of an encoder pass."""
     tokenizer = Tokenizer.for_model(51865)
+    vocabulary = torch.tensor((*tokenizer.language_tokens, tokenizer.no_speech))
+    encoded = EncoderOutput(
+        torch.randn(1, n_frames, backend.dims.n_audio_state).to(backend.dtype), (n_frames,)
+    )
+    spans = [(n_frames - WIDTH - 12 * row, n_frames - 12 * row) for row in range(n_rows)]
     probe = LanguageProbe(backend, tokenizer, tokenizer.language_codes)
-    encoded = EncoderOutput(torch.randn(1, n_frames, backend.dims.n_audio_state), (n_frames,))
-    width = min(75, n_frames)
-    spans = [(n_frames - width - row, n_frames - row) for row in range(n_rows)]
-    for _ in range(5):
-        probe.probe(encoded, spans)
-    times = []
-    for _ in range(repeats):
-        began = time.process_time()
-        probe.probe(encoded, spans)
-        times.append(1000 * (time.process_time() - began))
+    general = StepwiseFirstStep(backend, tokenizer.sot, vocabulary)
+    with Allocated() as kept:
+        first = backend.first_step(tokenizer.sot, vocabulary)
+    first(encoded, spans)
+    with Allocated() as used:
+        first(encoded, spans)
+    sides = {
+        "general_ms": lambda: general(encoded, spans),
+        "first_step_ms": lambda: first(encoded, spans),
+        "probe_ms": lambda: probe.probe(encoded, spans),
+    }
     return {
+        "dtype": str(backend.dtype).removeprefix("torch."),
+        "n_frames": n_frames,
         "rows": n_rows,
-        "p50_ms": round(float(np.median(times)), 2),
-        "p95_ms": round(float(np.quantile(times, 0.95)), 2),
+        **medians(sides, repeats),
+        "kept_kb": kept.n_bytes // 1000,
+        "allocated_kb": used.n_bytes // 1000,
+    }
+
+
+class Stopwatch:
+    """Adds up the CPU time inside `LanguageProbe.probe`."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self.n_calls = 0
+
+    def timing(self, probe: Probe) -> Probe:
+        def timed(
+            this: LanguageProbe, encoded: EncoderOutput, spans: Sequence[tuple[int, int]]
+        ) -> list[ProbedLanguage]:
+            began = time.process_time()
+            found = probe(this, encoded, spans)
+            self.seconds += time.process_time() - began
+            self.n_calls += bool(spans)
+            return found
+
+        return timed
+
+
+def listen(session: Session, audio: Samples) -> float:
+    """Seconds of CPU for a whole clip in chunks of 0.5 s."""
+    began = time.process_time()
+    for start in range(0, len(audio), 8000):
+        session.push(audio[start : start + 8000])
+    session.close()
+    return time.process_time() - began
+
+
+def measure_session(dtype: str, repeats: int) -> dict[str, object]:
+    """What the probe adds to a session of the bundled model, from the inside and from the outside."""
+    model = sottovoce.load_model("nano", device="cpu", dtype=dtype)
+    audio = load_audio(CLIP)
+    inside, outside = [], []
+    for turn in range(repeats + 1):
+        alone_s = listen(model.session(languages=["en"]), audio)
+        watch = Stopwatch()
+        with patch.object(LanguageProbe, "probe", watch.timing(LanguageProbe.probe)):
+            watching_s = listen(model.session(languages=["en", "de"]), audio)
+        if turn:
+            inside.append(watch.seconds / (watching_s - watch.seconds))
+            outside.append(watching_s / alone_s - 1)
+    return {
+        "dtype": dtype,
+        "n_probes": watch.n_calls,
+        "inside_percent": round(100 * float(np.median(inside)), 2),
+        "with_against_without_percent": round(100 * float(np.median(outside)), 2),
     }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--size", choices=SIZES, default="tiny")
-    parser.add_argument("--frames", type=int, default=1500)
+    parser.add_argument("--dtypes", nargs="+", default=["float32", "bfloat16"])
+    parser.add_argument("--frames", type=int, nargs="+", default=[300, 1500])
     parser.add_argument("--rows", type=int, nargs="+", default=[1, 2, 8])
     parser.add_argument("--repeats", type=int, default=50)
     given = parser.parse_args()
     torch.set_num_threads(1)
-    backend = random_backend(given.size)
-    rows = [measure(backend, given.frames, n, given.repeats) for n in given.rows]
-    for row in rows:
-        print(row)
-    print(json.dumps({"size": given.size, "n_frames": given.frames, "threads": 1, "rows": rows}))
+    rows, sessions = [], []
+    for dtype in given.dtypes:
+        backend = random_backend(given.size, getattr(torch, dtype))
+        for n_frames in given.frames:
+            for n_rows in given.rows:
+                rows.append(measure(backend, n_frames, n_rows, given.repeats))
+                print(rows[-1], flush=True)
+        sessions.append(measure_session(dtype, max(1, given.repeats // 10)))
+        print(sessions[-1], flush=True)
+    print(json.dumps({"size": given.size, "threads": 1, "rows": rows, "nano_sessions": sessions}))
 
 
 if __name__ == "__main__":

@@ -55,6 +55,20 @@ class DecoderState(Protocol):
         ...
 
 
+class FirstStep(Protocol):
+    """What follows one token at position 0, prepared once and asked of any number of windows.
+
+    It has no state: no decoder over the same audio notices it.
+    """
+
+    def __call__(self, encoded: EncoderOutput, spans: Sequence[tuple[int, int]]) -> Tensor:
+        """Logits (n_spans, n_rows) float32; row r hears frames [start, end) of the one window alone.
+
+        Raises: OptionError for no span, one that is empty or outside of the window, or several windows.
+        """
+        ...
+
+
 class Backend(Protocol):
     """A Whisper-shaped model on some runtime."""
 
@@ -106,6 +120,13 @@ class Backend(Protocol):
         capture: heads whose cross-attention is returned for every new position, in this order.
         bias: (R, n_frames) float32, added to the cross-attention logits of every layer and head;
             -inf hides a frame, and each row must keep at least one frame.
+        """
+        ...
+
+    def first_step(self, token: int, vocabulary: Tensor) -> FirstStep:
+        """What `step` says after `token` alone, on the rows `vocabulary` (n_rows,) int64.
+
+        `backends.first_step.StepwiseFirstStep` does it for every backend; a runtime may know better.
         """
         ...
 

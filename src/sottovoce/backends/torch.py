@@ -8,10 +8,12 @@ import torch
 from torch import Tensor
 
 from sottovoce.backends.base import AlignmentHeads, Capabilities, DecoderState, ModelDims
+from sottovoce.backends.first_step import check_spans
 from sottovoce.errors import OptionError
 from sottovoce.models.cache import CacheShape, DecoderCache, RowGroups
 from sottovoce.models.checkpoint.base import Checkpoint
 from sottovoce.models.dims import upper_half_heads
+from sottovoce.models.first_token import FirstToken
 from sottovoce.models.whisper import AudioContext, KeysValues, Whisper, whisper_from_tensors
 from sottovoce.types import EncoderOutput, Features, StepOutput
 
@@ -76,6 +78,20 @@ class TorchState:
         self.keys_values = [
             (keys.index_select(0, kept), values.index_select(0, kept)) for keys, values in self.keys_values
         ]
+
+
+class TorchFirstStep:
+    """The first step without a cache, over keys and values that are shared with every decoder."""
+
+    def __init__(self, backend: TorchBackend, first_token: FirstToken) -> None:
+        self._backend = backend
+        self._first_token = first_token
+
+    @torch.no_grad()
+    def __call__(self, encoded: EncoderOutput, spans: Sequence[tuple[int, int]]) -> Tensor:
+        """See `FirstStep`."""
+        check_spans(encoded, spans)
+        return self._first_token(self._backend.keys_values(encoded), spans)
 
 
 class TorchBackend:
@@ -162,7 +178,7 @@ class TorchBackend:
             device=self._device,
             left_padding=left_padding.to(self._device) if padded and left_padding is not None else None,
         )
-        return TorchState(cache, encoded, self._keys_values(encoded))
+        return TorchState(cache, encoded, self.keys_values(encoded))
 
     @torch.no_grad()
     def step(
@@ -188,7 +204,13 @@ class TorchBackend:
         rows = None if vocabulary is None else vocabulary.to(self._device)
         return StepOutput(self._model.decoder.logits(hidden, rows), attention)
 
-    def _keys_values(self, encoded: EncoderOutput) -> list[KeysValues]:
+    @torch.no_grad()
+    def first_step(self, token: int, vocabulary: Tensor) -> TorchFirstStep:
+        """What follows `token` alone; see `Backend.first_step`."""
+        return TorchFirstStep(self, FirstToken(self._model.decoder, token, vocabulary.to(self._device)))
+
+    def keys_values(self, encoded: EncoderOutput) -> list[KeysValues]:
+        """The cross-attention keys and values of an audio, computed at the first use."""
         if encoded.cross_kv is None:
             encoded.cross_kv = self._model.decoder.cross_keys_values(encoded.states)
         return encoded.cross_kv

@@ -65,19 +65,16 @@ class LanguageProbe:
     def __init__(self, backend: Backend, tokenizer: Tokenizer, languages: Sequence[str]) -> None:
         if not tokenizer.is_multilingual:
             raise OptionError(f"{backend.name}: an English-only model cannot tell languages apart")
-        self._backend = backend
         self._languages = tuple(languages)
         self._allowed = list(allowed_indices(languages, tokenizer.language_codes))
-        self._sot = tokenizer.sot
         rows = (*tokenizer.language_tokens, tokenizer.no_speech)
-        self._vocabulary = torch.tensor(rows, device=backend.device)
+        self._first_step = backend.first_step(tokenizer.sot, torch.tensor(rows, device=backend.device))
 
     @property
     def languages(self) -> tuple[str, ...]:
         """The allow-list, in the order of `probabilities`."""
         return self._languages
 
-    @torch.inference_mode()
     def probe(self, encoded: EncoderOutput, spans: Sequence[tuple[int, int]]) -> list[ProbedLanguage]:
         """Probe frames [start, end) of a window (batch of 1), all spans in one step.
 
@@ -85,26 +82,12 @@ class LanguageProbe:
         """
         if not spans:
             return []
-        state = self._backend.start(encoded, len(spans))
-        tokens = torch.full((len(spans), 1), self._sot, device=self._backend.device)
-        bias = self._windows(encoded.n_frames, spans)
-        output = self._backend.step(tokens, state, vocabulary=self._vocabulary, bias=bias)
-        return [self._probed(row) for row in output.logits[:, 0].double().cpu().numpy()]
-
-    def _windows(self, n_frames: int, spans: Sequence[tuple[int, int]]) -> torch.Tensor:
-        bias = torch.full((len(spans), n_frames), -torch.inf, device=self._backend.device)
-        for row, (start, end) in enumerate(spans):
-            if not 0 <= start < end <= n_frames:
-                raise OptionError(f"probe: expected frames within [0, {n_frames}), got [{start}, {end})")
-            bias[row, start:end] = 0.0
-        return bias
-
-    def _probed(self, logits: Posterior) -> ProbedLanguage:
-        weights = np.exp(logits - logits.max())
-        languages = weights[:-1] / weights[:-1].sum()
-        allowed = languages[self._allowed]
-        mass = float(allowed.sum())
-        if mass <= 0.0:  # all of it underflowed: the allowed logits alone still tell them apart
-            chosen = logits[self._allowed]
-            allowed = np.exp(chosen - chosen.max())
-        return ProbedLanguage(allowed / allowed.sum(), mass, float(weights[-1] / weights.sum()))
+        logits: Posterior = self._first_step(encoded, spans).double().cpu().numpy()  # (n_spans, L + 1)
+        weights = np.exp(logits - logits.max(axis=1, keepdims=True))
+        languages = weights[:, :-1] / weights[:, :-1].sum(axis=1, keepdims=True)
+        masses = languages[:, self._allowed].sum(axis=1).tolist()
+        no_speech = (weights[:, -1] / weights.sum(axis=1)).tolist()
+        chosen = logits[:, self._allowed]  # what underflowed above still tells the allowed ones apart
+        allowed = np.exp(chosen - chosen.max(axis=1, keepdims=True))
+        allowed /= allowed.sum(axis=1, keepdims=True)
+        return [ProbedLanguage(*each) for each in zip(allowed, masses, no_speech, strict=True)]

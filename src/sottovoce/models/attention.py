@@ -11,6 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from sottovoce.models.linear import Linear
+
 
 class MultiHeadAttention(nn.Module):
     """Scaled dot-product attention with Whisper's projections (keys have no bias)."""
@@ -18,10 +20,10 @@ class MultiHeadAttention(nn.Module):
     def __init__(self, n_state: int, n_head: int) -> None:
         super().__init__()
         self.n_head = n_head
-        self.query = nn.Linear(n_state, n_state)
-        self.key = nn.Linear(n_state, n_state, bias=False)
-        self.value = nn.Linear(n_state, n_state)
-        self.out = nn.Linear(n_state, n_state)
+        self.query = Linear(n_state, n_state)
+        self.key = Linear(n_state, n_state, bias=False)
+        self.value = Linear(n_state, n_state)
+        self.out = Linear(n_state, n_state)
 
     def keys_values(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Keys and values of x (B, S, d): two tensors (B, H, S, d_head)."""
@@ -44,13 +46,21 @@ class MultiHeadAttention(nn.Module):
 
         mask: broadcastable to (B, H, T, S); bool (True: may attend) or added to the logits.
         """
-        attended = F.scaled_dot_product_attention(queries, keys, values, attn_mask=mask, is_causal=causal)
+        attended = _fused(queries, keys, values, mask, causal)
         merged: Tensor = self.out(attended.transpose(1, 2).flatten(2))
         return merged
 
     def split_heads(self, x: Tensor) -> Tensor:
         """(B, T, d) -> (B, H, T, d_head), a view."""
         return x.reshape(*x.shape[:2], self.n_head, -1).transpose(1, 2)
+
+
+def _fused(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, causal: bool) -> Tensor:
+    if queries.shape[2] == 1 and queries.dtype == torch.bfloat16 and queries.device.type == "cpu":
+        # For a single query PyTorch's bfloat16 kernel takes three times as long as for two.
+        doubled = queries.expand(-1, -1, 2, -1)
+        return F.scaled_dot_product_attention(doubled, keys, values, attn_mask=mask)[:, :, :1]
+    return F.scaled_dot_product_attention(queries, keys, values, attn_mask=mask, is_causal=causal)
 
 
 def head_weights(queries: Tensor, keys: Tensor, heads: Sequence[int], bias: Tensor | None = None) -> Tensor:

@@ -17,10 +17,9 @@ from torch.nn import functional as F
 from sottovoce.models.attention import MultiHeadAttention, head_weights
 from sottovoce.models.cache import DecoderCache, RowGroups
 from sottovoce.models.dims import AlignmentHeads, ModelDims
+from sottovoce.models.linear import Linear, rows_times_table
 
 KeysValues = tuple[Tensor, Tensor]
-FEW_ROWS = 16
-"""Up to here the product with the vocabulary is faster the other way round (see `_rows_times_table`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +56,8 @@ class LayerNorm(nn.LayerNorm):
     """Layer normalisation in float32, whatever comes in."""
 
     def forward(self, x: Tensor) -> Tensor:
+        if x.device.type == "cpu":  # its kernel takes half-precision rows and float32 weights as they are
+            return super().forward(x)
         return super().forward(x.float()).to(x.dtype)
 
 
@@ -67,7 +68,7 @@ class ResidualAttentionBlock(nn.Module):
         super().__init__()
         self.attn = MultiHeadAttention(n_state, n_head)
         self.attn_ln = LayerNorm(n_state)
-        self.mlp = nn.Sequential(nn.Linear(n_state, 4 * n_state), nn.GELU(), nn.Linear(4 * n_state, n_state))
+        self.mlp = nn.Sequential(Linear(n_state, 4 * n_state), nn.GELU(), Linear(4 * n_state, n_state))
         self.mlp_ln = LayerNorm(n_state)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -151,12 +152,17 @@ class TextDecoder(nn.Module):
         self.blocks: nn.ModuleList = nn.ModuleList(layers)
         self.ln = LayerNorm(n_state)
 
+    @property
+    def layers(self) -> list[DecoderBlock]:
+        """The blocks, by their type."""
+        return [_decoder_block(block) for block in self.blocks]
+
     def cross_keys_values(self, states: Tensor) -> list[KeysValues]:
         """Every layer's cross-attention keys and values over encoder states (B, n_frames, d).
 
         Laid out head by head: every step reads all of them, twice as fast as from rows of all heads.
         """
-        pairs = (_decoder_block(block).cross_attn.keys_values(states) for block in self.blocks)
+        pairs = (block.cross_attn.keys_values(states) for block in self.layers)
         return [(keys.contiguous(), values.contiguous()) for keys, values in pairs]
 
     def forward(
@@ -172,13 +178,13 @@ class TextDecoder(nn.Module):
         x = (self.token_embedding(tokens) + places).to(self.token_embedding.weight.dtype)
         mask = cache.mask(n_new) if cache.n_tokens or cache.left_padding is not None else None
         captured: dict[tuple[int, int], Tensor] = {}
-        for layer, block in enumerate(self.blocks):
-            x = _decoder_block(block).read(x, cache, layer, mask)
-            x, weights = _decoder_block(block).listen(x, audio, layer)
+        for layer, block in enumerate(self.layers):
+            x = block.read(x, cache, layer, mask)
+            x, weights = block.listen(x, audio, layer)
             if weights is not None:
                 heads = audio.heads_of(layer)
                 captured.update({(layer, head): weights[:, :, i] for i, head in enumerate(heads)})
-            x = _decoder_block(block).add_mlp(x)
+            x = block.add_mlp(x)
         cache.advance(n_new)
         if not audio.capture:
             return self.ln(x), None
@@ -189,20 +195,7 @@ class TextDecoder(nn.Module):
         table = self.token_embedding.weight
         if vocabulary is not None:
             table = table[vocabulary]
-        return _rows_times_table(hidden, table).float()
-
-
-def _rows_times_table(hidden: Tensor, table: Tensor) -> Tensor:
-    """hidden (R, n, d) times table (V, d) transposed: (R, n, V).
-
-    For a few rows the product is taken the other way round: a CPU's float32 kernels run through the
-    large matrix once then, and once for every row otherwise.
-    """
-    n_rows = hidden.shape[0] * hidden.shape[1]
-    if table.dtype != torch.float32 or not 2 <= n_rows <= FEW_ROWS:
-        return F.linear(hidden, table)
-    columns = torch.mm(table, hidden.reshape(n_rows, -1).t())  # (V, R * n)
-    return columns.t().contiguous().reshape(*hidden.shape[:2], -1)
+        return rows_times_table(hidden, table).float()
 
 
 def _decoder_block(block: nn.Module) -> DecoderBlock:
