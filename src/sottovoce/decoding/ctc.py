@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from sottovoce.decoding.ctc_align import TokenSpans, align
+from sottovoce.decoding.ctc_align import TokenTimes, token_times
 from sottovoce.decoding.ctc_compiled import fastest
 from sottovoce.decoding.ctc_emissions import checked, joined, without_blank_runs
 from sottovoce.decoding.ctc_options import CtcOptions
@@ -59,7 +62,7 @@ class EmissionDecoder:
         lengths: (B,) frames of each utterance; None: all. Raises InputError: not log-probabilities of
         these labels.
         """
-        log_probs, lengths = checked(log_probs, lengths, len(self.labels))
+        log_probs, lengths = checked(log_probs, lengths, len(self.labels), trusted=self._search.trusts)
         if not len(lengths):
             return []
         state = self.start(log_probs.shape[0], log_probs.device)
@@ -75,9 +78,10 @@ class EmissionDecoder:
 
         A text so far may still change. Whatever the chunks, `finish` returns what `decode` does.
         """
-        log_probs, lengths = checked(log_probs, lengths, len(self.labels))
+        log_probs, lengths = checked(log_probs, lengths, len(self.labels), trusted=self._search.trusts)
         self._advance(state, log_probs, lengths)
-        return [self._speller.text(self._history(state, b, 0)) for b in range(len(state.length))]
+        best = [(b, 0) for b in range(len(state.length))]
+        return [self._speller.text(symbols) for symbols in _histories(state, best)]
 
     def finish(self, state: PrefixState) -> list[list[Hypothesis]]:
         """The hypotheses of a state after its last frame; the state itself is left as it is.
@@ -86,26 +90,20 @@ class EmissionDecoder:
         """
         if not len(state.length):
             return []
-        scores, beams, marks = self._endings(state)
         found = [
-            [
-                (float(scores[b, i]), int(beams[b, i]), int(marks[b, i]))
-                for i in range(scores.shape[1])
-                if scores[b, i] > NEVER
-            ]
-            for b in range(len(scores))
+            _Ending(b, *ending)
+            for b, endings in enumerate(self._endings(state))
+            for ending in endings
+            if ending[0] > NEVER
         ]
-        symbols = [[self._history(state, b, k) for _, k, _ in kept] for b, kept in enumerate(found)]
-        spans = self._align(state, symbols) if self.options.times and state.emissions else None
-        acoustic = self._acoustic(state)
-        hypotheses: list[list[Hypothesis]] = []
-        row = 0
-        for b, kept in enumerate(found):
-            hypotheses.append([])
-            for (score, beam, mark), history in zip(kept, symbols[b], strict=True):
-                span = None if spans is None else TokenSpans(*(part[row] for part in spans))
-                hypotheses[-1].append(self._hypothesis(history, mark, score, float(acoustic[b, beam]), span))
-                row += 1
+        symbols = _histories(state, [(ending.utterance, ending.beam) for ending in found])
+        spans = self._align(state, found, symbols) if self.options.times and state.emissions else None
+        acoustic = self._acoustic(state).tolist()
+        hypotheses: list[list[Hypothesis]] = [[] for _ in range(len(state.length))]
+        for i, (ending, history) in enumerate(zip(found, symbols, strict=True)):
+            said = acoustic[ending.utterance][ending.beam]
+            hypothesis = self._hypothesis(history, ending, said, None if spans is None else spans[i])
+            hypotheses[ending.utterance].append(hypothesis)
         return hypotheses
 
     def _advance(self, state: PrefixState, log_probs: Tensor, lengths: Tensor) -> None:
@@ -141,8 +139,8 @@ class EmissionDecoder:
         n_batch, n_beams = state.length.shape
         places = [(b, k) for b in range(n_batch) for k in range(n_beams)]
         histories = [
-            tuple(word.text for word in self._speller.finished_words(self._history(state, b, k)))
-            for b, k in places
+            tuple(word.text for word in self._speller.finished_words(symbols))
+            for symbols in _histories(state, places)
         ]
         values = self._history_scorer.adjustments(histories, final=False)
         new = torch.tensor(values, device=state.lm.device).view(n_batch, n_beams)
@@ -152,8 +150,8 @@ class EmissionDecoder:
     def _words(self, symbols: Sequence[int], mark: int) -> tuple[str, ...]:
         return tuple(word.text for word in self._speller.words(symbols, mark))
 
-    def _endings(self, state: PrefixState) -> tuple[Tensor, Tensor, Tensor]:
-        """Scores, beams and marks (B, n) of the best complete hypotheses, best first."""
+    def _endings(self, state: PrefixState) -> list[list[tuple[float, int, int]]]:
+        """Score, beam and mark of the best complete hypotheses of every utterance, best first."""
         n_batch, n_beams = state.length.shape
         scores = (self._acoustic(state) + state.lm)[:, :, None]  # (B, K, E)
         marks = torch.zeros_like(state.length)[:, :, None]
@@ -166,7 +164,8 @@ class EmissionDecoder:
         if self._history_scorer is not None:
             scores = self._adjusted(state, scores, beams, marks)
         best, index = scores.topk(min(self.options.n_best, scores.shape[1]), dim=1)
-        return best.cpu(), beams[index].cpu(), marks.gather(1, index).cpu()
+        parts = [part.tolist() for part in (best, beams[index], marks.gather(1, index))]
+        return [list(zip(*rows, strict=True)) for rows in zip(*parts, strict=True)]
 
     def _acoustic(self, state: PrefixState) -> Tensor:
         return state.acoustic + state.skipped[:, None] * self.options.acoustic_scale
@@ -175,62 +174,73 @@ class EmissionDecoder:
         """Final scores (B, K * E) with adjustments for whole sentences."""
         assert self._history_scorer is not None
         alive = (scores > NEVER).nonzero().tolist()
-        histories = [self._words(self._history(state, b, int(beams[i])), int(marks[b, i])) for b, i in alive]
+        symbols = _histories(state, [(b, int(beams[i])) for b, i in alive])
+        histories = [
+            self._words(history, int(marks[b, i])) for history, (b, i) in zip(symbols, alive, strict=True)
+        ]
         values = self._history_scorer.adjustments(histories, final=True)
         scores = scores - state.adjustment.gather(1, beams.expand(len(scores), -1))
         for (b, i), value in zip(alive, values, strict=True):
             scores[b, i] += value
         return scores
 
-    def _history(self, state: PrefixState, utterance: int, beam: int) -> list[int]:
-        end = int(state.length[utterance, beam]) + 1
-        symbols: list[int] = state.symbols[utterance, beam, 1:end].tolist()
-        return symbols
-
-    def _align(self, state: PrefixState, symbols: list[list[list[int]]]) -> TokenSpans | None:
-        flat = [history for of_utterance in symbols for history in of_utterance]
-        longest = max((len(history) for history in flat), default=0)
+    def _align(
+        self, state: PrefixState, found: Sequence[_Ending], symbols: Sequence[Sequence[int]]
+    ) -> list[TokenTimes] | None:
+        n_tokens = [len(history) for history in symbols]
+        longest = max(n_tokens, default=0)
         if not longest:
             return None
-        device = state.length.device
-        tokens = torch.zeros((len(flat), longest), dtype=torch.int64)
-        for row, history in enumerate(flat):
-            tokens[row, : len(history)] = torch.tensor(history, dtype=torch.int64) % len(self.labels)
-        n_tokens = torch.tensor([len(history) for history in flat])
-        rows = torch.tensor([b for b, of_utterance in enumerate(symbols) for _ in of_utterance])
+        tokens = np.zeros((len(symbols), longest), dtype=np.int64)
+        for row, history in enumerate(symbols):
+            tokens[row, : len(history)] = history
         log_probs, lengths = joined(state)
-        spans = align(
+        device = state.length.device
+        spans = self._search.align(
             log_probs,
             lengths,
-            tokens.to(device),
-            n_tokens.to(device),
-            rows=rows.to(device),
+            torch.from_numpy(tokens % len(self.labels)).to(device),
+            torch.tensor(n_tokens, device=device),
+            rows=torch.tensor([ending.utterance for ending in found], device=device),
             blank=self.labels.blank,
         )
-        return TokenSpans(*(part.cpu() for part in spans))
+        return token_times(spans, n_tokens)
 
     def _hypothesis(
-        self, symbols: list[int], mark: int, score: float, acoustic: float, spans: TokenSpans | None
+        self, symbols: list[int], ending: _Ending, acoustic: float, times: TokenTimes | None
     ) -> Hypothesis:
-        spelled = self._speller.words(symbols, mark)
-        first = () if spans is None else tuple(spans.first[: len(symbols)].tolist())
-        words = () if spans is None else tuple(self._word(word, spans) for word in spelled)
+        spelled = self._speller.words(symbols, ending.mark)
         return Hypothesis(
-            text=self._speller.text(symbols, mark),
+            text=self._speller.text(symbols, ending.mark),
             tokens=tuple(symbol % len(self.labels) for symbol in symbols),
-            score=score,
+            score=ending.score,
             acoustic_score=acoustic,
-            lm_score=score - acoustic,
-            words=words,
-            token_frames=first,
+            lm_score=ending.score - acoustic,
+            words=() if times is None else tuple(self._word(word, times) for word in spelled),
+            token_frames=() if times is None else tuple(times.first),
         )
 
-    def _word(self, word: SpelledWord, spans: TokenSpans) -> Word:
+    def _word(self, word: SpelledWord, times: TokenTimes) -> Word:
         """Its probability is the geometric mean over its tokens of the highest probability in their span."""
-        tokens = slice(word.first, word.end)
+        peaks = times.peak[word.first : word.end]
         return Word(
             word=word.text,
-            start=float(spans.first[tokens][0]) * self.options.frame_s,
-            end=(float(spans.last[tokens][-1]) + 1) * self.options.frame_s,
-            probability=float(spans.peak[tokens].mean().exp()),
+            start=times.first[word.first] * self.options.frame_s,
+            end=(times.last[word.end - 1] + 1) * self.options.frame_s,
+            probability=math.exp(sum(peaks) / len(peaks)),
         )
+
+
+class _Ending(NamedTuple):
+    """One way for an utterance to end: its score, its beam, and the mark of the word that it completes."""
+
+    utterance: int
+    score: float
+    beam: int
+    mark: int
+
+
+def _histories(state: PrefixState, places: Sequence[tuple[int, int]]) -> list[list[int]]:
+    """The symbols of beams, given as (utterance, beam)."""
+    symbols, lengths = state.symbols.cpu().numpy(), state.length.tolist()
+    return [symbols[b, k, 1 : lengths[b][k] + 1].tolist() for b, k in places]

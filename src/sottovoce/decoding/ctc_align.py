@@ -6,6 +6,7 @@ with the maximum in place of the sum.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -24,6 +25,21 @@ class TokenSpans(NamedTuple):
     last: Tensor
     peak: Tensor
     score: Tensor
+
+
+class TokenTimes(NamedTuple):
+    """First frame, last frame (inclusive) and highest log-probability of the tokens of one hypothesis."""
+
+    first: list[int]
+    last: list[int]
+    peak: list[float]
+
+
+def token_times(spans: TokenSpans, n_tokens: Sequence[int]) -> list[TokenTimes]:
+    """Spans as numbers, without the padding."""
+    parts = (part.tolist() for part in (spans.first, spans.last, spans.peak))
+    rows = zip(*parts, n_tokens, strict=True)
+    return [TokenTimes(first[:n], last[:n], peak[:n]) for first, last, peak, n in rows]
 
 
 @torch.no_grad()

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from sottovoce.decoding.ctc_align import TokenSpans
 from sottovoce.decoding.ctc_options import Engine
 from sottovoce.decoding.ctc_search import PrefixSearch
 from sottovoce.decoding.ctc_state import PrefixState
@@ -59,6 +60,32 @@ class CompiledSearch:
         beams = _beams(state, n_frames)
         self._run(beams, log_probs.contiguous(), lengths, scorer)
         state.symbols = torch.from_numpy(beams.histories)
+
+    def trusts(self, log_probs: Tensor, lengths: Tensor) -> bool:
+        """As `PrefixSearch.trusts`; one pass over the emissions."""
+        if log_probs.device.type != "cpu":
+            return False
+        from sottovoce.decoding.ctc_kernel_check import are_plausible
+
+        return are_plausible(log_probs.contiguous().numpy(), lengths.numpy())
+
+    def align(
+        self,
+        log_probs: Tensor,
+        lengths: Tensor,
+        tokens: Tensor,
+        n_tokens: Tensor,
+        *,
+        rows: Tensor,
+        blank: int,
+    ) -> TokenSpans:
+        """See `ctc_align.align`."""
+        if log_probs.device.type != "cpu":
+            return self._plain.align(log_probs, lengths, tokens, n_tokens, rows=rows, blank=blank)
+        from sottovoce.decoding.ctc_kernel_align import align_rows
+
+        arrays = (part.contiguous().numpy() for part in (log_probs, lengths, tokens, n_tokens, rows))
+        return TokenSpans(*map(torch.from_numpy, align_rows(*arrays, blank)))
 
     @cached_property
     def _flat(self) -> FlatScorer | None:

@@ -16,3 +16,9 @@ def compiled(function: Compiled) -> Compiled:
     """The function as machine code, made at its first call and kept on disk; runs without Python's lock."""
     made = numba.njit(cache=True, nogil=True, error_model="numpy")(function)
     return cast(Compiled, made)
+
+
+def inner(function: Compiled) -> Compiled:
+    """As `compiled`, for what compiled functions call often: it makes no arrays, so none are counted."""
+    made = numba.njit(cache=True, nogil=True, error_model="numpy", forceinline=True, _nrt=False)(function)
+    return cast(Compiled, made)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sottovoce.decoding.ctc_jit import NEVER, compiled
+from sottovoce.decoding.ctc_jit import NEVER, compiled, inner
 from sottovoce.decoding.ctc_kernel_arcs import arc_bounds, score_arc
 from sottovoce.decoding.ctc_kernel_best import Candidates, limit_of, new_candidates, offer, sort
 from sottovoce.decoding.ctc_kernel_tree import (
@@ -23,7 +23,7 @@ from sottovoce.decoding.ctc_kernel_tree import (
     write_beginnings,
     write_history,
 )
-from sottovoce.lm.base import FlatScorer, Floats, Ints, Records
+from sottovoce.lm.base import FlatLexicon, FlatScorer, Floats, Ints, Records
 
 _SHORT = 64
 """Up to this many tokens are kept in order while they are collected."""
@@ -39,6 +39,7 @@ SLOT = np.dtype(
         ("node", np.int32),
         ("parent", np.int32),
         ("last_token", np.int32),
+        ("n_children", np.int32),
         ("total", np.float32),
         ("stay_blank", np.float32),
         ("stay_token", np.float32),
@@ -48,9 +49,9 @@ SLOT = np.dtype(
 )
 """A beam: the fields of `PrefixState`, its node, and what is known of it at a frame.
 
-parent: the beam that is one symbol shorter, -1 where there is none. last_token: of its last symbol. total:
-all its paths. stay_blank, stay_token: its endings where nothing new is said. most_inside, most: what language
-models add at most for a token other than the separator, and for any.
+parent: the beam that is one symbol shorter, -1 where there is none. n_children: beams that are one longer.
+last_token: of its last symbol. total: all its paths. stay_blank, stay_token: its endings where nothing new is
+said. most_inside, most: what language models add at most for a token other than the separator, and for any.
 """
 
 
@@ -81,17 +82,19 @@ class Settings(NamedTuple):
 
 
 class Slots(NamedTuple):
-    """The beams of one utterance, twice: before and after a frame; (2, K) `SLOT`, states (2, K, s)."""
+    """The beams of one utterance, twice: before and after a frame; (2, K) `SLOT`, states (2 * K, s)."""
 
     beams: Records
     states: Ints
 
 
 class Scratch(NamedTuple):
-    """short: (V,) tokens of a frame to extend by, likeliest first. after: (s,) states."""
+    """short: (V,) tokens of a frame to extend by. ranked: (V,) their log-probabilities, the least of them
+    last. own: (V,) those that one beam can go on with. after: (s,) states."""
 
     short: Ints
     ranked: Floats
+    own: Ints
     after: Ints
 
 
@@ -107,10 +110,13 @@ def decode_rows(
 ) -> None:
     """Advance utterances begin to end of B over their emissions (B, T, V), in place."""
     n_beams, n_states, n_labels = settings.beam_size, beams.scores.shape[2], settings.n_labels
-    slots = Slots(np.empty((2, n_beams), SLOT), np.empty((2, n_beams, n_states), np.int64))
+    slots = Slots(np.empty((2, n_beams), SLOT), np.empty((2 * n_beams, n_states), np.int64))
     candidates = new_candidates(n_beams)
     scratch = Scratch(
-        np.empty(n_labels, np.int64), np.empty(n_labels, np.float32), np.empty(n_states, np.int64)
+        np.empty(n_labels, np.int64),
+        np.empty(n_labels, np.float32),
+        np.empty(n_labels, np.int64),
+        np.empty(n_states, np.int64),
     )
     for row in range(begin, end):
         n_frames = lengths[row]
@@ -125,7 +131,7 @@ def decode_rows(
         _store(beams, row, slots, n_frames & 1, count, tree, settings)
 
 
-@compiled
+@inner
 def log_add(a: np.float32, b: np.float32) -> np.float32:
     """log(exp(a) + exp(b)); what is too small to change a float32 is left out."""
     high, low = (a, b) if a > b else (b, a)
@@ -134,7 +140,7 @@ def log_add(a: np.float32, b: np.float32) -> np.float32:
     return high + np.float32(math.log1p(math.exp(low - high)))
 
 
-@compiled
+@inner
 def _load(beams: Beams, row: int, slots: Slots, tree: Tree, n_labels: int) -> int:
     """Living beams into the first slots, their histories into the tree; returns how many there are."""
     count = 0
@@ -152,12 +158,13 @@ def _load(beams: Beams, row: int, slots: Slots, tree: Tree, n_labels: int) -> in
         slot.arc = beams.arc[row, k]
         slot.node = read_history(tree, beams.symbols[row, k], beams.length[row, k])
         tree.nodes[slot.node].slot = count
-        slots.states[0, count] = beams.scores[row, k]
+        for i in range(slots.states.shape[1]):
+            slots.states[count, i] = beams.scores[row, k, i]
         count += 1
     return count
 
 
-@compiled
+@inner
 def _stay(
     slots: Slots, side: int, count: int, frame: Floats, tree: Tree, blank: int, candidates: Candidates
 ) -> None:
@@ -165,6 +172,7 @@ def _stay(
     beams = slots.beams[side]
     for k in range(count):
         beams[k].total = log_add(beams[k].blank, beams[k].token)
+        beams[k].n_children = 0
     candidates.head[0].count = 0
     candidates.head[0].best = NEVER
     for k in range(count):
@@ -174,6 +182,7 @@ def _stay(
         slot.parent = tree.nodes[tree.nodes[slot.node].parent].slot if slot.node else -1
         if slot.parent >= 0:
             parent = beams[slot.parent]
+            parent.n_children += 1
             # The parent's last token followed by the same token is a new one only after a blank.
             reach = parent.blank if parent.last_token == slot.last_token else parent.total
             token = log_add(token, reach + said)
@@ -184,7 +193,7 @@ def _stay(
             offer(candidates, score, k, -1, 0, score)
 
 
-@compiled
+@inner
 def _extend(
     slots: Slots,
     side: int,
@@ -196,11 +205,10 @@ def _extend(
     scratch: Scratch,
 ) -> None:
     """Offer every extension that can be among the best, those of good beams and likely tokens first."""
-    best, threshold = NEVER, settings.threshold
+    best, threshold, row = NEVER, settings.threshold, side * settings.beam_size
     for k in range(count):
         slot = slots.beams[side, k]
-        node = slots.states[side, k, 0] if scorer.lexicon.n_homophones else 0
-        slot.most_inside, slot.most = arc_bounds(scorer, node)
+        slot.most_inside, slot.most = arc_bounds(scorer, slots.states, row + k)
         best = max(best, slot.total + slot.lm + slot.most)
     limit = limit_of(candidates, threshold)
     least = limit - best if limit > NEVER else NEVER
@@ -208,18 +216,44 @@ def _extend(
     for k in range(count):
         slot = slots.beams[side, k]
         before = slot.total + slot.lm
-        for i in range(n_short):
-            token = scratch.short[i]
-            limit = limit_of(candidates, threshold)
-            if before + frame[token] + slot.most <= limit:
-                break
-            if token == scorer.lexicon.separator or before + frame[token] + slot.most_inside > limit:
+        tokens, n_tokens = scratch.short, n_short
+        if scorer.lexicon.n_homophones > 0 and scorer.lexicon.unknown < 0:
+            n_own = _continuations(
+                scorer.lexicon, slots.states[row + k, 0], frame, settings, n_short, scratch
+            )
+            tokens, n_tokens = (scratch.own, n_own) if n_own >= 0 else (tokens, n_tokens)
+        for i in range(n_tokens):
+            token = int(tokens[i])
+            score, limit = before + frame[token], limit_of(candidates, threshold)
+            if score + slot.most <= limit:
+                continue
+            if token == scorer.lexicon.separator or score + slot.most_inside > limit:
                 _extend_by(
                     slots, side, count, k, token, frame[token], settings, scorer, candidates, scratch.after
                 )
 
 
-@compiled
+@inner
+def _continuations(
+    lexicon: FlatLexicon, node: int, frame: Floats, settings: Settings, n_short: int, scratch: Scratch
+) -> int:
+    """Collect the tokens that words go on with at a node; -1 where those are more than the likely ones."""
+    first, end = lexicon.nodes[node].first, lexicon.nodes[node + 1].first
+    if end - first >= n_short:
+        return -1
+    least, n = scratch.ranked[n_short - 1], 0
+    for place in range(first, end):
+        token = lexicon.children[place].token
+        if frame[token] >= least and token != settings.blank:
+            scratch.own[n] = token
+            n += 1
+    if lexicon.separator >= 0 and frame[lexicon.separator] >= least:
+        scratch.own[n] = lexicon.separator
+        n += 1
+    return n
+
+
+@inner
 def _extend_by(
     slots: Slots,
     side: int,
@@ -233,27 +267,36 @@ def _extend_by(
     after: Ints,
 ) -> None:
     """Offer the arcs of a token after a beam; beams that are there got their share of it already."""
-    slot = slots.beams[side, beam]
+    slot, row = slots.beams[side, beam], side * settings.beam_size + beam
     acoustic = log_prob + (slot.blank if token == slot.last_token else slot.total)
     if acoustic == NEVER:
         return
     for arc in range(scorer.n_arcs):
-        said, mark = score_arc(scorer, slots.states[side, beam], token, arc, after)
+        said, mark = score_arc(scorer, slots.states, row, token, arc, after)
         score = acoustic + slot.lm + said
         if score <= limit_of(candidates, settings.threshold):
             continue
         symbol = token + mark * settings.n_labels
-        is_there = False
-        for k in range(count):
-            other = slots.beams[side, k]
-            is_there |= other.parent == beam and other.last == symbol
-        if not is_there:
+        if slot.n_children == 0 or not _is_there(slots, side, count, beam, symbol):
             offer(candidates, score, beam, token, arc, acoustic)
 
 
-@compiled
+@inner
+def _is_there(slots: Slots, side: int, count: int, beam: int, symbol: int) -> bool:
+    """One of the beams is this one and a symbol more."""
+    for k in range(count):
+        other = slots.beams[side, k]
+        if other.parent == beam and other.last == symbol:
+            return True
+    return False
+
+
+@inner
 def _shortlist(frame: Floats, least: np.float32, settings: Settings, short: Ints, ranked: Floats) -> int:
-    """Collect the likeliest tokens above a log-probability, likeliest first; returns how many."""
+    """Collect the likeliest tokens above a log-probability; returns how many.
+
+    They come likeliest first, but for lists of more than `_SHORT`; the last is never likelier than another.
+    """
     most, n = settings.n_tokens, 0
     for token in range(len(frame)):
         value = frame[token]
@@ -271,12 +314,34 @@ def _shortlist(frame: Floats, least: np.float32, settings: Settings, short: Ints
         ranked[place], short[place] = value, token
         n += 1
     if n > _SHORT:
-        order = np.argsort(-ranked[:n])
-        short[:n] = short[:n][order]
+        _keep_most(short, ranked, n, min(n, most))
     return min(n, most)
 
 
-@compiled
+@inner
+def _keep_most(short: Ints, ranked: Floats, n: int, most: int) -> None:
+    """Move the `most` likeliest of n tokens to the front, the least likely of them last (quickselect)."""
+    low, high, last = 0, n - 1, most - 1
+    while low < high:
+        pivot, i, j = ranked[(low + high) >> 1], low, high
+        while i <= j:
+            while ranked[i] > pivot:
+                i += 1
+            while ranked[j] < pivot:
+                j -= 1
+            if i <= j:
+                ranked[i], ranked[j] = ranked[j], ranked[i]
+                short[i], short[j] = short[j], short[i]
+                i, j = i + 1, j - 1
+        if last <= j:
+            high = j
+        elif last >= i:
+            low = i
+        else:
+            return
+
+
+@inner
 def _apply(
     slots: Slots,
     side: int,
@@ -296,14 +361,17 @@ def _apply(
         if chosen.score < least:
             return i
         source, slot = chosen.source, slots.beams[1 - side, i]
+        row, new = side * settings.beam_size + source, (1 - side) * settings.beam_size + i
         slots.beams[1 - side, i] = slots.beams[side, source]
         if chosen.token < 0:
             slot.blank = slot.stay_blank
             slot.token = slot.stay_token
-            slots.states[1 - side, i] = slots.states[side, source]
+            for n in range(len(after)):
+                slots.states[new, n] = slots.states[row, n]
         else:
-            said, mark = score_arc(scorer, slots.states[side, source], chosen.token, chosen.arc, after)
-            slots.states[1 - side, i] = after
+            said, mark = score_arc(scorer, slots.states, row, int(chosen.token), int(chosen.arc), after)
+            for n in range(len(after)):
+                slots.states[new, n] = after[n]
             slot.blank = NEVER
             slot.token = chosen.acoustic
             slot.lm += said
@@ -316,7 +384,7 @@ def _apply(
     return int(candidates.head[0].count)
 
 
-@compiled
+@inner
 def _store(
     beams: Beams, row: int, slots: Slots, side: int, count: int, tree: Tree, settings: Settings
 ) -> None:
@@ -332,7 +400,8 @@ def _store(
         beams.arc[row, k] = slot.arc if alive else 0
         beams.begins[row, k] = False
         if alive:
-            beams.scores[row, k] = slots.states[side, k]
+            for n in range(slots.states.shape[1]):
+                beams.scores[row, k, n] = slots.states[side * settings.beam_size + k, n]
             write_beginnings(tree, slot.node, beams.begins[row, k])
         node = slot.node if alive else 0
         write_history(tree, node, beams.histories[row, k], beams.length[row, k], settings.blank)

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from sottovoce.decoding.ctc_jit import NEVER, compiled
+from sottovoce.decoding.ctc_jit import NEVER, inner
 from sottovoce.lm.base import FlatLexicon, FlatModels, FlatScorer, Ints, Records
 
 _ROOT = 0
 _UNKNOWN_NODE = 1
 
 
-@compiled
+@inner
 def find(arcs: Records, low: int, end: int, token: int) -> int:
     """The place of a token's arc among those from `low` to `end`, or -1."""
     high = end
@@ -27,7 +27,7 @@ def find(arcs: Records, low: int, end: int, token: int) -> int:
     return low if low < end and arcs[low].token == token else -1
 
 
-@compiled
+@inner
 def follow(models: FlatModels, model: int, node: int, token: int) -> tuple[np.float32, int]:
     """The weighted score of a token after a node of a model, and the node after it."""
     base, factor = models.models[model].base, models.models[model].weight
@@ -43,40 +43,42 @@ def follow(models: FlatModels, model: int, node: int, token: int) -> tuple[np.fl
     return weighted(score + last.weight, factor), last.target
 
 
-@compiled
+@inner
 def weighted(score: np.float32, factor: np.float32) -> np.float32:
     """-inf stays -inf, also times 0."""
     return score if score == NEVER else score * factor
 
 
-@compiled
-def score_tokens(scorer: FlatScorer, begin: int, states: Ints, token: int, after: Ints) -> np.float32:
+@inner
+def score_tokens(
+    scorer: FlatScorer, begin: int, states: Ints, row: int, token: int, after: Ints
+) -> np.float32:
     """What the models over tokens add; their states stand from `begin` on."""
     score: np.float32 = scorer.token_scores[token]
     for model in range(len(scorer.tokens.models)):
-        said, target = follow(scorer.tokens, model, states[begin + model], token)
+        said, target = follow(scorer.tokens, model, states[row, begin + model], token)
         after[begin + model] = target
         score += said
     return score
 
 
-@compiled
-def score_word(scorer: FlatScorer, states: Ints, mark: int, after: Ints) -> np.float32:
+@inner
+def score_word(scorer: FlatScorer, states: Ints, row: int, mark: int, after: Ints) -> np.float32:
     """What the word of a mark adds; marks beyond the words add nothing."""
     n_models = len(scorer.words.models)
     for model in range(n_models):
-        after[1 + model] = states[1 + model]
+        after[1 + model] = states[row, 1 + model]
     if mark == 0 or mark > len(scorer.lexicon.word_scores):
         return np.float32(0.0)
     score: np.float32 = scorer.lexicon.word_scores[mark - 1]
     for model in range(n_models):
-        said, target = follow(scorer.words, model, states[1 + model], mark - 1)
+        said, target = follow(scorer.words, model, states[row, 1 + model], mark - 1)
         after[1 + model] = target
         score += said
     return score
 
 
-@compiled
+@inner
 def separated_arc(lexicon: FlatLexicon, node: int, token: int, arc: int) -> tuple[int, int]:
     """The node after an arc and its mark, where a separator ends words; node -1: there is no such arc."""
     nodes = lexicon.nodes
@@ -96,7 +98,7 @@ def separated_arc(lexicon: FlatLexicon, node: int, token: int, arc: int) -> tupl
     return -1, 0
 
 
-@compiled
+@inner
 def open_arc(lexicon: FlatLexicon, node: int, token: int, arc: int) -> tuple[int, int]:
     """As `separated_arc`, where words may end at any token: on inside, word ends, inside unknown, its end."""
     n_homophones = lexicon.n_homophones
@@ -118,13 +120,15 @@ def open_arc(lexicon: FlatLexicon, node: int, token: int, arc: int) -> tuple[int
     return _ROOT, lexicon.words[nodes[child].first_word + arc - 1] + 1
 
 
-@compiled
-def score_arc(scorer: FlatScorer, states: Ints, token: int, arc: int, after: Ints) -> tuple[np.float32, int]:
-    """The score of an arc and its mark; -inf where there is none. Writes the states after it."""
+@inner
+def score_arc(
+    scorer: FlatScorer, states: Ints, row: int, token: int, arc: int, after: Ints
+) -> tuple[np.float32, int]:
+    """The score of an arc of states[row] and its mark; -inf where there is none. Writes the states after."""
     lexicon = scorer.lexicon
     if lexicon.n_homophones == 0:
-        return score_tokens(scorer, 0, states, token, after), 0
-    node = states[0]
+        return score_tokens(scorer, 0, states, row, token, after), 0
+    node = states[row, 0]
     if lexicon.separator >= 0:
         target, mark = separated_arc(lexicon, node, token, arc)
     else:
@@ -132,20 +136,18 @@ def score_arc(scorer: FlatScorer, states: Ints, token: int, arc: int, after: Int
     if target < 0:
         return NEVER, 0
     after[0] = target
-    score = score_word(scorer, states, mark, after) + (
-        lexicon.nodes[target].ahead - lexicon.nodes[node].ahead
-    )
-    return score + score_tokens(scorer, 1 + len(scorer.words.models), states, token, after), mark
+    gained = lexicon.nodes[target].ahead - lexicon.nodes[node].ahead
+    score = score_word(scorer, states, row, mark, after) + gained
+    return score + score_tokens(scorer, 1 + len(scorer.words.models), states, row, token, after), mark
 
 
-@compiled
-def arc_bounds(scorer: FlatScorer, node: int) -> tuple[np.float32, np.float32]:
-    """The most that a token other than the separator can add at a lexicon's node, and that any token can."""
+@inner
+def arc_bounds(scorer: FlatScorer, states: Ints, row: int) -> tuple[np.float32, np.float32]:
+    """The most that a token other than the separator can add after states[row], and that any token can."""
     lexicon = scorer.lexicon
     bound = np.float32(scorer.bound + 1e-3)  # sums are rounded
     if lexicon.n_homophones == 0:
         return bound, bound
-    ending = np.float32(scorer.word_bound) - lexicon.nodes[node].ahead
-    inside = lexicon.nodes[node].inside
+    inside, ending = lexicon.nodes[states[row, 0]].inside, lexicon.nodes[states[row, 0]].ending
     highest = max(inside, ending)
     return bound + (inside if lexicon.separator >= 0 else highest), bound + highest

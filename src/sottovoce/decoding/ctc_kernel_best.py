@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sottovoce.decoding.ctc_jit import NEVER, compiled
+from sottovoce.decoding.ctc_jit import NEVER, compiled, inner
 from sottovoce.lm.base import Records, SmallInts
 
 CANDIDATE = np.dtype(
@@ -42,7 +42,7 @@ def new_candidates(size: int) -> Candidates:
     )
 
 
-@compiled
+@inner
 def limit_of(candidates: Candidates, threshold: float) -> np.float32:
     """What a candidate's score must be above to be among the best, as far as is known."""
     lowest = NEVER
@@ -53,7 +53,7 @@ def limit_of(candidates: Candidates, threshold: float) -> np.float32:
     return max(lowest, least)
 
 
-@compiled
+@inner
 def offer(
     candidates: Candidates, score: np.float32, source: int, token: int, arc: int, acoustic: np.float32
 ) -> None:
@@ -81,7 +81,7 @@ def offer(
     heap[at] = place
 
 
-@compiled
+@inner
 def sort(candidates: Candidates) -> None:
     """Order candidates best first: the worst comes off the heap again and again."""
     heap = candidates.heap
@@ -92,7 +92,7 @@ def sort(candidates: Candidates) -> None:
             _sink(heap, candidates.list, n - 1)
 
 
-@compiled
+@inner
 def _sink(heap: SmallInts, found: Records, count: int) -> None:
     """Put the heap's first place where it belongs."""
     place, at = heap[0], 0

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sottovoce.decoding.ctc_jit import compiled
+from sottovoce.decoding.ctc_jit import compiled, inner
 from sottovoce.lm.base import Ints, Records
 
 PREFIX = np.dtype(
@@ -40,7 +40,7 @@ def new_tree(capacity: int) -> Tree:
     return Tree(nodes, np.ones(1, np.int64))
 
 
-@compiled
+@inner
 def add_child(tree: Tree, node: int, symbol: int) -> int:
     """The node of a prefix and one more symbol, made where it is new."""
     nodes = tree.nodes
@@ -60,7 +60,7 @@ def add_child(tree: Tree, node: int, symbol: int) -> int:
     return int(made)
 
 
-@compiled
+@inner
 def read_history(tree: Tree, symbols: Ints, length: int) -> int:
     """The node of a history; place 0 of it is the start."""
     node = 0
@@ -69,7 +69,7 @@ def read_history(tree: Tree, symbols: Ints, length: int) -> int:
     return node
 
 
-@compiled
+@inner
 def write_history(tree: Tree, node: int, symbols: Ints, length: int, blank: int) -> None:
     symbols[length + 1 :] = -1
     symbols[0] = blank
@@ -78,7 +78,7 @@ def write_history(tree: Tree, node: int, symbols: Ints, length: int, blank: int)
         node = tree.nodes[node].parent
 
 
-@compiled
+@inner
 def write_beginnings(tree: Tree, node: int, begins: np.ndarray[tuple[int, ...], np.dtype[np.bool_]]) -> None:
     """Mark the beams (K,) that are beginnings of a node's prefix, itself included."""
     while node >= 0:

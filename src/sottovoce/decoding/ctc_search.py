@@ -15,6 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from sottovoce.decoding.ctc_align import TokenSpans, align
 from sottovoce.decoding.ctc_state import NEVER, PrefixState, first_state
 from sottovoce.lm.base import Arcs, PrefixScorer
 
@@ -91,6 +92,23 @@ class PrefixSearch:
         if self.scorer is not None:
             scores = self.scorer.start(n_rows, device)
         return first_state(n_batch, self.beam_size, self.blank, scores)
+
+    def trusts(self, log_probs: Tensor, lengths: Tensor) -> bool:
+        """Emissions are log-probabilities beyond doubt, as far as can be said at once: here never."""
+        return False
+
+    def align(
+        self,
+        log_probs: Tensor,
+        lengths: Tensor,
+        tokens: Tensor,
+        n_tokens: Tensor,
+        *,
+        rows: Tensor,
+        blank: int,
+    ) -> TokenSpans:
+        """See `ctc_align.align`."""
+        return align(log_probs, lengths, tokens, n_tokens, rows=rows, blank=blank)
 
     @torch.no_grad()
     def run(self, state: PrefixState, log_probs: Tensor, lengths: Tensor, n_full: int) -> None:

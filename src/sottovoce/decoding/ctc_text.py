@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from sottovoce.errors import OptionError
@@ -34,6 +34,11 @@ class Labels:
     names: tuple[str, ...]
     blank: int
     separator: int | None = None
+    word_starts: tuple[bool, ...] = field(init=False, repr=False, compare=False)
+    """Which labels begin a word by themselves."""
+    has_pieces: bool = field(init=False, repr=False, compare=False)
+    """Labels carry the beginning of words."""
+    _glue: str = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if len(self.names) < 2:
@@ -46,6 +51,14 @@ class Labels:
         if len(seen) < len(self.names):
             twice = next(name for name in self.names if self.names.count(name) > 1)
             raise OptionError(f"labels: expected each once, got {twice!r} {self.names.count(twice)} times")
+        starts = tuple(name.startswith(PIECE_START) and len(name) > 1 for name in self.names)
+        is_single = all(len(name) <= 1 for i, name in enumerate(self.names) if i != self.blank)
+        for name, value in (
+            ("word_starts", starts),
+            ("has_pieces", any(starts)),
+            ("_glue", "" if is_single else " "),
+        ):
+            object.__setattr__(self, name, value)
 
     @classmethod
     def of(cls, names: Sequence[str], blank: int) -> Labels:
@@ -57,21 +70,10 @@ class Labels:
     def __len__(self) -> int:
         return len(self.names)
 
-    @property
-    def has_pieces(self) -> bool:
-        """Labels carry the beginning of words."""
-        return any(name.startswith(PIECE_START) and len(name) > 1 for name in self.names)
-
-    @property
-    def word_starts(self) -> tuple[bool, ...]:
-        """Which labels begin a word by themselves."""
-        return tuple(name.startswith(PIECE_START) and len(name) > 1 for name in self.names)
-
     def spell(self, tokens: Sequence[int]) -> str:
         """The text of tokens, spaces at its ends taken off."""
         if self.separator is None and not self.has_pieces:
-            glue = "" if all(len(name) <= 1 for i, name in enumerate(self.names) if i != self.blank) else " "
-            return glue.join(self.names[token] for token in tokens)
+            return self._glue.join(self.names[token] for token in tokens)
         parts = (" " if token == self.separator else self.names[token] for token in tokens)
         return " ".join("".join(parts).replace(PIECE_START, " ").split())
 

@@ -155,6 +155,7 @@ LEXICON_NODE = np.dtype(
         ("n_words", np.int32),
         ("ahead", np.float32),
         ("inside", np.float32),
+        ("ending", np.float32),
     ]
 )
 CHILD = np.dtype([("token", np.int32), ("target", np.int32)])
@@ -165,22 +166,22 @@ class FlatModels(NamedTuple):
 
     models: (M,) `MODEL`, the first node of each and its factor. nodes: (n_nodes + 1,) `NODE`; parents and
     targets are counted per model. arcs: (n_arcs,) `ARC`, by the model's ids. roots: (M, n_tokens)
-    `ROOT_ARC`, with the model's id of every token. bound: no token scores more than this in any state, all
-    models together.
+    `ROOT_ARC`, with the model's id of every token. bounds: (n_tokens,), the most that each token scores in
+    any state, all models together.
     """
 
     models: Records
     nodes: Records
     arcs: Records
     roots: Records
-    bound: float
+    bounds: Floats
 
 
 class FlatLexicon(NamedTuple):
     """A token tree of words as arrays; n_homophones is 0 where there is no lexicon.
 
     nodes: (n_nodes + 1,) `LEXICON_NODE`: where its children and the words that end there begin, how many
-    those are, its look-ahead, and the most that look-ahead can gain by a step that ends no word.
+    those are, its look-ahead, and the most that a step can gain that ends no word, and that ends one.
     children: (n_children,) `CHILD`, ascending by token per node. words: the words that end at nodes.
     word_scores: (n_words,). unknown: the unknown word, -1 where there is none. separator: -1 where words
     follow each other without one. n_homophones: the most words of one spelling.
@@ -200,7 +201,7 @@ class FlatScorer(NamedTuple):
     over words, then those of the models over tokens.
 
     token_scores: (n_tokens,) float32, added for each token. bound: no token scores more, word ends and
-    look-ahead aside. word_bound: no end of a word scores more.
+    look-ahead aside.
     """
 
     n_arcs: int
@@ -209,7 +210,6 @@ class FlatScorer(NamedTuple):
     tokens: FlatModels
     token_scores: Floats
     bound: float
-    word_bound: float
 
 
 def silent_scorer(n_tokens: int) -> FlatScorer:
@@ -228,9 +228,9 @@ def silent_scorer(n_tokens: int) -> FlatScorer:
         nodes=np.zeros(1, NODE),
         arcs=np.zeros(0, ARC),
         roots=np.zeros((0, n_tokens), ROOT_ARC),
-        bound=0.0,
+        bounds=np.zeros(n_tokens, np.float32),
     )
-    return FlatScorer(1, lexicon, models, models, np.zeros(n_tokens, np.float32), 0.0, 0.0)
+    return FlatScorer(1, lexicon, models, models, np.zeros(n_tokens, np.float32), 0.0)
 
 
 @runtime_checkable

@@ -67,7 +67,7 @@ def flat_models(models: Sequence[Weighted], n_tokens: int) -> FlatModels | None:
             weight=np.concatenate([each.weights for each in found]),
         ),
         roots=np.stack([_root(each) for each in found]),
-        bound=sum(_bound(each, weight) for each, weight in zip(found, weights, strict=True)),
+        bounds=np.sum([_bounds(each, w) for each, w in zip(found, weights, strict=True)], axis=0),
     )
 
 
@@ -99,34 +99,41 @@ def _records(kind: np.dtype[np.void], **fields: np.ndarray[Any, Any]) -> Records
 
 def token_scorer(models: FlatModels, token_scores: Floats) -> FlatScorer:
     """Models over tokens alone."""
-    bound = models.bound + float(token_scores.max(initial=0.0))
-    silent = silent_scorer(len(token_scores))
-    return silent._replace(tokens=models, token_scores=token_scores, bound=bound)
+    bound = float((models.bounds + token_scores).max(initial=float("-inf")))
+    return silent_scorer(len(token_scores))._replace(tokens=models, token_scores=token_scores, bound=bound)
 
 
 def word_scorer(
     lexicon: FlatLexicon, words: FlatModels, tokens: FlatModels, token_scores: Floats, n_arcs: int
 ) -> FlatScorer:
     """A lexicon, models over its words, and models over tokens."""
-    best = float(lexicon.word_scores.max(initial=0.0))
-    return FlatScorer(
-        n_arcs=n_arcs,
-        lexicon=lexicon,
-        words=words,
-        tokens=tokens,
-        token_scores=token_scores,
-        bound=tokens.bound + float(token_scores.max(initial=0.0)),
-        word_bound=max(best + words.bound, 0.0),
-    )
+    bound = float((tokens.bounds + token_scores).max(initial=float("-inf")))
+    _bound_endings(lexicon, words.bounds + lexicon.word_scores)
+    return FlatScorer(n_arcs, lexicon, words, tokens, token_scores, bound)
 
 
-def _bound(automaton: Automaton, factor: float) -> float:
-    """The highest weighted score of any token in any state; for a negative weight that of the lowest."""
+def _bound_endings(lexicon: FlatLexicon, bounds: Floats) -> None:
+    """Write into the nodes what the end of a word can gain there at most; bounds: (n_words,)."""
+    nodes = lexicon.nodes[:-1]
+    best = np.full(len(nodes), -np.inf, np.float32)
+    np.maximum.at(best, np.repeat(np.arange(len(nodes)), nodes["n_words"]), bounds[lexicon.words])
+    if lexicon.separator >= 0:
+        best[0] = 0.0
+    else:  # a word ends with the step to the node that spells it
+        parents = np.repeat(np.arange(len(nodes)), np.diff(lexicon.nodes["first"]))
+        above = np.full(len(nodes), -np.inf, np.float32)
+        np.maximum.at(above, parents, best[lexicon.children["target"]])
+        best = above
+    if lexicon.unknown >= 0:
+        best = np.maximum(best, bounds[lexicon.unknown])
+    nodes["ending"] = best - nodes["ahead"]
+
+
+def _bounds(automaton: Automaton, factor: float) -> Floats:
+    """The highest weighted score (n_tokens,) of each token in any state."""
     sign = np.float32(1.0 if factor >= 0 else -1.0)
-    weights = np.concatenate((automaton.weights, automaton.root_weights)) * sign
-    highest = float(weights[np.isfinite(weights)].max(initial=float("-inf")))
-    if highest == float("-inf"):
-        return 0.0
+    best = automaton.root_weights * sign
+    np.maximum.at(best, automaton.tokens, automaton.weights * sign)
     backoff, parent = automaton.backoff * sign, automaton.parent
     paid = np.zeros(len(parent), np.float32)  # the most that backing off from a node can earn
     while True:
@@ -135,7 +142,9 @@ def _bound(automaton: Automaton, factor: float) -> float:
         if np.array_equal(more, paid):
             break
         paid = more
-    return (highest + float(paid.max(initial=0.0))) * abs(factor)
+    bounds = (best + paid.max(initial=0.0))[automaton.ids] * abs(factor)
+    found: Floats = np.where(np.isfinite(bounds), bounds, 0.0).astype(np.float32)
+    return found
 
 
 def _before(counts: Sequence[int]) -> Ints:
