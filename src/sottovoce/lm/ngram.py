@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from sottovoce.errors import LanguageModelError
-from sottovoce.lm.arpa import ArpaFile, read_arpa
+from sottovoce.lm.arpa import ArpaFile, ArpaNgrams, read_arpa
 from sottovoce.lm.base import Automaton
 from sottovoce.lm.flat import automaton_of
 from sottovoce.lm.table import BackoffTable, backoff_table
@@ -60,7 +60,11 @@ class NgramModel:
                 vocabulary["<unk>"] = vocabulary[name]
         vocabulary.setdefault("<unk>", len(vocabulary))
         n_tokens = max(vocabulary.values()) + 1
-        return cls(vocabulary, _Builder(file, n_tokens).table(), len(file.orders))
+        try:
+            table = _Builder(file, n_tokens).table()
+        except _MissingContextError:
+            table = _Builder(_with_contexts(file), n_tokens).table()
+        return cls(vocabulary, table, len(file.orders))
 
     @property
     def n_tokens(self) -> int:
@@ -104,6 +108,27 @@ class NgramModel:
         return automaton_of(self._table)
 
 
+class _MissingContextError(Exception):
+    """The context of an n-gram is no n-gram itself."""
+
+
+def _with_contexts(file: ArpaFile) -> ArpaFile:
+    """Add the contexts that pruning took out of a file: they score what backing off gives, as in KenLM."""
+    orders = list(file.orders)
+    for order in range(len(orders) - 1, 1, -1):
+        shorter = orders[order - 1]
+        known = {row.tobytes() for row in shorter.words}
+        contexts = np.unique(orders[order].words[:, :-1], axis=0)
+        missing = np.array([row.tobytes() not in known for row in contexts], dtype=np.bool_)
+        n_added = int(missing.sum())
+        orders[order - 1] = ArpaNgrams(
+            words=np.concatenate((shorter.words, contexts[missing])),
+            log10=np.concatenate((shorter.log10, np.full(n_added, np.nan, np.float32))),
+            backoff=np.concatenate((shorter.backoff, np.zeros(n_added, np.float32))),
+        )
+    return ArpaFile(file.vocabulary, tuple(orders))
+
+
 class _Builder:
     """Numbers the contexts of an ARPA file as nodes and links them to their shorter contexts.
 
@@ -144,6 +169,10 @@ class _Builder:
         keys = context * self._n_tokens + last
         if len(np.unique(keys)) < len(keys):
             raise LanguageModelError(f"ARPA file: expected each {words.shape[1]}-gram once, got one twice")
+        implied = np.isnan(log10)
+        if implied.any():
+            log10 = log10.copy()
+            log10[implied] = self._backed_off(context[implied], last[implied])
         shorter = self._follow(self._parent[context], last)
         targets = shorter
         if not is_last:
@@ -172,13 +201,26 @@ class _Builder:
         for i in range(1, words.shape[1]):
             place, found = self._find(nodes, words[:, i])
             if not found.all():
-                row = int(np.flatnonzero(~found)[0])
-                raise LanguageModelError(
-                    f"ARPA file: expected every context of a {words.shape[1] + 1}-gram as a "
-                    f"{words.shape[1]}-gram, got word ids {words[row].tolist()} without one"
-                )
+                raise _MissingContextError
             nodes = self._targets[place]
         return nodes
+
+    def _backed_off(self, nodes: Ids, words: Ids) -> Floats:
+        """log10 of words after nodes that have no arc for them."""
+        total = self._backoff[nodes]
+        nodes, open_ = self._parent[nodes], np.ones(len(words), dtype=np.bool_)
+        while open_.any():
+            is_root = open_ & (nodes == 0)
+            total = np.where(is_root, total + self._root_weights[words], total)
+            open_ &= ~is_root
+            place, found = self._find(nodes, words)
+            found &= open_
+            if found.any():
+                total = np.where(found, total + self._weights[place], total)
+            open_ &= ~found
+            total = np.where(open_, total + self._backoff[nodes], total)
+            nodes = np.where(open_, self._parent[nodes], nodes)
+        return total.astype(np.float32)
 
     def _follow(self, nodes: Ids, words: Ids) -> Ids:
         """Nodes of the longest known suffixes of the contexts plus a word each."""
