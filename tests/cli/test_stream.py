@@ -53,6 +53,40 @@ def test_standard_input_is_the_same_as_the_file(capsys: pytest.CaptureFixture[st
     assert [json.loads(line) for line in piped.stdout.splitlines()] == lines(capsys)
 
 
+def test_boosted_phrases_come_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A word that is nowhere without the boost; as text, hotwords only stand before the prompt."""
+    phrases = tmp_path / "phrases.txt"
+    phrases.write_text("quorl\n", encoding="utf-8")
+    command = ["stream", str(CLIP), *QUICK, "--languages", "en", "--jsonl"]
+
+    def said(*more: str) -> str:
+        assert run([*command, *more]) == 0
+        return " ".join(str(event["text"]) for event in lines(capsys) if event["type"] == "final")
+
+    boost = ["--hotwords", str(phrases), "--hotword-weight", "60"]
+    assert "quorl" not in said("--beam-size", "3")
+    assert "quorl" in said("--beam-size", "3", *boost)
+    assert "quorl" not in said("--hotwords", "Gertrude")
+    assert run([*command, *boost]) == 2
+    assert "beam" in capsys.readouterr().err
+    assert run([*command, *boost, "--beam-size", "3", "--switching", "parallel"]) == 2
+    assert "parallel" in capsys.readouterr().err
+
+
+def test_an_ngram_model_takes_part(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """All of a heavy model's weight on one token: nothing else is said."""
+    arpa = tmp_path / "lm.arpa"
+    arpa.write_text("\\data\\\nngram 1=4\n\n\\1-grams:\n-9 <unk>\n-9 <s>\n-9 </s>\n-0.1 291\n\n\\end\\\n")
+    command = ["stream", str(CLIP), *QUICK, "--languages", "en", "--jsonl", "--beam-size", "2"]
+    texts = []
+    for weight in ("0", "9"):
+        assert run([*command, "--lm", str(arpa), "--lm-weight", weight]) == 0
+        texts.append([event["text"] for event in lines(capsys) if event["type"] == "final"])
+    assert run(command) == 0
+    assert texts[0] == [event["text"] for event in lines(capsys) if event["type"] == "final"]
+    assert texts[0] != texts[1]
+
+
 @pytest.mark.parametrize(
     "wrong",
     [

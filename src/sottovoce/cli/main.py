@@ -15,6 +15,7 @@ from collections.abc import Sequence
 
 import click
 
+from sottovoce.cli.interrupt import Interrupts
 from sottovoce.errors import SottovoceError
 
 COMMANDS = {
@@ -67,7 +68,7 @@ class LazyGroup(click.Group):
 @click.pass_context
 def cli(context: click.Context, debug: bool, verbose: int) -> None:
     """Speech into text, live or from files, following the speaker across languages."""
-    context.obj = {"debug": debug}
+    context.obj = {"debug": debug, "interrupts": context.obj or Interrupts()}
     level = (logging.WARNING, logging.INFO, logging.DEBUG)[min(verbose, 2)]
     logging.basicConfig(level=level, format="%(levelname)s %(message)s", stream=sys.stderr)
 
@@ -85,8 +86,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def run(arguments: Sequence[str], *, debug: bool = False) -> int:
     """Run the command line; return its exit code."""
+    interrupts = Interrupts()
     try:
-        result = cli.main(list(arguments), prog_name="sottovoce", standalone_mode=False)
+        with interrupts.handled():
+            result = cli.main(list(arguments), prog_name="sottovoce", standalone_mode=False, obj=interrupts)
+            interrupts.check()
     except click.exceptions.Exit as exit_:
         return exit_.exit_code
     except (click.Abort, KeyboardInterrupt):

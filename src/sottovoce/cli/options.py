@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+import torch
+
+from sottovoce.api import Model, load_model
+from sottovoce.errors import OptionError
+from sottovoce.lm.fusion import ShallowFusion
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
@@ -19,6 +25,80 @@ MODEL = (
     click.option("--dtype", default="auto", show_default=True, help="auto, float32, bfloat16 or float16."),
     click.option("--threads", type=click.IntRange(1), help="Processor threads. [default: all cores]"),
 )
+
+TASK = (
+    click.option(
+        "--task",
+        type=click.Choice(["transcribe", "translate"]),
+        default="transcribe",
+        show_default=True,
+        help="translate: into English.",
+    ),
+)
+FUSION = (
+    click.option(
+        "--hotwords",
+        metavar="FILE|TEXT",
+        help="Words likely to be said: a file of phrases, one a line, is boosted in the beam search; "
+        "text is put before the prompt.",
+    ),
+    click.option(
+        "--hotword-weight", type=float, default=3.0, show_default=True, help="What a phrase of the file adds."
+    ),
+    click.option("--lm", metavar="FILE.arpa", help="n-gram model over token ids, for the beam search."),
+    click.option("--lm-weight", type=float, default=0.3, show_default=True, help="Weight of --lm."),
+)
+
+
+def beam_size(default: int) -> tuple[Callable[[Decorated], Decorated]]:
+    """The option of that name, by itself: commands differ in its default."""
+    return (
+        click.option(
+            "--beam-size",
+            type=click.IntRange(1),
+            default=default,
+            show_default=True,
+            help="Hypotheses of the beam search; 1 is greedy.",
+        ),
+    )
+
+
+def open_model(given: Mapping[str, Any]) -> Model:
+    """The model that the options of `MODEL` name.
+
+    Raises: ModelNotFoundError, CheckpointError, OptionError.
+    """
+    if given["threads"]:
+        torch.set_num_threads(given["threads"])
+    return load_model(given["model"], device=given["device"], dtype=given["dtype"])
+
+
+def fusion_of(model: Model, given: Mapping[str, Any]) -> ShallowFusion | None:
+    """Language models beside the beam search, where the options of `FUSION` ask for any.
+
+    Raises: LanguageModelError, OptionError.
+    """
+    phrases = given["hotwords"] if is_file(given["hotwords"]) else None
+    if given["lm"] is None and phrases is None:
+        return None
+    if given["beam_size"] == 1:
+        raise OptionError("--lm and a file of --hotwords: need a beam search, got --beam-size 1")
+    return model.fusion(
+        lm=given["lm"],
+        lm_weight=given["lm_weight"],
+        hotwords=phrases,
+        hotword_weight=given["hotword_weight"],
+    )
+
+
+def hotword_text(given: Mapping[str, Any]) -> str | None:
+    """Hotwords that are given as text, for the prompt."""
+    return None if is_file(given["hotwords"]) else given["hotwords"]
+
+
+def is_file(text: str | None) -> bool:
+    """Whether hotwords are given as a file."""
+    return text is not None and len(text) < 1000 and Path(text).is_file()
 
 
 def with_options(*groups: Sequence[Callable[[Any], Any]]) -> Callable[[Decorated], Decorated]:

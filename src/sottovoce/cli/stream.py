@@ -11,14 +11,23 @@ from typing import Any, TextIO
 
 import click
 import numpy as np
-import torch
 
-from sottovoce.api import LanguageChoice, Model, load_model
+from sottovoce.api import LanguageChoice, Model
 from sottovoce.audio.io import load_audio, read_pcm
 from sottovoce.audio.microphone import Microphone
 from sottovoce.audio.vad_stream import VadStream, VadStreamOptions
+from sottovoce.cli.interrupt import Interrupts
 from sottovoce.cli.live_view import LiveView
-from sottovoce.cli.options import MODEL, with_options
+from sottovoce.cli.options import (
+    FUSION,
+    MODEL,
+    TASK,
+    beam_size,
+    fusion_of,
+    hotword_text,
+    open_model,
+    with_options,
+)
 from sottovoce.cli.recorder import WaveRecorder
 from sottovoce.errors import OptionError
 from sottovoce.evaluation.latency import LogLine
@@ -50,7 +59,6 @@ LANGUAGES = [
         show_default=True,
         help="Follow a change of language: not, between sentences, or inside them.",
     ),
-    click.option("--task", type=click.Choice(["transcribe", "translate"]), default="transcribe"),
 ]
 POLICY = [
     click.option(
@@ -80,7 +88,6 @@ POLICY = [
         show_default=True,
         help="Most seconds held.",
     ),
-    click.option("--beam-size", type=click.IntRange(1), default=1, show_default=True),
     click.option("--init-prompt", default="", help="What was said before; moves out as text is added."),
     click.option("--static-prompt", default="", help="Terms and names; stays."),
     click.option("--max-context-tokens", type=click.IntRange(0, 223), default=223, show_default=True),
@@ -110,16 +117,15 @@ SINKS = [
 
 @click.command()
 @click.argument("source", required=False, metavar="FILE|-")
-@with_options(MODEL, SOURCES, LANGUAGES, POLICY, SINKS)
-def stream(source: str | None, **given: Any) -> int:
+@with_options(MODEL, SOURCES, LANGUAGES, TASK, beam_size(1), FUSION, POLICY, SINKS)
+@click.pass_context
+def stream(context: click.Context, /, source: str | None, **given: Any) -> int:
     """Transcribe live: a FILE as if it were spoken now, `-` for s16le PCM at 16 kHz, or --mic."""
     if bool(source) == given["mic"]:
         raise OptionError("stream: expected one of FILE, - and --mic")
     if given["realtime"] and given["unaware"]:
         raise OptionError("stream: expected one of --realtime and --unaware, got both")
-    if given["threads"]:
-        torch.set_num_threads(given["threads"])
-    model = load_model(given["model"], device=given["device"], dtype=given["dtype"])
+    model = open_model(given)
     session = open_session(model, given)
     chunk_samples = round(given["chunk_ms"] * SAMPLE_RATE / 1000)
     with ExitStack() as stack:
@@ -128,7 +134,7 @@ def stream(source: str | None, **given: Any) -> int:
             recorder = stack.enter_context(WaveRecorder(Path(given["save_audio"])))
             pieces = recorder.through(pieces)
         show = sink(given, stack)
-        said = run(session, pieces, show)
+        said = run(session, pieces, show, context.find_root().obj["interrupts"])
     if given["log_path"]:
         append_log(Path(given["log_path"]), said, source or "microphone")
     return 0
@@ -141,7 +147,7 @@ def open_session(model: Model, given: dict[str, Any]) -> Session:
     options = SessionOptions(
         languages=languages,
         switching=given["switching"],
-        stream=stream_options(given),
+        stream=stream_options(model, given),
         unstable=given["unstable"],
     )
     vad = VadStreamOptions(
@@ -155,7 +161,12 @@ def open_session(model: Model, given: dict[str, Any]) -> Session:
     return Session(model.backend, model.tokenizer, options, vad=detector, end_of_word=cif)
 
 
-def stream_options(given: dict[str, Any]) -> StreamOptions:
+def stream_options(model: Model, given: dict[str, Any]) -> StreamOptions:
+    """How the options ask to decode; hotwords given as text stay before the prompt.
+
+    Raises: LanguageModelError, OptionError.
+    """
+    terms = [given["static_prompt"], hotword_text(given) or ""]
     return StreamOptions(
         frame_threshold=given["frame_threshold"],
         rewind_threshold=given["rewind_threshold"],
@@ -166,9 +177,10 @@ def stream_options(given: dict[str, Any]) -> StreamOptions:
         beam_size=given["beam_size"],
         task=given["task"],
         init_prompt=given["init_prompt"],
-        static_prompt=given["static_prompt"],
+        static_prompt=" ".join(term for term in terms if term),
         max_context_tokens=given["max_context_tokens"],
         context_bucket_s=given["context_bucket"] or None,
+        fusion=fusion_of(model, given),
     )
 
 
@@ -220,17 +232,24 @@ class Said:
                 self.words += [(word, event.emission_time, elapsed_s) for word in event.words]
 
 
-def run(session: Session, pieces: Iterator[Samples], show: Callable[[Sequence[Event]], None]) -> Said:
+def run(
+    session: Session,
+    pieces: Iterator[Samples],
+    show: Callable[[Sequence[Event]], None],
+    interrupts: Interrupts,
+) -> Said:
     """Push every piece and show what follows; an interrupt ends the recording, and its tail is said."""
     said = Said()
     began = time.monotonic()
     try:
         for piece in pieces:
+            interrupts.check()
             said.n_samples += len(piece)
             events = session.push(np.ascontiguousarray(piece))
             said.take(events, time.monotonic() - began)
             show(events)
     except KeyboardInterrupt:
+        interrupts.take()
         click.echo("interrupted: finishing what was heard", err=True)
     events = session.close()
     said.take(events, time.monotonic() - began)

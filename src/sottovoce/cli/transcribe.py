@@ -11,11 +11,20 @@ from pathlib import Path
 from typing import Any
 
 import click
-import torch
 from rich.console import Console
 
-from sottovoce.api import Model, load_model
-from sottovoce.cli.options import MODEL, with_options
+from sottovoce.api import Model
+from sottovoce.cli.interrupt import Interrupts
+from sottovoce.cli.options import (
+    FUSION,
+    MODEL,
+    TASK,
+    beam_size,
+    fusion_of,
+    hotword_text,
+    open_model,
+    with_options,
+)
 from sottovoce.cli.progress import Progress
 from sottovoce.cli.screen import ScreenWriter
 from sottovoce.decoding.fallback import FallbackOptions
@@ -33,7 +42,7 @@ class Job:
     """What to do with every file of a call.
 
     folder: where documents go; "-" is standard output. shown: the text is for a person or a pipe to read
-    as it comes.
+    as it comes. interrupts: looked at between segments, and before documents appear.
     """
 
     model: Model
@@ -43,6 +52,7 @@ class Job:
     folder: str
     shown: bool
     debug: bool
+    interrupts: Interrupts
 
 
 SPEECH = [
@@ -52,13 +62,6 @@ SPEECH = [
         show_default=True,
         metavar="auto|CODE[,CODE…]",
         help="One language, several to choose among for each window, or auto: all.",
-    ),
-    click.option(
-        "--task",
-        type=click.Choice(["transcribe", "translate"]),
-        default="transcribe",
-        show_default=True,
-        help="translate: into English.",
     ),
     click.option("--vad", is_flag=True, help="Find speech first, and decode nothing else."),
     click.option(
@@ -82,13 +85,6 @@ SPEECH = [
     ),
 ]
 SEARCH = [
-    click.option(
-        "--beam-size",
-        type=click.IntRange(1),
-        default=5,
-        show_default=True,
-        help="Hypotheses of the beam search; 1 is greedy.",
-    ),
     click.option(
         "--best-of",
         type=click.IntRange(1),
@@ -151,17 +147,6 @@ CONTEXT = [
     ),
     click.option("--carry-initial-prompt", is_flag=True, help="Give the initial prompt to every window."),
     click.option(
-        "--hotwords",
-        metavar="FILE|TEXT",
-        help="Words likely to be said: a file of phrases, one a line, is boosted in the beam search; "
-        "text is put before the prompt.",
-    ),
-    click.option(
-        "--hotword-weight", type=float, default=3.0, show_default=True, help="What a phrase of the file adds."
-    ),
-    click.option("--lm", metavar="FILE.arpa", help="n-gram model over token ids, for the beam search."),
-    click.option("--lm-weight", type=float, default=0.3, show_default=True, help="Weight of --lm."),
-    click.option(
         "--no-condition-on-previous-text",
         is_flag=True,
         help="Decode each window without the text of the one before.",
@@ -198,7 +183,7 @@ OUTPUT = [
 
 @click.command()
 @click.argument("files", nargs=-1, required=True, metavar="FILE…")
-@with_options(MODEL, SPEECH, SEARCH, CONTEXT, OUTPUT)
+@with_options(MODEL, SPEECH, TASK, beam_size(5), SEARCH, FUSION, CONTEXT, OUTPUT)
 @click.pass_context
 def transcribe(context: click.Context, /, files: tuple[str, ...], **given: Any) -> int:
     """Transcribe recordings: any audio or video file, `-` for one on standard input."""
@@ -211,9 +196,7 @@ def transcribe(context: click.Context, /, files: tuple[str, ...], **given: Any) 
     if folder != STANDARD_OUTPUT:
         output_paths(files, Path(folder), [writer.extension for writer in writers])
     options = transcribe_options(given)
-    if given["threads"]:
-        torch.set_num_threads(given["threads"])
-    model = load_model(given["model"], device=given["device"], dtype=given["dtype"])
+    model = open_model(given)
     job = Job(
         model=model,
         options=model.options(given["language"], given["task"], given["word_timestamps"], None, options),
@@ -222,6 +205,7 @@ def transcribe(context: click.Context, /, files: tuple[str, ...], **given: Any) 
         folder=folder,
         shown=shown,
         debug=context.find_root().obj["debug"],
+        interrupts=context.find_root().obj["interrupts"],
     )
     return transcribe_files(files, job)
 
@@ -248,7 +232,7 @@ def transcribe_options(given: Mapping[str, Any]) -> TranscribeOptions:
         beam_size=given["beam_size"] if given["beam_size"] > 1 else None,
         patience=given["patience"],
         length_penalty=given["length_penalty"],
-        hotwords=None if is_file(given["hotwords"]) else given["hotwords"],
+        hotwords=hotword_text(given),
         without_timestamps=given["without_timestamps"],
         no_repeat_ngram_size=given["no_repeat_ngram_size"],
         seed=given["seed"],
@@ -272,29 +256,6 @@ def transcribe_options(given: Mapping[str, Any]) -> TranscribeOptions:
         word_timestamps=given["word_timestamps"],
         hallucination_silence_threshold=given["hallucination_silence_threshold"],
     )
-
-
-def fusion_of(model: Model, given: Mapping[str, Any]) -> ShallowFusion | None:
-    """Language models beside the beam search, where any are asked for.
-
-    Raises: LanguageModelError, OptionError.
-    """
-    phrases = given["hotwords"] if is_file(given["hotwords"]) else None
-    if given["lm"] is None and phrases is None:
-        return None
-    if given["beam_size"] == 1:
-        raise OptionError("--lm and a file of --hotwords: need a beam search, got --beam-size 1")
-    return model.fusion(
-        lm=given["lm"],
-        lm_weight=given["lm_weight"],
-        hotwords=phrases,
-        hotword_weight=given["hotword_weight"],
-    )
-
-
-def is_file(text: str | None) -> bool:
-    """Whether hotwords are given as a file."""
-    return text is not None and len(text) < 1000 and Path(text).is_file()
 
 
 def numbers(option: str, text: str) -> tuple[float, ...]:
@@ -336,9 +297,11 @@ def transcribe_file(name: str, job: Job, progress: Progress) -> None:
         for writer, output in zip(job.writers, outputs, strict=True):
             output.write(writer.begin(begun))
         for segment in transcription:
+            job.interrupts.check()
             for writer, output in zip(job.writers, outputs, strict=True):
                 output.write(writer.segment(segment))
             progress.segment(segment, transcription.position, transcription.duration)
+        job.interrupts.check()
         ended = TranscriptInfo(job.model.name, transcription.language, transcription.duration)
         for writer, output in zip(job.writers, outputs, strict=True):
             output.write(writer.end(ended))

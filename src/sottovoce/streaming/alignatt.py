@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from sottovoce.backends.base import Backend, DecoderState
+from sottovoce.decoding.beam import FusedRows, Fusion
 from sottovoce.streaming.frontier import AttentionTracker
 from sottovoce.streaming.reading import Ending, Path, Prefix, Reading, ReadingRules
 from sottovoce.streaming.vocabulary import LiveVocabulary
@@ -30,7 +31,7 @@ class Reader:
 
     Each beam stops on its own: at the end of text, at the frontier, after a jump back, or in a loop. The
     update ends when as many have stopped as there are beams, and the best mean log-probability wins;
-    a beam that jumped back or looped wins only if all did.
+    a beam that jumped back or looped wins only if all did. fusion: language models that help to choose.
     """
 
     backend: Backend
@@ -38,6 +39,7 @@ class Reader:
     no_speech: int | None
     vocabulary: LiveVocabulary
     beam_size: int = 1
+    fusion: Fusion[Tensor] | None = None
 
     @torch.inference_mode()
     def read(
@@ -64,6 +66,7 @@ class _Search:
         self._n_frames = encoded.n_content_frames[0]
         self._tracker = AttentionTracker(self._n_frames)
         self._state: DecoderState = reader.backend.start(encoded)
+        self._language = _language_of(reader, prefix)
         self._beams = [Path()]
         self._done: list[Reading] = []
 
@@ -83,6 +86,8 @@ class _Search:
                 self._state.reorder(order)
                 self._tracker.reorder(order)
             newest = torch.tensor([[beam.tokens[-1]] for beam in self._beams], device=backend.device)
+            if self._language is not None:
+                self._language.advance(torch.tensor(rows, device=backend.device), newest[:, 0])
             logits = self._step(newest, vocabulary=self._reader.vocabulary.rows)[:, -1]
         self._done.extend(beam.reading(Ending.FULL) for beam in self._beams if len(self._done) == 0)
         return replace(max(self._done, key=_rank), no_speech_prob=no_speech)
@@ -116,15 +121,25 @@ class _Search:
         entropies = torch.special.entr(log_probs.exp()).sum(dim=-1).tolist()
         frames = self._tracker.frontier().tolist()
         n_best = self._reader.beam_size + 1 if self._reader.beam_size > 1 else 1
-        best, places = log_probs.topk(n_best, dim=-1)
-        values, tokens = best.tolist(), self._reader.vocabulary.tokens(places)
+        added = self._added(log_probs)
+        places = (log_probs + added).topk(n_best, dim=-1).indices
+        values, tokens = log_probs.gather(1, places).tolist(), self._reader.vocabulary.tokens(places)
+        helped = added.expand_as(log_probs).gather(1, places).tolist()
         grown: list[tuple[Path, int]] = []
         for row, beam in enumerate(self._beams):
             if tokens[row][0] != self._reader.eot and self._halts(beam, frames[row], tokens[row][0]):
                 continue
-            for token, value in zip(tokens[row], values[row], strict=True):
-                grown.append((beam.said(token, frames[row], value, entropies[row]), row))
+            for token, value, language in zip(tokens[row], values[row], helped[row], strict=True):
+                grown.append((beam.said(token, frames[row], value, entropies[row], language), row))
         return self._select(grown)
+
+    def _added(self, log_probs: Tensor) -> Tensor:
+        """What language models add to the log-probabilities (R, n) of what may be said."""
+        if self._language is None:
+            return log_probs.new_zeros(1)
+        vocabulary = self._reader.vocabulary
+        nothing = log_probs.new_zeros(len(log_probs), vocabulary.n_vocab)
+        return self._language.add_to(nothing).index_select(1, vocabulary.ids)
 
     def _halts(self, beam: Path, frame: int, token: int) -> bool:
         """Whether a beam stops before its next token."""
@@ -135,7 +150,7 @@ class _Search:
 
     def _select(self, grown: list[tuple[Path, int]]) -> list[int]:
         """Keep the best beams; those that said the end of text, or loop, are done."""
-        grown.sort(key=lambda item: item[0].score, reverse=True)
+        grown.sort(key=lambda item: item[0].rank, reverse=True)
         self._beams, rows = [], []
         for beam, row in grown:
             if len(self._beams) == self._reader.beam_size:
@@ -153,4 +168,16 @@ class _Search:
 
 def _rank(reading: Reading) -> tuple[bool, float]:
     sound = reading.ending not in (Ending.REWOUND, Ending.REPEATED)
-    return sound, reading.avg_logprob if reading.logprobs else -math.inf
+    return sound, reading.rank if reading.logprobs else -math.inf
+
+
+def _language_of(reader: Reader, prefix: Prefix) -> FusedRows[Tensor] | None:
+    """The language models of the one row at the start, after the text that is committed."""
+    if reader.fusion is None:
+        return None
+    device = reader.backend.device
+    language = FusedRows(reader.fusion, 1, reader.eot, device)
+    row = torch.zeros(1, dtype=torch.int64, device=device)
+    for token in prefix.committed:
+        language.advance(row, torch.tensor([token], device=device))
+    return language

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from torch import Tensor
+
+from sottovoce.decoding.beam import Fusion
 from sottovoce.errors import OptionError
 from sottovoce.types import Task
 
@@ -22,6 +25,7 @@ class StreamOptions:
         (terms, names). max_context_tokens: of both and of what was said; at most 223.
     context_bucket_s: the encoder sees the audio held, rounded up to this; None: its full 30 s window.
     max_repeats: see `ReadingRules`.
+    fusion: language models beside the decoder; not in parallel switching.
     no_speech_threshold, logprob_threshold: an update is empty when <|nospeech|> is likelier than the
         one and the mean log-probability is below the other.
     """
@@ -42,6 +46,7 @@ class StreamOptions:
     max_repeats: int = 4
     no_speech_threshold: float = 0.6
     logprob_threshold: float = -1.0
+    fusion: Fusion[Tensor] | None = None
 
     def __post_init__(self) -> None:
         if self.chunk_s < 0.01:

@@ -28,7 +28,8 @@ class Reading:
     tokens: text ids. frames: the encoder frame attended to when each was said. logprobs, entropies:
     natural logs, of each token and of the distribution it was chosen from. avg_logprob: mean over the
     tokens, and the end of text where it was said. refused: the token that would have come next, where
-    the audio ended. no_speech_prob: at <|startoftranscript|>.
+    the audio ended. no_speech_prob: at <|startoftranscript|>. rank: as avg_logprob, with what language
+    models added.
     """
 
     tokens: tuple[int, ...]
@@ -39,19 +40,26 @@ class Reading:
     avg_logprob: float = 0.0
     refused: int | None = None
     no_speech_prob: float = 0.0
+    rank: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Path:
-    """The tokens of one row so far. score: sum of their log-probabilities."""
+    """The tokens of one row so far. score: sum of their log-probabilities. language: what models added."""
 
     tokens: tuple[int, ...] = ()
     frames: tuple[int, ...] = ()
     logprobs: tuple[float, ...] = ()
     entropies: tuple[float, ...] = ()
     score: float = 0.0
+    language: float = 0.0
 
-    def said(self, token: int, frame: int, logprob: float, entropy: float) -> Path:
+    @property
+    def rank(self) -> float:
+        """What beams are sorted by."""
+        return self.score + self.language
+
+    def said(self, token: int, frame: int, logprob: float, entropy: float, language: float = 0.0) -> Path:
         """With one more token."""
         return Path(
             (*self.tokens, token),
@@ -59,6 +67,7 @@ class Path:
             (*self.logprobs, logprob),
             (*self.entropies, entropy),
             self.score + logprob,
+            self.language + language,
         )
 
     def reading(self, ending: Ending, *, n_kept: int | None = None, refused: int | None = None) -> Reading:
@@ -72,6 +81,7 @@ class Path:
             ending=ending,
             avg_logprob=self.score / max(1, len(self.tokens)),
             refused=refused,
+            rank=self.rank / max(1, len(self.tokens)),
         )
 
 

@@ -40,6 +40,8 @@ class SessionOptions:
             raise OptionError(f"switching: expected off, restart or parallel, got '{self.switching}'")
         if isinstance(self.languages, str):
             raise OptionError(f"languages: expected a tuple of codes, got the string '{self.languages}'")
+        if self.switching == "parallel" and self.stream.fusion is not None:
+            raise OptionError("fusion: expected switching off or restart, got parallel")
 
     @property
     def stretches(self) -> ProbeOptions:

@@ -58,6 +58,7 @@ class Stream:
             tokenizer.no_speech if tokenizer.is_multilingual else None,
             LiveVocabulary.of(tokenizer, backend.dims.n_vocab, backend.device),
             options.beam_size,
+            options.fusion,
         )
 
     @property

@@ -1,0 +1,87 @@
+"""Language models beside live decoding: they choose, they are not counted, and they know what was said."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from sottovoce.backends.fake import SURE, FakeBackend, Script, ScriptedToken
+from sottovoce.errors import OptionError
+from sottovoce.streaming.alignatt import Reader
+from sottovoce.streaming.options import StreamOptions
+from sottovoce.streaming.reading import Prefix, Reading, ReadingRules
+from sottovoce.streaming.session import SessionOptions
+from sottovoce.streaming.vocabulary import LiveVocabulary
+from sottovoce.types import Features
+from tests.streaming.speech import TOKENIZER
+
+SAID = (1000, 2000, 3000)
+WANTED = 4000
+SOT = TOKENIZER.sot_sequence_including_notimestamps
+VOCABULARY = LiveVocabulary.of(TOKENIZER, TOKENIZER.n_vocab, torch.device("cpu"))
+
+
+class AfterThat:
+    """Adds `weight` to one token where another was the last; a state is the last token."""
+
+    def __init__(self, after: int, weight: float) -> None:
+        self._after = after
+        self._weight = weight
+
+    @property
+    def n_tokens(self) -> int:
+        return TOKENIZER.eot
+
+    def start(self, n: int, device: torch.device | None = None) -> Tensor:
+        return torch.full((n,), -1)
+
+    def score(self, states: Tensor, tokens: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        scores = torch.zeros(len(states), self.n_tokens)
+        scores[:, WANTED] = torch.where(states == self._after, self._weight, 0.0)
+        return scores, states if tokens is None else torch.where(tokens < self.n_tokens, tokens, states)
+
+    def finish(self, states: Tensor) -> Tensor:
+        return torch.zeros(len(states))
+
+    def select(self, states: Tensor, rows: Tensor) -> Tensor:
+        return states[rows]
+
+
+def read(fusion: AfterThat | None, *, beam_size: int, committed: tuple[int, ...] = ()) -> Reading:
+    script = Script(tuple(ScriptedToken(token, 10 * i + 5) for i, token in enumerate(SAID)))
+    backend = FakeBackend(script)
+    encoded = backend.encode(Features(torch.zeros(1, 80, 100), (100,)))
+    reader = Reader(backend, TOKENIZER.eot, TOKENIZER.no_speech, VOCABULARY, beam_size, fusion)
+    prefix = Prefix((*SOT, *committed), 0, len(committed))
+    return reader.read(encoded, prefix, ReadingRules(frame_threshold=0))
+
+
+@pytest.mark.parametrize("beam_size", [1, 3])
+def test_a_model_that_says_nothing_changes_nothing(beam_size: int) -> None:
+    plain = read(None, beam_size=beam_size)
+    assert plain.tokens[:3] == SAID
+    assert read(AfterThat(1000, 0.0), beam_size=beam_size) == plain
+
+
+@pytest.mark.parametrize("beam_size", [1, 3])
+def test_a_model_chooses_by_what_it_has_read(beam_size: int) -> None:
+    reading = read(AfterThat(1000, 2 * SURE), beam_size=beam_size)
+    assert reading.tokens[:3] == (1000, WANTED, 3000)
+    assert read(AfterThat(5, 2 * SURE), beam_size=beam_size).tokens[:3] == SAID
+
+
+def test_what_is_added_is_not_counted_as_the_decoders() -> None:
+    reading = read(AfterThat(1000, 2 * SURE), beam_size=3)
+    assert reading.logprobs[1] < -SURE / 2  # the decoder thought little of it
+    assert reading.avg_logprob < 0 < reading.rank
+
+
+def test_committed_text_has_been_read() -> None:
+    reading = read(AfterThat(1000, 2 * SURE), beam_size=1, committed=(1000,))
+    assert reading.tokens[0] == WANTED
+
+
+def test_parallel_switching_has_no_place_for_it() -> None:
+    with pytest.raises(OptionError, match="got parallel"):
+        SessionOptions(switching="parallel", stream=StreamOptions(fusion=AfterThat(1, 1.0)))
