@@ -6,6 +6,7 @@ import io
 import os
 import signal
 import time
+from contextlib import suppress
 
 import pytest
 
@@ -73,6 +74,14 @@ def test_a_swallowed_interrupt_is_remembered_until_it_is_taken() -> None:
             interrupts.check()
         interrupts.take()
         interrupts.check()
+
+
+def test_a_swallowed_interrupt_comes_again() -> None:
+    with Interrupts().handled():
+        with suppress(KeyboardInterrupt):
+            interrupt()
+        with pytest.raises(KeyboardInterrupt):
+            wait()
 
 
 def test_what_others_handle_is_left_to_them() -> None:

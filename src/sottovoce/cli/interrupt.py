@@ -16,6 +16,8 @@ from contextlib import contextmanager
 from types import FrameType
 
 RETRY_S = 0.01
+SWALLOWED_S = 3.0
+"""An interrupt that nothing came of by then is raised again; tidying up takes less."""
 FILES = "sottovoce.audio.sources"
 """The module whose `CheckedFile` libav calls; not imported here, where only help may be wanted."""
 CALLBACKS = frozenset({"read", "seek", "tell", "seekable", "readable"})
@@ -40,6 +42,7 @@ class Interrupts:
         try:
             yield
         finally:
+            self.take()
             signal.signal(signal.SIGINT, signal.default_int_handler)
 
     def check(self) -> None:
@@ -53,11 +56,17 @@ class Interrupts:
 
     def _handle(self, _: int, frame: FrameType | None) -> None:
         self._is_pending = True
-        if not drops_exceptions(frame):
-            raise KeyboardInterrupt
-        again = threading.Timer(RETRY_S, _thread.interrupt_main)
+        is_dropped = drops_exceptions(frame)
+        again = threading.Timer(RETRY_S if is_dropped else SWALLOWED_S, self._again)
         again.daemon = True
         again.start()
+        if not is_dropped:
+            raise KeyboardInterrupt
+
+    def _again(self) -> None:
+        """Raise it once more in the main thread, unless it was dealt with."""
+        if self._is_pending:
+            _thread.interrupt_main()
 
 
 def drops_exceptions(frame: FrameType | None) -> bool:
