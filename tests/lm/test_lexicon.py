@@ -10,7 +10,7 @@ import torch
 from sottovoce.errors import LanguageModelError, OptionError
 from sottovoce.lm.fusion import NEVER, ShallowFusion
 from sottovoce.lm.lexicon import Lexicon, read_lexicon, spell_words
-from sottovoce.lm.words import WordFusion
+from sottovoce.lm.words import WordFusion, WordModel
 from tests.decoding.enumeration import RandomBigram
 
 LABELS = ["-", "a", "b", "|"]
@@ -123,3 +123,15 @@ def test_tokens_beyond_the_models_keep_the_state() -> None:
     scores, after = fusion.score(states, torch.tensor([9, 1]))
     assert float(scores[0]) == 0.0
     assert after[:, 0].tolist() == [2, 1]
+
+
+def test_unknown_words_are_paid_for_while_they_are_said() -> None:
+    """Else a narrow beam fills with one unknown word that never ends and pays nothing."""
+    lexicon = Lexicon([("ab", [1, 2]), ("a", [1])], 4, separator=3, allow_unknown=True)
+    model = WordModel(RandomBigram(3, 5), torch.tensor([0, 1, 2]), 0.5)
+    fusion = WordFusion(lexicon, [model], word_score=0.25, unknown_score=-7.0, look_ahead=True)
+    first = fusion.arcs(fusion.start(1), torch.tensor([[2]]))
+    expected = 0.5 * float(model.model.score(torch.tensor([3]), torch.tensor([2]))[0]) + 0.25 - 7.0
+    assert float(first.scores[0, 0, 0]) == pytest.approx(expected)
+    ended = fusion.arcs(first.states[:, 0, 0], torch.tensor([[3]]))
+    assert float(ended.scores[0, 0, 0]) == pytest.approx(0.0, abs=1e-6)

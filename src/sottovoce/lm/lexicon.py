@@ -113,11 +113,16 @@ class Lexicon:
         return marks.masked_fill(at_root[:, None], 0), exists
 
     def look_ahead(self, word_scores: Tensor) -> Tensor:
-        """For every node the best score (n_nodes,) of the words below it; 0 at the root and in unknown words.
+        """For every node the best score (n_nodes,) of the words below it; 0 at the root.
+
+        Inside an unknown word that is the unknown word's score, so that nobody stays there for free.
 
         word_scores: (n_words,) float32.
         """
-        return self._tree.best_below(word_scores.cpu()).to(self._device)
+        best = self._tree.best_below(word_scores.cpu())
+        if self.unknown is not None:
+            best[UNKNOWN_NODE] = word_scores[self.unknown]
+        return best.to(self._device)
 
     def flat(self, ahead: Tensor, word_scores: Tensor) -> FlatLexicon:
         """The tree as arrays, with look-ahead (n_nodes,) and scores of words (n_words,)."""

@@ -167,8 +167,14 @@ class WordFusion:
         return scores, torch.stack(after, dim=1) if after else states
 
     def _unigrams(self) -> Tensor:
-        """The look-ahead of every node: the first model's score of each word at a sentence's beginning."""
+        """The look-ahead of every node: the first model's score of each word at a sentence's beginning.
+
+        The unknown word comes with all that its end will cost.
+        """
         word = self._models[0]
         states = word.model.start(len(word.ids))
         scores, _ = word.model.score(states, word.ids)
-        return self._lexicon.look_ahead(scores * word.weight)
+        scores = scores * word.weight
+        if self._lexicon.unknown is not None:
+            scores[self._lexicon.unknown] += self._word_scores[self._lexicon.unknown]
+        return self._lexicon.look_ahead(scores)
