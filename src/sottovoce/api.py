@@ -294,7 +294,7 @@ def load_model(name: str | Path | None = None, *, device: str = "auto", dtype: s
     """Load a Whisper model: a name, a hub id, or a file or folder of any known format.
 
     name: None takes large-v3-turbo on CUDA and base on a CPU; "nano" is the bundled toy.
-    device: "auto", "cpu", "cuda", "cuda:1". dtype: "auto", "float32", "bfloat16", "float16", "int8".
+    device: "auto", "cpu", "cuda", "cuda:1". dtype: "auto", "float32", "bfloat16" or "float16".
 
     Raises: ModelNotFoundError, CheckpointError, OptionError.
     """
