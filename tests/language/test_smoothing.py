@@ -14,6 +14,7 @@ from sottovoce.language.smoothing import (
     SmoothingOptions,
     change_point,
     log_evidence,
+    smoothed,
     transition_matrix,
     viterbi,
 )
@@ -48,6 +49,18 @@ def test_forward_belief_sums_over_all_paths(seed: int) -> None:
     for path in itertools.product(range(3), repeat=5):
         ending[path[-1]] += np.exp(path_score(posteriors, path, options))
     np.testing.assert_allclose(belief, ending / ending.sum(), rtol=1e-9)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_smoothed_posteriors_sum_over_all_paths(seed: int) -> None:
+    options = SmoothingOptions(stay=0.85, evidence=0.6)
+    posteriors = random_posteriors(seed, 5, 3)
+    expected = np.zeros((5, 3))
+    for path in itertools.product(range(3), repeat=5):
+        expected[np.arange(5), path] += np.exp(path_score(posteriors, path, options))
+    np.testing.assert_allclose(
+        smoothed(posteriors, options), expected / expected.sum(axis=1, keepdims=True), rtol=1e-9
+    )
 
 
 def test_belief_survives_certainty_of_the_contrary() -> None:

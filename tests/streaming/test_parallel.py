@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -13,13 +15,14 @@ from sottovoce.language.probe import ProbeOptions
 from sottovoce.language.smoothing import SmoothingOptions
 from sottovoce.streaming.alignatt import Reader
 from sottovoce.streaming.fusing import Candidate, fuse
-from sottovoce.streaming.gating import Gate
+from sottovoce.streaming.gating import Gate, settled
 from sottovoce.streaming.options import StreamOptions
 from sottovoce.streaming.parallel import ParallelOptions
 from sottovoce.streaming.reading import Prefix, ReadingRules
 from sottovoce.streaming.rows import RowReader
 from sottovoce.streaming.session import Session, SessionOptions
 from sottovoce.streaming.vocabulary import LiveVocabulary
+from sottovoce.streaming.window import Window
 from sottovoce.streaming.words import ReadWord
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import Event, LanguageChanged, Partial, Samples, Word
@@ -36,6 +39,11 @@ OPTIONS = SessionOptions(
 )
 
 
+MASKED = replace(OPTIONS, parallel=ParallelOptions(alone=False, bias=1.0))
+
+EVERY_HEARING = pytest.mark.parametrize("options", [OPTIONS, MASKED], ids=["alone", "masked"])
+
+
 def listen(audio: Samples, options: SessionOptions = OPTIONS, chunk: int = 8000) -> list[Event]:
     live = Session(backend(), TOKENIZER, options, vad=VadStream(model=ToneDetector()))
     events: list[Event] = []
@@ -48,26 +56,29 @@ def said(events: list[Event]) -> list[tuple[str, str | None]]:
     return [(word.word.strip(), word.language) for e in events if isinstance(e, Partial) for word in e.words]
 
 
-def test_a_phrase_inside_a_sentence_keeps_its_language() -> None:
+@EVERY_HEARING
+def test_a_phrase_inside_a_sentence_keeps_its_language(options: SessionOptions) -> None:
     parts = [("en", ["time", "year", "people", "way", "day"]), ("de", ["und", "der", "die", "nicht", "auch"])]
     parts.append(("en", ["man", "thing", "woman", "life", "child"]))
     audio = np.concatenate([silence(0.5), *(say(words) for _, words in parts), silence(1.0)])
-    found = said(listen(audio))
+    found = said(listen(audio, options))
     assert [word for word, _ in found] == [word for _, words in parts for word in words]
     expected = [language for language, words in parts for _ in words]
     assert sum(a != b for (_, a), b in zip(found, expected, strict=True)) <= 2, "at most a word a border"
 
 
-def test_one_language_is_as_in_a_plain_stream() -> None:
+@EVERY_HEARING
+def test_one_language_is_as_in_a_plain_stream(options: SessionOptions) -> None:
     words = ["time", "year", "people", "way", "day", "man", "thing", "woman"] * 2
     audio = np.concatenate([silence(0.5), say(words), silence(1.0)])
-    assert said(listen(audio)) == [(word, "en") for word in words]
+    assert said(listen(audio, options)) == [(word, "en") for word in words]
 
 
-def test_a_switch_between_sentences_loses_and_doubles_nothing() -> None:
+@EVERY_HEARING
+def test_a_switch_between_sentences_loses_and_doubles_nothing(options: SessionOptions) -> None:
     first, second = ["time", "year", "people", "way", "day"] * 2, ["und", "der", "die", "nicht", "auch"] * 2
     audio = np.concatenate([silence(0.5), say(first), silence(0.3), say(second), silence(1.0)])
-    events = listen(audio)
+    events = listen(audio, options)
     assert [word for word, _ in said(events)] == first + second
     changes = [(e.source, e.target) for e in events if isinstance(e, LanguageChanged)]
     assert changes == [(None, "en"), ("en", "de")]
@@ -116,6 +127,15 @@ def test_a_hard_mask_leaves_a_margin() -> None:
         gate = Gate(np.inf, 15.0, margin_s)
         assert np.flatnonzero(gate.bias(shares, 0) == 0.0).tolist() == list(range(50 + reach))
         assert np.flatnonzero(gate.bias(shares, 1) == 0.0).tolist() == list(range(50 - reach, 100))
+
+
+def test_what_was_committed_stays_its_language() -> None:
+    shares = np.tile([0.1, 0.9], (100, 1))
+    window = Window(backend().encode(window_features([log_mel(silence(2.0))], 200)), 16000)
+    fixed = settled(shares, window, [(0, 1.5, 2.0)])
+    assert fixed[25:50].tolist() == [[1.0, 0.0]] * 25
+    assert (fixed[:25] == shares[:25]).all()
+    assert (fixed[50:] == shares[50:]).all()
 
 
 def candidate(

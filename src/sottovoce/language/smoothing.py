@@ -115,6 +115,25 @@ class ForwardFilter:
         self._fresh = True
 
 
+def smoothed(posteriors: npt.NDArray[np.float64], options: SmoothingOptions) -> npt.NDArray[np.float64]:
+    """P(language at each frame | all frames), (T, L), of frames (T, L); even prior at the start.
+
+    Source: Rabiner (1989), the scaled forward-backward recursion.
+    """
+    transitions = transition_matrix(posteriors.shape[1], options.stay)
+    likelihoods = np.exp(log_evidence(posteriors, options.evidence))
+    forward, backward = np.empty_like(likelihoods), np.ones_like(likelihoods)
+    for t, likelihood in enumerate(likelihoods):
+        joint = likelihood * (forward[t - 1] @ transitions if t else 1.0)
+        forward[t] = joint / joint.sum()
+    for t in reversed(range(len(likelihoods) - 1)):
+        back = transitions @ (likelihoods[t + 1] * backward[t + 1])
+        backward[t] = back / back.sum()
+    joint = forward * backward
+    found: npt.NDArray[np.float64] = joint / joint.sum(axis=1, keepdims=True)
+    return found
+
+
 def viterbi(posteriors: npt.NDArray[np.float64], options: SmoothingOptions) -> npt.NDArray[np.int64]:
     """The most probable sequence of languages (T,) behind frames (T, L), even prior at the start."""
     n_frames, n_languages = posteriors.shape

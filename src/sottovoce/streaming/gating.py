@@ -5,12 +5,13 @@ Not known here: models, words, and how the timeline comes about.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
+from sottovoce.language.smoothing import SmoothingOptions, smoothed
 from sottovoce.language.timeline import TimelineFrame
 from sottovoce.streaming.window import Window
 from sottovoce.types import FRAMES_PER_SECOND
@@ -35,15 +36,25 @@ class Gate:
 
     def bias(self, shares: Shares, language: int) -> npt.NDArray[np.float64]:
         """Penalties (n_frames,) at most 0 for the attention of a language's row."""
-        ratio = ownership(shares)[:, language]
-        reach = round(self.margin_s * FRAMES_PER_SECOND)
-        if reach and len(ratio):
-            padded = np.pad(ratio, reach, mode="edge")
-            ratio = np.lib.stride_tricks.sliding_window_view(padded, 2 * reach + 1).max(axis=1)
+        ratio = self._ratio(shares, language)
         if np.isinf(self.strength):
             return np.where(ratio >= 1.0, 0.0, -self.most)
         bias: npt.NDArray[np.float64] = np.maximum(self.strength * np.log(ratio), -self.most)
         return bias
+
+    def open_to(self, shares: Shares, language: int) -> npt.NDArray[np.bool_]:
+        """Frames (n_frames,) that a language owns, or that lie within the margin of its own."""
+        owned: npt.NDArray[np.bool_] = self._ratio(shares, language) >= 1.0
+        return owned
+
+    def _ratio(self, shares: Shares, language: int) -> npt.NDArray[np.float64]:
+        """Share over the largest share, at the best frame within the margin."""
+        ratio: npt.NDArray[np.float64] = ownership(shares)[:, language]
+        reach = round(self.margin_s * FRAMES_PER_SECOND)
+        if reach and len(ratio):
+            padded = np.pad(ratio, reach, mode="edge")
+            ratio = np.lib.stride_tricks.sliding_window_view(padded, 2 * reach + 1).max(axis=1)
+        return ratio
 
 
 def ownership(shares: Shares) -> Shares:
@@ -53,10 +64,26 @@ def ownership(shares: Shares) -> Shares:
     return owned
 
 
-def shares_over(frames: Sequence[TimelineFrame], window: Window, belief: Sequence[float]) -> Shares:
+def settled(shares: Shares, window: Window, words: Iterable[tuple[int, float, float]]) -> Shares:
+    """Shares in which the audio of committed words (language, start, end in seconds) is their language's."""
+    fixed = shares.copy()
+    for language, start_s, end_s in words:
+        first, last = window.frame(start_s), window.frame(end_s)
+        fixed[first:last] = 0.0
+        fixed[first:last, language] = 1.0
+    return fixed
+
+
+def shares_over(
+    frames: Sequence[TimelineFrame],
+    window: Window,
+    belief: Sequence[float],
+    smoothing: SmoothingOptions | None = None,
+) -> Shares:
     """The timeline at every frame of a window: (n_frames, L), between stretches by straight lines.
 
-    belief: (L,), what is believed where no stretch of the window was heard.
+    belief: (L,), what is believed where no stretch of the window was heard. smoothing: of the stretches,
+    looking both ways; None: as they were heard.
     """
     heard = [frame for frame in frames if frame.end_s > window.start_s]
     n_languages = len(belief)
@@ -64,5 +91,7 @@ def shares_over(frames: Sequence[TimelineFrame], window: Window, belief: Sequenc
         return np.tile(np.asarray(belief, dtype=np.float64), (window.n_frames, 1))
     centres = np.array([frame.centre_s for frame in heard])
     table = np.stack([frame.heard for frame in heard])
+    if smoothing is not None:
+        table = smoothed(table, smoothing)
     at = window.start_s + (np.arange(window.n_frames) + 0.5) / FRAMES_PER_SECOND
     return np.stack([np.interp(at, centres, table[:, i]) for i in range(n_languages)], axis=1)

@@ -6,7 +6,12 @@ languages, and what becomes of the words that are dropped.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+import torch
 
 from sottovoce.audio.mel import window_features
 from sottovoce.backends.base import Backend
@@ -14,7 +19,7 @@ from sottovoce.streaming.committed import CommittedWords
 from sottovoce.streaming.options import StreamOptions
 from sottovoce.streaming.window import MELS_PER_FRAME, MelBuffer, Window
 from sottovoce.streaming.words import ReadWord
-from sottovoce.types import FRAMES_PER_SECOND, SAMPLE_RATE, Samples
+from sottovoce.types import FRAMES_PER_SECOND, SAMPLE_RATE, EncoderOutput, Samples
 
 
 class HeldSpeech:
@@ -24,6 +29,7 @@ class HeldSpeech:
         self._backend = backend
         self._options = options
         self._mels = MelBuffer(backend.dims.n_mels, start_sample, backend.device)
+        self._frames = torch.zeros(backend.dims.n_mels, 0)
         self.committed = CommittedWords(start_sample / SAMPLE_RATE)
 
     @property
@@ -51,9 +57,26 @@ class HeldSpeech:
         n_frames = frames.shape[1]
         if n_frames < MELS_PER_FRAME:
             return None
+        self._frames = frames
         n_context = context_frames(n_frames, self._options, self._backend.dims.n_audio_ctx)
         encoded = self._backend.encode(window_features([frames], n_context))
         return Window(replace(encoded, n_content_frames=(n_frames // MELS_PER_FRAME,)), self.start_sample)
+
+    def encode_parts(self, places: Sequence[npt.NDArray[np.int64]]) -> tuple[EncoderOutput, list[int]]:
+        """Encode chosen encoder frames of the last window, joined, as a batch.
+
+        places: of each part, ascending, at least one. Returns the states, and how many frames each part
+        would have by itself, rounded up as a window is.
+        """
+        n_ctx = self._backend.dims.n_audio_ctx
+        parts, contexts = [], []
+        for chosen in places:
+            mels = (MELS_PER_FRAME * chosen[:, None] + np.arange(MELS_PER_FRAME)).reshape(-1)
+            parts.append(self._frames[:, torch.from_numpy(mels).to(self._frames.device)])
+            contexts.append(context_frames(len(mels), self._options, n_ctx))
+        encoded = self._backend.encode(window_features(parts, max(contexts)))
+        n_content = tuple(len(chosen) for chosen in places)
+        return replace(encoded, n_content_frames=n_content), [n // MELS_PER_FRAME for n in contexts]
 
     def trim(self) -> list[ReadWord]:
         """Cut what is held to its limit, at the widest gap between words near it; the words dropped."""

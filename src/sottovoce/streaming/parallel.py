@@ -1,7 +1,7 @@
 """Several languages at once: one encoder pass, one decoder row for each active language, fused by time.
 
 Every row has its own start-of-transcript sequence, its own prompt and committed text and its own cache,
-and listens to the frames that the language timeline gives its language (see `gating`). Where words of two
+and listens to the frames that the language timeline gives its language (see `hearing`). Where words of two
 rows lie on the same audio, the better one stands (see `fusing`).
 
 Not known here: when updates are due, voice activity, and how the timeline comes about.
@@ -11,17 +11,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import numpy as np
-import torch
 
 from sottovoce.backends.base import Backend
 from sottovoce.errors import OptionError
+from sottovoce.language.smoothing import SmoothingOptions
 from sottovoce.language.timeline import LanguageTimeline
 from sottovoce.streaming.context import TextContext
 from sottovoce.streaming.fusing import Candidate, fuse
-from sottovoce.streaming.gating import Gate, Shares, ownership, shares_over
+from sottovoce.streaming.gating import Gate, Shares, ownership, settled, shares_over
+from sottovoce.streaming.hearing import Alone, Hearing, Masked
 from sottovoce.streaming.held import HeldSpeech
 from sottovoce.streaming.options import StreamOptions
 from sottovoce.streaming.reading import Ending, Reading, ReadingRules, most_tokens
@@ -38,22 +39,28 @@ class ParallelOptions:
     """How rows are gated and fused.
 
     max_languages: rows at most. active_share: a language is active when the timeline gives it this much
-        of some frame. bias, most_bias, margin_s: the mask, see `Gate`; bias inf is a hard one.
+        of some frame, and owns least_s of audio; the frames of others go to the active ones.
+    alone: rows hear their own stretches encoded by themselves; else one encoding under a mask, for decoders
+        that were trained with one. bias, most_bias, margin_s: see `Gate`; bias inf is a hard mask.
     weight: of the timeline in the fused score. stable_s: a word waits until the timeline is this far past
         it. least_share: a word whose language has less of its frames than this part of the largest share
-        is dropped. stretch_s: the probe hears stretches of this length, shorter than in restart mode, so
-        that a phrase shows.
+        is dropped.
+    stretch_s: the probe hears stretches of this length, shorter than in restart mode, so that a phrase
+        shows. smoothing: of their shares, looking both ways.
     """
 
     max_languages: int = 2
     active_share: float = 0.3
+    least_s: float = 0.3
     bias: float = 1.0
     most_bias: float = 15.0
-    margin_s: float = 0.0
+    margin_s: float = 0.06
+    alone: bool = True
     weight: float = 0.5
     stable_s: float = 0.25
     least_share: float = 0.5
     stretch_s: float = 1.0
+    smoothing: SmoothingOptions = field(default_factory=lambda: SmoothingOptions(stay=0.85, evidence=0.5))
 
     def __post_init__(self) -> None:
         if self.max_languages < 1:
@@ -61,7 +68,7 @@ class ParallelOptions:
         for name, value in (("active_share", self.active_share), ("least_share", self.least_share)):
             if not 0.0 <= value <= 1.0:
                 raise OptionError(f"{name}: expected 0 to 1, got {value}")
-        for name in ("bias", "most_bias", "margin_s", "weight", "stable_s"):
+        for name in ("least_s", "bias", "most_bias", "margin_s", "weight", "stable_s"):
             if not getattr(self, name) >= 0.0:
                 raise OptionError(f"{name}: expected 0 or more, got {getattr(self, name)}")
         if not 0.1 <= self.stretch_s <= 30.0:
@@ -70,8 +77,9 @@ class ParallelOptions:
             raise OptionError("most_bias: expected a finite number, got inf")
 
     @property
-    def gate(self) -> Gate:
-        return Gate(self.bias, self.most_bias, self.margin_s)
+    def hearing(self) -> Hearing:
+        gate = Gate(self.bias, self.most_bias, self.margin_s)
+        return Alone(gate) if self.alone else Masked(gate)
 
 
 class ParallelStream:
@@ -91,7 +99,6 @@ class ParallelStream:
         start_sample: int = 0,
         contexts: Mapping[str, Sequence[int]] | None = None,
     ) -> None:
-        self._device = backend.device
         self._options = options
         self._parallel = parallel
         self._timeline = timeline
@@ -103,6 +110,7 @@ class ParallelStream:
         ]
         self._makers = [WordMaker(own) for own in tokenizers]
         self._held = HeldSpeech(backend, options, start_sample)
+        self._hearing = parallel.hearing
         self._waiting: list[Word] = []
         vocabulary = LiveVocabulary.of(tokenizer, backend.dims.n_vocab, backend.device)
         self._reader = RowReader(backend, tokenizer.eot, tokenizer.no_speech, vocabulary)
@@ -154,8 +162,9 @@ class ParallelStream:
         threshold = self._options.final_frame_threshold if final else self._options.frame_threshold
         if threshold >= window.n_frames:
             return []
-        shares = shares_over(self._timeline.frames, window, list(self._timeline.belief.values()))
+        shares = self._shares(window)
         active = self._active(shares)
+        shares[:, [i for i in range(shares.shape[1]) if i not in active]] = 0.0
         readings = self._read(window, shares, active, threshold)
         rows = [
             self._candidates(reading, window, shares, language, final=final)
@@ -185,12 +194,22 @@ class ParallelStream:
         for read in words:
             self._contexts[self._timeline.languages.index(read.word.language or "")].add(read.tokens)
 
+    def _shares(self, window: Window) -> Shares:
+        """The timeline over a window; committed words have settled whose their audio is."""
+        shares = shares_over(
+            self._timeline.frames, window, list(self._timeline.belief.values()), self._parallel.smoothing
+        )
+        words = [read.word for read in self._held.committed]
+        known = [(self._timeline.languages.index(w.language or ""), w.start, w.end) for w in words]
+        return settled(shares, window, known)
+
     def _active(self, shares: Shares) -> list[int]:
-        """Languages with a share in the window, the largest first; all of them own a frame."""
+        """Languages with a row, the largest first; each owns some of the window."""
         peak, mass = shares.max(axis=0), shares.sum(axis=0)
-        owns = (ownership(shares) >= 1.0).any(axis=0)
-        order = [int(i) for i in np.argsort(-mass, kind="stable")]
-        chosen = [i for i in order if owns[i] and peak[i] >= self._parallel.active_share]
+        n_owned = (ownership(shares) >= 1.0).sum(axis=0)
+        order = [int(i) for i in np.argsort(-mass, kind="stable") if n_owned[i]]
+        least = self._parallel.least_s * FRAMES_PER_SECOND
+        chosen = [i for i in order if n_owned[i] >= least and peak[i] >= self._parallel.active_share]
         return (chosen or order)[: self._parallel.max_languages]
 
     def _read(self, window: Window, shares: Shares, active: Sequence[int], threshold: float) -> list[Reading]:
@@ -199,17 +218,21 @@ class ParallelStream:
             self._contexts[i].prefix(self._held.committed.tokens(code))
             for i, code in zip(active, languages, strict=True)
         ]
-        biases = torch.zeros(len(active), window.encoded.n_frames, device=self._device)
-        for row, language in enumerate(active):
-            bias = self._parallel.gate.bias(shares, language)
-            biases[row, : window.n_frames] = torch.from_numpy(bias).to(biases)
-        rules = ReadingRules(
-            threshold,
-            self._options.rewind_threshold,
-            self._options.max_repeats,
-            most_tokens(window.end_s - window.start_s),
-        )
-        return self._reader.read(window.encoded, prefixes, biases, [rules] * len(active))
+        heard = self._hearing.hear(self._held, window, shares, active)
+        rules = [
+            ReadingRules(
+                threshold if reaches_end else 0,
+                self._options.rewind_threshold,
+                self._options.max_repeats,
+                most_tokens(len(places) / FRAMES_PER_SECOND),
+            )
+            for places, reaches_end in zip(heard.places, heard.reaches_end, strict=True)
+        ]
+        readings = self._reader.read(heard.encoded, prefixes, heard.biases, rules)
+        return [
+            replace(reading, frames=tuple(int(places[frame]) for frame in reading.frames))
+            for reading, places in zip(readings, heard.places, strict=True)
+        ]
 
     def _candidates(
         self, reading: Reading, window: Window, shares: Shares, language: int, *, final: bool

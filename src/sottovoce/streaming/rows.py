@@ -35,7 +35,8 @@ class RowReader:
         biases: Tensor,
         rules: Sequence[ReadingRules],
     ) -> list[Reading]:
-        """One reading for each prefix; biases (R, n_frames), see `Backend.step`."""
+        """One reading for each prefix; encoded: one audio for all, or one a row; biases: (R, n_frames), see
+        `Backend.step`."""
         return _Update(self, encoded, prefixes, biases, rules).run()
 
 
@@ -54,7 +55,9 @@ class _Update:
         self._prefixes = prefixes
         self._biases = biases
         self._rules = rules
-        self._tracker = AttentionTracker(encoded.n_content_frames[0])
+        n_rows, n_audio = len(prefixes), encoded.batch_size
+        self._n_frames = [encoded.n_content_frames[row * n_audio // n_rows] for row in range(n_rows)]
+        self._tracker = AttentionTracker(max(self._n_frames))
         self._paths = [Path() for _ in prefixes]
         self._open = list(range(len(prefixes)))
         self._done: dict[int, Reading] = {}
@@ -63,7 +66,7 @@ class _Update:
         self._padding = torch.tensor([self._longest - len(p.tokens) for p in prefixes], device=device)
         padded = bool(self._padding.any())
         self._state = reader.backend.start(
-            encoded, len(prefixes), left_padding=self._padding if padded else None
+            encoded, n_rows // n_audio, left_padding=self._padding if padded else None
         )
 
     def run(self) -> list[Reading]:
@@ -130,6 +133,7 @@ class _Update:
         for place, (row, frame) in enumerate(zip(self._open, self._tracker.frontier().tolist(), strict=True)):
             reading = self._halt(row, tokens[place], frame, n_read)
             if reading is None:
+                frame = min(frame, self._n_frames[row] - 1)
                 path = self._paths[row].said(tokens[place], frame, values[place], entropies[place])
                 self._paths[row] = path
                 reading = self._rules[row].loop(path, self._prefixes[row].committed)
@@ -146,4 +150,4 @@ class _Update:
             return path.reading(Ending.END_OF_TEXT)
         if n_read >= self._rules[row].max_tokens:
             return path.reading(Ending.FULL)
-        return self._rules[row].halt(path, frame, self._tracker.n_frames, token)
+        return self._rules[row].halt(path, min(frame, self._n_frames[row] - 1), self._n_frames[row], token)
