@@ -19,7 +19,8 @@ class LiveRun:
 
     delays_s: audio received when each word came. elapsed_s: the clock then, had the audio come in real
     time and the session been given each piece as soon as it was there and the one before was done.
-    languages: first language, and the switches after it. compute_s: clock time inside the session.
+    languages: first language, and the switches after it. compute_s: clock time inside the session. cpu_s:
+    processor time of this process in it, which a busy machine does not change much.
     """
 
     words: tuple[Word, ...]
@@ -29,6 +30,7 @@ class LiveRun:
     switches: tuple[FoundSwitch, ...]
     duration_s: float
     compute_s: float
+    cpu_s: float
 
     @property
     def text(self) -> str:
@@ -45,14 +47,14 @@ def run_live(session: Session, audio: Samples, *, chunk_s: float) -> LiveRun:
     words: list[tuple[Word, float, float]] = []
     first: str | None = None
     switches: list[FoundSwitch] = []
-    clock = compute = 0.0
+    clock = compute = cpu = 0.0
     for start in range(0, len(audio) + step, step):
         piece = audio[start : start + step]
         clock = max(clock, min(start + step, len(audio)) / SAMPLE_RATE)
-        began = time.perf_counter()
+        began, began_cpu = time.perf_counter(), time.process_time()
         events = session.push(piece) if start < len(audio) else session.close()
         spent = time.perf_counter() - began
-        clock, compute = clock + spent, compute + spent
+        clock, compute, cpu = clock + spent, compute + spent, cpu + time.process_time() - began_cpu
         for event in events:
             if isinstance(event, Partial):
                 words += [(word, event.emission_time, clock) for word in event.words]
@@ -68,4 +70,5 @@ def run_live(session: Session, audio: Samples, *, chunk_s: float) -> LiveRun:
         switches=tuple(switches),
         duration_s=len(audio) / SAMPLE_RATE,
         compute_s=compute,
+        cpu_s=cpu,
     )

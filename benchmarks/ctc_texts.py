@@ -1,0 +1,150 @@
+"""Texts, clips and language models for `benchmarks/ctc_useful.py`.
+
+No sentence that is said in a clip is in the text of a language model, nor one of the same words.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+import subprocess
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+VOICES = {"en": "en-us+m7", "de": "de+f4", "es": "es+m3", "fr": "fr-fr+f2"}
+"""espeak-ng's voices that nano never heard."""
+READERS = {"en": "kathleen-en", "de": "kerstin-de"}
+Ngram = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Clip:
+    """A recording, its text in the labels' letters, and its language."""
+
+    path: Path
+    text: str
+    language: str
+
+
+@dataclass(frozen=True, slots=True)
+class Corpus:
+    """test: clips that are reported. dev: others, to choose weights on. texts: by language, neither's."""
+
+    test: list[Clip]
+    dev: list[Clip]
+    texts: dict[str, list[str]]
+
+
+def spelled(text: str, letters: str) -> str:
+    """Lower case, and a space for whatever the labels cannot spell."""
+    lowered = text.lower().replace("’", "'")
+    return " ".join("".join(c if c in letters else " " for c in lowered).split())
+
+
+def corpus(data: Path, folder: Path, letters: str, n_spoken: int, n_read: int) -> Corpus:
+    """Held-out clips of two readers and four synthetic voices, half of them for dev, and all other text."""
+    test: list[Clip] = []
+    dev: list[Clip] = []
+    texts: dict[str, list[str]] = {}
+    rows = [json.loads(line) for line in (data / "manifest.jsonl").read_text().splitlines()]
+    for language, voice in VOICES.items():
+        lines = _sentences(data, language, letters)
+        said, kept = lines[: 2 * n_spoken], lines[2 * n_spoken :]
+        clips = [speak(folder, language, voice, text, i) for i, text in enumerate(said)]
+        of_reader = [row for row in rows if row["id"].startswith(READERS.get(language, "?") + "/")]
+        held = [row for row in of_reader if row.get("split") == "test"][: 2 * n_read]
+        clips += [Clip(data / row["file"], spelled(row["text"], letters), language) for row in held]
+        dev += clips[::2]
+        test += clips[1::2]
+        kept += [spelled(row["text"], letters) for row in of_reader if row.get("split") == "train"]
+        spoken = {clip.text for clip in clips}
+        texts[language] = [text for text in dict.fromkeys(kept) if text and text not in spoken]
+    return Corpus(test, dev, texts)
+
+
+def _sentences(data: Path, language: str, letters: str) -> list[str]:
+    """Sentences of 4 to 14 words without digits; of Spanish, whose file lost its accented letters, only those
+    of frequent words, which are whole."""
+    lines = (data / "text" / "sentences" / f"{language}.txt").read_text(encoding="utf-8").splitlines()
+    plain = [line.strip() for line in lines if not any(c.isdigit() for c in line)]
+    texts = [spelled(line, letters) for line in plain]
+    if language == "es":
+        known = set(frequent_words(data, language, letters, 20_000))
+        texts = [text for text in texts if known.issuperset(text.split())]
+    return [text for text in dict.fromkeys(texts) if 4 <= len(text.split()) <= 14]
+
+
+def speak(folder: Path, language: str, voice: str, text: str, number: int) -> Clip:
+    """A clip of a text in a voice of espeak-ng."""
+    path = folder / f"{language}-{number}.wav"
+    subprocess.run(["espeak-ng", "-v", voice, "-s", "150", "-w", str(path), text], check=True)
+    return Clip(path, text, language)
+
+
+def frequent_words(data: Path, language: str, letters: str, n: int) -> list[str]:
+    """The most used words of a language that the labels can spell."""
+    path = data / "text" / "freqwords" / f"{language}_50k_top20k.txt.gz"
+    with gzip.open(path, "rt", encoding="utf-8") as lines:
+        words = [line.split()[0] for line in lines if line.strip()]
+    return [word for word in words if spelled(word, letters) == word][:n]
+
+
+def write_trigrams(texts: Iterable[str], path: Path, *, words: Sequence[str], discount: float = 0.75) -> None:
+    """Write an interpolated trigram model with absolute discounting as an ARPA file.
+
+    words: further words, which share the unigram mass of what was never seen with <unk>.
+    """
+    counts: list[Counter[Ngram]] = [Counter() for _ in range(3)]
+    for text in texts:
+        row = ("<s>", *text.split(), "</s>")
+        for n in range(1, 4):
+            counts[n - 1].update(row[i : i + n] for i in range(len(row) - n + 1))
+    total = sum(count for (word,), count in counts[0].items() if word != "<s>")
+    seen = [key for key in counts[0] if key != ("<s>",)]
+    unseen = [(word,) for word in dict.fromkeys(words) if (word,) not in counts[0]] + [("<unk>",)]
+    left = discount * len(seen) / total
+    probabilities: list[dict[Ngram, float]] = [{key: (counts[0][key] - discount) / total for key in seen}]
+    probabilities[0] |= dict.fromkeys(unseen, left / len(unseen))
+    backoffs: list[dict[Ngram, float]] = []
+    for n in (2, 3):
+        made, backoff = _interpolated(counts[n - 1], probabilities[-1], discount)
+        probabilities.append(made)
+        backoffs.append(backoff)
+    probabilities[0][("<s>",)] = 1e-9
+    _write_arpa(path, probabilities, backoffs)
+
+
+def _interpolated(
+    counts: Counter[Ngram], shorter: dict[Ngram, float], discount: float
+) -> tuple[dict[Ngram, float], dict[Ngram, float]]:
+    """Probabilities of n-grams, and the back-off of their contexts."""
+    totals: Counter[Ngram] = Counter()
+    kinds: defaultdict[Ngram, int] = defaultdict(int)
+    for ngram, count in counts.items():
+        totals[ngram[:-1]] += count
+        kinds[ngram[:-1]] += 1
+    backoff = {context: discount * kinds[context] / totals[context] for context in totals}
+    made = {
+        ngram: (count - discount) / totals[ngram[:-1]] + backoff[ngram[:-1]] * shorter[ngram[1:]]
+        for ngram, count in counts.items()
+    }
+    return made, backoff
+
+
+def _write_arpa(
+    path: Path, probabilities: Sequence[dict[Ngram, float]], backoffs: Sequence[dict[Ngram, float]]
+) -> None:
+    with path.open("w", encoding="utf-8") as file:
+        file.write("\\data\\\n")
+        for n, found in enumerate(probabilities, start=1):
+            file.write(f"ngram {n}={len(found)}\n")
+        for n, found in enumerate(probabilities, start=1):
+            file.write(f"\n\\{n}-grams:\n")
+            for ngram, probability in found.items():
+                backoff = backoffs[n - 1].get(ngram) if n <= len(backoffs) else None
+                tail = "" if backoff is None else f"\t{math.log10(backoff):.5f}"
+                file.write(f"{math.log10(probability):.5f}\t{' '.join(ngram)}{tail}\n")
+        file.write("\n\\end\\\n")

@@ -1,0 +1,293 @@
+"""What language models do for nano: its CTC head step by step, and names in its decoder's text.
+
+    python benchmarks/ctc_useful.py --data ../shared/data
+
+Clips: held-out readers (kathleen, kerstin) and sentences spoken by espeak-ng's held-out voices (en, de, es,
+fr). Every second clip is for development: weights are chosen on those, by the search that `sottovoce ctc
+tune` makes, and only the others are reported. The language models are trained here, per language, on text
+that holds no sentence of any clip: a trigram; a lexicon of its words and the 20 000 most used ones; a small
+causal transformer over letters, which rescores the 16 best. Needs espeak-ng and transformers.
+
+Prints word error rates with bootstrap 95 % intervals, of all clips and of differences to the step before;
+recall and false alarms of names with and without hotwords; then one JSON line.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from ctc_letters import Letters, trained
+from ctc_texts import VOICES, Clip, Corpus, corpus, frequent_words, speak, spelled, write_trigrams
+from torch import Tensor
+
+from sottovoce.api import Model, load_model
+from sottovoce.cli.ctc_inputs import recorded_emissions
+from sottovoce.ctc import CtcDecoder, CtcFusionOptions
+from sottovoce.evaluation.wer import align
+from sottovoce.lm.neural import NeuralRescorer
+from sottovoce.lm.ngram import NgramModel
+from sottovoce.types import Hypothesis
+
+LM_WEIGHTS, WORD_SCORES, NEURAL_WEIGHTS = (0.3, 0.6, 1.0), (0.0, 1.5), (0.0, 0.1, 0.3, 0.6)
+NAMES = (
+    "Aoife Brennan", "Tadeusz Kowal", "Ngozi Okafor", "Xiulan Zhao", "Bjarne Holm", "Priya Raman",
+    "Kubernetes", "Zarathustra", "Mozzarella Palace", "Loch Lomond", "Quetzal", "Wolfram Vogel",
+)  # fmt: skip
+FRAMES = ("yesterday {} came to see us", "please tell {} about the house")
+PLAIN = (
+    "yesterday my brother came to see us", "we have not heard of the train today",
+    "please tell the doctor about the house", "the weather is very good this morning",
+    "our friends will be here on sunday", "she has read all the books in the room",
+    "the water in the river is cold", "he went to the market with his wife",
+)  # fmt: skip
+Emissions = dict[Path, Tensor]
+Texts = list[list[Hypothesis]]
+Scored = list[list[tuple[str, float, float]]]
+
+
+class Bench:
+    """The steps of the table, each over clips of one language; weights are chosen on dev clips."""
+
+    def __init__(self, model: Model, parts: Corpus, data: Path, folder: Path, neural_s: float) -> None:
+        assert model.ctc_head is not None
+        self._labels = list(model.ctc_head.labels)
+        self._blank = model.ctc_head.blank
+        letters = letters_of(model)
+        self._parts, self._folder = parts, folder
+        self._emissions = {
+            clip.path: recorded_emissions(clip.path, model).values for clip in (*parts.dev, *parts.test)
+        }
+        self._ngrams: dict[str, NgramModel] = {}
+        self._lexicons: dict[str, list[tuple[str, list[int]]]] = {}
+        for language, texts in parts.texts.items():
+            frequent = frequent_words(data, language, letters, 20_000)
+            path = folder / f"{language}.arpa"
+            write_trigrams(texts, path, words=frequent)
+            self._ngrams[language] = NgramModel.from_arpa(path)
+            words = dict.fromkeys([*(word for text in texts for word in text.split()), *frequent])
+            ids = {label: i for i, label in enumerate(self._labels)}
+            self._lexicons[language] = [(word, [ids[c] for c in word]) for word in words]
+        every = [text for texts in parts.texts.values() for text in texts]
+        self._neural = trained(every, Letters(letters), neural_s)
+        self.chosen: dict[str, dict[str, float]] = {}
+        self._decoders: dict[str, CtcDecoder] = {}
+
+    def steps(self) -> Iterator[tuple[str, list[str]]]:
+        """The texts of the test clips after every step."""
+        yield "greedy", self._over_languages(lambda _, clips: self._greedy(clips))
+        yield "beam", self._over_languages(lambda _, clips: self._best(self._decoder(), clips))
+        yield "+ n-gram", self._over_languages(lambda code, clips: self._tuned(code, clips, lexicon=False))
+        yield "+ lexicon", self._over_languages(lambda code, clips: self._tuned(code, clips, lexicon=True))
+        yield "+ neural rescoring", self._over_languages(self._rescored)
+
+    def _over_languages(self, decode: Callable[[str, list[Clip]], list[str]]) -> list[str]:
+        texts: dict[Path, str] = {}
+        for language in VOICES:
+            clips = [clip for clip in self._parts.test if clip.language == language]
+            texts |= zip((clip.path for clip in clips), decode(language, clips), strict=True)
+        return [texts[clip.path] for clip in self._parts.test]
+
+    def _decoder(
+        self, language: str | None = None, fusion: CtcFusionOptions | None = None, *, lexicon: bool = False
+    ) -> CtcDecoder:
+        return CtcDecoder(
+            self._labels,
+            self._blank,
+            lm=None if language is None else self._ngrams[language],
+            lexicon=self._lexicons[language] if language is not None and lexicon else None,
+            beam_size=32,
+            n_best=16,
+            fusion=fusion,
+        )
+
+    def _decode(self, decoder: CtcDecoder, clips: Sequence[Clip]) -> Texts:
+        rows = [self._emissions[clip.path] for clip in clips]
+        batch = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
+        return decoder.decode(batch, torch.tensor([len(row) for row in rows]))
+
+    def _greedy(self, clips: Sequence[Clip]) -> list[str]:
+        decoder = self._decoder()
+        return [decoder.greedy(self._emissions[clip.path])[0].text for clip in clips]
+
+    def _best(self, decoder: CtcDecoder, clips: Sequence[Clip]) -> list[str]:
+        return [found[0].text if found else "" for found in self._decode(decoder, clips)]
+
+    def _tuned(self, language: str, clips: Sequence[Clip], *, lexicon: bool) -> list[str]:
+        return self._best(self._tuned_decoder(language, lexicon=lexicon), clips)
+
+    def _tuned_decoder(self, language: str, *, lexicon: bool) -> CtcDecoder:
+        """The decoder of the weights that are best on the dev clips of a language."""
+        name = f"{language}, {'lexicon' if lexicon else 'n-gram'}"
+        if name in self._decoders:
+            return self._decoders[name]
+        dev = [clip for clip in self._parts.dev if clip.language == language]
+        rates: dict[float, tuple[CtcDecoder, dict[str, float]]] = {}
+        for lm_weight, word_score in itertools.product(LM_WEIGHTS, WORD_SCORES):
+            fusion = CtcFusionOptions(lm_weight=lm_weight, word_score=word_score, unknown_score=-5.0)
+            decoder = self._decoder(language, fusion, lexicon=lexicon)
+            rate = word_error_rate(dev, self._best(decoder, dev))
+            rates.setdefault(rate, (decoder, {"lm_weight": lm_weight, "word_score": word_score}))
+        self._decoders[name], self.chosen[name] = rates[min(rates)]
+        return self._decoders[name]
+
+    def _rescored(self, language: str, clips: list[Clip]) -> list[str]:
+        dev = [clip for clip in self._parts.dev if clip.language == language]
+        decoder = self._tuned_decoder(language, lexicon=True)
+        scored = self._scored(self._decode(decoder, dev))
+        rates = {w: word_error_rate(dev, reranked(scored, w)) for w in NEURAL_WEIGHTS}
+        weight = min(rates, key=lambda w: (rates[w], w))
+        self.chosen[f"{language}, neural"] = {"neural_weight": weight}
+        return reranked(self._scored(self._decode(decoder, clips)), weight)
+
+    def _scored(self, listed: Texts) -> Scored:
+        """Text, score and neural score of the hypotheses of every clip."""
+        rescorer = NeuralRescorer(self._neural, 1.0)
+        scored: Scored = []
+        for hypotheses in listed:
+            histories = [tuple(h.text.split()) for h in hypotheses]
+            values = rescorer.adjustments(histories, final=True) if histories else []
+            scored.append([(h.text, h.score, value) for h, value in zip(hypotheses, values, strict=True)])
+            rescorer.forget()
+        return scored
+
+
+def reranked(scored: Scored, weight: float) -> list[str]:
+    """The best of each list, with the neural score of the whole text added."""
+    return [max(rows, key=lambda row: row[1] + weight * row[2])[0] if rows else "" for rows in scored]
+
+
+def letters_of(model: Model) -> str:
+    """The labels that words are made of: letters and the apostrophe."""
+    assert model.ctc_head is not None
+    single = (label for label in model.ctc_head.labels if len(label) == 1)
+    return "".join(label for label in single if label.isalpha() or label == "'")
+
+
+def errors_of(clips: Sequence[Clip], texts: Sequence[str]) -> np.ndarray:
+    """Word errors and words of every clip: (n, 2)."""
+    counts = [align(c.text.split(), text.split()) for c, text in zip(clips, texts, strict=True)]
+    return np.array([[count.n_errors, count.n_reference] for count in counts], dtype=np.float64)
+
+
+def word_error_rate(clips: Sequence[Clip], texts: Sequence[str]) -> float:
+    errors, words = errors_of(clips, texts).sum(axis=0)
+    return float(errors / max(words, 1))
+
+
+def interval(values: np.ndarray, words: np.ndarray, n_draws: int = 2000) -> tuple[float, float]:
+    """Bootstrap 95 % interval of sum(values) / sum(words) over clips."""
+    chosen = np.random.default_rng(0).integers(len(values), size=(n_draws, len(values)))
+    rates = values[chosen].sum(axis=1) / words[chosen].sum(axis=1)
+    low, high = np.quantile(rates, (0.025, 0.975))
+    return float(low), float(high)
+
+
+def show_steps(clips: Sequence[Clip], steps: Iterable[tuple[str, list[str]]]) -> list[dict[str, object]]:
+    rows: list[dict[str, object]] = []
+    before: np.ndarray | None = None
+    print("| step | WER | 95 % | change, 95 % | " + " | ".join(VOICES) + " |")
+    print("|---" * (4 + len(VOICES)) + "|")
+    for name, texts in steps:
+        errors, words = errors_of(clips, texts).T
+        rate, change = errors.sum() / words.sum(), ""
+        row = {"step": name, "wer": rate, "interval": interval(errors, words)}
+        if before is not None:
+            row["change"] = interval(errors - before, words)
+            change = f"{(errors - before).sum() / words.sum():+.1%} ({shown(row['change'])})"
+        parts = [f"{part:.1%}" for part in by_language(clips, texts)]
+        print(
+            f"| {name} | {rate:.1%} | {shown(row['interval'])} | {change} | {' | '.join(parts)} |", flush=True
+        )
+        rows.append(row)
+        before = errors
+    return rows
+
+
+def shown(limits: tuple[float, float]) -> str:
+    return f"{limits[0]:.1%} to {limits[1]:.1%}"
+
+
+def by_language(clips: Sequence[Clip], texts: Sequence[str]) -> list[float]:
+    rates = []
+    for language in VOICES:
+        pairs = [pair for pair in zip(clips, texts, strict=True) if pair[0].language == language]
+        rates.append(word_error_rate([clip for clip, _ in pairs], [text for _, text in pairs]))
+    return rates
+
+
+def names(model: Model, folder: Path, weights: Sequence[float]) -> list[dict[str, float]]:
+    """Recall of names in nano's decoder, and names that it wrote where none was said, by hotword weight."""
+    letters = letters_of(model)
+    pairs = [(spelled(name, letters), frame.format(name)) for name in NAMES for frame in FRAMES]
+    pairs += [("", text) for text in PLAIN]
+    clips = [(name, speak(folder, "en", VOICES["en"], text, i)) for i, (name, text) in enumerate(pairs)]
+    rows = []
+    for weight in weights:
+        texts = [(name, decoded(model, clip.path, weight, letters)) for name, clip in clips]
+        found = [(name, {each for each in map(lower, NAMES) if each in text}) for name, text in texts]
+        said = [(name, written) for name, written in found if name]
+        plain = [written for name, written in found if not name]
+        row = {
+            "weight": weight,
+            "recall": sum(name in written for name, written in said) / len(said),
+            "other_names": sum(bool(written - {name}) for name, written in said) / len(said),
+            "false_alarms": sum(map(bool, plain)) / len(plain),
+        }
+        print(
+            f"hotword weight {weight:3.1f}: recall {row['recall']:.0%} of {len(said)}, another name in "
+            f"{row['other_names']:.0%}; a name in {row['false_alarms']:.0%} of {len(plain)} without",
+            flush=True,
+        )
+        rows.append(row)
+    return rows
+
+
+def decoded(model: Model, path: Path, weight: float, letters: str) -> str:
+    """nano's own transcript, names boosted by a weight."""
+    fusion = model.fusion(hotwords=dict.fromkeys(NAMES, weight)) if weight else None
+    found = model.transcribe(str(path), language="en", beam_size=5, fusion=fusion)
+    return spelled(" ".join(segment.text for segment in found), letters)
+
+
+def lower(name: str) -> str:
+    return name.lower()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
+    parser.add_argument(
+        "--data", type=Path, required=True, help="manifest.jsonl, text/sentences, text/freqwords"
+    )
+    parser.add_argument("--model", default="nano")
+    parser.add_argument("--spoken", type=int, default=12, help="synthetic clips a language, as many for dev")
+    parser.add_argument("--read", type=int, default=24, help="clips a reader, as many for dev")
+    parser.add_argument(
+        "--neural-seconds", type=float, default=120, help="processor time to train the network"
+    )
+    parser.add_argument("--hotword-weights", type=float, nargs="*", default=[0, 3, 6])
+    options = parser.parse_args()
+    begin = time.process_time()
+    torch.set_num_threads(1)
+    model = load_model(options.model)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        parts = corpus(options.data, folder, letters_of(model), options.spoken, options.read)
+        bench = Bench(model, parts, options.data, folder, options.neural_seconds)
+        rows = show_steps(parts.test, bench.steps())
+        (folder / "names").mkdir()
+        found = names(model, folder / "names", options.hotword_weights)
+    seconds = round(time.process_time() - begin)
+    print(f"{len(parts.test)} clips reported, {len(parts.dev)} for dev, {seconds} s of processor time")
+    print(json.dumps({"steps": rows, "chosen": bench.chosen, "hotwords": found, "seconds": seconds}))
+
+
+if __name__ == "__main__":
+    main()
