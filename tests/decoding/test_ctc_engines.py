@@ -195,3 +195,18 @@ def test_without_numba_the_search_runs_in_tensors(monkeypatch: pytest.MonkeyPatc
         ctc_compiled.fastest(search, "compiled")
     with pytest.raises(OptionError, match="engine"):
         CtcOptions(engine="quick")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("engine", ["compiled", "tensors"])
+def test_the_lone_mark_of_a_words_beginning_is_a_piece_like_others(engine: str) -> None:
+    """SentencePiece vocabularies hold it beside "▁the"; nothing has to be said between words there."""
+    names = ["-", "▁", "▁ab", "▁c", "a", "b"]
+    log_probs = torch.full((8, 6), -9.0)
+    for frame, label in enumerate((2, 0, 3, 0, 1, 4, 0, 5)):
+        log_probs[frame, label] = 0.0
+    lexicon = [("ab", [2]), ("c", [3]), ("ab", [1, 4, 5])]
+    for chosen in (None, lexicon):
+        decoder = CtcDecoder(names, 0, lexicon=chosen, options=CtcOptions(engine=engine))  # type: ignore[arg-type]
+        best = decoder.decode(log_probs.log_softmax(dim=1))[0][0]
+        assert best.text == "ab c ab"
+        assert [word.word for word in best.words] == ["ab", "c", "ab"]

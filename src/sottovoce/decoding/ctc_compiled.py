@@ -84,8 +84,15 @@ class CompiledSearch:
             return self._plain.align(log_probs, lengths, tokens, n_tokens, rows=rows, blank=blank)
         from sottovoce.decoding.ctc_kernel_align import align_rows
 
-        arrays = (part.contiguous().numpy() for part in (log_probs, lengths, tokens, n_tokens, rows))
-        return TokenSpans(*map(torch.from_numpy, align_rows(*arrays, blank)))
+        found = align_rows(
+            log_probs.contiguous().numpy(),
+            lengths.numpy(),
+            tokens.contiguous().numpy(),
+            n_tokens.numpy(),
+            rows.numpy(),
+            blank,
+        )
+        return TokenSpans(*map(torch.from_numpy, found))
 
     @cached_property
     def _flat(self) -> FlatScorer | None:

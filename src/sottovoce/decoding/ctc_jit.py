@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import numba
 import numpy as np
@@ -20,5 +20,6 @@ def compiled(function: Compiled) -> Compiled:
 
 def inner(function: Compiled) -> Compiled:
     """As `compiled`, for what compiled functions call often: it makes no arrays, so none are counted."""
-    made = numba.njit(cache=True, nogil=True, error_model="numpy", forceinline=True, _nrt=False)(function)
+    options: dict[str, Any] = {"error_model": "numpy", "forceinline": True, "_nrt": False}
+    made = numba.njit(cache=True, nogil=True, **options)(function)
     return cast(Compiled, made)

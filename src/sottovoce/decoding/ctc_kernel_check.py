@@ -28,7 +28,7 @@ def are_plausible(log_probs: Floats, lengths: Ints) -> bool:
     return True
 
 
-@numba.njit(cache=True, nogil=True, fastmath={"reassoc", "contract", "nsz"})  # type: ignore[untyped-decorator]
+@numba.njit(cache=True, nogil=True, fastmath={"reassoc", "contract", "nsz"})
 def sum_of_exp(values: Floats) -> np.float32:
     """About the sum of exp(values), as (1 + x / 256) ** 256: a few percent low. Huge for a positive value."""
     total = np.float32(0.0)

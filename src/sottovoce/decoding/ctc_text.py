@@ -22,6 +22,10 @@ class SpelledWord(NamedTuple):
     end: int
 
 
+def _begins_word(name: str) -> bool:
+    return name.startswith(PIECE_START) and len(name) > 1
+
+
 @dataclass(frozen=True, slots=True)
 class Labels:
     """The labels of a CTC model.
@@ -51,20 +55,25 @@ class Labels:
         if len(seen) < len(self.names):
             twice = next(name for name in self.names if self.names.count(name) > 1)
             raise OptionError(f"labels: expected each once, got {twice!r} {self.names.count(twice)} times")
-        starts = tuple(name.startswith(PIECE_START) and len(name) > 1 for name in self.names)
+        has_pieces = any(map(_begins_word, self.names))
+        starts = tuple(has_pieces and name.startswith(PIECE_START) for name in self.names)
         is_single = all(len(name) <= 1 for i, name in enumerate(self.names) if i != self.blank)
         for name, value in (
             ("word_starts", starts),
-            ("has_pieces", any(starts)),
+            ("has_pieces", has_pieces),
             ("_glue", "" if is_single else " "),
         ):
             object.__setattr__(self, name, value)
 
     @classmethod
     def of(cls, names: Sequence[str], blank: int) -> Labels:
-        """Labels whose separator, if any, is one of `SEPARATORS`; blank may count from the end (-1)."""
+        """Labels whose separator, if any, is one of `SEPARATORS`; blank may count from the end (-1).
+
+        Beside pieces that begin words ("▁the"), "▁" is a piece that begins one too, and separates nothing.
+        """
         blank = blank + len(names) if blank < 0 else blank
-        found = [i for i, name in enumerate(names) if name in SEPARATORS and i != blank]
+        separators = SEPARATORS[:-1] if any(map(_begins_word, names)) else SEPARATORS
+        found = [i for i, name in enumerate(names) if name in separators and i != blank]
         return cls(tuple(names), blank, found[0] if found else None)
 
     def __len__(self) -> int:
