@@ -109,12 +109,17 @@ def made_emissions(known: Vocabulary, n_batch: int, n_frames: int, doubt: Doubt)
 def _frames(
     known: Vocabulary, words: list[list[int]], order: Tensor, n_frames: int, generator: torch.Generator
 ) -> Tensor:
-    """The best label (T,) of every frame: spikes of one or two frames, one to three blanks between."""
+    """The best label (T,) of every frame: spikes of one or two frames and one to three blanks between.
+
+    Only whole words; blanks fill the end.
+    """
     found: list[int] = []
     for index in order.tolist():
+        word: list[int] = []
         for token in words[index] if known.has_pieces else [*words[index], known.labels.index(" ")]:
             n_said, n_blank = torch.randint(0, 3, (2,), generator=generator).tolist()
-            found += [token] * (1 + int(n_said == 2)) + [BLANK] * (1 + n_blank)
-        if len(found) >= n_frames:
+            word += [token] * (1 + int(n_said == 2)) + [BLANK] * (1 + n_blank)
+        if len(found) + len(word) > n_frames:
             break
-    return torch.tensor(found[:n_frames])
+        found += word
+    return torch.tensor(found + [BLANK] * (n_frames - len(found)))
