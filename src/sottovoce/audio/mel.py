@@ -74,9 +74,11 @@ def mel_filters(n_mels: int) -> npt.NDArray[np.float32]:
     widths = np.diff(edges)[:, None]
     rising = -slopes[:-2] / widths[:-1]
     falling = slopes[2:] / widths[1:]
-    # Rounded to float32 before and after the scaling, as librosa does: the filters are then bit-equal.
+    # Rounded to float32 before and after the scaling, as librosa does: the filters are then equal.
     triangles = np.maximum(0.0, np.minimum(rising, falling)).astype(np.float32)
-    filters = (triangles * (2.0 / (edges[2:] - edges[:-2]))[:, None]).astype(np.float32)
+    filters: npt.NDArray[np.float32] = (triangles * (2.0 / (edges[2:] - edges[:-2]))[:, None]).astype(
+        np.float32
+    )
     filters.setflags(write=False)
     return filters
 

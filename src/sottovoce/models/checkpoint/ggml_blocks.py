@@ -105,7 +105,8 @@ def _q3_k(blocks: Bytes) -> Floats:
     low = _two_bit_values(blocks[:, 32:96])
     high = np.stack([(blocks[:, :32] >> bit) & 1 for bit in range(8)], axis=1)  # (n, 8, 32)
     values = low.astype(np.float32) + 4 * high.reshape(-1, 16, 16).astype(np.float32) - 4
-    return (scales[:, :, None] * values).reshape(-1, 256)
+    weights: Floats = (scales[:, :, None] * values).reshape(-1, 256)
+    return weights
 
 
 def _six_bit_scales(packed: Bytes) -> Bytes:

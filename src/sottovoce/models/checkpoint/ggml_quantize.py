@@ -64,8 +64,8 @@ def _offset(blocks: Floats, n_levels: int) -> tuple[Floats, Floats, Bytes]:
 
 def _packed_nibbles(levels: Bytes) -> Bytes:
     half = levels.shape[1] // 2
-    packed: Bytes = (levels[:, :half] & 0x0F) | ((levels[:, half:] & 0x0F) << np.uint8(4))
-    return packed
+    low, high = levels[:, :half] & 0x0F, levels[:, half:] & 0x0F
+    return (low | (high << 4)).astype(np.uint8)
 
 
 def _packed_fifth_bits(levels: Bytes) -> Bytes:
