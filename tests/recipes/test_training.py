@@ -24,7 +24,7 @@ from recipes.nano.train import Schedule, Trainer
 from sottovoce.models.checkpoint.base import validated
 from sottovoce.models.checkpoint.openai import read_openai
 from sottovoce.models.dims import ModelDims
-from sottovoce.models.nano import read_compact
+from sottovoce.models.nano import ASSET, read_compact
 
 DIMS = ModelDims(
     n_mels=80,
@@ -38,7 +38,8 @@ DIMS = ModelDims(
     n_text_head=2,
     n_text_layer=2,
 )
-LETTERS = "abde"
+ALPHABET = "abde"
+LETTERS = Path(__file__).parents[2] / "recipes" / "nano" / "checkpoints" / "letters.safetensors"
 STILL = Strengths(tempo=0, vocal_tract=0, colour=0, reverberation=0, noise=0, mask=0)
 
 
@@ -47,7 +48,7 @@ def tones(text: str) -> np.ndarray:
     time = np.arange(1920) / 16_000
     parts = []
     for letter in text:
-        pitch = 300 * 2 ** (LETTERS.find(letter) + 1)
+        pitch = 300 * 2 ** (ALPHABET.find(letter) + 1)
         parts.append(0.3 * np.sin(2 * np.pi * pitch * time) * (letter != " "))
     return (np.concatenate(parts) * 32767).astype(np.int16)
 
@@ -58,7 +59,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> FeatureStore:
     rng = random.Random(3)
     rows = []
     for index in range(24):
-        words = ("".join(rng.choice(LETTERS) for _ in range(3)) for _ in range(rng.randint(2, 3)))
+        words = ("".join(rng.choice(ALPHABET) for _ in range(3)) for _ in range(rng.randint(2, 3)))
         text = " ".join(words)
         wavfile.write(folder / f"{index}.wav", 16_000, tones(text))
         split = "test" if index >= 20 else "train"
@@ -164,8 +165,9 @@ def _holds(written: list[int], tokens: tuple[int, ...]) -> bool:
     return any(tuple(written[i : i + n]) == tokens for i in range(len(written) - n + 1))
 
 
-def test_a_run_begins_with_the_weights_of_a_checkpoint(store: FeatureStore) -> None:
-    nano = read_compact()
+@pytest.mark.parametrize("path", [ASSET, LETTERS], ids=["nano", "letters"])
+def test_a_run_begins_with_the_weights_of_a_checkpoint(store: FeatureStore, path: Path) -> None:
+    nano = read_compact(path)
     assert nano.trained_tokens is not None
     setup = set_up(
         store,
