@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -27,6 +29,7 @@ from sottovoce.lm.ngram import NgramModel
 from sottovoce.lm.words import WordFusion, WordModel
 from sottovoce.types import Hypothesis
 
+Emitted = Tensor | npt.NDArray[np.float32]
 Level = Literal["auto", "token", "word"]
 Case = Literal["keep", "lower", "upper"]
 Spellings = Sequence[tuple[str, Sequence[int]]]
@@ -102,14 +105,15 @@ class CtcDecoder:
     def options(self) -> CtcOptions:
         return self._decoder.options
 
-    def decode(self, log_probs: Tensor, lengths: Tensor | None = None) -> list[list[Hypothesis]]:
+    def decode(self, log_probs: Emitted, lengths: Tensor | None = None) -> list[list[Hypothesis]]:
         """Decode log-probabilities (B, T, V) or (T, V); per utterance its hypotheses, best first.
 
-        lengths: (B,) frames of each utterance; None: all. Raises InputError.
+        log_probs: a tensor or a NumPy array. lengths: (B,) frames of each utterance; None: all.
+        Raises InputError.
         """
         if self._history is not None:
             self._history.forget()
-        return self._decoder.decode(log_probs.to(self._device), lengths)
+        return self._decoder.decode(torch.as_tensor(log_probs, device=self._device), lengths)
 
     def decode_logits(self, logits: Tensor, lengths: Tensor | None = None) -> list[list[Hypothesis]]:
         """`decode` of logits (B, T, V), such as those of transformers' `Wav2Vec2ForCTC`."""
@@ -123,9 +127,11 @@ class CtcDecoder:
         """The state of n_batch streams before their first frame."""
         return self._decoder.start(n_batch, self._device)
 
-    def decode_chunk(self, state: PrefixState, log_probs: Tensor, lengths: Tensor | None = None) -> list[str]:
+    def decode_chunk(
+        self, state: PrefixState, log_probs: Emitted, lengths: Tensor | None = None
+    ) -> list[str]:
         """Advance the state over the next frames; returns the best texts so far, which may change."""
-        return self._decoder.decode_chunk(state, log_probs.to(self._device), lengths)
+        return self._decoder.decode_chunk(state, torch.as_tensor(log_probs, device=self._device), lengths)
 
     def finish(self, state: PrefixState) -> list[list[Hypothesis]]:
         """The hypotheses of streams that have ended; the state is left as it is."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from sottovoce.ctc import CtcDecoder
 from sottovoce.decoding.ctc import EmissionDecoder
 from sottovoce.decoding.ctc_align import align
 from sottovoce.decoding.ctc_options import CtcOptions
@@ -197,3 +198,11 @@ def test_cuda_equals_cpu() -> None:
         searcher.decode(rows.cuda(), lengths), searcher.decode(rows, lengths), strict=True
     ):
         same(ours, theirs)
+
+
+def test_numpy_arrays_are_taken_as_tensors_are() -> None:
+    decoder = CtcDecoder(["-", "a", "b", " "], blank=0)
+    log_probs = emissions(6, 4, seed=3)
+    assert decoder.decode(log_probs.numpy()) == decoder.decode(log_probs)
+    with pytest.raises(InputError):
+        decoder.decode(log_probs.numpy()[:, :3])
