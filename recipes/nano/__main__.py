@@ -73,7 +73,7 @@ def data(
 @click.option(
     "--dtype", type=click.Choice(["auto", "float32", "bfloat16"]), default="auto", show_default=True
 )
-@click.option("--min-piece-count", default=130, show_default=True, help="Rarer pieces of text are cut.")
+@click.option("--min-word-count", default=60, show_default=True, help="Rarer words are written by letters.")
 @click.option("--seed", default=5, show_default=True)
 @click.argument("folder", type=FOLDER)
 @click.argument("output", type=FOLDER)
@@ -83,7 +83,7 @@ def train(
     resume: Path | None,
     start: str | None,
     dtype: str,
-    min_piece_count: int,
+    min_word_count: int,
     seed: int,
     folder: Path,
     output: Path,
@@ -95,7 +95,7 @@ def train(
         curriculum=Curriculum(),
         mix=TaskMix(),
         strengths=Strengths(),
-        min_piece_count=min_piece_count,
+        min_word_count=min_word_count,
         seed=seed,
         start=None if start is None else load_checkpoint(start),
     )

@@ -17,7 +17,7 @@ from recipes.nano.augment import Augmenter, NoiseBank, Strengths
 from recipes.nano.batches import BatchMaker, Curriculum, language_indices
 from recipes.nano.clips import FeatureStore, read_manifest, write_store
 from recipes.nano.model import NanoModel, TokenTable
-from recipes.nano.pieces import CtcSymbols, Pieces, most_used
+from recipes.nano.pieces import CtcSymbols, Pieces, frequent_words
 from recipes.nano.samples import SampleMaker, TaskMix, utterances
 from recipes.nano.speech import write_corpus
 from recipes.nano.start import known_text, start_from
@@ -79,7 +79,7 @@ def set_up(
     curriculum: Curriculum,
     mix: TaskMix,
     strengths: Strengths,
-    min_piece_count: int = 130,
+    min_word_count: int = 60,
     seed: int = 5,
     start: Checkpoint | None = None,
 ) -> Setup:
@@ -98,7 +98,7 @@ def set_up(
     languages = tuple(dict.fromkeys(store.clips[index].language for index in chosen))
     tokenizer = Tokenizer.for_model(dims.n_vocab)
     if start is None:
-        pieces = most_used(tokenizer, texts, min_piece_count)
+        pieces = frequent_words(tokenizer, texts, min_word_count)
         symbols = CtcSymbols.of(spelled(*text) for text in texts)
     else:
         pieces, symbols = known_text(start)

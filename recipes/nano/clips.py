@@ -1,7 +1,7 @@
 """Clips of manifests, and their log-mel in one array on disk.
 
 A manifest is JSON lines: `file` (beside the manifest), `language`, and if known `id`, `text`, `split`,
-`speaker`. A clip without text teaches its language alone. Knows no tokens and no augmentation.
+`speaker`, `times`. A clip without text teaches its language alone. Knows no tokens and no augmentation.
 """
 
 from __future__ import annotations
@@ -26,7 +26,11 @@ LogMel = npt.NDArray[np.float16]
 
 @dataclass(frozen=True, slots=True)
 class Clip:
-    """One recording of a manifest. text: None when it is not known. group: what it is evaluated with."""
+    """One recording of a manifest.
+
+    text: None when it is not known. group: what it is evaluated with. times: how often it is heard in a
+    round over all clips, for the few that matter more.
+    """
 
     id: str
     file: str
@@ -35,6 +39,7 @@ class Clip:
     split: str
     speaker: str
     group: str = ""
+    times: int = 1
 
 
 def read_manifest(path: Path) -> list[Clip]:
@@ -57,6 +62,9 @@ def _clip(line: str, path: Path, number: int) -> Clip:
         raise ManifestError(f"{path}, line {number}: expected a JSON object ({error})") from error
     if not isinstance(row, dict) or not all(isinstance(row.get(key), str) for key in ("file", "language")):
         raise ManifestError(f"{path}, line {number}: expected an object with the strings file and language")
+    times = row.get("times", 1)
+    if type(times) is not int or times < 1:
+        raise ManifestError(f"{path}, line {number}: times is no whole number from 1, but {times!r}")
     return Clip(
         id=str(row.get("id", f"{path.stem}-{number}")),
         file=str((path.parent / row["file"]).resolve()),
@@ -65,6 +73,7 @@ def _clip(line: str, path: Path, number: int) -> Clip:
         split=str(row.get("split", "train")),
         speaker=str(row.get("speaker", "")),
         group=str(row.get("set", f"{row['language']}-{row.get('kind', 'speech')}")),
+        times=times,
     )
 
 

@@ -1,9 +1,10 @@
-"""The few hundred pieces of Whisper's vocabulary that nano writes with, and the symbols of its CTC head.
+"""The few hundred tokens of Whisper's vocabulary that nano writes with, and the symbols of its CTC head.
 
-Whisper's 50257 text tokens are far too many for some twenty hours of speech. The text is cut again into
-the pieces that occur often, with as few tokens as possible; single bytes are always there, so every text
-can be written. The ids stay Whisper's, so every Whisper tool decodes them; a prompt must be cut in the
-same way to meet trained rows.
+Whisper's 50257 text tokens are far too many for some twenty hours of speech. Words (Chinese: characters)
+that occur often keep their token; everything else is written letter by letter, as no bump of attention
+reads a piece of two to four letters well. Single bytes are always there, so every text can be written.
+The ids stay Whisper's, so every Whisper tool decodes them; a prompt must be cut in the same way to meet
+trained rows.
 """
 
 from __future__ import annotations
@@ -12,65 +13,64 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from recipes.nano.texts import UNSPACED, spelled
+from recipes.nano.texts import UNSPACED, bare_words, spelled
 from sottovoce.text.tokenizer import Tokenizer
-
-MAX_PIECE_BYTES = 16
-BYTE_COST = 1.01
-"""A single byte costs a little more than a piece, so that ties go to the piece."""
 
 
 @dataclass(slots=True)
 class Pieces:
-    """Cuts text into a restricted set of Whisper's tokens.
+    """Cuts text into whole tokens where they are known, and into letters elsewhere.
 
-    kept: ids of the pieces besides the single bytes.
+    kept: ids of the known tokens; letters and bytes need not be among them.
     """
 
     tokenizer: Tokenizer
     kept: frozenset[int]
-    _cuts: dict[bytes, list[int]] = field(default_factory=dict, repr=False)
-    _ids: dict[bytes, int] = field(default_factory=dict, repr=False)
-
-    def __post_init__(self) -> None:
-        single = self.tokenizer.encoding.encode_single_token
-        self._ids = {self.tokenizer.token_bytes(token): token for token in self.kept}
-        self._ids |= {bytes([value]): single(bytes([value])) for value in range(256)}
+    _cuts: dict[int, list[int]] = field(default_factory=dict, repr=False)
 
     def encode(self, text: str, language: str) -> list[int]:
         """Ids of a text as it stands in a transcript: with a space before it where words have spaces."""
         spaced = text if language in UNSPACED else f" {text}"
-        cut = (self._cut(self.tokenizer.token_bytes(token)) for token in self.tokenizer.encode(spaced))
-        return [token for tokens in cut for token in tokens]
+        return [piece for token in self.tokenizer.encode(spaced) for piece in self._cut(token)]
 
-    def _cut(self, piece: bytes) -> list[int]:
-        """The fewest kept pieces that spell `piece`: a shortest path over its bytes."""
-        if piece not in self._cuts:
-            self._cuts[piece] = self._shortest(piece)
-        return self._cuts[piece]
+    def _cut(self, token: int) -> list[int]:
+        if token in self.kept:
+            return [token]
+        if token not in self._cuts:
+            letters = _letters(self.tokenizer.token_bytes(token))
+            self._cuts[token] = [piece for letter in letters for piece in self._spell(letter)]
+        return self._cuts[token]
 
-    def _shortest(self, piece: bytes) -> list[int]:
-        best: list[tuple[float, list[int]]] = [(0.0, [])]
-        for end in range(1, len(piece) + 1):
-            starts = [s for s in range(max(0, end - MAX_PIECE_BYTES), end) if piece[s:end] in self._ids]
-            cost, start = min((best[s][0] + (BYTE_COST if end - s == 1 else 1.0), s) for s in starts)
-            best.append((cost, [*best[start][1], self._ids[piece[start:end]]]))
-        return best[-1][1]
+    def _spell(self, letter: bytes) -> list[int]:
+        """The token of a letter (with the space before it, if any), or those of its bytes."""
+        single = self.tokenizer.encoding.encode_single_token
+        try:
+            return [single(letter)]
+        except KeyError:
+            return [single(bytes([value])) for value in letter]
 
 
-def most_used(
-    tokenizer: Tokenizer, texts: Iterable[tuple[str, str]], min_count: int, rounds: int = 2
-) -> Pieces:
-    """Pieces that occur at least min_count times in (language, text) pairs.
+def _letters(piece: bytes) -> list[bytes]:
+    """The characters of a piece, a space at its begin with the first; its bytes when it is no whole text."""
+    try:
+        characters = [character.encode() for character in piece.decode()]
+    except UnicodeDecodeError:
+        return [bytes([value]) for value in piece]
+    if len(characters) > 1 and characters[0] == b" ":
+        characters[:2] = [b" " + characters[1]]
+    return characters
 
-    Cutting the rare ones makes others more frequent, so the count is taken again `rounds` times.
-    """
-    pairs = list(texts)
-    pieces = Pieces(tokenizer, frozenset(range(tokenizer.eot)))
-    for _ in range(rounds + 1):
-        counts = Counter(token for language, text in pairs for token in pieces.encode(text, language))
-        pieces = Pieces(tokenizer, frozenset(token for token, n in counts.items() if n >= min_count))
-    return pieces
+
+def frequent_words(tokenizer: Tokenizer, texts: Iterable[tuple[str, str]], min_count: int) -> Pieces:
+    """Keeps words of one token, and unspaced characters, that occur min_count times in (language, text)."""
+    counts: Counter[int] = Counter()
+    for language, text in texts:
+        if language in UNSPACED:
+            counts.update(token for token in tokenizer.encode(text) if len(tokenizer.token_bytes(token)) > 2)
+        else:
+            words = (tokenizer.encode(f" {word}") for word in bare_words(text) if len(word) > 1)
+            counts.update(tokens[0] for tokens in words if len(tokens) == 1)
+    return Pieces(tokenizer, frozenset(token for token, n in counts.items() if n >= min_count))
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,7 +79,7 @@ class TaskMix:
 def utterances(
     store: FeatureStore, chosen: Sequence[int], pieces: Pieces, symbols: CtcSymbols
 ) -> list[Utterance]:
-    """The chosen clips of a store that have a text."""
+    """The chosen clips of a store that have a text, each as often as it is to be heard in a round."""
     found = []
     for index in chosen:
         clip = store.clips[index]
@@ -93,7 +93,7 @@ def utterances(
             item = Utterance(
                 index, clip.language, tuple(tokens), tuple(ids), tuple(spans), store.n_frames(index)
             )
-            found.append(item)
+            found += [item] * clip.times
     return found
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import random
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ from sottovoce.errors import InputError
 LANGUAGES = ("en", "de", "es", "fr", "zh")
 HELD_OUT_SHARE = 0.03
 UNSPACED = ("zh",)
+PUNCTUATION = ".,;:!?¡¿\"'«»„“”()…"
 
 BUILT_IN: dict[str, tuple[str, ...]] = {
     "en": (
@@ -112,18 +114,39 @@ def sentences_of(folder: Path | None, language: str) -> list[Sentence]:
     return [Sentence(language, text, "sentence") for text in dict.fromkeys(map(str.strip, lines)) if text]
 
 
+def bare_words(text: str) -> list[str]:
+    """The words of a text without the punctuation around them, in the case they are written in."""
+    return [bare for word in text.split() if (bare := word.strip(PUNCTUATION))]
+
+
 def words_of(folder: Path | None, sentences: Sequence[Sentence]) -> list[str]:
-    """Words, most frequent first: from `<language>.words.txt`, or counted in the sentences."""
+    """Words, most frequent first: from `<language>.words.txt`, or counted in the sentences.
+
+    They are written as they mostly are inside a sentence, as lists often hold lower case alone.
+    """
     language = sentences[0].language
     path = None if folder is None else folder / f"{language}.words.txt"
+    written = _written([sentence.text for sentence in sentences], language)
     if path is not None and path.is_file():
-        return [line.split()[0] for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
-    counts: dict[str, int] = {}
+        lines = path.read_text(encoding="utf-8").splitlines()
+        listed = [line.split()[0] for line in lines if line.strip()]
+        return list(dict.fromkeys(written.get(word.lower(), word) for word in listed))
+    counts: Counter[str] = Counter()
     for sentence in sentences:
         text = plain(sentence.text)
-        for word in text if language in UNSPACED else text.split():
-            counts[word] = counts.get(word, 0) + 1
+        counts.update(written.get(word, word) for word in (text if language in UNSPACED else text.split()))
     return sorted(counts, key=lambda word: (-counts[word], word))
+
+
+def _written(texts: Sequence[str], language: str) -> dict[str, str]:
+    """Each word in lower case -> as it is mostly written after the first word of a sentence."""
+    if language in UNSPACED:
+        return {}
+    forms: dict[str, Counter[str]] = {}
+    for text in texts:
+        for word in bare_words(text)[1:]:
+            forms.setdefault(word.lower(), Counter())[word] += 1
+    return {lowered: counts.most_common(1)[0][0] for lowered, counts in forms.items()}
 
 
 def word_sequences(words: Sequence[str], language: str, n: int, rng: random.Random) -> list[Sentence]:

@@ -15,10 +15,10 @@ from recipes.nano import augment
 from recipes.nano.alignment import align
 from recipes.nano.batches import Curriculum
 from recipes.nano.clips import read_manifest, trim_silence
-from recipes.nano.pieces import CtcSymbols, Pieces, most_used, token_spans
+from recipes.nano.pieces import CtcSymbols, Pieces, frequent_words, token_spans
 from recipes.nano.plot import plot_curve
 from recipes.nano.speech import HELD_OUT_VARIANT, draw_voice, write_corpus
-from recipes.nano.texts import BUILT_IN, LANGUAGES, Sentence, corpus, plain, spelled
+from recipes.nano.texts import BUILT_IN, LANGUAGES, Sentence, corpus, plain, sentences_of, spelled, words_of
 from recipes.nano.train import Schedule
 from sottovoce.audio.io import load_audio
 from sottovoce.errors import InputError, ManifestError, OptionError
@@ -48,18 +48,32 @@ def test_a_folder_without_the_language_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_few_pieces_still_spell_every_text(tokenizer: Tokenizer, language: str) -> None:
     texts = [(language, text) for text in BUILT_IN[language]]
-    few = most_used(tokenizer, texts, min_count=3)
+    few = frequent_words(tokenizer, texts, min_count=3)
     for _, text in texts:
         tokens = few.encode(text, language)
         assert tokenizer.decode(tokens).strip() == text
         assert len(tokens) >= len(tokenizer.encode(text))
 
 
-def test_a_cut_has_as_few_tokens_as_can_be(tokenizer: Tokenizer) -> None:
+def test_known_words_stay_whole_and_others_are_spelled(tokenizer: Tokenizer) -> None:
     single = tokenizer.encoding.encode_single_token
-    kept = [single(piece) for piece in (b" h", b" ho", b"ou", b"se", b"use")]
-    pieces = Pieces(tokenizer, frozenset(kept))
-    assert [tokenizer.token_bytes(t) for t in pieces.encode("house", "en")] == [b" ho", b"use"]
+    pieces = Pieces(tokenizer, frozenset([single(b" house")]))
+    written = [tokenizer.token_bytes(token) for token in pieces.encode("house mouse", "en")]
+    assert written == [b" house", b" m", b"o", b"u", b"s", b"e"]
+
+
+def test_frequent_words_are_kept_in_their_case(tokenizer: Tokenizer) -> None:
+    texts = [("de", "Der Morgen, das Haus."), ("de", "Guten Morgen!"), ("zh", "我们我们")]
+    pieces = frequent_words(tokenizer, texts, min_count=2)
+    assert {tokenizer.token_bytes(token).decode() for token in pieces.kept} == {" Morgen", "我们"}
+
+
+def test_words_are_drawn_as_sentences_write_them(tmp_path: Path) -> None:
+    (tmp_path / "de.txt").write_text("Das Haus ist alt.\nEin Haus am Meer.\n", encoding="utf-8")
+    sentences = sentences_of(tmp_path, "de")
+    assert words_of(tmp_path, sentences)[0] == "Haus"
+    (tmp_path / "de.words.txt").write_text("das 20\nhaus 9\nneu 3\n", encoding="utf-8")
+    assert words_of(tmp_path, sentences) == ["das", "Haus", "neu"]
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
@@ -67,7 +81,7 @@ def test_spans_lead_from_tokens_to_their_sounds(tokenizer: Tokenizer, language: 
     if language == "zh":
         pytest.importorskip("pypinyin", reason="Chinese is spelled by the extra 'recipes'")
     text = BUILT_IN[language][0]
-    pieces = most_used(tokenizer, [(language, text)], min_count=1)
+    pieces = frequent_words(tokenizer, [(language, text)], min_count=1)
     tokens = pieces.encode(text, language)
     spelling = spelled(language, text)
     spans = token_spans(pieces, tokens, text, language)
@@ -146,6 +160,17 @@ def test_a_manifest_line_that_is_none_is_named(tmp_path: Path) -> None:
     path.write_text(json.dumps({"file": "a.wav", "language": "en"}) + "\n{no json\n")
     with pytest.raises(ManifestError, match="line 2"):
         read_manifest(path)
+
+
+def test_a_clip_is_heard_a_whole_number_of_times(tmp_path: Path) -> None:
+    path = tmp_path / "m.jsonl"
+    line = {"file": "a.wav", "language": "en", "times": 3}
+    path.write_text(json.dumps(line) + "\n")
+    assert read_manifest(path)[0].times == 3
+    for wrong in (0, 1.5, "2", True):
+        path.write_text(json.dumps({**line, "times": wrong}) + "\n")
+        with pytest.raises(ManifestError, match="times"):
+            read_manifest(path)
 
 
 def test_the_held_out_voice_never_trains() -> None:

@@ -72,7 +72,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> FeatureStore:
 
 def make(store: FeatureStore, mix: TaskMix) -> Setup:
     curriculum = Curriculum(frames=600, windows_from=2.0)
-    return set_up(store, DIMS, curriculum=curriculum, mix=mix, strengths=STILL, min_piece_count=4)
+    return set_up(store, DIMS, curriculum=curriculum, mix=mix, strengths=STILL, min_word_count=4)
 
 
 PLAIN = TaskMix(
