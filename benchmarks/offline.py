@@ -94,10 +94,10 @@ class Measured:
 class Ours:
     def __init__(self, task: Task, folder: Path, dtype: str) -> None:
         from sottovoce.api import Model
-        from sottovoce.backends.registry import BACKENDS, choose_dtype
+        from sottovoce.backends.registry import BACKENDS, choose_number_format
 
         device = torch.device("cpu")
-        backend = BACKENDS["torch"](task.checkpoint, device, choose_dtype(dtype, device))
+        backend = BACKENDS["torch"](task.checkpoint, device, choose_number_format(dtype, device))
         self.model = Model(task.checkpoint, backend)
         self.fixed_tokens = task.fixed_tokens
 

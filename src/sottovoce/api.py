@@ -19,7 +19,7 @@ from sottovoce.audio.mel import log_mel, window_features
 from sottovoce.audio.recording import Recording
 from sottovoce.audio.vad_stream import VadStream
 from sottovoce.backends.base import Backend
-from sottovoce.backends.registry import BACKENDS, choose_device, choose_dtype
+from sottovoce.backends.registry import BACKENDS, choose_device, choose_number_format
 from sottovoce.decoding.detect import LanguageDetection, detect_language
 from sottovoce.decoding.options import DecodingOptions
 from sottovoce.errors import OptionError
@@ -294,13 +294,14 @@ def load_model(name: str | Path | None = None, *, device: str = "auto", dtype: s
     """Load a Whisper model: a name, a hub id, or a file or folder of any known format.
 
     name: None takes large-v3-turbo on CUDA and base on a CPU; "nano" is the bundled toy.
-    device: "auto", "cpu", "cuda", "cuda:1". dtype: "auto", "float32", "bfloat16" or "float16".
+    device: "auto", "cpu", "cuda", "cuda:1". dtype: "auto", "float32", "bfloat16", "float16",
+    or "int8": weights in eight bits, activations as with "auto".
 
     Raises: ModelNotFoundError, CheckpointError, OptionError.
     """
     where = choose_device(device)
     checkpoint = load_checkpoint(name or default_model(where))
-    return Model(checkpoint, BACKENDS["torch"](checkpoint, where, choose_dtype(dtype, where)))
+    return Model(checkpoint, BACKENDS["torch"](checkpoint, where, choose_number_format(dtype, where)))
 
 
 def default_model(device: torch.device) -> str:

@@ -8,7 +8,15 @@ import pytest
 import torch
 
 from sottovoce.backends.base import Backend
-from sottovoce.backends.registry import BACKENDS, choose_device, choose_dtype, cpu_has_bfloat16, load_backend
+from sottovoce.backends.registry import (
+    BACKENDS,
+    NumberFormat,
+    choose_device,
+    choose_dtype,
+    choose_number_format,
+    cpu_has_bfloat16,
+    load_backend,
+)
 from sottovoce.errors import ModelNotFoundError, OptionError
 from sottovoce.models.checkpoint.openai import save_openai
 from sottovoce.types import Features
@@ -23,6 +31,8 @@ def test_auto_picks_what_there_is() -> None:
     assert choose_dtype("auto", torch.device("cuda")) == torch.float16
     assert choose_dtype("auto", CPU) in (torch.float32, torch.bfloat16)
     assert choose_dtype("bfloat16", CPU) == torch.bfloat16
+    assert choose_number_format("float16", CPU) == NumberFormat(torch.float16)
+    assert choose_number_format("int8", CPU) == NumberFormat(choose_dtype("auto", CPU), int8=True)
 
 
 @pytest.mark.parametrize("device", ["gpu", "cuda:99", "meta", ""])
@@ -31,10 +41,12 @@ def test_devices_that_are_not_there(device: str) -> None:
         choose_device(device)
 
 
-@pytest.mark.parametrize("dtype", ["int8", "float64", "half"])
+@pytest.mark.parametrize("dtype", ["int4", "float64", "half"])
 def test_number_formats_that_do_not_run(dtype: str) -> None:
     with pytest.raises(OptionError, match=f"dtype '?{dtype}"):
         choose_dtype(dtype, CPU)
+    with pytest.raises(OptionError, match=f"dtype '?{dtype}"):
+        choose_number_format(dtype, CPU)
 
 
 @pytest.mark.parametrize(
@@ -59,7 +71,7 @@ def test_bfloat16_is_read_from_the_processors_flags(
 
 def test_every_runtime_makes_a_backend() -> None:
     for make in BACKENDS.values():
-        backend: Backend = make(tiny.checkpoint(), CPU, torch.float32)
+        backend: Backend = make(tiny.checkpoint(), CPU, NumberFormat(torch.float32))
         assert backend.dims == tiny.dims()
         assert backend.device == CPU
 

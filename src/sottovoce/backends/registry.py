@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import TypeAlias
@@ -16,13 +17,22 @@ from sottovoce.errors import OptionError
 from sottovoce.models.checkpoint.base import Checkpoint
 from sottovoce.models.hub import load_checkpoint
 
-BackendFactory: TypeAlias = Callable[[Checkpoint, torch.device, torch.dtype], Backend]
+
+@dataclass(frozen=True, slots=True)
+class NumberFormat:
+    """dtype: of the activations and the weights. int8: but the large tables are kept in eight bits."""
+
+    dtype: torch.dtype
+    int8: bool = False
+
+
+BackendFactory: TypeAlias = Callable[[Checkpoint, torch.device, NumberFormat], Backend]
 
 DTYPES = MappingProxyType({"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16})
 
 
-def _torch(checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype) -> TorchBackend:
-    return TorchBackend.from_checkpoint(checkpoint, device=device, dtype=dtype)
+def _torch(checkpoint: Checkpoint, device: torch.device, numbers: NumberFormat) -> TorchBackend:
+    return TorchBackend.from_checkpoint(checkpoint, device=device, dtype=numbers.dtype, int8=numbers.int8)
 
 
 BACKENDS: MappingProxyType[str, BackendFactory] = MappingProxyType({"torch": _torch})
@@ -33,13 +43,13 @@ def load_backend(name_or_path: str | Path, *, device: str = "auto", dtype: str =
     """A model on PyTorch, by name or path.
 
     device: "auto" (CUDA where there is one), "cpu", "cuda" or "cuda:1".
-    dtype: "auto" (see `choose_dtype`), "float32", "bfloat16" or "float16".
+    dtype: "auto" (see `choose_dtype`), "float32", "bfloat16", "float16" or "int8".
 
     Raises: ModelNotFoundError, CheckpointError, OptionError.
     """
     where = choose_device(device)
-    number_format = choose_dtype(dtype, where)
-    return _torch(load_checkpoint(name_or_path), where, number_format)
+    numbers = choose_number_format(dtype, where)
+    return _torch(load_checkpoint(name_or_path), where, numbers)
 
 
 def choose_device(device: str) -> torch.device:
@@ -62,13 +72,23 @@ def choose_device(device: str) -> torch.device:
     return chosen
 
 
+def choose_number_format(dtype: str, device: torch.device) -> NumberFormat:
+    """The number format meant by a name: as `choose_dtype`, or "int8" for weights in eight bits.
+
+    Raises: OptionError.
+    """
+    if dtype == "int8":
+        return NumberFormat(choose_dtype("auto", device), int8=True)
+    if dtype != "auto" and dtype not in DTYPES:
+        raise OptionError(f"dtype {dtype!r} given, expected auto, int8 or one of {', '.join(DTYPES)}")
+    return NumberFormat(choose_dtype(dtype, device))
+
+
 def choose_dtype(dtype: str, device: torch.device) -> torch.dtype:
-    """The number format meant by a name.
+    """The floating number format meant by a name.
 
     "auto" is float16 on CUDA, as openai-whisper runs; on a CPU bfloat16 where the processor
     multiplies it natively (AVX512-BF16 or AMX), float32 elsewhere: emulated bfloat16 is slower.
-    There is no int8 yet: PyTorch's int8 weights speed up single rows of the decoder two to three times, and
-    slow the encoder down.
 
     Raises: OptionError.
     """
@@ -76,8 +96,6 @@ def choose_dtype(dtype: str, device: torch.device) -> torch.dtype:
         if device.type == "cuda":
             return torch.float16
         return torch.bfloat16 if cpu_has_bfloat16() else torch.float32
-    if dtype == "int8":
-        raise OptionError("dtype int8 given, which the torch backend does not have: use bfloat16 or float32")
     if dtype not in DTYPES:
         raise OptionError(f"dtype {dtype!r} given, expected auto or one of {', '.join(DTYPES)}")
     return DTYPES[dtype]

@@ -1,4 +1,4 @@
-"""Whisper on PyTorch, behind the backend seam: CPU or CUDA; float32, bfloat16 or float16."""
+"""Whisper on PyTorch, behind the backend seam: CPU or CUDA; float32, bfloat16, float16 or int8 weights."""
 
 from __future__ import annotations
 
@@ -101,21 +101,23 @@ class TorchBackend:
         self._model = model
         self._name = name
         self._heads = alignment_heads or upper_half_heads(model.dims)
-        embedding = model.decoder.token_embedding.weight
-        self._device = embedding.device
-        self._dtype = embedding.dtype
+        self._device = model.encoder.positional_embedding.device
+        self._dtype = model.decoder.token_embedding.dtype
 
     @classmethod
     def from_checkpoint(
-        cls, checkpoint: Checkpoint, *, device: torch.device, dtype: torch.dtype
+        cls, checkpoint: Checkpoint, *, device: torch.device, dtype: torch.dtype, int8: bool = False
     ) -> TorchBackend:
         """Put a checkpoint's weights on a device.
+
+        dtype: of the activations, and of the weights, but for the large tables if `int8`.
 
         Raises: OptionError for a dtype that no kernel here runs.
         """
         if dtype not in DTYPES:
             raise OptionError(f"dtype {dtype} given, expected one of {', '.join(map(str, DTYPES))}")
-        model = whisper_from_tensors(checkpoint.dims, checkpoint.tensors, device=device, dtype=dtype)
+        tensors = checkpoint.tensors
+        model = whisper_from_tensors(checkpoint.dims, tensors, device=device, dtype=dtype, int8=int8)
         return cls(model, name=checkpoint.name, alignment_heads=checkpoint.alignment_heads)
 
     @property
@@ -136,7 +138,7 @@ class TorchBackend:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of the weights and the activations; logits and attention are float32 always."""
+        """Of the activations; logits and attention are float32 always."""
         return self._dtype
 
     @property

@@ -22,7 +22,7 @@ MODEL = (
         help="Model name, hub id, file or folder. [default: base; on CUDA large-v3-turbo]",
     ),
     click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:N."),
-    click.option("--dtype", default="auto", show_default=True, help="auto, float32, bfloat16 or float16."),
+    click.option("--dtype", default="auto", show_default=True, help="auto, float32, bfloat16, float16 or int8."),
     click.option("--threads", type=click.IntRange(1), help="Processor threads. [default: all cores]"),
 )
 

@@ -26,9 +26,10 @@ class FirstToken:
     def __init__(self, decoder: TextDecoder, token: int, vocabulary: Tensor) -> None:
         self._blocks: list[DecoderBlock] = decoder.layers
         self._ln = decoder.ln
-        table = decoder.token_embedding.weight
-        self._table = table[vocabulary]  # (n_rows, d)
-        at_start = (table[token] + decoder.positional_embedding[0]).to(table.dtype)
+        embedding = decoder.token_embedding
+        self._table = embedding.rows(vocabulary)  # (n_rows, d)
+        row = embedding(torch.tensor(token, device=vocabulary.device))
+        at_start = (row + decoder.positional_embedding[0]).to(embedding.dtype)
         self._read = _read(self._blocks[0], at_start[None, None])  # (1, 1, d)
         self._queries = _queries(self._blocks[0], self._read)  # (1, H, 1, d_head)
 

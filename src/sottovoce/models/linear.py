@@ -27,6 +27,23 @@ class Linear(nn.Linear):
         return rows_times_table(input, self.weight, self.bias)
 
 
+class TokenEmbedding(nn.Embedding):
+    """Rows by token, and the logits of all of them."""
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the rows."""
+        return self.weight.dtype
+
+    def rows(self, indices: Tensor) -> Tensor:
+        """(*indices, d)."""
+        return self.weight[indices]
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """(..., d) -> (..., n_vocab)."""
+        return rows_times_table(hidden, self.weight)
+
+
 def rows_times_table(x: Tensor, table: Tensor, bias: Tensor | None = None) -> Tensor:
     """x (..., n_in) times table (n_out, n_in) transposed, plus bias (n_out,): (..., n_out)."""
     n_out, n_in = table.shape

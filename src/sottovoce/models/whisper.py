@@ -17,7 +17,8 @@ from torch.nn import functional as F
 from sottovoce.models.attention import MultiHeadAttention, head_weights
 from sottovoce.models.cache import DecoderCache, RowGroups
 from sottovoce.models.dims import AlignmentHeads, ModelDims
-from sottovoce.models.linear import Linear, rows_times_table
+from sottovoce.models.int8 import Int8Embedding, int8_tables, with_int8_tables
+from sottovoce.models.linear import Linear, TokenEmbedding, rows_times_table
 
 KeysValues = tuple[Tensor, Tensor]
 
@@ -146,7 +147,7 @@ class TextDecoder(nn.Module):
     def __init__(self, dims: ModelDims) -> None:
         super().__init__()
         n_state = dims.n_text_state
-        self.token_embedding = nn.Embedding(dims.n_vocab, n_state)
+        self.token_embedding: TokenEmbedding | Int8Embedding = TokenEmbedding(dims.n_vocab, n_state)
         self.positional_embedding = nn.Parameter(torch.empty(dims.n_text_ctx, n_state))
         layers = [DecoderBlock(n_state, dims.n_text_head) for _ in range(dims.n_text_layer)]
         self.blocks: nn.ModuleList = nn.ModuleList(layers)
@@ -175,7 +176,7 @@ class TextDecoder(nn.Module):
         """
         n_new = tokens.shape[1]
         places = self.positional_embedding[cache.positions(n_new)]
-        x = (self.token_embedding(tokens) + places).to(self.token_embedding.weight.dtype)
+        x = (self.token_embedding(tokens) + places).to(self.token_embedding.dtype)
         mask = cache.mask(n_new) if cache.n_tokens or cache.left_padding is not None else None
         captured: dict[tuple[int, int], Tensor] = {}
         for layer, block in enumerate(self.layers):
@@ -192,10 +193,9 @@ class TextDecoder(nn.Module):
 
     def logits(self, hidden: Tensor, vocabulary: Tensor | None = None) -> Tensor:
         """(R, n, d) -> (R, n, n_rows) float32, over all of the vocabulary or the rows given."""
-        table = self.token_embedding.weight
-        if vocabulary is not None:
-            table = table[vocabulary]
-        return rows_times_table(hidden, table).float()
+        if vocabulary is None:
+            return self.token_embedding.logits(hidden).float()
+        return rows_times_table(hidden, self.token_embedding.rows(vocabulary)).float()
 
 
 def _decoder_block(block: nn.Module) -> DecoderBlock:
@@ -214,22 +214,39 @@ class Whisper(nn.Module):
 
 
 def stays_float32(name: str) -> bool:
-    """Whether a tensor keeps float32 in a half-precision model: norms and positions, as OpenAI runs them."""
-    return name.split(".")[-2].endswith(("ln", "ln_post")) or name.endswith("positional_embedding")
+    """Whether a tensor keeps float32 in a half-precision model: norms and positions, as OpenAI runs them.
+
+    So do the scales of int8 tables.
+    """
+    if name.endswith(("positional_embedding", ".scales")):
+        return True
+    return name.split(".")[-2].endswith(("ln", "ln_post"))
+
+
+def _dtype_of(name: str, dtype: torch.dtype) -> torch.dtype:
+    return torch.float32 if stays_float32(name) else dtype
 
 
 def whisper_from_tensors(
-    dims: ModelDims, tensors: Mapping[str, Tensor], *, device: torch.device, dtype: torch.dtype
+    dims: ModelDims,
+    tensors: Mapping[str, Tensor],
+    *,
+    device: torch.device,
+    dtype: torch.dtype,
+    int8: bool = False,
 ) -> Whisper:
     """A network for inference with these weights, never held twice.
 
     tensors: exactly the names and shapes of OpenAI's state dict, any floating dtype.
+    dtype: of the activations, and of the weights. int8: the large tables are kept in eight bits.
     """
     with torch.device("meta"):
         model = Whisper(dims)
+        if int8:
+            with_int8_tables(model, dtype)
     state = {
-        name: tensor.to(device=device, dtype=torch.float32 if stays_float32(name) else dtype)
-        for name, tensor in tensors.items()
+        name: tensor.to(device) if tensor.dtype == torch.int8 else tensor.to(device, _dtype_of(name, dtype))
+        for name, tensor in int8_tables(model, tensors).items()
     }
     model.load_state_dict(state, strict=True, assign=True)
     return model.requires_grad_(False).eval()
