@@ -19,9 +19,8 @@ from sottovoce.types import SAMPLE_RATE, Samples
 class SpeechWindows:
     """Samples of any number to probabilities of whole windows."""
 
-    def __init__(self, model: SpeechModel, *, one_by_one: bool = False) -> None:
+    def __init__(self, model: SpeechModel) -> None:
         self._model = model
-        self._one_by_one = one_by_one
         self._state: SileroState = model.start()
         self._pending = torch.zeros(0)
         self.n_samples = 0
@@ -41,11 +40,9 @@ class SpeechWindows:
     def _probabilities(self, signal: Tensor) -> list[float]:
         if len(signal) == 0:
             return []
-        probabilities: list[float] = []
-        for block in torch.split(signal, WINDOW_SAMPLES if self._one_by_one else len(signal)):
-            values, self._state = self._model.probabilities(block, self._state)
-            probabilities += values.tolist()
-        return probabilities
+        probabilities, self._state = self._model.probabilities(signal, self._state)
+        found: list[float] = probabilities.tolist()
+        return found
 
 
 def ms_to_samples(duration_ms: float) -> float:

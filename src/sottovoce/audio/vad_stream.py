@@ -66,8 +66,8 @@ class SpeechEdge:
 class VadStream:
     """Edges of speech in a stream; the same ones however the audio is cut.
 
-    Starts and ends alternate, and their samples never go back. Probabilities are computed window by
-    window, so that not even rounding depends on the cutting.
+    Starts and ends alternate, and their samples never go back. The probabilities behind them are the same to
+    the last bit in however many pieces the audio comes.
     """
 
     def __init__(self, options: VadStreamOptions | None = None, *, model: SpeechModel | None = None) -> None:
@@ -77,7 +77,7 @@ class VadStream:
 
     def reset(self, start_sample: int = 0) -> None:
         """Forget all audio; the next sample has the index start_sample."""
-        self._windows = SpeechWindows(self._model, one_by_one=True)
+        self._windows = SpeechWindows(self._model)
         self._base = start_sample
         self._position = start_sample
         self._candidate: int | None = None
