@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -12,8 +14,8 @@ from sottovoce.streaming.alignatt import Reader
 from sottovoce.streaming.frontier import SPREAD_FLOOR, AttentionTracker
 from sottovoce.streaming.reading import Ending, Prefix, ReadingRules, most_tokens, n_looping
 from sottovoce.streaming.vocabulary import LiveVocabulary
-from sottovoce.types import EncoderOutput
-from tests.streaming.speech import TOKEN_OF, TOKENIZER, backend, say
+from sottovoce.types import EncoderOutput, StepOutput
+from tests.streaming.speech import TOKEN_OF, TOKENIZER, backend, hear, say
 
 SOT = TOKENIZER.sot_sequence_including_notimestamps
 PREFIX = Prefix(SOT, 0, 0)
@@ -83,7 +85,7 @@ def encoded(words: list[str]) -> EncoderOutput:
 
 
 def reader(beam_size: int = 1) -> Reader:
-    return Reader(backend(), TOKENIZER.eot, TOKENIZER.no_speech, VOCABULARY, beam_size)
+    return Reader(backend(), TOKENIZER.eot, VOCABULARY, beam_size)
 
 
 @pytest.mark.parametrize("beam_size", [1, 4])
@@ -118,6 +120,40 @@ def test_hidden_frames_are_not_read() -> None:
     assert reading.tokens == (TOKEN_OF["year"],)
 
 
+class Counted(FakeBackend):
+    """Counts decoder passes."""
+
+    n_passes = 0
+
+    def step(self, *given: Any, **options: Any) -> StepOutput:
+        self.n_passes += 1
+        return super().step(*given, **options)
+
+
+@pytest.mark.parametrize(
+    ("guess", "n_passes"),
+    [
+        ([], 4),
+        (["year", "people"], 2),
+        (["year", "way", "people"], 3),
+        (["way", "year", "people"], 4),
+        (["year", "people", "way"], 1),
+        (["year", "people", "way", "time", "time"], 1),
+    ],
+)
+def test_a_guess_saves_passes_and_changes_nothing(guess: list[str], n_passes: int) -> None:
+    """Passes: one for the prefix, and one for each of three tokens that was not guessed."""
+    words = ["time", "year", "people", "way"]
+    prefix = Prefix((*SOT, TOKEN_OF["time"]), 0, 1)
+    counted = Counted(hear)
+    read = Reader(counted, TOKENIZER.eot, VOCABULARY).read
+    rules = ReadingRules(frame_threshold=0)
+    alone = reader().read(encoded(words), prefix, rules)
+    assert alone.tokens == tuple(TOKEN_OF[word] for word in words[1:])
+    assert read(encoded(words), prefix, rules, guess=[TOKEN_OF[word] for word in guess]) == alone
+    assert counted.n_passes == n_passes
+
+
 def test_a_jump_back_discards_the_update() -> None:
     rules = ReadingRules(frame_threshold=0, rewind_threshold=200)
     assert rules.rewound(99, 300)
@@ -144,8 +180,6 @@ def test_a_looping_model_is_stopped() -> None:
     token = TOKEN_OF["time"]
     looping = FakeBackend(Script(tuple(ScriptedToken(token, 3 * i) for i in range(40))))
     states = looping.encode(window_features([log_mel(say(["time"] * 8))], 400))
-    found = Reader(looping, TOKENIZER.eot, None, VOCABULARY).read(
-        states, PREFIX, ReadingRules(frame_threshold=0)
-    )
+    found = Reader(looping, TOKENIZER.eot, VOCABULARY).read(states, PREFIX, ReadingRules(frame_threshold=0))
     assert found.ending is Ending.REPEATED
     assert found.tokens == (token,)

@@ -97,13 +97,10 @@ def test_a_row_reads_as_it_would_alone() -> None:
     german = (*TOKENIZER.with_language("de").sot_sequence_including_notimestamps, TOKEN_OF["time"])
     rules = ReadingRules(frame_threshold=25)
     prefixes = [Prefix(english, 0, 0), Prefix(german, 0, 1)]
-    both = RowReader(backend(), TOKENIZER.eot, TOKENIZER.no_speech, VOCABULARY).read(
+    both = RowReader(backend(), TOKENIZER.eot, VOCABULARY).read(
         encoded, prefixes, torch.zeros(2, encoded.n_frames), [rules, rules]
     )
-    alone = [
-        Reader(backend(), TOKENIZER.eot, TOKENIZER.no_speech, VOCABULARY).read(encoded, prefix, rules)
-        for prefix in prefixes
-    ]
+    alone = [Reader(backend(), TOKENIZER.eot, VOCABULARY).read(encoded, prefix, rules) for prefix in prefixes]
     for ours, theirs in zip(both, alone, strict=True):
         assert (ours.tokens, ours.frames, ours.ending) == (theirs.tokens, theirs.frames, theirs.ending)
         assert ours.no_speech_prob == pytest.approx(theirs.no_speech_prob)

@@ -52,7 +52,7 @@ def read(fusion: AfterThat | None, *, beam_size: int, committed: tuple[int, ...]
     script = Script(tuple(ScriptedToken(token, 10 * i + 5) for i, token in enumerate(SAID)))
     backend = FakeBackend(script)
     encoded = backend.encode(Features(torch.zeros(1, 80, 100), (100,)))
-    reader = Reader(backend, TOKENIZER.eot, TOKENIZER.no_speech, VOCABULARY, beam_size, fusion)
+    reader = Reader(backend, TOKENIZER.eot, VOCABULARY, beam_size, fusion)
     prefix = Prefix((*SOT, *committed), 0, len(committed))
     return reader.read(encoded, prefix, ReadingRules(frame_threshold=0))
 

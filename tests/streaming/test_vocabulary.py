@@ -26,9 +26,20 @@ def test_few_rows_say_what_all_rows_say() -> None:
     assert few.rows is not None
     assert LiveVocabulary.of(TOKENIZER, TOKENIZER.n_vocab, CPU).rows is None
     logits = torch.randn(2, SMALL.n_vocab)
-    from_all, from_few = few.log_probs(logits, first=False), few.log_probs(logits[:, few.rows], first=False)
-    assert torch.equal(from_all, from_few)
-    assert torch.allclose(from_all.exp().sum(dim=1), torch.ones(2))
+    from_few = few.log_probs(logits[:, few.rows], first=False)
+    assert torch.equal(from_few, logits[:, few.ids].log_softmax(dim=-1))
+    assert torch.allclose(from_few.exp().sum(dim=1), torch.ones(2))
+
+
+@pytest.mark.parametrize("tokenizer", [TOKENIZER, SMALL])
+def test_no_speech_is_told_from_what_is_computed(tokenizer: Tokenizer) -> None:
+    """Rows that a small model never learnt have no part in it."""
+    vocabulary = LiveVocabulary.of(tokenizer, tokenizer.n_vocab, CPU)
+    logits = torch.full((1, tokenizer.n_vocab), -30.0)
+    logits[0, [tokenizer.no_speech, *tokenizer.language_tokens[:2]]] = torch.tensor([1.0, 2.0, 0.5])
+    computed = logits if vocabulary.rows is None else logits[:, vocabulary.rows]
+    expected = float(logits.softmax(dim=-1)[0, tokenizer.no_speech])
+    assert vocabulary.no_speech_probs(computed) == pytest.approx([expected], rel=1e-6)
 
 
 def test_no_text_begins_with_a_space_alone() -> None:

@@ -11,6 +11,7 @@ Not known here: audio, time, words, and what became of earlier updates.
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -36,28 +37,51 @@ class Reader:
 
     backend: Backend
     eot: int
-    no_speech: int | None
     vocabulary: LiveVocabulary
     beam_size: int = 1
     fusion: Fusion[Tensor] | None = None
 
     @torch.inference_mode()
     def read(
-        self, encoded: EncoderOutput, prefix: Prefix, rules: ReadingRules, *, bias: Tensor | None = None
+        self,
+        encoded: EncoderOutput,
+        prefix: Prefix,
+        rules: ReadingRules,
+        *,
+        bias: Tensor | None = None,
+        guess: Sequence[int] = (),
     ) -> Reading:
         """Read one window (batch of 1) onward from a prefix.
 
-        bias: (n_frames,) float32 added to every cross-attention logit, see `Backend.step`.
+        bias: (n_frames,) float32 added to every cross-attention logit, see `Backend.step`. guess: tokens that
+        may come next, such as those that the update before could not commit. They are read in one pass with
+        the prefix; what is read does not depend on them, only how many passes it takes. One beam alone
+        makes use of them.
         """
-        search = _Search(self, encoded, prefix, rules, bias)
+        search = _Search(self, encoded, prefix, rules, bias, guess if self.beam_size == 1 else ())
         return search.run()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Guessed:
+    """A token read ahead: its attention (1, n_heads, 1, n_frames), and the logits after it (1, n_rows)."""
+
+    token: int
+    logits: Tensor
+    attention: Tensor
 
 
 class _Search:
     """One update of a Reader."""
 
     def __init__(
-        self, reader: Reader, encoded: EncoderOutput, prefix: Prefix, rules: ReadingRules, bias: Tensor | None
+        self,
+        reader: Reader,
+        encoded: EncoderOutput,
+        prefix: Prefix,
+        rules: ReadingRules,
+        bias: Tensor | None,
+        guess: Sequence[int],
     ) -> None:
         self._reader = reader
         self._prefix = prefix
@@ -67,17 +91,16 @@ class _Search:
         self._tracker = AttentionTracker(self._n_frames)
         self._state: DecoderState = reader.backend.start(encoded)
         self._language = _language_of(reader, prefix)
+        self._room = reader.backend.dims.n_text_ctx - len(prefix.tokens)
+        self._guess = tuple(guess)[: max(0, self._room)]
+        self._ahead: deque[_Guessed] = deque()
         self._beams = [Path()]
         self._done: list[Reading] = []
 
     def run(self) -> Reading:
         backend = self._reader.backend
-        prefix = torch.tensor([self._prefix.tokens], device=backend.device)
-        output = self._step(prefix, positions=(self._prefix.sot, prefix.shape[1] - 1))
-        no_speech = self._no_speech_prob(output[:, 0])
-        logits = output[:, -1]
-        room = backend.dims.n_text_ctx - prefix.shape[1]
-        for _ in range(min(self._rules.max_tokens, room)):
+        no_speech, logits = self._read_prefix()
+        for _ in range(min(self._rules.max_tokens, self._room)):
             rows = self._advance(logits)
             if not self._beams or len(self._done) >= self._reader.beam_size:
                 break
@@ -88,31 +111,47 @@ class _Search:
             newest = torch.tensor([[beam.tokens[-1]] for beam in self._beams], device=backend.device)
             if self._language is not None:
                 self._language.advance(torch.tensor(rows, device=backend.device), newest[:, 0])
-            logits = self._step(newest, vocabulary=self._reader.vocabulary.rows)[:, -1]
+            logits = self._next(newest)
         self._done.extend(beam.reading(Ending.FULL) for beam in self._beams if len(self._done) == 0)
         return replace(max(self._done, key=_rank), no_speech_prob=no_speech)
 
-    def _step(
-        self, tokens: Tensor, positions: Sequence[int] = (-1,), vocabulary: Tensor | None = None
-    ) -> Tensor:
+    def _read_prefix(self) -> tuple[float, Tensor]:
+        """The probability of no speech, and the logits (1, n_rows) of the first token."""
+        n_prefix = len(self._prefix.tokens)
+        tokens = torch.tensor([[*self._prefix.tokens, *self._guess]], device=self._reader.backend.device)
+        logits, attention = self._step(tokens, (self._prefix.sot, *range(n_prefix - 1, tokens.shape[1])))
+        self._tracker.extend(attention[:, :, :n_prefix])
+        for i, token in enumerate(self._guess):
+            place = n_prefix + i
+            self._ahead.append(_Guessed(token, logits[:, i + 2], attention[:, :, place : place + 1]))
+        return self._reader.vocabulary.no_speech_probs(logits[:, 0])[0], logits[:, 1]
+
+    def _next(self, newest: Tensor) -> Tensor:
+        """Logits (R, n_rows) after the newest token (R, 1) of each beam."""
+        guessed = self._ahead.popleft() if self._ahead else None
+        if guessed is not None and guessed.token == int(newest):
+            self._tracker.extend(guessed.attention)
+            return guessed.logits
+        if guessed is not None:  # a wrong guess, and those after it, leave the cache
+            self._state.truncate(self._state.n_tokens - len(self._ahead) - 1)
+            self._ahead.clear()
+        logits, attention = self._step(newest)
+        self._tracker.extend(attention)
+        return logits[:, -1]
+
+    def _step(self, tokens: Tensor, positions: Sequence[int] = (-1,)) -> tuple[Tensor, Tensor]:
+        """Logits (R, n_positions, n_rows) and attention (R, n_heads, n_new, n_frames) of new tokens."""
         backend = self._reader.backend
-        bias = None if self._bias is None else self._bias[None].expand(tokens.shape[0], -1)
         output = backend.step(
             tokens,
             self._state,
             positions=positions,
-            vocabulary=vocabulary,
+            vocabulary=self._reader.vocabulary.rows,
             capture=backend.alignment_heads,
-            bias=bias,
+            bias=None if self._bias is None else self._bias[None].expand(tokens.shape[0], -1),
         )
         assert output.attention is not None
-        self._tracker.extend(output.attention)
-        return output.logits.float()
-
-    def _no_speech_prob(self, logits_at_sot: Tensor) -> float:
-        if self._reader.no_speech is None:
-            return 0.0
-        return float(logits_at_sot.softmax(dim=-1)[0, self._reader.no_speech])
+        return output.logits.float(), output.attention
 
     def _advance(self, logits: Tensor) -> list[int]:
         """Stop or extend every beam; return the former row of each beam that goes on."""

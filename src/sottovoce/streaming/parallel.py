@@ -113,7 +113,7 @@ class ParallelStream:
         self._hearing = parallel.hearing
         self._waiting: list[Word] = []
         vocabulary = LiveVocabulary.of(tokenizer, backend.dims.n_vocab, backend.device)
-        self._reader = RowReader(backend, tokenizer.eot, tokenizer.no_speech, vocabulary)
+        self._reader = RowReader(backend, tokenizer.eot, vocabulary)
 
     @property
     def language(self) -> str:

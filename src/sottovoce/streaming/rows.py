@@ -24,7 +24,6 @@ class RowReader:
 
     backend: Backend
     eot: int
-    no_speech: int | None
     vocabulary: LiveVocabulary
 
     @torch.inference_mode()
@@ -82,8 +81,7 @@ class _Update:
                 self._tracker.reorder(order)
                 self._open = [self._open[place] for place in going]
             newest = [[self._paths[row].tokens[-1]] for row in self._open]
-            rows = self._reader.vocabulary.rows
-            logits = self._step(torch.tensor(newest, device=logits.device), vocabulary=rows)[:, -1]
+            logits = self._step(torch.tensor(newest, device=logits.device))[:, -1]
         for row in self._open:
             self._done.setdefault(row, self._paths[row].reading(Ending.FULL))
         return [replace(self._done[row], no_speech_prob=silent[row]) for row in range(len(self._paths))]
@@ -96,17 +94,14 @@ class _Update:
         wanted = sorted({*places, longest - 1})
         device = self._reader.backend.device
         logits = self._step(torch.tensor(tokens, device=device), wanted, n_padding=self._padding)
-        if self._reader.no_speech is None:
-            return [0.0] * len(places), logits[:, -1]
-        at_sot = [logits[row, wanted.index(place)] for row, place in enumerate(places)]
-        return [float(one.softmax(dim=-1)[self._reader.no_speech]) for one in at_sot], logits[:, -1]
+        at_sot = torch.stack([logits[row, wanted.index(place)] for row, place in enumerate(places)])
+        return self._reader.vocabulary.no_speech_probs(at_sot), logits[:, -1]
 
     def _step(
         self,
         tokens: Tensor,
         positions: Sequence[int] = (-1,),
         *,
-        vocabulary: Tensor | None = None,
         n_padding: Tensor | None = None,
     ) -> Tensor:
         backend = self._reader.backend
@@ -114,7 +109,7 @@ class _Update:
             tokens,
             self._state,
             positions=positions,
-            vocabulary=vocabulary,
+            vocabulary=self._reader.vocabulary.rows,
             capture=backend.alignment_heads,
             bias=self._biases[self._open],
         )

@@ -51,11 +51,11 @@ class Stream:
         self._held = HeldSpeech(backend, options, start_sample)
         self._context = TextContext(tokenizer, options, context)
         self._waiting: list[Word] = []
+        self._guess: tuple[int, ...] = ()
         self._finished = False
         self._reader = Reader(
             backend,
             tokenizer.eot,
-            tokenizer.no_speech if tokenizer.is_multilingual else None,
             LiveVocabulary.of(tokenizer, backend.dims.n_vocab, backend.device),
             options.beam_size,
             options.fusion,
@@ -130,10 +130,11 @@ class Stream:
             self._options.max_repeats,
             MAX_TOKENS if final else most_tokens(window.end_s - self.committed_until_s),
         )
-        prefix = self.prefix()
-        reading = self._reader.read(window.encoded, prefix, rules, bias=bias)
+        reading = self._reader.read(window.encoded, self.prefix(), rules, bias=bias, guess=self._guess)
+        self._guess = ()
         if reading.ending is Ending.REWOUND or self._is_no_speech(reading):
             return []
+        self._guess = reading.tokens if reading.refused is None else (*reading.tokens, reading.refused)
         if reading.ending is Ending.REPEATED:
             self._start_afresh()
         return self._maker.words(reading, window, after_s=self.committed_until_s, final=final)
@@ -154,6 +155,7 @@ class Stream:
             if word.word.end > settled_until_s:
                 break
             self._held.committed.add(word)
+            self._guess = self._guess[len(word.tokens) :]
             taken.append(word.word)
         self._waiting = [word.word for word in words[len(taken) :]]
         return taken

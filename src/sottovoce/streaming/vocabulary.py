@@ -7,6 +7,7 @@ computes the remaining rows alone where they are few. Not known here: models, an
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -19,15 +20,17 @@ FEW = 0.25
 """Up to this part of the vocabulary, picking its rows costs less than computing all."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class LiveVocabulary:
     """ids: (n,) int64 ascending, what may be said. blank: (m,) places in `ids` of what may not begin a text.
 
-    n_vocab: rows of the model.
+    others: (k,) int64, what a model may say at <|startoftranscript|>: no speech, where it knows that, and
+    languages. n_vocab: rows of the model.
     """
 
     ids: Tensor
     blank: Tensor
+    others: Tensor
     n_vocab: int
 
     @classmethod
@@ -41,23 +44,38 @@ class LiveVocabulary:
         said = sorted({*known, tokenizer.eot} - set(suppressed_tokens((NON_SPEECH,), tokenizer)))
         blank = set(tokenizer.encode(" "))
         places = [place for place, token in enumerate(said) if token in blank]
+        others = (tokenizer.no_speech, *tokenizer.language_tokens) if tokenizer.is_multilingual else ()
         return cls(
             torch.tensor(said, device=device),
             torch.tensor(places, dtype=torch.int64, device=device),
+            torch.tensor(others, dtype=torch.int64, device=device),
             n_vocab,
         )
 
-    @property
+    @cached_property
     def rows(self) -> Tensor | None:
-        """The rows to compute in a step; None: all."""
-        return self.ids if len(self.ids) <= FEW * self.n_vocab else None
+        """The rows to compute in a step, `ids` and `others`; None: all."""
+        few = len(self.ids) + len(self.others) <= FEW * self.n_vocab
+        return torch.cat((self.ids, self.others)) if few else None
+
+    def no_speech_probs(self, logits: Tensor) -> list[float]:
+        """Probabilities of no speech (R,) from the logits at <|startoftranscript|>, of `rows` (R, n_rows).
+
+        Of a model that learnt few rows the others have next to none.
+        """
+        if not len(self.others):
+            return [0.0] * len(logits)
+        column = int(self.others[0]) if self.rows is None else len(self.ids)
+        found: list[float] = logits.float().softmax(dim=-1)[:, column].tolist()
+        return found
 
     def log_probs(self, logits: Tensor, *, first: bool) -> Tensor:
         """Log-probabilities (R, n) of what may be said.
 
-        logits: (R, n_vocab), or (R, n) of `rows`. first: of the first token of a text.
+        logits: (R, n_rows) of `rows`. first: of the first token of a text.
         """
-        chosen = logits if logits.shape[1] == len(self.ids) else logits.index_select(1, self.ids)
+        whole = self.rows is None
+        chosen = logits.index_select(1, self.ids) if whole else logits[:, : len(self.ids)]
         if first and len(self.blank):
             chosen = chosen.index_fill(1, self.blank, FORBIDDEN)
         return chosen.log_softmax(dim=-1)
