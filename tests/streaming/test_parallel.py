@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 
 import numpy as np
@@ -26,7 +27,7 @@ from sottovoce.streaming.window import Window
 from sottovoce.streaming.words import ReadWord
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import Event, LanguageChanged, Partial, Samples, Word
-from tests.streaming.speech import TOKEN_OF, ToneDetector, backend, say, silence
+from tests.streaming.speech import TOKEN_OF, WORDS, ToneDetector, backend, say, silence
 
 TOKENIZER = Tokenizer.for_model(51865)
 VOCABULARY = LiveVocabulary.of(TOKENIZER, TOKENIZER.n_vocab, torch.device("cpu"))
@@ -65,6 +66,25 @@ def test_a_phrase_inside_a_sentence_keeps_its_language(options: SessionOptions) 
     assert [word for word, _ in found] == [word for _, words in parts for word in words]
     expected = [language for language, words in parts for _ in words]
     assert sum(a != b for (_, a), b in zip(found, expected, strict=True)) <= 2, "at most a word a border"
+
+
+@pytest.mark.parametrize("hearing", [{}, {"alone": False}, {"alone": False, "bias": np.inf}], ids=str)
+def test_no_border_loses_or_doubles_a_word(hearing: dict[str, float]) -> None:
+    """A word that two rows hear, each in part, is said once, wherever the timeline puts the border."""
+    for seed in range(10):
+        rng = random.Random(seed)
+        outer, inner = rng.sample(sorted(WORDS), 2)
+        sentence, phrase = rng.sample(WORDS[outer], 8), rng.sample(WORDS[inner], rng.choice([2, 3, 4, 6]))
+        words = [*sentence[:4], *phrase, *sentence[4:]]
+        spoken = say(words, gap_s=rng.choice([0.04, 0.1, 0.2]), word_s=rng.choice([0.24, 0.3, 0.4]))
+        options = SessionOptions(
+            (outer, inner),
+            switching="parallel",
+            parallel=ParallelOptions(**hearing),  # type: ignore[arg-type]
+            stream=StreamOptions(chunk_s=rng.choice([0.3, 0.5, 1.0])),
+        )
+        found = said(listen(np.concatenate([silence(0.5), spoken, silence(1.0)]), options))
+        assert [word for word, _ in found] == words
 
 
 @EVERY_HEARING
@@ -150,6 +170,8 @@ def test_the_better_word_wins_and_ties_go_to_certainty_then_margin() -> None:
     assert winner(candidate("a", 1.0, -1.0, margin=0.1), candidate("b", 1.0, -1.0, margin=0.9)) == ["b"]
     assert winner(candidate("a", 1.0, -1.0), candidate("b", 2.0, -9.0)) == ["a", "b"]
     assert winner(candidate("a", 1.0, -1.0, own=0.1), candidate("b", 1.0, -9.0)) == ["b"]
+    assert winner(candidate(" Con", 1.0, -1.0), candidate(" con,", 1.3, -2.0)) == [" Con"], "one word in two"
+    assert winner(candidate("a", 1.0, -1.0), candidate("a", 1.6, -2.0)) == ["a", "a"]
 
 
 @pytest.mark.parametrize("bad", [{"max_languages": 0}, {"active_share": 1.5}, {"bias": -1.0}])

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from sottovoce.streaming.words import ReadWord
+from sottovoce.types import Word
 
 
 class CommittedWords:
@@ -22,6 +23,11 @@ class CommittedWords:
 
     def __len__(self) -> int:
         return len(self._words)
+
+    @property
+    def last(self) -> Word | None:
+        """The last word whose audio is still held."""
+        return self._words[-1].word if self._words else None
 
     def add(self, word: ReadWord) -> None:
         self._words.append(word)

@@ -14,9 +14,12 @@ import numpy as np
 from sottovoce.streaming.gating import LEAST_SHARE, Shares, ownership
 from sottovoce.streaming.window import Window
 from sottovoce.streaming.words import ReadWord
+from sottovoce.types import Word
 
 OVERLAP_S = 0.06
 """Words of two rows this near to each other lie on the same audio."""
+SAME_WORD_S = 0.5
+"""The same word by two rows, with middles this near to each other, was said once."""
 _TIE = 0.01
 
 
@@ -52,14 +55,26 @@ class Candidate:
 
     def overlaps(self, other: Candidate) -> bool:
         ours, theirs = self.read.word, other.read.word
-        return ours.start < theirs.end + OVERLAP_S and theirs.start < ours.end + OVERLAP_S
+        near = ours.start < theirs.end + OVERLAP_S and theirs.start < ours.end + OVERLAP_S
+        return near or is_same_word(ours, theirs)
+
+
+def is_same_word(a: Word, b: Word) -> bool:
+    """Whether words of two rows are one: a word across the border of two languages is heard by both rows, by
+    each in part, and attended to at different frames."""
+    near = abs((a.start + a.end) - (b.start + b.end)) / 2 < SAME_WORD_S
+    return near and _letters(a) == _letters(b) != ""
+
+
+def _letters(word: Word) -> str:
+    return "".join(filter(str.isalnum, word.word.casefold()))
 
 
 def fuse(rows: Sequence[Sequence[Candidate]], least_share: float) -> list[ReadWord]:
     """Words that win their audio, in order of time.
 
-    A word stands when its language has enough of the frames and no overlapping word of another row that
-    does so too beats it.
+    A word stands when its language has enough of the frames and no word of another row that does so too, and
+    overlaps it or is the same, beats it.
     """
     able = [[word for word in row if word.ownership >= least_share] for row in rows]
     winners = [

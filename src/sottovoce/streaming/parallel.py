@@ -20,7 +20,7 @@ from sottovoce.errors import OptionError
 from sottovoce.language.smoothing import SmoothingOptions
 from sottovoce.language.timeline import LanguageTimeline
 from sottovoce.streaming.context import TextContext
-from sottovoce.streaming.fusing import Candidate, fuse
+from sottovoce.streaming.fusing import Candidate, fuse, is_same_word
 from sottovoce.streaming.gating import Gate, Shares, ownership, settled, shares_over
 from sottovoce.streaming.hearing import Alone, Hearing, Masked
 from sottovoce.streaming.held import HeldSpeech
@@ -180,7 +180,7 @@ class ParallelStream:
 
     def _take(self, words: Sequence[ReadWord], stable_s: float) -> list[Word]:
         """Commit new words up to a moment; the others wait."""
-        new = [read for read in words if read.word.start >= self.committed_until_s - 1e-6]
+        new = [read for read in words if self._is_new(read.word)]
         taken = []
         for read in new:
             if read.word.end > stable_s:
@@ -189,6 +189,13 @@ class ParallelStream:
             taken.append(read.word)
         self._waiting = [read.word for read in new[len(taken) :]]
         return taken
+
+    def _is_new(self, word: Word) -> bool:
+        """Whether a word comes after the committed ones and is not the last of them, heard by another row."""
+        if word.start < self.committed_until_s - 1e-6:
+            return False
+        last = self._held.committed.last
+        return last is None or last.language == word.language or not is_same_word(last, word)
 
     def _move_out(self, words: Sequence[ReadWord]) -> None:
         for read in words:
