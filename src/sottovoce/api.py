@@ -274,16 +274,23 @@ class Model:
             committed, or "ctc": letters as they are heard, of a model that has a CTC head.
         Raises: OptionError.
         """
-        if unstable == "ctc" and self.ctc_head is None:
-            raise OptionError(f"unstable: 'ctc' needs a model with a CTC head, {self.name} has none")
+        draft = self.draft() if unstable == "ctc" else None
         options = SessionOptions(
             languages=self._allowed(languages),
             switching=switching,
             stream=stream or StreamOptions(),
             unstable=bool(unstable),
         )
-        draft = CtcDraft(self.ctc_head) if unstable == "ctc" and self.ctc_head else None
         return Session(self.backend, self.tokenizer, options, vad=VadStream() if vad else None, draft=draft)
+
+    def draft(self) -> CtcDraft:
+        """Instant text of a live session, from the CTC head.
+
+        Raises: OptionError for a model without one.
+        """
+        if self.ctc_head is None:
+            raise OptionError(f"unstable: 'ctc' needs a model with a CTC head, {self.name} has none")
+        return CtcDraft(self.ctc_head)
 
     def _allowed(self, languages: str | Sequence[str] | None) -> tuple[str, ...]:
         choice = LanguageChoice.parse(languages or None, self.languages)

@@ -69,6 +69,25 @@ def test_standard_input_is_the_same_as_the_file(capsys: pytest.CaptureFixture[st
     assert probabilities(given) == pytest.approx(probabilities(read), abs=1e-4)
 
 
+def test_unstable_text_is_shown_beside_the_committed(capsys: pytest.CaptureFixture[str]) -> None:
+    """Of the CTC head, or of the decoder; what is committed stays as it is."""
+    command = ["stream", str(CLIP), *QUICK, "--languages", "en", "--jsonl"]
+
+    def events(*more: str) -> tuple[list[str], list[dict[str, Any]]]:
+        assert run([*command, *more]) == 0
+        heard = lines(capsys)
+        unstable = [str(event["text"]) for event in heard if event["type"] == "unstable"]
+        return unstable, [event for event in heard if event["type"] != "unstable"]
+
+    none, committed = events()
+    letters, beside_letters = events("--unstable", "ctc")
+    words, beside_words = events("--unstable", "words")
+    assert none == []
+    assert any(letters)
+    assert letters != words
+    assert beside_letters == beside_words == committed
+
+
 def test_boosted_phrases_come_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A word that is nowhere without the boost; as text, hotwords only stand before the prompt."""
     phrases = tmp_path / "phrases.txt"

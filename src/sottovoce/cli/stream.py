@@ -108,7 +108,12 @@ POLICY = [
 ]
 SINKS = [
     click.option("--jsonl", is_flag=True, help="One JSON event a line."),
-    click.option("--unstable", is_flag=True, help="Also show words that are not committed."),
+    click.option(
+        "--unstable",
+        type=click.Choice(["words", "ctc"]),
+        help="Also show text that may still change: words that were read but not committed, or letters as "
+        "they are heard, of a model with a CTC head.",
+    ),
     click.option(
         "--log", "log_path", type=click.Path(dir_okay=False), help="Add a SimulEval-style line a recording."
     ),
@@ -148,7 +153,7 @@ def open_session(model: Model, given: dict[str, Any]) -> Session:
         languages=languages,
         switching=given["switching"],
         stream=stream_options(model, given),
-        unstable=given["unstable"],
+        unstable=given["unstable"] is not None,
     )
     vad = VadStreamOptions(
         onset_ms=given["onset_ms"],
@@ -158,7 +163,8 @@ def open_session(model: Model, given: dict[str, Any]) -> Session:
     )
     detector = None if given["no_vad"] else VadStream(vad)
     cif = EndOfWord.load(given["cif"], model.backend.dims.n_audio_state) if given["cif"] else None
-    return Session(model.backend, model.tokenizer, options, vad=detector, end_of_word=cif)
+    draft = model.draft() if given["unstable"] == "ctc" else None
+    return Session(model.backend, model.tokenizer, options, vad=detector, end_of_word=cif, draft=draft)
 
 
 def stream_options(model: Model, given: dict[str, Any]) -> StreamOptions:
