@@ -120,6 +120,7 @@ class RandomBigram:
             root_weights=np.ascontiguousarray(table[0]),
             root_targets=np.arange(n),
             ids=np.arange(n),
+            ends=np.ascontiguousarray(self.table[:, n]),
         )
 
     def sentence(self, tokens: Sequence[int]) -> float:

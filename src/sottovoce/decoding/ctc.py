@@ -81,7 +81,9 @@ class EmissionDecoder:
         log_probs, lengths = checked(log_probs, lengths, len(self.labels), trusted=self._search.trusts)
         self._advance(state, log_probs, lengths)
         best = [(b, 0) for b in range(len(state.length))]
-        return [self._speller.text(symbols) for symbols in _histories(state, best)]
+        return [
+            self._speller.text(symbols, self._speller.words(symbols)) for symbols in _histories(state, best)
+        ]
 
     def finish(self, state: PrefixState) -> list[list[Hypothesis]]:
         """The hypotheses of a state after its last frame; the state itself is left as it is.
@@ -90,18 +92,19 @@ class EmissionDecoder:
         """
         if not len(state.length):
             return []
+        acoustic = state.acoustic + state.skipped[:, None] * self.options.acoustic_scale
         found = [
             _Ending(b, *ending)
-            for b, endings in enumerate(self._endings(state))
+            for b, endings in enumerate(self._endings(state, acoustic))
             for ending in endings
             if ending[0] > NEVER
         ]
         symbols = _histories(state, [(ending.utterance, ending.beam) for ending in found])
         spans = self._align(state, found, symbols) if self.options.times and state.emissions else None
-        acoustic = self._acoustic(state).tolist()
+        heard = acoustic.tolist()
         hypotheses: list[list[Hypothesis]] = [[] for _ in range(len(state.length))]
         for i, (ending, history) in enumerate(zip(found, symbols, strict=True)):
-            said = acoustic[ending.utterance][ending.beam]
+            said = heard[ending.utterance][ending.beam]
             hypothesis = self._hypothesis(history, ending, said, None if spans is None else spans[i])
             hypotheses[ending.utterance].append(hypothesis)
         return hypotheses
@@ -150,25 +153,24 @@ class EmissionDecoder:
     def _words(self, symbols: Sequence[int], mark: int) -> tuple[str, ...]:
         return tuple(word.text for word in self._speller.words(symbols, mark))
 
-    def _endings(self, state: PrefixState) -> list[list[tuple[float, int, int]]]:
+    def _endings(self, state: PrefixState, acoustic: Tensor) -> list[list[tuple[float, int, int]]]:
         """Score, beam and mark of the best complete hypotheses of every utterance, best first."""
         n_batch, n_beams = state.length.shape
-        scores = (self._acoustic(state) + state.lm)[:, :, None]  # (B, K, E)
-        marks = torch.zeros_like(state.length)[:, :, None]
-        if self._scorer is not None:
-            endings = self._scorer.endings(state.scores.reshape(n_batch * n_beams, -1))
+        scores = (acoustic + state.lm)[:, :, None]  # (B, K, E)
+        endings = self._search.endings(state.scores.reshape(n_batch * n_beams, -1))
+        if endings is None:
+            marks = torch.zeros_like(state.length)[:, :, None]
+        else:
             scores = scores + endings.scores.view(n_batch, n_beams, -1)
             marks = endings.marks.view(n_batch, n_beams, -1)
         scores, marks = scores.flatten(1), marks.flatten(1)
-        beams = torch.arange(scores.shape[1], device=scores.device) // (scores.shape[1] // n_beams)
+        n_ways = scores.shape[1] // n_beams
         if self._history_scorer is not None:
+            beams = torch.arange(scores.shape[1], device=scores.device) // n_ways
             scores = self._adjusted(state, scores, beams, marks)
         best, index = scores.topk(min(self.options.n_best, scores.shape[1]), dim=1)
-        parts = [part.tolist() for part in (best, beams[index], marks.gather(1, index))]
+        parts = [part.tolist() for part in (best, index // n_ways, marks.gather(1, index))]
         return [list(zip(*rows, strict=True)) for rows in zip(*parts, strict=True)]
-
-    def _acoustic(self, state: PrefixState) -> Tensor:
-        return state.acoustic + state.skipped[:, None] * self.options.acoustic_scale
 
     def _adjusted(self, state: PrefixState, scores: Tensor, beams: Tensor, marks: Tensor) -> Tensor:
         """Final scores (B, K * E) with adjustments for whole sentences."""
@@ -209,10 +211,10 @@ class EmissionDecoder:
     def _hypothesis(
         self, symbols: list[int], ending: _Ending, acoustic: float, times: TokenTimes | None
     ) -> Hypothesis:
-        spelled = self._speller.words(symbols, ending.mark)
+        n_labels, spelled = len(self.labels), self._speller.words(symbols, ending.mark)
         return Hypothesis(
-            text=self._speller.text(symbols, ending.mark),
-            tokens=tuple(symbol % len(self.labels) for symbol in symbols),
+            text=self._speller.text(symbols, spelled),
+            tokens=tuple(symbol % n_labels for symbol in symbols),
             score=ending.score,
             acoustic_score=acoustic,
             lm_score=ending.score - acoustic,

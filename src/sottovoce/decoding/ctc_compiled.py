@@ -19,9 +19,9 @@ from torch import Tensor
 from sottovoce.decoding.ctc_align import TokenSpans
 from sottovoce.decoding.ctc_options import Engine
 from sottovoce.decoding.ctc_search import PrefixSearch
-from sottovoce.decoding.ctc_state import PrefixState
+from sottovoce.decoding.ctc_state import PrefixState, first_state
 from sottovoce.errors import MissingExtraError
-from sottovoce.lm.base import FlatPrefixScorer, FlatScorer, PrefixScorer, silent_scorer
+from sottovoce.lm.base import Endings, FlatPrefixScorer, FlatScorer, PrefixScorer, silent_scorer
 
 if TYPE_CHECKING:
     from sottovoce.decoding.ctc_kernel import Beams
@@ -43,9 +43,14 @@ class CompiledSearch:
 
     def __init__(self, plain: PrefixSearch) -> None:
         self._plain = plain
+        self._has_run = False
 
     def start(self, n_batch: int, device: torch.device) -> PrefixState:
-        return self._plain.start(n_batch, device)
+        """As `PrefixSearch.start`."""
+        if device.type != "cpu" or self._flat is None or self._plain.scorer is None:
+            return self._plain.start(n_batch, device)
+        beam_size = self._plain.beam_size
+        return first_state(n_batch, beam_size, self._plain.blank, self._first.repeat(n_batch * beam_size, 1))
 
     def run(self, state: PrefixState, log_probs: Tensor, lengths: Tensor, n_full: int) -> None:
         """As `PrefixSearch.run`."""
@@ -58,7 +63,14 @@ class CompiledSearch:
             return
         state.n_steps += n_frames
         beams = _beams(state, n_frames)
-        self._run(beams, log_probs.contiguous(), lengths, scorer)
+        if self._has_run:
+            self._run(beams, log_probs.contiguous(), lengths, scorer)
+        else:
+            from sottovoce.decoding.ctc_jit import compiling_is_told
+
+            with compiling_is_told():
+                self._run(beams, log_probs.contiguous(), lengths, scorer)
+            self._has_run = True
         state.symbols = torch.from_numpy(beams.histories)
 
     def trusts(self, log_probs: Tensor, lengths: Tensor) -> bool:
@@ -68,6 +80,15 @@ class CompiledSearch:
         from sottovoce.decoding.ctc_kernel_check import are_plausible
 
         return are_plausible(log_probs.contiguous().numpy(), lengths.numpy())
+
+    def endings(self, states: Tensor) -> Endings | None:
+        """As `PrefixSearch.endings`."""
+        scorer = self._flat if states.device.type == "cpu" else None
+        if scorer is None or self._plain.scorer is None:
+            return self._plain.endings(states)
+        from sottovoce.decoding.ctc_kernel_ends import end_rows
+
+        return Endings(*map(torch.from_numpy, end_rows(states.numpy(), scorer)))
 
     def align(
         self,
@@ -93,6 +114,12 @@ class CompiledSearch:
             blank,
         )
         return TokenSpans(*map(torch.from_numpy, found))
+
+    @cached_property
+    def _first(self) -> Tensor:
+        """The scorer's state (1, s) before anything is said."""
+        assert self._plain.scorer is not None
+        return self._plain.scorer.start(1, torch.device("cpu"))
 
     @cached_property
     def _flat(self) -> FlatScorer | None:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar, cast
 
 import numba
 import numpy as np
+from numba.core import event
+
+logger = logging.getLogger(__name__)
 
 Compiled = TypeVar("Compiled", bound=Callable[..., object])
 NEVER = np.float32(-np.inf)
@@ -23,3 +29,29 @@ def inner(function: Compiled) -> Compiled:
     options: dict[str, Any] = {"error_model": "numpy", "forceinline": True, "_nrt": False}
     made = numba.njit(cache=True, nogil=True, **options)(function)
     return cast(Compiled, made)
+
+
+@contextmanager
+def compiling_is_told() -> Iterator[None]:
+    """While this lasts, a person at a terminal is told why there is a wait, if machine code is made first."""
+    with event.install_listener("numba:compile", _Notice()):
+        yield
+
+
+class _Notice(event.Listener):
+    """One line, at the first function that is not on disk yet."""
+
+    def __init__(self) -> None:
+        self._is_told = False
+
+    def on_start(self, event: object) -> None:
+        if self._is_told:
+            return
+        self._is_told = True
+        text = "compiling the CTC search for this processor: 10 to 30 s, once (kept on disk)"
+        logger.info(text)
+        if sys.stderr.isatty():
+            print(text, file=sys.stderr, flush=True)
+
+    def on_end(self, event: object) -> None:
+        """Nothing is said at the end."""

@@ -13,8 +13,9 @@ from typing import NamedTuple
 import numpy as np
 
 from sottovoce.decoding.ctc_jit import NEVER, compiled, inner
-from sottovoce.decoding.ctc_kernel_arcs import arc_bounds, score_arc
+from sottovoce.decoding.ctc_kernel_arcs import arc_bounds, arc_of, child_of, most_of_arc, score_arc
 from sottovoce.decoding.ctc_kernel_best import Candidates, limit_of, new_candidates, offer, sort
+from sottovoce.decoding.ctc_kernel_tokens import N_FIRST, Tokens, likeliest, new_tokens, others
 from sottovoce.decoding.ctc_kernel_tree import (
     Tree,
     add_child,
@@ -23,10 +24,8 @@ from sottovoce.decoding.ctc_kernel_tree import (
     write_beginnings,
     write_history,
 )
-from sottovoce.lm.base import FlatLexicon, FlatScorer, Floats, Ints, Records
+from sottovoce.lm.base import FlatScorer, Floats, Ints, Records
 
-_SHORT = 64
-"""Up to this many tokens are kept in order while they are collected."""
 SLOT = np.dtype(
     [
         ("last", np.int64),
@@ -89,12 +88,9 @@ class Slots(NamedTuple):
 
 
 class Scratch(NamedTuple):
-    """short: (V,) tokens of a frame to extend by. ranked: (V,) their log-probabilities, the least of them
-    last. own: (V,) those that one beam can go on with. after: (s,) states."""
+    """tokens: (V,) of a frame to extend by. after: (s,) states."""
 
-    short: Ints
-    ranked: Floats
-    own: Ints
+    tokens: Tokens
     after: Ints
 
 
@@ -112,12 +108,7 @@ def decode_rows(
     n_beams, n_states, n_labels = settings.beam_size, beams.scores.shape[2], settings.n_labels
     slots = Slots(np.empty((2, n_beams), SLOT), np.empty((2 * n_beams, n_states), np.int64))
     candidates = new_candidates(n_beams)
-    scratch = Scratch(
-        np.empty(n_labels, np.int64),
-        np.empty(n_labels, np.float32),
-        np.empty(n_labels, np.int64),
-        np.empty(n_states, np.int64),
-    )
+    scratch = Scratch(new_tokens(n_labels), np.empty(n_states, np.int64))
     for row in range(begin, end):
         n_frames = lengths[row]
         tree = new_tree(1 + n_beams * n_frames + beams.length[row].sum())
@@ -210,47 +201,44 @@ def _extend(
         slot = slots.beams[side, k]
         slot.most_inside, slot.most = arc_bounds(scorer, slots.states, row + k)
         best = max(best, slot.total + slot.lm + slot.most)
-    limit = limit_of(candidates, threshold)
-    least = limit - best if limit > NEVER else NEVER
-    n_short = _shortlist(frame, least, settings, scratch.short, scratch.ranked)
-    for k in range(count):
-        slot = slots.beams[side, k]
-        before = slot.total + slot.lm
-        tokens, n_tokens = scratch.short, n_short
-        if scorer.lexicon.n_homophones > 0 and scorer.lexicon.unknown < 0:
-            n_own = _continuations(
-                scorer.lexicon, slots.states[row + k, 0], frame, settings, n_short, scratch
-            )
-            tokens, n_tokens = (scratch.own, n_own) if n_own >= 0 else (tokens, n_tokens)
-        for i in range(n_tokens):
-            token = int(tokens[i])
-            score, limit = before + frame[token], limit_of(candidates, threshold)
-            if score + slot.most <= limit:
-                continue
-            if token == scorer.lexicon.separator or score + slot.most_inside > limit:
-                _extend_by(
-                    slots, side, count, k, token, frame[token], settings, scorer, candidates, scratch.after
-                )
+    n_first, n_tokens = min(N_FIRST, settings.n_tokens), 0
+    for is_second in range(2):
+        limit = limit_of(candidates, threshold)
+        least = limit - best if limit > NEVER else NEVER
+        if is_second:
+            if n_tokens < n_first or n_first == settings.n_tokens:
+                return
+            most = settings.n_tokens - n_first
+            n_tokens = others(frame, least, settings.blank, most, n_first, scratch.tokens)
+        else:
+            n_tokens = likeliest(frame, least, settings.blank, n_first, scratch.tokens)
+        _extend_all(slots, side, count, frame, n_tokens, settings, scorer, candidates, scratch)
 
 
 @inner
-def _continuations(
-    lexicon: FlatLexicon, node: int, frame: Floats, settings: Settings, n_short: int, scratch: Scratch
-) -> int:
-    """Collect the tokens that words go on with at a node; -1 where those are more than the likely ones."""
-    first, end = lexicon.nodes[node].first, lexicon.nodes[node + 1].first
-    if end - first >= n_short:
-        return -1
-    least, n = scratch.ranked[n_short - 1], 0
-    for place in range(first, end):
-        token = lexicon.children[place].token
-        if frame[token] >= least and token != settings.blank:
-            scratch.own[n] = token
-            n += 1
-    if lexicon.separator >= 0 and frame[lexicon.separator] >= least:
-        scratch.own[n] = lexicon.separator
-        n += 1
-    return n
+def _extend_all(
+    slots: Slots,
+    side: int,
+    count: int,
+    frame: Floats,
+    n_tokens: int,
+    settings: Settings,
+    scorer: FlatScorer,
+    candidates: Candidates,
+    scratch: Scratch,
+) -> None:
+    """Offer what the first n_tokens of the scratch make of every beam."""
+    for k in range(count):
+        slot = slots.beams[side, k]
+        before = slot.total + slot.lm
+        for i in range(n_tokens):
+            token = scratch.tokens.ids[i]
+            said, limit = frame[token], limit_of(candidates, settings.threshold)
+            score = before + said
+            if score + slot.most <= limit:
+                continue
+            if token == scorer.lexicon.separator or score + slot.most_inside > limit:
+                _extend_by(slots, side, count, k, token, said, settings, scorer, candidates, scratch.after)
 
 
 @inner
@@ -271,10 +259,16 @@ def _extend_by(
     acoustic = log_prob + (slot.blank if token == slot.last_token else slot.total)
     if acoustic == NEVER:
         return
+    lexicon, before = scorer.lexicon, acoustic + slot.lm
+    node = slots.states[row, 0] if lexicon.n_homophones > 0 else 0
+    child = child_of(lexicon, node, token)
     for arc in range(scorer.n_arcs):
-        said, mark = score_arc(scorer, slots.states, row, token, arc, after)
-        score = acoustic + slot.lm + said
-        if score <= limit_of(candidates, settings.threshold):
+        target, mark = arc_of(lexicon, node, child, token, arc)
+        limit = limit_of(candidates, settings.threshold)
+        if target < 0 or before + most_of_arc(scorer, node, target, mark) <= limit:
+            continue
+        score = before + score_arc(scorer, slots.states, row, token, target, mark, after)
+        if score <= limit:
             continue
         symbol = token + mark * settings.n_labels
         if slot.n_children == 0 or not _is_there(slots, side, count, beam, symbol):
@@ -289,56 +283,6 @@ def _is_there(slots: Slots, side: int, count: int, beam: int, symbol: int) -> bo
         if other.parent == beam and other.last == symbol:
             return True
     return False
-
-
-@inner
-def _shortlist(frame: Floats, least: np.float32, settings: Settings, short: Ints, ranked: Floats) -> int:
-    """Collect the likeliest tokens above a log-probability; returns how many.
-
-    They come likeliest first, but for lists of more than `_SHORT`; the last is never likelier than another.
-    """
-    most, n = settings.n_tokens, 0
-    for token in range(len(frame)):
-        value = frame[token]
-        if value <= least or token == settings.blank:
-            continue
-        if n == most and most <= _SHORT:
-            if value <= ranked[n - 1]:
-                continue
-            n -= 1
-        place = n
-        if n < _SHORT:
-            while place > 0 and ranked[place - 1] < value:
-                ranked[place], short[place] = ranked[place - 1], short[place - 1]
-                place -= 1
-        ranked[place], short[place] = value, token
-        n += 1
-    if n > _SHORT:
-        _keep_most(short, ranked, n, min(n, most))
-    return min(n, most)
-
-
-@inner
-def _keep_most(short: Ints, ranked: Floats, n: int, most: int) -> None:
-    """Move the `most` likeliest of n tokens to the front, the least likely of them last (quickselect)."""
-    low, high, last = 0, n - 1, most - 1
-    while low < high:
-        pivot, i, j = ranked[(low + high) >> 1], low, high
-        while i <= j:
-            while ranked[i] > pivot:
-                i += 1
-            while ranked[j] < pivot:
-                j -= 1
-            if i <= j:
-                ranked[i], ranked[j] = ranked[j], ranked[i]
-                short[i], short[j] = short[j], short[i]
-                i, j = i + 1, j - 1
-        if last <= j:
-            high = j
-        elif last >= i:
-            low = i
-        else:
-            return
 
 
 @inner
@@ -369,7 +313,11 @@ def _apply(
             for n in range(len(after)):
                 slots.states[new, n] = slots.states[row, n]
         else:
-            said, mark = score_arc(scorer, slots.states, row, int(chosen.token), int(chosen.arc), after)
+            lexicon, token = scorer.lexicon, chosen.token
+            node = slots.states[row, 0] if lexicon.n_homophones > 0 else 0
+            child = child_of(lexicon, node, token)
+            target, mark = arc_of(lexicon, node, child, token, chosen.arc)
+            said = score_arc(scorer, slots.states, row, token, target, mark, after)
             for n in range(len(after)):
                 slots.states[new, n] = after[n]
             slot.blank = NEVER

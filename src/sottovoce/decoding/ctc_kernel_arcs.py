@@ -79,40 +79,42 @@ def score_word(scorer: FlatScorer, states: Ints, row: int, mark: int, after: Int
 
 
 @inner
-def separated_arc(lexicon: FlatLexicon, node: int, token: int, arc: int) -> tuple[int, int]:
+def child_of(lexicon: FlatLexicon, node: int, token: int) -> int:
+    """The node of a word's beginning and one token more, or -1."""
+    if lexicon.n_homophones == 0 or token == lexicon.separator:
+        return -1
+    place = find(lexicon.children, lexicon.nodes[node].first, lexicon.nodes[node + 1].first, token)
+    return int(lexicon.children[place].target) if place >= 0 else -1
+
+
+@inner
+def separated_arc(lexicon: FlatLexicon, node: int, child: int, token: int, arc: int) -> tuple[int, int]:
     """The node after an arc and its mark, where a separator ends words; node -1: there is no such arc."""
-    nodes = lexicon.nodes
     if token != lexicon.separator:
-        if arc:
-            return -1, 0
-        place = find(lexicon.children, nodes[node].first, nodes[node + 1].first, token)
-        if place >= 0:
-            return lexicon.children[place].target, 0
-        return (_UNKNOWN_NODE if lexicon.unknown >= 0 else -1), 0
+        if arc == 0 and child < 0 and lexicon.unknown >= 0:
+            return _UNKNOWN_NODE, 0
+        return (child if arc == 0 else -1), 0
     if node == _ROOT:
         return (_ROOT if arc == 0 else -1), 0
-    if arc < nodes[node].n_words:
-        return _ROOT, lexicon.words[nodes[node].first_word + arc] + 1
+    if arc < lexicon.nodes[node].n_words:
+        return _ROOT, lexicon.words[lexicon.nodes[node].first_word + arc] + 1
     if arc == 0 and lexicon.unknown >= 0:
         return _ROOT, lexicon.unknown + 1
     return -1, 0
 
 
 @inner
-def open_arc(lexicon: FlatLexicon, node: int, token: int, arc: int) -> tuple[int, int]:
+def open_arc(lexicon: FlatLexicon, node: int, child: int, arc: int) -> tuple[int, int]:
     """As `separated_arc`, where words may end at any token: on inside, word ends, inside unknown, its end."""
-    n_homophones = lexicon.n_homophones
+    n_homophones, nodes = lexicon.n_homophones, lexicon.nodes
     if arc > n_homophones:
         if node > _UNKNOWN_NODE:
             return -1, 0
         if arc == n_homophones + 1:
             return _UNKNOWN_NODE, lexicon.unknown + 2
         return _ROOT, lexicon.unknown + 1
-    nodes = lexicon.nodes
-    place = find(lexicon.children, nodes[node].first, nodes[node + 1].first, token)
-    if place < 0:
+    if child < 0:
         return -1, 0
-    child = lexicon.children[place].target
     if arc == 0:
         return (child if nodes[child].first < nodes[child + 1].first else -1), 0
     if arc > nodes[child].n_words:
@@ -121,24 +123,40 @@ def open_arc(lexicon: FlatLexicon, node: int, token: int, arc: int) -> tuple[int
 
 
 @inner
+def arc_of(lexicon: FlatLexicon, node: int, child: int, token: int, arc: int) -> tuple[int, int]:
+    """The node after an arc and its mark; node -1: there is no such arc. child: see `child_of`."""
+    if lexicon.n_homophones == 0:
+        return _ROOT, 0
+    if lexicon.separator >= 0:
+        return separated_arc(lexicon, node, child, token, arc)
+    return open_arc(lexicon, node, child, arc)
+
+
+@inner
+def most_of_arc(scorer: FlatScorer, node: int, target: int, mark: int) -> np.float32:
+    """The most that an arc can score, after whatever words."""
+    lexicon = scorer.lexicon
+    bound: np.float32 = np.float32(scorer.bound + 1e-3)  # sums are rounded
+    if lexicon.n_homophones == 0:
+        return bound
+    bound += lexicon.nodes[target].ahead - lexicon.nodes[node].ahead
+    if 0 < mark <= len(lexicon.word_scores):
+        bound += scorer.words.bounds[mark - 1] + lexicon.word_scores[mark - 1]
+    return bound
+
+
+@inner
 def score_arc(
-    scorer: FlatScorer, states: Ints, row: int, token: int, arc: int, after: Ints
-) -> tuple[np.float32, int]:
-    """The score of an arc of states[row] and its mark; -inf where there is none. Writes the states after."""
+    scorer: FlatScorer, states: Ints, row: int, token: int, target: int, mark: int, after: Ints
+) -> np.float32:
+    """The score of an arc of states[row], given by `arc_of`. Writes the states after."""
     lexicon = scorer.lexicon
     if lexicon.n_homophones == 0:
-        return score_tokens(scorer, 0, states, row, token, after), 0
-    node = states[row, 0]
-    if lexicon.separator >= 0:
-        target, mark = separated_arc(lexicon, node, token, arc)
-    else:
-        target, mark = open_arc(lexicon, node, token, arc)
-    if target < 0:
-        return NEVER, 0
+        return score_tokens(scorer, 0, states, row, token, after)
     after[0] = target
-    gained = lexicon.nodes[target].ahead - lexicon.nodes[node].ahead
-    score = score_word(scorer, states, row, mark, after) + gained
-    return score + score_tokens(scorer, 1 + len(scorer.words.models), states, row, token, after), mark
+    gained = lexicon.nodes[target].ahead - lexicon.nodes[states[row, 0]].ahead
+    score: np.float32 = score_word(scorer, states, row, mark, after) + gained
+    return score + score_tokens(scorer, 1 + len(scorer.words.models), states, row, token, after)
 
 
 @inner

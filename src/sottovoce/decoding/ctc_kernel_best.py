@@ -14,8 +14,8 @@ CANDIDATE = np.dtype(
         ("score", np.float32),
         ("acoustic", np.float32),
         ("source", np.int32),
-        ("token", np.int32),
-        ("arc", np.int32),
+        ("token", np.int64),
+        ("arc", np.int64),
     ]
 )
 HEAD = np.dtype([("count", np.int32), ("best", np.float32)])

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from sottovoce.decoding.ctc_align import TokenSpans, align
 from sottovoce.decoding.ctc_state import NEVER, PrefixState, first_state
-from sottovoce.lm.base import Arcs, PrefixScorer
+from sottovoce.lm.base import Arcs, Endings, PrefixScorer
 
 
 class _Stays(NamedTuple):
@@ -96,6 +96,10 @@ class PrefixSearch:
     def trusts(self, log_probs: Tensor, lengths: Tensor) -> bool:
         """Emissions are log-probabilities beyond doubt, as far as can be said at once: here never."""
         return False
+
+    def endings(self, states: Tensor) -> Endings | None:
+        """What the scorer says of ending at its states (N, s); None where there is no scorer."""
+        return None if self.scorer is None else self.scorer.endings(states)
 
     def align(
         self,

@@ -137,10 +137,12 @@ class Speller:
             words.pop()
         return words
 
-    def text(self, symbols: Sequence[int], last_mark: int = 0) -> str:
-        if not self.lexicon:
-            return self.labels.spell([symbol % len(self.labels) for symbol in symbols])
-        return " ".join(word.text for word in self.words(symbols, last_mark))
+    def text(self, symbols: Sequence[int], words: Sequence[SpelledWord]) -> str:
+        """The text of a hypothesis; words: its words, as `words` tells them."""
+        if self.lexicon:
+            return " ".join(word.text for word in words)
+        n_labels = len(self.labels)
+        return self.labels.spell([symbol % n_labels for symbol in symbols])
 
     def _word(self, symbols: Sequence[int], first: int, end: int, mark: int) -> SpelledWord:
         tokens = [symbol % len(self.labels) for symbol in symbols[first:end]]

@@ -121,7 +121,8 @@ class Automaton(NamedTuple):
     root, which has every token.
     first: (n_nodes + 1,) where the arcs of each node begin. tokens: (n_arcs,) int32, ascending per node.
     weights (natural logs), targets: (n_arcs,). backoff, parent: (n_nodes,). root_weights, root_targets:
-    (n_ids,). ids: (n_tokens,) what the tokens of whoever asks are called here.
+    (n_ids,). ids: (n_tokens,) what the tokens of whoever asks are called here. ends: (n_nodes,) score of
+    ending there.
     """
 
     first: Ints
@@ -133,6 +134,7 @@ class Automaton(NamedTuple):
     root_weights: Floats
     root_targets: Ints
     ids: Ints
+    ends: Floats
 
 
 @runtime_checkable
@@ -167,7 +169,7 @@ class FlatModels(NamedTuple):
     models: (M,) `MODEL`, the first node of each and its factor. nodes: (n_nodes + 1,) `NODE`; parents and
     targets are counted per model. arcs: (n_arcs,) `ARC`, by the model's ids. roots: (M, n_tokens)
     `ROOT_ARC`, with the model's id of every token. bounds: (n_tokens,), the most that each token scores in
-    any state, all models together.
+    any state, all models together. ends: (n_nodes,), weighted, what ending at each node scores.
     """
 
     models: Records
@@ -175,6 +177,7 @@ class FlatModels(NamedTuple):
     arcs: Records
     roots: Records
     bounds: Floats
+    ends: Floats
 
 
 class FlatLexicon(NamedTuple):
@@ -229,6 +232,7 @@ def silent_scorer(n_tokens: int) -> FlatScorer:
         arcs=np.zeros(0, ARC),
         roots=np.zeros((0, n_tokens), ROOT_ARC),
         bounds=np.zeros(n_tokens, np.float32),
+        ends=np.zeros(0, np.float32),
     )
     return FlatScorer(1, lexicon, models, models, np.zeros(n_tokens, np.float32), 0.0)
 

@@ -93,7 +93,8 @@ class PhraseBooster:
 
     def automaton(self) -> Automaton:
         """The tree as arrays, for compiled searches."""
-        return automaton_of(self._table)
+        nodes = torch.arange(self.n_nodes, device=self._potential.device)
+        return automaton_of(self._table, self.finish(nodes))
 
 
 def _tree(phrases: Iterable[Phrase], n_tokens: int, boundary: int | None) -> list[_Node]:

@@ -30,8 +30,8 @@ from sottovoce.lm.table import BackoffTable
 Weighted = tuple[LanguageModel[Tensor], float]
 
 
-def automaton_of(table: BackoffTable) -> Automaton:
-    """A back-off table as an automaton over its own ids."""
+def automaton_of(table: BackoffTable, ends: Tensor) -> Automaton:
+    """A back-off table as an automaton over its own ids; ends: (n_nodes,) scores of ending there."""
     return Automaton(
         first=_ints(table.first),
         tokens=(table.arcs.keys % table.n_tokens).to("cpu", torch.int32).numpy(),
@@ -42,6 +42,7 @@ def automaton_of(table: BackoffTable) -> Automaton:
         root_weights=_floats(table.root_weights),
         root_targets=_ints(table.root_targets),
         ids=np.arange(table.n_tokens),
+        ends=_floats(ends),
     )
 
 
@@ -67,6 +68,7 @@ def flat_models(models: Sequence[Weighted], n_tokens: int) -> FlatModels | None:
             weight=np.concatenate([each.weights for each in found]),
         ),
         roots=np.stack([_root(each) for each in found]),
+        ends=np.concatenate([_ends(each, w) for each, w in zip(found, weights, strict=True)]),
         bounds=np.sum([_bounds(each, w) for each, w in zip(found, weights, strict=True)], axis=0),
     )
 
@@ -88,6 +90,14 @@ def _root(automaton: Automaton) -> Records:
     ids = automaton.ids
     weights, targets = automaton.root_weights[ids], automaton.root_targets[ids]
     return _records(ROOT_ARC, id=ids, target=targets, weight=weights)
+
+
+def _ends(automaton: Automaton, factor: float) -> Floats:
+    """Weighted scores of ending; -inf stays -inf, also times 0."""
+    allowed = np.isfinite(automaton.ends)
+    found: Floats = np.full_like(automaton.ends, -np.inf)
+    found[allowed] = automaton.ends[allowed] * np.float32(factor)
+    return found
 
 
 def _records(kind: np.dtype[np.void], **fields: np.ndarray[Any, Any]) -> Records:

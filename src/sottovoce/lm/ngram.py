@@ -105,7 +105,8 @@ class NgramModel:
 
     def automaton(self) -> Automaton:
         """The model as arrays, for compiled searches."""
-        return automaton_of(self._table)
+        parent = self._table.parent
+        return automaton_of(self._table, self.finish(torch.arange(len(parent), device=parent.device)))
 
 
 class _MissingContextError(Exception):
