@@ -39,6 +39,7 @@ from sottovoce.types import SAMPLE_RATE, Samples
 ENGINES = (
     "ours float32",
     "ours bfloat16",
+    "ours int8",
     "openai-whisper float32",
     "faster-whisper float32",
     "faster-whisper int8",
@@ -178,6 +179,7 @@ class Faster:
 BUILDERS: dict[str, Callable[[Task, Path], Engine]] = {
     "ours float32": lambda task, folder: Ours(task, folder, "float32"),
     "ours bfloat16": lambda task, folder: Ours(task, folder, "bfloat16"),
+    "ours int8": lambda task, folder: Ours(task, folder, "int8"),
     "openai-whisper float32": OpenAI,
     "faster-whisper float32": lambda task, folder: Faster(task, folder, "float32"),
     "faster-whisper int8": lambda task, folder: Faster(task, folder, "int8"),
