@@ -39,7 +39,8 @@ class PackedEmbedding(TokenEmbedding):
 
     def __init__(self, embedding: TokenEmbedding) -> None:
         """Raises: RuntimeError where tables of this dtype cannot be packed."""
-        super().__init__(*embedding.weight.shape, _weight=embedding.weight)
+        n_rows, n_state = embedding.weight.shape
+        super().__init__(n_rows, n_state, _weight=embedding.weight)
         self._table = packed(embedding.weight)
 
     def logits(self, hidden: Tensor) -> Tensor:
