@@ -1,10 +1,10 @@
-# sottovoce: make demo | test | check | clips | clean
+# sottovoce: make demo | test | check | clips | live-tables | clean
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test test-fast check clips clean
+.PHONY: demo test test-fast check clips live-tables clean
 
 $(VENV)/base: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -45,5 +45,9 @@ clips: $(VENV)/demo  ## make the demo's clips anew (needs espeak-ng, flite and p
 	$(PIP) pypinyin
 	$(BIN)/python examples/make_clips.py
 
+live-tables: $(VENV)/test  ## every table and picture of docs/streaming.md, into live/ (needs espeak-ng; DATA: recordings)
+	$(PIP) pypinyin matplotlib
+	$(BIN)/python benchmarks/live_tables.py live $(if $(DATA),--data $(DATA))
+
 clean:
-	rm -rf $(VENV) demo build dist
+	rm -rf $(VENV) demo live build dist

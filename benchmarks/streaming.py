@@ -1,12 +1,14 @@
 """What live speech costs, how late and how right it is: every table and picture of docs/streaming.md.
 
     python benchmarks/speech_clips.py /tmp/clips
+    python benchmarks/streaming.py language /tmp/clips/single.jsonl READERS.jsonl --noise tap.wav
     python benchmarks/streaming.py latency /tmp/clips/single.jsonl READERS.jsonl --picture latency.png
     python benchmarks/streaming.py cost /tmp/clips/talk.jsonl
     python benchmarks/streaming.py long --long-s 3600 --picture hour.png
     python benchmarks/streaming.py switching /tmp/clips/mixed.jsonl /tmp/clips/phrase.jsonl
     python benchmarks/streaming.py single /tmp/clips/long.jsonl READERS.jsonl
 
+language   language of one window: accuracy over its width, clean and in noise
 latency    errors against latency over frame_threshold, beside the offline transcript, language given
 cost       encoder frames, decoder passes and tokens, probe rows and processor time for a second of audio:
            our schedule and SimulStreaming's, on the same weights and decoder, in turns, language given
@@ -16,7 +18,7 @@ single     false switches on recordings of one language, choice among all of the
 
 MANIFEST#PREFIX takes the recordings whose id begins so; --limit N takes N of each manifest, spread over it,
 languages in turn; --split test takes what a manifest marks so. Counts do not depend on the machine. Prints a
-table, then one JSON line.
+table, then one JSON line. `live_tables.py` runs all of them.
 """
 
 from __future__ import annotations
@@ -33,7 +35,9 @@ from typing import Any
 
 import numpy as np
 import torch
+from live_language import accuracy_rows
 from live_sides import schedules, thrifty
+from probe import SIZES
 
 from sottovoce.api import Model, load_model
 from sottovoce.audio.io import load_audio
@@ -89,6 +93,14 @@ def session_of(model: Model, languages: Sequence[str], **options: Any) -> Sessio
     return Session(model.backend, model.tokenizer, made, vad=VadStream())
 
 
+def language(model: Model, given: argparse.Namespace) -> list[Row]:
+    return [
+        row
+        for name, entries in recordings(given, model)
+        for row in accuracy_rows(model, name, [e for e in entries if e.language], given.noise, given.snr_db)
+    ]
+
+
 def latency(model: Model, given: argparse.Namespace) -> list[Row]:
     groups: dict[str, Row] = {}
     for name, entries in recordings(given, model):
@@ -123,7 +135,7 @@ def latency(model: Model, given: argparse.Namespace) -> list[Row]:
 def cost(model: Model, given: argparse.Namespace) -> list[Row]:
     rows: list[Row] = []
     for name, entries in recordings(given, model):
-        sides = schedules(given.chunk_s)
+        sides = schedules(given.chunk_s, given.as_if)
         for entry in entries:
             audio = load_audio(str(entry.path))
             for side in sides:
@@ -236,7 +248,14 @@ def show(rows: Sequence[Row]) -> None:
         print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)))
 
 
-COMMANDS = {"latency": latency, "cost": cost, "long": long, "switching": switching, "single": single}
+COMMANDS = {
+    "language": language,
+    "latency": latency,
+    "cost": cost,
+    "long": long,
+    "switching": switching,
+    "single": single,
+}
 
 
 def arguments() -> argparse.Namespace:
@@ -248,7 +267,10 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--split", help="only recordings that the manifest marks so")
     parser.add_argument("--chunk-s", type=float, default=0.5)
     parser.add_argument("--picture", type=Path)
+    parser.add_argument("--noise", nargs="*", default=[], help="language: files to mix in, in turns")
+    parser.add_argument("--snr-db", type=float, default=10.0, help="language")
     parser.add_argument("--frame-thresholds", default="5,10,25,50,100", help="latency")
+    parser.add_argument("--as-if", choices=sorted(SIZES), help="cost: calls cost those of a random model")
     parser.add_argument("--long-s", type=float, default=3600.0, help="long")
     parser.add_argument("--modes", default="restart,parallel", help="switching")
     parser.add_argument("--parallel", default="{}", help="switching: ParallelOptions as JSON")
