@@ -132,8 +132,8 @@ class PrefixSearch:
         """Tokens (B, T, M) int64 to extend by, and their log-probabilities."""
         n_batch, n_frames, _ = log_probs.shape
         if self.n_tokens == self.n_labels - 1:
-            tokens = torch.arange(self.n_labels, device=log_probs.device)
-            tokens = tokens[tokens != self.blank]
+            tokens = torch.arange(self.n_labels - 1, device=log_probs.device)
+            tokens += tokens >= self.blank
             return tokens.expand(n_batch, n_frames, -1), log_probs[:, :, tokens]
         without_blank = log_probs.clone()
         without_blank[:, :, self.blank] = NEVER
