@@ -250,6 +250,7 @@ def whisper_from_tensors(
         for name, tensor in int8_tables(model, tensors).items()
     }
     model.load_state_dict(state, strict=True, assign=True)
+    state.clear()  # so that each plain table goes when it is packed
     model.requires_grad_(False).eval()
     if device.type == "cpu":
         _pack(model, dtype)
