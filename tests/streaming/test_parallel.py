@@ -14,11 +14,13 @@ from sottovoce.audio.vad_stream import VadStream
 from sottovoce.errors import OptionError
 from sottovoce.language.probe import ProbeOptions
 from sottovoce.language.smoothing import SmoothingOptions
+from sottovoce.language.switching import SwitchOptions
+from sottovoce.language.timeline import LanguageTimeline
 from sottovoce.streaming.alignatt import Reader
 from sottovoce.streaming.fusing import Candidate, fuse
 from sottovoce.streaming.gating import Gate, settled
 from sottovoce.streaming.options import StreamOptions
-from sottovoce.streaming.parallel import ParallelOptions
+from sottovoce.streaming.parallel import ParallelOptions, ParallelStream
 from sottovoce.streaming.reading import Prefix, ReadingRules
 from sottovoce.streaming.rows import RowReader
 from sottovoce.streaming.session import Session, SessionOptions
@@ -172,6 +174,22 @@ def test_the_better_word_wins_and_ties_go_to_certainty_then_margin() -> None:
     assert winner(candidate("a", 1.0, -1.0, own=0.1), candidate("b", 1.0, -9.0)) == ["b"]
     assert winner(candidate(" Con", 1.0, -1.0), candidate(" con,", 1.3, -2.0)) == [" Con"], "one word in two"
     assert winner(candidate("a", 1.0, -1.0), candidate("a", 1.6, -2.0)) == ["a", "a"]
+
+
+def test_a_word_that_is_attended_to_early_is_not_lost() -> None:
+    """Attention is not quite in order: what a row reads next may lie before the end of what it said last."""
+    timeline = LanguageTimeline(("en", "de"), SmoothingOptions(), SwitchOptions(), full_width_s=1.0)
+    stream = ParallelStream(backend(), TOKENIZER, StreamOptions(), ParallelOptions(), timeline)
+
+    def take(text: str, start: float, end: float, language: str) -> list[tuple[str, float, float]]:
+        read = ReadWord(Word(text, start, end, 0.5, language), (1,), 0.0)
+        return [(word.word, word.start, word.end) for word in stream._take([read], np.inf)]
+
+    assert take(" vielleicht", 3.8, 4.1, "de") == [(" vielleicht", 3.8, 4.1)]
+    assert take(" maybe", 4.0, 4.2, "en") == [], "the audio is taken"
+    assert take(" vielleicht", 4.0, 4.2, "de") == [], "said before"
+    assert take(" schon", 3.7, 4.2, "de") == [], "too far back"
+    assert take(" schon", 4.0, 4.05, "de") == [(" schon", 4.1, 4.1)]
 
 
 @pytest.mark.parametrize("bad", [{"max_languages": 0}, {"active_share": 1.5}, {"bias": -1.0}])

@@ -82,6 +82,10 @@ class ParallelOptions:
         return Alone(gate) if self.alone else Masked(gate)
 
 
+JITTER_S = 0.2
+"""Words of a row may be attended to so much out of order."""
+
+
 class ParallelStream:
     """Words of several languages from audio that is still coming; used like `Stream`.
 
@@ -185,17 +189,25 @@ class ParallelStream:
         for read in new:
             if read.word.end > stable_s:
                 break
-            self._held.committed.add(read)
-            taken.append(read.word)
+            placed = read.after(self.committed_until_s)
+            self._held.committed.add(placed)
+            taken.append(placed.word)
         self._waiting = [read.word for read in new[len(taken) :]]
         return taken
 
     def _is_new(self, word: Word) -> bool:
-        """Whether a word comes after the committed ones and is not the last of them, heard by another row."""
-        if word.start < self.committed_until_s - 1e-6:
+        """Whether a word comes after the committed ones.
+
+        What follows the last one in the same row comes after it, though it may be attended to a little
+        before its end; and what was said is not said again, by another row or within that little.
+        """
+        committed = self._held.committed
+        follows = committed.last is not None and committed.last.language == word.language
+        early = word.start < self.committed_until_s - 1e-6
+        if early and not (follows and word.start >= self.committed_until_s - JITTER_S):
             return False
-        last = self._held.committed.last
-        return last is None or last.language == word.language or not is_same_word(last, word)
+        said = (read.word for read in committed if early or read.word.language != word.language)
+        return not any(is_same_word(one, word) for one in said)
 
     def _move_out(self, words: Sequence[ReadWord]) -> None:
         for read in words:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sottovoce.streaming.endofword import EndOfWord
 from sottovoce.streaming.reading import Ending, Reading
@@ -24,6 +24,11 @@ class ReadWord:
     word: Word
     tokens: tuple[int, ...]
     entropy: float
+
+    def after(self, start_s: float) -> ReadWord:
+        """The same, beginning no sooner than a moment."""
+        start_s = max(self.word.start, start_s)
+        return replace(self, word=replace(self.word, start=start_s, end=max(self.word.end, start_s)))
 
 
 @dataclass(frozen=True, slots=True)
