@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import pytest
@@ -168,6 +169,16 @@ def test_loops_are_cut_to_their_first_saying() -> None:
     assert n_looping([1, 2, 3] * 4, 4) == 0
     assert n_looping([5, 5, 1, 2, 3, 4, 1, 2, 3, 4], 4) == 0
     assert n_looping([], 4) == 0
+
+
+def test_babble_without_a_period_is_a_loop_too() -> None:
+    rng = random.Random(0)
+    babble = [rng.randrange(8) for _ in range(40)]
+    assert n_looping(babble[:31], 4) == 0, "too short to tell"
+    assert n_looping([*range(100, 140), *babble], 4) == 40
+    assert n_looping(babble, 10_000) == 0, "no loop is cut then"
+    assert n_looping([*range(100, 140), *range(100, 120), *range(60, 72)], 4) == 0
+    assert n_looping([rng.randrange(16) for _ in range(40)], 4) == 0
 
 
 def test_tokens_are_bounded_by_the_audio() -> None:

@@ -91,7 +91,8 @@ class ReadingRules:
 
     frame_threshold: a token attended this near to the end of the audio waits; inf: all tokens wait; 0:
         none does. rewind_threshold: a jump back by more frames than this discards the update.
-    max_repeats: a run of tokens said more often than this in a row, 8 tokens or more in all, is a loop.
+    max_repeats: a run of tokens said more often than this in a row, 8 tokens or more in all, is a loop;
+        below 32, so are 32 tokens with no more than 8 different ones.
     max_tokens: at most so many in one update.
     """
 
@@ -133,11 +134,17 @@ def most_tokens(seconds: float) -> int:
     return max(1, min(MAX_TOKENS, 10 + math.ceil(TOKENS_PER_SECOND * max(0.0, seconds))))
 
 
+BABBLE_TOKENS, BABBLE_DISTINCT = 32, 8
+"""So many tokens with no more than so many different ones are babble. In texts of five languages there are 14 or
+more, where they are spelt in bytes 12."""
+
+
 def n_looping(tokens: Sequence[int], max_repeats: int) -> int:
     """Tokens at the end that repeat what stands before them too often; 0 where there is no loop.
 
     A loop is a block of 1 to 24 tokens said more than `max_repeats` times in a row, 8 tokens or more.
-    What is counted leaves the first saying in place.
+    What is counted leaves the first saying in place. Without a period, a long run of few different tokens
+    is a loop as well, and counted whole.
     """
     for period in range(1, min(24, len(tokens) // 2) + 1):
         n_same = 0
@@ -145,7 +152,17 @@ def n_looping(tokens: Sequence[int], max_repeats: int) -> int:
             n_same += 1
         if n_same + period >= max(8, period * (max_repeats + 1)):
             return n_same
-    return 0
+    return n_babbled(tokens) if max_repeats < BABBLE_TOKENS else 0
+
+
+def n_babbled(tokens: Sequence[int]) -> int:
+    """Tokens at the end that say the same few again and again, in any order."""
+    n = BABBLE_TOKENS
+    if len(tokens) < n or len(set(tokens[-n:])) > BABBLE_DISTINCT:
+        return 0
+    while n < len(tokens) and len(set(tokens[-n - 1 :])) <= BABBLE_DISTINCT:
+        n += 1
+    return n
 
 
 @dataclass(frozen=True, slots=True)
