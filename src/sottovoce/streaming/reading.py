@@ -135,8 +135,8 @@ def most_tokens(seconds: float) -> int:
 
 
 BABBLE_TOKENS, BABBLE_DISTINCT = 32, 8
-"""So many tokens with no more than so many different ones are babble. In texts of five languages there are 14 or
-more, where they are spelt in bytes 12."""
+"""So many tokens with no more than so many different ones are babble. In texts of five languages there are 14
+or more, where they are spelt in bytes 12."""
 
 
 def n_looping(tokens: Sequence[int], max_repeats: int) -> int:
