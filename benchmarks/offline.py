@@ -5,7 +5,8 @@
     python benchmarks/offline.py --model large-v3-turbo --clips my.jsonl   # where the weights are at hand
 
 Each engine lives in a process of its own and all of them take turns in one run, so that a noisy
-machine disturbs all alike; a figure is the median of the rounds. Peak memory is the process's. With
+machine disturbs all alike; a figure is the median of the rounds. With --threads 1 time is the process's own
+(what it would take alone on a core), with more it is the clock's. Peak memory is the process's. With
 random weights the text means nothing: every engine decodes a fixed number of tokens, and no word
 error is given. Prints a table and one JSON line.
 """
@@ -194,23 +195,25 @@ def serve(name: str, task: Task, threads: int, pipe: Connection) -> None:
         engine = BUILDERS[name](task, Path(folder))
         engine.encode(windows[0])
         pipe.send("ready")
+        clock = time.process_time if threads == 1 else time.perf_counter
         while (mode := pipe.recv()) is not None:
-            pipe.send(run_mode(engine, mode, task, windows))
+            began = clock()
+            texts = run_mode(engine, mode, task, windows)
+            pipe.send((clock() - began, texts))
     pipe.send(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10)
 
 
-def run_mode(engine: Engine, mode: str, task: Task, windows: list[Samples]) -> tuple[float, list[str]]:
-    began = time.perf_counter()
+def run_mode(engine: Engine, mode: str, task: Task, windows: list[Samples]) -> list[str]:
+    """The texts of the recordings; none when only encoding."""
     if mode == "encoder":
         for samples in windows:
             engine.encode(samples)
-        return time.perf_counter() - began, []
+        return []
     beam_size = 5 if mode == "beam 5" else 1
-    texts = [
+    return [
         engine.text(samples, recording.language, beam_size)
         for samples, recording in zip(windows, task.recordings, strict=True)
     ]
-    return time.perf_counter() - began, texts
 
 
 def measure(
