@@ -1,4 +1,4 @@
-"""What language models do for nano: its CTC head step by step, and names in its decoder's text.
+"""What language models do for nano's CTC head, step by step. For names and hotwords see `ctc_names.py`.
 
     python benchmarks/ctc_useful.py --data ../shared/data
 
@@ -9,7 +9,7 @@ that holds no sentence of any clip: a trigram; a lexicon of its words and the 20
 causal transformer over letters, which rescores the 16 best. Needs espeak-ng and transformers.
 
 Prints word error rates with bootstrap 95 % intervals, of all clips and of differences to the step before;
-recall and false alarms of names with and without hotwords; then one JSON line.
+then one JSON line.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from ctc_letters import Letters, trained
-from ctc_texts import VOICES, Clip, Corpus, corpus, frequent_words, speak, spelled, write_trigrams
+from ctc_texts import VOICES, Clip, Corpus, corpus, frequent_words, write_trigrams
 from torch import Tensor
 
 from sottovoce.api import Model, load_model
@@ -37,17 +37,6 @@ from sottovoce.lm.ngram import NgramModel
 from sottovoce.types import Hypothesis
 
 LM_WEIGHTS, WORD_SCORES, NEURAL_WEIGHTS = (0.3, 0.6, 1.0), (0.0, 1.5), (0.0, 0.1, 0.3, 0.6)
-NAMES = (
-    "Aoife Brennan", "Tadeusz Kowal", "Ngozi Okafor", "Xiulan Zhao", "Bjarne Holm", "Priya Raman",
-    "Kubernetes", "Zarathustra", "Mozzarella Palace", "Loch Lomond", "Quetzal", "Wolfram Vogel",
-)  # fmt: skip
-FRAMES = ("yesterday {} came to see us", "please tell {} about the house")
-PLAIN = (
-    "yesterday my brother came to see us", "we have not heard of the train today",
-    "please tell the doctor about the house", "the weather is very good this morning",
-    "our friends will be here on sunday", "she has read all the books in the room",
-    "the water in the river is cold", "he went to the market with his wife",
-)  # fmt: skip
 Emissions = dict[Path, Tensor]
 Texts = list[list[Hypothesis]]
 Scored = list[list[tuple[str, float, float]]]
@@ -223,44 +212,6 @@ def by_language(clips: Sequence[Clip], texts: Sequence[str]) -> list[float]:
     return rates
 
 
-def names(model: Model, folder: Path, weights: Sequence[float]) -> list[dict[str, float]]:
-    """Recall of names in nano's decoder, and names that it wrote where none was said, by hotword weight."""
-    letters = letters_of(model)
-    pairs = [(spelled(name, letters), frame.format(name)) for name in NAMES for frame in FRAMES]
-    pairs += [("", text) for text in PLAIN]
-    clips = [(name, speak(folder, "en", VOICES["en"], text, i)) for i, (name, text) in enumerate(pairs)]
-    rows = []
-    for weight in weights:
-        texts = [(name, decoded(model, clip.path, weight, letters)) for name, clip in clips]
-        found = [(name, {each for each in map(lower, NAMES) if each in text}) for name, text in texts]
-        said = [(name, written) for name, written in found if name]
-        plain = [written for name, written in found if not name]
-        row = {
-            "weight": weight,
-            "recall": sum(name in written for name, written in said) / len(said),
-            "other_names": sum(bool(written - {name}) for name, written in said) / len(said),
-            "false_alarms": sum(map(bool, plain)) / len(plain),
-        }
-        print(
-            f"hotword weight {weight:3.1f}: recall {row['recall']:.0%} of {len(said)}, another name in "
-            f"{row['other_names']:.0%}; a name in {row['false_alarms']:.0%} of {len(plain)} without",
-            flush=True,
-        )
-        rows.append(row)
-    return rows
-
-
-def decoded(model: Model, path: Path, weight: float, letters: str) -> str:
-    """nano's own transcript, names boosted by a weight."""
-    fusion = model.fusion(hotwords=dict.fromkeys(NAMES, weight)) if weight else None
-    found = model.transcribe(str(path), language="en", beam_size=5, fusion=fusion)
-    return spelled(" ".join(segment.text for segment in found), letters)
-
-
-def lower(name: str) -> str:
-    return name.lower()
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument(
@@ -272,7 +223,6 @@ def main() -> None:
     parser.add_argument(
         "--neural-seconds", type=float, default=120, help="processor time to train the network"
     )
-    parser.add_argument("--hotword-weights", type=float, nargs="*", default=[0, 3, 6])
     options = parser.parse_args()
     begin = time.process_time()
     torch.set_num_threads(1)
@@ -282,11 +232,9 @@ def main() -> None:
         parts = corpus(options.data, folder, letters_of(model), options.spoken, options.read)
         bench = Bench(model, parts, options.data, folder, options.neural_seconds)
         rows = show_steps(parts.test, bench.steps())
-        (folder / "names").mkdir()
-        found = names(model, folder / "names", options.hotword_weights)
     seconds = round(time.process_time() - begin)
     print(f"{len(parts.test)} clips reported, {len(parts.dev)} for dev, {seconds} s of processor time")
-    print(json.dumps({"steps": rows, "chosen": bench.chosen, "hotwords": found, "seconds": seconds}))
+    print(json.dumps({"steps": rows, "chosen": bench.chosen, "seconds": seconds}))
 
 
 if __name__ == "__main__":

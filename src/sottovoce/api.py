@@ -25,7 +25,7 @@ from sottovoce.decoding.options import DecodingOptions
 from sottovoce.errors import OptionError
 from sottovoce.language.probe import LanguageProbe
 from sottovoce.lm.fusion import ShallowFusion
-from sottovoce.lm.text_fusion import text_fusion
+from sottovoce.lm.text_fusion import HOTWORD_WEIGHT, text_fusion
 from sottovoce.models.checkpoint.base import Checkpoint
 from sottovoce.models.ctc_head import CtcHead
 from sottovoce.models.hub import load_checkpoint
@@ -202,11 +202,12 @@ class Model:
         lm: str | Path | None = None,
         lm_weight: float = 0.3,
         hotwords: str | Path | Sequence[str] | Mapping[str, float] | None = None,
-        hotword_weight: float = 3.0,
+        hotword_weight: float = HOTWORD_WEIGHT,
     ) -> ShallowFusion:
         """Language models for this model's beam search; see `lm.text_fusion`.
 
-        lm: an ARPA file over token ids. hotwords: a file of phrases, phrases, or phrases with weights.
+        lm: an ARPA file over token ids. hotwords: a file of phrases, phrases, or phrases with weights per
+        token; hotword_weight: that of the others.
         Raises: LanguageModelError; OptionError when there is neither.
         """
         return text_fusion(

@@ -45,7 +45,7 @@ class CtcFusionOptions:
 
     lm_weight: times the n-gram model's log-probability. word_score: added for every word.
     unknown_score: added for every word that the lexicon does not have. neural_weight: times the neural
-    model's log-probability. hotword_weight: what an occurrence of a hotword adds where its list gives no
+    model's log-probability. hotword_weight: what each label of a hotword adds where its list gives no
     weight. look_ahead: use the n-gram's unigrams inside words.
     level: whether the n-gram model is over labels or over words; "auto" looks at its vocabulary.
     case: how words of the n-gram model and of word lists are changed before they are spelled in labels.
@@ -55,7 +55,7 @@ class CtcFusionOptions:
     word_score: float = 0.0
     unknown_score: float = -10.0
     neural_weight: float = 0.5
-    hotword_weight: float = 10.0
+    hotword_weight: float = 2.0
     look_ahead: bool = True
     level: Level = "auto"
     case: Case = "keep"
@@ -67,8 +67,8 @@ class CtcDecoder:
     labels: one name per output; blank: its index, -1 for the last. lm: an ARPA file (.gz too), a KenLM
     binary (extra `kenlm`) or a model. lexicon: a file as in `lm.lexicon.read_lexicon`, or (word, label
     ids) pairs; without one a word model's own vocabulary is spelled in characters, and other words are
-    unknown words. hotwords: a file, phrases, or phrases with weights. neural_lm: a Hugging Face causal
-    model's folder or name (extra `neural-lm`) or a model; it replaces the n-gram's word scores.
+    unknown words. hotwords: a file, phrases, or phrases with weights per label. neural_lm: a Hugging Face
+    causal model's folder or name (extra `neural-lm`) or a model; it replaces the n-gram's word scores.
     unknown_words: whether words outside the lexicon may be said; None: only where no lexicon was given.
     Raises OptionError, LanguageModelError.
     """
@@ -302,7 +302,10 @@ class _Parts:
             missing = [word for word in text.split() if word not in index]
             if missing:
                 raise LanguageModelError(f"hotwords: expected words of the lexicon, got {missing[0]!r}")
-            found.append(Phrase(tuple(index[word] for word in text.split()), weight))
+            words = text.split()
+            # The weight is for a label; here tokens are words.
+            weight *= sum(lexicon.lengths[word] for word in words) / max(len(words), 1)
+            found.append(Phrase(tuple(index[word] for word in words), weight))
         booster = PhraseBooster(found, len(lexicon.words)).to(self.device)
         return WordModel(booster, torch.arange(len(lexicon.words), device=self.device), 1.0)
 

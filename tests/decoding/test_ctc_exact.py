@@ -107,7 +107,7 @@ def test_boosting_equals_enumeration(boundary: int | None) -> None:
         end = () if boundary is None else (boundary,)
         padded = (*end, *tokens, *end)
         return sum(
-            phrase.weight
+            phrase.weight * len(phrase.tokens)
             for phrase in phrases
             for at in range(len(padded))
             if padded[at : at + len(phrase.tokens) + 2 * len(end)] == (*end, *phrase.tokens, *end)

@@ -22,7 +22,7 @@ def total(booster: PhraseBooster, tokens: list[int]) -> float:
 
 def occurrences(phrases: list[Phrase], tokens: list[int]) -> float:
     return sum(
-        phrase.weight
+        phrase.weight * len(phrase.tokens)
         for phrase in phrases
         for at in range(len(tokens))
         if tuple(tokens[at : at + len(phrase.tokens)]) == phrase.tokens
@@ -48,7 +48,7 @@ def test_equals_counting_occurrences(seed: int) -> None:
 
 
 def test_a_prefix_is_rewarded_at_once_and_gives_it_back() -> None:
-    booster = PhraseBooster([Phrase((1, 2, 3), 6.0)], 5)
+    booster = PhraseBooster([Phrase((1, 2, 3), 2.0)], 5)
     states = booster.start(1)
     gains = []
     for token in (1, 2, 4):
@@ -58,8 +58,17 @@ def test_a_prefix_is_rewarded_at_once_and_gives_it_back() -> None:
     assert total(booster, [1, 2]) == pytest.approx(0.0)
 
 
+def test_short_and_long_phrases_get_the_same_push_at_every_step() -> None:
+    booster = PhraseBooster([Phrase((1,), 1.5), Phrase((2, 3, 4, 2, 3), 1.5)], 5)
+    states = booster.start(1)
+    for token in (1, 2, 3, 4, 2, 3):
+        gain, states = booster.score(states, torch.tensor([token]))
+        assert float(gain[0]) == pytest.approx(1.5)
+    assert float(booster.finish(states)[0]) == pytest.approx(0.0)
+
+
 def test_whole_words_only_where_there_is_a_boundary() -> None:
-    booster = PhraseBooster([Phrase((1, 2), 5.0)], 4, boundary=0)
+    booster = PhraseBooster([Phrase((1, 2), 2.5)], 4, boundary=0)
     assert total(booster, [1, 2]) == pytest.approx(5.0)
     assert total(booster, [3, 0, 1, 2, 0, 1, 2]) == pytest.approx(10.0)
     assert total(booster, [1, 2, 3]) == pytest.approx(0.0)
@@ -90,9 +99,9 @@ def test_phrase_lists(tmp_path: Path) -> None:
     assert read_phrases(path, default_weight=2.0) == [("New York", 4.5), ("sottovoce", 2.0)]
     path.write_text("a\tmuch\n")
     with pytest.raises(LanguageModelError, match="line 1"):
-        read_phrases(path)
+        read_phrases(path, default_weight=1.0)
     path.write_text("\n")
     with pytest.raises(LanguageModelError, match="at least one"):
-        read_phrases(path)
+        read_phrases(path, default_weight=1.0)
     with pytest.raises(LanguageModelError, match=r"none\.txt"):
-        read_phrases(tmp_path / "none.txt")
+        read_phrases(tmp_path / "none.txt", default_weight=1.0)

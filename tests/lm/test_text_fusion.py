@@ -30,8 +30,12 @@ def sequence_bonus(fusion, tokens: list[int]) -> float:  # type: ignore[no-untyp
 def test_hotwords_count_once_wherever_they_stand(tokenizer: Tokenizer) -> None:
     fusion = text_fusion(tokenizer, hotwords={"Kubernetes": 4.0, "Saoirse Ronan": 6.0})
     encode = tokenizer.encode
-    assert sequence_bonus(fusion, encode(" We run Kubernetes.")) == pytest.approx(4.0)
-    assert sequence_bonus(fusion, encode("Kubernetes and Saoirse Ronan")) == pytest.approx(10.0)
+    lengths = {text: len(encode(text)) for text in (" Kubernetes", "Kubernetes", " Saoirse Ronan")}
+    assert sequence_bonus(fusion, encode(" We run Kubernetes.")) == pytest.approx(
+        4.0 * lengths[" Kubernetes"]
+    )
+    both = 4.0 * lengths["Kubernetes"] + 6.0 * lengths[" Saoirse Ronan"]
+    assert sequence_bonus(fusion, encode("Kubernetes and Saoirse Ronan")) == pytest.approx(both)
     assert sequence_bonus(fusion, encode(" We run Kubota and Saoirse Smith")) == pytest.approx(0.0, abs=1e-5)
 
 
@@ -62,7 +66,7 @@ def test_timestamps_keep_the_state(tokenizer: Tokenizer) -> None:
     fusion = text_fusion(tokenizer, hotwords={"Saoirse Ronan": 4.0})
     pieces = tokenizer.encode(" Saoirse Ronan")
     with_time = [pieces[0], tokenizer.timestamp_begin, *pieces[1:]]
-    assert sequence_bonus(fusion, with_time) == pytest.approx(4.0)
+    assert sequence_bonus(fusion, with_time) == pytest.approx(4.0 * len(pieces))
 
 
 def test_the_beam_search_takes_the_fusion(tokenizer: Tokenizer) -> None:
@@ -98,3 +102,36 @@ def test_neural_models_over_the_same_tokens(tokenizer: Tokenizer) -> None:
 def test_nothing_to_fuse_is_refused(tokenizer: Tokenizer) -> None:
     with pytest.raises(OptionError, match="got none"):
         text_fusion(tokenizer)
+
+
+@pytest.mark.parametrize(
+    ("text", "n_times"),
+    [
+        (" Vogel", 1),
+        ("Vogel, Vogel. (Vogel)", 3),
+        (" Vogels", 0),
+        (" Bergvogel Urvogel BergVogel", 0),
+        (' the "Vogel"!', 1),
+        ("北京Vogel北京", 1),
+    ],
+)
+def test_hotwords_are_whole_words(text: str, n_times: int, tokenizer: Tokenizer) -> None:
+    fusion = text_fusion(tokenizer, hotwords={"Vogel": 1.5})
+    lengths = {len(tokenizer.encode(written)) for written in ("Vogel", " Vogel")}
+    found = sequence_bonus(fusion, tokenizer.encode(text))
+    assert n_times * 1.5 * min(lengths) - 1e-4 <= found <= n_times * 1.5 * max(lengths) + 1e-4
+
+
+def test_phrases_of_several_words_and_signs(tokenizer: Tokenizer) -> None:
+    for phrase in ("Wolfram Vogel", "U.S. Army", "Jean-Luc", "C++", "rock 'n' roll"):
+        fusion = text_fusion(tokenizer, hotwords={phrase: 1.0})
+        tokens = tokenizer.encode(f" We saw {phrase} there")
+        inside = len(tokenizer.encode(f" {phrase}"))
+        assert sequence_bonus(fusion, tokens) == pytest.approx(inside, abs=1e-4)
+
+
+def test_scripts_without_spaces_have_no_word_edges(tokenizer: Tokenizer) -> None:
+    fusion = text_fusion(tokenizer, hotwords={"东京": 1.5})
+    n_tokens = len(tokenizer.encode("东京"))
+    assert sequence_bonus(fusion, tokenizer.encode("我去东京了")) == pytest.approx(1.5 * n_tokens, abs=1e-4)
+    assert sequence_bonus(fusion, tokenizer.encode("我去东北了")) == pytest.approx(0.0, abs=1e-5)

@@ -12,6 +12,7 @@ import torch
 from sottovoce.api import Model, load_model
 from sottovoce.errors import OptionError
 from sottovoce.lm.fusion import ShallowFusion
+from sottovoce.lm.text_fusion import HOTWORD_WEIGHT
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
@@ -22,7 +23,9 @@ MODEL = (
         help="Model name, hub id, file or folder. [default: base; on CUDA large-v3-turbo]",
     ),
     click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:N."),
-    click.option("--dtype", default="auto", show_default=True, help="auto, float32, bfloat16, float16 or int8."),
+    click.option(
+        "--dtype", default="auto", show_default=True, help="auto, float32, bfloat16, float16 or int8."
+    ),
     click.option("--threads", type=click.IntRange(1), help="Processor threads. [default: all cores]"),
 )
 
@@ -43,7 +46,11 @@ FUSION = (
         "text is put before the prompt.",
     ),
     click.option(
-        "--hotword-weight", type=float, default=3.0, show_default=True, help="What a phrase of the file adds."
+        "--hotword-weight",
+        type=float,
+        default=HOTWORD_WEIGHT,
+        show_default=True,
+        help="What each token of a phrase adds.",
     ),
     click.option("--lm", metavar="FILE.arpa", help="n-gram model over token ids, for the beam search."),
     click.option("--lm-weight", type=float, default=0.3, show_default=True, help="Weight of --lm."),

@@ -1,8 +1,9 @@
 """Phrase boosting: hotwords as an Aho-Corasick tree over tokens, behind `lm.base.LanguageModel`.
 
-Every occurrence of a phrase adds its weight, once. A prefix of a phrase is given its share of the weight
-at once, so that a search keeps it, and gives it back when the phrase does not come (Aho and Corasick
-1975 for the tree; the potential is the one of flashlight's and TurboBias' partial scores).
+A weight is for a token: whoever is inside a phrase is given it for every token of it, so that short and long
+phrases get the same push at every step of a search, and gives all of it back when the phrase does not come.
+An occurrence of a phrase thus adds its weight times its tokens, once. (Aho and Corasick 1975 for the tree;
+k2's and WeNet's context graphs and NeMo's phrase boosting count by tokens too.)
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from sottovoce.lm.table import BackoffTable, backoff_table
 
 @dataclass(frozen=True, slots=True)
 class Phrase:
-    """A phrase to boost: its tokens, and what each occurrence adds (natural log; may be negative)."""
+    """A phrase to boost: its tokens, and what each of them adds (natural log; may be negative)."""
 
     tokens: tuple[int, ...]
     weight: float
@@ -35,7 +36,7 @@ class Phrase:
 
 @dataclass(slots=True)
 class _Node:
-    """potential: the largest share of a weight that a phrase through here has earned so far."""
+    """potential: the most that a phrase through here has been given so far."""
 
     children: dict[int, int] = field(default_factory=dict)
     potential: float = 0.0
@@ -47,7 +48,7 @@ class PhraseBooster:
     """Boosts phrases among n_tokens tokens; states are nodes (N,) int64.
 
     boundary: a token that separates words. Phrases then count as whole words only: what comes before
-    and after must be a boundary or the end of the utterance.
+    and after must be a boundary or the end of the utterance. Boundaries inside a phrase add nothing.
     Raises LanguageModelError: an empty phrase, or a token that is out of range.
     """
 
@@ -105,17 +106,16 @@ def _tree(phrases: Iterable[Phrase], n_tokens: int, boundary: int | None) -> lis
             raise LanguageModelError(f"phrase: expected tokens from 0 to {n_tokens - 1}, got {phrase.tokens}")
         at = 0
         tokens = (*around, *phrase.tokens, *around)
+        n_said = 0
         for depth, token in enumerate(tokens, start=1):
             if token not in nodes[at].children:
                 nodes[at].children[token] = len(nodes)
                 nodes.append(_Node())
             at = nodes[at].children[token]
-            # The boundary before a phrase earns nothing: every word begins with one.
-            earned = min(max(depth - len(around), 0), len(phrase.tokens)) / len(phrase.tokens)
-            share = phrase.weight * earned
+            n_said += token != boundary  # which earns nothing: every word begins with one
             if depth < len(tokens):
-                nodes[at].potential = max(nodes[at].potential, share)
-        nodes[at].total += phrase.weight
+                nodes[at].potential = max(nodes[at].potential, phrase.weight * n_said)
+        nodes[at].total += phrase.weight * n_said
     return nodes
 
 
@@ -161,7 +161,7 @@ def _table(nodes: list[_Node], order: Sequence[int], n_tokens: int) -> BackoffTa
     )
 
 
-def read_phrases(path: str | Path, *, default_weight: float = 10.0) -> list[tuple[str, float]]:
+def read_phrases(path: str | Path, *, default_weight: float) -> list[tuple[str, float]]:
     """Phrases of a file, one a line, with an optional weight after a tab; blank lines are left out.
 
     Raises LanguageModelError: unreadable, a weight that is no number, or no phrase at all.

@@ -40,6 +40,7 @@ class Lexicon:
     end of a spelling is left out. separator: the token between words, None where words follow each
     other without one. allow_unknown: other spellings count as one unknown word, the last one of `words`,
     None; with a separator only spellings that are no word's, without one any spelling.
+    lengths: how many tokens the first spelling of each word has.
     Raises LanguageModelError: no words, an empty spelling, a token out of range or a separator inside.
     """
 
@@ -55,13 +56,16 @@ class Lexicon:
         self.separator = separator
         self.allow_unknown = allow_unknown
         ids: dict[str, int] = {}
+        lengths: dict[str, int] = {}
         tree = _Tree(n_tokens, separator)
         for word, tokens in spellings:
             tree.add(ids.setdefault(word, len(ids)), word, tokens)
+            lengths.setdefault(word, sum(token != separator for token in tokens))
         if not ids:
             raise LanguageModelError("lexicon: expected at least one word, got none")
         self.words: tuple[str | None, ...] = (*ids, *((None,) if allow_unknown else ()))
         self.unknown = len(ids) if allow_unknown else None
+        self.lengths: Mapping[str, int] = lengths
         self._tree = tree
         self._device = torch.device("cpu")
         self._children = KeyTable.of(*tree.keys(), n_tokens)

@@ -8,10 +8,14 @@ from pathlib import Path
 import torch
 
 from sottovoce.errors import OptionError
-from sottovoce.lm.boosting import Phrase, PhraseBooster, read_phrases
+from sottovoce.lm.boosting import Phrase, read_phrases
 from sottovoce.lm.fusion import Relabelled, ShallowFusion, TensorModel
 from sottovoce.lm.ngram import NgramModel
+from sottovoce.lm.whole_words import Edges, WholeWordBooster
 from sottovoce.text.tokenizer import Tokenizer
+
+HOTWORD_WEIGHT = 3.0
+"""What each token of a hotword adds where nothing else is said (nats)."""
 
 
 def text_fusion(
@@ -20,7 +24,7 @@ def text_fusion(
     lm: str | Path | NgramModel | None = None,
     lm_weight: float = 0.3,
     hotwords: str | Path | Sequence[str] | Mapping[str, float] | None = None,
-    hotword_weight: float = 3.0,
+    hotword_weight: float = HOTWORD_WEIGHT,
     neural_lm: TensorModel | None = None,
     neural_weight: float = 0.3,
     device: torch.device | None = None,
@@ -28,8 +32,9 @@ def text_fusion(
     """Fusion for `decoding.beam.BeamSearch`: hand it to `decode` as `fusion`.
 
     lm: an ARPA file whose words are token ids in decimal ("50 1002"), as `token_text` writes them.
-    hotwords: a file (`read_phrases`), phrases, or phrases with weights; each is looked for after a space
-        and at the beginning of a text, as it is written. hotword_weight: what an occurrence adds (nats).
+    hotwords: a file (`read_phrases`), phrases, or phrases with weights; each is looked for as it is
+        written, as whole words.
+        hotword_weight: what each token of a phrase adds (nats).
     neural_lm: a model over the same ids, see `lm.causal.CausalTokenModel`.
     Raises OptionError: nothing to fuse. LanguageModelError.
     """
@@ -43,7 +48,7 @@ def text_fusion(
         weights.append(lm_weight)
     if hotwords is not None:
         phrases = _phrases(tokenizer, hotwords, hotword_weight)
-        models.append(PhraseBooster(phrases, tokenizer.eot).to(where))
+        models.append(WholeWordBooster(phrases, token_edges(tokenizer)).to(where))
         weights.append(1.0)
     if neural_lm is not None:
         models.append(neural_lm)
@@ -56,6 +61,11 @@ def text_fusion(
 def token_text(tokenizer: Tokenizer, text: str) -> str:
     """A line of token ids to train an n-gram model on: what `text_fusion` expects an ARPA file to count."""
     return " ".join(str(token) for token in tokenizer.encode(" " + text.strip()))
+
+
+def token_edges(tokenizer: Tokenizer) -> Edges:
+    """Which text tokens begin and end words."""
+    return Edges.of([tokenizer.token_bytes(i).decode("utf-8", "replace") for i in range(tokenizer.eot)])
 
 
 def _phrases(

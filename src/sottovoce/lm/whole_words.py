@@ -1,0 +1,105 @@
+"""Phrases that count as whole words only, over tokens that carry the space before a word themselves.
+
+A token of Whisper begins a word by its leading space, or ends one by a full stop. So what lies between words
+is no token; it is said silently before and after such tokens.
+"""
+
+from __future__ import annotations
+
+import itertools
+import unicodedata
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from sottovoce.lm.boosting import Phrase, PhraseBooster
+
+_UNSPACED = ("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR", "TIBETAN", "IDEOGRAPHIC")
+"""Scripts that write no spaces, by the beginnings of their characters' names: each character stands alone."""
+
+
+class Edges(NamedTuple):
+    """Which tokens (n_tokens,) bool begin with what is inside no word, and which end with it."""
+
+    before: Tensor
+    after: Tensor
+
+    @classmethod
+    def of(cls, texts: Sequence[str]) -> Edges:
+        """Of the texts of all tokens; pieces of characters ("\\ufffd") count as letters."""
+        before = [not text or not _is_inside(text[0]) for text in texts]
+        after = [not text or not _is_inside(text[-1]) for text in texts]
+        return cls(torch.tensor(before), torch.tensor(after))
+
+
+def _is_inside(character: str) -> bool:
+    if character == "\ufffd":
+        return True
+    is_letter = character.isalnum() or unicodedata.category(character).startswith("M")
+    return is_letter and not unicodedata.name(character, "").startswith(_UNSPACED)
+
+
+class WholeWordBooster:
+    """A `PhraseBooster` of whole words; states are (N,) int64: the node, times two, plus one after a word.
+
+    phrases: over tokens below len(edges.before).
+    Raises LanguageModelError, as `PhraseBooster`.
+    """
+
+    def __init__(self, phrases: Iterable[Phrase], edges: Edges) -> None:
+        self._edges = edges
+        self._boundary = len(edges.before)
+        apart = [Phrase(self._with_boundaries(phrase.tokens), phrase.weight) for phrase in phrases]
+        self._inside = PhraseBooster(apart, self._boundary + 1, boundary=self._boundary)
+
+    @property
+    def n_tokens(self) -> int:
+        return self._boundary
+
+    def to(self, device: torch.device) -> WholeWordBooster:
+        moved = object.__new__(WholeWordBooster)
+        moved._edges = Edges(self._edges.before.to(device), self._edges.after.to(device))
+        moved._boundary, moved._inside = self._boundary, self._inside.to(device)
+        return moved
+
+    def start(self, n: int) -> Tensor:
+        return 2 * self._inside.start(n)
+
+    def score(self, states: Tensor, tokens: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        ended, nodes = self._after_word(states)
+        gained, next_nodes = self._between(nodes, ~(states & 1).bool())
+        if tokens is None:
+            plain = self._inside.score(nodes)[0][:, :-1]
+            apart = self._inside.score(next_nodes)[0][:, :-1] + gained[:, None]
+            return torch.where(self._edges.before, apart, plain) + ended[:, None], states
+        is_apart = self._edges.before[tokens]
+        said, nodes = self._inside.score(torch.where(is_apart, next_nodes, nodes), tokens)
+        total = said + ended + torch.where(is_apart, gained, 0.0)
+        return total, 2 * nodes + self._edges.after[tokens].long()
+
+    def finish(self, states: Tensor) -> Tensor:
+        """Take back what unfinished phrases were given."""
+        ended, nodes = self._after_word(states)
+        return ended + self._inside.finish(nodes)
+
+    def select(self, states: Tensor, rows: Tensor) -> Tensor:
+        return states[rows]
+
+    def _after_word(self, states: Tensor) -> tuple[Tensor, Tensor]:
+        """Say what is between words where a token ended with it."""
+        return self._between(states >> 1, (states & 1).bool())
+
+    def _between(self, nodes: Tensor, where: Tensor) -> tuple[Tensor, Tensor]:
+        """Scores (N,) of what is between words, and the nodes after it, at rows `where` (N,)."""
+        gained, moved = self._inside.score(nodes, torch.full_like(nodes, self._boundary))
+        return torch.where(where, gained, 0.0), torch.where(where, moved, nodes)
+
+    def _with_boundaries(self, tokens: Sequence[int]) -> tuple[int, ...]:
+        """A phrase's tokens and, once each, what is between its words."""
+        found = list(tokens[:1])
+        for last, token in itertools.pairwise(tokens):
+            is_apart = bool(self._edges.after[last]) or bool(self._edges.before[token])
+            found += [self._boundary, token] if is_apart else [token]
+        return tuple(found)
