@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from sottovoce.models.attention import FEW_QUERIES, MultiHeadAttention
+from sottovoce.models.attention import FEW_QUERIES, MANY_KEYS, MultiHeadAttention
 
 
 def masks(n_queries: int, n_keys: int) -> list[torch.Tensor | None]:
@@ -18,11 +18,12 @@ def masks(n_queries: int, n_keys: int) -> list[torch.Tensor | None]:
 
 @pytest.mark.parametrize("n_queries", [1, 5, FEW_QUERIES, FEW_QUERIES + 1])
 @pytest.mark.parametrize("which", [0, 1, 2])
-def test_few_bfloat16_queries(n_queries: int, which: int) -> None:
+@pytest.mark.parametrize("n_keys", [MANY_KEYS - 1, MANY_KEYS])
+def test_few_bfloat16_queries(n_queries: int, n_keys: int, which: int) -> None:
     torch.manual_seed(n_queries)
     layer = MultiHeadAttention(32, 4).requires_grad_(False)
-    queries, keys, values = (torch.randn(2, 4, n, 8).bfloat16() for n in (n_queries, 40, 40))
-    mask = masks(n_queries, 40)[which]
+    queries, keys, values = (torch.randn(2, 4, n, 8).bfloat16() for n in (n_queries, n_keys, n_keys))
+    mask = masks(n_queries, n_keys)[which]
     exact_mask = mask if mask is None or mask.dtype == torch.bool else mask.float()
     exact = F.scaled_dot_product_attention(queries.float(), keys.float(), values.float(), exact_mask)
     expected = layer.out(exact.transpose(1, 2).flatten(2))
