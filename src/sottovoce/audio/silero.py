@@ -103,7 +103,7 @@ class SileroModel:
         end = first + len(windows)
         rows = windows.new_zeros(-(-end // _GROUP_WINDOWS) * _GROUP_WINDOWS, windows.shape[1])
         rows[first:end] = windows
-        groups = [self._gates_of_group(group) for group in rows.split(_GROUP_WINDOWS)]
+        groups = [self._gates_of_group(group) for group in torch.split(rows, _GROUP_WINDOWS)]
         return torch.cat(groups)[first:end]
 
     def _gates_of_group(self, windows: Tensor) -> Tensor:
