@@ -34,7 +34,7 @@ from ctc_emissions import BLANK, Vocabulary, made_emissions, vocabulary, words_o
 from torch import Tensor
 
 from sottovoce.ctc import CtcDecoder, CtcFusionOptions
-from sottovoce.decoding.ctc_options import CtcOptions
+from sottovoce.decoding.ctc.options import CtcOptions
 from sottovoce.lm.ngram import NgramModel
 
 Decode = Callable[[Tensor], list[str]]

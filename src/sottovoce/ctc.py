@@ -12,11 +12,11 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from sottovoce.decoding.ctc import EmissionDecoder
-from sottovoce.decoding.ctc_greedy import greedy_decode
-from sottovoce.decoding.ctc_options import CtcOptions
-from sottovoce.decoding.ctc_state import PrefixState
-from sottovoce.decoding.ctc_text import PIECE_START, Labels
+from sottovoce.decoding.ctc.decoder import EmissionDecoder
+from sottovoce.decoding.ctc.greedy import greedy_decode
+from sottovoce.decoding.ctc.options import CtcOptions
+from sottovoce.decoding.ctc.state import PrefixState
+from sottovoce.decoding.ctc.text import PIECE_START, Labels
 from sottovoce.errors import LanguageModelError, OptionError
 from sottovoce.lm.base import PrefixScorer
 from sottovoce.lm.boosting import Phrase, PhraseBooster, read_phrases

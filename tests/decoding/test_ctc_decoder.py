@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from sottovoce.ctc import CtcDecoder
-from sottovoce.decoding.ctc import EmissionDecoder
-from sottovoce.decoding.ctc_align import align
-from sottovoce.decoding.ctc_options import CtcOptions
-from sottovoce.decoding.ctc_text import Labels
+from sottovoce.decoding.ctc.align import align
+from sottovoce.decoding.ctc.decoder import EmissionDecoder
+from sottovoce.decoding.ctc.options import CtcOptions
+from sottovoce.decoding.ctc.text import Labels
 from sottovoce.errors import InputError, OptionError
 from sottovoce.lm.fusion import ShallowFusion
 from sottovoce.types import Hypothesis

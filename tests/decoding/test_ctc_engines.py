@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from sottovoce.ctc import CtcDecoder, CtcFusionOptions
-from sottovoce.decoding import ctc_compiled
-from sottovoce.decoding.ctc import EmissionDecoder
-from sottovoce.decoding.ctc_options import CtcOptions
-from sottovoce.decoding.ctc_search import PrefixSearch
-from sottovoce.decoding.ctc_text import Labels
+from sottovoce.decoding.ctc import compiled
+from sottovoce.decoding.ctc.decoder import EmissionDecoder
+from sottovoce.decoding.ctc.options import CtcOptions
+from sottovoce.decoding.ctc.search import PrefixSearch
+from sottovoce.decoding.ctc.text import Labels
 from sottovoce.errors import MissingExtraError, OptionError
 from sottovoce.lm.fusion import ShallowFusion
 from sottovoce.types import Hypothesis
@@ -188,11 +188,11 @@ def test_models_without_arrays_run_in_tensors(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_without_numba_the_search_runs_in_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ctc_compiled, "has_compiler", lambda: False)
+    monkeypatch.setattr(compiled, "has_compiler", lambda: False)
     search = PrefixSearch(4, 0, 6)
-    assert ctc_compiled.fastest(search, "auto") is search
+    assert compiled.fastest(search, "auto") is search
     with pytest.raises(MissingExtraError, match=r"sottovoce\[fast\]"):
-        ctc_compiled.fastest(search, "compiled")
+        compiled.fastest(search, "compiled")
     with pytest.raises(OptionError, match="engine"):
         CtcOptions(engine="quick")  # type: ignore[arg-type]
 

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from sottovoce.decoding.ctc import EmissionDecoder
-from sottovoce.decoding.ctc_options import CtcOptions
-from sottovoce.decoding.ctc_text import Labels
+from sottovoce.decoding.ctc.decoder import EmissionDecoder
+from sottovoce.decoding.ctc.options import CtcOptions
+from sottovoce.decoding.ctc.text import Labels
 from sottovoce.lm.base import PrefixScorer
 from sottovoce.lm.boosting import Phrase, PhraseBooster
 from sottovoce.lm.fusion import ShallowFusion

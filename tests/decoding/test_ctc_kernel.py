@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from sottovoce.ctc import CtcDecoder, CtcFusionOptions
-from sottovoce.decoding.ctc_options import CtcOptions
+from sottovoce.decoding.ctc.options import CtcOptions
 from tests.decoding.enumeration import emissions
 from tests.decoding.test_ctc_engines import random_arpa, same
 
@@ -21,7 +21,7 @@ numba = pytest.importorskip("numba", reason="the extra fast is not installed")
 @pytest.mark.parametrize("n_labels", [3, 40, 200])
 @pytest.mark.parametrize("least", [-np.inf, -4.0, 10.0])
 def test_likeliest_tokens_and_the_others_are_those_above_a_bar(n_labels: int, least: float) -> None:
-    from sottovoce.decoding.ctc_kernel_tokens import likeliest, new_tokens, others
+    from sottovoce.decoding.ctc.kernel_tokens import likeliest, new_tokens, others
 
     # Few different values, so that many are equal.
     frame = np.random.default_rng(0).integers(-9, 0, n_labels).astype(np.float32)
@@ -71,7 +71,7 @@ def test_word_pieces_of_many_labels(top_tokens: int | None, unknown_words: bool,
 def test_a_person_is_told_once_why_there_is_a_wait(
     is_terminal: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from sottovoce.decoding.ctc_jit import compiling_is_told
+    from sottovoce.decoding.ctc.jit import compiling_is_told
 
     monkeypatch.setattr(sys.stderr, "isatty", lambda: is_terminal)
     made = numba.njit(lambda x: x + 1)

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from sottovoce.ctc import CtcDecoder, CtcFusionOptions
-from sottovoce.decoding.ctc_options import CtcOptions
+from sottovoce.decoding.ctc.options import CtcOptions
 from tests.decoding.test_ctc_engines import LABELS, random_arpa, spellings
 
 META = torch.device("meta")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from sottovoce.decoding.ctc import EmissionDecoder
-from sottovoce.decoding.ctc_options import CtcOptions
-from sottovoce.decoding.ctc_text import Labels
+from sottovoce.decoding.ctc.decoder import EmissionDecoder
+from sottovoce.decoding.ctc.options import CtcOptions
+from sottovoce.decoding.ctc.text import Labels
 from sottovoce.lm.causal import CausalWordModel
 from sottovoce.lm.lexicon import Lexicon
 from sottovoce.lm.neural import NeuralRescorer, ReplacedModel

@@ -16,8 +16,8 @@ from torch import Tensor
 from sottovoce.api import Model, load_model
 from sottovoce.cli.ctc_inputs import EmissionSource, read_emissions, recorded_emissions
 from sottovoce.ctc import CtcDecoder, CtcFusionOptions, WordOrTokenModel, load_ngram
-from sottovoce.decoding.ctc_labels import LabelList, read_labels
-from sottovoce.decoding.ctc_options import CtcOptions
+from sottovoce.decoding.ctc.labels import LabelList, read_labels
+from sottovoce.decoding.ctc.options import CtcOptions
 from sottovoce.errors import ManifestError, OptionError, SottovoceError
 from sottovoce.evaluation.wer import ErrorCounts, align
 from sottovoce.types import Hypothesis

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from sottovoce.decoding.ctc_greedy import greedy_decode
-from sottovoce.decoding.ctc_text import Labels
+from sottovoce.decoding.ctc.greedy import greedy_decode
+from sottovoce.decoding.ctc.text import Labels
 from sottovoce.streaming.window import Window
 from sottovoce.types import FRAMES_PER_SECOND, Emissions, EncoderOutput
 

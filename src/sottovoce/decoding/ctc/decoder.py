@@ -10,13 +10,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sottovoce.decoding.ctc_align import TokenTimes, token_times
-from sottovoce.decoding.ctc_compiled import fastest
-from sottovoce.decoding.ctc_emissions import checked, joined, without_blank_runs
-from sottovoce.decoding.ctc_options import CtcOptions
-from sottovoce.decoding.ctc_search import PrefixSearch
-from sottovoce.decoding.ctc_state import NEVER, PrefixState
-from sottovoce.decoding.ctc_text import Labels, SpelledWord, Speller
+from sottovoce.decoding.ctc.align import TokenTimes, token_times
+from sottovoce.decoding.ctc.compiled import fastest
+from sottovoce.decoding.ctc.emissions import checked, joined, without_blank_runs
+from sottovoce.decoding.ctc.options import CtcOptions
+from sottovoce.decoding.ctc.search import PrefixSearch
+from sottovoce.decoding.ctc.state import NEVER, PrefixState
+from sottovoce.decoding.ctc.text import Labels, SpelledWord, Speller
 from sottovoce.errors import OptionError
 from sottovoce.lm.base import HistoryScorer, PrefixScorer
 from sottovoce.types import Hypothesis, Word

@@ -15,8 +15,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from sottovoce.decoding.ctc_align import TokenSpans, align
-from sottovoce.decoding.ctc_state import NEVER, PrefixState, first_state
+from sottovoce.decoding.ctc.align import TokenSpans, align
+from sottovoce.decoding.ctc.state import NEVER, PrefixState, first_state
 from sottovoce.lm.base import Arcs, Endings, PrefixScorer
 
 
@@ -111,7 +111,7 @@ class PrefixSearch:
         rows: Tensor,
         blank: int,
     ) -> TokenSpans:
-        """See `ctc_align.align`."""
+        """See `align.align`."""
         return align(log_probs, lengths, tokens, n_tokens, rows=rows, blank=blank)
 
     @torch.no_grad()

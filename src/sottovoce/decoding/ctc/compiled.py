@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from sottovoce.decoding.ctc_align import TokenSpans
-from sottovoce.decoding.ctc_options import Engine
-from sottovoce.decoding.ctc_search import PrefixSearch
-from sottovoce.decoding.ctc_state import PrefixState, first_state
+from sottovoce.decoding.ctc.align import TokenSpans
+from sottovoce.decoding.ctc.options import Engine
+from sottovoce.decoding.ctc.search import PrefixSearch
+from sottovoce.decoding.ctc.state import PrefixState, first_state
 from sottovoce.errors import MissingExtraError
 from sottovoce.lm.base import Endings, FlatPrefixScorer, FlatScorer, PrefixScorer, silent_scorer
 
 if TYPE_CHECKING:
-    from sottovoce.decoding.ctc_kernel import Beams
+    from sottovoce.decoding.ctc.kernel import Beams
 
 logger = logging.getLogger(__name__)
 
@@ -66,7 +66,7 @@ class CompiledSearch:
         if self._has_run:
             self._run(beams, log_probs.contiguous(), lengths, scorer)
         else:
-            from sottovoce.decoding.ctc_jit import compiling_is_told
+            from sottovoce.decoding.ctc.jit import compiling_is_told
 
             with compiling_is_told():
                 self._run(beams, log_probs.contiguous(), lengths, scorer)
@@ -77,7 +77,7 @@ class CompiledSearch:
         """As `PrefixSearch.trusts`; one pass over the emissions."""
         if log_probs.device.type != "cpu":
             return False
-        from sottovoce.decoding.ctc_kernel_check import are_plausible
+        from sottovoce.decoding.ctc.kernel_check import are_plausible
 
         return are_plausible(log_probs.contiguous().numpy(), lengths.numpy())
 
@@ -86,7 +86,7 @@ class CompiledSearch:
         scorer = self._flat if states.device.type == "cpu" else None
         if scorer is None or self._plain.scorer is None:
             return self._plain.endings(states)
-        from sottovoce.decoding.ctc_kernel_ends import end_rows
+        from sottovoce.decoding.ctc.kernel_ends import end_rows
 
         return Endings(*map(torch.from_numpy, end_rows(states.numpy(), scorer)))
 
@@ -100,10 +100,10 @@ class CompiledSearch:
         rows: Tensor,
         blank: int,
     ) -> TokenSpans:
-        """See `ctc_align.align`."""
+        """See `align.align`."""
         if log_probs.device.type != "cpu":
             return self._plain.align(log_probs, lengths, tokens, n_tokens, rows=rows, blank=blank)
-        from sottovoce.decoding.ctc_kernel_align import align_rows
+        from sottovoce.decoding.ctc.kernel_align import align_rows
 
         found = align_rows(
             log_probs.contiguous().numpy(),
@@ -129,7 +129,7 @@ class CompiledSearch:
         return found
 
     def _run(self, beams: Beams, log_probs: Tensor, lengths: Tensor, scorer: FlatScorer) -> None:
-        from sottovoce.decoding.ctc_kernel import Settings, decode_rows
+        from sottovoce.decoding.ctc.kernel import Settings, decode_rows
 
         plain = self._plain
         settings = Settings(
@@ -173,7 +173,7 @@ def flat_scorer(scorer: PrefixScorer | None, n_labels: int) -> FlatScorer | None
 
 def _beams(state: PrefixState, n_frames: int) -> Beams:
     """The state's tensors as arrays that share their memory, and room for histories."""
-    from sottovoce.decoding.ctc_kernel import Beams
+    from sottovoce.decoding.ctc.kernel import Beams
 
     n_symbols = int(state.length.max()) + n_frames + 2
     histories = state.symbols.new_empty((*state.length.shape, n_symbols))

@@ -7,7 +7,7 @@ import math
 import numba
 import numpy as np
 
-from sottovoce.decoding.ctc_jit import compiled
+from sottovoce.decoding.ctc.jit import compiled
 from sottovoce.lm.base import Floats, Ints
 
 _LEAST_SUM, _MOST_SUM = math.exp(-0.5), math.exp(0.5)
@@ -18,7 +18,7 @@ _MOST = 1e-2
 def are_plausible(log_probs: Floats, lengths: Ints) -> bool:
     """Every frame (B, T, V) within the lengths sums to about 1 and has nothing positive or NaN.
 
-    False where there is any doubt: `ctc_emissions` then says what is wrong, if anything is.
+    False where there is any doubt: `emissions` then says what is wrong, if anything is.
     """
     for row in range(len(lengths)):
         for t in range(lengths[row]):

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sottovoce.decoding.ctc_jit import NEVER, compiled, inner
+from sottovoce.decoding.ctc.jit import NEVER, compiled, inner
 from sottovoce.lm.base import Records, SmallInts
 
 CANDIDATE = np.dtype(

@@ -1,10 +1,10 @@
-"""Compiled: the likeliest path of each hypothesis; the recursion of `ctc_align.align`, one at a time."""
+"""Compiled: the likeliest path of each hypothesis; the recursion of `align.align`, one at a time."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from sottovoce.decoding.ctc_jit import NEVER, compiled
+from sottovoce.decoding.ctc.jit import NEVER, compiled
 from sottovoce.lm.base import Floats, Ints
 
 

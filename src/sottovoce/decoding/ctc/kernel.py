@@ -1,6 +1,6 @@
 """Compiled: the frame loop of the CTC prefix search, one utterance after the other, in machine code.
 
-The same search as `ctc_search.PrefixSearch`, found by other means. Prefixes are nodes of a tree, so that a
+The same search as `search.PrefixSearch`, found by other means. Prefixes are nodes of a tree, so that a
 prefix that was pruned and is found again is the same node. Candidates that cannot enter the beam are not
 looked at: of every beam, and of every token, it is known what it can score at most.
 """
@@ -12,11 +12,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sottovoce.decoding.ctc_jit import NEVER, compiled, inner
-from sottovoce.decoding.ctc_kernel_arcs import arc_bounds, arc_of, child_of, most_of_arc, score_arc
-from sottovoce.decoding.ctc_kernel_best import Candidates, limit_of, new_candidates, offer, sort
-from sottovoce.decoding.ctc_kernel_tokens import N_FIRST, Tokens, likeliest, new_tokens, others
-from sottovoce.decoding.ctc_kernel_tree import (
+from sottovoce.decoding.ctc.jit import NEVER, compiled, inner
+from sottovoce.decoding.ctc.kernel_arcs import arc_bounds, arc_of, child_of, most_of_arc, score_arc
+from sottovoce.decoding.ctc.kernel_best import Candidates, limit_of, new_candidates, offer, sort
+from sottovoce.decoding.ctc.kernel_tokens import N_FIRST, Tokens, likeliest, new_tokens, others
+from sottovoce.decoding.ctc.kernel_tree import (
     Tree,
     add_child,
     new_tree,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from sottovoce.decoding.ctc_emissions import checked
-from sottovoce.decoding.ctc_text import Labels
+from sottovoce.decoding.ctc.emissions import checked
+from sottovoce.decoding.ctc.text import Labels
 from sottovoce.types import Hypothesis, Word
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from sottovoce.decoding.ctc_jit import NEVER, compiled, inner
-from sottovoce.decoding.ctc_kernel_arcs import score_word, separated_arc
+from sottovoce.decoding.ctc.jit import NEVER, compiled, inner
+from sottovoce.decoding.ctc.kernel_arcs import score_word, separated_arc
 from sottovoce.lm.base import FlatLexicon, FlatModels, FlatScorer, Floats, Ints
 
 

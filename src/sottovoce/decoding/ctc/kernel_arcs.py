@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from sottovoce.decoding.ctc_jit import NEVER, inner
+from sottovoce.decoding.ctc.jit import NEVER, inner
 from sottovoce.lm.base import FlatLexicon, FlatModels, FlatScorer, Ints, Records
 
 _ROOT = 0

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from sottovoce.decoding.ctc_state import NEVER, PrefixState
+from sottovoce.decoding.ctc.state import NEVER, PrefixState
 from sottovoce.errors import InputError
 
 _SUM_TOLERANCE = 0.6

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from sottovoce.decoding.ctc_state import NEVER
+from sottovoce.decoding.ctc.state import NEVER
 
 
 class TokenSpans(NamedTuple):
