@@ -1,7 +1,7 @@
 """Rare names as hotwords: how many are written that were said, and how many that were not, by weight.
 
     python benchmarks/ctc_names.py
-    python benchmarks/ctc_names.py --model recipes/nano/checkpoints/letters.safetensors --beam-size 5 10
+    python benchmarks/ctc_names.py --beam-size 5 10
 
 espeak-ng's held-out English voice says sentences with a name each and others without; every name of the list
 is boosted in every clip. Two sets that share neither names nor sentences: the weight is chosen on "dev", by

@@ -29,16 +29,16 @@ VOICES = {
 }
 SENTENCES = {
     "en": "The garden is quiet in the morning.",
-    "de": "Der Garten ist am Morgen sehr still.",
-    "es": "El jardín está en silencio por la mañana.",
-    "fr": "Le jardin est calme ce matin.",
+    "de": "Wir haben heute viel Zeit.",
+    "es": "La casa está en silencio por la mañana.",
+    "fr": "La maison est calme le matin.",
     "zh": "今天早上我们在公园里走路。",
 }
 MIXED = [
     ("en", "We walked along the river and talked about the summer."),
-    ("de", "Der Garten ist am Morgen sehr still."),
+    ("de", "Wir haben heute viel Zeit."),
     ("es", "Hablamos mucho tiempo sobre el verano."),
-    ("fr", "Le jardin est calme ce matin."),
+    ("fr", "La maison est calme le matin."),
 ]
 
 
