@@ -57,7 +57,7 @@ def test_json_to_standard_output_is_one_document_a_line(
     assert set(documents[0]) == {"text", "language", "duration", "model", "segments"}
     assert documents[0]["language"] == "de"
     assert documents[0]["model"] == "nano"
-    assert documents[0]["duration"] == pytest.approx(3.27, abs=0.02)
+    assert documents[0]["duration"] == pytest.approx(3.13, abs=0.02)
 
 
 def test_text_goes_to_the_terminal_and_nothing_else(clip: Path, capsys: pytest.CaptureFixture[str]) -> None:
