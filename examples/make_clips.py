@@ -19,6 +19,8 @@ import numpy as np
 import numpy.typing as npt
 
 RATE = 16_000
+LOUD = 0.01
+"""Of full scale: what is taken for speech when the spans are drawn."""
 CLIPS = Path(__file__).parent / "clips"
 VOICES = {
     "en": "en-us+m7",
@@ -86,17 +88,17 @@ def join(
     pause = np.zeros(int(pause_s * RATE), np.float32)
     pieces, spans, at = [pause[: RATE // 4]], [], RATE // 4
     for part in parts:
-        end = at + len(part.samples)
+        loud = np.nonzero(np.abs(part.samples) > LOUD)[0]  # the voices end in half a second of silence
         spans.append(
             {
-                "start": round(at / RATE, 2),
-                "end": round(end / RATE, 2),
+                "start": round((at + int(loud[0])) / RATE, 2),
+                "end": round((at + int(loud[-1])) / RATE, 2),
                 "language": part.language,
                 "text": part.text,
             }
         )
         pieces += [part.samples, pause]
-        at = end + len(pause)
+        at += len(part.samples) + len(pause)
     return np.concatenate(pieces), spans
 
 
