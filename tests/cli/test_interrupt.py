@@ -6,12 +6,21 @@ import io
 import os
 import signal
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 
 import pytest
 
 from sottovoce.audio.sources import CheckedFile
 from sottovoce.cli.interrupt import Interrupts
+
+
+@pytest.fixture(autouse=True)
+def as_at_a_terminal() -> Iterator[None]:
+    """SIGINT as Python handles it, even where the tests run in the background and it is ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 def interrupt() -> None:
