@@ -29,18 +29,19 @@ def sound(name: str) -> bytes:
     return encoded_bytes(samples, rate=48_000, container=container, codec=codecs.get(name, "aac"))
 
 
-def read(data: bytes) -> None:
-    """Read in both ways; finite samples or one line of refusal."""
+def faults(data: bytes) -> list[str]:
+    """What is wrong with reading in both ways, which gives finite samples or one line of refusal."""
+    found = []
     for reader in (load_audio, load_channels):
         try:
             probe_audio(data)
             samples = reader(data)
         except AudioError as error:
-            if "\n" in str(error):
-                pytest.fail(f"more than one line: {error}")
+            found += [f"more than one line: {error}"] if "\n" in str(error) else []
         else:
-            assert samples.shape[-1] > 0
-            assert np.isfinite(samples).all()
+            found += ["no samples"] if samples.shape[-1] == 0 else []
+            found += [] if np.isfinite(samples).all() else ["samples that are not finite"]
+    return found
 
 
 FUZZ = settings(max_examples=40, deadline=5_000, suppress_health_check=[HealthCheck.too_slow])
@@ -52,7 +53,7 @@ FUZZ = settings(max_examples=40, deadline=5_000, suppress_health_check=[HealthCh
     start=st.sampled_from([b"", b"RIFF", b"ID3\x04", b"fLaC", b"OggS", b"\xff\xfb"]),
 )
 def test_random_bytes(data: bytes, start: bytes) -> None:
-    read(start + data)
+    assert faults(start + data) == []
 
 
 @FUZZ
@@ -64,14 +65,14 @@ def test_random_header_edits(name: str, edits: list[tuple[int, int]]) -> None:
     data = bytearray(sound(name))
     for position, value in edits:
         data[position] = value
-    read(bytes(data))
+    assert faults(bytes(data)) == []
 
 
 @FUZZ
 @given(name=st.sampled_from(FORMATS), fraction=st.floats(0, 1))
 def test_truncation(name: str, fraction: float) -> None:
     data = sound(name)
-    read(data[: int(len(data) * fraction)])
+    assert faults(data[: int(len(data) * fraction)]) == []
 
 
 @pytest.mark.parametrize("rate", [1, 999, 2**31 - 1])
