@@ -1,7 +1,8 @@
 """The frame loop in tensors never waits for a device: it runs where there are shapes and no values.
 
 On the "meta" device reading a value (`.item()`, `.tolist()`, a tensor in an `if`) or making a tensor whose
-size depends on values (`nonzero`, a boolean index) is an error.
+size depends on values (`nonzero`, a boolean index) is an error. What it does not notice, a tensor
+that would be copied to the device first, is looked for among the operations.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from sottovoce.ctc import CtcDecoder, CtcFusionOptions
 from sottovoce.decoding.ctc.options import CtcOptions
@@ -24,6 +27,17 @@ FUSIONS = {
     "lexicon, n-gram and hotwords": {"lm": True, "lexicon": spellings(homophones=True), "hotwords": ["cab"]},
     "lexicon with unknown words": {"lm": True, "lexicon": spellings(homophones=False), "unknown_words": True},
 }
+
+
+class NothingOfTheHost(TorchDispatchMode):
+    """Refuses operations that read or make tensors elsewhere than on the device."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        made = func(*args, **(kwargs or {}))
+        for part in tree_leaves((args, kwargs or {}, made)):
+            if isinstance(part, torch.Tensor) and part.device != META:
+                raise AssertionError(f"{func}: expected tensors of the device, got one of {part.device}")
+        return made
 
 
 @pytest.mark.parametrize(
@@ -58,7 +72,8 @@ def test_frames_are_stepped_without_values(
     assert state.scores.device == META
     emissions = torch.empty((3, 40, len(labels)), device=META)
     lengths = torch.empty(3, dtype=torch.int64, device=META)
-    search.run(state, emissions, lengths, 20)
+    with NothingOfTheHost():
+        search.run(state, emissions, lengths, 20)
     assert state.n_steps == 40
 
 
@@ -67,3 +82,9 @@ def test_reading_a_value_would_be_noticed() -> None:
     for read in (lambda: bool(values[0]), values.tolist, values.nonzero, lambda: values[values > 0]):
         with pytest.raises((RuntimeError, NotImplementedError)):
             read()
+
+
+def test_a_tensor_of_the_host_would_be_noticed() -> None:
+    values = torch.zeros(3, device=META)
+    with NothingOfTheHost(), pytest.raises(AssertionError, match="got one of cpu"):
+        torch.where(values > 0, values, torch.tensor(1.0))

@@ -146,6 +146,21 @@ class AutomatonModel(Protocol):
         ...
 
 
+@runtime_checkable
+class DeviceModel(Protocol):
+    """Says whether it answers by operations on tensors of the device alone, whose shapes follow from those of
+    what is asked: then a CUDA graph can hold them. Models that do not say are taken to leave the device.
+    """
+
+    @property
+    def stays_on_device(self) -> bool: ...
+
+
+def stays_on_device(model: object) -> bool:
+    """See `DeviceModel`."""
+    return isinstance(model, DeviceModel) and model.stays_on_device
+
+
 MODEL = np.dtype([("base", np.int64), ("weight", np.float32)])
 NODE = np.dtype([("first", np.int64), ("parent", np.int32), ("backoff", np.float32)])
 ARC = np.dtype([("token", np.int32), ("target", np.int32), ("weight", np.float32)])

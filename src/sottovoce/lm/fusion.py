@@ -21,6 +21,7 @@ from sottovoce.lm.base import (
     FlatScorer,
     Floats,
     LanguageModel,
+    stays_on_device,
 )
 from sottovoce.lm.flat import flat_models, token_scorer
 
@@ -60,6 +61,10 @@ class Relabelled:
 
     def select(self, states: Tensor, rows: Tensor) -> Tensor:
         return states[rows]
+
+    @property
+    def stays_on_device(self) -> bool:
+        return stays_on_device(self._model)
 
     def automaton(self) -> Automaton | None:
         """The model inside as arrays, under these names; None where it has no such form."""
@@ -106,6 +111,10 @@ class ShallowFusion:
     def n_arcs(self) -> int:
         return 1
 
+    @property
+    def stays_on_device(self) -> bool:
+        return all(map(stays_on_device, self._models))
+
     def start(self, n: int, device: torch.device | None = None) -> Tensor:
         states = torch.stack([model.start(n) for model in self._models], dim=1)
         return states if device is None else states.to(device)
@@ -119,7 +128,7 @@ class ShallowFusion:
                 total += _weighted(model.score(states[:, i])[0], weight)
             return total if self._word_scores is None else total + self._word_scores, states
         known = tokens < self.n_tokens
-        total, after = self._follow(states, torch.where(known, tokens, 0))
+        total, after = self._follow(states, tokens.masked_fill(~known, 0))
         return total.masked_fill(~known, 0.0), torch.where(known[:, None], after, states)
 
     def finish(self, states: Tensor) -> Tensor:

@@ -155,11 +155,11 @@ class Lexicon:
         which = torch.arange(self.n_homophones, device=nodes.device)
         counts = self._counts[nodes]
         exists = which < counts[..., None]
-        place = torch.where(exists, self._first[nodes][..., None] + which, 0)
-        marks = torch.where(exists, self._words[place] + 1, 0)
+        place = (self._first[nodes][..., None] + which).masked_fill_(~exists, 0)
+        marks = (self._words[place] + 1).masked_fill_(~exists, 0)
         if self.unknown is not None and self.separator is not None:
             is_unknown = (counts == 0) & (nodes != ROOT)
-            marks[..., 0] = torch.where(is_unknown, self.unknown + 1, marks[..., 0])
+            marks[..., 0].masked_fill_(is_unknown, self.unknown + 1)
             exists = torch.cat(((exists[..., :1] | is_unknown[..., None]), exists[..., 1:]), dim=-1)
         return marks, exists
 
@@ -168,8 +168,7 @@ class Lexicon:
         # A separator after a word ends it; at the beginning or after another it says nothing.
         exists = complete & ends[..., None]
         exists[..., 0] |= (ends & (nodes == ROOT)) | (~ends & (found | self.allow_unknown))
-        inside = torch.where(found, children, UNKNOWN_NODE)
-        after = torch.where(ends, ROOT, inside)
+        after = children.masked_fill(~found, UNKNOWN_NODE).masked_fill_(ends, ROOT)
         return LexiconArcs(
             nodes=after[..., None].expand(marks.shape),
             marks=marks.masked_fill(~ends[..., None], 0),

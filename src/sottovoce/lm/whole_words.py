@@ -76,7 +76,7 @@ class WholeWordBooster:
             return torch.where(self._edges.before, apart, plain) + ended[:, None], states
         is_apart = self._edges.before[tokens]
         said, nodes = self._inside.score(torch.where(is_apart, next_nodes, nodes), tokens)
-        total = said + ended + torch.where(is_apart, gained, 0.0)
+        total = said + ended + gained.masked_fill(~is_apart, 0.0)
         return total, 2 * nodes + self._edges.after[tokens].long()
 
     def finish(self, states: Tensor) -> Tensor:
@@ -94,7 +94,7 @@ class WholeWordBooster:
     def _between(self, nodes: Tensor, where: Tensor) -> tuple[Tensor, Tensor]:
         """Scores (N,) of what is between words, and the nodes after it, at rows `where` (N,)."""
         gained, moved = self._inside.score(nodes, torch.full_like(nodes, self._boundary))
-        return torch.where(where, gained, 0.0), torch.where(where, moved, nodes)
+        return gained.masked_fill(~where, 0.0), torch.where(where, moved, nodes)
 
     def _with_boundaries(self, tokens: Sequence[int]) -> tuple[int, ...]:
         """A phrase's tokens and, once each, what is between its words."""

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from sottovoce.errors import OptionError
-from sottovoce.lm.base import Arcs, Endings, FlatScorer, silent_scorer
+from sottovoce.lm.base import Arcs, Endings, FlatScorer, silent_scorer, stays_on_device
 from sottovoce.lm.flat import flat_models, word_scorer
 from sottovoce.lm.fusion import NEVER, Relabelled, ShallowFusion, TensorModel
 from sottovoce.lm.lexicon import ROOT, Lexicon
@@ -81,6 +81,11 @@ class WordFusion:
         return self._lexicon.n_arcs
 
     @property
+    def stays_on_device(self) -> bool:
+        models = [word.model for word in self._models]
+        return all(map(stays_on_device, models if self._tokens is None else [*models, self._tokens]))
+
+    @property
     def words(self) -> tuple[str | None, ...]:
         """What marks 1, 2, … stand for."""
         return self._lexicon.words
@@ -141,20 +146,27 @@ class WordFusion:
         before = states[:, 1 : 1 + n_models]
         after = before[:, None, None, :].expand(*marks.shape, n_models)
         ends = (marks > 0) & (marks <= self._n_words)
-        if marks.device.type != "cpu":  # all of them: picking out the few would wait for the device
-            said, moved = self._say(
-                after.reshape(marks.numel(), n_models), (marks - 1).clamp(0, self._n_words - 1).reshape(-1)
-            )
-            scores = said.view(marks.shape).masked_fill(~ends, 0.0)
-            return scores, torch.where(ends[..., None], moved.view(after.shape), after)
-        rows = (ends & exists).reshape(-1).nonzero()[:, 0]
+        if marks.device.type == "cpu":
+            return self._say_few(after, marks, ends & exists)
+        return self._say_all(after, marks, ends & exists)
+
+    def _say_few(self, states: Tensor, marks: Tensor, ends: Tensor) -> tuple[Tensor, Tensor]:
+        """Ask for the words that end alone."""
+        rows = ends.reshape(-1).nonzero()[:, 0]
         scores = torch.zeros(marks.numel())
-        flat = after.reshape(marks.numel(), n_models)
+        flat = states.reshape(marks.numel(), len(self._models))
         said, moved = self._say(flat[rows], marks.reshape(-1)[rows] - 1)
         scores[rows] = said
-        if n_models:
+        if self._models:
             flat = flat.index_copy(0, rows, moved)
-        return scores.view(marks.shape), flat.view(*marks.shape, n_models)
+        return scores.view(marks.shape), flat.view(states.shape)
+
+    def _say_all(self, states: Tensor, marks: Tensor, ends: Tensor) -> tuple[Tensor, Tensor]:
+        """Ask for every arc: to pick out the few would wait for the device."""
+        words = (marks - 1).clamp(0, self._n_words - 1).reshape(-1)
+        said, moved = self._say(states.reshape(marks.numel(), len(self._models)), words)
+        scores = said.view(marks.shape).masked_fill(~ends, 0.0)
+        return scores, torch.where(ends[..., None], moved.view(states.shape), states)
 
     def _say(self, states: Tensor, words: Tensor) -> tuple[Tensor, Tensor]:
         """Scores of words (n,) after the word models' states (n, n_models), and the states after them."""

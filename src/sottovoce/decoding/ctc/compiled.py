@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from sottovoce.decoding.ctc.align import TokenSpans
+from sottovoce.decoding.ctc.graphs import GraphSearch
 from sottovoce.decoding.ctc.options import Engine
 from sottovoce.decoding.ctc.search import PrefixSearch
 from sottovoce.decoding.ctc.state import PrefixState, first_state
@@ -157,6 +158,8 @@ class CompiledSearch:
 
 def fastest(search: PrefixSearch, engine: Engine) -> PrefixSearch | CompiledSearch:
     """The search as the option `engine` wants it. Raises MissingExtraError."""
+    if engine == "graphs":
+        return GraphSearch(search)
     if engine == "tensors" or (engine == "auto" and not has_compiler()):
         return search
     if not has_compiler():

@@ -7,7 +7,7 @@ from typing import Literal, get_args
 
 from sottovoce.errors import OptionError
 
-Engine = Literal["auto", "compiled", "tensors"]
+Engine = Literal["auto", "compiled", "tensors", "graphs"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,8 @@ class CtcOptions:
     times: align the returned hypotheses for token frames, word times and confidences.
     frame_s: seconds per frame.
     engine: "compiled" is the frame loop as machine code on the CPU (extra `fast`), "tensors" the one in
-        tensors on any device; "auto" takes the first where it can. What is found is the same.
+        tensors on any device, "graphs" the same with chunks of frames as CUDA graphs where there is CUDA;
+        "auto" takes the first where it can, else the second. What is found is the same.
     """
 
     beam_size: int = 16

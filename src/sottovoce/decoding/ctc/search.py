@@ -220,7 +220,7 @@ class PrefixSearch:
         if extensions.arcs is not None:
             symbol = symbol + self._take_arcs(state, choice, extensions.arcs)
         state.last = torch.where(choice.stays, state.last.gather(1, source), symbol)
-        state.length = state.length.gather(1, source) + (~choice.stays)
+        state.length = state.length.gather(1, source) + (choice.alive & ~choice.stays)
         self._append(state, choice)
 
     def _take_arcs(self, state: PrefixState, choice: _Choice, arcs: Arcs) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -11,6 +11,8 @@ NEVER = float("-inf")
 _NOTHING = -1
 """A place in a history that holds no symbol."""
 _FIRST_CAPACITY = 32
+_BEAMS = ("blank", "token", "lm", "adjustment", "length", "last", "arc", "symbols", "begins", "scores")
+"""The tensors of a state that a frame changes."""
 
 
 @dataclass(slots=True, eq=False)
@@ -63,6 +65,25 @@ class PrefixState:
             n_batch, n_beams, capacity = self.symbols.shape
             more = self.symbols.new_full((n_batch, n_beams, max(missing, capacity)), _NOTHING)
             self.symbols = torch.cat((self.symbols, more), dim=2)
+
+    def copied_beams(self) -> PrefixState:
+        """A state of its own memory, with these beams and no past."""
+        copies = {name: getattr(self, name).clone() for name in _BEAMS}
+        return replace(self, n_steps=0, emissions=[], **copies)
+
+    def shared_beams(self) -> PrefixState:
+        """A state of the same memory, with no past: what advances it leaves this one as it is."""
+        return replace(self, n_steps=0, emissions=[])
+
+    def write_beams(self, beams: PrefixState) -> None:
+        """Write beams of the same shapes into this state's own memory."""
+        for name in _BEAMS:
+            getattr(self, name).copy_(getattr(beams, name))
+
+    def read_beams(self, beams: PrefixState) -> None:
+        """Take on copies of beams."""
+        for name in _BEAMS:
+            setattr(self, name, getattr(beams, name).clone())
 
 
 def first_state(n_batch: int, beam_size: int, blank: int, scores: Tensor) -> PrefixState:
