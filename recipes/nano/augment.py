@@ -131,7 +131,8 @@ class NoiseBank:
         stretch = self._rng.choice(self._stretches)
         start = self._rng.randrange(max(1, len(stretch) - n_frames))
         repeats = 1 + n_frames // len(stretch)
-        return np.concatenate([stretch[start:], *[stretch] * repeats])[:n_frames]
+        drawn: Mel = np.concatenate([stretch[start:], *[stretch] * repeats])[:n_frames]
+        return drawn
 
 
 class Augmenter:

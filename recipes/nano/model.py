@@ -112,6 +112,7 @@ class NanoModel(nn.Module):
         clock = self.clock
         assert isinstance(clock, Tensor)
         pieces = self.whisper.decoder.token_embedding.weight
+        assert isinstance(pieces, Tensor)
         return torch.cat([pieces, self.timestamp_map(clock), self.unused_row])
 
     def decode(
@@ -185,7 +186,9 @@ class NanoModel(nn.Module):
         encoder.positional_embedding.copy_(sinusoids(self.dims.n_audio_ctx, self.dims.n_audio_state))
         places = 0.03 * sinusoids(self.dims.n_text_ctx, n_state)
         decoder.positional_embedding.copy_(places + 0.02 * torch.randn_like(places))
-        nn.init.normal_(decoder.token_embedding.weight, std=0.05)
+        pieces = decoder.token_embedding.weight
+        assert isinstance(pieces, Tensor)
+        nn.init.normal_(pieces, std=0.05)
         self.timestamp_map.weight.copy_(0.05 * torch.eye(n_state))
         for blocks in (encoder.blocks, decoder.blocks):
             for name, module in blocks.named_modules():
