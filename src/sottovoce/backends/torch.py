@@ -14,6 +14,7 @@ from sottovoce.models.cache import CacheShape, DecoderCache, RowGroups
 from sottovoce.models.checkpoint.base import Checkpoint
 from sottovoce.models.dims import upper_half_heads
 from sottovoce.models.first_token import FirstToken
+from sottovoce.models.first_token_compiled import CompiledFirstToken, compiled_first_token
 from sottovoce.models.whisper import AudioContext, KeysValues, Whisper, whisper_from_tensors
 from sottovoce.types import EncoderOutput, Features, StepOutput
 
@@ -83,7 +84,7 @@ class TorchState:
 class TorchFirstStep:
     """The first step without a cache, over keys and values that are shared with every decoder."""
 
-    def __init__(self, backend: TorchBackend, first_token: FirstToken) -> None:
+    def __init__(self, backend: TorchBackend, first_token: FirstToken | CompiledFirstToken) -> None:
         self._backend = backend
         self._first_token = first_token
 
@@ -209,7 +210,8 @@ class TorchBackend:
     @torch.no_grad()
     def first_step(self, token: int, vocabulary: Tensor) -> TorchFirstStep:
         """What follows `token` alone; see `Backend.first_step`."""
-        return TorchFirstStep(self, FirstToken(self._model.decoder, token, vocabulary.to(self._device)))
+        asked = (self._model.decoder, token, vocabulary.to(self._device))
+        return TorchFirstStep(self, compiled_first_token(*asked) or FirstToken(*asked))
 
     def keys_values(self, encoded: EncoderOutput) -> list[KeysValues]:
         """The cross-attention keys and values of an audio, computed at the first use."""

@@ -84,9 +84,10 @@ class LanguageProbe:
             return []
         logits: Posterior = self._first_step(encoded, spans).double().cpu().numpy()  # (n_spans, L + 1)
         weights = np.exp(logits - logits.max(axis=1, keepdims=True))
-        languages = weights[:, :-1] / weights[:, :-1].sum(axis=1, keepdims=True)
-        masses = languages[:, self._allowed].sum(axis=1).tolist()
-        no_speech = (weights[:, -1] / weights.sum(axis=1)).tolist()
+        totals = weights.sum(axis=1)
+        named = totals - weights[:, -1]
+        masses = (weights[:, self._allowed].sum(axis=1) / named).tolist()
+        no_speech = (weights[:, -1] / totals).tolist()
         chosen = logits[:, self._allowed]  # what underflowed above still tells the allowed ones apart
         allowed = np.exp(chosen - chosen.max(axis=1, keepdims=True))
         allowed /= allowed.sum(axis=1, keepdims=True)
