@@ -17,30 +17,9 @@ from sottovoce.lm.kenlm import KenlmModel, is_kenlm_binary
 from sottovoce.lm.ngram import NgramModel
 from sottovoce.lm.table import KeyTable
 
-SMALL = """\\data\\
-ngram 1=5
-ngram 2=4
-ngram 3=2
-
-\\1-grams:
--1.0\t<unk>\t-0.5
--99\t<s>\t-0.3
--0.9\t</s>
--0.6\ta\t-0.2
--0.8\tb
-
-\\2-grams:
--0.4\t<s> a\t-0.1
--0.7\ta b\t-0.25
--0.2\tb </s>
--0.35\ta a\t0.1
-
-\\3-grams:
--0.15\t<s> a b
--0.3\ta b </s>
-
-\\end\\
-"""
+BINARIES = Path(__file__).parent / "binaries"
+"""KenLM's build_binary made them of small.arpa: see make.sh there."""
+SMALL = (BINARIES / "small.arpa").read_text()
 LN10 = 2.302585092994046
 
 
@@ -57,6 +36,15 @@ def sentences(model: NgramModel, words: list[list[str]]) -> torch.Tensor:
     states, total = model.start(len(words)), torch.zeros(len(words))
     for column in ids.T:
         scores, states = model.score(states, column)
+        total += scores
+    return (total + model.finish(states)) / LN10
+
+
+def stepped(model: KenlmModel, words: list[list[str]]) -> torch.Tensor:
+    """`sentences` of a KenLM model, whose ids are given out as words are asked for."""
+    states, total = model.start(len(words)), torch.zeros(len(words))
+    for column in zip(*words, strict=True):
+        scores, states = model.score(states, torch.tensor(model.ids(column)))
         total += scores
     return (total + model.finish(states)) / LN10
 
@@ -234,15 +222,29 @@ def test_kenlm_models_stand_behind_the_same_seam(small: Path) -> None:
     assert not is_kenlm_binary(small)
     ours, theirs = NgramModel.from_arpa(small), KenlmModel(small)
     text = [["a", "b", "a", "x"], ["b", "b", "a", "a"]]
-    totals = []
-    for model in (ours, theirs):
-        states, total = model.start(2), torch.zeros(2)
-        for i in range(4):
-            scores, states = model.score(states, torch.tensor(model.ids([row[i] for row in text])))
-            total += scores
-        totals.append(total + model.finish(states))
-    assert torch.allclose(*totals, atol=1e-4)
+    assert torch.allclose(sentences(ours, text), stepped(theirs, text), atol=1e-4)
     assert theirs.score(theirs.start(1))[0].shape == (1, theirs.n_tokens)
+
+
+def test_which_files_are_binaries(small: Path) -> None:
+    assert is_kenlm_binary(BINARIES / "probing.bin")
+    assert is_kenlm_binary(BINARIES / "trie.bin")
+    assert not is_kenlm_binary(small)
+
+
+@pytest.mark.reference
+@pytest.mark.parametrize("kind", ["probing", "trie"])
+def test_real_binaries_score_as_their_arpa_file(small: Path, kind: str, tmp_path: Path) -> None:
+    pytest.importorskip("kenlm", reason="KenLM's package is not installed")
+    ours, theirs = NgramModel.from_arpa(small), KenlmModel(BINARIES / f"{kind}.bin")
+    text = [random.Random(i).choices(["a", "b", "zebra"], k=6) for i in range(200)]
+    assert torch.allclose(sentences(ours, text), stepped(theirs, text), atol=1e-4)
+    binary = (BINARIES / f"{kind}.bin").read_bytes()
+    cut = tmp_path / "cut.bin"
+    for n_bytes in (60, 100, len(binary) // 2, len(binary) - 40):
+        cut.write_bytes(binary[:n_bytes])
+        with pytest.raises(LanguageModelError, match=r"cut\.bin"):
+            KenlmModel(cut)
 
 
 @pytest.mark.reference
@@ -259,14 +261,7 @@ def test_binaries_score_as_the_file_they_are_made_of(shared_dir: Path, tmp_path:
     assert is_kenlm_binary(binary)
     ours, theirs = NgramModel.from_arpa(arpa), KenlmModel(binary)
     text = random_sentences(arpa, 500, 9)
-    totals = []
-    for model in (ours, theirs):
-        states, total = model.start(len(text)), torch.zeros(len(text))
-        for i in range(9):
-            scores, states = model.score(states, torch.tensor(model.ids([row[i] for row in text])))
-            total += scores
-        totals.append(total + model.finish(states))
-    assert torch.allclose(*totals, atol=1e-4)
+    assert torch.allclose(sentences(ours, text), stepped(theirs, text), atol=1e-4)
     for n_bytes in (100, binary.stat().st_size // 2):
         cut = tmp_path / "cut.bin"
         cut.write_bytes(binary.read_bytes()[:n_bytes])

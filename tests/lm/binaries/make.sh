@@ -1,0 +1,16 @@
+#!/bin/sh
+# Makes probing.bin and trie.bin of small.arpa with KenLM's own build_binary, compiled from the source package
+# of `kenlm`, whose wheel does not bring that program. Needs a C++ compiler and PyPI.
+set -eu
+here=$(cd "$(dirname "$0")" && pwd)
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+cd "$work"
+python3 -m pip download --quiet --no-binary :all: --no-deps --no-build-isolation kenlm==0.3.0
+tar xzf kenlm-0.3.0.tar.gz
+cd kenlm-0.3.0
+sources=$(ls lm/*.cc util/*.cc util/double-conversion/*.cc | grep -v -e _main.cc -e _test.cc)
+c++ -O1 -w -I. -DKENLM_MAX_ORDER=6 $sources lm/build_binary_main.cc -o build_binary -lpthread
+for kind in probing trie; do
+    ./build_binary $kind "$here/small.arpa" "$here/$kind.bin"
+done
