@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from sottovoce.api import Model, load_model
-    from sottovoce.ctc import CtcDecoder
+    from sottovoce.ctc.decoder import CtcDecoder
     from sottovoce.decoding.options import DecodingOptions
     from sottovoce.errors import SottovoceError
     from sottovoce.offline.options import TranscribeOptions
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from sottovoce.types import Event, Hypothesis, Segment, Transcript, Word
 
 _HOMES = {
-    "CtcDecoder": "sottovoce.ctc",
+    "CtcDecoder": "sottovoce.ctc.decoder",
     "DecodingOptions": "sottovoce.decoding.options",
     "Event": "sottovoce.types",
     "Hypothesis": "sottovoce.types",

@@ -104,6 +104,30 @@ def test_tuning_prints_the_best_last(folder: Path, capsys: pytest.CaptureFixture
     assert [(row["wer"], row["lm_weight"]) for row in found] == [(1.0, 0.0), (0.0, 0.5)]
 
 
+def test_tuning_tries_every_combination(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    np.save(folder / "dev.npy", emitted("ac", doubt="b"))
+    (folder / "dev.jsonl").write_text(json.dumps({"emissions": "dev.npy", "text": "ab"}) + "\n")
+    (folder / "hot.txt").write_text("ab\n")
+    shared = [
+        "tune",
+        folder / "dev.jsonl",
+        "--labels",
+        folder / "labels.txt",
+        "--hotwords",
+        folder / "hot.txt",
+    ]
+    shared += ["--lm-weights", "0", "--word-scores", "0,1"]
+    found = lines(capsys, *shared, "--hotword-weights", "0,3")
+    assert sorted((row["word_score"], row["hotword_weight"], row["wer"]) for row in found) == [
+        (0.0, 0.0, 1.0),
+        (0.0, 3.0, 0.0),
+        (1.0, 0.0, 1.0),
+        (1.0, 3.0, 0.0),
+    ]
+    assert run(["ctc", *map(str, shared), "--hotword-weights", "much"]) == 2
+    assert "--hotword-weights: expected numbers with commas, got 'much'" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -115,6 +139,7 @@ def test_tuning_prints_the_best_last(folder: Path, capsys: pytest.CaptureFixture
         (["one.npy", "--labels", "labels.txt", "--blank", "9"], "blank"),
         (["one.npy", "--labels", "labels.txt", "--lm", "labels.txt"], "not an ARPA file"),
         (["one.npy", "--labels", "labels.txt", "--lexicon", "wrong.txt"], "labels of the model"),
+        (["one.npy", "--labels", "labels.txt", "--lm-kept", "2"], "lm_kept: expected a share"),
     ],
 )
 def test_errors_are_one_line(

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import math
+from pathlib import Path
+
 import pytest
 import torch
 
+from sottovoce.ctc import CtcDecoder, CtcFusionOptions
 from sottovoce.decoding.ctc.decoder import EmissionDecoder
 from sottovoce.decoding.ctc.options import CtcOptions
 from sottovoce.decoding.ctc.text import Labels
@@ -135,3 +139,23 @@ def test_batches_and_chunks_with_a_neural_model(network: torch.nn.Module) -> Non
             searcher.decode_chunk(state, row[begin : min(begin + 5, int(length))])
         alone = searcher.finish(state)[0][0]
         assert (alone.text, alone.score) == (best.text, pytest.approx(best.score, abs=1e-3))
+
+
+def test_a_share_of_the_ngram_stays_beside_the_neural_model(network: torch.nn.Module, tmp_path: Path) -> None:
+    arpa = tmp_path / "words.arpa"
+    arpa.write_text("\\data\\\nngram 1=4\n\n\\1-grams:\n-2 <unk>\n-99 <s>\n-0.7 </s>\n-0.4 ab\n\n\\end\\\n")
+    log_probs = torch.full((3, 4), 0.01).log()
+    log_probs[[0, 1, 2], [1, 2, 0]] = 0.0
+    scores = []
+    for kept in (0.0, 0.25, 1.0):
+        decoder = CtcDecoder(
+            ["-", "a", "b", " "],
+            lm=arpa,
+            neural_lm=CausalWordModel(network, LetterTokenizer()),
+            fusion=CtcFusionOptions(lm_weight=0.8, neural_weight=0.3, lm_kept=kept),
+        )
+        (best,) = decoder.decode(log_probs.log_softmax(dim=1))[0]
+        assert best.text == "ab"
+        scores.append(best.lm_score)
+    neural, ngram = 0.3 * plain_score(network, ("ab",)), 0.8 * -1.1 * math.log(10)
+    assert scores == pytest.approx([neural + kept * ngram for kept in (0.0, 0.25, 1.0)], abs=1e-3)

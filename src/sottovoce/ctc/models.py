@@ -1,21 +1,14 @@
-"""The front door of CTC decoding: labels and files in, a decoder with language models out."""
+"""Puts the language models of a CTC decoder together: how labels spell them, and where they score."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
-import numpy as np
-import numpy.typing as npt
 import torch
-from torch import Tensor
 
-from sottovoce.decoding.ctc.decoder import EmissionDecoder
-from sottovoce.decoding.ctc.greedy import greedy_decode
-from sottovoce.decoding.ctc.options import CtcOptions
-from sottovoce.decoding.ctc.state import PrefixState
+from sottovoce.ctc.options import CtcFusionOptions
 from sottovoce.decoding.ctc.text import PIECE_START, Labels
 from sottovoce.errors import LanguageModelError, OptionError
 from sottovoce.lm.base import PrefixScorer
@@ -27,115 +20,13 @@ from sottovoce.lm.lexicon import Lexicon, read_lexicon
 from sottovoce.lm.neural import NeuralRescorer, ReplacedModel, WordLanguageModel
 from sottovoce.lm.ngram import NgramModel
 from sottovoce.lm.words import WordFusion, WordModel
-from sottovoce.types import Hypothesis
 
-Emitted = Tensor | npt.NDArray[np.float32]
-Level = Literal["auto", "token", "word"]
-Case = Literal["keep", "lower", "upper"]
 Spellings = Sequence[tuple[str, Sequence[int]]]
+Hotwords = str | Path | Sequence[str] | Mapping[str, float]
 WordOrTokenModel = NgramModel | KenlmModel
 
 _SPACE_NAMES = (" ", "|", "<space>", PIECE_START)
 _SPECIAL = {"<s>", "</s>", "<unk>", "<UNK>"}
-
-
-@dataclass(frozen=True, slots=True)
-class CtcFusionOptions:
-    """How much each part of a `CtcDecoder` counts; scores are natural logs.
-
-    lm_weight: times the n-gram model's log-probability. word_score: added for every word.
-    unknown_score: added for every word that the lexicon does not have. neural_weight: times the neural
-    model's log-probability. hotword_weight: what each label of a hotword adds where its list gives no
-    weight. look_ahead: use the n-gram's unigrams inside words.
-    level: whether the n-gram model is over labels or over words; "auto" looks at its vocabulary.
-    case: how words of the n-gram model and of word lists are changed before they are spelled in labels.
-    """
-
-    lm_weight: float = 0.5
-    word_score: float = 0.0
-    unknown_score: float = -10.0
-    neural_weight: float = 0.5
-    hotword_weight: float = 2.0
-    look_ahead: bool = True
-    level: Level = "auto"
-    case: Case = "keep"
-
-
-class CtcDecoder:
-    """Decodes the emissions of any CTC model, with language models.
-
-    labels: one name per output; blank: its index, -1 for the last. lm: an ARPA file (.gz too), a KenLM
-    binary (extra `kenlm`) or a model. lexicon: a file as in `lm.lexicon.read_lexicon`, or (word, label
-    ids) pairs; without one a word model's own vocabulary is spelled in characters, and other words are
-    unknown words. hotwords: a file, phrases, or phrases with weights per label. neural_lm: a Hugging Face
-    causal model's folder or name (extra `neural-lm`) or a model; it replaces the n-gram's word scores.
-    unknown_words: whether words outside the lexicon may be said; None: only where no lexicon was given.
-    Raises OptionError, LanguageModelError.
-    """
-
-    def __init__(
-        self,
-        labels: Sequence[str],
-        blank: int = 0,
-        *,
-        lm: str | Path | WordOrTokenModel | None = None,
-        lexicon: str | Path | Spellings | None = None,
-        hotwords: str | Path | Sequence[str] | Mapping[str, float] | None = None,
-        neural_lm: str | Path | WordLanguageModel | None = None,
-        beam_size: int = 16,
-        n_best: int = 1,
-        unknown_words: bool | None = None,
-        fusion: CtcFusionOptions | None = None,
-        options: CtcOptions | None = None,
-        device: str | torch.device = "cpu",
-    ) -> None:
-        self.labels = Labels.of(labels, blank)
-        self._device = torch.device(device)
-        options = replace(options or CtcOptions(), beam_size=beam_size, n_best=n_best)
-        parts = _Parts(self.labels, fusion or CtcFusionOptions(), self._device)
-        model = load_ngram(lm)
-        phrases = parts.phrases(hotwords)
-        scorer, words = parts.scorer(model, lexicon, phrases, unknown_words)
-        self._history = parts.history_scorer(neural_lm, model, words)
-        self._decoder = EmissionDecoder(
-            self.labels, options, scorer=scorer, lexicon=words, history_scorer=self._history
-        )
-
-    @property
-    def options(self) -> CtcOptions:
-        return self._decoder.options
-
-    def decode(self, log_probs: Emitted, lengths: Tensor | None = None) -> list[list[Hypothesis]]:
-        """Decode log-probabilities (B, T, V) or (T, V); per utterance its hypotheses, best first.
-
-        log_probs: a tensor or a NumPy array. lengths: (B,) frames of each utterance; None: all.
-        Raises InputError.
-        """
-        if self._history is not None:
-            self._history.forget()
-        return self._decoder.decode(torch.as_tensor(log_probs, device=self._device), lengths)
-
-    def decode_logits(self, logits: Tensor, lengths: Tensor | None = None) -> list[list[Hypothesis]]:
-        """`decode` of logits (B, T, V), such as those of transformers' `Wav2Vec2ForCTC`."""
-        return self.decode(logits.float().log_softmax(dim=-1), lengths)
-
-    def greedy(self, log_probs: Tensor, lengths: Tensor | None = None) -> list[Hypothesis]:
-        """The likeliest path of every utterance, without any language model."""
-        return greedy_decode(self.labels, log_probs, lengths, frame_s=self.options.frame_s)
-
-    def start(self, n_batch: int = 1) -> PrefixState:
-        """The state of n_batch streams before their first frame."""
-        return self._decoder.start(n_batch, self._device)
-
-    def decode_chunk(
-        self, state: PrefixState, log_probs: Emitted, lengths: Tensor | None = None
-    ) -> list[str]:
-        """Advance the state over the next frames; returns the best texts so far, which may change."""
-        return self._decoder.decode_chunk(state, torch.as_tensor(log_probs, device=self._device), lengths)
-
-    def finish(self, state: PrefixState) -> list[list[Hypothesis]]:
-        """The hypotheses of streams that have ended; the state is left as it is."""
-        return self._decoder.finish(state)
 
 
 def load_ngram(lm: str | Path | WordOrTokenModel | None) -> WordOrTokenModel | None:
@@ -146,16 +37,14 @@ def load_ngram(lm: str | Path | WordOrTokenModel | None) -> WordOrTokenModel | N
 
 
 @dataclass(frozen=True, slots=True)
-class _Parts:
+class DecoderParts:
     """Puts a decoder's language models together."""
 
     labels: Labels
     options: CtcFusionOptions
     device: torch.device
 
-    def phrases(
-        self, hotwords: str | Path | Sequence[str] | Mapping[str, float] | None
-    ) -> list[tuple[str, float]]:
+    def phrases(self, hotwords: Hotwords | None) -> list[tuple[str, float]]:
         weight = self.options.hotword_weight
         if hotwords is None:
             return []
@@ -203,7 +92,7 @@ class _Parts:
         replaced = None
         if model is not None and words:
             known = frozenset(word for word in words if word is not None)
-            replaced = ReplacedModel(model, self.options.lm_weight, known)
+            replaced = ReplacedModel(model, self.options.lm_weight * (1 - self.options.lm_kept), known)
         return NeuralRescorer(scorer, self.options.neural_weight, replaces=replaced)
 
     def _is_over_labels(self, model: WordOrTokenModel) -> bool:

@@ -1,0 +1,154 @@
+"""The options that `sottovoce ctc` and `sottovoce ctc tune` share, and the decoder that they ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+from torch import Tensor
+
+from sottovoce.api import Model, load_model
+from sottovoce.cli.ctc_inputs import EmissionSource, read_emissions, recorded_emissions
+from sottovoce.ctc import CtcDecoder, CtcFusionOptions, WordOrTokenModel
+from sottovoce.decoding.ctc.labels import LabelList, read_labels
+from sottovoce.decoding.ctc.options import CtcOptions
+from sottovoce.errors import OptionError
+from sottovoce.lm.neural import WordLanguageModel
+
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+FILE = click.Path(path_type=Path)
+
+DECODER = (
+    click.option("--labels", type=FILE, help="Labels: one a line, or JSON (a list, or vocab.json)."),
+    click.option("--blank", type=int, help="Index of the blank; -1 is the last. [default: 0]"),
+    click.option("--model", help="A model with a CTC head, such as nano: the files are then recordings."),
+    click.option("--logits", is_flag=True, help="The files hold logits: take log_softmax first."),
+    click.option("--beam-size", type=click.IntRange(1), default=16, show_default=True),
+    click.option("--lm", type=FILE, help="N-gram model: ARPA, ARPA.gz or KenLM binary."),
+    click.option("--lm-weight", type=float, default=0.5, show_default=True),
+    click.option("--lm-level", type=click.Choice(["auto", "token", "word"]), default="auto"),
+    click.option("--word-score", type=float, default=0.0, show_default=True, help="Added for every word."),
+    click.option("--lexicon", type=FILE, help="Words and their labels, a word a line; or words alone."),
+    click.option("--unknown-score", type=float, default=-10.0, show_default=True, help="Per unknown word."),
+    click.option("--case", type=click.Choice(["keep", "lower", "upper"]), default="keep", show_default=True),
+    click.option("--hotwords", type=FILE, help="Phrases, one a line, with an optional weight after a tab."),
+    click.option(
+        "--hotword-weight",
+        type=float,
+        default=2.0,
+        show_default=True,
+        help="What each label of a phrase adds.",
+    ),
+    click.option("--neural-lm", metavar="DIR", help="Hugging Face causal model: folder or name."),
+    click.option("--neural-weight", type=float, default=0.5, show_default=True),
+    click.option(
+        "--lm-kept",
+        type=float,
+        default=0.0,
+        show_default=True,
+        help="Share of the n-gram's weight that stays beside the neural model.",
+    ),
+    click.option("--beam-threshold", type=float, help="Drop beams this far (nats) below the best."),
+    click.option("--top-tokens", type=click.IntRange(1), help="Tokens of a frame to extend by."),
+    click.option("--blank-skip", type=float, help="Skip runs of frames that are blank with more than this."),
+    click.option("--frame-ms", type=float, default=20.0, show_default=True, help="Milliseconds a frame."),
+    click.option("--device", default="cpu", show_default=True),
+)
+
+
+def decoder_options(command: Decorated) -> Decorated:
+    for option in reversed(DECODER):
+        command = option(command)
+    return command
+
+
+@dataclass(frozen=True, slots=True)
+class DecoderRequest:
+    """The options that `decode` and `tune` share."""
+
+    labels: Path | None
+    blank: int | None
+    model: str | None
+    logits: bool
+    beam_size: int
+    lm: Path | None
+    lm_weight: float
+    lm_level: str
+    word_score: float
+    lexicon: Path | None
+    unknown_score: float
+    case: str
+    hotwords: Path | None
+    hotword_weight: float
+    neural_lm: str | None
+    neural_weight: float
+    lm_kept: float
+    beam_threshold: float | None
+    top_tokens: int | None
+    blank_skip: float | None
+    frame_ms: float
+    device: str
+
+    def loaded_model(self) -> Model | None:
+        return None if self.model is None else load_model(self.model)
+
+    def label_list(self, model: Model | None) -> LabelList:
+        if model is not None and model.ctc_head is not None:
+            return LabelList(tuple(model.ctc_head.labels), model.ctc_head.blank)
+        if self.labels is None:
+            raise OptionError("--labels: expected a file of labels (or --model with a CTC head), got none")
+        return read_labels(self.labels)
+
+    def decoder(
+        self,
+        labels: LabelList,
+        n_best: int,
+        fusion: CtcFusionOptions,
+        lm: WordOrTokenModel | None,
+        neural_lm: WordLanguageModel | None = None,
+    ) -> CtcDecoder:
+        """neural_lm: in place of the one that is named, so that many decoders share one."""
+        blank = self.blank if self.blank is not None else labels.blank
+        return CtcDecoder(
+            labels.names,
+            0 if blank is None else blank,
+            lm=lm,
+            lexicon=self.lexicon,
+            hotwords=self.hotwords,
+            neural_lm=self.neural_lm if neural_lm is None else neural_lm,
+            beam_size=self.beam_size,
+            n_best=n_best,
+            fusion=fusion,
+            options=CtcOptions(
+                beam_threshold=self.beam_threshold,
+                top_tokens=self.top_tokens,
+                blank_skip=self.blank_skip,
+                frame_s=self.frame_ms / 1000,
+            ),
+            device=self.device,
+        )
+
+    def fusion(self) -> CtcFusionOptions:
+        return CtcFusionOptions(
+            lm_weight=self.lm_weight,
+            word_score=self.word_score,
+            unknown_score=self.unknown_score,
+            neural_weight=self.neural_weight,
+            lm_kept=self.lm_kept,
+            hotword_weight=self.hotword_weight,
+            level=self.lm_level,  # type: ignore[arg-type]  # click's choices are the same
+            case=self.case,  # type: ignore[arg-type]
+        )
+
+    def sources(self, files: Sequence[Path], model: Model | None) -> Iterator[EmissionSource]:
+        for path in files:
+            if model is not None:
+                yield recorded_emissions(path, model)
+            else:
+                yield from read_emissions(path)
+
+    def prepared(self, values: Tensor) -> Tensor:
+        return values.log_softmax(dim=-1) if self.logits else values

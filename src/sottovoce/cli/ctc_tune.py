@@ -1,0 +1,100 @@
+"""`sottovoce ctc tune`: which weights make the fewest word errors on a development set."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from sottovoce.api import Model
+from sottovoce.cli.ctc_request import DecoderRequest
+from sottovoce.ctc import CtcFusionOptions, load_ngram
+from sottovoce.decoding.ctc.labels import LabelList
+from sottovoce.errors import ManifestError, OptionError
+from sottovoce.evaluation.wer import ErrorCounts, align
+from sottovoce.lm.causal import CausalWordModel
+from sottovoce.lm.neural import WordLanguageModel
+
+
+@dataclass(frozen=True, slots=True)
+class DevelopmentSet:
+    """Emissions (B, T, V) with lengths (B,), and what was said."""
+
+    log_probs: Tensor
+    lengths: Tensor
+    texts: tuple[str, ...]
+
+    @classmethod
+    def read(cls, manifest: Path, request: DecoderRequest, model: Model | None) -> DevelopmentSet:
+        """Read JSON lines with "emissions" (or "file", with a model) and "text". Raises ManifestError."""
+        paths, texts = _listed(manifest)
+        values = [request.prepared(next(request.sources([path], model)).values) for path in paths]
+        return cls(
+            torch.nn.utils.rnn.pad_sequence(values, batch_first=True),
+            torch.tensor([len(each) for each in values]),
+            tuple(texts),
+        )
+
+    def word_error_rate(self, found: Sequence[str]) -> float:
+        counts = [align(r.split(), h.split()) for r, h in zip(self.texts, found, strict=True)]
+        total: ErrorCounts = sum(counts[1:], start=counts[0])
+        return total.n_errors / max(total.n_reference, 1)
+
+
+def combinations(values: Mapping[str, Sequence[float]]) -> list[dict[str, float]]:
+    """Every choice of one value for each field of `CtcFusionOptions` that is named."""
+    return [dict(zip(values, chosen, strict=True)) for chosen in itertools.product(*values.values())]
+
+
+def tried(
+    request: DecoderRequest,
+    labels: LabelList,
+    dev: DevelopmentSet,
+    choices: Sequence[Mapping[str, float]],
+) -> Iterator[dict[str, float]]:
+    """The word error rate with every choice of weights."""
+    lm, neural = load_ngram(request.lm), _neural(request)
+    for chosen in choices:
+        fusion: CtcFusionOptions = replace(request.fusion(), **chosen)  # type: ignore[arg-type]
+        found = request.decoder(labels, 1, fusion, lm, neural).decode(dev.log_probs, dev.lengths)
+        rate = dev.word_error_rate([best[0].text if best else "" for best in found])
+        yield {"wer": round(rate, 4), **chosen}
+
+
+def numbers(option: str, text: str) -> list[float]:
+    """Numbers with commas between them. Raises OptionError."""
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError as error:
+        raise OptionError(f"{option}: expected numbers with commas, got {text!r}") from error
+
+
+def _neural(request: DecoderRequest) -> WordLanguageModel | None:
+    return None if request.neural_lm is None else CausalWordModel.load(request.neural_lm)
+
+
+def _listed(manifest: Path) -> tuple[list[Path], list[str]]:
+    paths: list[Path] = []
+    texts: list[str] = []
+    number = 0
+    try:
+        for line in manifest.read_text(encoding="utf-8").splitlines():
+            number += 1
+            if line.strip():
+                row = json.loads(line)
+                paths.append(manifest.parent / str(row.get("emissions") or row["file"]))
+                texts.append(str(row["text"]))
+    except OSError as error:
+        raise ManifestError(f"{manifest}: expected JSON lines, got {error}") from error
+    except (ValueError, KeyError, AttributeError) as error:
+        raise ManifestError(
+            f"{manifest}, line {number}: expected JSON with 'emissions' and 'text', got {error}"
+        ) from error
+    if not paths:
+        raise ManifestError(f"{manifest}: expected at least one utterance, got none")
+    return paths, texts

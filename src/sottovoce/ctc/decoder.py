@@ -1,0 +1,101 @@
+"""Decodes the emissions of any CTC model, with language models."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from sottovoce.ctc.models import DecoderParts, Hotwords, Spellings, WordOrTokenModel, load_ngram
+from sottovoce.ctc.options import CtcFusionOptions
+from sottovoce.decoding.ctc.decoder import EmissionDecoder
+from sottovoce.decoding.ctc.greedy import greedy_decode
+from sottovoce.decoding.ctc.options import CtcOptions
+from sottovoce.decoding.ctc.state import PrefixState
+from sottovoce.decoding.ctc.text import Labels
+from sottovoce.lm.neural import WordLanguageModel
+from sottovoce.types import Hypothesis
+
+Emitted = Tensor | npt.NDArray[np.float32]
+
+
+class CtcDecoder:
+    """Decodes the emissions of any CTC model, with language models.
+
+    labels: one name per output; blank: its index, -1 for the last. lm: an ARPA file (.gz too), a KenLM
+    binary (extra `kenlm`) or a model. lexicon: a file as in `lm.lexicon.read_lexicon`, or (word, label
+    ids) pairs; without one a word model's own vocabulary is spelled in characters, and other words are
+    unknown words. hotwords: a file, phrases, or phrases with weights per label. neural_lm: a Hugging Face
+    causal model's folder or name (extra `neural-lm`) or a model; it replaces the n-gram's word scores.
+    unknown_words: whether words outside the lexicon may be said; None: only where no lexicon was given.
+    Raises OptionError, LanguageModelError.
+    """
+
+    def __init__(
+        self,
+        labels: Sequence[str],
+        blank: int = 0,
+        *,
+        lm: str | Path | WordOrTokenModel | None = None,
+        lexicon: str | Path | Spellings | None = None,
+        hotwords: Hotwords | None = None,
+        neural_lm: str | Path | WordLanguageModel | None = None,
+        beam_size: int = 16,
+        n_best: int = 1,
+        unknown_words: bool | None = None,
+        fusion: CtcFusionOptions | None = None,
+        options: CtcOptions | None = None,
+        device: str | torch.device = "cpu",
+    ) -> None:
+        self.labels = Labels.of(labels, blank)
+        self._device = torch.device(device)
+        options = replace(options or CtcOptions(), beam_size=beam_size, n_best=n_best)
+        parts = DecoderParts(self.labels, fusion or CtcFusionOptions(), self._device)
+        model = load_ngram(lm)
+        phrases = parts.phrases(hotwords)
+        scorer, words = parts.scorer(model, lexicon, phrases, unknown_words)
+        self._history = parts.history_scorer(neural_lm, model, words)
+        self._decoder = EmissionDecoder(
+            self.labels, options, scorer=scorer, lexicon=words, history_scorer=self._history
+        )
+
+    @property
+    def options(self) -> CtcOptions:
+        return self._decoder.options
+
+    def decode(self, log_probs: Emitted, lengths: Tensor | None = None) -> list[list[Hypothesis]]:
+        """Decode log-probabilities (B, T, V) or (T, V); per utterance its hypotheses, best first.
+
+        log_probs: a tensor or a NumPy array. lengths: (B,) frames of each utterance; None: all.
+        Raises InputError.
+        """
+        if self._history is not None:
+            self._history.forget()
+        return self._decoder.decode(torch.as_tensor(log_probs, device=self._device), lengths)
+
+    def decode_logits(self, logits: Tensor, lengths: Tensor | None = None) -> list[list[Hypothesis]]:
+        """`decode` of logits (B, T, V), such as those of transformers' `Wav2Vec2ForCTC`."""
+        return self.decode(logits.float().log_softmax(dim=-1), lengths)
+
+    def greedy(self, log_probs: Tensor, lengths: Tensor | None = None) -> list[Hypothesis]:
+        """The likeliest path of every utterance, without any language model."""
+        return greedy_decode(self.labels, log_probs, lengths, frame_s=self.options.frame_s)
+
+    def start(self, n_batch: int = 1) -> PrefixState:
+        """The state of n_batch streams before their first frame."""
+        return self._decoder.start(n_batch, self._device)
+
+    def decode_chunk(
+        self, state: PrefixState, log_probs: Emitted, lengths: Tensor | None = None
+    ) -> list[str]:
+        """Advance the state over the next frames; returns the best texts so far, which may change."""
+        return self._decoder.decode_chunk(state, torch.as_tensor(log_probs, device=self._device), lengths)
+
+    def finish(self, state: PrefixState) -> list[list[Hypothesis]]:
+        """The hypotheses of streams that have ended; the state is left as it is."""
+        return self._decoder.finish(state)
