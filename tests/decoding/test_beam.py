@@ -56,6 +56,12 @@ def test_a_wide_beam_finds_the_best_of_all_sequences(seed: int) -> None:
 def test_beam_one_is_greedy(seed: int) -> None:
     table = transitions(3, seed)
     assert run(BeamSearch(EOT, 1), table, 9) == run(Sampling(EOT), table, 9)
+    other = Bigram(transitions(1, seed + 9)[0].log_softmax(1))
+    by_beam, greedily = (
+        run(search, table, 9) for search in (BeamSearch(EOT, 1, fusion=other), Sampling(EOT, fusion=other))
+    )
+    assert by_beam == greedily
+    assert greedily != run(Sampling(EOT), table, 9)
 
 
 @pytest.mark.parametrize("patience", [0.5, 1.0, 2.0])

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from sottovoce.decoding.decode import DecodingResult, decode
 from sottovoce.decoding.fallback import (
@@ -78,3 +79,40 @@ def test_no_temperature_is_refused() -> None:
         FallbackOptions(temperatures=())
     with pytest.raises(OptionError, match="max_loops"):
         FallbackOptions(max_loops=0)
+
+
+class Everywhere:
+    """Language models that make every row say one token, whatever the temperature."""
+
+    n_tokens = 1000
+
+    def start(self, n: int, device: torch.device | None = None) -> torch.Tensor:
+        return torch.zeros(n, dtype=torch.int64)
+
+    def score(
+        self, states: torch.Tensor, tokens: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        if tokens is not None:
+            return torch.zeros(len(tokens)), states
+        scores = torch.zeros(len(states), self.n_tokens)
+        scores[:, 50] = 90.0
+        return scores, states
+
+    def finish(self, states: torch.Tensor) -> torch.Tensor:
+        return torch.zeros(len(states))
+
+    def select(self, states: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+        return states[rows]
+
+
+def test_language_models_take_part_at_every_temperature() -> None:
+    model, tokenizer = rig.backend(seed=4), rig.tokenizer()
+    encoded = rig.encode(model, rig.mel(1))
+    options = [DecodingOptions(language="en", sample_len=4, beam_size=2, without_timestamps=True)]
+    rules = FallbackOptions((0.0, 0.5, 1.0), None, -0.001, None)
+    (attempt,) = decode_with_fallback(model, tokenizer, encoded, options, rules, fusion=Everywhere())
+    assert attempt.last_temperature == 1.0
+    assert attempt.result.tokens == (50,) * 4
+    sampled = [DecodingOptions(language="en", sample_len=4, temperature=1.0, without_timestamps=True)]
+    assert decode(model, tokenizer, encoded, sampled, fusion=Everywhere())[0].tokens == (50,) * 4
+    assert decode(model, tokenizer, encoded, sampled)[0].tokens != (50,) * 4

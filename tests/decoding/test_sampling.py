@@ -1,16 +1,18 @@
 from __future__ import annotations
 
+import pytest
 import torch
 
 from sottovoce.decoding.sampling import Sampling, draw_uniforms
 from sottovoce.decoding.search import Candidate, best_candidate
+from tests.decoding.test_beam import N_VOCAB, Bigram
 
-EOT = 3
+EOT = N_VOCAB - 1
 CPU = torch.device("cpu")
 
 
 def test_greedy_takes_the_best_and_counts_the_end() -> None:
-    logits = torch.tensor([[0.0, 2.0, 1.0, 0.5], [0.0, 0.0, 0.0, 5.0]])
+    logits = torch.tensor([[0.0, 2.0, 1.0, 0.5, 0.0], [0.0, 0.0, 0.0, 0.0, 5.0]])
     search = Sampling(EOT)
     state = search.start(2, CPU)
     rows = search.step(logits.clone(), state)
@@ -35,6 +37,33 @@ def test_draws_follow_the_tempered_distribution_and_never_take_the_forbidden() -
     assert torch.allclose(shares, (logits[0] / 0.5).softmax(0), atol=0.03)
     # Scores are those of the untempered distribution.
     assert torch.allclose(state.scores, logits[0].log_softmax(0)[state.tokens[:, 0]])
+
+
+def test_draws_with_language_models_follow_the_sum_of_both() -> None:
+    """Whatever was drawn before: the states of the models follow their rows."""
+    generator = torch.Generator().manual_seed(3)
+    table, other = (torch.randn((N_VOCAB + 1, N_VOCAB), generator=generator) for _ in range(2))
+    fusion = Bigram(other)
+    search = Sampling(
+        EOT, temperature=0.7, n_hypotheses=6000, uniforms=draw_uniforms([5], 6000, 2), fusion=fusion
+    )
+    state = search.start(1, CPU)
+    search.step(table[N_VOCAB].repeat(6000, 1), state)
+    first = state.tokens[:, 0].clone()
+    search.step(table[first], state)
+    for last in range(EOT):
+        said = [candidate.tokens for candidate in state.candidates[0] if candidate.tokens[:1] == (last,)]
+        open_ = state.tokens[state.tokens[:, 0] == last, 1]
+        counts = torch.bincount(open_, minlength=N_VOCAB).float()
+        counts[EOT] = len(said)
+        expected = ((table[last].log_softmax(0) + other[last]) / 0.7).softmax(0)
+        assert torch.allclose(counts / counts.sum(), expected, atol=0.06)
+    best = state.candidate(0)
+    tokens = state.tokens[0].tolist()
+    sums = [float(table.log_softmax(1)[a, b]) for a, b in zip((N_VOCAB, *tokens), tokens, strict=False)]
+    added = [float(other[a, b]) for a, b in zip((N_VOCAB, *tokens), tokens, strict=False)]
+    assert best.logprob == pytest.approx(sum(sums), abs=1e-4)
+    assert best.score == pytest.approx(sum(sums) + sum(added), abs=1e-4)
 
 
 def test_uniforms_of_a_window_do_not_depend_on_its_batch() -> None:

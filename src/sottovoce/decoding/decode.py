@@ -61,15 +61,13 @@ def decode(
 
     tokenizer: of the model; its language and task are replaced by those of the options.
     options: one for every window; they may differ in prompt, hotwords, language and seed.
-    fusion: language models that take part in the beam search.
+    fusion: language models that take part in the search.
 
     Raises: OptionError when the options do not fit together or ask what the model cannot do.
     """
     shared = shared_options(options)
     if len(options) != encoded.batch_size:
         raise OptionError(f"decoding options: expected {encoded.batch_size}, got {len(options)}")
-    if fusion is not None and shared.beam_size is None:
-        raise OptionError("language model fusion: needs beam search, got no beam_size")
     detections = _detections(backend, tokenizer, encoded, options)
     tokenizers = [
         _tokenizer_of(tokenizer, one, detection) for one, detection in zip(options, detections, strict=True)
@@ -197,7 +195,13 @@ def _make_search(
     if shared.temperature > 0.0:
         seeds = [one.seed for one in options]
         uniforms = draw_uniforms(seeds, shared.n_hypotheses, n_ctx, device)
-    return Sampling(eot, temperature=shared.temperature, n_hypotheses=shared.n_hypotheses, uniforms=uniforms)
+    return Sampling(
+        eot,
+        temperature=shared.temperature,
+        n_hypotheses=shared.n_hypotheses,
+        uniforms=uniforms,
+        fusion=fusion,
+    )
 
 
 def _result(

@@ -104,7 +104,7 @@ def decode_with_fallback(
     """Decode every window, those that fail again at the next temperature.
 
     options: as for `decode`; their temperature is not looked at, beam_size and patience count at
-    temperature 0 only, best_of above 0 only.
+    temperature 0 only, best_of above 0 only. fusion: language models, at every temperature.
     """
     tried: list[list[DecodingResult]] = [[] for _ in options]
     last = [0.0] * len(options)
@@ -115,8 +115,7 @@ def decode_with_fallback(
             for window in open_windows
         ]
         windows = select_windows(encoded, open_windows)
-        beside = fusion if chosen[0].beam_size is not None else None
-        results = decode(backend, tokenizer, windows, chosen, fusion=beside)
+        results = decode(backend, tokenizer, windows, chosen, fusion=fusion)
         for window, result in zip(open_windows, results, strict=True):
             tried[window].append(result)
             last[window] = temperature

@@ -7,30 +7,43 @@ So a seed gives the same text on every device, and a window the same text alone 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Generic, TypeVar
 
 import torch
 from torch import Tensor
 
+from sottovoce.decoding.beam import FusedRows, Fusion
 from sottovoce.decoding.search import SearchState, remaining_rows
 
+State = TypeVar("State")
 
-class Sampling:
+
+class Sampling(Generic[State]):
     """Greedy search at temperature 0, else draws from softmax(logits / temperature).
 
     Log-probabilities are those of the untempered logits.
 
     uniforms: (n_audio * n_hypotheses, n_steps) float64 in [0, 1), from `draw_uniforms`; None at
         temperature 0.
+    fusion: language models whose scores are added to the log-probabilities before the choice, and so before
+        the temperature.
     """
 
     def __init__(
-        self, eot: int, *, temperature: float = 0.0, n_hypotheses: int = 1, uniforms: Tensor | None = None
+        self,
+        eot: int,
+        *,
+        temperature: float = 0.0,
+        n_hypotheses: int = 1,
+        uniforms: Tensor | None = None,
+        fusion: Fusion[State] | None = None,
     ) -> None:
         assert (uniforms is None) == (temperature == 0.0)
         self._eot = eot
         self._temperature = temperature
         self._n_hypotheses = n_hypotheses
         self._uniforms = uniforms
+        self._fusion = fusion
 
     @property
     def n_hypotheses(self) -> int:
@@ -39,6 +52,7 @@ class Sampling:
     def start(self, n_audio: int, device: torch.device) -> SearchState:
         n_rows = n_audio * self._n_hypotheses
         sums = torch.zeros(n_rows, device=device)
+        language = None if self._fusion is None else FusedRows(self._fusion, n_rows, self._eot, device)
         return SearchState(
             tokens=torch.zeros((n_rows, 0), dtype=torch.int64, device=device),
             scores=sums,
@@ -46,26 +60,37 @@ class Sampling:
             audio=[row // self._n_hypotheses for row in range(n_rows)],
             origin=torch.arange(n_rows, device=device),
             candidates=[[] for _ in range(n_audio)],
+            language=language,
         )
 
     def step(self, logits: Tensor, state: SearchState) -> Tensor | None:
-        chosen = self._choose(logits, state)
-        logprobs = logits.float().log_softmax(dim=1).gather(1, chosen[:, None])[:, 0]
-        state.scores = state.logprobs = state.scores + logprobs
+        chosen = self._choose_and_score(logits, state)
         finished = chosen == self._eot
-        if not bool(finished.any()):
-            state.tokens = torch.cat((state.tokens, chosen[:, None]), dim=1)
-            return None
         for row in finished.nonzero()[:, 0].tolist():
             state.candidates[state.audio[row]].append(state.candidate(row))
         state.tokens = torch.cat((state.tokens, chosen[:, None]), dim=1)
-        return state.select((~finished).nonzero()[:, 0])
+        rows = state.select((~finished).nonzero()[:, 0]) if bool(finished.any()) else None
+        if state.language is not None and state.n_rows:
+            state.language.advance(torch.arange(state.n_rows, device=chosen.device), state.tokens[:, -1])
+        return rows
 
     def stop(self, state: SearchState, audio: Sequence[int]) -> Tensor:
         for row, index in enumerate(state.audio):
             if index in audio:
                 state.candidates[index].append(state.candidate(row))
         return state.select(remaining_rows(state, audio))
+
+    def _choose_and_score(self, logits: Tensor, state: SearchState) -> Tensor:
+        logprobs = logits.float().log_softmax(dim=1)
+        if state.language is None:
+            chosen = self._choose(logits, state)
+            state.scores = state.logprobs = state.scores + logprobs.gather(1, chosen[:, None])[:, 0]
+            return chosen
+        fused = state.language.add_to(logprobs)
+        chosen = self._choose(fused, state)
+        state.scores = state.scores + fused.gather(1, chosen[:, None])[:, 0]
+        state.logprobs = state.logprobs + logprobs.gather(1, chosen[:, None])[:, 0]
+        return chosen
 
     def _choose(self, logits: Tensor, state: SearchState) -> Tensor:
         if self._uniforms is None:
