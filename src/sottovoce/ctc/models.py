@@ -51,7 +51,7 @@ class DecoderParts:
         if isinstance(hotwords, str | Path):
             return read_phrases(hotwords, default_weight=weight)
         given = hotwords if isinstance(hotwords, Mapping) else dict.fromkeys(hotwords, weight)
-        return list(given.items())
+        return [(" ".join(text.split()), value) for text, value in given.items()]
 
     def scorer(
         self,
