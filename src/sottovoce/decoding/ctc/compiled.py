@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import importlib.util
 import logging
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property, lru_cache
-from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -28,6 +29,10 @@ if TYPE_CHECKING:
     from sottovoce.decoding.ctc.kernel import Beams
 
 logger = logging.getLogger(__name__)
+
+Made = TypeVar("Made")
+_RUNS_PER_THREAD = 4
+_LEAST_FRAMES = 1000
 
 
 @lru_cache(maxsize=1)
@@ -106,15 +111,16 @@ class CompiledSearch:
             return self._plain.align(log_probs, lengths, tokens, n_tokens, rows=rows, blank=blank)
         from sottovoce.decoding.ctc.kernel_align import align_rows
 
-        found = align_rows(
-            log_probs.contiguous().numpy(),
-            lengths.numpy(),
-            tokens.contiguous().numpy(),
-            n_tokens.numpy(),
-            rows.numpy(),
-            blank,
+        emissions, counts = log_probs.contiguous().numpy(), lengths.numpy()
+        said, n_said, of = tokens.contiguous().numpy(), n_tokens.numpy(), rows.numpy()
+        parts = shared_out(
+            len(said),
+            emissions.shape[1],
+            lambda begin, end: align_rows(
+                emissions, counts, said[begin:end], n_said[begin:end], of[begin:end], blank
+            ),
         )
-        return TokenSpans(*map(torch.from_numpy, found))
+        return TokenSpans(*(torch.from_numpy(np.concatenate(each)) for each in zip(*parts, strict=True)))
 
     @cached_property
     def _first(self) -> Tensor:
@@ -141,19 +147,26 @@ class CompiledSearch:
             threshold=float("inf") if plain.beam_threshold is None else float(plain.beam_threshold),
         )
         emissions, counts = log_probs.numpy(), lengths.numpy()
-        n_rows = len(counts)
-        n_threads = min(torch.get_num_threads(), n_rows)
-        if n_threads == 1:
-            decode_rows(beams, emissions, counts, settings, scorer, 0, n_rows)
-            return
-        cuts = [n_rows * i // n_threads for i in range(n_threads + 1)]
-        with ThreadPoolExecutor(n_threads) as pool:
-            jobs = [
-                pool.submit(decode_rows, beams, emissions, counts, settings, scorer, begin, end)
-                for begin, end in pairwise(cuts)
-            ]
-        for job in jobs:
-            job.result()
+        shared_out(
+            len(counts),
+            emissions.shape[1],
+            lambda begin, end: decode_rows(beams, emissions, counts, settings, scorer, begin, end),
+        )
+
+
+def shared_out(n_rows: int, n_frames: int, work: Callable[[int, int], Made]) -> list[Made]:
+    """What `work(begin, end)` makes of runs of rows, in order; torch's number of threads take them in turn.
+
+    There are a few runs for each thread, so that one with longer rows does not keep the others waiting. What
+    takes less than a thread takes to start is not shared out.
+    """
+    n_threads = min(torch.get_num_threads(), n_rows)
+    if n_threads <= 1 or n_rows * n_frames < _LEAST_FRAMES:
+        return [work(0, n_rows)]
+    n_runs = min(_RUNS_PER_THREAD * n_threads, n_rows)
+    cuts = [n_rows * i // n_runs for i in range(n_runs + 1)]
+    with ThreadPoolExecutor(n_threads) as pool:
+        return list(pool.map(work, cuts[:-1], cuts[1:]))
 
 
 def fastest(search: PrefixSearch, engine: Engine) -> PrefixSearch | CompiledSearch:
