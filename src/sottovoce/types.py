@@ -69,6 +69,12 @@ class EncoderOutput:
     def n_frames(self) -> int:
         return int(self.states.shape[1])
 
+    def row(self, index: int) -> EncoderOutput:
+        """One window of the batch, over the same memory."""
+        one = slice(index, index + 1)
+        cross_kv = self.cross_kv and [(keys[one], values[one]) for keys, values in self.cross_kv]
+        return EncoderOutput(self.states[one], self.n_content_frames[one], cross_kv)
+
 
 @dataclass(frozen=True, slots=True)
 class StepOutput:

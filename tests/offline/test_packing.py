@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from sottovoce.audio.vad import SpeechSegment
@@ -61,3 +61,21 @@ def test_later_in_the_window_is_later_in_the_recording(
     early, late = sorted((data.draw(seconds), data.draw(seconds)))
     assert window.recording_s(early) <= window.recording_s(late)
     assert window.recording_s(early, is_end=True) <= window.recording_s(early)
+
+
+@given(st.lists(st.tuples(st.integers(1, 500), st.integers(1, 500)), min_size=1, max_size=6), st.data())
+def test_a_split_window_is_read_as_before(gaps: list[tuple[int, int]], data: st.DataObject) -> None:
+    pieces, now = [], 0
+    for gap, length in gaps:
+        pieces.append(Piece(now + gap, now + gap + length))
+        now += gap + length
+    window = PackedWindow(tuple(pieces))
+    assume(window.n_frames > 1)
+    at = data.draw(st.integers(1, window.n_frames - 1))
+    parts = window.split(at)
+
+    def frames(part: PackedWindow) -> list[int]:
+        return [frame for piece in part.pieces for frame in range(piece.start, piece.end)]
+
+    assert parts[0].n_frames == at
+    assert frames(parts[0]) + frames(parts[1]) == frames(window)

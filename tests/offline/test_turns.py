@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+from sottovoce.api import load_model
+from sottovoce.audio.recording import Recording
+from sottovoce.decoding.options import DecodingOptions
 from sottovoce.language.probe import ProbedLanguage
+from sottovoce.offline.longform import transcribe
+from sottovoce.offline.options import TranscribeOptions
 from sottovoce.offline.turns import first_turn, quietest, stretches
 from sottovoce.types import EncoderOutput
+
+CLIPS = Path(__file__).parents[2] / "examples" / "clips"
 
 
 class ScriptedProbe:
@@ -89,3 +98,33 @@ def test_stretches_lie_inside_and_begin_at_the_start(n_frames: int) -> None:
 
 def test_quietest_prefers_the_nearest_of_equals() -> None:
     assert quietest(torch.zeros(80, 400), 100) == 100
+
+
+@pytest.mark.parametrize("batch_size", [1, 2, 4])
+def test_packed_speech_in_several_languages_is_cut_at_each_change(batch_size: int) -> None:
+    """Four languages fill one window of speech: each is decoded alone, in order, at its own time."""
+    model = load_model("nano", device="cpu", dtype="float32")
+    options = TranscribeOptions(
+        decoding=DecodingOptions(allowed_languages=tuple(model.languages)),
+        per_window_language=True,
+        mode="vad",
+        batch_size=batch_size,
+    )
+    with Recording(CLIPS / "mixed.flac") as recording:
+        segments = list(transcribe(model.backend, model.tokenizer, recording, options))
+    assert list(dict.fromkeys(segment.language for segment in segments)) == ["en", "de", "es", "fr"]
+    truth = json.loads((CLIPS / "manifest.jsonl").read_text("utf-8").splitlines()[-1])["segments"]
+    for spoken in truth:
+        middle = (spoken["start"] + spoken["end"]) / 2
+        found = next(segment for segment in segments if segment.start <= middle <= segment.end)
+        assert found.language == spoken["language"]
+
+
+def test_a_row_of_a_batch_is_that_window_alone() -> None:
+    keys = torch.arange(12.0).reshape(3, 1, 2, 2)
+    batch = EncoderOutput(torch.arange(12.0).reshape(3, 2, 2), (2, 1, 2), [(keys, -keys)])
+    one = batch.row(1)
+    assert one.n_content_frames == (1,)
+    assert torch.equal(one.states, batch.states[1:2])
+    assert one.cross_kv is not None
+    assert torch.equal(one.cross_kv[0][1], -keys[1:2])

@@ -2,11 +2,13 @@
 
 Speech is looked for first, in a reading of its own; then the windows are filled and decoded as the
 recording is read again. Without conditioning, windows do not depend on each other, so a batch gives the
-same text as one by one. Source of the idea: WhisperX (https://arxiv.org/abs/2303.00747), faster-whisper.
+same text as one by one. A window in which the language changes is cut there. Source of the idea: WhisperX
+(https://arxiv.org/abs/2303.00747), faster-whisper.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
@@ -25,6 +27,7 @@ from sottovoce.offline.drafts import MEL_FRAMES_PER_SECOND, cut_window
 from sottovoce.offline.engine import Drafts, Engine, Progress, Request
 from sottovoce.offline.options import WINDOW_VAD
 from sottovoce.offline.packing import PackedWindow, pack_speech
+from sottovoce.offline.turns import first_turn, probe_for
 from sottovoce.offline.words import place_words
 from sottovoce.types import EncoderOutput, Features, Segment
 
@@ -52,19 +55,21 @@ class _SpeechLoop:
         self._features = features
         self._progress = progress
         self._context = Context(engine.tokenizer, engine.options, engine.backend.dims.n_text_ctx)
+        self._probe = probe_for(engine)
+        self._ahead: deque[PackedWindow] = deque()
 
     def run(self, windows: Iterator[PackedWindow]) -> Iterator[Segment]:
         options = self._engine.options
-        ahead: list[PackedWindow] = []
         if self._progress.language is None and not options.per_window_language:
-            ahead = list(islice(windows, options.language_windows))
-            self._detect(ahead)
-        while batch := [
-            *ahead[: options.batch_size],
-            *islice(windows, max(0, options.batch_size - len(ahead))),
-        ]:
-            ahead = ahead[options.batch_size :]
+            self._ahead.extend(islice(windows, options.language_windows))
+            self._detect(self._ahead)
+        while batch := self._next_batch(windows):
             yield from self._transcribe(batch)
+
+    def _next_batch(self, windows: Iterator[PackedWindow]) -> list[PackedWindow]:
+        size = self._engine.options.batch_size
+        self._ahead.extend(islice(windows, max(0, size - len(self._ahead))))
+        return [self._ahead.popleft() for _ in range(min(size, len(self._ahead)))]
 
     def _detect(self, windows: Sequence[PackedWindow]) -> None:
         if not windows:
@@ -73,8 +78,11 @@ class _SpeechLoop:
         self._progress.language, self._progress.language_probability = found.language, found.probability
 
     def _encode(self, windows: Sequence[PackedWindow]) -> EncoderOutput:
+        return self._engine.backend.encode(self._heard(windows))
+
+    def _heard(self, windows: Sequence[PackedWindow]) -> Features:
         mel = torch.cat([self._mel(window) for window in windows])
-        return self._engine.backend.encode(Features(mel, tuple(window.n_frames for window in windows)))
+        return Features(mel, tuple(window.n_frames for window in windows))
 
     def _mel(self, window: PackedWindow) -> Tensor:
         """The pieces of a window end to end: (1, n_mels, window_frames), filled with 0.0."""
@@ -88,12 +96,12 @@ class _SpeechLoop:
 
     def _transcribe(self, windows: Sequence[PackedWindow]) -> Iterator[Segment]:
         engine = self._engine
-        encoded = self._encode(windows)
+        windows, encoded, languages = self._in_one_language_each(windows)
         self._features.drop_before(windows[-1].end)
         prompt = self._context.prompt()
         requests = [
             Request(language, prompt, window.start)
-            for language, window in zip(self._languages(encoded), windows, strict=True)
+            for language, window in zip(languages, windows, strict=True)
         ]
         attempts = engine.decode(encoded, requests)
         drafts = [self._drafts(attempt, window) for attempt, window in zip(attempts, windows, strict=True)]
@@ -106,15 +114,32 @@ class _SpeechLoop:
             self._context.end_window(attempt.last_temperature)
             self._progress.position = window.end / MEL_FRAMES_PER_SECOND
 
-    def _languages(self, encoded: EncoderOutput) -> list[str]:
-        if self._engine.known_language is None and self._engine.options.per_window_language:
-            languages = [detection.language for detection in self._engine.detect(encoded)]
-            if languages[0] != self._progress.language:
-                self._context.reset()
-            self._progress.language = languages[-1]
-            return languages
-        assert self._progress.language is not None
-        return [self._progress.language] * encoded.batch_size
+    def _in_one_language_each(
+        self, windows: Sequence[PackedWindow]
+    ) -> tuple[Sequence[PackedWindow], EncoderOutput, list[str]]:
+        """The windows up to the first change inside one, encoded, and their languages; the rest waits."""
+        features = self._heard(windows)
+        encoded = self._engine.backend.encode(features)
+        if self._probe is None:
+            assert self._progress.language is not None
+            return windows, encoded, [self._progress.language] * len(windows)
+        languages: list[str] = []
+        for index, window in enumerate(windows):
+            one = encoded.row(index)
+            turn = first_turn(self._probe, one, features.mel[index, :, : 2 * one.n_content_frames[0]])
+            languages.append(turn.language)
+            if self._progress.language is None:
+                self._progress.language, self._progress.language_probability = turn.language, turn.probability
+            if turn.n_frames is not None:
+                head, tail = window.split(2 * turn.n_frames)
+                self._ahead.extendleft(reversed([tail, *windows[index + 1 :]]))
+                windows = [*windows[:index], head]
+                encoded = self._encode(windows)
+                break
+        if languages[0] != self._progress.language:
+            self._context.reset()
+        self._progress.language = languages[-1]
+        return windows, encoded, languages
 
     def _drafts(self, attempt: Attempt, window: PackedWindow) -> Drafts:
         """Segments of a window, in its own time; nothing for silence."""

@@ -45,6 +45,17 @@ class PackedWindow:
     def end(self) -> int:
         return self.pieces[-1].end
 
+    def split(self, frame: int) -> tuple[PackedWindow, PackedWindow]:
+        """What comes before a frame of the window, and what comes from there on; both hold something."""
+        heads: list[Piece] = []
+        tails: list[Piece] = []
+        for piece in self.pieces:
+            cut = min(max(piece.start + frame, piece.start), piece.end)
+            heads += [Piece(piece.start, cut)] if cut > piece.start else []
+            tails += [Piece(cut, piece.end)] if cut < piece.end else []
+            frame -= piece.n_frames
+        return PackedWindow(tuple(heads)), PackedWindow(tuple(tails))
+
     def recording_s(self, window_s: float, *, is_end: bool = False) -> float:
         """Seconds in the recording of a time in the window.
 
