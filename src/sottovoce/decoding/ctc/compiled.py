@@ -26,7 +26,7 @@ from sottovoce.errors import MissingExtraError
 from sottovoce.lm.base import Endings, FlatPrefixScorer, FlatScorer, PrefixScorer, silent_scorer
 
 if TYPE_CHECKING:
-    from sottovoce.decoding.ctc.kernel import Beams
+    from sottovoce.decoding.ctc.kernel_slots import Beams
 
 logger = logging.getLogger(__name__)
 
@@ -189,7 +189,7 @@ def flat_scorer(scorer: PrefixScorer | None, n_labels: int) -> FlatScorer | None
 
 def _beams(state: PrefixState, n_frames: int) -> Beams:
     """The state's tensors as arrays that share their memory, and room for histories."""
-    from sottovoce.decoding.ctc.kernel import Beams
+    from sottovoce.decoding.ctc.kernel_slots import Beams
 
     n_symbols = int(state.length.max()) + n_frames + 2
     histories = state.symbols.new_empty((*state.length.shape, n_symbols))
