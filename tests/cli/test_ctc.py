@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 
@@ -55,6 +56,19 @@ def test_every_utterance_of_every_file(folder: Path, capsys: pytest.CaptureFixtu
         "three.csv",
     ]
     assert [word["word"] for word in found[0]["words"]] == ["ab", "c"]
+
+
+def test_emissions_from_standard_input(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Piped:
+        buffer = io.BytesIO((folder / "one.npy").read_bytes())
+
+    monkeypatch.setattr("sys.stdin", Piped)
+    (row,) = lines(capsys, "-", "--labels", folder / "labels.txt")
+    assert (row["id"], row["text"]) == ("-", "ab c")
+    assert run(["ctc", "-", "--labels", str(folder / "labels.txt")]) == 2  # nothing comes any more
+    assert capsys.readouterr().err.startswith("error: -: expected emissions as .npy")
 
 
 def test_n_best_are_ranked(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -140,6 +154,11 @@ def test_tuning_tries_every_combination(folder: Path, capsys: pytest.CaptureFixt
         (["one.npy", "--labels", "labels.txt", "--lm", "labels.txt"], "not an ARPA file"),
         (["one.npy", "--labels", "labels.txt", "--lexicon", "wrong.txt"], "labels of the model"),
         (["one.npy", "--labels", "labels.txt", "--lm-kept", "2"], "lm_kept: expected a share"),
+        (["one.npy", "--labels", "labels.txt", "--device", "cuda:99"], "CUDA devices are visible"),
+        (["logits.npy", "--labels", "labels.txt"], "logits.npy: emissions: expected log-probabilities"),
+        (["one.npy", "--labels", "labels.txt", "--hotwords", "none.txt"], "none.txt"),
+        (["one.npy", "--labels", "labels.txt", "--lm", "none.arpa"], "none.arpa"),
+        (["tune", "none.jsonl", "--labels", "labels.txt"], "none.jsonl: expected JSON lines"),
     ],
 )
 def test_errors_are_one_line(

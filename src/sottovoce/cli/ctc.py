@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import click
+from torch import Tensor
 
 from sottovoce.cli.ctc_request import FILE, DecoderRequest, decoder_options
 from sottovoce.cli.ctc_tune import DevelopmentSet, combinations, numbers, tried
-from sottovoce.ctc import load_ngram
-from sottovoce.errors import SottovoceError
+from sottovoce.ctc import CtcDecoder, load_ngram
+from sottovoce.errors import InputError, SottovoceError
 from sottovoce.types import Hypothesis
 
 
@@ -44,7 +45,10 @@ def ctc() -> None:
 )
 @click.option("--greedy", is_flag=True, help="The likeliest path instead of a search.")
 def decode(files: tuple[Path, ...], nbest: int, greedy: bool, **options: Any) -> int:
-    """Decode FILES (.npy, .npz, .csv) into one JSON line per hypothesis, best first."""
+    """Decode FILES into one JSON line per hypothesis, best first.
+
+    FILES: .npy, .npz or .csv; - is an .npy from standard input; recordings with --model.
+    """
     request = DecoderRequest(**options)
     model = request.loaded_model()
     decoder = request.decoder(request.label_list(model), nbest, request.fusion(), load_ngram(request.lm))
@@ -52,16 +56,23 @@ def decode(files: tuple[Path, ...], nbest: int, greedy: bool, **options: Any) ->
     for path in files:
         try:
             for source in request.sources([path], model):
-                values = request.prepared(source.values)
-                found = decoder.greedy(values) if greedy else decoder.decode(values)[0]
+                found = _decoded(decoder, request.prepared(source.values), source.name, greedy)
                 for rank, hypothesis in enumerate(found):
                     click.echo(json.dumps(_line(source.name, rank, hypothesis), ensure_ascii=False))
         except SottovoceError as error:
             if len(files) == 1:
                 raise
-            click.echo(f"error: {path}: {error}", err=True)
+            click.echo(f"error: {error}", err=True)
             n_failed += 1
     return int(n_failed > 0)
+
+
+def _decoded(decoder: CtcDecoder, values: Tensor, name: str, greedy: bool) -> list[Hypothesis]:
+    """The hypotheses of one utterance. Raises InputError, which names it."""
+    try:
+        return decoder.greedy(values) if greedy else decoder.decode(values)[0]
+    except InputError as error:
+        raise InputError(f"{name}: {error}") from error
 
 
 def _line(name: str, rank: int, hypothesis: Hypothesis) -> dict[str, object]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import csv
+import io
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,10 +30,14 @@ class EmissionSource:
 def read_emissions(path: Path) -> Iterator[EmissionSource]:
     """Utterances of a file: (T, V) or (B, T, V) of an npy, every array of an npz, the rows of a csv.
 
-    A csv is separated by commas or semicolons, without a header. Raises InputError.
+    "-" is an npy from standard input. A csv is separated by commas or semicolons, without a header.
+    Raises InputError.
     """
     try:
-        if path.suffix == ".npz":
+        if str(path) == "-":
+            whole = io.BytesIO(sys.stdin.buffer.read())
+            yield from _utterances("-", np.load(whole, allow_pickle=False))
+        elif path.suffix == ".npz":
             with np.load(path, allow_pickle=False) as archive:
                 for name in archive.files:
                     yield from _utterances(f"{path}#{name}", archive[name])

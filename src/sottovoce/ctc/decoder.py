@@ -11,6 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from sottovoce.backends.registry import choose_device
 from sottovoce.ctc.models import DecoderParts, Hotwords, Spellings, WordOrTokenModel, load_ngram
 from sottovoce.ctc.options import CtcFusionOptions
 from sottovoce.decoding.ctc.decoder import EmissionDecoder
@@ -53,7 +54,7 @@ class CtcDecoder:
         device: str | torch.device = "cpu",
     ) -> None:
         self.labels = Labels.of(labels, blank)
-        self._device = torch.device(device)
+        self._device = choose_device(device) if isinstance(device, str) else device
         options = replace(options or CtcOptions(), beam_size=beam_size, n_best=n_best)
         parts = DecoderParts(self.labels, fusion or CtcFusionOptions(), self._device)
         model = load_ngram(lm)
