@@ -152,9 +152,10 @@ def test_what_was_committed_stays_its_language() -> None:
     shares = np.tile([0.1, 0.9], (100, 1))
     window = Window(backend().encode(window_features([log_mel(silence(2.0))], 200)), 16000)
     fixed = settled(shares, window, [(0, 1.5, 2.0)])
-    assert fixed[25:50].tolist() == [[1.0, 0.0]] * 25
-    assert (fixed[:25] == shares[:25]).all()
+    assert fixed[:50].tolist() == [[1.0, 0.0]] * 50, "nothing before a committed word is open any more"
     assert (fixed[50:] == shares[50:]).all()
+    fixed = settled(shares, window, [(0, 1.0, 1.2), (1, 1.4, 1.6)])
+    assert fixed[:30].tolist() == [[1.0, 0.0]] * 15 + [[0.0, 1.0]] * 15, "the pause is shared by halves"
 
 
 def candidate(

@@ -5,7 +5,7 @@ Not known here: audio and decoding.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from sottovoce.streaming.words import ReadWord
 from sottovoce.types import Word
@@ -36,7 +36,21 @@ class CommittedWords:
     def tokens(self, language: str | None = None) -> tuple[int, ...]:
         """Tokens of all words, or of those of one language."""
         chosen = [word for word in self._words if language in (None, word.word.language)]
-        return tuple(token for word in chosen for token in word.tokens)
+        return _tokens(chosen)
+
+    def run_of(self, language: str) -> tuple[float | None, tuple[int, ...], tuple[int, ...]]:
+        """The words of a language since another one was said.
+
+        Returns the end of the last word of another language (None without one), the tokens of the
+        language's words before it, and of those after it.
+        """
+        others = [i for i, read in enumerate(self._words) if read.word.language != language]
+        if not others:
+            return None, (), self.tokens(language)
+        until = others[-1]
+        before = [read for read in self._words[:until] if read.word.language == language]
+        after = self._words[until + 1 :]
+        return self._words[until].word.end, _tokens(before), _tokens(after)
 
     def cut_point(self, earliest_s: float, target_s: float) -> float:
         """Where to cut the audio held: no earlier than earliest_s, at target_s or up to 2 s later.
@@ -63,3 +77,7 @@ class CommittedWords:
             n_gone += 1
         gone, self._words = self._words[:n_gone], self._words[n_gone:]
         return gone
+
+
+def _tokens(words: Sequence[ReadWord]) -> tuple[int, ...]:
+    return tuple(token for word in words for token in word.tokens)

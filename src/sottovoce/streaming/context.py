@@ -36,10 +36,13 @@ class TextContext:
         """What was said in all, for a stream that goes on from here."""
         return (*self._said, *committed)[-self._limit :] if self._limit else ()
 
-    def prefix(self, committed: Sequence[int]) -> Prefix:
-        """What the decoder says first: prompt, start of transcript, committed text."""
+    def prefix(self, committed: Sequence[int], before: Sequence[int] = ()) -> Prefix:
+        """What the decoder says first: prompt, start of transcript, committed text.
+
+        before: text whose audio is held but not heard; it ends the prompt.
+        """
         room = max(0, self._limit - len(self._static))
-        said = self._said[-room:] if room else ()
+        said = (*self._said, *before)[-room:] if room else ()
         static = self._static[: self._limit]
         prompt = (self._tokenizer.sot_prev, *static, *said) if static or said else ()
         start = self._tokenizer.sot_sequence_including_notimestamps

@@ -16,8 +16,6 @@ from sottovoce.streaming.window import Window
 from sottovoce.streaming.words import ReadWord
 from sottovoce.types import Word
 
-OVERLAP_S = 0.06
-"""Words of two rows this near to each other lie on the same audio."""
 SAME_WORD_S = 0.5
 """The same word by two rows, with middles this near to each other, was said once."""
 _TIE = 0.01
@@ -55,8 +53,8 @@ class Candidate:
 
     def overlaps(self, other: Candidate) -> bool:
         ours, theirs = self.read.word, other.read.word
-        near = ours.start < theirs.end + OVERLAP_S and theirs.start < ours.end + OVERLAP_S
-        return near or is_same_word(ours, theirs)
+        common = ours.start < theirs.end - 1e-6 and theirs.start < ours.end - 1e-6
+        return common or is_same_word(ours, theirs)
 
 
 def is_same_word(a: Word, b: Word) -> bool:

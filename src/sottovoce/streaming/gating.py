@@ -5,7 +5,7 @@ Not known here: models, words, and how the timeline comes about.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -47,6 +47,11 @@ class Gate:
         owned: npt.NDArray[np.bool_] = self._ratio(shares, language) >= 1.0
         return owned
 
+    def owned_by(self, shares: Shares, language: int) -> npt.NDArray[np.bool_]:
+        """Frames (n_frames,) that a language owns."""
+        owned: npt.NDArray[np.bool_] = ownership(shares)[:, language] >= 1.0
+        return owned
+
     def _ratio(self, shares: Shares, language: int) -> npt.NDArray[np.float64]:
         """Share over the largest share, at the best frame within the margin."""
         ratio: npt.NDArray[np.float64] = ownership(shares)[:, language]
@@ -64,13 +69,20 @@ def ownership(shares: Shares) -> Shares:
     return owned
 
 
-def settled(shares: Shares, window: Window, words: Iterable[tuple[int, float, float]]) -> Shares:
-    """Shares in which the audio of committed words (language, start, end in seconds) is their language's."""
+def settled(shares: Shares, window: Window, words: Sequence[tuple[int, float, float]]) -> Shares:
+    """Shares in which the audio of committed words (language, start, end in seconds) is their language's.
+
+    All audio up to the end of the last word is settled: a word's attention is shorter than the word, so the
+    pause between two is shared by halves, and what lies before the first is its language's.
+    """
     fixed = shares.copy()
-    for language, start_s, end_s in words:
-        first, last = window.frame(start_s), window.frame(end_s)
+    first = 0
+    for i, (language, _, end_s) in enumerate(words):
+        until_s = (end_s + max(end_s, words[i + 1][1])) / 2 if i + 1 < len(words) else end_s
+        last = max(first, window.frame(until_s))
         fixed[first:last] = 0.0
         fixed[first:last, language] = 1.0
+        first = last
     return fixed
 
 

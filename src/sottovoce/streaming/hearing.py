@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +20,7 @@ from sottovoce.streaming.window import Window
 from sottovoce.types import EncoderOutput
 
 FrameIndex = npt.NDArray[np.int64]
+Spans: TypeAlias = tuple[tuple[int, int], ...]
 _HIDDEN = -15.0
 
 
@@ -29,20 +30,47 @@ class Heard:
 
     encoded: one audio for all rows, or one a row. biases: (R, n_frames), see `Backend.step`. places: for
     each row, the frame of the window behind each frame that it hears. reaches_end: whether a row hears the
-    end of the window; a row that does not has nothing to wait for.
+    end of the window; a row that does not has nothing to wait for. stretches: for each row, the spans of
+    frames [start, end) that its words lie in; empty where they may lie anywhere.
     """
 
     encoded: EncoderOutput
     biases: Tensor
     places: tuple[FrameIndex, ...]
     reaches_end: tuple[bool, ...]
+    stretches: tuple[Spans, ...]
+
+    def within(self, row: int, span: tuple[float, float]) -> tuple[float, float]:
+        """A span of a row's word, cut to the stretch that holds most of it, or lies nearest to it."""
+        if not self.stretches[row]:
+            return span
+        start, end = max(self.stretches[row], key=lambda stretch: _overlap(stretch, span))
+        return max(start, min(span[0], end)), max(start, min(span[1], end))
+
+
+def _overlap(one: tuple[float, float], other: tuple[float, float]) -> float:
+    """Common length of two spans; of those that have none, minus the gap between them."""
+    return min(one[1], other[1]) - max(one[0], other[0])
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A decoder row: its language, and the frame of the window that its audio begins at."""
+
+    language: int
+    first_frame: int = 0
 
 
 class Hearing(Protocol):
     """A way to give rows their audio."""
 
-    def hear(self, held: HeldSpeech, window: Window, shares: Shares, languages: Sequence[int]) -> Heard:
-        """The audio of a row for each language; `window` was encoded last of what is held."""
+    @property
+    def apart(self) -> bool:
+        """Whether a row is given its audio since another language was committed, and no other."""
+        ...
+
+    def hear(self, held: HeldSpeech, window: Window, shares: Shares, rows: Sequence[Row]) -> Heard:
+        """The audio of each row; `window` was encoded last of what is held."""
         ...
 
 
@@ -52,15 +80,19 @@ class Masked:
 
     gate: Gate
 
-    def hear(self, held: HeldSpeech, window: Window, shares: Shares, languages: Sequence[int]) -> Heard:
-        biases = torch.zeros(len(languages), window.encoded.n_frames)
-        for row, language in enumerate(languages):
-            bias = self.gate.bias(shares, language)
-            biases[row, : window.n_frames] = torch.from_numpy(bias).to(biases)
+    @property
+    def apart(self) -> bool:
+        return False
+
+    def hear(self, held: HeldSpeech, window: Window, shares: Shares, rows: Sequence[Row]) -> Heard:
+        biases = torch.zeros(len(rows), window.encoded.n_frames)
+        for bias, row in zip(biases, rows, strict=True):
+            bias[: window.n_frames] = torch.from_numpy(self.gate.bias(shares, row.language)).to(biases)
         places = np.arange(window.n_frames)
         device = window.encoded.states.device
-        n_rows = len(languages)
-        return Heard(window.encoded, biases.to(device), (places,) * n_rows, (True,) * n_rows)
+        n_rows = len(rows)
+        ends = (True,) * n_rows
+        return Heard(window.encoded, biases.to(device), (places,) * n_rows, ends, ((),) * n_rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +105,28 @@ class Alone:
 
     gate: Gate
 
-    def hear(self, held: HeldSpeech, window: Window, shares: Shares, languages: Sequence[int]) -> Heard:
-        places = tuple(np.flatnonzero(self.gate.open_to(shares, language)) for language in languages)
+    @property
+    def apart(self) -> bool:
+        return True
+
+    def hear(self, held: HeldSpeech, window: Window, shares: Shares, rows: Sequence[Row]) -> Heard:
+        places = tuple(_since(row, self.gate.open_to(shares, row.language)).nonzero()[0] for row in rows)
         encoded, n_context = held.encode_parts(places)
         device = encoded.states.device
         column = torch.arange(encoded.n_frames, device=device)
         beyond = column >= torch.tensor(n_context, device=device)[:, None]
         ends = tuple(bool(len(own)) and int(own[-1]) == window.n_frames - 1 for own in places)
-        return Heard(encoded, _HIDDEN * beyond.float(), places, ends)
+        stretches = tuple(_runs(_since(row, self.gate.owned_by(shares, row.language))) for row in rows)
+        return Heard(encoded, _HIDDEN * beyond.float(), places, ends, stretches)
+
+
+def _since(row: Row, mask: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+    """A mask (n_frames,) from a row's first frame on."""
+    since: npt.NDArray[np.bool_] = mask & (np.arange(len(mask)) >= row.first_frame)
+    return since
+
+
+def _runs(mask: npt.NDArray[np.bool_]) -> Spans:
+    """Spans [start, end) of a mask (n,) in which it is True."""
+    edges = np.flatnonzero(np.diff(np.concatenate(([False], mask, [False])).astype(np.int8))).tolist()
+    return tuple(zip(edges[::2], edges[1::2], strict=True))

@@ -22,10 +22,10 @@ from sottovoce.language.timeline import LanguageTimeline
 from sottovoce.streaming.context import TextContext
 from sottovoce.streaming.fusing import Candidate, fuse, is_same_word
 from sottovoce.streaming.gating import Gate, Shares, ownership, settled, shares_over
-from sottovoce.streaming.hearing import Alone, Hearing, Masked
+from sottovoce.streaming.hearing import Alone, Heard, Hearing, Masked, Row
 from sottovoce.streaming.held import HeldSpeech
 from sottovoce.streaming.options import StreamOptions
-from sottovoce.streaming.reading import Ending, Reading, ReadingRules, most_tokens
+from sottovoce.streaming.reading import Ending, Prefix, Reading, ReadingRules, most_tokens
 from sottovoce.streaming.rows import RowReader
 from sottovoce.streaming.vocabulary import LiveVocabulary
 from sottovoce.streaming.window import Window
@@ -166,16 +166,20 @@ class ParallelStream:
         threshold = self._options.final_frame_threshold if final else self._options.frame_threshold
         if threshold >= window.n_frames:
             return []
-        shares = self._shares(window)
-        active = self._active(shares)
-        shares[:, [i for i in range(shares.shape[1]) if i not in active]] = 0.0
-        readings = self._read(window, shares, active, threshold)
-        rows = [
-            self._candidates(reading, window, shares, language, final=final)
-            for reading, language in zip(readings, active, strict=True)
-        ]
+        shares, active = self._gated(window)
+        rows = self._rows(window, shares, active)
+        if not rows:
+            return []
+        heard = self._hearing.hear(self._held, window, shares, rows)
+        readings = self._read(heard, rows, threshold)
+        said = []
+        for i, (reading, row) in enumerate(zip(readings, rows, strict=True)):
+            words = self._words(reading, window, row.language, final=final)
+            placed = [_within(heard, i, read, window) for read in words]
+            weight = self._parallel.weight
+            said.append([Candidate.of(read, window, shares, row.language, weight=weight) for read in placed])
         stable_s = min(settled_until_s, self._stable_s(readings, window)) if not final else math.inf
-        return self._take(fuse(rows, self._parallel.least_share), stable_s)
+        return self._take(fuse(said, self._parallel.least_share), stable_s)
 
     def finish(self, until_sample: int | None = None, *, settled_until_s: float = math.inf) -> list[Word]:
         """See `Stream.finish`."""
@@ -198,13 +202,16 @@ class ParallelStream:
     def _is_new(self, word: Word) -> bool:
         """Whether a word comes after the committed ones.
 
-        What follows the last one in the same row comes after it, though it may be attended to a little
-        before its end; and what was said is not said again, by another row or within that little.
+        What follows the last one in the same row comes after it, though it may be attended to a little before
+        its end; of another row's, most lies after it. What was said is not said again, by another row or
+        within that little.
         """
-        committed = self._held.committed
-        follows = committed.last is not None and committed.last.language == word.language
-        early = word.start < self.committed_until_s - 1e-6
-        if early and not (follows and word.start >= self.committed_until_s - JITTER_S):
+        committed, until_s = self._held.committed, self.committed_until_s
+        early = word.start < until_s - 1e-6
+        if early and committed.last is not None and committed.last.language == word.language:
+            if word.start < until_s - JITTER_S:
+                return False
+        elif early and (word.start + word.end) / 2 <= until_s + 1e-6:
             return False
         said = (read.word for read in committed if early or read.word.language != word.language)
         return not any(is_same_word(one, word) for one in said)
@@ -213,11 +220,16 @@ class ParallelStream:
         for read in words:
             self._contexts[self._timeline.languages.index(read.word.language or "")].add(read.tokens)
 
-    def _shares(self, window: Window) -> Shares:
-        """The timeline over a window; committed words have settled whose their audio is."""
-        shares = shares_over(
-            self._timeline.frames, window, list(self._timeline.belief.values()), self._parallel.smoothing
-        )
+    def _gated(self, window: Window) -> tuple[Shares, list[int]]:
+        """The timeline over a window, shared out among the active languages, which are those with a row."""
+        belief = list(self._timeline.belief.values())
+        shares = shares_over(self._timeline.frames, window, belief, self._parallel.smoothing)
+        active = self._active(self._settled(shares, window))
+        shares[:, [i for i in range(shares.shape[1]) if i not in active]] = 0.0
+        return self._settled(shares, window), active
+
+    def _settled(self, shares: Shares, window: Window) -> Shares:
+        """Shares in which committed words have settled whose their audio is."""
         words = [read.word for read in self._held.committed]
         known = [(self._timeline.languages.index(w.language or ""), w.start, w.end) for w in words]
         return settled(shares, window, known)
@@ -231,13 +243,30 @@ class ParallelStream:
         chosen = [i for i in order if n_owned[i] >= least and peak[i] >= self._parallel.active_share]
         return (chosen or order)[: self._parallel.max_languages]
 
-    def _read(self, window: Window, shares: Shares, active: Sequence[int], threshold: float) -> list[Reading]:
-        languages = [self._timeline.languages[language] for language in active]
-        prefixes = [
-            self._contexts[i].prefix(self._held.committed.tokens(code))
-            for i, code in zip(active, languages, strict=True)
-        ]
-        heard = self._hearing.hear(self._held, window, shares, active)
+    def _rows(self, window: Window, shares: Shares, active: Sequence[int]) -> list[Row]:
+        """A row for each active language that has something to hear."""
+        if not self._hearing.apart:
+            return [Row(language) for language in active]
+        rows, lengths = [], []
+        for language in active:
+            since_s = self._held.committed.run_of(self._timeline.languages[language])[0]
+            first = 0 if since_s is None else window.frame(since_s)
+            rows.append(Row(language, first))
+            lengths.append(int((ownership(shares[first:])[:, language] >= 1.0).sum()))
+        least = min(self._parallel.least_s * FRAMES_PER_SECOND, max(lengths))
+        return [row for row, n_own in zip(rows, lengths, strict=True) if n_own and n_own >= least]
+
+    def _prefix(self, language: int) -> Prefix:
+        """What a row says first: its words since another language was said; those before are its prompt."""
+        code = self._timeline.languages[language]
+        if not self._hearing.apart:
+            return self._contexts[language].prefix(self._held.committed.tokens(code))
+        _, before, since = self._held.committed.run_of(code)
+        return self._contexts[language].prefix(since, before)
+
+    def _read(self, heard: Heard, rows: Sequence[Row], threshold: float) -> list[Reading]:
+        """One reading for each row, in frames of the window."""
+        prefixes = [self._prefix(row.language) for row in rows]
         rules = [
             ReadingRules(
                 threshold if reaches_end else 0,
@@ -253,17 +282,17 @@ class ParallelStream:
             for reading, places in zip(readings, heard.places, strict=True)
         ]
 
-    def _candidates(
-        self, reading: Reading, window: Window, shares: Shares, language: int, *, final: bool
-    ) -> list[Candidate]:
+    def _words(self, reading: Reading, window: Window, language: int, *, final: bool) -> list[ReadWord]:
+        """What a row says. What it says of its own audio alone follows all that it said before."""
         silent = reading.no_speech_prob > self._options.no_speech_threshold
         if reading.ending is Ending.REWOUND or (
             silent and reading.avg_logprob < self._options.logprob_threshold
         ):
             return []
-        words = self._makers[language].words(reading, window, after_s=window.start_s, final=final)
-        weight = self._parallel.weight
-        return [Candidate.of(read, window, shares, language, weight=weight) for read in words]
+        code, apart = self._timeline.languages[language], self._hearing.apart
+        own_s = [read.word.end for read in self._held.committed if apart and read.word.language == code]
+        after_s = max(own_s, default=window.start_s)
+        return self._makers[language].words(reading, window, after_s=after_s, final=final)
 
     def _stable_s(self, readings: Sequence[Reading], window: Window) -> float:
         """What the timeline and every row have passed."""
@@ -280,3 +309,10 @@ class ParallelStream:
         else:
             last = (reading.frames or (0,))[-1]
         return window.seconds(max(0, int(last)))
+
+
+def _within(heard: Heard, row: int, read: ReadWord, window: Window) -> ReadWord:
+    """A row's word, where the row heard it."""
+    frames = [(second - window.start_s) * FRAMES_PER_SECOND for second in (read.word.start, read.word.end)]
+    start, end = heard.within(row, (frames[0], frames[1]))
+    return read.at(window.start_s + start / FRAMES_PER_SECOND, window.start_s + end / FRAMES_PER_SECOND)

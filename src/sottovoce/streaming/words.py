@@ -30,6 +30,10 @@ class ReadWord:
         start_s = max(self.word.start, start_s)
         return replace(self, word=replace(self.word, start=start_s, end=max(self.word.end, start_s)))
 
+    def at(self, start_s: float, end_s: float) -> ReadWord:
+        """The same, elsewhere."""
+        return replace(self, word=replace(self.word, start=start_s, end=end_s))
+
 
 @dataclass(frozen=True, slots=True)
 class WordMaker:
