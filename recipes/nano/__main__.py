@@ -154,6 +154,43 @@ def curve(log: Path, picture: Path) -> None:
     plot_curve([json.loads(line) for line in log.read_text().splitlines()], picture)
 
 
+@cli.command("all")
+@click.option("--texts", type=FOLDER, help="As of `data`.")
+@click.option("--manifest", "manifests", type=FILE, multiple=True, help="As of `data`.")
+@click.option("--languages", default=",".join(LANGUAGES), show_default=True)
+@click.option("--sequences", default=2000, show_default=True, help="As of `data`.")
+@click.option("--minutes", default=150.0, show_default=True, help="As of `train`.")
+@click.option("--start", help="As of `train`.")
+@click.option("--limit", default=40, show_default=True, help="As of `evaluate`.")
+@click.argument("folder", type=FOLDER)
+@click.argument("output", type=FOLDER)
+@click.pass_context
+def everything(
+    context: click.Context,
+    texts: Path | None,
+    manifests: tuple[Path, ...],
+    languages: str,
+    sequences: int,
+    minutes: float,
+    start: str | None,
+    limit: int,
+    folder: Path,
+    output: Path,
+) -> None:
+    """From nothing to a measured model: data into FOLDER, then train, curve and evaluate into OUTPUT."""
+    spoken = {"texts": texts, "manifests": manifests, "languages": languages, "sequences": sequences}
+    context.invoke(data, **spoken, folder=folder)
+    context.invoke(train, minutes=minutes, start=start, folder=folder, output=output)
+    context.invoke(curve, log=output / "log.jsonl", picture=output / "curve.png")
+    context.invoke(
+        evaluate_command,
+        model=str(output / "nano.safetensors"),
+        manifest=folder / "speech" / "manifest.jsonl",
+        output=output / "figures.json",
+        limit=limit,
+    )
+
+
 @cli.command("pack")
 @click.option("--heads", required=True, help="Alignment heads as layer,head pairs, such as 1,0;2,0.")
 @click.argument("checkpoint", type=FILE)
