@@ -18,7 +18,7 @@ from sottovoce.api import load_model
 def test_one_command_goes_from_nothing_to_a_measured_model(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="matplotlib is not installed")
     work, run = tmp_path / "work", tmp_path / "run"
-    toy = "--languages de --sequences 12 --minutes 0.05 --limit 1".split()
+    toy = ["--languages", "de", "--sequences", "12", "--minutes", "0.05", "--limit", "1"]
     ended = CliRunner().invoke(cli, ["all", *toy, str(work), str(run)], catch_exceptions=False)
     assert ended.exit_code == 0, ended.output
     assert load_model(str(run / "nano.safetensors")).languages == ("de",)
