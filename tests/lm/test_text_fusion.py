@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from sottovoce.decoding.beam import BeamSearch
-from sottovoce.errors import OptionError
+from sottovoce.errors import LanguageModelError, OptionError
 from sottovoce.lm.causal import CausalTokenModel
 from sottovoce.lm.text_fusion import text_fusion, token_text
 from sottovoce.text.tokenizer import Tokenizer
@@ -102,6 +102,16 @@ def test_neural_models_over_the_same_tokens(tokenizer: Tokenizer) -> None:
 def test_nothing_to_fuse_is_refused(tokenizer: Tokenizer) -> None:
     with pytest.raises(OptionError, match="got none"):
         text_fusion(tokenizer)
+    for empty in ("", "  "):
+        with pytest.raises(LanguageModelError, match="empty phrase"):
+            text_fusion(tokenizer, hotwords=[empty])
+
+
+def test_a_model_of_words_is_refused(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    path = tmp_path / "words.arpa"
+    path.write_text("\\data\\\nngram 1=3\n\n\\1-grams:\n-1 <unk>\n-1 </s>\n-1 garden\n\n\\end\\\n")
+    with pytest.raises(LanguageModelError, match=r"token ids .* got words such as 'garden'"):
+        text_fusion(tokenizer, lm=path)
 
 
 @pytest.mark.parametrize(

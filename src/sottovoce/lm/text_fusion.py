@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from sottovoce.errors import OptionError
+from sottovoce.errors import LanguageModelError, OptionError
 from sottovoce.lm.boosting import Phrase, read_phrases
 from sottovoce.lm.fusion import Relabelled, ShallowFusion, TensorModel
 from sottovoce.lm.ngram import NgramModel
@@ -43,8 +43,8 @@ def text_fusion(
     weights: list[float] = []
     if lm is not None:
         ngram = lm if isinstance(lm, NgramModel) else NgramModel.from_arpa(lm)
-        ids = torch.tensor(ngram.ids([str(token) for token in range(tokenizer.eot)]), device=where)
-        models.append(Relabelled(ngram.to(where), ids))
+        ids = _token_ids(ngram, tokenizer.eot)
+        models.append(Relabelled(ngram.to(where), ids.to(where)))
         weights.append(lm_weight)
     if hotwords is not None:
         phrases = _phrases(tokenizer, hotwords, hotword_weight)
@@ -66,6 +66,18 @@ def token_text(tokenizer: Tokenizer, text: str) -> str:
 def token_edges(tokenizer: Tokenizer) -> Edges:
     """Which text tokens begin and end words."""
     return Edges.of([tokenizer.token_bytes(i).decode("utf-8", "replace") for i in range(tokenizer.eot)])
+
+
+def _token_ids(ngram: NgramModel, n_tokens: int) -> torch.Tensor:
+    """The model's id (n_tokens,) of every token. Raises LanguageModelError: it counts something else."""
+    ids = ngram.ids([str(token) for token in range(n_tokens)])
+    if all(each == ngram.unknown for each in ids):
+        words = (word for word in ngram.vocabulary if not word.startswith("<"))
+        raise LanguageModelError(
+            "language model: expected an n-gram model of token ids (`token_text` writes its texts), "
+            f"got words such as {next(words, '<unk>')!r}"
+        )
+    return torch.tensor(ids)
 
 
 def _phrases(
