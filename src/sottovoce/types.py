@@ -124,7 +124,8 @@ class Hypothesis:
     """One reading of an utterance by a search.
 
     tokens: ids without blanks or repeats. score: what the search ranked by (natural log).
-    words / confidences / times are filled by searches that know them.
+    words / confidences / times are filled by searches that know them. posterior: its share of the probability
+    of all readings that the search ended with; None where the search looked at one.
     """
 
     text: str
@@ -134,6 +135,7 @@ class Hypothesis:
     lm_score: float = 0.0
     words: tuple[Word, ...] = ()
     token_frames: tuple[int, ...] = ()
+    posterior: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,6 +60,18 @@ def test_equals_enumeration(n_frames: int, blank: int) -> None:
     assert [h.tokens for h in found] == [tokens for _, tokens, _ in truth]
 
 
+def test_posteriors_are_shares_of_all_texts() -> None:
+    log_probs = emissions(4, 3, seed=5)
+    texts = all_texts(log_probs, 0)
+    total = torch.tensor(list(texts.values())).logsumexp(0)
+    found = search(None, log_probs, 0)
+    assert [h.posterior for h in found] == pytest.approx(
+        [math.exp(texts[h.tokens] - float(total)) for h in found], abs=1e-5
+    )
+    few = EmissionDecoder(labels(3, 0), CtcOptions(beam_size=1500, n_best=2)).decode(log_probs)[0]
+    assert [h.posterior for h in few] == [h.posterior for h in found[:2]]  # whatever is returned
+
+
 @pytest.mark.parametrize("seed", range(30))
 def test_narrow_beams_never_list_a_prefix_twice_nor_overestimate_it(seed: int) -> None:
     """Prefixes are pruned and found again here: what is merged must be what is equal."""

@@ -153,8 +153,8 @@ class EmissionDecoder:
     def _words(self, symbols: Sequence[int], mark: int) -> tuple[str, ...]:
         return tuple(word.text for word in self._speller.words(symbols, mark))
 
-    def _endings(self, state: PrefixState, acoustic: Tensor) -> list[list[tuple[float, int, int]]]:
-        """Score, beam and mark of the best complete hypotheses of every utterance, best first."""
+    def _endings(self, state: PrefixState, acoustic: Tensor) -> list[list[tuple[float, float, int, int]]]:
+        """Score, posterior, beam and mark of the best complete hypotheses of every utterance, best first."""
         n_batch, n_beams = state.length.shape
         scores = (acoustic + state.lm)[:, :, None]  # (B, K, E)
         endings = self._search.endings(state.scores.reshape(n_batch * n_beams, -1))
@@ -169,7 +169,8 @@ class EmissionDecoder:
             beams = torch.arange(scores.shape[1], device=scores.device) // n_ways
             scores = self._adjusted(state, scores, beams, marks)
         best, index = scores.topk(min(self.options.n_best, scores.shape[1]), dim=1)
-        parts = [part.tolist() for part in (best, index // n_ways, marks.gather(1, index))]
+        posteriors = scores.softmax(dim=1).gather(1, index)
+        parts = [part.tolist() for part in (best, posteriors, index // n_ways, marks.gather(1, index))]
         return [list(zip(*rows, strict=True)) for rows in zip(*parts, strict=True)]
 
     def _adjusted(self, state: PrefixState, scores: Tensor, beams: Tensor, marks: Tensor) -> Tensor:
@@ -220,6 +221,7 @@ class EmissionDecoder:
             lm_score=ending.score - acoustic,
             words=() if times is None else tuple(self._word(word, times) for word in spelled),
             token_frames=() if times is None else tuple(times.first),
+            posterior=ending.posterior,
         )
 
     def _word(self, word: SpelledWord, times: TokenTimes) -> Word:
@@ -234,10 +236,12 @@ class EmissionDecoder:
 
 
 class _Ending(NamedTuple):
-    """One way for an utterance to end: its score, its beam, and the mark of the word that it completes."""
+    """One way for an utterance to end: its score, its share of all ways, its beam, and the mark of the word that
+    it completes."""
 
     utterance: int
     score: float
+    posterior: float
     beam: int
     mark: int
 
