@@ -6,17 +6,20 @@ No sentence that is said in a clip is in the text of a language model, nor one o
 from __future__ import annotations
 
 import gzip
+import itertools
 import json
 import math
 import subprocess
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 VOICES = {"en": "en-us+m7", "de": "de+f4", "es": "es+m3", "fr": "fr-fr+f2"}
 """espeak-ng's voices that nano never heard."""
 READERS = {"en": "kathleen-en", "de": "kerstin-de"}
+RIGHTS = {"en": "eng", "de": "deu_1996", "es": "spa", "fr": "fra"}
+"""Names of files of the Universal Declaration of Human Rights."""
 Ngram = tuple[str, ...]
 
 
@@ -45,24 +48,47 @@ def spelled(text: str, letters: str) -> str:
 
 
 def corpus(data: Path, folder: Path, letters: str, n_spoken: int, n_read: int) -> Corpus:
-    """Held-out clips of two readers and four synthetic voices, half of them for dev, and all other text."""
+    """Held-out clips of two readers and four synthetic voices, three of four for dev, and all other text."""
     test: list[Clip] = []
     dev: list[Clip] = []
     texts: dict[str, list[str]] = {}
     rows = [json.loads(line) for line in (data / "manifest.jsonl").read_text().splitlines()]
     for language, voice in VOICES.items():
         lines = _sentences(data, language, letters)
-        said, kept = lines[: 2 * n_spoken], lines[2 * n_spoken :]
+        said, kept = lines[: 4 * n_spoken], lines[4 * n_spoken :]
         clips = [speak(folder, language, voice, text, i) for i, text in enumerate(said)]
+        kept += _passages(data, language, letters)
         of_reader = [row for row in rows if row["id"].startswith(READERS.get(language, "?") + "/")]
-        held = [row for row in of_reader if row.get("split") == "test"][: 2 * n_read]
+        held = [row for row in of_reader if row.get("split") == "test"][: 4 * n_read]
         clips += [Clip(data / row["file"], spelled(row["text"], letters), language) for row in held]
-        dev += clips[::2]
-        test += clips[1::2]
+        test += clips[3::4]
+        dev += [clip for i, clip in enumerate(clips) if i % 4 < 3]
         kept += [spelled(row["text"], letters) for row in of_reader if row.get("split") == "train"]
         spoken = {clip.text for clip in clips}
-        texts[language] = [text for text in dict.fromkeys(kept) if text and text not in spoken]
+        texts[language] = [text for text in dict.fromkeys(kept) if text and not holds_any(text, spoken)]
     return Corpus(test, dev, texts)
+
+
+def holds_any(text: str, spoken: Iterable[str]) -> bool:
+    """One of the texts is this one, or four words and more of it."""
+    return any(each == text or (each.count(" ") >= 3 and f" {each} " in f" {text} ") for each in spoken)
+
+
+def _passages(data: Path, language: str, letters: str) -> list[str]:
+    """All lines without digits, the Declaration of Human Rights too; of the damaged Spanish lines the runs of
+    three and more frequent words."""
+    paths = (
+        data / "text" / "sentences" / f"{language}.txt",
+        data / "text" / "udhr" / f"{RIGHTS[language]}.txt",
+    )
+    lines = [line for path in paths for line in path.read_text(encoding="utf-8").splitlines()]
+    texts = [spelled(line, letters) for line in lines if not any(c.isdigit() for c in line)]
+    if language != "es":
+        return texts
+    known = frequencies(data, language, letters, 20_000).keys()
+    runs = (itertools.groupby(text.split(), known.__contains__) for text in texts)
+    whole = (list(words) for groups in runs for is_known, words in groups if is_known)
+    return [" ".join(words) for words in whole if len(words) >= 3]
 
 
 def _sentences(data: Path, language: str, letters: str) -> list[str]:
@@ -72,8 +98,8 @@ def _sentences(data: Path, language: str, letters: str) -> list[str]:
     plain = [line.strip() for line in lines if not any(c.isdigit() for c in line)]
     texts = [spelled(line, letters) for line in plain]
     if language == "es":
-        known = set(frequent_words(data, language, letters, 20_000))
-        texts = [text for text in texts if known.issuperset(text.split())]
+        known = frequencies(data, language, letters, 20_000).keys()
+        texts = [text for text in texts if known >= set(text.split())]
     return [text for text in dict.fromkeys(texts) if 4 <= len(text.split()) <= 14]
 
 
@@ -84,30 +110,37 @@ def speak(folder: Path, language: str, voice: str, text: str, number: int) -> Cl
     return Clip(path, text, language)
 
 
-def frequent_words(data: Path, language: str, letters: str, n: int) -> list[str]:
-    """The most used words of a language that the labels can spell."""
+def frequencies(data: Path, language: str, letters: str, n: int) -> dict[str, int]:
+    """The most used words of a language that the labels can spell, and how often each was counted."""
     path = data / "text" / "freqwords" / f"{language}_50k_top20k.txt.gz"
     with gzip.open(path, "rt", encoding="utf-8") as lines:
-        words = [line.split()[0] for line in lines if line.strip()]
-    return [word for word in words if spelled(word, letters) == word][:n]
+        rows = [line.split() for line in lines if line.strip()]
+    counts = {word: int(count) for word, count in rows if spelled(word, letters) == word}
+    return dict(itertools.islice(counts.items(), n))
 
 
-def write_trigrams(texts: Iterable[str], path: Path, *, words: Sequence[str], discount: float = 0.75) -> None:
+def write_trigrams(
+    texts: Iterable[str], path: Path, *, frequent: Mapping[str, int], discount: float = 0.75
+) -> None:
     """Write an interpolated trigram model with absolute discounting as an ARPA file.
 
-    words: further words, which share the unigram mass of what was never seen with <unk>.
+    frequent: counts of words elsewhere; they share what the unigrams are discounted by, <unk> as one of the
+    rarest.
     """
     counts: list[Counter[Ngram]] = [Counter() for _ in range(3)]
     for text in texts:
         row = ("<s>", *text.split(), "</s>")
         for n in range(1, 4):
             counts[n - 1].update(row[i : i + n] for i in range(len(row) - n + 1))
-    total = sum(count for (word,), count in counts[0].items() if word != "<s>")
-    seen = [key for key in counts[0] if key != ("<s>",)]
-    unseen = [(word,) for word in dict.fromkeys(words) if (word,) not in counts[0]] + [("<unk>",)]
-    left = discount * len(seen) / total
-    probabilities: list[dict[Ngram, float]] = [{key: (counts[0][key] - discount) / total for key in seen}]
-    probabilities[0] |= dict.fromkeys(unseen, left / len(unseen))
+    del counts[0][("<s>",)]
+    total = sum(counts[0].values())
+    left = discount * len(counts[0]) / total
+    elsewhere = {(word,): count for word, count in frequent.items()} | {("<unk>",): min(frequent.values())}
+    n_elsewhere = sum(elsewhere.values())
+    unigrams = {key: (count - discount) / total for key, count in counts[0].items()}
+    for key, count in elsewhere.items():
+        unigrams[key] = unigrams.get(key, 0.0) + left * count / n_elsewhere
+    probabilities = [unigrams]
     backoffs: list[dict[Ngram, float]] = []
     for n in (2, 3):
         made, backoff = _interpolated(counts[n - 1], probabilities[-1], discount)

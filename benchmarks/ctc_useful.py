@@ -3,10 +3,11 @@
     python benchmarks/ctc_useful.py --data ../shared/data
 
 Clips: held-out readers (kathleen, kerstin) and sentences spoken by espeak-ng's held-out voices (en, de, es,
-fr). Every second clip is for development: weights are chosen on those, by the search that `sottovoce ctc
+fr). Three of four clips are for development: weights are chosen on those, by the search that `sottovoce ctc
 tune` makes, and only the others are reported. The language models are trained here, per language, on text
 that holds no sentence of any clip: a trigram; a lexicon of its words and the 20 000 most used ones; a small
-causal transformer over letters, which rescores the 16 best. Needs espeak-ng and transformers.
+causal transformer over words, which rescores all that the beam ends with beside a share of the trigram. Both
+weights are chosen on the dev clips of all languages together. Needs espeak-ng and transformers.
 
 Prints word error rates with bootstrap 95 % intervals, of all clips and of differences to the step before;
 then one JSON line.
@@ -20,26 +21,31 @@ import json
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache
 from pathlib import Path
 
 import numpy as np
 import torch
-from ctc_letters import Letters, trained
-from ctc_texts import VOICES, Clip, Corpus, corpus, frequent_words, write_trigrams
+from ctc_network import trained
+from ctc_texts import VOICES, Clip, Corpus, corpus, frequencies, write_trigrams
 from torch import Tensor
 
 from sottovoce.api import Model, load_model
 from sottovoce.cli.ctc_inputs import recorded_emissions
 from sottovoce.ctc import CtcDecoder, CtcFusionOptions
 from sottovoce.evaluation.wer import align
-from sottovoce.lm.neural import NeuralRescorer
+from sottovoce.lm.causal import CausalWordModel
+from sottovoce.lm.neural import NeuralRescorer, ReplacedModel
 from sottovoce.lm.ngram import NgramModel
 from sottovoce.types import Hypothesis
 
-LM_WEIGHTS, WORD_SCORES, NEURAL_WEIGHTS = (0.3, 0.6, 1.0), (0.0, 1.5), (0.0, 0.1, 0.3, 0.6)
+LM_WEIGHTS, WORD_SCORES = (0.3, 0.6, 1.0), (0.0, 1.5)
+NEURAL_WEIGHTS, NGRAM_SHARES = (0.0, 0.25, 0.5, 0.75, 1.0), (1.0, 0.75, 0.5, 0.0)
+"""Times the weight that the trigram had; what is left of it beside."""
 Emissions = dict[Path, Tensor]
 Texts = list[list[Hypothesis]]
-Scored = list[list[tuple[str, float, float]]]
+Scored = list[list[tuple[str, float, float, float]]]
+"""Of every clip and hypothesis: text, score, and what the neural model and the n-gram say in all."""
 
 
 class Bench:
@@ -56,16 +62,16 @@ class Bench:
         }
         self._ngrams: dict[str, NgramModel] = {}
         self._lexicons: dict[str, list[tuple[str, list[int]]]] = {}
+        self._neural: dict[str, CausalWordModel] = {}
         for language, texts in parts.texts.items():
-            frequent = frequent_words(data, language, letters, 20_000)
+            frequent = frequencies(data, language, letters, 20_000)
             path = folder / f"{language}.arpa"
-            write_trigrams(texts, path, words=frequent)
+            write_trigrams(texts, path, frequent=frequent)
             self._ngrams[language] = NgramModel.from_arpa(path)
             words = dict.fromkeys([*(word for text in texts for word in text.split()), *frequent])
             ids = {label: i for i, label in enumerate(self._labels)}
             self._lexicons[language] = [(word, [ids[c] for c in word]) for word in words]
-        every = [text for texts in parts.texts.values() for text in texts]
-        self._neural = trained(every, Letters(letters), neural_s)
+            self._neural[language] = trained(texts, frequent, neural_s / len(parts.texts))
         self.chosen: dict[str, dict[str, float]] = {}
         self._decoders: dict[str, CtcDecoder] = {}
 
@@ -93,7 +99,7 @@ class Bench:
             lm=None if language is None else self._ngrams[language],
             lexicon=self._lexicons[language] if language is not None and lexicon else None,
             beam_size=32,
-            n_best=16,
+            n_best=32,
             fusion=fusion,
         )
 
@@ -128,29 +134,48 @@ class Bench:
         return self._decoders[name]
 
     def _rescored(self, language: str, clips: list[Clip]) -> list[str]:
-        dev = [clip for clip in self._parts.dev if clip.language == language]
-        decoder = self._tuned_decoder(language, lexicon=True)
-        scored = self._scored(self._decode(decoder, dev))
-        rates = {w: word_error_rate(dev, reranked(scored, w)) for w in NEURAL_WEIGHTS}
-        weight = min(rates, key=lambda w: (rates[w], w))
-        self.chosen[f"{language}, neural"] = {"neural_weight": weight}
-        return reranked(self._scored(self._decode(decoder, clips)), weight)
+        return reranked(self._scored(language, clips), *self._neural_weights())
 
-    def _scored(self, listed: Texts) -> Scored:
-        """Text, score and neural score of the hypotheses of every clip."""
-        rescorer = NeuralRescorer(self._neural, 1.0)
+    @cache  # noqa: B019  # one bench a run
+    def _neural_weights(self) -> tuple[float, float]:
+        """The neural weight and the n-gram's share that are best on the dev clips of all languages."""
+        rates: dict[tuple[float, float], float] = {}
+        dev = {code: [clip for clip in self._parts.dev if clip.language == code] for code in VOICES}
+        scored = {code: self._scored(code, clips) for code, clips in dev.items()}
+        every = [clip for clips in dev.values() for clip in clips]
+        for weights in itertools.product(NEURAL_WEIGHTS, NGRAM_SHARES):
+            texts = [text for code in VOICES for text in reranked(scored[code], *weights)]
+            rates[weights] = word_error_rate(every, texts)
+        weight, share = min(rates, key=lambda weights: rates[weights])
+        self.chosen["neural"] = {"weight": weight, "share": share, "dev": rates[weight, share]}
+        self.chosen["n-gram alone"] = {"dev": rates[0.0, 1.0]}
+        return weight, share
+
+    def _scored(self, language: str, clips: Sequence[Clip]) -> Scored:
+        listed = self._decode(self._tuned_decoder(language, lexicon=True), clips)
+        weight = self.chosen[f"{language}, lexicon"]["lm_weight"]
+        words = frozenset(word for word, _ in self._lexicons[language])
+        ngram = ReplacedModel(self._ngrams[language], weight, words)
+        alone = NeuralRescorer(self._neural[language], weight)
+        instead = NeuralRescorer(self._neural[language], weight, replaces=ngram)
         scored: Scored = []
-        for hypotheses in listed:
-            histories = [tuple(h.text.split()) for h in hypotheses]
-            values = rescorer.adjustments(histories, final=True) if histories else []
-            scored.append([(h.text, h.score, value) for h, value in zip(hypotheses, values, strict=True)])
-            rescorer.forget()
+        for found in listed:
+            histories = [tuple(h.text.split()) for h in found]
+            neural = alone.adjustments(histories, final=True)
+            change = instead.adjustments(histories, final=True)
+            rows = zip(found, neural, change, strict=True)
+            scored.append([(h.text, h.score, value, value - less) for h, value, less in rows])
+            alone.forget()
+            instead.forget()
         return scored
 
 
-def reranked(scored: Scored, weight: float) -> list[str]:
-    """The best of each list, with the neural score of the whole text added."""
-    return [max(rows, key=lambda row: row[1] + weight * row[2])[0] if rows else "" for rows in scored]
+def reranked(scored: Scored, weight: float, share: float) -> list[str]:
+    """The best of each list, with the neural model at a weight and a share of the n-gram."""
+    return [
+        max(rows, key=lambda row: row[1] + weight * row[2] - (1 - share) * row[3])[0] if rows else ""
+        for rows in scored
+    ]
 
 
 def letters_of(model: Model) -> str:
@@ -218,10 +243,12 @@ def main() -> None:
         "--data", type=Path, required=True, help="manifest.jsonl, text/sentences, text/freqwords"
     )
     parser.add_argument("--model", default="nano")
-    parser.add_argument("--spoken", type=int, default=12, help="synthetic clips a language, as many for dev")
-    parser.add_argument("--read", type=int, default=24, help="clips a reader, as many for dev")
     parser.add_argument(
-        "--neural-seconds", type=float, default=120, help="processor time to train the network"
+        "--spoken", type=int, default=12, help="synthetic clips a language, three times as many for dev"
+    )
+    parser.add_argument("--read", type=int, default=24, help="clips a reader, three times as many for dev")
+    parser.add_argument(
+        "--neural-seconds", type=float, default=120, help="processor time to train the networks"
     )
     options = parser.parse_args()
     begin = time.process_time()
