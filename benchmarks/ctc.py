@@ -1,19 +1,24 @@
-"""CTC decoding in turn in one run: ours, pyctcdecode and flashlight-text on the same emissions and beam.
+"""CTC decoding in turn in one run: ours, pyctcdecode, flashlight-text, NeMo on the same emissions and beam.
 
     python benchmarks/ctc.py --lm words.arpa
     python benchmarks/ctc.py --lm words.arpa --vocabulary 32 --batch 16 --doubt doubtful
-    python benchmarks/ctc.py --device cuda --batch 16 64
+    python benchmarks/ctc.py --lm words.arpa --threads 1 2
+    python benchmarks/ctc.py --lm words.arpa --device cuda --batch 16 64
 
-Tasks: no language model; a word n-gram with unknown words allowed (pyctcdecode's way); a word n-gram and its
-words as a lexicon (flashlight's way, through its own KenLM). Sides: "ours" prunes nothing; "ours, pruned" and
-"flashlight, pruned" keep beams within 10 nats of the best and extend by 8 tokens a frame; "flashlight" keeps
-everything within 1e4 and extends by all tokens; "pyctcdecode" has its defaults, beams within 10 nats and
-tokens above -5; "ours, tensors" is the search that runs on GPUs. Emissions: see `ctc_emissions`.
+Tasks: no language model; an n-gram over labels (NeMo's way); a word n-gram with unknown words allowed
+(pyctcdecode's way); a word n-gram and its words as a lexicon (flashlight's way, through its own KenLM).
+Sides: "ours" prunes nothing; "ours, pruned" and "flashlight, pruned" keep beams within 10 nats of the best
+and extend by 8 tokens a frame; "flashlight" keeps everything within 1e4 and extends by all tokens;
+"pyctcdecode" has its defaults, beams within 10 nats and tokens above -5; "nemo" has its own, beams within
+20 nats; "ours, tensors" is the search that runs on GPUs, "ours, graphs" the same as CUDA graphs. Emissions:
+see `ctc_emissions`.
 
-Prints a table of utterances per second (median of the repeats; processor time, on a GPU wall time) with the
-share of utterances whose text equals that of "ours", then one JSON line. References that are not installed
-are left out and named; those that decode one utterance at a time are timed on at most 8 of a batch, on one
-if they are slow.
+Prints a table of utterances per second (median of the repeats) with the share of utterances whose text
+equals that of the first side, then one JSON line. With one thread on a CPU seconds are those of the
+processor, so that a busy machine counts for neither side; with several threads and on a GPU they are those
+of the clock. Sides that decode one utterance at a time use as many processes as threads, and are timed on
+at most 8 of a batch, on one a thread if they are slow. References that are not installed are left out and
+named.
 """
 
 from __future__ import annotations
@@ -24,181 +29,64 @@ import json
 import logging
 import platform
 import statistics
+import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import torch
-from ctc_emissions import BLANK, Vocabulary, made_emissions, vocabulary, words_of_arpa
+from ctc_emissions import Vocabulary, made_emissions, token_models, vocabulary, words_of_arpa
+from ctc_sides import Batched, Side, Task, sides
 from torch import Tensor
 
-from sottovoce.ctc import CtcDecoder, CtcFusionOptions
-from sottovoce.decoding.ctc.options import CtcOptions
 from sottovoce.lm.ngram import NgramModel
 
-Decode = Callable[[Tensor], list[str]]
-WEIGHT, WORD_SCORE = 0.3, 1.5
-LN10 = 2.302585092994046
-PRUNED = {"beam_threshold": 10.0, "top_tokens": 8}
 SLOW_S = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class Task:
-    """What a row of the table decodes. lm: the ARPA file; closed: its words are all that may be said."""
-
-    known: Vocabulary
-    lm: Path | None
-    model: NgramModel | None
-    closed: bool
-    beam_size: int
-    device: str
-
-    @property
-    def name(self) -> str:
-        return "no LM" if self.lm is None else "LM + lexicon" if self.closed else "word LM"
-
-
-def ours(task: Task, options: CtcOptions) -> Decode:
-    decoder = CtcDecoder(
-        task.known.labels,
-        BLANK,
-        lm=task.model,
-        lexicon=list(task.known.words.items())
-        if task.lm and (task.closed or task.known.has_pieces)
-        else None,
-        unknown_words=None if task.lm is None else not task.closed,
-        beam_size=task.beam_size,
-        fusion=CtcFusionOptions(lm_weight=WEIGHT, word_score=WORD_SCORE, level="word"),
-        options=options,
-        device=task.device,
-    )
-    return lambda emissions: [best[0].text if best else "" for best in decoder.decode(emissions)]
-
-
-def pyctcdecode(task: Task) -> Decode:
-    from pyctcdecode import build_ctcdecoder
-
-    path = None if task.lm is None else str(task.lm)
-    words = list(task.known.words) if task.lm else None
-    decoder = build_ctcdecoder(task.known.labels, path, words, alpha=WEIGHT, beta=WORD_SCORE)
-    return lambda emissions: [
-        str(decoder.decode(array, beam_width=task.beam_size)) for array in emissions.numpy()
-    ]
-
-
-def flashlight(task: Task, **pruning: float) -> Decode:
-    from flashlight.lib.text import decoder as library
-
-    n_labels = len(task.known.labels)
-    settings = {
-        "beam_size": task.beam_size,
-        "beam_size_token": int(pruning.get("top_tokens", n_labels)),
-        "beam_threshold": pruning.get("beam_threshold", 1e4),
-        "lm_weight": WEIGHT / LN10,
-        "sil_score": 0.0,
-        "log_add": True,
-        "criterion_type": library.CriterionType.CTC,
-    }
-    if task.lm is None:
-        options = library.LexiconFreeDecoderOptions(**settings)
-        free = library.LexiconFreeDecoder(options, library.ZeroLM(), 1, BLANK, [])
-        return lambda emissions: [spell(task.known, best_of(free, row).tokens) for row in emissions]
-    return flashlight_lexicon(task, settings)
-
-
-def flashlight_lexicon(task: Task, settings: dict[str, object]) -> Decode:
-    from flashlight.lib.text import decoder as library
-    from flashlight.lib.text.decoder.kenlm import KenLM
-    from flashlight.lib.text.dictionary import Dictionary
-
-    known, names = task.known, Dictionary()
-    for word in (*known.words, "<unk>"):
-        names.add_entry(word)
-    model = KenLM(str(task.lm), names)
-    separator = -1 if known.has_pieces else known.labels.index(" ")
-    trie = library.Trie(len(known.labels), separator)
-    start = model.start(False)
-    for word, tokens in known.words.items():
-        index = names.get_index(word)
-        spelling = tokens if known.has_pieces else [*tokens, separator]
-        trie.insert(spelling, index, model.score(start, index)[1])
-    trie.smear(library.SmearingMode.MAX)
-    options = library.LexiconDecoderOptions(**settings, word_score=WORD_SCORE, unk_score=float("-inf"))
-    unknown = names.get_index("<unk>")
-    decoder = library.LexiconDecoder(options, trie, model, separator, BLANK, unknown, [], False)
-    return lambda emissions: [
-        " ".join(names.get_entry(i) for i in best_of(decoder, row).words if i >= 0) for row in emissions
-    ]
-
-
-def best_of(decoder: object, row: Tensor):  # type: ignore[no-untyped-def]
-    row = row.contiguous()
-    found = decoder.decode(row.data_ptr(), *row.shape)  # type: ignore[attr-defined]
-    return found[0]
-
-
-def spell(known: Vocabulary, path: Sequence[int]) -> str:
-    """The text of a path of labels: repeats and blanks taken out."""
-    merged = [token for i, token in enumerate(path) if i == 0 or path[i - 1] != token]
-    text = "".join(known.labels[token] for token in merged if token not in (BLANK, -1))
-    return " ".join(text.replace("▁", " ").split())
-
-
-def sides(task: Task, options: argparse.Namespace) -> Iterator[tuple[str, Decode]]:
-    plain = CtcOptions(times=options.times)
-    if task.device == "cpu":
-        yield "ours", ours(task, replace(plain, engine="compiled"))
-        yield "ours, pruned", ours(task, replace(plain, engine="compiled", **PRUNED))
-    if task.device != "cpu" or (options.tensors and len(task.known.labels) * (1 + task.closed) <= 64):
-        yield "ours, tensors", ours(task, replace(plain, engine="tensors"))
-    if "pyctcdecode" in options.references and not task.closed:
-        yield "pyctcdecode", pyctcdecode(task)
-    if "flashlight" in options.references and (task.lm is None or task.closed):
-        yield "flashlight", flashlight(task)
-        yield "flashlight, pruned", flashlight(task, **PRUNED)
-
-
-def timed(decode: Decode, emissions: Tensor) -> float:
-    """Seconds; on a CPU those that this process had, so that a busy machine counts for neither side."""
-    if emissions.is_cuda:
-        begin = time.perf_counter()
-        decode(emissions)
+def timed(work: Callable[[], object], clock: Callable[[], float]) -> float:
+    begin = clock()
+    work()
+    if torch.cuda.is_available():
         torch.cuda.synchronize()
-        return time.perf_counter() - begin
-    begin = time.process_time()
-    decode(emissions)
-    return time.process_time() - begin
+    return clock() - begin
 
 
-def share_of(name: str, decode: Decode, emissions: Tensor) -> Tensor:
+def share_of(side: Side, emissions: Tensor, n_threads: int) -> Tensor:
     """What of the emissions a side is timed on."""
-    if name.startswith("ours"):
+    if isinstance(side, Batched):
         return emissions
-    seconds = timed(decode, emissions[:1])
-    return emissions[: 1 if seconds > SLOW_S else 8]
+    with side.ready(emissions[:1], 1) as decode:
+        seconds = timed(decode, time.process_time)
+    return emissions[: n_threads if seconds > SLOW_S else 8]
 
 
 def compare(
-    task: Task, candidates: dict[str, Decode], n_batch: int, options: argparse.Namespace
+    task: Task, candidates: dict[str, Side], n_batch: int, n_threads: int, options: argparse.Namespace
 ) -> dict[str, object]:
     emissions = made_emissions(task.known, n_batch, options.frames, options.doubt).to(options.device)
-    given = {name: share_of(name, decode, emissions) for name, decode in candidates.items()}
-    texts = {name: decode(given[name]) for name, decode in candidates.items()}  # the warm-up
-    seconds: dict[str, list[float]] = {name: [] for name in candidates}
-    for _ in range(options.repeats):
-        for name, decode in candidates.items():
-            seconds[name].append(timed(decode, given[name]))
+    given = {name: share_of(side, emissions, n_threads) for name, side in candidates.items()}
+    clock = time.process_time if n_threads == 1 and options.device == "cpu" else time.perf_counter
+    with ExitStack() as stack:
+        ready = {
+            name: stack.enter_context(side.ready(given[name], n_threads)) for name, side in candidates.items()
+        }
+        texts = {name: decode() for name, decode in ready.items()}  # the warm-up
+        seconds: dict[str, list[float]] = {name: [] for name in ready}
+        for _ in range(options.repeats):
+            for name, decode in ready.items():
+                seconds[name].append(timed(decode, clock))
     rates = {name: len(given[name]) / statistics.median(times) for name, times in seconds.items()}
     first = next(iter(candidates))
     agree = {
         name: sum(a == b for a, b in zip(found, texts[first], strict=False)) / len(found)
         for name, found in texts.items()
     }
-    row = {"vocabulary": len(task.known.labels), "batch": n_batch, "task": task.name}
+    row = {"vocabulary": len(task.known.labels), "batch": n_batch, "task": task.name, "threads": n_threads}
     shown = "  ".join(f"{name} {rate:.1f}/s ({agree[name]:.0%})" for name, rate in rates.items())
-    print(f"V {row['vocabulary']:5d}  B {n_batch:3d}  {task.name:12s}  {shown}", flush=True)
+    title = f"V {row['vocabulary']:5d}  B {n_batch:3d}  {task.name:12s}  {n_threads} thread(s)"
+    print(f"{title}  {shown}", flush=True)
     return {**row, "utterances_per_s": rates, "same_text": agree}
 
 
@@ -207,13 +95,14 @@ def look_ups(model: NgramModel, path: Path, repeats: int) -> dict[str, float]:
     generator = torch.Generator().manual_seed(0)
     tokens = torch.randint(0, model.n_tokens, (20, 4096), generator=generator)
 
-    def batched(_: Tensor) -> list[str]:
+    def batched() -> None:
         states = model.start(4096)
         for row in tokens:
             _, states = model.score(states, row)
-        return []
 
-    rates = {"ours": tokens.numel() / statistics.median(timed(batched, tokens) for _ in range(repeats))}
+    rates = {
+        "ours": tokens.numel() / statistics.median(timed(batched, time.process_time) for _ in range(repeats))
+    }
     if importlib.util.find_spec("kenlm") is not None:
         import kenlm
 
@@ -221,16 +110,15 @@ def look_ups(model: NgramModel, path: Path, repeats: int) -> dict[str, float]:
         words = list(model.vocabulary)
         rows = [[words[min(token, len(words) - 1)] for token in row] for row in tokens[:, :512].T.tolist()]
 
-        def one_by_one(_: Tensor) -> list[str]:
+        def one_by_one() -> None:
             for row in rows:
                 state, after = kenlm.State(), kenlm.State()
                 reference.BeginSentenceWrite(state)
                 for word in row:
                     reference.BaseScore(state, word, after)
                     state, after = after, state
-            return []
 
-        median = statistics.median(timed(one_by_one, tokens) for _ in range(repeats))
+        median = statistics.median(timed(one_by_one, time.process_time) for _ in range(repeats))
         rates["kenlm"] = sum(map(len, rows)) / median
     return rates
 
@@ -244,32 +132,44 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--beam-size", type=int, default=16)
     parser.add_argument("--lm", type=Path, required=True, help="ARPA; its likeliest words are said")
     parser.add_argument("--words", type=int, default=20000, help="how many of its words are known")
-    parser.add_argument("--tasks", nargs="+", default=["no LM", "word LM", "LM + lexicon"])
+    parser.add_argument("--tasks", nargs="+", default=["no LM", "token LM", "word LM", "LM + lexicon"])
     parser.add_argument("--times", action="store_true", help="ours: word times and probabilities too")
     parser.add_argument("--tensors", action="store_true", help="on a CPU: the search in tensors too")
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--threads", type=int, nargs="+", default=[1], help="each in turn")
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--references", nargs="*", default=["pyctcdecode", "flashlight"])
+    parser.add_argument("--references", nargs="*", default=["pyctcdecode", "flashlight", "nemo"])
     return parser.parse_args()
+
+
+def tasks(known: Vocabulary, model: NgramModel, folder: Path, options: argparse.Namespace) -> Iterator[Task]:
+    """The tasks that are asked for."""
+    shared = (known, options.beam_size, options.device)
+    words = (options.lm, model)
+    every = (
+        Task(*shared),
+        Task(*shared, tokens=token_models(known, folder)),
+        Task(*shared, *words),
+        Task(*shared, *words, closed=True),
+    )
+    yield from (task for task in every if task.name in options.tasks)
 
 
 def main() -> None:
     options = parsed()
-    torch.set_num_threads(options.threads)
     logging.disable(logging.WARNING)
     missing = [name for name in options.references if importlib.util.find_spec(name) is None]
     options.references = [name for name in options.references if name not in missing]
     model = NgramModel.from_arpa(options.lm)
     words = words_of_arpa(options.lm)[: options.words]
     rows = []
-    for n_labels in options.vocabulary:
-        known = vocabulary(n_labels, words)
-        for lm, closed in ((None, False), (options.lm, False), (options.lm, True)):
-            task = Task(known, lm, model if lm else None, closed, options.beam_size, options.device)
-            if task.name in options.tasks:
+    with tempfile.TemporaryDirectory() as folder:
+        for n_labels in options.vocabulary:
+            for task in tasks(vocabulary(n_labels, words), model, Path(folder), options):
                 candidates = dict(sides(task, options))
-                rows += [compare(task, candidates, n_batch, options) for n_batch in options.batch]
+                for n_batch in options.batch:
+                    rows += [compare(task, candidates, n_batch, n, options) for n in options.threads]
+    torch.set_num_threads(1)
     found = look_ups(model, options.lm, options.repeats)
     print("look-ups: " + "  ".join(f"{name} {rate:,.0f}/s" for name, rate in found.items()))
     machine = {"processor": platform.processor() or platform.machine(), "threads": options.threads}

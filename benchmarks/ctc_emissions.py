@@ -17,7 +17,10 @@ from pathlib import Path
 from typing import Literal
 
 import torch
+from ctc_texts import write_trigrams
 from torch import Tensor
+
+from sottovoce.lm.ngram import NgramModel
 
 BLANK = 0
 START = "▁"
@@ -75,6 +78,39 @@ def vocabulary(n: int, words: list[str]) -> Vocabulary:
     return Vocabulary(labels, {word: _cut(START + word, ids) for word in words})
 
 
+@dataclass(frozen=True, slots=True)
+class TokenModels:
+    """One trigram model over labels, as ours, and as the file that NeMo reads."""
+
+    ours: NgramModel
+    nemo: Path
+
+
+def token_models(known: Vocabulary, folder: Path, n_words: int = 40_000) -> TokenModels:
+    """Count labels in made texts. NeMo calls label i, the blank last, chr(i + 100)."""
+    generator = torch.Generator().manual_seed(len(known.labels))
+    words = list(known.words.values())
+    chosen = torch.multinomial(_zipf(len(words)), n_words, replacement=True, generator=generator).tolist()
+    space = [] if known.has_pieces else [known.labels.index(" ")]
+    rows = [
+        [token for index in chosen[i : i + 8] for token in [*words[index], *space]]
+        for i in range(0, n_words, 8)
+    ]
+    files = {}
+    for name, names in (
+        ("ours", [label if label != " " else "|" for label in known.labels]),
+        ("nemo", [chr(i + 99) for i in range(len(known.labels))]),
+    ):
+        files[name] = folder / f"{name}-{len(known.labels)}.arpa"
+        texts = [" ".join(names[token] for token in row) for row in rows]
+        write_trigrams(texts, files[name], frequent=dict.fromkeys(names[1:], 1))
+    return TokenModels(NgramModel.from_arpa(files["ours"]), files["nemo"])
+
+
+def _zipf(n: int) -> Tensor:
+    return 1 / torch.arange(1, n + 1)
+
+
 def _cut(text: str, ids: dict[str, int]) -> list[int]:
     """The longest pieces that fit, from left to right."""
     found: list[int] = []
@@ -89,7 +125,7 @@ def made_emissions(known: Vocabulary, n_batch: int, n_frames: int, doubt: Doubt)
     """Log-probabilities (B, T, V) of random words, likelier ones more often."""
     generator = torch.Generator().manual_seed(n_batch * 1000 + len(known.labels))
     words = list(known.words.values())
-    chances = 1 / torch.arange(1, len(words) + 1)  # Zipf
+    chances = _zipf(len(words))
     n_others, mean = _SHARING[doubt]
     n_labels = len(known.labels)
     logits = -18 + 2.5 * torch.randn(n_batch, n_frames, n_labels, generator=generator)
