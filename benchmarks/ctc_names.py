@@ -2,6 +2,7 @@
 
     python benchmarks/ctc_names.py
     python benchmarks/ctc_names.py --beam-size 5 10
+    python benchmarks/ctc_names.py --beam-size 5 --weights 2 2.5 3 3.5 --dev-only
 
 espeak-ng's held-out English voice says sentences with a name each and others without; every name of the list
 is boosted in every clip. Two sets that share neither names nor sentences: the weight is chosen on "dev", by
@@ -156,16 +157,10 @@ def show(
         for part, clips in sets.items()
     }
     chosen = max(rows["dev"], key=lambda row: (row.gain, -row.weight)).weight
-    for dev, test in zip(rows["dev"], rows["test"], strict=True):
+    for i, dev in enumerate(rows["dev"]):
         mark = " (best on dev)" if dev.weight == chosen else ""
-        shares = [
-            test.recall,
-            test.other_names,
-            test.false_alarms,
-            dev.recall,
-            dev.other_names,
-            dev.false_alarms,
-        ]
+        found = [rows[part][i] for part in ("test", "dev") if part in rows]
+        shares = [share for row in found for share in (row.recall, row.other_names, row.false_alarms)]
         print(
             f"| {name} | {dev.weight:g}{mark} | {' | '.join(f'{share:.0%}' for share in shares)} |",
             flush=True,
@@ -173,17 +168,20 @@ def show(
         yield {"decoder": name, "weight": dev.weight, "chosen": bool(mark), "shares": shares}
 
 
-def compare(model: Model, beam_sizes: Sequence[int], weights: Sequence[float]) -> list[dict[str, object]]:
-    """Print the table of a model."""
+def compare(
+    model: Model, parts: Sequence[str], beam_sizes: Sequence[int], weights: Sequence[float]
+) -> list[dict[str, object]]:
+    """Print the table of a model over some of the sets."""
     head = model.ctc_head
     letters = "abcdefghijklmnopqrstuvwxyz'"
     decoders = {f"decoder, beam {size}": by_decoder(model, size) for size in beam_sizes}
     if head is not None:
         decoders["CTC head, beam 32"] = by_ctc_head(model, letters, 32)
-    print("| decoder | weight | recall | another name | false alarms | on dev: recall | another | false |")
-    print("|---" * 8 + "|")
+    titles = {"test": "recall | another name | false alarms", "dev": "on dev: recall | another | false"}
+    print(f"| decoder | weight | {' | '.join(titles[part] for part in parts)} |")
+    print("|---" * (2 + 3 * len(parts)) + "|")
     with tempfile.TemporaryDirectory() as name:
-        sets = {part: Clips.of(given, Path(name) / part) for part, given in SETS.items()}
+        sets = {part: Clips.of(SETS[part], Path(name) / part) for part in parts}
         return [
             row for title, write in decoders.items() for row in show(title, write, sets, letters, weights)
         ]
@@ -194,10 +192,12 @@ def main() -> None:
     parser.add_argument("--model", default="nano")
     parser.add_argument("--beam-size", type=int, nargs="+", default=[5, 15])
     parser.add_argument("--weights", type=float, nargs="+", default=WEIGHTS)
+    parser.add_argument("--dev-only", action="store_true", help="to choose a weight")
     options = parser.parse_args()
     begin = time.process_time()
     torch.set_num_threads(1)
-    rows = compare(load_model(options.model), options.beam_size, options.weights)
+    parts = ("dev",) if options.dev_only else ("test", "dev")
+    rows = compare(load_model(options.model), parts, options.beam_size, options.weights)
     n_clips = {part: len(given.names) * len(given.frames) + len(given.plain) for part, given in SETS.items()}
     seconds = round(time.process_time() - begin)
     print(f"{n_clips['test']} clips for test, {n_clips['dev']} for dev, {seconds} s of processor time")
