@@ -236,7 +236,7 @@ class EmissionDecoder:
 
 
 class _Ending(NamedTuple):
-    """One way for an utterance to end: its score, its share of all ways, its beam, and the mark of the word that
+    """A way for an utterance to end: its score, its share of all ways, its beam, the mark of the word that
     it completes."""
 
     utterance: int
