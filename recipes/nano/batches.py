@@ -31,9 +31,9 @@ class Batch:
     """Tensors of B samples; L tokens, T log-mel frames.
 
     mel: (B, 80, T) float32. inputs, targets: (B, L) int64 rows of the token table, targets IGNORED where
-    nothing is learnt. places: (B, L) float32, encoder frame of timestamp targets, -1 elsewhere. spans:
-    (B, L, 2) int64, symbols of each target, -1 without sound. symbols: one list a row. languages: (B,)
-    row of the language token, IGNORED for none; windows: (B, 2) int64 encoder frames to tell it from.
+    nothing is learnt. places: (B, L) float32, encoder frame of timestamps and of the end, -1 elsewhere.
+    spans: (B, L, 2) int64, symbols of each target, -1 without sound. symbols: one list a row. languages:
+    (B,) row of the language token, IGNORED for none; windows: (B, 2) int64 encoder frames to tell it from.
     hidden: (B, n_frames) float32, added to the logits of the cross-attention; None where all is heard.
     seconds: audio in the batch.
     """

@@ -2,7 +2,8 @@
 
 The cross-entropy of the decoder; CTC on the encoder; the language token from a window of the encoder; and
 guidance: some heads are shown, by forced alignment of the CTC output, the frames of the token that comes
-next. A part of the batch is even told them (oracle), so that reading is learnt before finding.
+next, each another part of it, as a word of six letters cannot be read from one of them. A part of the
+batch is even told them (oracle), so that reading is learnt before finding.
 """
 
 from __future__ import annotations
@@ -19,8 +20,10 @@ from recipes.nano.model import NanoModel
 from recipes.nano.samples import IGNORED
 from sottovoce.models.dims import AlignmentHeads
 
-MIN_WIDTH = 3.0
-"""Least standard deviation, in frames, of the place that a head is shown."""
+LETTER_WIDTH, MARK_WIDTH = 1.6, 3.0
+"""Standard deviation, in frames, of the place of a letter, and of a timestamp or the end of the text.
+
+Letters follow one another every three or four frames: a wider place takes in the next one."""
 HIDDEN = -1e4
 TIMESTAMP_SPREAD = 2.5
 
@@ -42,22 +45,30 @@ class Weights:
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Where each target is spoken: centre and width (B, L) in encoder frames; centre -1 for none."""
+    """Where each target is spoken, in encoder frames.
 
-    centre: Tensor
-    width: Tensor
+    centres: (B, n_heads, L), for each head its own part of the target, from its first symbol to its last;
+    -1 for none. widths: (B, L) standard deviations.
+    """
+
+    centres: Tensor
+    widths: Tensor
+
+    @property
+    def known(self) -> Tensor:
+        """(B, L) bool: the targets that have a place."""
+        return self.centres[:, -1] >= 0
 
     def heard(self, n_frames: int) -> Tensor:
-        """Gaussian bumps (B, L, n_frames), 1 at the centre; zero rows for targets without a place."""
+        """Gaussian bumps (B, n_heads, L, n_frames), 1 at the centre; zeros for targets without a place."""
         frames = torch.arange(n_frames, dtype=torch.float32)
-        distance = (frames - self.centre[:, :, None]) / self.width[:, :, None]
-        return torch.exp(-0.5 * distance**2) * (self.centre >= 0)[:, :, None]
+        distance = (frames - self.centres[..., None]) / self.widths[:, None, :, None]
+        return torch.exp(-0.5 * distance**2) * self.known[:, None, :, None]
 
     def previous(self) -> Places:
-        """The place of the token that is read, not of the one that is to be said."""
-        centre = torch.cat([torch.full_like(self.centre[:, :1], -1.0), self.centre[:, :-1]], dim=1)
-        width = torch.cat([torch.ones_like(self.width[:, :1]), self.width[:, :-1]], dim=1)
-        return Places(centre, width)
+        """The end of the token that is read, instead of the one that is to be said: for all heads."""
+        ends = F.pad(self.centres[:, -1:, :-1], (1, 0), value=-1.0)
+        return Places(ends, F.pad(self.widths[:, :-1], (1, 0), value=1.0) + 1.0)
 
 
 def guided_heads(n_layer: int) -> tuple[AlignmentHeads, AlignmentHeads]:
@@ -79,26 +90,30 @@ def ctc_loss(log_probs: Tensor, symbols: list[list[int]]) -> Tensor:
 
 
 @torch.no_grad()
-def find_places(log_probs: Tensor, batch: Batch) -> Places:
-    """Align every row's symbols with its emissions; timestamps point where they say."""
-    centre, width = batch.places.clone(), torch.ones_like(batch.places)
+def find_places(log_probs: Tensor, batch: Batch, n_heads: int) -> Places:
+    """Align every row's symbols with its emissions; timestamps and the end point where they say.
+
+    The heads share out the symbols of a token: the first head takes the first, the last the last.
+    """
+    centres = batch.places[:, None].repeat(1, n_heads, 1)
+    widths = torch.full_like(batch.places, MARK_WIDTH)
+    parts = torch.linspace(0, 1, n_heads)[:, None]
     for row, symbols in enumerate(batch.symbols):
         if not symbols:
             continue
         frames = torch.from_numpy(align(log_probs[row].numpy(), symbols))
         spans = batch.spans[row]
         spoken = spans[:, 0] >= 0
-        start, end = frames[spans[spoken, 0]], frames[spans[spoken, 1]]
-        centre[row, spoken] = (start + end) / 2
-        width[row, spoken] = ((end - start) / 2 + MIN_WIDTH).clamp(min=MIN_WIDTH)
-    return Places(centre, width)
+        first, last = spans[spoken].unbind(dim=1)
+        centres[row][:, spoken] = frames[(first + parts * (last - first)).round().long()]
+        widths[row, spoken] = LETTER_WIDTH
+    return Places(centres, widths)
 
 
 def guidance_loss(attention: Tensor, places: Places) -> Tensor:
     """Negative log of the attention (B, n_heads, L, n_frames) that falls where it should."""
-    wanted = places.heard(attention.shape[-1])
-    share = (attention * wanted[:, None]).sum(dim=-1).clamp(min=1e-5)  # (B, n_heads, L)
-    known = (places.centre >= 0)[:, None].expand_as(share)
+    share = (attention * places.heard(attention.shape[-1])).sum(dim=-1).clamp(min=1e-5)  # (B, n_heads, L)
+    known = places.known[:, None].expand_as(share)
     return -(share.log() * known).sum() / known.sum().clamp(min=1)
 
 
@@ -106,8 +121,8 @@ def oracle_bias(places: Places, n_frames: int, share: float) -> Tensor | None:
     """A bias (B, 1, L, n_frames) that tells a share of the rows where to listen; None for a share of 0."""
     if share <= 0:
         return None
-    told = (torch.rand(len(places.centre)) < share)[:, None] & (places.centre >= 0)
-    bias = places.heard(n_frames).clamp(min=1e-4).log() * told[:, :, None]
+    told = (torch.rand(len(places.centres)) < share)[:, None] & places.known
+    bias = places.heard(n_frames).amax(dim=1).clamp(min=1e-4).log() * told[:, :, None]
     return bias[:, None]
 
 
@@ -165,7 +180,8 @@ def total_loss(model: NanoModel, batch: Batch, weights: Weights) -> tuple[Tensor
     """The weighted sum of all parts, the value of each for the log, and what the encoder heard."""
     states = model.encode(batch.mel)
     emissions = model.emissions(states)
-    heard = Heard(states, batch, find_places(emissions, batch))
+    n_heads = len(guided_heads(model.dims.n_text_layer)[1])
+    heard = Heard(states, batch, find_places(emissions, batch, n_heads))
     ctc = ctc_loss(emissions, batch.symbols)
     language = language_loss(model, states, batch)
     softened = states.detach() + weights.into_encoder * (states - states.detach())

@@ -46,9 +46,9 @@ class Sample:
 
     mel: normalised (n_frames, 80); floor: the value of silence in it. inputs, targets: Whisper's ids, of
     equal length; IGNORED targets are not learnt. places: for each target the encoder frame (20 ms) where
-    a timestamp points, -1 for others. spans: for each target first and last symbol, -1 for tokens
-    without sound. speech: first and last encoder frame of speech in the language. hidden: encoder frames
-    from and to which the decoder shall not listen, as they are in another language.
+    a timestamp points or the text ends, -1 for others. spans: for each target first and last symbol, -1
+    for tokens without sound. speech: first and last encoder frame of speech in the language. hidden:
+    encoder frames from and to which the decoder shall not listen, as they are in another language.
     """
 
     mel: Mel
@@ -206,7 +206,8 @@ class SampleMaker:
                     [*spans, (-1, -1)],
                 )
         sample.inputs, sample.targets = tokens, [*tokens[1:], tokenizer.eot]
-        sample.places, sample.spans = [*places[1:], -1.0], [*spans[1:], (-1, -1)]
+        finished = sample.speech[1] if sample.speech and not sample.hidden else -1.0
+        sample.places, sample.spans = [*places[1:], finished], [*spans[1:], (-1, -1)]
 
     def _timestamp(self, frame: float) -> int:
         return self._tokenizer.timestamp_begin + min(1500, round(frame))

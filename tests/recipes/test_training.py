@@ -17,7 +17,7 @@ from recipes.nano.augment import Strengths
 from recipes.nano.batches import Batch, Curriculum
 from recipes.nano.build import Setup, set_up
 from recipes.nano.clips import FeatureStore, read_manifest, write_store
-from recipes.nano.losses import Weights, guided_heads, total_loss
+from recipes.nano.losses import Weights, find_places, guided_heads, total_loss
 from recipes.nano.pack import trained_tokens, unpack, write
 from recipes.nano.samples import IGNORED, TaskMix
 from recipes.nano.train import Schedule, Trainer
@@ -120,6 +120,7 @@ def test_every_task_gives_rows_that_fit_together(store: FeatureStore) -> None:
     mix = TaskMix(no_speech=0.2, language_only=0.2, several_clips=0.5, timestamps=0.5, prompt=0.5)
     setup = make(store, mix)
     table = setup.model.table
+    end = table.rows_of([table.tokenizer.eot])[0]
     seen: set[str] = set()
     for batch, _ in zip(batches(setup), range(12), strict=False):
         assert batch.inputs.shape == batch.targets.shape == batch.places.shape
@@ -127,11 +128,14 @@ def test_every_task_gives_rows_that_fit_together(store: FeatureStore) -> None:
         for row, symbols in enumerate(batch.symbols):
             targets = batch.targets[row]
             stamps = (targets >= table.timestamp_rows.start) & (targets < table.timestamp_rows.stop)
-            assert ((batch.places[row] >= 0) == stamps).all()
+            placed = batch.places[row] >= 0
+            assert placed[stamps].all()
+            assert (targets[placed & ~stamps] == end).all()
+            seen |= {"end"} if (placed & ~stamps).any() else set()
             assert int(batch.spans[row].max()) < max(1, len(symbols))
             seen |= {"text" if symbols else "no text", "times" if stamps.any() else "no times"}
             seen |= {"prompt"} if (targets[:2] == IGNORED).all() else set()
-    assert seen == {"text", "no text", "times", "no times", "prompt"}
+    assert seen == {"text", "no text", "times", "no times", "prompt", "end"}
 
 
 def test_the_other_language_of_a_window_is_hidden(store: FeatureStore) -> None:
@@ -230,3 +234,26 @@ def test_padding_is_silence_or_zero_in_equal_parts(store: FeatureStore) -> None:
 
 def batches(setup: Setup) -> Iterator[Batch]:
     return iter(setup.batches)
+
+
+def test_each_head_is_shown_its_own_letter_of_a_word(store: FeatureStore) -> None:
+    """Symbols spoken at frames 10, 20, 30, 40: four heads share them out; the end has one place for all."""
+    setup = make(store, PLAIN)
+    batch = next(iter(setup.batches))
+    n_symbols = len(setup.model.symbols)
+    log_probs = torch.full((1, 60, n_symbols), -9.0)
+    log_probs[..., 0] = -0.1
+    for symbol, frame in enumerate((10, 20, 30, 40), start=1):
+        log_probs[0, frame] = -9.0
+        log_probs[0, frame, symbol] = -0.1
+    targets = replace(
+        batch,
+        places=torch.tensor([[-1.0, -1.0, -1.0, 55.0]]),
+        spans=torch.tensor([[[0, 3], [2, 2], [-1, -1], [-1, -1]]]),
+        symbols=[[1, 2, 3, 4]],
+    )
+    places = find_places(log_probs, targets, n_heads=4)
+    assert places.centres[0].T.tolist() == [[10, 20, 30, 40], [30] * 4, [-1] * 4, [55] * 4]
+    assert places.known.tolist() == [[True, True, False, True]]
+    assert places.previous().centres.tolist() == [[[-1, 40, 30, -1]]]
+    assert places.heard(60)[0, :, 0].argmax(dim=-1).tolist() == [10, 20, 30, 40]
