@@ -188,7 +188,11 @@ class Partial:
 
 @dataclass(frozen=True, slots=True)
 class Final:
-    """The end of an utterance, with its whole text."""
+    """The end of an utterance, with its whole text.
+
+    allowed_mass: what the allowed languages had among all of the model; low where another was spoken. None
+    where the language was given.
+    """
 
     start: float
     end: float
@@ -196,6 +200,7 @@ class Final:
     language: str
     words: tuple[Word, ...]
     emission_time: float
+    allowed_mass: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

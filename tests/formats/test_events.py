@@ -58,3 +58,9 @@ def test_a_switch_tells_both_languages_and_both_times() -> None:
     assert found["posteriors"] == {"en": 0.1, "de": 0.9}
     first = event_document(LanguageChanged(None, "de", 0.0, 1.0))
     assert first["from"] is None
+
+
+def test_the_mass_of_the_allowed_languages_is_told_where_it_is_known() -> None:
+    final = Final(0.1, 0.5, " Hi", "en", WORDS, 1.5, 0.25)
+    assert event_document(final)["allowed_mass"] == 0.25
+    assert "allowed_mass" not in event_document(EVENTS[1][1])

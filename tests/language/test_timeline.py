@@ -93,3 +93,13 @@ def test_history_is_bounded() -> None:
     for i in range(2000):
         line.add(i * HOP, i * HOP + WIDTH, ProbedLanguage(np.array([0.9, 0.1]), 1.0, 0.0))
     assert len(line.frames) <= KEPT_S / HOP + 1
+
+
+def test_mass_outside_of_the_list_is_told_for_a_span() -> None:
+    line = timeline("en")
+    line.begin(0.0)
+    for end, mass in ((1.0, 0.9), (1.5, 0.7), (3.0, 0.2)):
+        line.add(end - 0.5, end, ProbedLanguage(np.array([0.5, 0.5]), mass, 0.0))
+    assert line.allowed_mass(0.0, 2.0) == pytest.approx(0.8)
+    assert line.allowed_mass(2.0, 3.0) == pytest.approx(0.2)
+    assert line.allowed_mass(4.0, 5.0) is None

@@ -21,9 +21,10 @@ from sottovoce.cli.options import MODEL, with_options
 from sottovoce.decoding.fallback import FallbackOptions
 from sottovoce.errors import ManifestError, OptionError
 from sottovoce.evaluation.language_id import LanguageScores
-from sottovoce.evaluation.latency import laal, word_latencies
+from sottovoce.evaluation.latency import ReferenceSegment, laal, stream_laal, word_latencies
 from sottovoce.evaluation.live import LiveRun, run_live
 from sottovoce.evaluation.manifest import ManifestEntry, read_manifest
+from sottovoce.evaluation.spoken import by_span
 from sottovoce.evaluation.switching import NO_SCORES, SwitchScores, score_switches
 from sottovoce.evaluation.timeline_plot import plot_timeline
 from sottovoce.evaluation.wer import ScoreOptions, Utterance, score
@@ -59,16 +60,22 @@ def set_up(given: dict[str, Any]) -> tuple[Model, tuple[str, ...]]:
 
 
 def chosen(
-    manifest: str, limit: int | None, languages: Sequence[str], *, spoken: bool = False
+    manifest: str, limit: int | None, languages: Sequence[str], *, spoken: bool = False, single: bool = False
 ) -> list[ManifestEntry]:
-    """Recordings in these languages alone; spoken: that have a text. Spread evenly over the list."""
+    """Recordings in these languages alone, spread evenly over the list.
+
+    spoken: that have a text. single: that are in one language.
+    """
     entries = [
         entry
         for entry in read_manifest(manifest)
         if entry.languages and set(entry.languages) <= set(languages) and (entry.text or not spoken)
     ]
+    if single:
+        entries = [entry for entry in entries if entry.language is not None]
     if not entries:
-        raise ManifestError(f"{manifest}: expected recordings in {', '.join(languages)}, got none")
+        kind = "recordings of one language each" if single else "recordings"
+        raise ManifestError(f"{manifest}: expected {kind} in {', '.join(languages)}, got none")
     step = max(1.0, len(entries) / (limit or len(entries)))
     return [entries[int(i * step)] for i in range(min(limit or len(entries), len(entries)))]
 
@@ -114,7 +121,7 @@ def wer(manifest: str, **given: Any) -> None:
 def language(manifest: str, **given: Any) -> None:
     """Language accuracy of the probe for each window width, over single-language recordings."""
     model, languages = set_up(given)
-    entries = [e for e in chosen(manifest, given["limit"], languages) if e.language is not None]
+    entries = chosen(manifest, given["limit"], languages, single=True)
     widths = _numbers(given["widths"])
     noises = [load_audio(path) for path in given["noise"]]
     probe = LanguageProbe(model.backend, model.tokenizer, languages)
@@ -182,7 +189,7 @@ def switching(manifest: str, **given: Any) -> None:
     """Change points, delays, false switches and mixed error rate of live sessions."""
     model, languages = set_up(given)
     wide = narrow = NO_SCORES
-    utterances = []
+    utterances, parts = [], []
     for entry in chosen(manifest, given["limit"], languages):
         audio = load_audio(str(entry.path))
         options = SessionOptions(languages, switching=given["mode"], stream=stream_options(given))
@@ -193,9 +200,11 @@ def switching(manifest: str, **given: Any) -> None:
         narrow += score_switches(run.switches, spans, duration_s=run.duration_s, tolerance_s=0.5)
         if entry.text:
             utterances.append(Utterance(entry.text, run.text, label(entry)))
+            parts += by_span(entry.spans, run.text)
         if given["plots"]:
             draw(Path(given["plots"]), entry, session, run)
     rates = score(utterances, ScoreOptions(n_resamples=0)).to_dict() if utterances else None
+    split = score(parts, ScoreOptions(n_resamples=0)).by_language if parts else {}
     say(
         {
             "model": model.name,
@@ -203,6 +212,7 @@ def switching(manifest: str, **given: Any) -> None:
             "within_1_s": shown(wide),
             "within_0.5_s": shown(narrow),
             "errors": rates,
+            "errors_by_spoken_language": {code: found.to_dict() for code, found in split.items()},
         }
     )
 
@@ -239,7 +249,7 @@ def draw(folder: Path, entry: ManifestEntry, session: Session, run: LiveRun) -> 
 def latency(manifest: str, **given: Any) -> None:
     """Errors against latency for each frame threshold, beside the offline transcript; language given."""
     model, languages = set_up(given)
-    entries = [e for e in chosen(manifest, given["limit"], languages, spoken=True) if e.language is not None]
+    entries = chosen(manifest, given["limit"], languages, spoken=True, single=True)
     whole = [offline(model, entry, languages) for entry in entries]
     offline_rates = rates_of(entries, [text for text, _ in whole])
     rows = []
@@ -265,13 +275,18 @@ def latency(manifest: str, **given: Any) -> None:
 def latencies(
     entries: Sequence[ManifestEntry], whole: Sequence[tuple[str, list[Word]]], runs: Sequence[LiveRun]
 ) -> dict[str, Any]:
-    """Error rates; LAAL; emission minus the word's end in the offline alignment, for words in both."""
-    lags, aware, latencies_s, aware_s = [], [], [], []
+    """Error rates, lags and word latencies.
+
+    StreamLAAL: sentence by sentence, where they are known. Word latency: emission minus the word's end in the
+    offline alignment, for words in both.
+    """
+    lags, aware, streamed, latencies_s, aware_s = [], [], [], [], []
     for entry, (_, words), run in zip(entries, whole, runs, strict=True):
         n_reference = len(_units(entry.text, entry.language))
         lags.append(laal(run.delays_s, run.duration_s, n_reference))
         aware.append(laal(run.elapsed_s, run.duration_s, n_reference))
         ours = [_plain(word.word, entry.language) for word in run.words]
+        streamed.append(stream_laal(ours, run.delays_s, _segments(entry)))
         theirs, ends = [_plain(word.word, entry.language) for word in words], [word.end for word in words]
         latencies_s += word_latencies(ours, run.delays_s, theirs, ends)
         aware_s += word_latencies(ours, run.elapsed_s, theirs, ends)
@@ -280,11 +295,24 @@ def latencies(
         **rates_of(entries, [run.text for run in runs]),
         "laal_s": _mean(lags),
         "laal_aware_s": _mean(aware),
+        "stream_laal_s": _mean(streamed),
         "word_latency_s": _mean(latencies_s),
         "word_latency_aware_s": _mean(aware_s),
         "n_words_timed": len(latencies_s),
         "real_time_factor": round(sum(run.compute_s for run in runs) / audio_s, 3),
     }
+
+
+def _segments(entry: ManifestEntry) -> list[ReferenceSegment]:
+    """The sentences of a recording, where they are known."""
+    code = entry.language
+    return [
+        ReferenceSegment(
+            tuple(_plain(unit, code) for unit in _units(span.text, code)), span.start_s, span.end_s
+        )
+        for span in entry.spans
+        if span.text
+    ]
 
 
 def stream_options(given: dict[str, Any], frame_threshold: float = 25) -> StreamOptions:

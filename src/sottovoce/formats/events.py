@@ -35,7 +35,10 @@ def event_document(event: Event) -> dict[str, Json]:
     kind = {Partial: "partial", Final: "final", Unstable: "unstable"}[type(event)]
     words = () if isinstance(event, Unstable) else event.words
     times = (event.start, event.end, event.emission_time)
-    return _line(kind, *times, text=event.text, language=event.language, words=words)
+    line = _line(kind, *times, text=event.text, language=event.language, words=words)
+    if isinstance(event, Final) and event.allowed_mass is not None:
+        line["allowed_mass"] = score(event.allowed_mass)
+    return line
 
 
 def _language_changed(event: LanguageChanged) -> dict[str, Json]:

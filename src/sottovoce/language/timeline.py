@@ -30,12 +30,16 @@ LOOK_BACK_S = 10.0
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TimelineFrame:
-    """One probed stretch: what was heard (L,), and the belief (L,) after it."""
+    """One probed stretch: what was heard (L,), and the belief (L,) after it.
+
+    allowed_mass: what the allow-list had among all languages of the model.
+    """
 
     start_s: float
     end_s: float
     heard: Posterior
     belief: Posterior
+    allowed_mass: float = 1.0
 
     @property
     def centre_s(self) -> float:
@@ -125,6 +129,12 @@ class LanguageTimeline:
                 return math.inf if sure else frame.centre_s
         return self._floor_s
 
+    def allowed_mass(self, start_s: float, end_s: float) -> float | None:
+        """What the allow-list had among all languages of the model, on average over the stretches with their
+        middle in a span; None without any."""
+        found = [frame.allowed_mass for frame in self._frames if start_s <= frame.centre_s <= end_s]
+        return sum(found) / len(found) if found else None
+
     def begin(self, start_s: float) -> None:
         """An utterance begins: no change point lies before it."""
         self._floor_s = start_s
@@ -137,7 +147,7 @@ class LanguageTimeline:
         heard = np.maximum(probed.probabilities, 1e-9) ** weight
         heard = heard / heard.sum()
         belief = self._forward.step(self._median.step(heard))
-        self._frames.append(TimelineFrame(start_s, end_s, heard, belief))
+        self._frames.append(TimelineFrame(start_s, end_s, heard, belief, probed.allowed_mass))
         while self._frames[0].end_s < end_s - KEPT_S:
             self._frames.popleft()
         self._hysteresis.step(belief, end_s)

@@ -302,7 +302,12 @@ class Session:
             language = Counter(word.language for word in utterance.words).most_common(1)[0][0]
             events.append(
                 Final(
-                    *span, text, language or stream.language, tuple(utterance.words), self._now / SAMPLE_RATE
+                    *span,
+                    text,
+                    language or stream.language,
+                    tuple(utterance.words),
+                    self._now / SAMPLE_RATE,
+                    self._timeline.allowed_mass(*span),
                 )
             )
         return events
