@@ -17,8 +17,11 @@ from sottovoce.language.smoothing import SmoothingOptions
 from sottovoce.language.switching import SwitchOptions
 from sottovoce.language.timeline import LanguageTimeline
 from sottovoce.streaming.alignatt import Reader
+from sottovoce.streaming.committed import CommittedWords
+from sottovoce.streaming.context import TextContext
 from sottovoce.streaming.fusing import Candidate, fuse
 from sottovoce.streaming.gating import Gate, settled
+from sottovoce.streaming.hearing import Heard
 from sottovoce.streaming.options import StreamOptions
 from sottovoce.streaming.parallel import ParallelOptions, ParallelStream
 from sottovoce.streaming.reading import Prefix, ReadingRules
@@ -191,6 +194,37 @@ def test_a_word_that_is_attended_to_early_is_not_lost() -> None:
     assert take(" vielleicht", 4.0, 4.2, "de") == [], "said before"
     assert take(" schon", 3.7, 4.2, "de") == [], "too far back"
     assert take(" schon", 4.0, 4.05, "de") == [(" schon", 4.1, 4.1)]
+
+
+def test_a_word_lies_in_the_stretch_that_holds_most_of_it() -> None:
+    """Attention may leave a row's own audio at its border; the word does not."""
+    encoded = backend().encode(window_features([log_mel(silence(2.0))], 200))
+    heard = Heard(encoded, torch.zeros(1, 100), (np.arange(100),), (True,), (((10, 40), (60, 90)),))
+    assert heard.within(0, (12.0, 20.0)) == (12.0, 20.0)
+    assert heard.within(0, (30.0, 50.0)) == (30.0, 40)
+    assert heard.within(0, (35.0, 80.0)) == (60, 80.0)
+    assert heard.within(0, (44.0, 45.0)) == (40, 40), "the nearer stretch"
+    anywhere = replace(heard, stretches=((),))
+    assert anywhere.within(0, (35.0, 80.0)) == (35.0, 80.0)
+
+
+def test_a_row_begins_anew_after_another_language() -> None:
+    committed = CommittedWords(0.0)
+    for token, end, language in ((1, 1.0, "de"), (2, 2.0, "de"), (3, 3.0, "es"), (4, 4.0, "de")):
+        committed.add(ReadWord(Word(" x", end - 0.5, end, 0.5, language), (token,), 0.0))
+    assert committed.run_of("de") == (3.0, (1, 2), (4,))
+    assert committed.run_of("es") == (4.0, (3,), ())
+    assert committed.run_of("fr") == (4.0, (), ())
+    alone = CommittedWords(0.0)
+    alone.add(ReadWord(Word(" x", 0.5, 1.0, 0.5, "de"), (1,), 0.0))
+    assert alone.run_of("de") == (None, (), (1,))
+
+
+def test_what_is_not_heard_any_more_is_the_prompt() -> None:
+    context = TextContext(TOKENIZER.with_language("de"), StreamOptions(max_context_tokens=3), [7, 8])
+    prefix = context.prefix([4], [1, 2])
+    assert prefix.tokens[: prefix.sot] == (TOKENIZER.sot_prev, 8, 1, 2)
+    assert prefix.committed == (4,)
 
 
 @pytest.mark.parametrize("bad", [{"max_languages": 0}, {"active_share": 1.5}, {"bias": -1.0}])
