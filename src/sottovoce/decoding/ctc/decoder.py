@@ -18,7 +18,7 @@ from sottovoce.decoding.ctc.search import PrefixSearch
 from sottovoce.decoding.ctc.state import NEVER, PrefixState
 from sottovoce.decoding.ctc.text import Labels, SpelledWord, Speller
 from sottovoce.errors import OptionError
-from sottovoce.lm.base import HistoryScorer, PrefixScorer
+from sottovoce.lm.base import Floats, HistoryScorer, PrefixScorer
 from sottovoce.types import Hypothesis, Word
 
 
@@ -169,8 +169,8 @@ class EmissionDecoder:
             beams = torch.arange(scores.shape[1], device=scores.device) // n_ways
             scores = self._adjusted(state, scores, beams, marks)
         best, index = scores.topk(min(self.options.n_best, scores.shape[1]), dim=1)
-        posteriors = scores.softmax(dim=1).gather(1, index)
-        parts = [part.tolist() for part in (best, posteriors, index // n_ways, marks.gather(1, index))]
+        shares = _shares(best.cpu().numpy(), scores.cpu().numpy())
+        parts = [part.tolist() for part in (best, shares, index // n_ways, marks.gather(1, index))]
         return [list(zip(*rows, strict=True)) for rows in zip(*parts, strict=True)]
 
     def _adjusted(self, state: PrefixState, scores: Tensor, beams: Tensor, marks: Tensor) -> Tensor:
@@ -233,6 +233,13 @@ class EmissionDecoder:
             end=(times.last[word.end - 1] + 1) * self.options.frame_s,
             probability=math.exp(sum(peaks) / len(peaks)),
         )
+
+
+def _shares(some: Floats, scores: Floats) -> Floats:
+    """Shares (B, n) of log-probabilities in all (B, m). In NumPy: torch would wake threads for this."""
+    with np.errstate(invalid="ignore"):  # where nothing is possible
+        shares: Floats = np.exp(some - np.logaddexp.reduce(scores, axis=1, keepdims=True))
+    return shares
 
 
 class _Ending(NamedTuple):
