@@ -72,6 +72,7 @@ class OneByOne:
 
     @contextmanager
     def ready(self, emissions: Tensor, n_threads: int) -> Iterator[Callable[[], list[str]]]:
+        emissions = emissions.cpu()
         if n_threads == 1:
             yield lambda: [self.decode(row) for row in emissions]
             return
