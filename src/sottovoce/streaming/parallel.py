@@ -50,8 +50,8 @@ class ParallelOptions:
     """
 
     max_languages: int = 2
-    active_share: float = 0.3
-    least_s: float = 0.3
+    active_share: float = 0.7
+    least_s: float = 0.6
     bias: float = 1.0
     most_bias: float = 15.0
     margin_s: float = 0.06
