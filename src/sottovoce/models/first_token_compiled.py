@@ -40,6 +40,7 @@ class CompiledFirstToken:
     """
 
     def __init__(self, decoder: TextDecoder, token: int, vocabulary: Tensor) -> None:
+        from sottovoce.jit import compiling_is_told
         from sottovoce.models import first_token_kernel
 
         self._kernel = first_token_kernel
@@ -56,7 +57,7 @@ class CompiledFirstToken:
         embedded = decoder.token_embedding(torch.tensor(token))
         row = (embedded + decoder.positional_embedding[0]).detach().float()  # (d,)
         known = (self._tables, self._norms, self._biases, 0)
-        with first_token_kernel.compiling_is_told():
+        with compiling_is_told("the language probe"):
             self._start = first_token_kernel.read(row.numpy()[None], *known)
             self._first_queries = first_token_kernel.queries_of(self._start, *known)
             self(

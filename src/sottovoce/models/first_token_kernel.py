@@ -12,38 +12,29 @@ second of the perceptron; inner_biases (L, 4 d) of its first. Rows are always (R
 
 from __future__ import annotations
 
-import logging
 import math
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 import numba
 import numpy as np
 import numpy.typing as npt
-from numba.core import event, types
+from numba.core import types
 from numba.extending import overload
 
-logger = logging.getLogger(__name__)
+from sottovoce.jit import compiled_any_order
+
 Rows = npt.NDArray[np.float32]
 Table = npt.NDArray[Any]
 LANES = 64
 """Rows of a table in one block."""
 EPSILON = np.float32(1e-5)
-_FAST_MATH = {"reassoc", "contract", "nsz", "arcp"}
 Function = TypeVar("Function", bound=Callable[..., object])
 _LOG2_E, _LN_2 = np.float32(1 / math.log(2)), np.float32(math.log(2))
 
 
-def compiled(function: Function) -> Function:
-    """The function as machine code, made at its first call and kept on disk; runs without Python's lock."""
-    made = numba.njit(cache=True, nogil=True, error_model="numpy", fastmath=_FAST_MATH)(function)
-    return cast(Function, made)
-
-
 def pasted(function: Function) -> Function:
-    """As `compiled`, but written into its callers."""
+    """Written into its compiled callers."""
     return cast(Function, numba.njit(inline="always")(function))
 
 
@@ -63,7 +54,7 @@ def _widened(value: Any) -> Any:
     return same if isinstance(value, types.Float) else upper_half
 
 
-@compiled
+@compiled_any_order
 def exponential(x: np.float32) -> np.float32:
     """e**x for x <= 80, to 3e-7 of it: 2**n times a polynomial, no branches, so that loops become vectors."""
     x = max(x, np.float32(-87.0))
@@ -75,7 +66,7 @@ def exponential(x: np.float32) -> np.float32:
     return p * np.int32((np.int32(n) + np.int32(127)) << np.int32(23)).view(np.float32)
 
 
-@compiled
+@compiled_any_order
 def add(x: Rows, other: Rows) -> None:
     """Add rows, or one row (n,) to each, in place."""
     for r in range(x.shape[0]):
@@ -86,7 +77,7 @@ def add(x: Rows, other: Rows) -> None:
                 x[r, i] += other[i]
 
 
-@compiled
+@compiled_any_order
 def copies(row: Rows, n: int) -> Rows:
     """A row (1, d) n times: (n, d)."""
     found = np.empty((n, row.shape[1]), np.float32)
@@ -96,7 +87,7 @@ def copies(row: Rows, n: int) -> Rows:
     return found
 
 
-@compiled
+@compiled_any_order
 def gelu(x: Rows) -> None:
     """x * (1 + erf(x / sqrt 2)) / 2 in place. Source: Abramowitz and Stegun 7.1.26, error at most 1.5e-7."""
     for r in range(x.shape[0]):
@@ -110,7 +101,7 @@ def gelu(x: Rows) -> None:
             x[r, i] *= tail if x[r, i] < 0 else np.float32(1.0) - tail
 
 
-@compiled
+@compiled_any_order
 def normed(x: Rows, norm: Rows) -> Rows:
     """Layer normalisation with norm (2, d): weight, bias."""
     found = np.empty_like(x)
@@ -129,7 +120,7 @@ def normed(x: Rows, norm: Rows) -> Rows:
     return found
 
 
-@compiled
+@compiled_any_order
 def product(x: Rows, table: Table) -> Rows:
     """x (R, n_in) times a table transposed: (R, n_out)."""
     if table.ndim == 3:
@@ -137,7 +128,7 @@ def product(x: Rows, table: Table) -> Rows:
     return _rows_product(x, table)
 
 
-@compiled
+@compiled_any_order
 def _rows_product(x: Rows, table: Table) -> Rows:
     n_rows, n_in = x.shape
     found = np.empty((n_rows, table.shape[0]), np.float32)
@@ -166,7 +157,7 @@ def _high(pair: np.uint32) -> np.float32:
     return np.uint32(np.uint32(pair) & np.uint32(0xFFFF0000)).view(np.float32)
 
 
-@compiled
+@compiled_any_order
 def _blocks_product(x: Rows, table: Table) -> Rows:
     n_rows = x.shape[0]
     found = np.empty((n_rows, table.shape[0] * LANES), np.float32)
@@ -183,7 +174,7 @@ def _blocks_product(x: Rows, table: Table) -> Rows:
     return found
 
 
-@compiled
+@compiled_any_order
 def _add_block(x: Rows, block: Table, into: Rows) -> None:
     for o in range(LANES):
         into[o] = np.float32(0.0)
@@ -194,7 +185,7 @@ def _add_block(x: Rows, block: Table, into: Rows) -> None:
             into[o] += _low(first) * a + _high(first) * b + _low(second) * c + _high(second) * d
 
 
-@compiled
+@compiled_any_order
 def _add_block_twice(x: Rows, y: Rows, block: Table, into: Rows, into_too: Rows) -> None:
     for o in range(LANES):
         into[o] = into_too[o] = np.float32(0.0)
@@ -207,7 +198,7 @@ def _add_block_twice(x: Rows, y: Rows, block: Table, into: Rows, into_too: Rows)
             into_too[o] += _low(first) * e + _high(first) * f + _low(second) * g + _high(second) * h
 
 
-@compiled
+@compiled_any_order
 def listened(queries: Rows, keys: Table, values: Table, spans: npt.NDArray[np.int64]) -> Rows:
     """Attention of row r to frames spans[r] = [start, end) of keys, values (H, n_frames, d_head): (R, d)."""
     n_heads, _, d_head = keys.shape
@@ -223,7 +214,7 @@ def listened(queries: Rows, keys: Table, values: Table, spans: npt.NDArray[np.in
     return found
 
 
-@compiled
+@compiled_any_order
 def _weigh(query: Rows, keys: Table, scale: np.float32, into: Rows) -> None:
     """Softmax of the scaled products of one query with keys (n, d_head)."""
     for f in range(len(keys)):
@@ -239,14 +230,14 @@ def _weigh(query: Rows, keys: Table, scale: np.float32, into: Rows) -> None:
         into[f] /= total
 
 
-@compiled
+@compiled_any_order
 def _mix(weights: Rows, values: Table, into: Rows) -> None:
     for f in range(len(weights)):
         for i in range(len(into)):
             into[i] += weights[f] * widened(values[f, i])
 
 
-@compiled
+@compiled_any_order
 def read(x: Rows, tables: Any, norms: Rows, biases: Rows, layer: int) -> Rows:
     """Self-attention of tokens that each stand alone: a softmax over one key is 1."""
     values = product(normed(x, norms[layer, 0]), tables[6 * layer])
@@ -257,7 +248,7 @@ def read(x: Rows, tables: Any, norms: Rows, biases: Rows, layer: int) -> Rows:
     return found
 
 
-@compiled
+@compiled_any_order
 def queries_of(x: Rows, tables: Any, norms: Rows, biases: Rows, layer: int) -> Rows:
     """What cross-attention of a layer asks."""
     found = product(normed(x, norms[layer, 1]), tables[6 * layer + 2])
@@ -265,7 +256,7 @@ def queries_of(x: Rows, tables: Any, norms: Rows, biases: Rows, layer: int) -> R
     return found
 
 
-@compiled
+@compiled_any_order
 def answers(
     start: Rows,
     first_queries: Rows,
@@ -296,29 +287,3 @@ def answers(
         add(x, product(inner, tables[6 * layer + 5]))
         add(x, biases[layer, 4])
     return product(normed(x, last_norm), vocabulary)
-
-
-@contextmanager
-def compiling_is_told() -> Iterator[None]:
-    """While this lasts, a person at a terminal is told why there is a wait, if machine code is made first."""
-    with event.install_listener("numba:compile", _Notice()):
-        yield
-
-
-class _Notice(event.Listener):
-    """One line, at the first function that is not on disk yet."""
-
-    def __init__(self) -> None:
-        self._is_told = False
-
-    def on_start(self, event: object) -> None:
-        if self._is_told:
-            return
-        self._is_told = True
-        text = "compiling the language probe for this processor: 10 to 30 s, once (kept on disk)"
-        logger.info(text)
-        if sys.stderr.isatty():
-            print(text, file=sys.stderr, flush=True)
-
-    def on_end(self, event: object) -> None:
-        """Nothing is said at the end."""

@@ -72,9 +72,9 @@ class CompiledSearch:
         if self._has_run:
             self._run(beams, log_probs.contiguous(), lengths, scorer)
         else:
-            from sottovoce.decoding.ctc.jit import compiling_is_told
+            from sottovoce.jit import compiling_is_told
 
-            with compiling_is_told():
+            with compiling_is_told("the CTC search"):
                 self._run(beams, log_probs.contiguous(), lengths, scorer)
             self._has_run = True
         state.symbols = torch.from_numpy(beams.histories)

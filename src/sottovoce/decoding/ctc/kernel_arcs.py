@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from sottovoce.decoding.ctc.jit import NEVER, inner
+from sottovoce.decoding.ctc.kernel_slots import NEVER
+from sottovoce.jit import inner
 from sottovoce.lm.base import FlatLexicon, FlatModels, FlatScorer, Ints, Records
 
 _ROOT = 0

@@ -6,7 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sottovoce.decoding.ctc.jit import NEVER, compiled, inner
+from sottovoce.decoding.ctc.kernel_slots import NEVER
+from sottovoce.jit import compiled, inner
 from sottovoce.lm.base import Records, SmallInts
 
 CANDIDATE = np.dtype(

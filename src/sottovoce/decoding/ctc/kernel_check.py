@@ -7,7 +7,7 @@ import math
 import numba
 import numpy as np
 
-from sottovoce.decoding.ctc.jit import compiled
+from sottovoce.jit import compiled
 from sottovoce.lm.base import Floats, Ints
 
 _LEAST_SUM, _MOST_SUM = math.exp(-0.5), math.exp(0.5)

@@ -6,10 +6,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sottovoce.decoding.ctc.jit import NEVER, inner
 from sottovoce.decoding.ctc.kernel_tree import Tree, read_history, write_beginnings, write_history
+from sottovoce.jit import inner
 from sottovoce.lm.base import Floats, Ints, Records
 
+NEVER = np.float32(-np.inf)
 SLOT = np.dtype(
     [
         ("last", np.int64),

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numba
 import numpy as np
 
-from sottovoce.decoding.ctc.jit import compiled, inner
+from sottovoce.jit import compiled, inner
 from sottovoce.lm.base import Floats, Ints
 
 N_FIRST = 16

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sottovoce.decoding.ctc.jit import compiled, inner
+from sottovoce.jit import compiled, inner
 from sottovoce.lm.base import Ints, Records
 
 PREFIX = np.dtype(

@@ -9,18 +9,23 @@ from contextlib import contextmanager
 from typing import Any, TypeVar, cast
 
 import numba
-import numpy as np
 from numba.core import event
 
 logger = logging.getLogger(__name__)
 
 Compiled = TypeVar("Compiled", bound=Callable[..., object])
-NEVER = np.float32(-np.inf)
+_ANY_ORDER = {"reassoc", "contract", "nsz", "arcp"}
 
 
 def compiled(function: Compiled) -> Compiled:
     """The function as machine code, made at its first call and kept on disk; runs without Python's lock."""
     made = numba.njit(cache=True, nogil=True, error_model="numpy")(function)
+    return cast(Compiled, made)
+
+
+def compiled_any_order(function: Compiled) -> Compiled:
+    """As `compiled`, but sums may be taken in any order, so that loops over them become vectors."""
+    made = numba.njit(cache=True, nogil=True, error_model="numpy", fastmath=_ANY_ORDER)(function)
     return cast(Compiled, made)
 
 
@@ -32,23 +37,27 @@ def inner(function: Compiled) -> Compiled:
 
 
 @contextmanager
-def compiling_is_told() -> Iterator[None]:
-    """While this lasts, a person at a terminal is told why there is a wait, if machine code is made first."""
-    with event.install_listener("numba:compile", _Notice()):
+def compiling_is_told(what: str) -> Iterator[None]:
+    """While this lasts, a person at a terminal is told why there is a wait, if machine code is made first.
+
+    what: is compiled, such as "the CTC search".
+    """
+    with event.install_listener("numba:compile", _Notice(what)):
         yield
 
 
 class _Notice(event.Listener):
     """One line, at the first function that is not on disk yet."""
 
-    def __init__(self) -> None:
+    def __init__(self, what: str) -> None:
+        self._what = what
         self._is_told = False
 
     def on_start(self, event: object) -> None:
         if self._is_told:
             return
         self._is_told = True
-        text = "compiling the CTC search for this processor: 10 to 30 s, once (kept on disk)"
+        text = f"compiling {self._what} for this processor: 10 to 30 s, once (kept on disk)"
         logger.info(text)
         if sys.stderr.isatty():
             print(text, file=sys.stderr, flush=True)
