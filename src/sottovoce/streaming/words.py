@@ -50,11 +50,12 @@ class WordMaker:
         if groups and not self._last_is_complete(reading, window, groups[-1], final=final):
             groups.pop()
         words = []
+        rising = in_order(reading.frames)
         first, end_s = 0, max(after_s, window.start_s)
         for group in groups:
             span = slice(first, first + len(group.tokens))
             first = span.stop
-            frames = reading.frames[span]
+            frames = rising[span]
             start_s = max(end_s, window.seconds(min(frames)))
             end_s = max(start_s, window.seconds(max(frames) + 1))
             probability = math.exp(sum(reading.logprobs[span]) / len(frames))
@@ -88,3 +89,22 @@ class WordMaker:
         if not self.tokenizer.splits_on_spaces:
             return True
         return self.tokenizer.token_bytes(reading.refused).startswith(b" ")
+
+
+def in_order(frames: Sequence[int]) -> list[int]:
+    """The rising sequence next to some frames, in the sum of distances: one stray frame moves no other.
+
+    Isotonic regression by pooling neighbours that violate the order; a pool takes its (lower) median.
+    Source: Ayer et al. (1955), An empirical distribution function for sampling with incomplete information.
+    """
+    pools: list[list[int]] = []
+    for frame in frames:
+        pools.append([frame])
+        while len(pools) > 1 and _median(pools[-2]) > _median(pools[-1]):
+            last = pools.pop()
+            pools[-1] = sorted([*pools[-1], *last])
+    return [_median(pool) for pool in pools for _ in pool]
+
+
+def _median(ordered: Sequence[int]) -> int:
+    return ordered[(len(ordered) - 1) // 2]
