@@ -20,7 +20,7 @@ from sottovoce.streaming.alignatt import Reader
 from sottovoce.streaming.committed import CommittedWords
 from sottovoce.streaming.context import TextContext
 from sottovoce.streaming.fusing import Candidate, fuse
-from sottovoce.streaming.gating import Gate, settled
+from sottovoce.streaming.gating import Gate, settled, snapped
 from sottovoce.streaming.hearing import Heard
 from sottovoce.streaming.options import StreamOptions
 from sottovoce.streaming.parallel import ParallelOptions, ParallelStream
@@ -203,9 +203,40 @@ def test_a_word_lies_in_the_stretch_that_holds_most_of_it() -> None:
     assert heard.within(0, (12.0, 20.0)) == (12.0, 20.0)
     assert heard.within(0, (30.0, 50.0)) == (30.0, 40)
     assert heard.within(0, (35.0, 80.0)) == (60, 80.0)
-    assert heard.within(0, (44.0, 45.0)) == (40, 40), "the nearer stretch"
+    assert heard.within(0, (44.0, 45.0)) == (39, 40), "the nearer stretch, in its last frame"
     anywhere = replace(heard, stretches=((),))
     assert anywhere.within(0, (35.0, 80.0)) == (35.0, 80.0)
+
+
+def test_words_at_the_end_of_a_stretch_are_judged_by_its_frames() -> None:
+    """All words of a row may be attended to where its audio ends; the frame after it is another row's."""
+    audio = silence(2.0)
+    encoded = replace(backend().encode(window_features([log_mel(audio)], 200)), n_content_frames=(100,))
+    window, shares = Window(encoded, 0), np.repeat([[1.0, 0.0], [0.0, 1.0]], [40, 60], axis=0)
+    heard = Heard(encoded, torch.zeros(1, 100), (np.arange(40),), (False,), (((0, 40),),))
+    start, end = heard.within(0, (40.0, 40.0))
+    read = ReadWord(Word(" x", start / 50, end / 50, 0.5, "en"), (1,), 0.0)
+    assert Candidate.of(read, window, shares, 0, weight=0.5).ownership == 1.0
+
+
+def test_borders_go_where_it_is_quiet() -> None:
+    shares = np.repeat([[0.9, 0.1], [0.2, 0.8], [0.7, 0.3]], [40, 30, 30], axis=0)
+    loudness = np.zeros(100)
+    assert np.array_equal(snapped(shares, loudness, 12), shares), "equally loud everywhere"
+    loudness[[35, 36, 50, 90]] = -5.0
+    owners = snapped(shares, loudness, 12).argmax(axis=1)
+    expected = np.repeat([0, 1, 0], [36, 34, 30])
+    assert np.array_equal(owners, expected), "the quiet beside the first; none is within reach of the second"
+    alone = shares[:40]
+    assert np.array_equal(snapped(alone, loudness[:40], 12), alone), "no border"
+
+
+def test_borders_keep_their_order() -> None:
+    shares = np.repeat([[0.9, 0.1], [0.2, 0.8], [0.7, 0.3]], [40, 6, 54], axis=0)
+    loudness = np.zeros(100)
+    loudness[42:44] = -5.0
+    owners = snapped(shares, loudness, 12).argmax(axis=1)
+    assert np.flatnonzero(np.diff(owners)).size == 2, "the island is still there"
 
 
 def test_a_row_begins_anew_after_another_language() -> None:

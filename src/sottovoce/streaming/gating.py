@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +18,7 @@ from sottovoce.streaming.window import Window
 from sottovoce.types import FRAMES_PER_SECOND
 
 LEAST_SHARE = 1e-3
+_FARTHEST = 0.5
 Shares = npt.NDArray[np.float64]
 """(n_frames, L): how much of each frame of a window is each language's."""
 
@@ -67,6 +69,26 @@ def ownership(shares: Shares) -> Shares:
     floored = np.maximum(shares, LEAST_SHARE)
     owned: Shares = floored / floored.max(axis=1, keepdims=True)
     return owned
+
+
+def snapped(shares: Shares, loudness: npt.NDArray[np.float64], reach: int) -> Shares:
+    """Shares whose owners change where it is quietest, at most `reach` frames from where they did.
+
+    The probe finds a border to some tenths of a second, and words end where it is quiet more often than
+    not. loudness: (n_frames,) in log10 units; a border as far as it may go costs `_FARTHEST` of them. Borders
+    keep their order.
+    """
+    owner = shares.argmax(axis=1)
+    borders = (np.flatnonzero(owner[1:] != owner[:-1]) + 1).tolist()
+    moved, first = shares.copy(), 1
+    for border, after in pairwise([*borders, len(shares)]):
+        at = np.arange(max(first, border - reach), min(after - 1, border + reach) + 1)
+        cost = loudness[at - 1] + loudness[at] + _FARTHEST * np.abs(at - border) / max(1, reach)
+        best = int(at[cost.argmin()])
+        moved[best:border] = shares[border]
+        moved[border:best] = shares[border - 1]
+        first = best + 1
+    return moved
 
 
 def settled(shares: Shares, window: Window, words: Sequence[tuple[int, float, float]]) -> Shares:

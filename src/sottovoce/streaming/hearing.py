@@ -41,11 +41,14 @@ class Heard:
     stretches: tuple[Spans, ...]
 
     def within(self, row: int, span: tuple[float, float]) -> tuple[float, float]:
-        """A span of a row's word, cut to the stretch that holds most of it, or lies nearest to it."""
+        """A span of a row's word, cut to the stretch that holds most of it, or lies nearest to it.
+
+        It begins at the stretch's last frame at the latest: the frame after it is another row's.
+        """
         if not self.stretches[row]:
             return span
         start, end = max(self.stretches[row], key=lambda stretch: _overlap(stretch, span))
-        return max(start, min(span[0], end)), max(start, min(span[1], end))
+        return max(start, min(span[0], end - 1)), max(start, min(span[1], end))
 
 
 def _overlap(one: tuple[float, float], other: tuple[float, float]) -> float:

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from sottovoce.audio.mel import window_features
+from sottovoce.audio.mel import DYNAMIC_RANGE, window_features
 from sottovoce.backends.base import Backend
 from sottovoce.streaming.committed import CommittedWords
 from sottovoce.streaming.options import StreamOptions
@@ -77,6 +77,14 @@ class HeldSpeech:
         encoded = self._backend.encode(window_features(parts, max(contexts)))
         n_content = tuple(len(chosen) for chosen in places)
         return replace(encoded, n_content_frames=n_content), [n // MELS_PER_FRAME for n in contexts]
+
+    def loudness(self, n_frames: int) -> npt.NDArray[np.float64]:
+        """How loud the first encoder frames of the last window are: (n_frames,), log10 of power, averaged
+        over the spectrum, within Whisper's dynamic range."""
+        mels = self._frames[:, : n_frames * MELS_PER_FRAME]
+        means = mels.clamp(min=float(mels.max()) - DYNAMIC_RANGE).mean(dim=0)
+        loud: npt.NDArray[np.float64] = means.reshape(n_frames, -1).mean(dim=1).double().cpu().numpy()
+        return loud
 
     def trim(self) -> list[ReadWord]:
         """Cut what is held to its limit, at the widest gap between words near it; the words dropped."""

@@ -21,7 +21,7 @@ from sottovoce.language.smoothing import SmoothingOptions
 from sottovoce.language.timeline import LanguageTimeline
 from sottovoce.streaming.context import TextContext
 from sottovoce.streaming.fusing import Candidate, fuse, is_same_word
-from sottovoce.streaming.gating import Gate, Shares, ownership, settled, shares_over
+from sottovoce.streaming.gating import Gate, Shares, ownership, settled, shares_over, snapped
 from sottovoce.streaming.hearing import Alone, Heard, Hearing, Masked, Row
 from sottovoce.streaming.held import HeldSpeech
 from sottovoce.streaming.options import StreamOptions
@@ -46,7 +46,8 @@ class ParallelOptions:
         it. least_share: a word whose language has less of its frames than this part of the largest share
         is dropped.
     stretch_s: the probe hears stretches of this length, shorter than in restart mode, so that a phrase
-        shows. smoothing: of their shares, looking both ways.
+        shows. smoothing: of their shares, looking both ways. snap_s: a border between two languages is
+        moved so far at most to where it is quietest; 0: it stays.
     """
 
     max_languages: int = 2
@@ -61,6 +62,7 @@ class ParallelOptions:
     least_share: float = 0.5
     stretch_s: float = 1.0
     smoothing: SmoothingOptions = field(default_factory=lambda: SmoothingOptions(stay=0.85, evidence=0.5))
+    snap_s: float = 0.25
 
     def __post_init__(self) -> None:
         if self.max_languages < 1:
@@ -68,7 +70,7 @@ class ParallelOptions:
         for name, value in (("active_share", self.active_share), ("least_share", self.least_share)):
             if not 0.0 <= value <= 1.0:
                 raise OptionError(f"{name}: expected 0 to 1, got {value}")
-        for name in ("least_s", "bias", "most_bias", "margin_s", "weight", "stable_s"):
+        for name in ("least_s", "bias", "most_bias", "margin_s", "weight", "stable_s", "snap_s"):
             if not getattr(self, name) >= 0.0:
                 raise OptionError(f"{name}: expected 0 or more, got {getattr(self, name)}")
         if not 0.1 <= self.stretch_s <= 30.0:
@@ -226,6 +228,9 @@ class ParallelStream:
         shares = shares_over(self._timeline.frames, window, belief, self._parallel.smoothing)
         active = self._active(self._settled(shares, window))
         shares[:, [i for i in range(shares.shape[1]) if i not in active]] = 0.0
+        reach = round(self._parallel.snap_s * FRAMES_PER_SECOND)
+        if reach:
+            shares = snapped(shares, self._held.loudness(window.n_frames), reach)
         return self._settled(shares, window), active
 
     def _settled(self, shares: Shares, window: Window) -> Shares:
