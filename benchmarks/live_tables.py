@@ -5,7 +5,7 @@
 
 Writes NAME.txt (the table, and its JSON line last) for each into the folder, the clips into its `clips`, the
 pictures into --images, and prints the processor time that each took. Without --data what needs human
-recordings is left out, and named. One thread each; the whole takes about 40 minutes of processor time.
+recordings is left out, and named. One thread each; the whole takes about 15 minutes of processor time.
 """
 
 from __future__ import annotations
