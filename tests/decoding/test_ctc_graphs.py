@@ -115,11 +115,9 @@ def decoders(
     return made[0], made[1], stand_in
 
 
-def same(ours: list[list[Hypothesis]], theirs: list[list[Hypothesis]]) -> None:
-    """Equal to the last bit: the operations are the same."""
-    assert [[(h.tokens, h.score, h.words) for h in found] for found in ours] == [
-        [(h.tokens, h.score, h.words) for h in found] for found in theirs
-    ]
+def exactly(found: list[list[Hypothesis]]) -> list[list[tuple[object, ...]]]:
+    """What must be equal to the last bit, as the operations are the same."""
+    return [[(h.tokens, h.score, h.words) for h in best] for best in found]
 
 
 @pytest.mark.parametrize("name", FUSIONS)
@@ -129,7 +127,8 @@ def test_replayed_chunks_equal_the_plain_loop(name: str, options: dict[str, floa
     for seed, n_frames in enumerate((40, 5)):
         log_probs = torch.stack([uncertain(n_frames, 10 * seed + row) for row in range(3)])
         lengths = torch.tensor([n_frames, n_frames // 2, 0])
-        same(replayed.decode(log_probs, lengths), plain.decode(log_probs, lengths))
+        expected = plain.decode(log_probs, lengths)
+        assert exactly(replayed.decode(log_probs, lengths)) == exactly(expected)
     assert stand_in.n_recorded == 1
 
 
@@ -143,8 +142,8 @@ def test_a_stream_goes_on_from_chunk_to_chunk(part: int, tmp_path: Path) -> None
         replayed.decode_chunk(state, frames)
         replayed.decode_chunk(other, frames.flip(0))
     expected = plain.decode(log_probs)
-    same(replayed.finish(state), expected)
-    same(replayed.finish(other), expected[::-1])
+    assert exactly(replayed.finish(state)) == exactly(expected)
+    assert exactly(replayed.finish(other)) == exactly(expected[::-1])
     assert stand_in.n_recorded == 1
 
 
@@ -161,7 +160,7 @@ def test_histories_outgrow_their_room() -> None:
     state = replayed.start()
     for frames in log_probs.split(90):
         replayed.decode_chunk(state, frames)
-    same(replayed.finish(state), plain.decode(log_probs))
+    assert exactly(replayed.finish(state)) == exactly(plain.decode(log_probs))
     assert stand_in.n_recorded == 3
     assert state.symbols.shape[2] == 1024
 
@@ -177,7 +176,7 @@ def test_what_cannot_be_recorded_runs_in_the_plain_loop() -> None:
     found = on_cpu.decode(log_probs)
     stand_in = StandIn()
     on_cpu._search._recorder = stand_in
-    same(on_cpu.decode(log_probs), found)
+    assert exactly(on_cpu.decode(log_probs)) == exactly(found)
     assert stand_in.n_recorded == 0
 
 

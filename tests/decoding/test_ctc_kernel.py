@@ -13,7 +13,7 @@ import torch
 from sottovoce.ctc import CtcDecoder, CtcFusionOptions
 from sottovoce.decoding.ctc.options import CtcOptions
 from tests.decoding.enumeration import emissions
-from tests.decoding.test_ctc_engines import random_arpa, same
+from tests.decoding.test_ctc_engines import differences, random_arpa
 
 numba = pytest.importorskip("numba", reason="the extra fast is not installed")
 
@@ -64,7 +64,7 @@ def test_word_pieces_of_many_labels(top_tokens: int | None, unknown_words: bool,
         ).decode(log_probs)
         for engine in ("compiled", "tensors")
     ]
-    same(*found)
+    assert not differences(*found)
 
 
 @pytest.mark.parametrize("is_terminal", [True, False])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import io
 import json
@@ -65,8 +64,9 @@ def opened(path: Path) -> Path:
     return path.parent if path.parent.name == "hub" else path
 
 
-def refused(path: Path, match: str = ".") -> str:
-    with pytest.raises(CheckpointError, match=match) as caught:
+def refused(path: Path) -> str:
+    """The message of the error, which is one line that names the file."""
+    with pytest.raises(CheckpointError) as caught:
         open_checkpoint(opened(path))
     message = str(caught.value)
     assert "\n" not in message
@@ -84,34 +84,34 @@ def file(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 def test_truncated_anywhere(file: Path, share: float) -> None:
     content = file.read_bytes()
     file.write_bytes(content[: int(len(content) * share)])
-    refused(file)
+    assert refused(file).startswith(str(opened(file)))
 
 
 def test_no_permission(file: Path) -> None:
     file.chmod(0)
     if os.access(file, os.R_OK):
         pytest.skip("this user reads every file")
-    refused(file, "ermission")
+    assert "ermission" in refused(file)
 
 
 def test_a_text_file(tmp_path: Path) -> None:
     (tmp_path / "model.pt").write_text("this is no model")
-    refused(tmp_path / "model.pt", "begins with b'this'")
+    assert "begins with b'this'" in refused(tmp_path / "model.pt")
 
 
 def test_a_folder_without_config(tmp_path: Path) -> None:
-    refused(tmp_path, "no config.json")
+    assert "no config.json" in refused(tmp_path)
 
 
 def test_a_folder_without_weights(tmp_path: Path) -> None:
     path = folder_file(tmp_path)
     path.unlink()
-    refused(path, "no weights")
+    assert "no weights" in refused(path)
 
 
 def test_safetensors_without_a_folder(tmp_path: Path) -> None:
     save_file({"a": torch.zeros(2)}, tmp_path / "model.safetensors")
-    refused(tmp_path / "model.safetensors", "config.json")
+    assert "config.json" in refused(tmp_path / "model.safetensors")
 
 
 class _Malice:
@@ -128,13 +128,13 @@ def test_a_pickle_with_code_is_refused_unrun(
     monkeypatch.chdir(tmp_path)
     content = {"dims": _Malice(), "model_state_dict": {}}
     torch.save(content, tmp_path / "model.pt", _use_new_zipfile_serialization=new_format)
-    refused(tmp_path / "model.pt")
+    assert refused(tmp_path / "model.pt").startswith(str(opened(tmp_path / "model.pt")))
     assert not (tmp_path / "pickle-ran-code").exists()
 
 
 def test_a_bare_pickle_is_refused(tmp_path: Path) -> None:
     (tmp_path / "model.pt").write_bytes(pickle.dumps({"dims": 1}, protocol=2))
-    refused(tmp_path / "model.pt")
+    assert refused(tmp_path / "model.pt").startswith(str(opened(tmp_path / "model.pt")))
 
 
 KEY = "decoder.blocks.0.cross_attn.key.weight"
@@ -240,21 +240,21 @@ def test_integer_weights_are_refused(tmp_path: Path) -> None:
 def test_a_config_that_fits_no_whisper(key: str, value: object, message: str, tmp_path: Path) -> None:
     config = folder_file(tmp_path).parent / "config.json"
     config.write_text(json.dumps({**json.loads(config.read_text()), key: value}))
-    refused(config, message)
+    assert message in refused(config)
 
 
 @pytest.mark.parametrize("content", ["", "[1]", "{", "\x00", "{}"])
 def test_a_config_that_is_no_object(content: str, tmp_path: Path) -> None:
     config = folder_file(tmp_path).parent / "config.json"
     config.write_text(content)
-    refused(config)
+    assert refused(config).startswith(str(opened(config)))
 
 
 @pytest.mark.parametrize("heads", [3, [3], [[1]], [["a", 1]], [[-1, 0]]])
 def test_alignment_heads_that_are_none(heads: object, tmp_path: Path) -> None:
     config = folder_file(tmp_path).parent / "generation_config.json"
     config.write_text(json.dumps({"alignment_heads": heads}))
-    refused(config, "alignment")
+    assert "alignment" in refused(config)
 
 
 def test_a_teachers_heads_are_left_out_with_a_warning(
@@ -273,7 +273,7 @@ def test_an_index_that_leads_nowhere(weight_map: object, tmp_path: Path) -> None
     folder = folder_file(tmp_path).parent
     (folder / "model.safetensors").unlink()
     (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
-    refused(folder)
+    assert refused(folder).startswith(str(opened(folder)))
 
 
 def test_an_untied_projection_is_refused(tmp_path: Path) -> None:
@@ -283,7 +283,7 @@ def test_an_untied_projection_is_refused(tmp_path: Path) -> None:
     tensors = load_file(path)
     tensors["proj_out.weight"] = tensors["model.decoder.embed_tokens.weight"] + 1
     save_file(tensors, path)
-    refused(path, "tied")
+    assert "tied" in refused(path)
 
 
 def patched(content: bytes, at: int, value: int) -> bytes:
@@ -295,10 +295,10 @@ def test_ggml_with_an_unknown_number_format(tmp_path: Path) -> None:
     content = path.read_bytes()
     ftype_at = 4 + 4 * len(HEADER)
     path.write_bytes(patched(content, ftype_at, 5))
-    refused(path, "unknown number format 5, expected f32, f16, q4_0")
+    assert "unknown number format 5, expected f32, f16, q4_0" in refused(path)
     name_at = content.index(b"encoder.positional_embedding")
     path.write_bytes(patched(content, name_at - 4 * 3, 99))
-    refused(path, "tensor encoder.positional_embedding has the unknown number format 99")
+    assert "tensor encoder.positional_embedding has the unknown number format 99" in refused(path)
 
 
 def test_ggml_rows_that_do_not_fill_blocks(tmp_path: Path) -> None:
@@ -306,7 +306,7 @@ def test_ggml_rows_that_do_not_fill_blocks(tmp_path: Path) -> None:
     content = path.read_bytes()
     at = content.index(b"decoder.token_embedding.weight")
     path.write_bytes(patched(content, at - 4 * 3, BY_NAME["q4_k"].ttype))
-    refused(path, "rows of a multiple of 256")
+    assert "rows of a multiple of 256" in refused(path)
 
 
 def test_ggml_with_a_tensor_twice(tmp_path: Path) -> None:
@@ -315,12 +315,12 @@ def test_ggml_with_a_tensor_twice(tmp_path: Path) -> None:
     start = content.rindex(b"decoder.ln.bias") - 16
     end = start + 16 + len(b"decoder.ln.bias") + 4 * 32
     path.write_bytes(content + content[start:end])
-    refused(path, "decoder.ln.bias comes twice")
+    assert "decoder.ln.bias comes twice" in refused(path)
 
 
 def test_ggml_without_tensors(shared_dir: Path) -> None:
     for path in sorted((shared_dir / "fixtures").glob("for-tests-ggml-*.bin")):
-        refused(path, "no tensors after the vocabulary")
+        assert "no tensors after the vocabulary" in refused(path)
 
 
 @cache
@@ -343,7 +343,7 @@ def test_edits_of_a_header_are_read_or_refused(kind: str, edits: list[tuple[int,
     for at, value in edits:
         edited[at] = value
     path.write_bytes(edited)
-    read_or_refused(path)
+    assert read_or_refused(path).startswith(("read", str(opened(path))))
 
 
 @pytest.mark.parametrize("kind", MAKERS)
@@ -352,7 +352,7 @@ def test_edits_of_a_header_are_read_or_refused(kind: str, edits: list[tuple[int,
 def test_random_bytes_after_a_true_beginning(kind: str, tail: bytes, head: int) -> None:
     path, content = _intact(kind)
     path.write_bytes(content[:head] + tail)
-    read_or_refused(path)
+    assert read_or_refused(path).startswith(("read", str(opened(path))))
 
 
 @FUZZ
@@ -360,19 +360,20 @@ def test_random_bytes_after_a_true_beginning(kind: str, tail: bytes, head: int) 
 def test_random_numbers_in_a_ggml_header(numbers: list[int]) -> None:
     path, content = _intact("ggml")
     path.write_bytes(content[:4] + struct.pack("<11i", *numbers) + content[48:])
-    read_or_refused(path)
+    assert read_or_refused(path).startswith(("read", str(opened(path))))
 
 
-def read_or_refused(path: Path) -> None:
-    """No other exception than CheckpointError, and that in one line."""
-    with contextlib.suppress(CheckpointError):
+def read_or_refused(path: Path) -> str:
+    """What became of a file: "read", or the message of its refusal; every other exception goes on."""
+    try:
         open_checkpoint(opened(path))
-        return
-    refused(path)
+    except CheckpointError:
+        return refused(path)
+    return "read"
 
 
 def test_saving_to_a_buffer_is_no_checkpoint(tmp_path: Path) -> None:
     buffer = io.BytesIO()
     torch.save(torch.zeros(3), buffer)
     (tmp_path / "tensor.pt").write_bytes(buffer.getvalue())
-    refused(tmp_path / "tensor.pt", "expected the keys dims and model_state_dict")
+    assert "expected the keys dims and model_state_dict" in refused(tmp_path / "tensor.pt")
