@@ -76,7 +76,7 @@ def transcribe(
 
     tokenizer: of the model; language and task come from the options. recording: open until the last
     segment came. speech_model: for mode "vad", Silero when None. fusion: language models beside the beam
-    search, at temperature 0.
+    search, and beside the draws at temperatures above 0.
 
     Raises: OptionError for a language or task that the model does not have, or fusion without beam search;
         AudioError, while iterating, when the recording cannot be read.

@@ -49,11 +49,6 @@ class Gate:
         owned: npt.NDArray[np.bool_] = self._ratio(shares, language) >= 1.0
         return owned
 
-    def owned_by(self, shares: Shares, language: int) -> npt.NDArray[np.bool_]:
-        """Frames (n_frames,) that a language owns."""
-        owned: npt.NDArray[np.bool_] = ownership(shares)[:, language] >= 1.0
-        return owned
-
     def _ratio(self, shares: Shares, language: int) -> npt.NDArray[np.float64]:
         """Share over the largest share, at the best frame within the margin."""
         ratio: npt.NDArray[np.float64] = ownership(shares)[:, language]
@@ -69,6 +64,12 @@ def ownership(shares: Shares) -> Shares:
     floored = np.maximum(shares, LEAST_SHARE)
     owned: Shares = floored / floored.max(axis=1, keepdims=True)
     return owned
+
+
+def owners(shares: Shares) -> npt.NDArray[np.bool_]:
+    """Which languages own each frame: (n_frames, L)."""
+    owning: npt.NDArray[np.bool_] = ownership(shares) >= 1.0
+    return owning
 
 
 def snapped(shares: Shares, loudness: npt.NDArray[np.float64], reach: int) -> Shares:

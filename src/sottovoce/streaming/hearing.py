@@ -14,7 +14,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from sottovoce.streaming.gating import Gate, Shares
+from sottovoce.streaming.gating import Gate, Shares, owners
 from sottovoce.streaming.held import HeldSpeech
 from sottovoce.streaming.window import Window
 from sottovoce.types import EncoderOutput
@@ -119,7 +119,7 @@ class Alone:
         column = torch.arange(encoded.n_frames, device=device)
         beyond = column >= torch.tensor(n_context, device=device)[:, None]
         ends = tuple(bool(len(own)) and int(own[-1]) == window.n_frames - 1 for own in places)
-        stretches = tuple(_runs(_since(row, self.gate.owned_by(shares, row.language))) for row in rows)
+        stretches = tuple(_runs(_since(row, owners(shares)[:, row.language])) for row in rows)
         return Heard(encoded, _HIDDEN * beyond.float(), places, ends, stretches)
 
 

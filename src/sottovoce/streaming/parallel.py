@@ -21,7 +21,7 @@ from sottovoce.language.smoothing import SmoothingOptions
 from sottovoce.language.timeline import LanguageTimeline
 from sottovoce.streaming.context import TextContext
 from sottovoce.streaming.fusing import Candidate, fuse, is_same_word
-from sottovoce.streaming.gating import Gate, Shares, ownership, settled, shares_over, snapped
+from sottovoce.streaming.gating import Gate, Shares, owners, settled, shares_over, snapped
 from sottovoce.streaming.hearing import Alone, Heard, Hearing, Masked, Row
 from sottovoce.streaming.held import HeldSpeech
 from sottovoce.streaming.options import StreamOptions
@@ -242,7 +242,7 @@ class ParallelStream:
     def _active(self, shares: Shares) -> list[int]:
         """Languages with a row, the largest first; each owns some of the window."""
         peak, mass = shares.max(axis=0), shares.sum(axis=0)
-        n_owned = (ownership(shares) >= 1.0).sum(axis=0)
+        n_owned = owners(shares).sum(axis=0)
         order = [int(i) for i in np.argsort(-mass, kind="stable") if n_owned[i]]
         least = self._parallel.least_s * FRAMES_PER_SECOND
         chosen = [i for i in order if n_owned[i] >= least and peak[i] >= self._parallel.active_share]
@@ -257,7 +257,7 @@ class ParallelStream:
             since_s = self._held.committed.run_of(self._timeline.languages[language])[0]
             first = 0 if since_s is None else window.frame(since_s)
             rows.append(Row(language, first))
-            lengths.append(int((ownership(shares[first:])[:, language] >= 1.0).sum()))
+            lengths.append(int(owners(shares[first:])[:, language].sum()))
         least = min(self._parallel.least_s * FRAMES_PER_SECOND, max(lengths))
         return [row for row, n_own in zip(rows, lengths, strict=True) if n_own and n_own >= least]
 
