@@ -6,6 +6,7 @@ import json
 import logging
 import random
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -13,9 +14,11 @@ import torch
 
 from recipes.nano.agree import compare
 from recipes.nano.augment import Strengths
+from recipes.nano.averaging import gathered
 from recipes.nano.batches import Curriculum
 from recipes.nano.build import DataPlan, make_data, set_up
 from recipes.nano.clips import FeatureStore
+from recipes.nano.devices import default_workers, training_dtype
 from recipes.nano.evaluate import evaluate, load_sets, table, write_figures
 from recipes.nano.finetune import TuneOptions, fine_tune_file
 from recipes.nano.losses import guided_heads
@@ -26,7 +29,7 @@ from recipes.nano.samples import TaskMix
 from recipes.nano.texts import LANGUAGES
 from recipes.nano.train import Schedule, Trainer, save_settings
 from sottovoce.api import load_model
-from sottovoce.backends.registry import choose_dtype
+from sottovoce.backends.registry import choose_device
 from sottovoce.errors import InputError, SottovoceError
 from sottovoce.models.checkpoint.openai import save_openai
 from sottovoce.models.hub import load_checkpoint
@@ -73,6 +76,10 @@ def data(
 @click.option(
     "--dtype", type=click.Choice(["auto", "float32", "bfloat16"]), default="auto", show_default=True
 )
+@click.option("--device", default="auto", show_default=True, help="auto, cpu or cuda.")
+@click.option("--frames", default=2000, show_default=True, help="Encoder frames a batch; 20000 for a GPU.")
+@click.option("--workers", type=int, help="Processes that make batches; by default as the device needs.")
+@click.option("--share", "shares", multiple=True, help="LANGUAGE=TIMES it is heard in a round, such as fr=2.")
 @click.option("--min-word-count", default=60, show_default=True, help="Rarer words are written by letters.")
 @click.option("--seed", default=5, show_default=True)
 @click.argument("folder", type=FOLDER)
@@ -83,33 +90,51 @@ def train(
     resume: Path | None,
     start: str | None,
     dtype: str,
+    device: str,
+    frames: int,
+    workers: int | None,
+    shares: tuple[str, ...],
     min_word_count: int,
     seed: int,
     folder: Path,
     output: Path,
 ) -> None:
-    """Train on the data in FOLDER; write nano.pt, nano.safetensors and the log into OUTPUT."""
+    """Train on the data in FOLDER; write nano.pt, nano.safetensors and the log into OUTPUT.
+
+    On several cores: torchrun --nproc-per-node 2 -m recipes.nano train …
+    """
+    where = choose_device(device)
+    team = gathered(where)
     setup = set_up(
         FeatureStore(folder),
         NANO_DIMS,
-        curriculum=Curriculum(),
+        curriculum=Curriculum(frames=frames, shares=_shares(shares)),
         mix=TaskMix(),
         strengths=Strengths(),
         min_word_count=min_word_count,
         seed=seed,
         start=None if start is None else load_checkpoint(start),
     )
-    device = torch.device("cpu")
-    schedule = Schedule(minutes=minutes, learning_rate=learning_rate, dtype=choose_dtype(dtype, device))
-    trainer = Trainer(setup.model, setup.batches, schedule, output, random.Random(seed))
-    save_settings(output, schedule, setup.model)
     if resume is None and start is None:
         setup.model.fit_convolutions(next(iter(setup.batches)).mel)
-    elif resume is not None:
+    schedule = Schedule(
+        minutes=minutes,
+        learning_rate=learning_rate,
+        dtype=training_dtype(dtype, where),
+        workers=default_workers(where) if workers is None else workers,
+    )
+    torch.manual_seed(seed + team.rank)
+    setup.batches.reseed(seed + team.rank)
+    trainer = Trainer(setup.model.to(where), setup.batches, schedule, output, random.Random(seed), team)
+    if not team.rank:
+        save_settings(output, schedule, setup.model)
+    if resume is not None:
         trainer.resume(resume)
     trainer.run()
+    if team.rank:
+        return
     heads = guided_heads(NANO_DIMS.n_text_layer)[1]
-    checkpoint = trainer.averaged().to_checkpoint("nano", setup.languages, heads)
+    checkpoint = trainer.averaged().cpu().to_checkpoint("nano", setup.languages, heads)
     save_openai(checkpoint, output / "nano.pt")
     write(checkpoint, output / "nano.safetensors")
     click.echo(f"{trainer.seconds_heard / 3600:.1f} h heard, {trainer.n_updates} updates", err=True)
@@ -216,6 +241,8 @@ def unpack_command(package: Path, checkpoint: Path) -> None:
 @click.option("--batch-size", default=8, show_default=True)
 @click.option("--learning-rate", default=1e-5, show_default=True)
 @click.option("--lora-rank", default=0, show_default=True, help="0 tunes all weights.")
+@click.option("--device", default="auto", show_default=True, help="auto, cpu or cuda.")
+@click.option("--dtype", default="auto", show_default=True, help="Of products: auto, float32 or bfloat16.")
 @click.argument("manifest", type=FILE)
 @click.argument("output", type=OUTPUT)
 def fine_tune_command(
@@ -224,13 +251,44 @@ def fine_tune_command(
     batch_size: int,
     learning_rate: float,
     lora_rank: int,
+    device: str,
+    dtype: str,
     manifest: Path,
     output: Path,
 ) -> None:
-    """Fine-tune a checkpoint on MANIFEST (JSON lines: file, language, text) into OUTPUT (.pt)."""
-    options = TuneOptions(steps, batch_size, learning_rate, lora_rank)
-    losses = fine_tune_file(load_checkpoint(model), manifest, output, options)
-    click.echo(f"{output}: loss {losses[0]:.3f} -> {losses[-1]:.3f} in {len(losses)} steps", err=True)
+    """Fine-tune a checkpoint on MANIFEST (JSON lines: file, language, text) into OUTPUT (.pt).
+
+    Clips with "split": "dev" are not learnt: the loss on them is told before and after. Ctrl-C ends early
+    and keeps what was learnt.
+    """
+    where = choose_device(device)
+    options = TuneOptions(
+        steps,
+        batch_size,
+        learning_rate,
+        lora_rank,
+        device=where,
+        dtype=training_dtype(dtype, where),
+        workers=default_workers(where),
+    )
+    tuned = fine_tune_file(load_checkpoint(model), manifest, output, options)
+    click.echo(f"{output}: {len(tuned.losses)} steps", err=True)
+    if tuned.held_out:
+        before, after = tuned.held_out
+        click.echo(f"loss on the clips held out: {before:.3f} -> {after:.3f}", err=True)
+
+
+def _shares(texts: Sequence[str]) -> dict[str, float]:
+    shares = {}
+    for text in texts:
+        language, _, times = text.partition("=")
+        try:
+            shares[language] = float(times)
+        except ValueError as error:
+            raise InputError(f"--share {text!r}: expected a language and a number such as fr=2") from error
+        if not 0 <= shares[language] < 1000:
+            raise InputError(f"--share {text!r}: expected a number from 0 to 1000")
+    return shares
 
 
 def _heads(text: str) -> tuple[tuple[int, int], ...]:

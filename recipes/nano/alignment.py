@@ -1,53 +1,40 @@
-"""Forced alignment of CTC emissions: the most likely path through a known text.
+"""Forced alignment of CTC emissions, by the library's own: where each symbol of a known text is spoken.
 
-Used to show the decoder's heads where each token is spoken, and to measure them. Knows no model.
+Used to show the decoder's heads where each token is, and to measure them. Knows no model.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-import numpy.typing as npt
+import torch
+from torch import Tensor
 
-Floats = npt.NDArray[np.float32]
+from sottovoce.decoding.ctc.kernel_align import align_rows
+from sottovoce.decoding.ctc.state import NEVER
+
+UNKNOWN = -1.0
 
 
-def align(log_probs: Floats, labels: Sequence[int], blank: int = 0) -> Floats:
-    """Mean frame of each label on the best path: (len(labels),) float32, never decreasing.
+@torch.no_grad()
+def align(log_probs: Tensor, symbols: Sequence[Sequence[int]], blank: int = 0) -> Tensor:
+    """Middle frame of each symbol on the likeliest path: (B, longest text) float32, on the same device.
 
-    log_probs: (n_frames, V). Labels that cannot be reached (fewer frames than labels and repeats need)
-    share the last frame. Source: Graves et al. 2006, section 4, with max for sum.
+    log_probs: (B, T, V) float32. UNKNOWN after the end of a text, and for texts with more symbols (and
+    blanks between equal ones) than frames.
     """
-    extended = np.full(2 * len(labels) + 1, blank)
-    extended[1::2] = labels
-    skips = np.zeros(len(extended), dtype=bool)
-    skips[3::2] = extended[3::2] != extended[1:-2:2]
-    states = _best_states(log_probs[:, extended], skips)
-    frames = np.full(len(labels), len(log_probs) - 1, dtype=np.float32)
-    for label in range(len(labels)):
-        on = np.nonzero(states == 2 * label + 1)[0]
-        if len(on):
-            frames[label] = on.mean()
-    return np.maximum.accumulate(frames)
-
-
-def _best_states(scores: Floats, skips: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
-    """The best path (n_frames,) through scores (n_frames, n_states): stay, move on, or skip a blank."""
-    n_frames, n_states = scores.shape
-    moves = np.zeros((n_frames, n_states), dtype=np.int64)
-    best = np.full(n_states, -np.inf)
-    best[:2] = scores[0, :2]
-    for frame in range(1, n_frames):
-        previous = np.concatenate(([-np.inf, -np.inf], best))
-        options = np.stack((best, previous[1:-1], np.where(skips, previous[:-2], -np.inf)))
-        moves[frame] = options.argmax(axis=0)
-        best = options.max(axis=0) + scores[frame]
-    state = n_states - 1
-    if n_states > 1 and best[-2] > best[-1]:
-        state -= 1
-    path = np.empty(n_frames, dtype=np.int64)
-    for frame in range(n_frames - 1, -1, -1):
-        path[frame] = state
-        state -= moves[frame, state]
-    return path
+    n_rows, n_frames = log_probs.shape[:2]
+    n_symbols = torch.tensor([len(row) for row in symbols], device="cpu")
+    said = torch.zeros((n_rows, max(1, int(n_symbols.max()))), dtype=torch.int64, device="cpu")
+    for row, texts in zip(said, symbols, strict=True):
+        row[: len(texts)] = torch.tensor(texts, dtype=torch.int64, device="cpu")
+    emitted = log_probs.detach().cpu().contiguous().numpy()
+    lengths = torch.full((n_rows,), n_frames, device="cpu").numpy()
+    rows = torch.arange(n_rows, device="cpu").numpy()
+    first, last, _, score = (
+        torch.from_numpy(part)
+        for part in align_rows(emitted, lengths, said.numpy(), n_symbols.numpy(), rows, blank)
+    )
+    places = torch.arange(said.shape[1], device="cpu")
+    known = (places < n_symbols[:, None]) & (score > NEVER)[:, None]
+    return torch.where(known, (first + last) / 2, UNKNOWN).to(log_probs.device)

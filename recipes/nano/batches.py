@@ -8,12 +8,14 @@ not care. Token ids are mapped to rows of the small table that is trained.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass, field, fields
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils.data import IterableDataset, get_worker_info
 
 from recipes.nano.clips import FeatureStore
 from recipes.nano.model import TokenTable
@@ -49,13 +51,23 @@ class Batch:
     hidden: Tensor | None
     seconds: float
 
+    def to(self, device: torch.device) -> Batch:
+        """The same batch with its tensors on a device."""
+        moved = copy(self)
+        for part in fields(self):
+            value = getattr(self, part.name)
+            if isinstance(value, Tensor):
+                setattr(moved, part.name, value.to(device))
+        return moved
+
 
 @dataclass(frozen=True, slots=True)
 class Curriculum:
     """How the batches change with the progress of training, 0 to 1.
 
     frames: encoder frames a batch. limits: (progress, longest clip in log-mel frames) steps. windows_from:
-    progress at which full 30 s windows begin; every windows_every-th batch is then one.
+    progress at which full 30 s windows begin; every windows_every-th batch is then one. shares: how often
+    the clips of a language are heard beside those of the others, 1 if not named.
     """
 
     frames: int = 2000
@@ -63,14 +75,15 @@ class Curriculum:
     windows_from: float = 0.65
     windows_every: int = 12
     windows_size: int = 3
+    shares: Mapping[str, float] = field(default_factory=dict)
 
     def longest(self, progress: float) -> int:
         """Longest clip (log-mel frames) at this progress."""
         return next((limit for until, limit in self.limits if progress < until), FULL_WINDOW)
 
 
-class BatchMaker:
-    """An endless stream of batches; `progress` is set by the trainer."""
+class BatchMaker(IterableDataset[Batch]):
+    """An endless stream of batches; `progress` is set by the trainer, also for other processes."""
 
     def __init__(
         self,
@@ -87,10 +100,23 @@ class BatchMaker:
         self._by_language: dict[str, list[Utterance]] = {}
         for clip in clips:
             self._by_language.setdefault(clip.language, []).append(clip)
-        self.progress = 0.0
+        self._progress = torch.zeros(1)
+        self._progress.share_memory_()  # type: ignore[no-untyped-call]
+
+    @property
+    def progress(self) -> float:
+        """Share of the training that is done, 0 to 1."""
+        return float(self._progress)
+
+    @progress.setter
+    def progress(self, progress: float) -> None:
+        self._progress[0] = progress
 
     def __iter__(self) -> Iterator[Batch]:
-        """Batches without end."""
+        """Batches without end; every process of a DataLoader draws its own."""
+        worker = get_worker_info()
+        if worker is not None:
+            self.reseed(worker.seed)
         n_made = 0
         while True:
             for group in self._groups():
@@ -99,6 +125,10 @@ class BatchMaker:
                 full = self.progress > self._curriculum.windows_from
                 if full and n_made % self._curriculum.windows_every == 0:
                     yield self.full_windows()
+
+    def reseed(self, seed: int) -> None:
+        """Draw other batches from here on: for copies that shall not all hear the same."""
+        self._rng.seed(seed)
 
     def full_windows(self) -> Batch:
         """Windows of 30 s with several clips, padded to the end."""
@@ -135,7 +165,8 @@ class BatchMaker:
     def _groups(self) -> Iterator[list[Utterance]]:
         """One round over clips that are short enough, as batches of similar length, in random order."""
         longest = self._curriculum.longest(self.progress)
-        chosen = [clip for clip in self.clips if clip.n_frames < longest] or self.clips
+        wanted = [clip for clip in self.clips for _ in range(self._times(clip.language))]
+        chosen = [clip for clip in wanted if clip.n_frames < longest] or self.clips
         chosen = self._rng.sample(chosen, min(2000, len(chosen)))
         chosen.sort(key=lambda clip: clip.n_frames + self._rng.uniform(0, 10))
         groups: list[list[Utterance]] = [[]]
@@ -145,6 +176,11 @@ class BatchMaker:
             groups[-1].append(clip)
         self._rng.shuffle(groups)
         yield from groups
+
+    def _times(self, language: str) -> int:
+        """A language's share as a whole number, the rest by chance."""
+        whole, rest = divmod(self._curriculum.shares.get(language, 1.0), 1)
+        return int(whole) + (self._rng.random() < rest)
 
     def _sample(self, clip: Utterance) -> Sample:
         mix, draw = self._maker.mix, self._rng.random()

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from recipes.nano import measures
+from recipes.nano import homophones, measures
 from recipes.nano.clips import Clip, read_manifest, trim_silence
 from recipes.nano.measures import Recording
 from recipes.nano.texts import UNSPACED, spelled
@@ -73,17 +73,23 @@ def evaluate(model: Model, sets: Sequence[EvaluationSet], *, n_joined: int = 8) 
 
 
 def text_figures(model: Model, group: EvaluationSet) -> Figures:
-    """Word (Chinese: character) error rate under both paddings, and the CTC head's character error rate."""
+    """Word (Chinese: character) error rates, also with homophones taken as equal, and the CTC head's letters.
+
+    A listener cannot know "quelque" from "quelques" in a random sequence: the rate with homophones equal says
+    how much was misheard.
+    """
     recordings = group.recordings
     zero = [result.text for result in measures.transcribe(model, recordings)]
     silent = [result.text for result in measures.transcribe(model, recordings, "silence")]
     heard = measures.spellings(model, recordings)
-    wanted = [spelled(item.language, item.text) for item in recordings]
+    said = [item.text for item in recordings]
+    wanted = [spelled(item.language, text) for item, text in zip(recordings, said, strict=True)]
     return {
         "clips": len(recordings),
-        "error rate": _rate(group, [item.text for item in recordings], zero),
-        "error rate, padded with silence": _rate(group, [item.text for item in recordings], silent),
-        "character error rate": _rate(group, [item.text for item in recordings], zero, characters=True),
+        "error rate": _rate(group, said, zero),
+        "error rate, padded with silence": _rate(group, said, silent),
+        "character error rate": _rate(group, said, zero, characters=True),
+        "error rate, homophones equal": _rate_by_sound(group, said, zero),
         "ctc character error rate": _rate(group, wanted, heard, characters=True),
         "examples": [
             {"said": item.text, "written": text, "ctc": letters}
@@ -194,6 +200,15 @@ def _rate(
     report = score([Utterance(text, guess, group.language) for text, guess in pairs], SCORING).overall
     rate: ErrorRate = report.cer if characters or group.language in UNSPACED else report.wer
     return [None if value is None else round(value, 3) for value in (rate.rate, rate.low, rate.high)]
+
+
+def _rate_by_sound(
+    group: EvaluationSet, wanted: Sequence[str], found: Sequence[str]
+) -> list[float | None] | None:
+    if not homophones.measurable(group.language):
+        return None
+    rewritten = homophones.by_sound(group.language, [*wanted, *found])
+    return _rate(group, rewritten[: len(wanted)], rewritten[len(wanted) :])
 
 
 def _trimmed(item: Recording) -> Recording:

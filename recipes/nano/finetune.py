@@ -1,25 +1,31 @@
 """Fine-tune a Whisper checkpoint on a person's own manifest: all weights, or LoRA through `peft`.
 
 The checkpoint is any that the library reads; what comes out is an OpenAI `.pt` file that the library and
-openai-whisper load. Clips are at most 30 s; the loss is on text only, without timestamps. peft is an
-extra (`sottovoce[lora]`), imported when LoRA is asked for.
+openai-whisper load. Clips are at most 30 s and are padded to 30 s, as they are when they are recognised;
+the loss is on text only, without timestamps. peft is an extra (`sottovoce[lora]`), imported when LoRA is
+asked for.
 """
 
 from __future__ import annotations
 
 import logging
-import random
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.data import DataLoader, Dataset, RandomSampler
 
 from recipes.nano.clips import Clip, read_manifest
-from sottovoce.audio.io import load_audio
-from sottovoce.audio.mel import log_mel, normalize, pad_or_trim
+from recipes.nano.devices import leave_interrupts_to_the_parent, products_in
+from recipes.nano.samples import IGNORED
+from sottovoce.audio.io import load_audio, probe_audio
+from sottovoce.audio.mel import WINDOW_FRAMES, log_mel, normalize, pad_or_trim
 from sottovoce.errors import ManifestError, MissingExtraError, OptionError
 from sottovoce.models.cache import CacheShape, DecoderCache, RowGroups
 from sottovoce.models.checkpoint.base import Checkpoint
@@ -31,14 +37,16 @@ from sottovoce.types import SAMPLE_RATE
 logger = logging.getLogger(__name__)
 
 MAX_SECONDS = 30.0
-IGNORED = -100
 LORA_TARGETS = ["query", "value"]
 """The projections that the LoRA paper adapts (Hu et al. 2021, section 4.2)."""
 
 
 @dataclass(frozen=True, slots=True)
 class TuneOptions:
-    """steps of batch_size clips; lora_rank 0 tunes all weights."""
+    """steps of batch_size clips; lora_rank 0 tunes all weights.
+
+    device, dtype: where, and the format of products; weights stay float32. workers: processes that read.
+    """
 
     steps: int = 500
     batch_size: int = 8
@@ -46,6 +54,10 @@ class TuneOptions:
     lora_rank: int = 0
     warm_up_steps: int = 20
     seed: int = 0
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    dtype: torch.dtype = torch.float32
+    workers: int = 0
+    log_every: int = 20
 
     def __post_init__(self) -> None:
         if min(self.steps, self.batch_size) < 1 or self.learning_rate <= 0 or self.lora_rank < 0:
@@ -56,33 +68,62 @@ class TuneOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
-    """Normalised log-mel (n_mels, 3000 or less) and the ids from SOT to end of text."""
+class Tuned:
+    """What came of a fine-tuning.
+
+    losses: of every step. held_out: mean loss on the clips of split "dev" before and after, if there are any.
+    """
+
+    checkpoint: Checkpoint
+    losses: tuple[float, ...]
+    held_out: tuple[float, ...]
+
+
+class Pair(NamedTuple):
+    """Normalised log-mel (n_mels, 3000), ids read (L,), and ids said (L,), IGNORED where they are given."""
 
     mel: Tensor
-    tokens: list[int]
+    inputs: Tensor
+    targets: Tensor
 
 
-def pairs_of(clips: Sequence[Clip], n_mels: int, tokenizer: Tokenizer) -> list[Pair]:
-    """What there is to learn in clips with a text.
+class Pairs(Dataset[Pair]):
+    """What there is to learn in clips with a text; audio is read when it is asked for."""
 
-    Raises: ManifestError when a clip has no text, or none is at most 30 s.
-    """
-    pairs = []
-    for clip in clips:
-        if not clip.text:
-            raise ManifestError(f"{clip.id}: no text, expected one to fine-tune on")
-        samples = load_audio(clip.file)
-        if len(samples) > MAX_SECONDS * SAMPLE_RATE:
-            logger.warning("%s is longer than %g s and is left out", clip.id, MAX_SECONDS)
-            continue
-        own = tokenizer.with_language(clip.language) if tokenizer.is_multilingual else tokenizer
-        text = own.encode(f" {clip.text}" if own.splits_on_spaces else clip.text)
-        tokens = [*own.sot_sequence_including_notimestamps, *text, own.eot]
-        pairs.append(Pair(normalize(log_mel(samples, n_mels, padding_samples=SAMPLE_RATE)), tokens))
-    if not pairs:
-        raise ManifestError(f"none of {len(clips)} clips is at most {MAX_SECONDS:g} s long")
-    return pairs
+    def __init__(self, clips: Sequence[Clip], n_mels: int, tokenizer: Tokenizer) -> None:
+        """Raises: ManifestError when a clip has no text, or none is at most 30 s; AudioError."""
+        for clip in clips:
+            if not clip.text:
+                raise ManifestError(f"{clip.id}: no text, expected one to fine-tune on")
+        self._clips = [clip for clip in clips if _is_short(clip)]
+        if not self._clips:
+            raise ManifestError(f"none of {len(clips)} clips is at most {MAX_SECONDS:g} s long")
+        self._n_mels, self._tokenizer = n_mels, tokenizer
+
+    def __len__(self) -> int:
+        return len(self._clips)
+
+    def __getitem__(self, index: int) -> Pair:
+        clip, given = self._clips[index], self._tokenizer
+        own = given.with_language(clip.language) if given.is_multilingual else given
+        head = own.sot_sequence_including_notimestamps
+        text = own.encode(f" {clip.text}" if own.splits_on_spaces else clip.text or "")
+        tokens = torch.tensor([*head, *text, own.eot])
+        targets = tokens[1:].clone()
+        targets[: len(head) - 1] = IGNORED
+        samples = load_audio(clip.file, duration_s=MAX_SECONDS)
+        mel = normalize(log_mel(samples, self._n_mels, padding_samples=SAMPLE_RATE))
+        return Pair(pad_or_trim(mel, WINDOW_FRAMES), tokens[:-1], targets)
+
+
+def collated(pairs: Sequence[Pair]) -> Pair:
+    """A batch: (B, n_mels, 3000), (B, L), (B, L)."""
+    padded = partial(nn.utils.rnn.pad_sequence, batch_first=True)
+    return Pair(
+        torch.stack([pair.mel for pair in pairs]),
+        padded([pair.inputs for pair in pairs]),
+        padded([pair.targets for pair in pairs], padding_value=IGNORED),
+    )
 
 
 def teacher_forced(model: Whisper, mel: Tensor, inputs: Tensor) -> Tensor:
@@ -96,16 +137,10 @@ def teacher_forced(model: Whisper, mel: Tensor, inputs: Tensor) -> Tensor:
     return model.decoder.logits(hidden)
 
 
-def text_loss(model: Whisper, pairs: Sequence[Pair], n_head_tokens: int) -> Tensor:
-    """Mean cross-entropy of text and end of text; the first n_head_tokens are given, not learnt."""
-    n_frames = max(pair.mel.shape[1] for pair in pairs)
-    mel = torch.stack([pad_or_trim(pair.mel, n_frames + n_frames % 2) for pair in pairs])
-    length = max(len(pair.tokens) for pair in pairs) - 1
-    inputs = torch.tensor([_padded(pair.tokens[:-1], length, 0) for pair in pairs])
-    masked = [[*[IGNORED] * (n_head_tokens - 1), *pair.tokens[n_head_tokens:]] for pair in pairs]
-    targets = torch.tensor([_padded(row, length, IGNORED) for row in masked])
-    logits = teacher_forced(model, mel, inputs)
-    return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORED)
+def text_loss(model: Whisper, batch: Pair) -> Tensor:
+    """Mean cross-entropy of text and end of text."""
+    logits = teacher_forced(model, batch.mel, batch.inputs).float()
+    return F.cross_entropy(logits.flatten(0, 1), batch.targets.flatten(), ignore_index=IGNORED)
 
 
 def with_lora(model: Whisper, rank: int) -> nn.Module:
@@ -137,60 +172,100 @@ def merge_adapters(model: Whisper) -> None:
 def openai_state(model: Whisper) -> dict[str, Tensor]:
     """The state dict under OpenAI's names, without what peft has added."""
     state = {name: tensor for name, tensor in model.state_dict().items() if ".lora_" not in name}
-    return {name.replace(".base_layer", ""): tensor.detach().clone() for name, tensor in state.items()}
+    return {name.replace(".base_layer", ""): tensor.detach().cpu().clone() for name, tensor in state.items()}
 
 
-def fine_tune(
-    checkpoint: Checkpoint, clips: Sequence[Clip], options: TuneOptions
-) -> tuple[Checkpoint, list[float]]:
-    """The tuned checkpoint, and the loss of every step.
+def fine_tune(checkpoint: Checkpoint, clips: Sequence[Clip], options: TuneOptions) -> Tuned:
+    """The checkpoint, tuned on the clips of split "train".
+
+    Interrupted, it ends with what was learnt so far.
 
     Raises: ManifestError for clips that cannot be learnt from; MissingExtraError for LoRA without peft.
     """
     torch.manual_seed(options.seed)
+    tokenizer = Tokenizer.for_model(checkpoint.dims.n_vocab)
+    parts = {name: [clip for clip in clips if clip.split == name] for name in ("train", "dev")}
+    if not parts["train"]:
+        raise ManifestError(f"none of {len(clips)} clips is for training")
+    learnt = Pairs(parts["train"], checkpoint.dims.n_mels, tokenizer)
+    held_out = Pairs(parts["dev"], checkpoint.dims.n_mels, tokenizer) if parts["dev"] else None
+    told = []
     model = Whisper(checkpoint.dims)
     model.load_state_dict({name: tensor.float() for name, tensor in checkpoint.tensors.items()})
-    tokenizer = Tokenizer.for_model(checkpoint.dims.n_vocab)
-    pairs = pairs_of(clips, checkpoint.dims.n_mels, tokenizer)
     if options.lora_rank:
         with_lora(model, options.lora_rank)
-    learning = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    optimizer = torch.optim.AdamW(learning, lr=options.learning_rate, weight_decay=0.0)
-    n_head = 4 if tokenizer.is_multilingual else 2
-    losses = []
-    for step, batch in enumerate(_batches(pairs, options)):
-        loss = text_loss(model.train(), batch, n_head)
-        loss.backward()  # type: ignore[no-untyped-call]
-        torch.nn.utils.clip_grad_norm_(learning, 1.0)
-        optimizer.param_groups[0]["lr"] = options.learning_rate * min(1.0, (step + 1) / options.warm_up_steps)
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-        losses.append(float(loss.detach()))
+    model.to(options.device)
+    if held_out is not None:
+        told.append(_mean_loss(model, held_out, options))
+    losses: list[float] = []
+    with suppress(KeyboardInterrupt):
+        for loss in _steps(model, learnt, options):
+            losses.append(loss)
+    if len(losses) < options.steps:
+        logger.warning("stopped after %d of %d steps", len(losses), options.steps)
+    if held_out is not None:
+        told.append(_mean_loss(model, held_out, options))
     if options.lora_rank:
         merge_adapters(model)
-    return replace(checkpoint, tensors=openai_state(model)), losses
+    tuned = replace(checkpoint, tensors=openai_state(model))
+    return Tuned(tuned, tuple(losses), tuple(told))
 
 
-def fine_tune_file(checkpoint: Checkpoint, manifest: Path, target: Path, options: TuneOptions) -> list[float]:
-    """Fine-tune on the training clips of a manifest and write a `.pt` file; returns the losses."""
-    clips = [clip for clip in read_manifest(manifest) if clip.split == "train"]
-    if not clips:
-        raise ManifestError(f"{manifest}: no clip for training")
-    tuned, losses = fine_tune(checkpoint, clips, options)
-    save_openai(tuned, target)
-    return losses
+def fine_tune_file(checkpoint: Checkpoint, manifest: Path, target: Path, options: TuneOptions) -> Tuned:
+    """Fine-tune on the clips of a manifest and write a `.pt` file."""
+    tuned = fine_tune(checkpoint, read_manifest(manifest), options)
+    save_openai(tuned.checkpoint, target)
+    return tuned
 
 
-def _batches(pairs: Sequence[Pair], options: TuneOptions) -> Iterator[list[Pair]]:
-    """As many batches as there are steps; every pair once before any comes again."""
-    rng = random.Random(options.seed)
-    waiting: list[Pair] = []
-    for _ in range(options.steps):
-        while len(waiting) < options.batch_size:
-            waiting += rng.sample(list(pairs), len(pairs))
-        yield waiting[: options.batch_size]
-        waiting = waiting[options.batch_size :]
+def _steps(model: Whisper, learnt: Pairs, options: TuneOptions) -> Iterator[float]:
+    """Train; every clip once before any comes again. Yields the loss of each step."""
+    learning = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    optimizer = torch.optim.AdamW(learning, lr=options.learning_rate, weight_decay=0.0)
+    drawn = RandomSampler(learnt, num_samples=options.steps * options.batch_size)
+    recent = 0.0
+    for step, batch in enumerate(_batches(learnt, options, drawn), 1):
+        loss = _loss(model.train(), batch, options)
+        loss.backward()  # type: ignore[no-untyped-call]
+        torch.nn.utils.clip_grad_norm_(learning, 1.0)
+        optimizer.param_groups[0]["lr"] = options.learning_rate * min(1.0, step / options.warm_up_steps)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        value = float(loss.detach())
+        recent += value
+        if step % options.log_every == 0:
+            logger.info("step %d of %d: loss %.3f", step, options.steps, recent / options.log_every)
+            recent = 0.0
+        yield value
 
 
-def _padded(row: Sequence[int], length: int, padding: int) -> list[int]:
-    return [*row, *[padding] * (length - len(row))]
+@torch.no_grad()
+def _mean_loss(model: Whisper, pairs: Pairs, options: TuneOptions) -> float:
+    model.eval()
+    losses = [float(_loss(model, batch, options)) for batch in _batches(pairs, options)]
+    return sum(losses) / len(losses)
+
+
+def _loss(model: Whisper, batch: Pair, options: TuneOptions) -> Tensor:
+    with products_in(options.dtype, options.device):
+        return text_loss(model, Pair(*(part.to(options.device) for part in batch)))
+
+
+def _batches(pairs: Pairs, options: TuneOptions, drawn: RandomSampler | None = None) -> DataLoader[Pair]:
+    return DataLoader(
+        pairs,
+        batch_size=options.batch_size,
+        sampler=drawn,
+        collate_fn=collated,
+        num_workers=options.workers,
+        worker_init_fn=leave_interrupts_to_the_parent,
+    )
+
+
+def _is_short(clip: Clip) -> bool:
+    seconds = probe_audio(clip.file).duration_s
+    if seconds is None:
+        seconds = len(load_audio(clip.file)) / SAMPLE_RATE
+    if seconds > MAX_SECONDS:
+        logger.warning("%s is longer than %g s and is left out", clip.id, MAX_SECONDS)
+    return seconds <= MAX_SECONDS

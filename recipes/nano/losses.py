@@ -61,7 +61,7 @@ class Places:
 
     def heard(self, n_frames: int) -> Tensor:
         """Gaussian bumps (B, n_heads, L, n_frames), 1 at the centre; zeros for targets without a place."""
-        frames = torch.arange(n_frames, dtype=torch.float32)
+        frames = torch.arange(n_frames, dtype=torch.float32, device=self.centres.device)
         distance = (frames - self.centres[..., None]) / self.widths[:, None, :, None]
         return torch.exp(-0.5 * distance**2) * self.known[:, None, :, None]
 
@@ -79,9 +79,10 @@ def guided_heads(n_layer: int) -> tuple[AlignmentHeads, AlignmentHeads]:
 
 def ctc_loss(log_probs: Tensor, symbols: list[list[int]]) -> Tensor:
     """Mean negative log-likelihood a symbol; rows without text, or too short for it, count nothing."""
-    lengths = torch.tensor([len(row) for row in symbols])
-    frames = torch.full((len(symbols),), log_probs.shape[1])
-    flat = torch.tensor([symbol for row in symbols for symbol in row])
+    device = log_probs.device
+    lengths = torch.tensor([len(row) for row in symbols], device=device)
+    frames = torch.full_like(lengths, log_probs.shape[1])
+    flat = torch.tensor([symbol for row in symbols for symbol in row], dtype=torch.int64, device=device)
     losses = F.ctc_loss(
         log_probs.transpose(0, 1), flat, frames, lengths, blank=0, reduction="none", zero_infinity=True
     )
@@ -95,19 +96,16 @@ def find_places(log_probs: Tensor, batch: Batch, n_heads: int) -> Places:
 
     The heads share out the symbols of a token: the first head takes the first, the last the last.
     """
-    centres = batch.places[:, None].repeat(1, n_heads, 1)
-    widths = torch.full_like(batch.places, MARK_WIDTH)
-    parts = torch.linspace(0, 1, n_heads)[:, None]
-    for row, symbols in enumerate(batch.symbols):
-        if not symbols:
-            continue
-        frames = torch.from_numpy(align(log_probs[row].numpy(), symbols))
-        spans = batch.spans[row]
-        spoken = spans[:, 0] >= 0
-        first, last = spans[spoken].unbind(dim=1)
-        centres[row][:, spoken] = frames[(first + parts * (last - first)).round().long()]
-        widths[row, spoken] = LETTER_WIDTH
-    return Places(centres, widths)
+    frames = align(log_probs, batch.symbols)  # (B, n_symbols)
+    first, last = batch.spans.clamp_min(0)[:, None].unbind(dim=-1)  # (B, 1, L)
+    parts = torch.linspace(0, 1, n_heads, device=frames.device)[:, None]
+    symbol = (first + parts * (last - first)).round().long()  # (B, n_heads, L)
+    centres = frames.gather(1, symbol.flatten(1)).view_as(symbol)
+    spoken = batch.spans[..., 0] >= 0
+    return Places(
+        torch.where(spoken[:, None], centres, batch.places[:, None]),
+        torch.where(spoken, LETTER_WIDTH, MARK_WIDTH),
+    )
 
 
 def guidance_loss(attention: Tensor, places: Places) -> Tensor:
@@ -121,7 +119,7 @@ def oracle_bias(places: Places, n_frames: int, share: float) -> Tensor | None:
     """A bias (B, 1, L, n_frames) that tells a share of the rows where to listen; None for a share of 0."""
     if share <= 0:
         return None
-    told = (torch.rand(len(places.centres)) < share)[:, None] & places.known
+    told = (torch.rand(len(places.centres), device=places.centres.device) < share)[:, None] & places.known
     bias = places.heard(n_frames).amax(dim=1).clamp(min=1e-4).log() * told[:, :, None]
     return bias[:, None]
 
@@ -151,11 +149,11 @@ def token_loss(model: NanoModel, hidden: Tensor, targets: Tensor) -> Tensor:
 
 def language_loss(model: NanoModel, states: Tensor, batch: Batch) -> Tensor:
     """The language token after SOT alone, from one window of the encoder's frames a row."""
-    frames = torch.arange(states.shape[1])
+    frames = torch.arange(states.shape[1], device=states.device)
     inside = (frames >= batch.windows[:, :1]) & (frames < batch.windows[:, 1:])  # (B, n_frames)
     bias = torch.where(inside, 0.0, HIDDEN)[:, None, None]
-    sot = model.table.rows_of([model.table.tokenizer.sot])
-    hidden, _ = model.decode(torch.tensor(sot * len(states))[:, None], states, bias=bias)
+    (sot,) = model.table.rows_of([model.table.tokenizer.sot])
+    hidden, _ = model.decode(batch.inputs.new_full((len(states), 1), sot), states, bias=bias)
     log_probs = model.token_log_probs(hidden[:, 0])
     known = batch.languages != IGNORED
     if not known.any():
@@ -206,7 +204,7 @@ def decoder_loss(model: NanoModel, heard: Heard, weights: Weights) -> tuple[Tens
 
 def _timestamp_loss(log_probs: Tensor, wanted: Tensor, stamps: range) -> Tensor:
     """Cross-entropy against a bump of a few frames around the wanted timestamp."""
-    offsets = torch.arange(-6, 7)
+    offsets = torch.arange(-6, 7, device=log_probs.device)
     bump = torch.exp(-0.5 * (offsets / TIMESTAMP_SPREAD) ** 2)
     near = wanted[:, None] + offsets
     weight = bump * ((near >= stamps.start) & (near < stamps.stop))

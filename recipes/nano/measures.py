@@ -16,7 +16,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from recipes.nano.alignment import align
+from recipes.nano.alignment import UNKNOWN, align
 from recipes.nano.texts import UNSPACED, plain, spelled
 from sottovoce.api import Model
 from sottovoce.audio.mel import WINDOW_FRAMES, log_mel, window_features
@@ -210,8 +210,10 @@ def _spoken_starts(model: Model, encoded: EncoderOutput, item: Recording) -> lis
     labels = {label: index for index, label in enumerate(model.ctc_head.labels)}
     kept = [(place, labels[letter]) for place, letter in enumerate(spelling) if letter in labels]
     emissions = model.ctc_head.emissions_of(encoded).log_probs[0]
-    frames = align(_inside(emissions, item).numpy(), [label for _, label in kept])
+    frames = align(_inside(emissions, item)[None], [[label for _, label in kept]])[0]
     before = " " + spelling
+    if not kept or frames[0] == UNKNOWN:
+        return []
     firsts = [i for i, (place, _) in enumerate(kept) if spelling[place] != " " and before[place] == " "]
     return [float(frames[i]) / FRAMES_PER_SECOND for i in firsts]
 

@@ -1,8 +1,9 @@
 """The training loop: schedule, decoder replays, moving average, checkpoints, log.
 
-One process, one device. Learning rate and curriculum follow the share of the time given that is used up,
-so a run ends when it should on any machine. The decoder needs more steps than the encoder and costs a
-quarter of it: states of recent batches are kept and decoded again.
+Learning rate and curriculum follow the share of the time given that is used up, so a run ends when it
+should on any machine. The decoder needs more steps than the encoder and costs a quarter of it: states of
+recent batches are kept and decoded again. Batches are made by processes of their own; several copies may
+train beside each other (see `averaging`).
 """
 
 from __future__ import annotations
@@ -19,8 +20,11 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
+from torch.utils.data import DataLoader
 
+from recipes.nano.averaging import Alone, Team
 from recipes.nano.batches import Batch, BatchMaker
+from recipes.nano.devices import leave_interrupts_to_the_parent, products_in
 from recipes.nano.losses import Heard, Weights, decoder_loss, total_loss
 from recipes.nano.model import NanoModel
 from sottovoce.errors import OptionError
@@ -36,7 +40,7 @@ class Schedule:
     encoder_share of it. constant_until: progress at which the cosine begins. replays: decoder steps on
     kept states after every step, until progress replays_until. average: decay of the moving average.
     dtype: of the products; weights and losses stay float32. bfloat16 is 2.4 times faster where the
-    processor has it, and several times slower where it has not.
+    processor has it, and several times slower where it has not. workers: processes that make batches.
     """
 
     minutes: float = 80.0
@@ -51,14 +55,15 @@ class Schedule:
     oracle_until: float = 0.4
     average: float = 0.9985
     dtype: torch.dtype = torch.float32
+    workers: int = 0
     log_every: int = 50
     save_every_s: float = 180.0
 
     def __post_init__(self) -> None:
-        if self.minutes <= 0 or self.learning_rate <= 0 or self.replays < 0:
+        if self.minutes <= 0 or self.learning_rate <= 0 or min(self.replays, self.workers) < 0:
             raise OptionError(
                 f"schedule: minutes {self.minutes} and learning rate {self.learning_rate} must be positive, "
-                f"replays {self.replays} not negative"
+                f"replays {self.replays} and workers {self.workers} not negative"
             )
 
     def rate(self, progress: float, step: int) -> float:
@@ -74,13 +79,23 @@ class Schedule:
 
 
 class Trainer:
-    """A model, its optimiser and its moving average; `run` trains until the schedule ends."""
+    """A model, its optimiser and its moving average; `run` trains until the schedule ends.
+
+    It trains where the model's weights are. Of a team the first writes the log and the state.
+    """
 
     def __init__(
-        self, model: NanoModel, batches: BatchMaker, schedule: Schedule, folder: Path, rng: random.Random
+        self,
+        model: NanoModel,
+        batches: BatchMaker,
+        schedule: Schedule,
+        folder: Path,
+        rng: random.Random,
+        team: Alone | Team | None = None,
     ) -> None:
         self.model, self._batches, self._schedule, self._folder = model, batches, schedule, folder
-        self._rng = rng
+        self._rng, self._team = rng, team or Alone()
+        self._device = model.unused_row.device
         self._optimizer = torch.optim.AdamW(self._groups(), lr=0.0, betas=(0.9, 0.98), eps=1e-8)
         self._halves = [
             [p for name, p in model.named_parameters() if _hears(name) == hears] for hears in (True, False)
@@ -92,7 +107,16 @@ class Trainer:
         folder.mkdir(parents=True, exist_ok=True)
 
     def run(self) -> None:
-        """Train; writes `log.jsonl` as it goes and `state.pt` every few minutes and at the end."""
+        """Train; writes `log.jsonl` as it goes and `state.pt` every few minutes and at the end.
+
+        Interrupted, it saves its state first.
+        """
+        try:
+            self._run()
+        finally:
+            self.save()
+
+    def _run(self) -> None:
         start = saved = time.monotonic()
         sums: dict[str, float] = {}
         step = n_summed = 0
@@ -108,10 +132,11 @@ class Trainer:
                 self.save()
         if n_summed:
             self._log(step, time.monotonic() - start, {k: v / n_summed for k, v in sums.items()})
-        self.save()
 
     def save(self) -> None:
         """Write everything that `resume` needs, whole or not at all."""
+        if self._team.rank:
+            return
         state = {
             "model": self.model.state_dict(),
             "average": self._average,
@@ -127,7 +152,7 @@ class Trainer:
         """Go on from a `state.pt`; the schedule begins anew."""
         state = torch.load(path, map_location="cpu", weights_only=True)
         self.model.load_state_dict(state["model"])
-        self._average = state["average"]
+        self._average = [average.to(self._device) for average in state["average"]]
         self._optimizer.load_state_dict(state["optimizer"])
         self.n_updates, self.seconds_heard = state["n_updates"], state["seconds_heard"]
 
@@ -140,32 +165,35 @@ class Trainer:
 
     def _until_end(self, start: float) -> Iterator[tuple[Batch, float]]:
         limit = self._schedule.max_steps
-        for step, batch in enumerate(self._batches):
+        parameters = list(self.model.parameters())
+        made = DataLoader(
+            self._batches,
+            batch_size=None,
+            num_workers=self._schedule.workers,
+            worker_init_fn=leave_interrupts_to_the_parent,
+        )
+        for step, batch in enumerate(made):
             progress = (time.monotonic() - start) / (60 * self._schedule.minutes)
             if limit is not None:
                 progress = max(progress, step / limit)
-            if progress >= 1:
+            if self._team.meet(parameters, step, finished=progress >= 1):
                 return
             self._batches.progress = progress
-            yield batch, progress
+            yield batch.to(self._device), min(1.0, progress)
 
     def _step(self, batch: Batch, progress: float) -> dict[str, float]:
         weights = self._schedule.weights(progress)
-        with self._products():
+        with products_in(self._schedule.dtype, self._device):
             loss, parts, heard = total_loss(self.model, batch, weights)
         self._update(loss, progress)
         self.seconds_heard += batch.seconds
         self._kept.append(heard.detached())
         if progress < self._schedule.replays_until:
             for _ in range(self._schedule.replays):
-                with self._products():
+                with products_in(self._schedule.dtype, self._device):
                     replayed, _ = decoder_loss(self.model, self._rng.choice(self._kept), weights)
                 self._update(replayed, progress)
         return parts
-
-    def _products(self) -> torch.autocast:
-        dtype = self._schedule.dtype
-        return torch.autocast("cpu", dtype=dtype, enabled=dtype != torch.float32)
 
     def _update(self, loss: Tensor, progress: float) -> None:
         loss.backward()  # type: ignore[no-untyped-call]
@@ -205,6 +233,8 @@ class Trainer:
         rounded = {name: round(value, 4) for name, value in parts.items()}
         hours = round(self.seconds_heard / 3600, 3)
         row = {"step": step, "updates": self.n_updates, "seconds": round(elapsed_s, 1), "hours": hours}
+        if self._team.rank:
+            return
         logger.info("step %d, %.1f h heard: %s", step, hours, rounded)
         with (self._folder / "log.jsonl").open("a", encoding="utf-8") as log:
             log.write(json.dumps({**row, **rounded}) + "\n")

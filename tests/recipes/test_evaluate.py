@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from recipes.nano import measures
+from recipes.nano import homophones, measures
 from recipes.nano.evaluate import table
 from recipes.nano.measures import Recording
 
@@ -59,3 +59,19 @@ def test_the_table_has_a_row_for_each_set_with_text() -> None:
     lines = table({"en-x": row, "no speech": {}}).splitlines()
     assert len(lines) == 3
     assert "10.0 % (5.0–20.0)" in lines[2]
+
+
+@pytest.mark.parametrize(
+    ("language", "said", "written", "misheard"),
+    [
+        ("fr", "Quelques maisons, monsieur?", "quelque maison monsieur", "quelque raison monsieur"),
+        ("es", "sé que hay", "se qué hay", "si que hay"),
+        ("zh", "它一走。", "他一走", "他一周"),
+    ],
+)
+def test_homophones_are_equal_by_sound(language: str, said: str, written: str, misheard: str) -> None:
+    if not homophones.measurable(language):
+        pytest.skip("espeak-ng is not installed")
+    wanted, alike, other = homophones.by_sound(language, [said, written, misheard])
+    assert wanted == alike
+    assert wanted != other

@@ -10,6 +10,7 @@ import pytest
 import torch
 from scipy.io import wavfile
 
+from recipes.nano import finetune
 from recipes.nano.clips import read_manifest
 from recipes.nano.finetune import TuneOptions, fine_tune, fine_tune_file
 from sottovoce.errors import ManifestError, OptionError
@@ -17,6 +18,7 @@ from sottovoce.models.checkpoint.base import Checkpoint
 from sottovoce.models.checkpoint.openai import read_openai
 from sottovoce.models.dims import ModelDims
 from sottovoce.models.whisper import Whisper, sinusoids
+from sottovoce.text.tokenizer import Tokenizer
 
 DIMS = ModelDims(
     n_mels=80,
@@ -62,8 +64,9 @@ def test_full_tuning_lowers_the_loss_and_leaves_a_checkpoint(
     checkpoint: Checkpoint, manifest: Path, tmp_path: Path
 ) -> None:
     target = tmp_path / "tuned.pt"
-    losses = fine_tune_file(checkpoint, manifest, target, OPTIONS)
-    assert losses[-1] < 0.8 * losses[0]
+    outcome = fine_tune_file(checkpoint, manifest, target, OPTIONS)
+    assert outcome.losses[-1] < 0.8 * outcome.losses[0]
+    assert outcome.held_out == ()
     tuned = read_openai(target)
     assert set(tuned.tensors) == set(checkpoint.tensors)
     name = "decoder.blocks.0.mlp.0.weight"
@@ -73,14 +76,56 @@ def test_full_tuning_lowers_the_loss_and_leaves_a_checkpoint(
 def test_lora_changes_only_what_it_adapts(checkpoint: Checkpoint, manifest: Path) -> None:
     pytest.importorskip("peft", reason="LoRA needs the extra 'lora'")
     options = TuneOptions(steps=12, batch_size=2, learning_rate=3e-2, lora_rank=4, warm_up_steps=1)
-    tuned, losses = fine_tune(checkpoint, read_manifest(manifest), options)
-    assert losses[-1] < losses[0]
+    outcome = fine_tune(checkpoint, read_manifest(manifest), options)
+    tuned = outcome.checkpoint
+    assert outcome.losses[-1] < outcome.losses[0]
     changed = {
         name for name, tensor in tuned.tensors.items() if not torch.equal(tensor, checkpoint.tensors[name])
     }
     assert changed
     assert all(name.split(".")[-2] in ("query", "value") for name in changed)
     assert set(tuned.tensors) == set(checkpoint.tensors)
+
+
+def test_clips_held_out_are_measured_and_not_learnt(checkpoint: Checkpoint, manifest: Path) -> None:
+    rows = [json.loads(line) for line in manifest.read_text().splitlines()]
+    same, new = ({**rows[0], "split": "dev", "text": text} for text in ("low tone", "qqq zzz xxx"))
+    told = []
+    for held_out in (same, new):
+        manifest.write_text("".join(json.dumps(row) + "\n" for row in [*rows, held_out]))
+        told.append(fine_tune(checkpoint, read_manifest(manifest), OPTIONS).held_out)
+    (_, known), (_, unknown) = told
+    assert known < 0.6 * unknown
+
+
+def test_ctrl_c_keeps_what_was_learnt(
+    checkpoint: Checkpoint, manifest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    meant = finetune.text_loss
+    n_calls = 0
+
+    def interrupted(model: Whisper, batch: finetune.Pair) -> torch.Tensor:
+        nonlocal n_calls
+        n_calls += 1
+        if n_calls == 4:
+            raise KeyboardInterrupt
+        return meant(model, batch)
+
+    monkeypatch.setattr(finetune, "text_loss", interrupted)
+    outcome = fine_tune_file(checkpoint, manifest, tmp_path / "tuned.pt", OPTIONS)
+    assert len(outcome.losses) == 3
+    assert set(read_openai(tmp_path / "tuned.pt").tensors) == set(checkpoint.tensors)
+
+
+def test_windows_are_as_long_as_when_they_are_recognised(checkpoint: Checkpoint, manifest: Path) -> None:
+    tokenizer = Tokenizer.for_model(DIMS.n_vocab)
+    pairs = finetune.Pairs(read_manifest(manifest), DIMS.n_mels, tokenizer)
+    batch = finetune.collated([pairs[0], pairs[1]])
+    assert batch.mel.shape == (2, 80, 3000)
+    said = [[t for t in row if t >= 0] for row in batch.targets.tolist()]
+    assert [tokenizer.decode(row) for row in said] == [" low tone", " high tone"]
+    assert all(row[-1] == tokenizer.eot for row in said)
+    assert batch.inputs[:, 0].tolist() == [tokenizer.sot] * 2
 
 
 def test_a_clip_without_text_is_refused(checkpoint: Checkpoint, manifest: Path) -> None:

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from recipes.nano import augment
-from recipes.nano.alignment import align
+from recipes.nano.alignment import UNKNOWN, align
 from recipes.nano.batches import Curriculum
 from recipes.nano.clips import read_manifest, trim_silence
 from recipes.nano.pieces import CtcSymbols, Pieces, frequent_words, token_spans
@@ -115,7 +116,7 @@ def brute_force(log_probs: np.ndarray, labels: list[int]) -> float:
 def test_alignment_is_the_best_of_all_paths(labels: list[int]) -> None:
     generator = np.random.default_rng(len(labels))
     log_probs = np.log(generator.dirichlet(np.ones(3), size=6)).astype(np.float32)
-    frames = align(log_probs, labels)
+    frames = align(torch.from_numpy(log_probs)[None], [labels])[0].numpy()
     assert (np.diff(frames) >= 0).all()
     # The path that the frames imply is as good as the best one: fix it there and search again.
     fixed = log_probs.copy()
@@ -124,6 +125,13 @@ def test_alignment_is_the_best_of_all_paths(labels: list[int]) -> None:
             others = [k for k in range(3) if k != label]
             fixed[int(frame), others] = -100.0
     assert brute_force(fixed, labels) == pytest.approx(brute_force(log_probs, labels))
+
+
+def test_a_text_longer_than_its_emissions_has_no_places() -> None:
+    emissions = torch.full((3, 3, 4), -2.0)
+    places = align(emissions, [[1, 2, 3], [1, 1, 2], []])
+    assert (places[0] >= 0).all()
+    assert (places[1:] == UNKNOWN).all()  # two equal symbols need a blank between them
 
 
 def test_noise_is_as_loud_as_asked() -> None:

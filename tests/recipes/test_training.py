@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import json
+import os
 import random
+import shutil
+import socket
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from scipy.io import wavfile
+from torch.utils.data import DataLoader
 
 from recipes.nano.augment import Strengths
+from recipes.nano.averaging import gathered
 from recipes.nano.batches import Batch, Curriculum
 from recipes.nano.build import Setup, set_up
 from recipes.nano.clips import FeatureStore, read_manifest, write_store
-from recipes.nano.losses import Weights, find_places, guided_heads, total_loss
+from recipes.nano.losses import Weights, decoder_loss, find_places, guided_heads, total_loss
 from recipes.nano.pack import trained_tokens, unpack, write
 from recipes.nano.samples import IGNORED, TaskMix
 from recipes.nano.train import Schedule, Trainer
@@ -230,6 +235,95 @@ def test_padding_is_silence_or_zero_in_equal_parts(store: FeatureStore) -> None:
     zeros = sum(value == 0.0 for value in last)
     assert 0.25 * len(last) < zeros < 0.75 * len(last)
     assert min(last) < 0
+
+
+def test_the_losses_make_nothing_on_another_device(store: FeatureStore) -> None:
+    """What they make without naming a device would be on this one, and could not meet the model's tensors."""
+    setup = make(store, replace(PLAIN, two_languages=0.5, timestamps=0.5, language_only=0.2))
+    batch = next(iter(setup.batches))
+    with torch.device("meta"):
+        loss, _, heard = total_loss(setup.model, batch.to(torch.device("cpu")), Weights(oracle=0.5))
+        replayed, _ = decoder_loss(setup.model, heard.detached(), Weights(oracle=0.5))
+    assert torch.isfinite(loss)
+    assert torch.isfinite(replayed)
+
+
+def test_a_batch_moves_with_all_its_tensors(store: FeatureStore) -> None:
+    setup = make(store, replace(PLAIN, two_languages=1.0))
+    moved = next(iter(setup.batches)).to(torch.device("meta"))
+    tensors = [getattr(moved, part.name) for part in fields(moved)]
+    assert {part.device.type for part in tensors if isinstance(part, torch.Tensor)} == {"meta"}
+
+
+def test_processes_make_batches_of_their_own(store: FeatureStore, tmp_path: Path) -> None:
+    setup = make(store, PLAIN)
+    loader = iter(DataLoader(setup.batches, batch_size=None, num_workers=2))
+    one, other = next(loader), next(loader)
+    assert one.symbols != other.symbols
+
+    schedule = Schedule(minutes=5, max_steps=4, log_every=1, replays=0, workers=1)
+    trainer = Trainer(setup.model, setup.batches, schedule, tmp_path, random.Random(1))
+    trainer.run()
+    assert trainer.n_updates == 4
+    assert setup.batches.progress == pytest.approx(0.75)
+
+
+def test_an_interrupted_run_keeps_its_state(
+    store: FeatureStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    setup = make(store, PLAIN)
+    trainer = Trainer(setup.model, setup.batches, Schedule(replays=0), tmp_path, random.Random(1))
+    meant = Trainer._log
+
+    def interrupted(self: Trainer, step: int, elapsed_s: float, parts: dict[str, float]) -> None:
+        meant(self, step, elapsed_s, parts)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Trainer, "_log", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        trainer.run()
+    again = Trainer(setup.model, setup.batches, Schedule(), tmp_path, random.Random(1))
+    again.resume(tmp_path / "state.pt")
+    assert again.n_updates == 50
+
+
+@pytest.mark.parametrize("share", [0.0, 0.25, 1.0, 2.5])
+def test_a_language_is_heard_as_often_as_asked(store: FeatureStore, share: float) -> None:
+    curriculum = Curriculum(frames=600, windows_from=2.0, shares={"de": share})
+    setup = set_up(store, DIMS, curriculum=curriculum, mix=PLAIN, strengths=STILL, min_word_count=4)
+    heard = [
+        language for batch, _ in zip(batches(setup), range(60), strict=False) for language in batch.languages
+    ]
+    rows = [setup.model.table.language_row(code) for code in ("de", "en")]
+    german, english = (sum(int(language) == row for language in heard) for row in rows)
+    assert german / english == pytest.approx(share, rel=0.3)
+
+
+def _train_in_a_team(rank: int, folder: Path, port: int) -> None:
+    """One of two processes: four updates of its own, averaged after every second."""
+    torch.set_num_threads(1)
+    os.environ |= {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    team = gathered(torch.device("cpu"), every=2)
+    setup = make(FeatureStore(folder / "features"), PLAIN)
+    setup.batches.reseed(rank)
+    limit = 4 + rank  # the first one to finish ends it for both
+    schedule = Schedule(minutes=5, max_steps=limit, warm_up_steps=1, log_every=1, replays=0)
+    trainer = Trainer(setup.model, setup.batches, schedule, folder / f"run-{rank}", random.Random(1), team)
+    trainer.run()
+    torch.save({"weights": setup.model.state_dict(), "updates": trainer.n_updates}, folder / f"{rank}.pt")
+
+
+def test_a_team_ends_together_with_the_same_weights(store: FeatureStore, tmp_path: Path) -> None:
+    shutil.copytree(store.folder, tmp_path / "features")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    torch.multiprocessing.spawn(_train_in_a_team, (tmp_path, port), nprocs=2)
+    first, second = (torch.load(tmp_path / f"{rank}.pt") for rank in (0, 1))
+    assert first["updates"] == second["updates"] == 4
+    assert all(torch.equal(value, second["weights"][name]) for name, value in first["weights"].items())
+    assert (tmp_path / "run-0" / "state.pt").exists()
+    assert not (tmp_path / "run-1" / "state.pt").exists()
 
 
 def batches(setup: Setup) -> Iterator[Batch]:
