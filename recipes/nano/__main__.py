@@ -4,34 +4,26 @@ from __future__ import annotations
 
 import json
 import logging
-import random
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import click
-import torch
 
 from recipes.nano.agree import compare
-from recipes.nano.augment import Strengths
-from recipes.nano.averaging import gathered
 from recipes.nano.batches import Curriculum
-from recipes.nano.build import DataPlan, make_data, set_up
-from recipes.nano.clips import FeatureStore
+from recipes.nano.build import DataPlan, make_data
 from recipes.nano.devices import default_workers, training_dtype
 from recipes.nano.evaluate import evaluate, load_sets, table, write_figures
 from recipes.nano.finetune import TuneOptions, fine_tune_file
-from recipes.nano.losses import guided_heads
-from recipes.nano.model import NANO_DIMS
-from recipes.nano.pack import pack, unpack, write
+from recipes.nano.pack import pack, unpack
 from recipes.nano.plot import plot_curve
-from recipes.nano.samples import TaskMix
+from recipes.nano.run import TrainPlan, train_model
 from recipes.nano.texts import LANGUAGES
-from recipes.nano.train import Schedule, Trainer, save_settings
+from recipes.nano.train import Schedule
 from sottovoce.api import load_model
 from sottovoce.backends.registry import choose_device
 from sottovoce.errors import InputError, SottovoceError
-from sottovoce.models.checkpoint.openai import save_openai
 from sottovoce.models.hub import load_checkpoint
 
 FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
@@ -79,6 +71,9 @@ def data(
 @click.option("--device", default="auto", show_default=True, help="auto, cpu or cuda.")
 @click.option("--frames", default=2000, show_default=True, help="Encoder frames a batch; 20000 for a GPU.")
 @click.option("--workers", type=int, help="Processes that make batches; by default as the device needs.")
+@click.option(
+    "--processes", type=click.IntRange(1), default=1, show_default=True, help="Copies, averaged now and then."
+)
 @click.option("--share", "shares", multiple=True, help="LANGUAGE=TIMES it is heard in a round, such as fr=2.")
 @click.option("--min-word-count", default=60, show_default=True, help="Rarer words are written by letters.")
 @click.option("--seed", default=5, show_default=True)
@@ -93,51 +88,31 @@ def train(
     device: str,
     frames: int,
     workers: int | None,
+    processes: int,
     shares: tuple[str, ...],
     min_word_count: int,
     seed: int,
     folder: Path,
     output: Path,
 ) -> None:
-    """Train on the data in FOLDER; write nano.pt, nano.safetensors and the log into OUTPUT.
-
-    On several cores: torchrun --nproc-per-node 2 -m recipes.nano train …
-    """
+    """Train on the data in FOLDER; write nano.pt, nano.safetensors and the log into OUTPUT."""
     where = choose_device(device)
-    team = gathered(where)
-    setup = set_up(
-        FeatureStore(folder),
-        NANO_DIMS,
-        curriculum=Curriculum(frames=frames, shares=_shares(shares)),
-        mix=TaskMix(),
-        strengths=Strengths(),
+    plan = TrainPlan(
+        Schedule(
+            minutes=minutes,
+            learning_rate=learning_rate,
+            dtype=training_dtype(dtype, where),
+            workers=default_workers(where) if workers is None else workers,
+        ),
+        Curriculum(frames=frames, shares=_shares(shares)),
+        where,
         min_word_count=min_word_count,
         seed=seed,
         start=None if start is None else load_checkpoint(start),
+        resume=resume,
+        processes=processes,
     )
-    if resume is None and start is None:
-        setup.model.fit_convolutions(next(iter(setup.batches)).mel)
-    schedule = Schedule(
-        minutes=minutes,
-        learning_rate=learning_rate,
-        dtype=training_dtype(dtype, where),
-        workers=default_workers(where) if workers is None else workers,
-    )
-    torch.manual_seed(seed + team.rank)
-    setup.batches.reseed(seed + team.rank)
-    trainer = Trainer(setup.model.to(where), setup.batches, schedule, output, random.Random(seed), team)
-    if not team.rank:
-        save_settings(output, schedule, setup.model)
-    if resume is not None:
-        trainer.resume(resume)
-    trainer.run()
-    if team.rank:
-        return
-    heads = guided_heads(NANO_DIMS.n_text_layer)[1]
-    checkpoint = trainer.averaged().cpu().to_checkpoint("nano", setup.languages, heads)
-    save_openai(checkpoint, output / "nano.pt")
-    write(checkpoint, output / "nano.safetensors")
-    click.echo(f"{trainer.seconds_heard / 3600:.1f} h heard, {trainer.n_updates} updates", err=True)
+    train_model(plan, folder, output)
 
 
 @cli.command("evaluate")

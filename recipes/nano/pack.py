@@ -67,9 +67,7 @@ def pack(source: Path, ctc_head: Path, target: Path, heads: AlignmentHeads) -> i
 
 def write(checkpoint: Checkpoint, target: Path) -> int:
     """Write the library's small file, whole or not at all, and return its size in bytes."""
-    partial = target.with_suffix(".partial")
-    save_compact(checkpoint, partial)
-    partial.replace(target)
+    save_compact(checkpoint, target)
     return target.stat().st_size
 
 

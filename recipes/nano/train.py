@@ -135,7 +135,7 @@ class Trainer:
 
     def save(self) -> None:
         """Write everything that `resume` needs, whole or not at all."""
-        if self._team.rank:
+        if not self._team.is_first:
             return
         state = {
             "model": self.model.state_dict(),
@@ -176,10 +176,11 @@ class Trainer:
             progress = (time.monotonic() - start) / (60 * self._schedule.minutes)
             if limit is not None:
                 progress = max(progress, step / limit)
-            if self._team.meet(parameters, step, finished=progress >= 1):
+            self._team.meet(parameters, progress)
+            if progress >= 1:
                 return
             self._batches.progress = progress
-            yield batch.to(self._device), min(1.0, progress)
+            yield batch.to(self._device), progress
 
     def _step(self, batch: Batch, progress: float) -> dict[str, float]:
         weights = self._schedule.weights(progress)
@@ -233,7 +234,7 @@ class Trainer:
         rounded = {name: round(value, 4) for name, value in parts.items()}
         hours = round(self.seconds_heard / 3600, 3)
         row = {"step": step, "updates": self.n_updates, "seconds": round(elapsed_s, 1), "hours": hours}
-        if self._team.rank:
+        if not self._team.is_first:
             return
         logger.info("step %d, %.1f h heard: %s", step, hours, rounded)
         with (self._folder / "log.jsonl").open("a", encoding="utf-8") as log:

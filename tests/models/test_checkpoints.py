@@ -190,3 +190,13 @@ def test_openai_whisper_reads_our_file(tmp_path: Path) -> None:
     with torch.no_grad():
         expected = theirs(mel, torch.tensor([[3, 1, 4, 1, 5]]))
     torch.testing.assert_close(logits(tiny.checkpoint()), expected, atol=1e-4, rtol=0)
+
+
+def test_files_may_be_read_by_whoever_reads_new_files(tmp_path: Path) -> None:
+    """safetensors alone would leave them to their owner."""
+    plain = tmp_path / "plain"
+    plain.touch()
+    save_huggingface(tiny.checkpoint(), tmp_path / "hub")
+    save_openai(tiny.checkpoint(), tmp_path / "tiny.pt")
+    written = [*(tmp_path / "hub").iterdir(), tmp_path / "tiny.pt"]
+    assert {path.stat().st_mode for path in written} == {plain.stat().st_mode}

@@ -11,8 +11,14 @@ from pathlib import Path
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
-    """A place beside `path` to write to; it becomes `path` when the block ends well, else it is removed."""
+    """A place beside `path` to write to; it becomes `path` when the block ends well, else it is removed.
+
+    Its permissions are those of any new file, whatever the program that writes it (safetensors: the owner's).
+    """
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as folder:
         unfinished = Path(folder) / path.name
+        unfinished.touch()
+        usual = unfinished.stat().st_mode
         yield unfinished
+        unfinished.chmod(usual)
         os.replace(unfinished, path)
