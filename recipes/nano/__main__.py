@@ -16,7 +16,7 @@ from recipes.nano.build import DataPlan, make_data
 from recipes.nano.devices import default_workers, training_dtype
 from recipes.nano.evaluate import evaluate, load_sets, table, write_figures
 from recipes.nano.finetune import TuneOptions, fine_tune_file
-from recipes.nano.pack import pack, unpack
+from recipes.nano.pack import average, pack, unpack
 from recipes.nano.plot import plot_curve
 from recipes.nano.run import TrainPlan, train_model
 from recipes.nano.texts import LANGUAGES
@@ -199,6 +199,15 @@ def everything(
 def pack_command(heads: str, checkpoint: Path, ctc_head: Path, package: Path) -> None:
     """Pack an OpenAI CHECKPOINT and its CTC_HEAD into the library's small PACKAGE."""
     size = pack(checkpoint, ctc_head, package, _heads(heads))
+    click.echo(f"{package}: {size / 1e6:.1f} MB", err=True)
+
+
+@cli.command("average")
+@click.argument("packages", type=FILE, nargs=-1, required=True)
+@click.argument("package", type=OUTPUT)
+def average_command(packages: tuple[Path, ...], package: Path) -> None:
+    """Write the mean of the weights of PACKAGES, such as a fine-tuning's beginning and its end."""
+    size = average(packages, package)
     click.echo(f"{package}: {size / 1e6:.1f} MB", err=True)
 
 

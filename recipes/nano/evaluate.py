@@ -89,7 +89,7 @@ def text_figures(model: Model, group: EvaluationSet) -> Figures:
         "error rate": _rate(group, said, zero),
         "error rate, padded with silence": _rate(group, said, silent),
         "character error rate": _rate(group, said, zero, characters=True),
-        "error rate, homophones equal": _rate_by_sound(group, said, zero),
+        **_figures_by_sound(group, said, zero),
         "ctc character error rate": _rate(group, wanted, heard, characters=True),
         "examples": [
             {"said": item.text, "written": text, "ctc": letters}
@@ -202,13 +202,14 @@ def _rate(
     return [None if value is None else round(value, 3) for value in (rate.rate, rate.low, rate.high)]
 
 
-def _rate_by_sound(
-    group: EvaluationSet, wanted: Sequence[str], found: Sequence[str]
-) -> list[float | None] | None:
+def _figures_by_sound(group: EvaluationSet, said: Sequence[str], written: Sequence[str]) -> Figures:
     if not homophones.measurable(group.language):
-        return None
-    rewritten = homophones.by_sound(group.language, [*wanted, *found])
-    return _rate(group, rewritten[: len(wanted)], rewritten[len(wanted) :])
+        return {}
+    rewritten = homophones.by_sound(group.language, [*said, *written])
+    return {
+        "error rate, homophones equal": _rate(group, rewritten[: len(said)], rewritten[len(said) :]),
+        "least error rate by ear": round(homophones.least_error_rate(group.language, said), 3),
+    }
 
 
 def _trimmed(item: Recording) -> Recording:

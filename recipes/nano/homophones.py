@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import cache
 
@@ -45,6 +46,19 @@ def by_sound(language: str, texts: Sequence[str]) -> list[str]:
     return [
         glue.join(first[pronunciation(language, word)] for word in _words(language, [text])) for text in texts
     ]
+
+
+def least_error_rate(language: str, texts: Sequence[str]) -> float:
+    """Share of words that are wrong where every sound is heard and written as its most frequent word here.
+
+    What a listener cannot better in random sequences, where no sense tells "sé" from "se".
+    """
+    words = Counter(_words(language, texts))
+    best: dict[str, int] = {}
+    for word, count in words.items():
+        sound = pronunciation(language, word)
+        best[sound] = max(best.get(sound, 0), count)
+    return 1 - sum(best.values()) / max(1, words.total())
 
 
 def _words(language: str, texts: Iterable[str]) -> list[str]:

@@ -7,6 +7,7 @@ languages, and the CTC head beside it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -69,6 +70,36 @@ def write(checkpoint: Checkpoint, target: Path) -> int:
     """Write the library's small file, whole or not at all, and return its size in bytes."""
     save_compact(checkpoint, target)
     return target.stat().st_size
+
+
+def average(sources: Sequence[Path], target: Path) -> int:
+    """Write the mean of the weights of small files, and return its size in bytes.
+
+    The mean of the beginning and the end of a fine-tuning keeps more of what was known before (Wortsman et
+    al. 2022, "Robust fine-tuning of zero-shot models").
+
+    Raises: CheckpointError when they differ in more than their weights.
+    """
+    first, *others = (read_compact(source) for source in sources)
+    for source, other in zip(sources[1:], others, strict=True):
+        if _shape(other) != _shape(first):
+            raise CheckpointError(f"{source}: other dimensions, tokens or symbols than {sources[0]}")
+    found = [first, *others]
+    tensors = {name: _mean([each.tensors[name] for each in found]) for name in first.tensors}
+    heads = [each.ctc_head for each in found if each.ctc_head is not None]
+    ctc_head = heads[0] and replace(
+        heads[0], weight=_mean([head.weight for head in heads]), bias=_mean([head.bias for head in heads])
+    )
+    return write(replace(first, tensors=tensors, ctc_head=ctc_head), target)
+
+
+def _shape(checkpoint: Checkpoint) -> tuple[object, ...]:
+    head = checkpoint.ctc_head
+    return checkpoint.dims, checkpoint.trained_tokens, head and (head.labels, head.blank)
+
+
+def _mean(tensors: Sequence[Tensor]) -> Tensor:
+    return torch.stack([tensor.float() for tensor in tensors]).mean(dim=0)
 
 
 def unpack(package: Path, target: Path) -> None:

@@ -75,3 +75,10 @@ def test_homophones_are_equal_by_sound(language: str, said: str, written: str, m
     wanted, alike, other = homophones.by_sound(language, [said, written, misheard])
     assert wanted == alike
     assert wanted != other
+
+
+def test_what_no_listener_can_tell_is_the_rarer_homophones() -> None:
+    if not homophones.measurable("fr"):
+        pytest.skip("espeak-ng is not installed")
+    assert homophones.least_error_rate("fr", ["et ou et", "où maison"]) == pytest.approx(1 / 5)
+    assert homophones.least_error_rate("fr", ["maison"]) == 0.0

@@ -22,9 +22,10 @@ from recipes.nano.batches import Batch, Curriculum
 from recipes.nano.build import Setup, set_up
 from recipes.nano.clips import FeatureStore, read_manifest, write_store
 from recipes.nano.losses import Weights, decoder_loss, find_places, guided_heads, total_loss
-from recipes.nano.pack import trained_tokens, unpack, write
+from recipes.nano.pack import average, trained_tokens, unpack, write
 from recipes.nano.samples import IGNORED, TaskMix
 from recipes.nano.train import Schedule, Trainer
+from sottovoce.errors import CheckpointError
 from sottovoce.models.checkpoint.base import validated
 from sottovoce.models.checkpoint.openai import read_openai
 from sottovoce.models.dims import ModelDims
@@ -105,6 +106,31 @@ def test_a_tiny_model_learns_and_comes_back_from_its_package(store: FeatureStore
     unpack(tmp_path / "toy.safetensors", tmp_path / "toy.pt")
     embedding = read_openai(tmp_path / "toy.pt").tensors["decoder.token_embedding.weight"]
     assert trained_tokens(embedding) == packed.trained_tokens
+
+
+def test_packages_are_averaged(tmp_path: Path) -> None:
+    nano = read_compact(ASSET)
+    assert nano.ctc_head is not None
+    louder = {name: tensor.float() + 0.5 for name, tensor in nano.tensors.items()}
+    head = replace(nano.ctc_head, bias=nano.ctc_head.bias.float() - 1)
+    write(replace(nano, tensors=louder, ctc_head=head), tmp_path / "louder.safetensors")
+    average([ASSET, tmp_path / "louder.safetensors"], tmp_path / "mean.safetensors")
+    mean = read_compact(tmp_path / "mean.safetensors")
+    assert mean.ctc_head is not None
+    assert (mean.trained_tokens, mean.languages) == (nano.trained_tokens, nano.languages)
+    name = "encoder.conv1.weight"
+    torch.testing.assert_close(
+        mean.tensors[name].float(), nano.tensors[name].float() + 0.25, atol=2e-3, rtol=0
+    )
+    torch.testing.assert_close(
+        mean.ctc_head.bias.float(), nano.ctc_head.bias.float() - 0.5, atol=5e-3, rtol=0
+    )
+
+    other = replace(nano, ctc_head=replace(nano.ctc_head, labels=nano.ctc_head.labels[::-1]))
+    write(other, tmp_path / "other.safetensors")
+    with pytest.raises(CheckpointError, match="symbols"):
+        average([ASSET, tmp_path / "other.safetensors"], tmp_path / "none.safetensors")
+    assert not (tmp_path / "none.safetensors").exists()
 
 
 def test_a_run_goes_on_from_its_state(store: FeatureStore, tmp_path: Path) -> None:
