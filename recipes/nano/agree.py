@@ -124,14 +124,18 @@ def ctranslate2_whisper(checkpoint: Checkpoint, folder: Path, model: Model) -> C
 
 
 def whisper_cpp(checkpoint: Checkpoint, folder: Path, model: Model) -> Callable[[Recording], str]:
-    """whisper.cpp, through pywhispercpp."""
+    """whisper.cpp, through pywhispercpp, without its flash attention, which rounds to half precision."""
+    from pywhispercpp.model import ContextParams
     from pywhispercpp.model import Model as CppModel
 
     t = model.tokenizer
     vocabulary = [t.token_bytes(token) for token in range(t.eot)]
     filters = mel_filters(checkpoint.dims.n_mels)
     save_ggml(checkpoint, folder / "nano.bin", "f16", filters=filters, vocabulary=vocabulary)
-    loaded = CppModel(str(folder / "nano.bin"), print_progress=False, print_realtime=False)
+    exact: ContextParams = {"flash_attn": False}
+    loaded = CppModel(
+        str(folder / "nano.bin"), context_params=exact, print_progress=False, print_realtime=False
+    )
 
     def write(item: Recording) -> str:
         # It refuses less than a second, and pads with silence itself.

@@ -103,7 +103,13 @@ def shown(value: object) -> str:
     type=click.Choice(["pt", "hf", "ggml"]),
     help="OpenAI .pt, Hugging Face folder or ggml file. [default: by the name of OUTPUT]",
 )
-@click.option("--type", "number", default="f16", show_default=True, help="f32 or f16; ggml also q4_0 … q8_0.")
+@click.option(
+    "--type",
+    "number",
+    default="f16",
+    show_default=True,
+    help="f32 or f16; ggml also q4_0 … q8_0 (whisper.cpp itself wants f16 or these).",
+)
 def convert(model: str, output: Path, kind: str | None, number: str) -> None:
     """Write a model in another format, for whisper.cpp, transformers or openai-whisper."""
     checkpoint = load_checkpoint(model)
