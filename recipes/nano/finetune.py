@@ -23,7 +23,9 @@ from torch.utils.data import DataLoader, Dataset, RandomSampler
 
 from recipes.nano.clips import Clip, read_manifest
 from recipes.nano.devices import leave_interrupts_to_the_parent, products_in
+from recipes.nano.pieces import Pieces
 from recipes.nano.samples import IGNORED
+from recipes.nano.start import known_text
 from sottovoce.audio.io import load_audio, probe_audio
 from sottovoce.audio.mel import WINDOW_FRAMES, log_mel, normalize, pad_or_trim
 from sottovoce.errors import ManifestError, MissingExtraError, OptionError
@@ -90,15 +92,19 @@ class Pair(NamedTuple):
 class Pairs(Dataset[Pair]):
     """What there is to learn in clips with a text; audio is read when it is asked for."""
 
-    def __init__(self, clips: Sequence[Clip], n_mels: int, tokenizer: Tokenizer) -> None:
-        """Raises: ManifestError when a clip has no text, or none is at most 30 s; AudioError."""
+    def __init__(
+        self, clips: Sequence[Clip], n_mels: int, tokenizer: Tokenizer, pieces: Pieces | None = None
+    ) -> None:
+        """pieces: for a model that writes with some of Whisper's tokens only, as nano does.
+
+        Raises: ManifestError when a clip has no text, or none is at most 30 s; AudioError."""
         for clip in clips:
             if not clip.text:
                 raise ManifestError(f"{clip.id}: no text, expected one to fine-tune on")
         self._clips = [clip for clip in clips if _is_short(clip)]
         if not self._clips:
             raise ManifestError(f"none of {len(clips)} clips is at most {MAX_SECONDS:g} s long")
-        self._n_mels, self._tokenizer = n_mels, tokenizer
+        self._n_mels, self._tokenizer, self._pieces = n_mels, tokenizer, pieces
 
     def __len__(self) -> int:
         return len(self._clips)
@@ -107,7 +113,11 @@ class Pairs(Dataset[Pair]):
         clip, given = self._clips[index], self._tokenizer
         own = given.with_language(clip.language) if given.is_multilingual else given
         head = own.sot_sequence_including_notimestamps
-        text = own.encode(f" {clip.text}" if own.splits_on_spaces else clip.text or "")
+        spoken = clip.text or ""
+        if self._pieces is None:
+            text = own.encode(f" {spoken}" if own.splits_on_spaces else spoken)
+        else:
+            text = self._pieces.encode(spoken, clip.language)
         tokens = torch.tensor([*head, *text, own.eot])
         targets = tokens[1:].clone()
         targets[: len(head) - 1] = IGNORED
@@ -187,8 +197,9 @@ def fine_tune(checkpoint: Checkpoint, clips: Sequence[Clip], options: TuneOption
     parts = {name: [clip for clip in clips if clip.split == name] for name in ("train", "dev")}
     if not parts["train"]:
         raise ManifestError(f"none of {len(clips)} clips is for training")
-    learnt = Pairs(parts["train"], checkpoint.dims.n_mels, tokenizer)
-    held_out = Pairs(parts["dev"], checkpoint.dims.n_mels, tokenizer) if parts["dev"] else None
+    pieces = None if checkpoint.trained_tokens is None else known_text(checkpoint)[0]
+    learnt = Pairs(parts["train"], checkpoint.dims.n_mels, tokenizer, pieces)
+    held_out = Pairs(parts["dev"], checkpoint.dims.n_mels, tokenizer, pieces) if parts["dev"] else None
     told = []
     model = Whisper(checkpoint.dims)
     model.load_state_dict({name: tensor.float() for name, tensor in checkpoint.tensors.items()})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,10 +14,12 @@ from scipy.io import wavfile
 from recipes.nano import finetune
 from recipes.nano.clips import read_manifest
 from recipes.nano.finetune import TuneOptions, fine_tune, fine_tune_file
+from recipes.nano.start import known_text
 from sottovoce.errors import ManifestError, OptionError
 from sottovoce.models.checkpoint.base import Checkpoint
 from sottovoce.models.checkpoint.openai import read_openai
 from sottovoce.models.dims import ModelDims
+from sottovoce.models.nano import ASSET, read_compact
 from sottovoce.models.whisper import Whisper, sinusoids
 from sottovoce.text.tokenizer import Tokenizer
 
@@ -126,6 +129,26 @@ def test_windows_are_as_long_as_when_they_are_recognised(checkpoint: Checkpoint,
     assert [tokenizer.decode(row) for row in said] == [" low tone", " high tone"]
     assert all(row[-1] == tokenizer.eot for row in said)
     assert batch.inputs[:, 0].tolist() == [tokenizer.sot] * 2
+
+
+def test_a_model_of_few_pieces_goes_on_with_them(manifest: Path) -> None:
+    """nano knows some words and letters of Whisper's vocabulary; the other rows were never trained."""
+    nano = read_compact(ASSET)
+    assert nano.trained_tokens is not None
+    rows = [{**json.loads(line), "text": "Unspeakable"} for line in manifest.read_text().splitlines()]
+    manifest.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    clips = read_manifest(manifest)
+    tokenizer = Tokenizer.for_model(nano.dims.n_vocab)
+    targets = finetune.Pairs(clips, 80, tokenizer, known_text(nano)[0])[0].targets.tolist()
+    said = [token for token in targets if token >= 0]
+    assert set(said) <= set(nano.trained_tokens)
+    assert tokenizer.decode(said[:-1]) == " Unspeakable"
+
+    options = TuneOptions(steps=1, batch_size=1, learning_rate=1e-9)
+    spelled, whole = (
+        fine_tune(model, clips, options).losses[0] for model in (nano, replace(nano, trained_tokens=None))
+    )
+    assert spelled < 0.7 * whole
 
 
 def test_a_clip_without_text_is_refused(checkpoint: Checkpoint, manifest: Path) -> None:
