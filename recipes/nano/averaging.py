@@ -17,7 +17,6 @@ class Alone:
     """One process: nobody to meet."""
 
     rank = 0
-    is_first = True
 
     def meet(self, parameters: Sequence[Tensor], progress: float) -> None:
         """Called before every step."""
@@ -32,8 +31,7 @@ class Team:
         """Waits for the others. place: a file that does not exist yet, the same for all."""
         kind = "nccl" if device.type == "cuda" else "gloo"
         distributed.init_process_group(kind, init_method=place.as_uri(), rank=rank, world_size=n_processes)
-        self.rank, self.is_first = rank, rank == 0
-        self._n_meetings, self._n_met = n_meetings, 0
+        self.rank, self._n_meetings, self._n_met = rank, n_meetings, 0
 
     def meet(self, parameters: Sequence[Tensor], progress: float) -> None:
         """Called before every step, at last with a progress of 1: average the parameters when it is time."""

@@ -20,6 +20,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 from recipes.nano.clips import FeatureStore
 from recipes.nano.model import TokenTable
 from recipes.nano.samples import IGNORED, Sample, SampleMaker, Utterance
+from sottovoce.errors import OptionError
 from sottovoce.text.tokenizer import Tokenizer
 
 FULL_WINDOW = 3000
@@ -94,12 +95,21 @@ class BatchMaker(IterableDataset[Batch]):
         curriculum: Curriculum,
         rng: random.Random,
     ) -> None:
-        """language_clips: indices of clips whose language is learnt from a short cut."""
+        """language_clips: indices of clips whose language is learnt from a short cut.
+
+        Raises: OptionError for a share of a language that no clip is in.
+        """
         self.clips, self.language_clips = list(clips), list(language_clips)
         self._maker, self._table, self._curriculum, self._rng = maker, table, curriculum, rng
         self._by_language: dict[str, list[Utterance]] = {}
         for clip in clips:
             self._by_language.setdefault(clip.language, []).append(clip)
+        strangers = sorted(set(curriculum.shares) - set(self._by_language))
+        if strangers:
+            known = ", ".join(sorted(self._by_language))
+            raise OptionError(
+                f"share of {', '.join(strangers)}: expected one of the clips' languages, {known}"
+            )
         self._progress = torch.zeros(1)
         self._progress.share_memory_()  # type: ignore[no-untyped-call]
 

@@ -94,7 +94,6 @@ class FeatureStore:
     """Un-normalised log-mel of many clips: one float16 array (n_frames, 80) mapped from disk."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
         index = json.loads((folder / "clips.json").read_text(encoding="utf-8"))
         self.clips = [Clip(**row) for row in index["clips"]]
         self._offsets: list[int] = index["offsets"]

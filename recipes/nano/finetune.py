@@ -39,6 +39,7 @@ from sottovoce.types import SAMPLE_RATE
 logger = logging.getLogger(__name__)
 
 MAX_SECONDS = 30.0
+LOG_EVERY = 20
 LORA_TARGETS = ["query", "value"]
 """The projections that the LoRA paper adapts (Hu et al. 2021, section 4.2)."""
 
@@ -59,7 +60,6 @@ class TuneOptions:
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     dtype: torch.dtype = torch.float32
     workers: int = 0
-    log_every: int = 20
 
     def __post_init__(self) -> None:
         if min(self.steps, self.batch_size) < 1 or self.learning_rate <= 0 or self.lora_rank < 0:
@@ -212,6 +212,9 @@ def fine_tune(checkpoint: Checkpoint, clips: Sequence[Clip], options: TuneOption
     with suppress(KeyboardInterrupt):
         for loss in _steps(model, learnt, options):
             losses.append(loss)
+            if len(losses) % LOG_EVERY == 0:
+                recent = sum(losses[-LOG_EVERY:]) / LOG_EVERY
+                logger.info("step %d of %d: loss %.3f", len(losses), options.steps, recent)
     if len(losses) < options.steps:
         logger.warning("stopped after %d of %d steps", len(losses), options.steps)
     if held_out is not None:
@@ -234,7 +237,6 @@ def _steps(model: Whisper, learnt: Pairs, options: TuneOptions) -> Iterator[floa
     learning = [parameter for parameter in model.parameters() if parameter.requires_grad]
     optimizer = torch.optim.AdamW(learning, lr=options.learning_rate, weight_decay=0.0)
     drawn = RandomSampler(learnt, num_samples=options.steps * options.batch_size)
-    recent = 0.0
     for step, batch in enumerate(_batches(learnt, options, drawn), 1):
         loss = _loss(model.train(), batch, options)
         loss.backward()  # type: ignore[no-untyped-call]
@@ -242,12 +244,7 @@ def _steps(model: Whisper, learnt: Pairs, options: TuneOptions) -> Iterator[floa
         optimizer.param_groups[0]["lr"] = options.learning_rate * min(1.0, step / options.warm_up_steps)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
-        value = float(loss.detach())
-        recent += value
-        if step % options.log_every == 0:
-            logger.info("step %d of %d: loss %.3f", step, options.steps, recent / options.log_every)
-            recent = 0.0
-        yield value
+        yield float(loss.detach())
 
 
 @torch.no_grad()

@@ -87,10 +87,10 @@ def average(sources: Sequence[Path], target: Path) -> int:
     found = [first, *others]
     tensors = {name: _mean([each.tensors[name] for each in found]) for name in first.tensors}
     heads = [each.ctc_head for each in found if each.ctc_head is not None]
-    ctc_head = heads[0] and replace(
-        heads[0], weight=_mean([head.weight for head in heads]), bias=_mean([head.bias for head in heads])
-    )
-    return write(replace(first, tensors=tensors, ctc_head=ctc_head), target)
+    if heads:
+        weight, bias = _mean([head.weight for head in heads]), _mean([head.bias for head in heads])
+        first = replace(first, ctc_head=replace(heads[0], weight=weight, bias=bias))
+    return write(replace(first, tensors=tensors), target)
 
 
 def _shape(checkpoint: Checkpoint) -> tuple[object, ...]:

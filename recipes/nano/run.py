@@ -87,10 +87,10 @@ def _train(plan: TrainPlan, folder: Path, output: Path, device: torch.device, te
     trainer = Trainer(model, setup.batches, plan.schedule, output, random.Random(plan.seed), team)
     if plan.resume is not None:
         trainer.resume(plan.resume)
-    if team.is_first:
+    if team.rank == 0:
         save_settings(output, plan.schedule, model)
     trainer.run()
-    if team.is_first:
+    if team.rank == 0:
         _export(trainer, setup.languages, output)
 
 

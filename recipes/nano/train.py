@@ -113,6 +113,9 @@ class Trainer:
         """
         try:
             self._run()
+        except KeyboardInterrupt:
+            logger.info("stopped; --resume %s goes on", self._folder / "state.pt")
+            raise
         finally:
             self.save()
 
@@ -135,7 +138,7 @@ class Trainer:
 
     def save(self) -> None:
         """Write everything that `resume` needs, whole or not at all."""
-        if not self._team.is_first:
+        if self._team.rank:
             return
         state = {
             "model": self.model.state_dict(),
@@ -234,7 +237,7 @@ class Trainer:
         rounded = {name: round(value, 4) for name, value in parts.items()}
         hours = round(self.seconds_heard / 3600, 3)
         row = {"step": step, "updates": self.n_updates, "seconds": round(elapsed_s, 1), "hours": hours}
-        if not self._team.is_first:
+        if self._team.rank:
             return
         logger.info("step %d, %.1f h heard: %s", step, hours, rounded)
         with (self._folder / "log.jsonl").open("a", encoding="utf-8") as log:

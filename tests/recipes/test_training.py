@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import shutil
 from collections.abc import Iterator
 from dataclasses import fields, replace
 from pathlib import Path
@@ -25,7 +24,7 @@ from recipes.nano.losses import Weights, decoder_loss, find_places, guided_heads
 from recipes.nano.pack import average, trained_tokens, unpack, write
 from recipes.nano.samples import IGNORED, TaskMix
 from recipes.nano.train import Schedule, Trainer
-from sottovoce.errors import CheckpointError
+from sottovoce.errors import CheckpointError, OptionError
 from sottovoce.models.checkpoint.base import validated
 from sottovoce.models.checkpoint.openai import read_openai
 from sottovoce.models.dims import ModelDims
@@ -324,11 +323,17 @@ def test_a_language_is_heard_as_often_as_asked(store: FeatureStore, share: float
     assert german / english == pytest.approx(share, rel=0.3)
 
 
-def _train_in_a_team(rank: int, folder: Path) -> None:
+def test_a_share_of_a_language_without_clips_is_refused(store: FeatureStore) -> None:
+    curriculum = Curriculum(shares={"de": 2.0, "fz": 2.0})
+    with pytest.raises(OptionError, match="share of fz: expected one of the clips' languages, de, en"):
+        set_up(store, DIMS, curriculum=curriculum, mix=PLAIN, strengths=STILL, min_word_count=4)
+
+
+def _train_in_a_team(rank: int, store: FeatureStore, folder: Path) -> None:
     """One of two processes: updates of its own, four or six, averaged half way and at the end."""
     torch.set_num_threads(1)
     team = Team(rank, 2, folder / "meeting", torch.device("cpu"), n_meetings=2)
-    setup = make(FeatureStore(folder / "features"), PLAIN)
+    setup = make(store, PLAIN)
     setup.batches.reseed(rank)
     limit = 4 + 2 * rank
     schedule = Schedule(minutes=5, max_steps=limit, warm_up_steps=1, log_every=1, replays=0)
@@ -338,8 +343,7 @@ def _train_in_a_team(rank: int, folder: Path) -> None:
 
 
 def test_a_team_ends_with_the_same_weights(store: FeatureStore, tmp_path: Path) -> None:
-    shutil.copytree(store.folder, tmp_path / "features")
-    torch.multiprocessing.spawn(_train_in_a_team, (tmp_path,), nprocs=2)
+    torch.multiprocessing.spawn(_train_in_a_team, (store, tmp_path), nprocs=2)
     first, second = (torch.load(tmp_path / f"{rank}.pt") for rank in (0, 1))
     assert (first["updates"], second["updates"]) == (4, 6)
     assert all(torch.equal(value, second["weights"][name]) for name, value in first["weights"].items())
