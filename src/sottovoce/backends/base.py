@@ -75,6 +75,11 @@ class Backend(Protocol):
         """Heads whose cross-attention follows the speech; never empty."""
         ...
 
+    @property
+    def tail_s(self) -> float:
+        """Seconds of padding that `encode` needs behind speech in a window shorter than 30 s."""
+        ...
+
     def encode(self, features: Features) -> EncoderOutput:
         """Encode log-mel windows of any even number of frames up to 2 * n_audio_ctx."""
         ...

@@ -168,6 +168,10 @@ class FakeBackend:
         return torch.device("cpu")
 
     @property
+    def tail_s(self) -> float:
+        return 0.0
+
+    @property
     def alignment_heads(self) -> AlignmentHeads:
         return ((self._dims.n_text_layer - 1, 0), (self._dims.n_text_layer - 1, 1))
 

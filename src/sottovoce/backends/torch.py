@@ -11,7 +11,7 @@ from sottovoce.backends.base import AlignmentHeads, Capabilities, DecoderState, 
 from sottovoce.backends.first_step import check_spans, first_step_by_bias
 from sottovoce.errors import OptionError
 from sottovoce.models.cache import CacheShape, DecoderCache, RowGroups
-from sottovoce.models.checkpoint.base import Checkpoint
+from sottovoce.models.checkpoint.base import TAIL_S, Checkpoint
 from sottovoce.models.dims import upper_half_heads
 from sottovoce.models.first_token import first_token_logits
 from sottovoce.models.whisper import AudioContext, KeysValues, Whisper, whisper_from_tensors
@@ -83,10 +83,18 @@ class TorchState:
 class TorchBackend:
     """A Whisper network on one device, in one dtype."""
 
-    def __init__(self, model: Whisper, *, name: str, alignment_heads: AlignmentHeads | None = None) -> None:
+    def __init__(
+        self,
+        model: Whisper,
+        *,
+        name: str,
+        alignment_heads: AlignmentHeads | None = None,
+        tail_s: float = TAIL_S,
+    ) -> None:
         self._model = model
         self._name = name
         self._heads = alignment_heads or upper_half_heads(model.dims)
+        self._tail_s = tail_s
         self._device = model.encoder.positional_embedding.device
         self._dtype = model.decoder.token_embedding.dtype
 
@@ -104,11 +112,16 @@ class TorchBackend:
             raise OptionError(f"dtype {dtype} given, expected one of {', '.join(map(str, DTYPES))}")
         tensors = checkpoint.tensors
         model = whisper_from_tensors(checkpoint.dims, tensors, device=device, dtype=dtype, int8=int8)
-        return cls(model, name=checkpoint.name, alignment_heads=checkpoint.alignment_heads)
+        heads, tail_s = checkpoint.alignment_heads, checkpoint.tail_s
+        return cls(model, name=checkpoint.name, alignment_heads=heads, tail_s=tail_s)
 
     @property
     def name(self) -> str:
         return self._name
+
+    @property
+    def tail_s(self) -> float:
+        return self._tail_s
 
     @property
     def dims(self) -> ModelDims:
