@@ -21,9 +21,10 @@ from sottovoce.models.checkpoint.base import Checkpoint, CtcWeights, check_dims,
 from sottovoce.models.checkpoint.openai import dims_from_mapping
 from sottovoce.models.checkpoint.writing import whole_file
 from sottovoce.models.dims import ModelDims
+from sottovoce.models.sources.names import NANO_ASSET
 from sottovoce.models.whisper import sinusoids
 
-ASSET = Path(__file__).parent / "assets" / "nano.safetensors"
+ASSET = NANO_ASSET
 METADATA_KEY = "sottovoce"
 TAIL_S = 0.0
 """nano was trained on windows that end with the speech."""
