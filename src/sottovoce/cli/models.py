@@ -46,17 +46,18 @@ MODEL_DIR = click.option(
 def list_(as_json: bool, model_dir: Path | None) -> None:
     """Names that --model knows; a path or a hub id (org/name) works too.
 
-    Sizes are those on disk, where they are known without asking a network.
+    Here: on this machine. MB: on disk, where it is known without a network. Index: the package index has
+    it, for where the hub is out of reach.
     """
     rows = [listed(name, Sources(model_dir=model_dir)) for name in list_models()]
     if as_json:
         click.echo(json.dumps(rows))
         return
-    columns = ("name", "here", "MB", "licence", "package index", "hub")
-    table = Table(*columns, box=None, header_style="bold")
+    columns = ("name", "here", "MB", "licence", "index", "hub")
+    table = Table(*columns, box=None, header_style="bold", padding=(0, 2, 0, 0), pad_edge=False)
     for row in rows:
         here, there = ("yes" if row[key] else "" for key in ("cached", "in_index"))
-        size = "" if row["size_mb"] is None else str(row["size_mb"])
+        size = "" if row["size_mb"] is None else f"{row['size_mb']:.0f}"
         table.add_row(str(row["name"]), here, size, str(row["licence"]), there, str(row["source"]))
     Console(soft_wrap=not sys.stdout.isatty()).print(table)
 
