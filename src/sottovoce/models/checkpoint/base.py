@@ -52,6 +52,8 @@ class Checkpoint:
     alignment_heads: (layer, head) pairs whose cross-attention follows the speech; None when unknown.
     trained_tokens: vocabulary ids whose embeddings were trained; None means all of them.
     languages: codes the model was trained on; None means all that its vocabulary names.
+    kind: the format it was read from, as `convert` names it; empty for one that was not read.
+    numbers: what the file stores the weights in, where that is not what the tensors show.
     """
 
     name: str
@@ -61,6 +63,8 @@ class Checkpoint:
     ctc_head: CtcWeights | None = None
     trained_tokens: tuple[int, ...] | None = None
     languages: tuple[str, ...] | None = None
+    kind: str = ""
+    numbers: str = ""
 
 
 def check_dims(dims: ModelDims, source: str) -> None:
