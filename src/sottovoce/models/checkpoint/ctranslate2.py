@@ -242,7 +242,7 @@ def _languages(config: Mapping[str, object], dims: ModelDims, source: str) -> tu
 
 
 def _note_suppressed(config: Mapping[str, object], dims: ModelDims, source: str) -> None:
-    """Say so when a folder suppresses other tokens than Whisper: what is suppressed is the decoder's option."""
+    """Say so when a folder suppresses other tokens than Whisper does: the decoder's options decide."""
     found = config.get("suppress_ids")
     if isinstance(found, list) and has_vocabulary(dims):
         usual = suppressed_tokens(Tokenizer.for_model(dims.n_vocab))
