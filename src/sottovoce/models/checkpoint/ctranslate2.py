@@ -182,7 +182,7 @@ def _tensors(reader: _Reader, dims: ModelDims) -> Iterator[tuple[str, Tensor]]:
     for name in (name for name in known if name in reader.variables):
         parts = known[name]
         weights = reader.weights(name)
-        if not weights.numel() or len(weights) % len(parts):
+        if not weights.ndim or len(weights) % len(parts):
             raise CheckpointError(
                 f"{reader.source}: variable {name} has shape {tuple(weights.shape)}, "
                 f"expected rows of {len(parts)} tensors"

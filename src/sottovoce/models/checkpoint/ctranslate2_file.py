@@ -120,6 +120,8 @@ def _variable(cursor: Cursor) -> Variable:
     if rank > MAX_RANK:
         raise CheckpointError(f"{cursor.source}: {part} has {rank} dimensions, expected 0 to {MAX_RANK}")
     shape = cursor.integers(rank, part, "I")
+    if 0 in shape:
+        raise CheckpointError(f"{cursor.source}: {part} has shape {shape}, expected sizes of 1 or more")
     number = cursor.integer(part, "B")
     if number >= len(TYPES):
         names = ", ".join(f"{i} {str(kind).removeprefix('torch.')}" for i, kind in enumerate(TYPES))
@@ -141,10 +143,11 @@ def _add(variables: dict[str, Variable], name: str, variable: Variable, source: 
 
 
 def _string(cursor: Cursor, part: str) -> str:
-    stored = cursor.take(cursor.integer(part, "H"), part)
-    if not stored.endswith(b"\0"):
-        raise CheckpointError(f"{cursor.source}: {part} is {stored[:40]!r}, expected it to end with a zero")
-    return stored[:-1].decode("utf-8", errors="replace")
+    n_bytes = cursor.integer(part, "H")
+    text = cursor.text(max(0, n_bytes - 1), part)
+    if not n_bytes or cursor.take(1, part) != b"\0":
+        raise CheckpointError(f"{cursor.source}: {part} has {n_bytes} bytes, expected the last to be zero")
+    return text
 
 
 def _packed(text: str) -> bytes:

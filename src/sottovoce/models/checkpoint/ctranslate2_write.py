@@ -77,7 +77,7 @@ def save_ctranslate2(checkpoint: Checkpoint, folder: Path, number: str = "float1
     write_features(folder, checkpoint.dims)
     if has_vocabulary(checkpoint.dims):
         tokenizer = Tokenizer.for_model(checkpoint.dims.n_vocab)
-        write_json(folder / "vocabulary.json", tokens_of(tokenizer))
+        write_json(folder / "vocabulary.json", tokens_of(tokenizer), indent=None)
         write_tokenizer(tokenizer, folder)
 
 
@@ -86,7 +86,9 @@ def quantize_int8(weights: Tensor) -> tuple[Tensor, Tensor]:
     rows = weights.float().flatten(1)
     largest = rows.abs().amax(dim=1)
     largest = torch.where(largest > 0, largest, LARGEST_INT8)
-    scales = LARGEST_INT8 / largest.clamp(min=LARGEST_INT8 / torch.finfo(torch.float32).max)
+    largest = largest.clamp(min=LARGEST_INT8 / torch.finfo(torch.float32).max)
+    # A true division: torch takes a number over a tensor as the number times the inverse.
+    scales = torch.full_like(largest, LARGEST_INT8) / largest
     return (rows * scales[:, None]).round().to(torch.int8).view(weights.shape), scales
 
 

@@ -32,6 +32,14 @@ class Cursor:
         self.skip(n_bytes, part)
         return self.content[self.at - n_bytes : self.at]
 
+    def text(self, n_bytes: int, part: str) -> str:
+        """The next bytes as a name: printable UTF-8."""
+        stored = self.take(n_bytes, part)
+        name = stored.decode("utf-8", errors="replace")
+        if not name.isprintable():
+            raise CheckpointError(f"{self.source}: {part} is {stored[:40]!r}, expected printable text")
+        return name
+
     def array(self, n_bytes: int, part: str) -> npt.NDArray[np.uint8]:
         """The next bytes as a writable array."""
         self.skip(n_bytes, part)

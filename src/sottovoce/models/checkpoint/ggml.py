@@ -112,7 +112,7 @@ def _read_tensor(cursor: Cursor, shapes: dict[str, Shape]) -> tuple[str, Tensor]
         raise CheckpointError(
             f"{cursor.source}: a tensor's name has {n_name} bytes, {cursor.n_left} are left"
         )
-    name = cursor.take(n_name, "a tensor's name").decode("utf-8", errors="replace")
+    name = cursor.text(n_name, "a tensor's name")
     expected = shapes.get(name)
     shape = stored[:1] if name in COLUMN_BIASES and stored[1:] == (1,) else stored
     if shape != expected:

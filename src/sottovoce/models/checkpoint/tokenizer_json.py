@@ -35,10 +35,13 @@ def tokens_of(tokenizer: Tokenizer) -> list[str]:
     return text + [tokenizer.decode_with_timestamps([token]) for token in _specials(tokenizer)]
 
 
-def merges(ranks: Mapping[bytes, int]) -> list[tuple[bytes, bytes]]:
-    """The pairs of pieces that BPE joins, in order of their ranks."""
-    pieces = sorted((piece for piece in ranks if len(piece) > 1), key=ranks.__getitem__)
-    return [_halves(piece, ranks) for piece in pieces]
+@cache
+def merges(n_vocab: int) -> tuple[tuple[str, str], ...]:
+    """The pairs of pieces that BPE of a vocabulary joins, in order of their ranks."""
+    tokenizer = Tokenizer.for_model(n_vocab)
+    ranks = {tokenizer.token_bytes(token): token for token in range(tokenizer.eot)}
+    halves = (_halves(piece, ranks) for piece in ranks if len(piece) > 1)
+    return tuple((_shown(left), _shown(right)) for left, right in halves)
 
 
 def suppressed_tokens(tokenizer: Tokenizer) -> tuple[int, ...]:
@@ -55,12 +58,11 @@ def suppressed_first(tokenizer: Tokenizer) -> tuple[int, ...]:
 
 def write_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
     """Write `tokenizer.json`, which the `tokenizers` package loads; its ids are the tokenizer's."""
-    write_json(folder / "tokenizer.json", _document(tokenizer))
+    write_json(folder / "tokenizer.json", _document(tokenizer), indent=None)
 
 
 def _document(tokenizer: Tokenizer) -> dict[str, object]:
     tokens = tokens_of(tokenizer)
-    ranks = {tokenizer.token_bytes(token): token for token in range(tokenizer.eot)}
     model = {
         "type": "BPE",
         "dropout": None,
@@ -70,7 +72,7 @@ def _document(tokenizer: Tokenizer) -> dict[str, object]:
         "fuse_unk": False,
         "byte_fallback": False,
         "vocab": {token: i for i, token in enumerate(tokens[: tokenizer.eot])},
-        "merges": [[_shown(left), _shown(right)] for left, right in merges(ranks)],
+        "merges": merges(tokenizer.n_vocab),
     }
     return {
         "version": "1.0",
