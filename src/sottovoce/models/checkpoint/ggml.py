@@ -12,14 +12,13 @@ import struct
 from collections.abc import Iterable
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from sottovoce.errors import CheckpointError
 from sottovoce.models.checkpoint.base import Checkpoint, Shape, check_dims, expected_shapes, validated
 from sottovoce.models.checkpoint.cursor import Cursor, cursor_over
-from sottovoce.models.checkpoint.ggml_blocks import BY_FTYPE, BY_TTYPE, BlockType
+from sottovoce.models.checkpoint.ggml_blocks import BY_FTYPE, BY_TTYPE, BlockType, dequantize
 from sottovoce.models.dims import ModelDims
 
 MAGIC = struct.pack("<I", 0x67676D6C)
@@ -132,11 +131,11 @@ def _decoded(cursor: Cursor, name: str, shape: Shape, kind: BlockType) -> Tensor
             f"{cursor.source}: tensor {name} of shape {shape} cannot be {kind.name}, "
             f"expected rows of a multiple of {kind.n_elements}"
         )
-    n_blocks = math.prod(shape) // kind.n_elements
-    data = np.frombuffer(cursor.take(n_blocks * kind.n_bytes, f"tensor {name}"), dtype=np.uint8)
-    if kind.name == "f16":
-        return torch.from_numpy(data.view("<f2").astype(np.float16)).reshape(shape)
-    return torch.from_numpy(kind.decode(data.reshape(n_blocks, kind.n_bytes)).copy()).reshape(shape)
+    n_bytes = math.prod(shape) // kind.n_elements * kind.n_bytes
+    data = cursor.array(n_bytes, f"tensor {name}")
+    if kind.n_elements > 1:
+        return torch.from_numpy(dequantize(data, kind)).reshape(shape)
+    return torch.from_numpy(data.view("<f2" if kind.name == "f16" else "<f4")).reshape(shape)
 
 
 def _names(kinds: Iterable[BlockType]) -> str:
