@@ -23,10 +23,12 @@ from sottovoce.models.checkpoint.huggingface import openai_name, save_huggingfac
 from sottovoce.models.checkpoint.open import open_checkpoint
 from sottovoce.models.checkpoint.openai import save_openai
 from sottovoce.models.nano import read_compact, save_compact
+from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import Features
 from tests.models import tiny
 
 WHISPER_VOCABULARY = tiny.dims(n_vocab=51865, n_audio_layer=1, n_text_layer=3, n_audio_ctx=50)
+OURS = Tokenizer.for_model(51865)
 VOCABULARY = [bytes([i % 256]) * (i % 5) for i in range(280)]
 
 
@@ -212,6 +214,27 @@ def test_transformers_reads_and_writes_the_same_folder(shard_bytes: str, tmp_pat
     theirs.save_pretrained(tmp_path / "back", max_shard_size=shard_bytes)
     assert (tmp_path / "back" / "model.safetensors").exists() is (shard_bytes == "1GB")
     assert torch.equal(logits(open_checkpoint(tmp_path / "back")), logits(original))
+
+
+def test_the_generation_config_names_whispers_tokens(tmp_path: Path) -> None:
+    """Without a task there, transformers begins with the language alone and repeats itself."""
+    hub = hub_folder(tiny.checkpoint(WHISPER_VOCABULARY), tmp_path)
+    generation = json.loads((hub / "generation_config.json").read_text())
+    assert generation["task"] == "transcribe"
+    assert generation["task_to_id"]["transcribe"] == 50359
+    assert generation["lang_to_id"]["<|de|>"] == 50261
+    assert generation["no_timestamps_token_id"] == 50363
+
+
+@pytest.mark.reference
+def test_transformers_finds_the_processor_in_our_folder(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+    hub = hub_folder(tiny.checkpoint(WHISPER_VOCABULARY), tmp_path)
+    processor = transformers.AutoProcessor.from_pretrained(hub)
+    text = " Où est l'œuf, 你好?"
+    assert processor.tokenizer(text, add_special_tokens=False).input_ids == OURS.encode(text)
+    assert processor.tokenizer.convert_tokens_to_ids("<|transcribe|>") == OURS.transcribe
+    assert processor.feature_extractor.n_samples == 16_000
 
 
 @pytest.mark.reference

@@ -274,6 +274,8 @@ def _generation(checkpoint: Checkpoint) -> dict[str, object]:
     if tokenizer.is_multilingual:
         codes = checkpoint.languages or tokenizer.language_codes
         named["lang_to_id"] = {f"<|{code}|>": tokenizer.language_token(code) for code in codes}
+        # transformers begins without a task token where neither language nor task is given: nonsense.
+        named["task"] = "transcribe"
         named["task_to_id"] = {"transcribe": tokenizer.transcribe, "translate": tokenizer.translate}
     return named
 
