@@ -1,7 +1,6 @@
 """The same weights in the other programs: openai-whisper and faster-whisper, for benchmarks and parity.
 
-faster-whisper loads CTranslate2 folders; its converter wants a Hugging Face folder with a tokenizer,
-which is built here from tiktoken's ranks. Needs `make test`'s environment.
+Needs `make test`'s environment.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from sottovoce.models.checkpoint.base import Checkpoint
-from sottovoce.models.checkpoint.huggingface import save_huggingface
+from sottovoce.models.checkpoint.ctranslate2_write import save_ctranslate2
 from sottovoce.models.checkpoint.openai import save_openai
 
 if TYPE_CHECKING:
@@ -44,37 +43,11 @@ def openai_model(checkpoint: Checkpoint, folder: Path) -> whisper.model.Whisper:
     return model
 
 
-def write_tokenizer(n_languages: int, folder: Path) -> None:
-    """`tokenizer.json` with the ids of Whisper's multilingual vocabulary."""
-    import whisper
-    from transformers.convert_slow_tokenizer import TikTokenConverter
-    from whisper.tokenizer import get_encoding
-
-    encoding = get_encoding("multilingual", n_languages)
-    ranks = Path(whisper.__file__).parent / "assets" / "multilingual.tiktoken"
-    first_special = encoding.n_vocab - len(encoding.special_tokens_set)
-    special = [encoding.decode([index]) for index in range(first_special, encoding.n_vocab)]
-    pattern = encoding._pat_str
-    converter = TikTokenConverter(vocab_file=str(ranks), pattern=pattern, extra_special_tokens=special)
-    converter.converted().save(str(folder / "tokenizer.json"))
-
-
-def huggingface_folder(checkpoint: Checkpoint, folder: Path) -> Path:
-    """A Hugging Face folder that `transformers` and CTranslate2's converter read, tokenizer included."""
-    save_huggingface(checkpoint, folder)
-    write_tokenizer(checkpoint.dims.n_languages, folder)
-    return folder
-
-
 def faster_model(checkpoint: Checkpoint, folder: Path, compute_type: str) -> faster_whisper.WhisperModel:
-    """faster-whisper with these weights, converted by CTranslate2's own converter."""
-    from ctranslate2.converters import TransformersConverter
+    """faster-whisper with these weights."""
     from faster_whisper import WhisperModel
 
-    source, target = folder / "hf", folder / "ct2"
+    target = folder / "ct2"
     if not target.exists():
-        source.mkdir()
-        huggingface_folder(checkpoint, source)
-        files = ["tokenizer.json", "preprocessor_config.json"]
-        TransformersConverter(str(source), copy_files=files).convert(str(target))
+        save_ctranslate2(checkpoint, target, "float32")
     return WhisperModel(str(target), device="cpu", compute_type=compute_type, cpu_threads=os.cpu_count() or 1)

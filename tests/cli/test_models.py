@@ -85,6 +85,26 @@ def test_converted_models_load_with_the_same_weights(name: str, tolerance: float
         torch.testing.assert_close(ours[key].float(), theirs[key].float(), atol=tolerance, rtol=1e-3)
 
 
+@pytest.mark.parametrize(
+    ("kind", "number", "stored", "called"),
+    [
+        ("pt", "bf16", "bfloat16", "OpenAI .pt"),
+        ("hf", "float16", "float16", "Hugging Face folder"),
+        ("ggml", "q8_0", "q8_0", "ggml"),
+        ("ct2", "int8_float16", "int8_float16", "CTranslate2 folder"),
+    ],
+)
+def test_info_tells_the_format_and_its_numbers(
+    kind: str, number: str, stored: str, called: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = str(tmp_path / "converted")
+    assert run(["models", "convert", "nano", output, "--to", kind, "--type", number]) == 0
+    capsys.readouterr()
+    assert run(["models", "info", output, "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert (facts["format"], facts["stored_as"]) == (called, stored)
+
+
 def test_quantized_weights_stay_close(tmp_path: Path) -> None:
     assert run(["models", "quantize", "nano", str(tmp_path / "nano.bin"), "q8_0"]) == 0
     name = "encoder.blocks.0.mlp.0.weight"
@@ -102,5 +122,6 @@ def test_nothing_is_overwritten_or_left_half_written(
     assert run(["models", "convert", "nano", str(there)]) == 2
     assert there.read_text() == "mine"
     assert run(["models", "convert", "nano", str(tmp_path / "x.bin"), "--type", "q9"]) == 2
+    assert run(["models", "convert", "nano", str(tmp_path / "x"), "--to", "ct2", "--type", "q9"]) == 2
     assert [path.name for path in tmp_path.iterdir()] == ["there.pt"]
     assert "q9" in capsys.readouterr().err

@@ -20,6 +20,7 @@ from safetensors.torch import save_file
 
 from sottovoce.errors import CheckpointError
 from sottovoce.models.checkpoint.base import Checkpoint, CtcWeights, check_dims, validated
+from sottovoce.models.checkpoint.ctranslate2_write import save_ctranslate2
 from sottovoce.models.checkpoint.ggml import HEADER
 from sottovoce.models.checkpoint.ggml_blocks import BY_NAME
 from sottovoce.models.checkpoint.huggingface import save_huggingface
@@ -55,13 +56,24 @@ def folder_file(folder: Path) -> Path:
     return folder / "hub" / "model.safetensors"
 
 
-MAKERS = {"openai": pt_file, "ggml": ggml_file, "compact": compact_file, "huggingface": folder_file}
+def ctranslate2_file(folder: Path) -> Path:
+    save_ctranslate2(small(), folder / "ct2", "int8_float16")
+    return folder / "ct2" / "model.bin"
+
+
+MAKERS = {
+    "openai": pt_file,
+    "ggml": ggml_file,
+    "compact": compact_file,
+    "huggingface": folder_file,
+    "ctranslate2": ctranslate2_file,
+}
 Maker = Callable[[Path], Path]
 
 
 def opened(path: Path) -> Path:
-    """What is handed to `open_checkpoint`: the folder, for a file in a hub folder."""
-    return path.parent if path.parent.name == "hub" else path
+    """What is handed to `open_checkpoint`: the folder, for a file in one."""
+    return path.parent if path.parent.name in {"hub", "ct2"} else path
 
 
 def refused(path: Path) -> str:
@@ -137,7 +149,7 @@ def test_a_bare_pickle_is_refused(tmp_path: Path) -> None:
     assert refused(tmp_path / "model.pt").startswith(str(opened(tmp_path / "model.pt")))
 
 
-KEY = "decoder.blocks.0.cross_attn.key.weight"
+KEY = "decoder.blocks.0.cross_attn.out.weight"
 
 
 def without(checkpoint: Checkpoint) -> Checkpoint:
@@ -163,6 +175,9 @@ def save_any(kind: str, checkpoint: Checkpoint, folder: Path) -> Path:
     if kind == "compact":
         save_compact(checkpoint, folder / "c.safetensors")
         return folder / "c.safetensors"
+    if kind == "ctranslate2":
+        save_ctranslate2(checkpoint, folder / "ct2")
+        return folder / "ct2"
     save_huggingface(checkpoint, folder / "hub")
     return folder / "hub"
 
@@ -171,11 +186,8 @@ def save_any(kind: str, checkpoint: Checkpoint, folder: Path) -> Path:
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        (without, r"tensor decoder.blocks.0.cross_attn.key.weight is missing, expected shape \(32, 32\)"),
-        (
-            misshapen,
-            r"tensor decoder.blocks.0.cross_attn.key.weight has shape \(32, 31\), expected \(32, 32\)",
-        ),
+        (without, rf"tensor {KEY} is missing, expected shape \(32, 32\)"),
+        (misshapen, rf"tensor {KEY} has shape \(32, 31\), expected \(32, 32\)"),
         (with_another, "adapter.weight"),
     ],
 )
@@ -316,6 +328,12 @@ def test_ggml_with_a_tensor_twice(tmp_path: Path) -> None:
     end = start + 16 + len(b"decoder.ln.bias") + 4 * 32
     path.write_bytes(content + content[start:end])
     assert "decoder.ln.bias comes twice" in refused(path)
+
+
+def test_ggml_with_a_name_of_two_lines(tmp_path: Path) -> None:
+    path = ggml_file(tmp_path)
+    path.write_bytes(path.read_bytes().replace(b"encoder.positional", b"encoder\npositional"))
+    assert "expected printable text" in refused(path)
 
 
 def test_ggml_without_tensors(shared_dir: Path) -> None:

@@ -16,14 +16,19 @@ from sottovoce.audio.mel import mel_filters
 from sottovoce.backends.torch import TorchBackend
 from sottovoce.errors import OptionError
 from sottovoce.models.checkpoint.base import Checkpoint, CtcWeights
+from sottovoce.models.checkpoint.convert import write_checkpoint
+from sottovoce.models.checkpoint.ctranslate2_write import save_ctranslate2
 from sottovoce.models.checkpoint.ggml_write import save_ggml
 from sottovoce.models.checkpoint.huggingface import openai_name, save_huggingface, transformers_name
 from sottovoce.models.checkpoint.open import open_checkpoint
 from sottovoce.models.checkpoint.openai import save_openai
 from sottovoce.models.nano import read_compact, save_compact
+from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import Features
 from tests.models import tiny
 
+WHISPER_VOCABULARY = tiny.dims(n_vocab=51865, n_audio_layer=1, n_text_layer=3, n_audio_ctx=50)
+OURS = Tokenizer.for_model(51865)
 VOCABULARY = [bytes([i % 256]) * (i % 5) for i in range(280)]
 
 
@@ -76,13 +81,22 @@ def pickled_shards(checkpoint: Checkpoint, folder: Path) -> Path:
     return hub
 
 
+def ctranslate2_folder(checkpoint: Checkpoint, folder: Path) -> Path:
+    save_ctranslate2(checkpoint, folder / "ct2", "float32")
+    return folder / "ct2"
+
+
 def ggml_file(checkpoint: Checkpoint, folder: Path) -> Path:
     return ggml(checkpoint, folder / "ggml-model.bin")
 
 
-@pytest.mark.parametrize(
-    "save", [openai_file, legacy_openai_file, hub_folder, pickled_folder, pickled_shards, ggml_file]
+FORMATS = (
+    *(openai_file, legacy_openai_file, hub_folder, pickled_folder, pickled_shards),
+    *(ggml_file, ctranslate2_folder),
 )
+
+
+@pytest.mark.parametrize("save", FORMATS)
 def test_every_format_holds_the_same_model(save: Callable[[Checkpoint, Path], Path], tmp_path: Path) -> None:
     original = tiny.checkpoint()
     found = open_checkpoint(save(original, tmp_path))
@@ -101,9 +115,29 @@ def test_the_kind_is_told_by_content_not_by_name(tmp_path: Path) -> None:
     assert open_checkpoint(disguised).dims == original.dims
 
 
-def test_a_folder_keeps_its_alignment_heads(tmp_path: Path) -> None:
+@pytest.mark.parametrize("save", [hub_folder, ctranslate2_folder])
+def test_a_folder_keeps_its_alignment_heads(save: Callable[[Checkpoint, Path], Path], tmp_path: Path) -> None:
     original = tiny.checkpoint()
-    assert open_checkpoint(hub_folder(original, tmp_path)).alignment_heads == original.alignment_heads
+    assert open_checkpoint(save(original, tmp_path)).alignment_heads == original.alignment_heads
+
+
+KINDS = ("pt", "hf", "ggml", "ct2")
+
+
+@pytest.mark.parametrize("number", ["f32", "f16"])
+@pytest.mark.parametrize("source", KINDS)
+@pytest.mark.parametrize("target", KINDS)
+def test_conversions_lose_nothing(source: str, target: str, number: str, tmp_path: Path) -> None:
+    """ggml alone keeps vectors in float32, which takes nothing away from float16."""
+    original = tiny.checkpoint(WHISPER_VOCABULARY)
+    exact = {name: tensor.half().float() for name, tensor in original.tensors.items()}
+    write_checkpoint(dataclasses.replace(original, tensors=exact), tmp_path / "a", source, number)
+    write_checkpoint(open_checkpoint(tmp_path / "a"), tmp_path / "b", target, number)
+    found = open_checkpoint(tmp_path / "b")
+    assert found.kind == target
+    assert found.dims == original.dims
+    for name, tensor in exact.items():
+        assert torch.equal(found.tensors[name].float(), tensor), name
 
 
 @pytest.mark.parametrize("ftype", ["f16", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0"])
@@ -180,6 +214,27 @@ def test_transformers_reads_and_writes_the_same_folder(shard_bytes: str, tmp_pat
     theirs.save_pretrained(tmp_path / "back", max_shard_size=shard_bytes)
     assert (tmp_path / "back" / "model.safetensors").exists() is (shard_bytes == "1GB")
     assert torch.equal(logits(open_checkpoint(tmp_path / "back")), logits(original))
+
+
+def test_the_generation_config_names_whispers_tokens(tmp_path: Path) -> None:
+    """Without a task there, transformers begins with the language alone and repeats itself."""
+    hub = hub_folder(tiny.checkpoint(WHISPER_VOCABULARY), tmp_path)
+    generation = json.loads((hub / "generation_config.json").read_text())
+    assert generation["task"] == "transcribe"
+    assert generation["task_to_id"]["transcribe"] == 50359
+    assert generation["lang_to_id"]["<|de|>"] == 50261
+    assert generation["no_timestamps_token_id"] == 50363
+
+
+@pytest.mark.reference
+def test_transformers_finds_the_processor_in_our_folder(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+    hub = hub_folder(tiny.checkpoint(WHISPER_VOCABULARY), tmp_path)
+    processor = transformers.AutoProcessor.from_pretrained(hub)
+    text = " Où est l'œuf, 你好?"
+    assert processor.tokenizer(text, add_special_tokens=False).input_ids == OURS.encode(text)
+    assert processor.tokenizer.convert_tokens_to_ids("<|transcribe|>") == OURS.transcribe
+    assert processor.feature_extractor.n_samples == 16_000
 
 
 @pytest.mark.reference

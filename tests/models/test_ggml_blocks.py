@@ -11,8 +11,15 @@ import pytest
 from numpy.testing import assert_array_equal
 
 from sottovoce.errors import OptionError
-from sottovoce.models.checkpoint.ggml_blocks import BY_FTYPE, BY_NAME, BY_TTYPE
-from sottovoce.models.checkpoint.ggml_quantize import ENCODERS, quantize
+from sottovoce.models.checkpoint.ggml_blocks import (
+    BY_FTYPE,
+    BY_NAME,
+    BY_TTYPE,
+    WRITTEN,
+    BlockType,
+    dequantize,
+    quantize,
+)
 
 Built = tuple[bytes, list[float]]
 N_BLOCKS = 5
@@ -141,20 +148,29 @@ def test_blocks_built_by_hand_decode_to_their_values(build: Callable[[random.Ran
     kind = BY_NAME[build.__name__]
     rng = random.Random(7)
     built = [build(rng) for _ in range(N_BLOCKS)]
-    data = np.frombuffer(b"".join(packed for packed, _ in built), np.uint8).reshape(N_BLOCKS, -1)
-    assert data.shape[1] == kind.n_bytes
-    decoded = kind.decode(data)
+    data = np.frombuffer(b"".join(packed for packed, _ in built), np.uint8)
+    assert len(data) == N_BLOCKS * kind.n_bytes
+    decoded = dequantize(data, kind)
     assert decoded.dtype == np.float32
-    assert_array_equal(decoded, np.array([values for _, values in built], np.float32))
+    assert_array_equal(decoded, np.array([values for _, values in built], np.float32).reshape(-1))
 
 
 @pytest.mark.parametrize("name", ["f32", "f16"])
-def test_plain_numbers_decode_to_themselves(name: str) -> None:
+def test_plain_numbers_come_back(name: str) -> None:
     kind = BY_NAME[name]
     values = np.array([0.0, -1.5, 2.0**-20, 65504.0], np.float32)
-    stored = values.astype("<f4" if name == "f32" else "<f2")
-    decoded = kind.decode(stored.view(np.uint8).reshape(4, -1))
-    assert decoded[:, 0].tolist() == values.tolist()
+    stored = quantize(values, kind)
+    assert stored.tobytes() == values.astype("<f4" if name == "f32" else "<f2").tobytes()
+    assert_array_equal(dequantize(stored, kind), values)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in BY_NAME.values() if kind.n_elements > 1])
+def test_sizes_are_those_of_ggmls_package(kind: BlockType) -> None:
+    from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
+
+    found = GGMLQuantizationType(kind.ttype)
+    assert found.name.lower() == kind.name
+    assert GGML_QUANT_SIZES[found] == (kind.n_elements, kind.n_bytes)
 
 
 def test_numbers_of_the_formats_are_whisper_cpps() -> None:
@@ -183,7 +199,7 @@ def test_quantising_errs_by_half_a_level_at_most(name: str, levels: int) -> None
     kind = BY_NAME[name]
     weights = np.random.default_rng(3).normal(size=(200, 32)).astype(np.float32)
     weights[0] = 0
-    back = kind.decode(quantize(weights, kind))
+    back = dequantize(quantize(weights, kind), kind)
     if name in ("q4_0", "q5_0", "q8_0"):
         spread = 2 * np.abs(weights).max(axis=1, keepdims=True)
     else:
@@ -194,6 +210,6 @@ def test_quantising_errs_by_half_a_level_at_most(name: str, levels: int) -> None
 
 
 def test_formats_that_cannot_be_written_say_so() -> None:
-    for name in set(BY_NAME) - set(ENCODERS):
+    for name in set(BY_NAME) - set(WRITTEN):
         with pytest.raises(OptionError, match=f"{name} cannot be written"):
             quantize(np.zeros((1, 256), np.float32), BY_NAME[name])

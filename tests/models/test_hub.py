@@ -13,7 +13,8 @@ import pytest
 from sottovoce.errors import ModelNotFoundError, OptionError
 from sottovoce.models.checkpoint.huggingface import save_huggingface
 from sottovoce.models.checkpoint.openai import save_openai
-from sottovoce.models.heads import HEADS, LARGE_V3, TINY, TINY_EN, known_heads
+from sottovoce.models.dims import ModelDims
+from sottovoce.models.heads import HEADS, LARGE_V1, LARGE_V3, TINY, known_heads
 from sottovoce.models.load import load_checkpoint
 from sottovoce.models.sources import hub
 from sottovoce.models.sources.base import Sources
@@ -291,29 +292,59 @@ def test_nano_is_always_there() -> None:
     assert nano.alignment_heads
 
 
-def test_heads_of_known_models_by_name_and_dimensions() -> None:
-    tiny_dims = tiny.dims(n_text_layer=4, n_text_head=6, n_text_state=36)
-    large_dims = tiny.dims(n_text_layer=32, n_text_head=20)
-    assert known_heads("tiny", tiny_dims) == TINY
-    assert known_heads("whisper-tiny.en", tiny_dims) == TINY_EN
-    assert known_heads("openai/whisper-tiny", tiny_dims) == TINY
-    assert known_heads("ggml-large-v3-q5_0", large_dims) == LARGE_V3
-    assert known_heads("tiny", large_dims) is None
-    assert known_heads("mine", tiny_dims) is None
+def sizes(n_layer: int, n_head: int, n_vocab: int) -> ModelDims:
+    return tiny.dims(n_text_layer=n_layer, n_text_head=n_head, n_vocab=n_vocab)
 
 
-def test_a_file_named_after_a_known_model_has_its_heads(tmp_path: Path) -> None:
-    weights = tiny.checkpoint(
-        tiny.dims(n_text_layer=4, n_text_head=6, n_audio_head=6, n_text_state=24, n_audio_state=24)
-    )
-    save_openai(weights, tmp_path / "tiny.pt")
-    assert load_checkpoint(tmp_path / "tiny.pt").alignment_heads == TINY
+@pytest.mark.parametrize(
+    ("dims", "expected"),
+    [
+        (sizes(4, 6, 51864), "tiny.en"),
+        (sizes(4, 6, 51865), "tiny"),
+        (sizes(6, 8, 51864), "base.en"),
+        (sizes(6, 8, 51865), "base"),
+        (sizes(12, 12, 51864), "small.en"),
+        (sizes(12, 12, 51865), "small"),
+        (sizes(24, 16, 51864), "medium.en"),
+        (sizes(24, 16, 51865), "medium"),
+        (sizes(32, 20, 51865), "large-v2"),
+        (sizes(32, 20, 51866), "large-v3"),
+        (sizes(4, 20, 51866), "large-v3-turbo"),
+    ],
+)
+def test_a_renamed_model_has_the_heads_of_its_dimensions(dims: ModelDims, expected: str) -> None:
+    for name in ("mine", "ggml-model-q5_0", "tiny.en"):
+        assert known_heads(name, dims) == HEADS[expected][-1]
+
+
+@pytest.mark.parametrize(
+    "name", ["large-v1", "openai/whisper-large", "Systran/faster-whisper-large-v1", "ggml-large-v1-q5_0"]
+)
+def test_the_name_decides_between_models_of_the_same_dimensions(name: str) -> None:
+    assert known_heads(name, sizes(32, 20, 51865)) == LARGE_V1
+    assert known_heads(name, sizes(32, 20, 51866)) == LARGE_V3
+
+
+@pytest.mark.parametrize(
+    "dims",
+    [sizes(2, 20, 51866), sizes(4, 12, 51864), sizes(2, 16, 51864), sizes(4, 6, 51866), sizes(4, 6, 300)],
+    ids=["distil-large-v3", "distil-small.en", "distil-medium.en", "tiny with 100 languages", "a toy"],
+)
+def test_heads_of_other_dimensions_are_unknown(dims: ModelDims) -> None:
+    assert known_heads("tiny", dims) is None
+
+
+def test_a_renamed_file_has_its_models_heads(tmp_path: Path) -> None:
+    small = {"n_text_state": 24, "n_audio_state": 24, "n_audio_head": 6}
+    weights = tiny.checkpoint(tiny.dims(n_text_layer=4, n_text_head=6, n_vocab=51865, **small))
+    save_openai(weights, tmp_path / "my model.pt")
+    assert load_checkpoint(tmp_path / "my model.pt").alignment_heads == TINY
     save_huggingface(weights, tmp_path / "whisper-tiny")
     assert load_checkpoint(tmp_path / "whisper-tiny").alignment_heads == weights.alignment_heads
 
 
 def test_heads_lie_inside_their_models() -> None:
-    for n_layer, n_head, heads in HEADS.values():
+    for n_layer, n_head, _, heads in HEADS.values():
         assert len(set(heads)) == len(heads) > 0
         assert all(0 <= layer < n_layer and 0 <= head < n_head for layer, head in heads)
 
@@ -327,6 +358,6 @@ def test_heads_equal_openai_whispers() -> None:
 
     whisper = pytest.importorskip("whisper", reason="openai-whisper is not installed")
     for name, mask in whisper._ALIGNMENT_HEADS.items():
-        n_layer, n_head, heads = HEADS[name]
+        n_layer, n_head, _, heads = HEADS[name]
         flat = np.frombuffer(gzip.decompress(base64.b85decode(mask)), dtype=bool)
         assert [tuple(pair) for pair in np.argwhere(flat.reshape(n_layer, n_head))] == list(heads), name

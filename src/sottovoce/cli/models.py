@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -13,7 +12,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from sottovoce.errors import OptionError
+from sottovoce.models.checkpoint.kinds import KINDS, kind_by_name
 from sottovoce.models.sources.base import Source, Sources
 from sottovoce.models.sources.find import cached, resolve
 from sottovoce.models.sources.names import LICENCE, NANO, REPOSITORIES, list_models
@@ -129,6 +128,8 @@ def describe(checkpoint: Checkpoint, path: Path) -> dict[str, object]:
         "path": str(path),
         "file_mb": round(size_of(path) / 1e6, 1),
         "parameters_m": round(sum(tensor.numel() for tensor in checkpoint.tensors.values()) / 1e6, 1),
+        "format": KINDS.get(checkpoint.kind, "compact safetensors"),
+        "stored_as": checkpoint.numbers or ", ".join(dtypes),
         "read_as": dtypes,
         "multilingual": dims.is_multilingual,
         "languages": list(checkpoint.languages) if checkpoint.languages else dims.n_languages or ["en"],
@@ -151,23 +152,24 @@ def shown(value: object) -> str:
 @click.option(
     "--to",
     "kind",
-    type=click.Choice(["pt", "hf", "ggml"]),
-    help="OpenAI .pt, Hugging Face folder or ggml file. [default: by the name of OUTPUT]",
+    type=click.Choice(list(KINDS)),
+    help="OpenAI .pt, Hugging Face folder, ggml file or CTranslate2 folder. [default: by the name of OUTPUT]",
 )
 @click.option(
     "--type",
     "number",
     default="f16",
     show_default=True,
-    help="f32 or f16; ggml also q4_0 … q8_0 (whisper.cpp itself wants f16 or these).",
+    help="f32, f16 or bf16 (ggml: f32, f16, q4_0 … q8_0; ct2 also int8, int8_float16, int8_bfloat16, int16).",
 )
 def convert(model: str, output: Path, kind: str | None, number: str) -> None:
-    """Write a model in another format, for whisper.cpp, transformers or openai-whisper."""
+    """Write a model in another format, for whisper.cpp, transformers, openai-whisper or faster-whisper."""
+    from sottovoce.models.checkpoint.convert import write_checkpoint
     from sottovoce.models.load import load_checkpoint
 
     checkpoint = load_checkpoint(model)
-    kind = kind or {".pt": "pt", ".bin": "ggml", ".ggml": "ggml"}.get(output.suffix, "hf")
-    write_model(checkpoint, output, kind, number)
+    kind = kind or kind_by_name(output)
+    write_checkpoint(checkpoint, output, kind, number)
     click.echo(f"{output}: {checkpoint.name} as {kind}, {number}")
 
 
@@ -177,48 +179,8 @@ def convert(model: str, output: Path, kind: str | None, number: str) -> None:
 @click.argument("number", metavar="TYPE", default="q5_1")
 def quantize(model: str, output: Path, number: str) -> None:
     """Write a model as a quantised ggml file."""
+    from sottovoce.models.checkpoint.convert import write_checkpoint
     from sottovoce.models.load import load_checkpoint
 
-    write_model(load_checkpoint(model), output, "ggml", number)
+    write_checkpoint(load_checkpoint(model), output, "ggml", number)
     click.echo(f"{output}: {model} as ggml, {number}")
-
-
-def write_model(checkpoint: Checkpoint, output: Path, kind: str, number: str) -> None:
-    """Write a checkpoint so that it appears whole or not at all.
-
-    Raises: OptionError for a number format that the kind does not have, or an output that is there.
-    """
-    if output.exists():
-        raise OptionError(f"output '{output}': is there already, choose another name")
-    if not output.parent.is_dir():
-        raise OptionError(f"output '{output}': expected an existing folder {output.parent}")
-    partial = output.with_name(f".{output.name}.part")
-    try:
-        save(checkpoint, partial, kind, number)
-        partial.replace(output)
-    finally:
-        if partial.is_dir():
-            shutil.rmtree(partial)
-        partial.unlink(missing_ok=True)
-
-
-def save(checkpoint: Checkpoint, path: Path, kind: str, number: str) -> None:
-    """Write a checkpoint in one of the formats."""
-    import torch
-
-    from sottovoce.audio.mel import mel_filters
-    from sottovoce.models.checkpoint.ggml_write import save_ggml
-    from sottovoce.models.checkpoint.huggingface import save_huggingface
-    from sottovoce.models.checkpoint.openai import save_openai
-    from sottovoce.text.tokenizer import Tokenizer
-
-    if kind == "ggml":
-        tokenizer = Tokenizer.for_model(checkpoint.dims.n_vocab)
-        vocabulary = [tokenizer.token_bytes(token) for token in range(tokenizer.eot)]
-        filters = mel_filters(checkpoint.dims.n_mels)
-        save_ggml(checkpoint, path, number, filters=filters, vocabulary=vocabulary)
-        return
-    dtypes = {"f32": torch.float32, "f16": torch.float16}
-    if number not in dtypes:
-        raise OptionError(f"number format '{number}': {kind} takes f32 or f16, quantised ones are for ggml")
-    (save_openai if kind == "pt" else save_huggingface)(checkpoint, path, dtypes[number])

@@ -6,6 +6,7 @@ here as (decoder layer, head) pairs; whisper.cpp's `g_aheads_*` are the same.
 
 from __future__ import annotations
 
+import re
 from types import MappingProxyType
 
 from sottovoce.models.dims import AlignmentHeads, ModelDims
@@ -43,36 +44,39 @@ LARGE_V3: AlignmentHeads = (
 LARGE_V3_TURBO: AlignmentHeads = ((2, 4), (2, 11), (3, 3), (3, 6), (3, 11), (3, 14))
 # fmt: on
 
+ENGLISH, LANGUAGES_99, LANGUAGES_100 = 51864, 51865, 51866
 HEADS = MappingProxyType(
     {
-        "tiny.en": (4, 6, TINY_EN),
-        "tiny": (4, 6, TINY),
-        "base.en": (6, 8, BASE_EN),
-        "base": (6, 8, BASE),
-        "small.en": (12, 12, SMALL_EN),
-        "small": (12, 12, SMALL),
-        "medium.en": (24, 16, MEDIUM_EN),
-        "medium": (24, 16, MEDIUM),
-        "large-v1": (32, 20, LARGE_V1),
-        "large-v2": (32, 20, LARGE_V2),
-        "large-v3": (32, 20, LARGE_V3),
-        "large": (32, 20, LARGE_V3),
-        "large-v3-turbo": (4, 20, LARGE_V3_TURBO),
-        "turbo": (4, 20, LARGE_V3_TURBO),
+        "tiny.en": (4, 6, ENGLISH, TINY_EN),
+        "tiny": (4, 6, LANGUAGES_99, TINY),
+        "base.en": (6, 8, ENGLISH, BASE_EN),
+        "base": (6, 8, LANGUAGES_99, BASE),
+        "small.en": (12, 12, ENGLISH, SMALL_EN),
+        "small": (12, 12, LANGUAGES_99, SMALL),
+        "medium.en": (24, 16, ENGLISH, MEDIUM_EN),
+        "medium": (24, 16, LANGUAGES_99, MEDIUM),
+        "large-v1": (32, 20, LANGUAGES_99, LARGE_V1),
+        "large-v2": (32, 20, LANGUAGES_99, LARGE_V2),
+        "large-v3": (32, 20, LANGUAGES_100, LARGE_V3),
+        "large": (32, 20, LANGUAGES_100, LARGE_V3),
+        "large-v3-turbo": (4, 20, LANGUAGES_100, LARGE_V3_TURBO),
+        "turbo": (4, 20, LANGUAGES_100, LARGE_V3_TURBO),
     }
 )
-"""Name to (decoder layers, heads a layer, alignment heads)."""
+"""Name to (decoder layers, heads a layer, size of the vocabulary, alignment heads)."""
+
+BY_SIZE = MappingProxyType(
+    {(layers, heads, vocabulary): found for layers, heads, vocabulary, found in HEADS.values()}
+)
+"""Of models of one size the later one in `HEADS`: large-v2 hides large-v1, which goes by its name."""
+FIRST_LARGE = re.compile(r"(^|[^a-z])(large-v1|whisper-large$)")
 
 
 def known_heads(name: str, dims: ModelDims) -> AlignmentHeads | None:
-    """Heads of a published model by its name, if the dimensions are that model's; None otherwise.
+    """Heads of the published model that has these dimensions; None if there is none.
 
-    name: such as "tiny.en", "openai/whisper-tiny" or a file's stem; whisper.cpp's "ggml-" before and
-    "-q5_0" behind are passed over.
+    name: such as "openai/whisper-large" or a file's stem; it only decides between large-v1 and large-v2.
     """
-    plain = name.removeprefix("openai/").removeprefix("ggml-").removeprefix("whisper-")
-    for known in (plain, plain.rpartition("-q")[0]):
-        n_layer, n_head, heads = HEADS.get(known, (0, 0, ()))
-        if (n_layer, n_head) == (dims.n_text_layer, dims.n_text_head):
-            return heads
-    return None
+    size = (dims.n_text_layer, dims.n_text_head, dims.n_vocab)
+    heads = BY_SIZE.get(size)
+    return LARGE_V1 if heads is LARGE_V2 and FIRST_LARGE.search(name) else heads

@@ -58,6 +58,8 @@ class Checkpoint:
     trained_tokens: vocabulary ids whose embeddings were trained; None means all of them.
     languages: codes the model was trained on; None means all that its vocabulary names.
     tail_s: seconds of padding that the encoder needs behind the speech in a window shorter than 30 s.
+    kind: the format it was read from, as `convert` names it; empty for one that was not read.
+    numbers: what the file stores the weights in, where that is not what the tensors show.
     """
 
     name: str
@@ -68,6 +70,8 @@ class Checkpoint:
     trained_tokens: tuple[int, ...] | None = None
     languages: tuple[str, ...] | None = None
     tail_s: float = TAIL_S
+    kind: str = ""
+    numbers: str = ""
 
 
 def check_dims(dims: ModelDims, source: str) -> None:

@@ -8,19 +8,17 @@ follow from n_mels, and the second loses bytes. How blocks are laid out is in `g
 from __future__ import annotations
 
 import math
-import mmap
 import struct
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from sottovoce.errors import CheckpointError
 from sottovoce.models.checkpoint.base import Checkpoint, Shape, check_dims, expected_shapes, validated
-from sottovoce.models.checkpoint.ggml_blocks import BY_FTYPE, BY_TTYPE, BlockType
+from sottovoce.models.checkpoint.cursor import Cursor, cursor_over
+from sottovoce.models.checkpoint.ggml_blocks import BY_FTYPE, BY_TTYPE, BlockType, dequantize
 from sottovoce.models.dims import ModelDims
 
 MAGIC = struct.pack("<I", 0x67676D6C)
@@ -49,69 +47,32 @@ def read_ggml(path: Path) -> Checkpoint:
     Raises: CheckpointError naming the tensor or part at which the file is wrong.
     """
     source = str(path)
-    try:
-        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-            cursor = _Cursor(content, source)
-            dims = _read_header(cursor)
-            _skip_filters(cursor, dims)
-            _skip_vocabulary(cursor, dims)
-            tensors = _read_tensors(cursor, dims)
-    except (OSError, ValueError) as error:
-        if isinstance(error, CheckpointError):
-            raise
-        raise CheckpointError(f"{path}: cannot be read ({error})") from error
-    return validated(Checkpoint(name=path.stem, dims=dims, tensors=tensors), source)
+    with cursor_over(path, source) as cursor:
+        dims, numbers = _read_header(cursor)
+        _skip_filters(cursor, dims)
+        _skip_vocabulary(cursor, dims)
+        tensors = _read_tensors(cursor, dims)
+    checkpoint = Checkpoint(path.stem, dims=dims, tensors=tensors, kind="ggml", numbers=numbers)
+    return validated(checkpoint, source)
 
 
-@dataclass(slots=True)
-class _Cursor:
-    """A place in a file's bytes that never reads past the end."""
-
-    content: mmap.mmap
-    source: str
-    at: int = 0
-
-    @property
-    def n_left(self) -> int:
-        return len(self.content) - self.at
-
-    def take(self, n_bytes: int, part: str) -> bytes:
-        self.skip(n_bytes, part)
-        return self.content[self.at - n_bytes : self.at]
-
-    def skip(self, n_bytes: int, part: str) -> None:
-        if n_bytes > self.n_left:
-            raise CheckpointError(
-                f"{self.source}: ends inside {part}, expected {n_bytes} more bytes, found {self.n_left}"
-            )
-        self.at += n_bytes
-
-    def integers(self, count: int, part: str) -> tuple[int, ...]:
-        return struct.unpack(f"<{count}i", self.take(4 * count, part))
-
-    def size(self, part: str, largest: int) -> int:
-        """A count that must lie in 0..largest."""
-        (value,) = self.integers(1, part)
-        if not 0 <= value <= largest:
-            raise CheckpointError(f"{self.source}: {part} is {value}, expected 0 to {largest}")
-        return value
-
-
-def _read_header(cursor: _Cursor) -> ModelDims:
+def _read_header(cursor: Cursor) -> tuple[ModelDims, str]:
+    """Dimensions, and the number format of the matrices."""
     if cursor.take(4, "the magic number") != MAGIC:
         raise CheckpointError(f"{cursor.source}: not a ggml file, expected it to begin with {MAGIC!r}")
     numbers = dict(zip(HEADER, cursor.integers(len(HEADER), "the header"), strict=True))
     dims = ModelDims(**numbers)
     check_dims(dims, cursor.source)
-    (ftype,) = cursor.integers(1, "the header")
-    if ftype % VERSION_FACTOR not in BY_FTYPE:
+    ftype = cursor.integer("the header")
+    kind = BY_FTYPE.get(ftype % VERSION_FACTOR)
+    if kind is None:
         raise CheckpointError(
             f"{cursor.source}: unknown number format {ftype}, expected {_names(BY_FTYPE.values())}"
         )
-    return dims
+    return dims, kind.name
 
 
-def _skip_filters(cursor: _Cursor, dims: ModelDims) -> None:
+def _skip_filters(cursor: Cursor, dims: ModelDims) -> None:
     n_mels, n_fft = cursor.integers(2, "the mel filters")
     if n_mels != dims.n_mels or n_fft < 1:
         raise CheckpointError(
@@ -120,12 +81,12 @@ def _skip_filters(cursor: _Cursor, dims: ModelDims) -> None:
     cursor.skip(4 * n_mels * n_fft, "the mel filters")
 
 
-def _skip_vocabulary(cursor: _Cursor, dims: ModelDims) -> None:
+def _skip_vocabulary(cursor: Cursor, dims: ModelDims) -> None:
     for _ in range(cursor.size("the number of vocabulary entries", dims.n_vocab)):
         cursor.skip(cursor.size("the length of a vocabulary entry", cursor.n_left), "the vocabulary")
 
 
-def _read_tensors(cursor: _Cursor, dims: ModelDims) -> dict[str, Tensor]:
+def _read_tensors(cursor: Cursor, dims: ModelDims) -> dict[str, Tensor]:
     shapes = expected_shapes(dims)
     if not cursor.n_left:
         raise CheckpointError(
@@ -141,7 +102,7 @@ def _read_tensors(cursor: _Cursor, dims: ModelDims) -> dict[str, Tensor]:
     return tensors
 
 
-def _read_tensor(cursor: _Cursor, shapes: dict[str, Shape]) -> tuple[str, Tensor]:
+def _read_tensor(cursor: Cursor, shapes: dict[str, Shape]) -> tuple[str, Tensor]:
     n_dims, n_name, ttype = cursor.integers(3, "a tensor's header")
     if not 1 <= n_dims <= MAX_DIMS:
         raise CheckpointError(f"{cursor.source}: a tensor has {n_dims} dimensions, expected 1 to {MAX_DIMS}")
@@ -150,7 +111,7 @@ def _read_tensor(cursor: _Cursor, shapes: dict[str, Shape]) -> tuple[str, Tensor
         raise CheckpointError(
             f"{cursor.source}: a tensor's name has {n_name} bytes, {cursor.n_left} are left"
         )
-    name = cursor.take(n_name, "a tensor's name").decode("utf-8", errors="replace")
+    name = cursor.text(n_name, "a tensor's name")
     expected = shapes.get(name)
     shape = stored[:1] if name in COLUMN_BIASES and stored[1:] == (1,) else stored
     if shape != expected:
@@ -164,17 +125,17 @@ def _read_tensor(cursor: _Cursor, shapes: dict[str, Shape]) -> tuple[str, Tensor
     return name, _decoded(cursor, name, shape, BY_TTYPE[ttype])
 
 
-def _decoded(cursor: _Cursor, name: str, shape: Shape, kind: BlockType) -> Tensor:
+def _decoded(cursor: Cursor, name: str, shape: Shape, kind: BlockType) -> Tensor:
     if shape[-1] % kind.n_elements:
         raise CheckpointError(
             f"{cursor.source}: tensor {name} of shape {shape} cannot be {kind.name}, "
             f"expected rows of a multiple of {kind.n_elements}"
         )
-    n_blocks = math.prod(shape) // kind.n_elements
-    data = np.frombuffer(cursor.take(n_blocks * kind.n_bytes, f"tensor {name}"), dtype=np.uint8)
-    if kind.name == "f16":
-        return torch.from_numpy(data.view("<f2").astype(np.float16)).reshape(shape)
-    return torch.from_numpy(kind.decode(data.reshape(n_blocks, kind.n_bytes)).copy()).reshape(shape)
+    n_bytes = math.prod(shape) // kind.n_elements * kind.n_bytes
+    data = cursor.array(n_bytes, f"tensor {name}")
+    if kind.n_elements > 1:
+        return torch.from_numpy(dequantize(data, kind)).reshape(shape)
+    return torch.from_numpy(data.view("<f2" if kind.name == "f16" else "<f4")).reshape(shape)
 
 
 def _names(kinds: Iterable[BlockType]) -> str:

@@ -18,8 +18,7 @@ from torch import Tensor
 from sottovoce.errors import OptionError
 from sottovoce.models.checkpoint.base import Checkpoint
 from sottovoce.models.checkpoint.ggml import COLUMN_BIASES, HEADER, MAGIC, VERSION_FACTOR
-from sottovoce.models.checkpoint.ggml_blocks import BY_NAME, BlockType
-from sottovoce.models.checkpoint.ggml_quantize import quantize
+from sottovoce.models.checkpoint.ggml_blocks import BY_NAME, BlockType, quantize
 from sottovoce.models.checkpoint.writing import whole_file
 
 QUANT_VERSION = 2

@@ -18,8 +18,15 @@ from torch import Tensor
 from sottovoce.errors import CheckpointError
 from sottovoce.models.checkpoint.base import Checkpoint, check_dims, validated
 from sottovoce.models.checkpoint.pickles import first_line, load_pickle
-from sottovoce.models.checkpoint.writing import whole_file
+from sottovoce.models.checkpoint.tokenizer_json import (
+    has_vocabulary,
+    suppressed_first,
+    suppressed_tokens,
+    write_tokenizer,
+)
+from sottovoce.models.checkpoint.writing import whole_file, write_json
 from sottovoce.models.dims import AlignmentHeads, ModelDims
+from sottovoce.text.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
 
@@ -56,6 +63,14 @@ IN_BLOCK = {
 IN_ATTENTION = {"q_proj": "query", "k_proj": "key", "v_proj": "value", "out_proj": "out"}
 PROJECTION = "proj_out.weight"
 WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
+TOKENIZER = {
+    "tokenizer_class": "WhisperTokenizer",
+    "processor_class": "WhisperProcessor",
+    "model_max_length": 1024,
+    "add_prefix_space": False,
+    **dict.fromkeys(("bos_token", "eos_token", "pad_token", "unk_token"), "<|endoftext|>"),
+}
+"""tokenizer_config.json, the same for every vocabulary."""
 
 
 def read_huggingface(folder: Path) -> Checkpoint:
@@ -64,33 +79,48 @@ def read_huggingface(folder: Path) -> Checkpoint:
     Raises: CheckpointError.
     """
     source = str(folder)
-    config = _read_json(folder / "config.json")
+    config = read_json(folder / "config.json")
     _check_config(config, source)
     dims = _dims(config, source)
     tensors = _openai_names(_read_weights(folder), source)
     generation = folder / "generation_config.json"
-    heads = _alignment_heads(_read_json(generation), dims, source) if generation.exists() else None
-    checkpoint = Checkpoint(name=folder.resolve().name, dims=dims, tensors=tensors, alignment_heads=heads)
+    heads = alignment_heads(read_json(generation), dims, source) if generation.exists() else None
+    name = folder.resolve().name
+    checkpoint = Checkpoint(name, dims=dims, tensors=tensors, alignment_heads=heads, kind="hf")
     return validated(checkpoint, source)
 
 
 def save_huggingface(checkpoint: Checkpoint, folder: Path, dtype: torch.dtype = torch.float32) -> None:
-    """Write a folder that transformers loads too: config, generation config, mel bands, safetensors."""
+    """Write a folder that transformers loads too, with the tokenizer where it is Whisper's."""
     folder.mkdir(parents=True, exist_ok=True)
+    dims = checkpoint.dims
     names = {name: transformers_name(name) for name in checkpoint.tensors}
     tensors = {names[name]: tensor.to(dtype).contiguous() for name, tensor in checkpoint.tensors.items()}
     with whole_file(folder / "model.safetensors") as unfinished:
         save_file(tensors, unfinished, metadata={"format": "pt"})
-    special = _special_tokens(checkpoint.dims)
-    generation: dict[str, object] = {**special}
-    if checkpoint.alignment_heads is not None:
-        generation["alignment_heads"] = checkpoint.alignment_heads
-    features = {"feature_size": checkpoint.dims.n_mels, "sampling_rate": 16_000}
-    _write_json(folder / "config.json", _config(checkpoint.dims) | special)
-    _write_json(folder / "generation_config.json", generation)
-    _write_json(
-        folder / "preprocessor_config.json", {"feature_extractor_type": "WhisperFeatureExtractor", **features}
-    )
+    special = _special_tokens(dims)
+    write_json(folder / "config.json", _config(dims) | special)
+    write_json(folder / "generation_config.json", special | _generation(checkpoint))
+    write_features(folder, dims)
+    if has_vocabulary(dims):
+        write_tokenizer(Tokenizer.for_model(dims.n_vocab), folder)
+        write_json(folder / "tokenizer_config.json", TOKENIZER)
+
+
+def write_features(folder: Path, dims: ModelDims) -> None:
+    """Write preprocessor_config.json: mel bands and length of a window."""
+    features = {
+        "feature_extractor_type": "WhisperFeatureExtractor",
+        "processor_class": "WhisperProcessor",
+        "feature_size": dims.n_mels,
+        "sampling_rate": 16_000,
+        "hop_length": 160,
+        "n_fft": 400,
+        "chunk_length": max(1, dims.n_audio_ctx // 50),
+        "padding_value": 0.0,
+        "return_attention_mask": False,
+    }
+    write_json(folder / "preprocessor_config.json", features)
 
 
 def openai_name(name: str) -> str:
@@ -123,6 +153,11 @@ def transformers_name(name: str) -> str:
     return f"model.{name}"
 
 
+def has_weights(folder: Path) -> bool:
+    """Whether a folder holds weights under the names that transformers gives them."""
+    return any((folder / name).exists() or (folder / f"{name}.index.json").exists() for name in WEIGHT_FILES)
+
+
 def _read_weights(folder: Path) -> dict[str, Tensor]:
     for name in WEIGHT_FILES:
         if (folder / name).is_file():
@@ -136,7 +171,7 @@ def _read_weights(folder: Path) -> dict[str, Tensor]:
 
 
 def _read_shards(index: Path) -> dict[str, Tensor]:
-    weight_map = _read_json(index).get("weight_map")
+    weight_map = read_json(index).get("weight_map")
     if not isinstance(weight_map, Mapping) or not weight_map:
         raise CheckpointError(f"{index}: weight_map is missing, expected tensor names to file names")
     tensors: dict[str, Tensor] = {}
@@ -221,7 +256,31 @@ def _special_tokens(dims: ModelDims) -> dict[str, object]:
     return {**padding, "decoder_start_token_id": start, "max_length": dims.n_text_ctx}
 
 
-def _alignment_heads(generation: Mapping[str, object], dims: ModelDims, source: str) -> AlignmentHeads | None:
+def _generation(checkpoint: Checkpoint) -> dict[str, object]:
+    """What transformers' `generate` asks for: heads, and the tokens of Whisper's vocabularies."""
+    heads = checkpoint.alignment_heads
+    named: dict[str, object] = {} if heads is None else {"alignment_heads": heads}
+    if not has_vocabulary(checkpoint.dims):
+        return named
+    tokenizer = Tokenizer.for_model(checkpoint.dims.n_vocab)
+    named |= {
+        "is_multilingual": tokenizer.is_multilingual,
+        "no_timestamps_token_id": tokenizer.no_timestamps,
+        "prev_sot_token_id": tokenizer.sot_prev,
+        "max_initial_timestamp_index": 50,
+        "suppress_tokens": suppressed_tokens(tokenizer),
+        "begin_suppress_tokens": suppressed_first(tokenizer),
+    }
+    if tokenizer.is_multilingual:
+        codes = checkpoint.languages or tokenizer.language_codes
+        named["lang_to_id"] = {f"<|{code}|>": tokenizer.language_token(code) for code in codes}
+        # transformers begins without a task token where neither language nor task is given: nonsense.
+        named["task"] = "transcribe"
+        named["task_to_id"] = {"transcribe": tokenizer.transcribe, "translate": tokenizer.translate}
+    return named
+
+
+def alignment_heads(generation: Mapping[str, object], dims: ModelDims, source: str) -> AlignmentHeads | None:
     """Heads as the folder names them; None, with a warning, when they are those of another model.
 
     Distilled models have been published with the heads of their teachers, which have more layers.
@@ -241,7 +300,7 @@ def _alignment_heads(generation: Mapping[str, object], dims: ModelDims, source: 
     return tuple(heads)
 
 
-def _read_json(path: Path) -> Mapping[str, object]:
+def read_json(path: Path) -> Mapping[str, object]:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
@@ -253,8 +312,3 @@ def _read_json(path: Path) -> Mapping[str, object]:
     if not isinstance(found, dict):
         raise CheckpointError(f"{path}: holds a {type(found).__name__}, expected a JSON object")
     return found
-
-
-def _write_json(path: Path, content: Mapping[str, object]) -> None:
-    with whole_file(path) as unfinished:
-        unfinished.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")

@@ -6,8 +6,10 @@ from pathlib import Path
 
 from sottovoce.errors import CheckpointError
 from sottovoce.models.checkpoint.base import Checkpoint
+from sottovoce.models.checkpoint.ctranslate2 import MODEL, read_ctranslate2
+from sottovoce.models.checkpoint.ctranslate2_file import N_HEAD, is_model_head
 from sottovoce.models.checkpoint.ggml import MAGIC, read_ggml
-from sottovoce.models.checkpoint.huggingface import read_huggingface
+from sottovoce.models.checkpoint.huggingface import has_weights, read_huggingface
 from sottovoce.models.checkpoint.openai import read_openai
 from sottovoce.models.nano import is_compact, read_compact
 
@@ -17,13 +19,16 @@ PICKLE = b"\x80\x02"
 
 
 def open_checkpoint(path: Path) -> Checkpoint:
-    """Read an OpenAI `.pt`, a Hugging Face folder, a ggml `.bin` or the compact form of nano.
+    """Read an OpenAI `.pt`, a Hugging Face or CTranslate2 folder, a ggml `.bin` or the compact form of nano.
 
     Raises: CheckpointError when the file is damaged, of no known kind, or may not be read.
     """
     if path.is_dir():
-        return read_huggingface(path)
-    head = _first_bytes(path, 9)
+        is_ctranslate2 = (path / MODEL).exists() and not has_weights(path)
+        return read_ctranslate2(path) if is_ctranslate2 else read_huggingface(path)
+    head = _first_bytes(path, N_HEAD)
+    if is_model_head(head):
+        return read_ctranslate2(path)
     if head.startswith(MAGIC):
         return read_ggml(path)
     if head.startswith((ZIP, PICKLE)):
@@ -33,7 +38,8 @@ def open_checkpoint(path: Path) -> Checkpoint:
             return read_compact(path)
         raise CheckpointError(f"{path}: safetensors without dimensions, give the folder with its config.json")
     raise CheckpointError(
-        f"{path}: begins with {head[:4]!r}, expected a PyTorch, safetensors or ggml file, or a folder"
+        f"{path}: begins with {head[:4]!r}, "
+        "expected a PyTorch, safetensors, ggml or CTranslate2 file, or a folder"
     )
 
 

@@ -36,7 +36,7 @@ def read_openai(path: Path) -> Checkpoint:
     if not isinstance(state, Mapping) or not all(isinstance(tensor, Tensor) for tensor in state.values()):
         raise CheckpointError(f"{path}: model_state_dict holds something else than tensors")
     tensors = {name: tensor for name, tensor in state.items() if name not in OPTIONAL_TENSORS}
-    return validated(Checkpoint(name=path.stem, dims=dims, tensors=tensors), str(path))
+    return validated(Checkpoint(path.stem, dims=dims, tensors=tensors, kind="pt"), str(path))
 
 
 def save_openai(checkpoint: Checkpoint, path: Path, dtype: torch.dtype = torch.float16) -> None:

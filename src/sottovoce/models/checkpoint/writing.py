@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import tempfile
 from collections.abc import Iterator
@@ -22,3 +23,9 @@ def whole_file(path: Path) -> Iterator[Path]:
         yield unfinished
         unfinished.chmod(usual)
         os.replace(unfinished, path)
+
+
+def write_json(path: Path, content: object, *, indent: int | None = 2) -> None:
+    """Write a JSON document in UTF-8. indent: None for long ones, which are written faster in one line."""
+    with whole_file(path) as unfinished:
+        unfinished.write_text(json.dumps(content, indent=indent, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -1,0 +1,63 @@
+"""Write a checkpoint in any of the formats that other programs load, whole or not at all."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from types import MappingProxyType
+
+import torch
+
+from sottovoce.audio.mel import mel_filters
+from sottovoce.errors import OptionError
+from sottovoce.models.checkpoint.base import Checkpoint
+from sottovoce.models.checkpoint.ctranslate2_write import save_ctranslate2
+from sottovoce.models.checkpoint.ggml_write import save_ggml
+from sottovoce.models.checkpoint.huggingface import save_huggingface
+from sottovoce.models.checkpoint.openai import save_openai
+from sottovoce.text.tokenizer import Tokenizer
+
+LONG = MappingProxyType({"f32": "float32", "f16": "float16", "bf16": "bfloat16"})
+"""ggml's names of number types to everybody else's; either are understood everywhere."""
+DTYPES = MappingProxyType({"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16})
+
+
+def write_checkpoint(checkpoint: Checkpoint, output: Path, kind: str, number: str) -> None:
+    """Write a checkpoint to a place where nothing is yet.
+
+    kind: a key of `kinds.KINDS`. number: "f32", "f16" or "bf16", or a type of that kind alone, such as "q5_0"
+    for ggml or "int8_float16" for ct2.
+
+    Raises: OptionError for a number type that the kind does not have, or an output that is there.
+    """
+    if output.exists():
+        raise OptionError(f"output '{output}': is there already, choose another name")
+    if not output.parent.is_dir():
+        raise OptionError(f"output '{output}': expected an existing folder {output.parent}")
+    partial = output.with_name(f".{output.name}.part")
+    try:
+        _save(checkpoint, partial, kind, number)
+        partial.replace(output)
+    finally:
+        if partial.is_dir():
+            shutil.rmtree(partial)
+        partial.unlink(missing_ok=True)
+
+
+def _save(checkpoint: Checkpoint, path: Path, kind: str, number: str) -> None:
+    if kind == "ggml":
+        tokenizer = Tokenizer.for_model(checkpoint.dims.n_vocab)
+        vocabulary = [tokenizer.token_bytes(token) for token in range(tokenizer.eot)]
+        short = {long: short for short, long in LONG.items()}.get(number, number)
+        filters = mel_filters(checkpoint.dims.n_mels)
+        save_ggml(checkpoint, path, short, filters=filters, vocabulary=vocabulary)
+        return
+    number = LONG.get(number, number)
+    if kind == "ct2":
+        save_ctranslate2(checkpoint, path, number)
+        return
+    if number not in DTYPES:
+        raise OptionError(
+            f"number format '{number}': {kind} takes f32, f16 or bf16, quantised ones are for ggml and ct2"
+        )
+    (save_openai if kind == "pt" else save_huggingface)(checkpoint, path, DTYPES[number])

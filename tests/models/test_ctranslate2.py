@@ -1,0 +1,338 @@
+"""CTranslate2's folders: number types, versions, aliases, config and vocabulary, damage, itself."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+import shutil
+import struct
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from sottovoce.errors import CheckpointError, OptionError
+from sottovoce.models.checkpoint.base import Checkpoint
+from sottovoce.models.checkpoint.ctranslate2 import read_ctranslate2
+from sottovoce.models.checkpoint.ctranslate2_file import read_contents, read_values, write_model
+from sottovoce.models.checkpoint.ctranslate2_layout import EMBEDDINGS, PROJECTION
+from sottovoce.models.checkpoint.ctranslate2_write import (
+    TYPES,
+    quantize_int8,
+    quantize_int16,
+    save_ctranslate2,
+)
+from sottovoce.models.checkpoint.cursor import cursor_over
+from sottovoce.models.checkpoint.huggingface import save_huggingface
+from sottovoce.models.checkpoint.open import open_checkpoint
+from sottovoce.models.dims import upper_half_heads
+from tests.models import tiny
+
+SMALL = tiny.dims(n_audio_layer=1, n_text_layer=2, n_vocab=40, n_audio_ctx=6, n_text_ctx=5)
+WHISPER = tiny.dims(n_vocab=51865, n_audio_layer=1, n_text_layer=3, n_audio_ctx=50)
+QKV = "encoder/layer_0/self_attention/linear_0"
+QUANTISED = ("int8", "int8_float32", "int8_float16", "int8_bfloat16", "int16")
+
+
+def small() -> Checkpoint:
+    return dataclasses.replace(tiny.checkpoint(SMALL), alignment_heads=((0, 1), (1, 2)))
+
+
+def folder_of(path: Path, number: str = "float32", checkpoint: Checkpoint | None = None) -> Path:
+    save_ctranslate2(checkpoint or small(), path / "ct2", number)
+    return path / "ct2"
+
+
+Folders = Callable[[int], Path]
+
+
+@pytest.fixture(scope="module")
+def whisper_folder(tmp_path_factory: pytest.TempPathFactory) -> Folders:
+    """A folder with one of Whisper's vocabularies, by its size; made once, as the tokenizer takes a while."""
+    made: dict[int, Path] = {}
+
+    def folder(n_vocab: int) -> Path:
+        if n_vocab not in made:
+            model = tiny.checkpoint(dataclasses.replace(WHISPER, n_vocab=n_vocab))
+            made[n_vocab] = folder_of(tmp_path_factory.mktemp("whisper"), checkpoint=model)
+        return made[n_vocab]
+
+    return folder
+
+
+def variables_of(folder: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Variables as stored, and aliases."""
+    file = folder / "model.bin"
+    with cursor_over(file, str(file)) as cursor:
+        contents = read_contents(cursor)
+        values = {
+            name: read_values(cursor, variable)
+            for name, variable in contents.variables.items()
+            if name not in contents.aliases
+        }
+        return values, {alias: contents.variables[alias].name for alias in contents.aliases}
+
+
+def rewrite(folder: Path, **changes: Mapping[str, object]) -> None:
+    """Write the file again with variables added, replaced or (None) taken away, and other aliases."""
+    variables, aliases = variables_of(folder)
+    for name, value in changes.get("variables", {}).items():
+        if value is None:
+            del variables[name]
+        else:
+            assert isinstance(value, Tensor)
+            variables[name] = value
+    given_aliases = {name: str(target) for name, target in changes.get("aliases", aliases).items()}
+    write_model(folder / "model.bin", variables, given_aliases)
+
+
+def refused(folder: Path) -> str:
+    with pytest.raises(CheckpointError) as caught:
+        open_checkpoint(folder)
+    message = str(caught.value)
+    assert "\n" not in message
+    assert message.startswith(str(folder))
+    return message
+
+
+@pytest.mark.parametrize("number", ["float32", "float16", "bfloat16"])
+def test_floats_are_kept_bit_for_bit(number: str, tmp_path: Path) -> None:
+    found = open_checkpoint(folder_of(tmp_path, number))
+    assert (found.kind, found.numbers) == ("ct2", number)
+    for name, tensor in small().tensors.items():
+        assert torch.equal(found.tensors[name], tensor.to(TYPES[number].weights)), name
+
+
+@pytest.mark.parametrize("number", QUANTISED)
+def test_quantised_weights_are_within_half_a_step(number: str, tmp_path: Path) -> None:
+    found = open_checkpoint(folder_of(tmp_path, number))
+    assert found.numbers == {"int8": "int8_float32"}.get(number, number)
+    for name, tensor in small().tensors.items():
+        if tensor.ndim == 1 or name.endswith("positional_embedding"):
+            assert torch.equal(found.tensors[name], tensor.to(TYPES[number].rest)), name
+            continue
+        levels = 127 if number.startswith("int8") else 1024
+        step = tensor.abs().max() / levels  # of the widest row, or of a matrix that may be stacked
+        assert (found.tensors[name] - tensor).abs().max() <= (0.51 if levels == 127 else 1.0) * step, name
+
+
+def test_a_row_of_zeros_and_a_matrix_of_zeros_stay_zero() -> None:
+    weights = torch.zeros(2, 4)
+    weights[1, 2] = -3.0
+    values, scales = quantize_int8(weights)
+    torch.testing.assert_close(values.float() / scales[:, None], weights, atol=0, rtol=1e-6)
+    values, scale = quantize_int16(torch.zeros(2, 4))
+    assert values.count_nonzero() == 0
+    assert torch.isfinite(scale)
+
+
+def test_sixteen_bits_without_a_scale_have_ctranslate2s_own(tmp_path: Path) -> None:
+    folder = folder_of(tmp_path, "int16")
+    stored = torch.arange(32 * 32, dtype=torch.int16).reshape(32, 32)
+    name = "decoder/layer_0/attention/linear_2/weight"
+    rewrite(folder, variables={name: stored, f"{name}_scale": None})
+    found = open_checkpoint(folder).tensors["decoder.blocks.0.cross_attn.out.weight"]
+    assert torch.equal(found, stored.float() * torch.tensor(1 / 1000))
+
+
+@pytest.mark.parametrize("version", [4, 5, 6])
+@pytest.mark.parametrize(("revision", "gelu"), [(1, 1), (2, 1), (3, 3)])
+def test_older_files_read_the_same(version: int, revision: int, gelu: int, tmp_path: Path) -> None:
+    folder = folder_of(tmp_path)
+    rewrite(folder, variables={"decoder/activation": torch.tensor(gelu, dtype=torch.int8)})
+    file = folder / "model.bin"
+    content = bytearray(file.read_bytes())
+    content[:4], content[18:22] = struct.pack("<I", version), struct.pack("<I", revision)
+    file.write_bytes(content)
+    found = open_checkpoint(folder).tensors
+    assert all(torch.equal(found[name], tensor) for name, tensor in small().tensors.items())
+
+
+def test_aliases_carry_their_scales_and_chains(tmp_path: Path) -> None:
+    folder = folder_of(tmp_path, "int8")
+    first, second = (f"decoder/layer_{i}/attention/linear_2/weight" for i in range(2))
+    third = "encoder/layer_0/self_attention/linear_1/weight"
+    gone = {name: None for alias in (second, third) for name in (alias, f"{alias}_scale")}
+    rewrite(folder, variables=gone, aliases={PROJECTION: EMBEDDINGS, second: first, third: second})
+    tensors = open_checkpoint(folder).tensors
+    table = tensors["decoder.blocks.0.cross_attn.out.weight"]
+    copies = [tensors["decoder.blocks.1.cross_attn.out.weight"], tensors["encoder.blocks.0.attn.out.weight"]]
+    assert all(torch.equal(table, copy) and table.data_ptr() != copy.data_ptr() for copy in copies)
+
+
+def test_a_projection_of_its_own_must_be_the_embedding(tmp_path: Path) -> None:
+    folder = folder_of(tmp_path)
+    table = small().tensors["decoder.token_embedding.weight"]
+    rewrite(folder, variables={PROJECTION: table}, aliases={})
+    assert open_checkpoint(folder).dims == SMALL
+    rewrite(folder, variables={PROJECTION: table + 1}, aliases={})
+    assert "tied" in refused(folder)
+
+
+def test_the_file_itself_and_any_name_of_it_are_known_by_their_content(tmp_path: Path) -> None:
+    folder = folder_of(tmp_path)
+    assert open_checkpoint(folder / "model.bin").dims == SMALL
+    (folder / "model.bin").rename(folder / "weights.pt")
+    assert open_checkpoint(folder / "weights.pt").dims == SMALL
+
+
+def test_a_hugging_face_folder_is_still_one(tmp_path: Path) -> None:
+    save_huggingface(small(), tmp_path / "ct2")
+    (tmp_path / "ct2" / "model.bin").write_bytes(b"something else")
+    assert open_checkpoint(tmp_path / "ct2").kind == "hf"
+    (tmp_path / "ct2" / "model.safetensors").unlink()
+    assert "model.bin" in refused(tmp_path / "ct2")
+
+
+# What stands beside the weights
+
+
+def configured(folder: Path, **values: object) -> Path:
+    config = folder / "config.json"
+    config.write_text(json.dumps({**json.loads(config.read_text()), **values}))
+    return folder
+
+
+def test_neither_config_nor_vocabulary_is_needed(tmp_path: Path) -> None:
+    folder = folder_of(tmp_path)
+    for file in folder.iterdir():
+        if file.name != "model.bin":
+            file.unlink()
+    found = open_checkpoint(folder)
+    assert found.alignment_heads is None
+    assert found.languages is None
+
+
+def test_the_converters_stand_in_for_unknown_heads_says_nothing(tmp_path: Path) -> None:
+    every = [list(pair) for pair in upper_half_heads(SMALL)]
+    assert open_checkpoint(configured(folder_of(tmp_path), alignment_heads=every)).alignment_heads is None
+
+
+@pytest.mark.parametrize(
+    ("n_vocab", "ids", "expected"),
+    [
+        (51865, [50259, 50261], ("en", "de")),
+        (51865, list(range(50259, 50358)), None),
+        (51865, list(range(50259, 50362)), None),
+        (51866, list(range(50259, 50359)), None),
+        (51865, [], None),
+        (51865, None, None),
+        (51864, [50259, 50260], None),
+    ],
+    ids=["two", "all", "and others that are none", "all of large-v3", "empty", "null", "English-only"],
+)
+def test_languages_are_those_listed_where_they_are_fewer(
+    n_vocab: int, ids: list[int] | None, expected: tuple[str, ...] | None, whisper_folder: Folders
+) -> None:
+    folder = whisper_folder(n_vocab)
+    config = (folder / "config.json").read_text()
+    try:
+        assert open_checkpoint(configured(folder, lang_ids=ids)).languages == expected
+    finally:
+        (folder / "config.json").write_text(config)
+
+
+def test_languages_are_written(tmp_path: Path) -> None:
+    model = dataclasses.replace(tiny.checkpoint(WHISPER), languages=("en", "zh"))
+    assert open_checkpoint(folder_of(tmp_path, checkpoint=model)).languages == ("en", "zh")
+
+
+def test_other_suppressed_tokens_are_noted(
+    whisper_folder: Folders, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = shutil.copytree(whisper_folder(51865), tmp_path / "ct2")
+    with caplog.at_level(logging.INFO):
+        open_checkpoint(folder)
+        assert "suppress_ids" not in caplog.text
+        open_checkpoint(configured(folder, suppress_ids=[1, 2]))
+    assert "suppress_ids" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("vocabulary.txt", "a\nb\n", "vocabulary holds 2 tokens, the model has 40"),
+        ("vocabulary.json", '["a"]', "vocabulary holds 1 tokens"),
+        ("vocabulary.json", '{"a": 1}', "vocabulary holds dict"),
+        ("vocabulary.json", "{", "vocabulary cannot be read"),
+        ("config.json", "[]", "expected a JSON object"),
+        ("config.json", '{"lang_ids": "en"}', "lang_ids in config.json is 'en'"),
+        ("config.json", '{"lang_ids": [1.5]}', "lang_ids in config.json is"),
+        ("config.json", '{"alignment_heads": [[1]]}', "alignment_heads holds [1]"),
+    ],
+)
+def test_what_stands_beside_the_weights_is_checked(
+    name: str, content: str, message: str, tmp_path: Path
+) -> None:
+    folder = folder_of(tmp_path)
+    (folder / name).write_text(content)
+    assert message in refused(folder)
+
+
+def test_an_old_vocabulary_of_the_right_length_is_fine(tmp_path: Path) -> None:
+    folder = folder_of(tmp_path)
+    (folder / "vocabulary.txt").write_text("\n".join(map(str, range(40))))
+    assert open_checkpoint(folder).dims == SMALL
+
+
+def test_an_unknown_number_type_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match="'q5_1' given, expected one of float32"):
+        save_ctranslate2(small(), tmp_path / "ct2", "q5_1")
+    assert list(tmp_path.iterdir()) == []
+
+
+# CTranslate2 itself
+
+
+def converted(model: Checkpoint, folder: Path, quantization: str) -> Path:
+    """What CTranslate2's own converter makes of the same weights."""
+    converters = pytest.importorskip("ctranslate2.converters", reason="CTranslate2 is not installed")
+    pytest.importorskip("transformers", reason="transformers is not installed")
+    save_huggingface(model, folder / "hf")
+    converters.TransformersConverter(str(folder / "hf")).convert(
+        str(folder / "theirs"), quantization=quantization
+    )
+    return folder / "theirs"
+
+
+@pytest.mark.reference
+@pytest.mark.parametrize("number", ["float16", "int8_float32", "int8_bfloat16", "int16"])
+def test_our_file_holds_what_ctranslate2s_converter_writes(number: str, tmp_path: Path) -> None:
+    model = tiny.checkpoint(WHISPER)
+    theirs, their_aliases = variables_of(converted(model, tmp_path, number))
+    ours, our_aliases = variables_of(folder_of(tmp_path, number, model))
+    assert our_aliases == their_aliases
+    assert ours.keys() <= theirs.keys()
+    assert all(theirs[name].ndim == 0 for name in theirs.keys() - ours.keys())
+    for name, tensor in ours.items():
+        assert tensor.dtype == theirs[name].dtype, name
+        assert torch.equal(tensor, theirs[name]), name
+
+
+@pytest.mark.reference
+def test_the_config_is_that_of_ctranslate2s_converter(tmp_path: Path) -> None:
+    model = tiny.checkpoint(WHISPER)
+    theirs, ours = converted(model, tmp_path, "float16"), folder_of(tmp_path, "float16", model)
+    for name in ("config.json", "vocabulary.json"):
+        assert json.loads((ours / name).read_text()) == json.loads((theirs / name).read_text())
+    assert read_ctranslate2(theirs).alignment_heads == model.alignment_heads
+
+
+@pytest.mark.reference
+@pytest.mark.parametrize("number", ["float16", *QUANTISED[2:]])
+def test_weights_are_read_as_ctranslate2_dequantises_them(number: str, tmp_path: Path) -> None:
+    """Its encoder in float32 gives the same bits over our file as over the floats that we read from it."""
+    ctranslate2 = pytest.importorskip("ctranslate2", reason="CTranslate2 is not installed")
+    features = np.random.default_rng(0).standard_normal((1, 80, 100)).astype(np.float32)
+    quantised = folder_of(tmp_path, number, tiny.checkpoint(WHISPER))
+    floats = folder_of(tmp_path / "floats", "float32", open_checkpoint(quantised))
+
+    def states(folder: Path) -> np.ndarray:
+        model = ctranslate2.models.Whisper(str(folder), compute_type="float32", intra_threads=1)
+        return np.array(model.encode(ctranslate2.StorageView.from_array(features)))
+
+    assert np.array_equal(states(quantised), states(floats))
