@@ -52,7 +52,7 @@ def test_commands_are_understood(line: str) -> None:
     for stop in ("|", ">", "<"):
         words = words[: words.index(stop)] if stop in words else words
     command: click.Command = cli
-    context = click.Context(cli, info_name="sottovoce")
+    context = click.Context(cli, info_name="sottovoce", **cli.context_settings)
     while isinstance(command, click.Group):
         name = words.pop(0)
         found = command.get_command(context, name)

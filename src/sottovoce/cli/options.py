@@ -1,23 +1,30 @@
-"""Options that several subcommands share."""
+"""Options that several subcommands share.
+
+What is heavy is imported where it is used: `--help` does not wait for it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
-import torch
 
-from sottovoce.api import Model, load_model
+from sottovoce.cli.parameters import Finite
 from sottovoce.errors import OptionError
-from sottovoce.lm.fusion import ShallowFusion
-from sottovoce.lm.text_fusion import HOTWORD_WEIGHT
 
+if TYPE_CHECKING:
+    from sottovoce.api import Model
+    from sottovoce.lm.fusion import ShallowFusion
+
+HOTWORD_WEIGHT = 3.0
+"""That of `lm.text_fusion`, which is too heavy to import for help."""
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 MODEL = (
     click.option(
+        "-m",
         "--model",
         metavar="NAME|PATH",
         help="Model name, hub id, file or folder. [default: base; on CUDA large-v3-turbo]",
@@ -47,13 +54,13 @@ FUSION = (
     ),
     click.option(
         "--hotword-weight",
-        type=float,
+        type=Finite(),
         default=HOTWORD_WEIGHT,
         show_default=True,
         help="What each token of a phrase adds.",
     ),
     click.option("--lm", metavar="FILE.arpa", help="n-gram model over token ids, for the beam search."),
-    click.option("--lm-weight", type=float, default=0.3, show_default=True, help="Weight of --lm."),
+    click.option("--lm-weight", type=Finite(), default=0.3, show_default=True, help="Weight of --lm."),
 )
 
 
@@ -75,6 +82,10 @@ def open_model(given: Mapping[str, Any]) -> Model:
 
     Raises: ModelNotFoundError, CheckpointError, OptionError.
     """
+    import torch
+
+    from sottovoce.api import load_model
+
     if given["threads"]:
         torch.set_num_threads(given["threads"])
     return load_model(given["model"], device=given["device"], dtype=given["dtype"])
