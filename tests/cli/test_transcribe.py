@@ -139,6 +139,7 @@ def test_one_line_for_what_cannot_be_read(
         (["--model", "nano", "--clip-timestamps", "0,inf"], "--clip-timestamps"),
         (["--model", "nano", "--suppress-tokens", "a"], "--suppress-tokens"),
         (["--model", "nano", "--duration", "0"], "--duration"),
+        (["--model", "nano", "--duration", "5", "--batch-size", "2"], "--duration"),
         (["--model", "nano", "--offset", "1", "--clip-timestamps", "0,1"], "--offset"),
         (["--model", "nano", "--vad-threshold", "2"], "--vad-threshold"),
         (["--model", "nano", "--max-line-width", "40"], "--word-timestamps"),

@@ -13,7 +13,7 @@ from sottovoce.decoding.fallback import FallbackOptions
 from sottovoce.decoding.options import DecodingOptions
 from sottovoce.errors import OptionError
 from sottovoce.formats.base import WriterOptions
-from sottovoce.offline.options import WINDOW_VAD, TranscribeOptions
+from sottovoce.offline.options import WINDOW_VAD, Mode, TranscribeOptions
 
 VAD = "vad_"
 """What the names of options begin with that are fields of `VadOptions`."""
@@ -41,17 +41,18 @@ def transcribe_options(given: Mapping[str, Any]) -> TranscribeOptions:
     Raises: OptionError.
     """
     vad = vad_options(given)
+    mode: Mode = "vad" if given["vad"] or vad or given["batch_size"] > 1 else "seek"
     return TranscribeOptions(
         decoding=decoding_options(given),
         fallback=fallback_options(given),
-        mode="vad" if given["vad"] or vad or given["batch_size"] > 1 else "seek",
+        mode=mode,
         vad=vad,
         batch_size=given["batch_size"],
         condition_on_previous_text=not given["no_condition_on_previous_text"],
         prompt_reset_on_temperature=given["prompt_reset_on_temperature"],
         initial_prompt=given["initial_prompt"],
         carry_initial_prompt=given["carry_initial_prompt"],
-        clip_timestamps=clips(given),
+        clip_timestamps=clips(given, mode),
         word_timestamps=given["word_timestamps"],
         hallucination_silence_threshold=given["hallucination_silence_threshold"],
     )
@@ -91,13 +92,18 @@ def vad_options(given: Mapping[str, Any]) -> VadOptions | None:
     return replace(WINDOW_VAD, **asked) if asked else None
 
 
-def clips(given: Mapping[str, Any]) -> tuple[float, ...]:
+def clips(given: Mapping[str, Any], mode: Mode) -> tuple[float, ...]:
     """The parts of the recording to transcribe: start, end, … in seconds; empty: all of it.
 
-    Raises: OptionError for two ways of saying it at once.
+    Raises: OptionError for two ways of saying it at once, and where speech is found first.
     """
     parts = times("--clip-timestamps", given["clip_timestamps"])
     offset, duration = given["offset"], given["duration"]
+    if mode == "vad" and (parts or offset is not None or duration is not None):
+        raise OptionError(
+            "--offset, --duration and --clip-timestamps: cannot be combined with --vad, its options and "
+            "--batch-size"
+        )
     if offset is None and duration is None:
         return parts
     if parts:
