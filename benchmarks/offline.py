@@ -34,7 +34,7 @@ import torch
 from sottovoce.audio.io import load_audio
 from sottovoce.evaluation.wer import Utterance, score
 from sottovoce.models.checkpoint.base import Checkpoint
-from sottovoce.models.hub import load_checkpoint
+from sottovoce.models.load import load_checkpoint
 from sottovoce.types import SAMPLE_RATE, Samples
 
 ENGINES = (

@@ -33,7 +33,7 @@ from sottovoce.backends.torch import TorchBackend
 from sottovoce.decoding.decode import DecodingResult, decode
 from sottovoce.decoding.fallback import FallbackOptions
 from sottovoce.decoding.options import DecodingOptions
-from sottovoce.models.hub import load_checkpoint
+from sottovoce.models.load import load_checkpoint
 from sottovoce.offline.drafts import Draft, cut_window
 from sottovoce.offline.longform import transcribe
 from sottovoce.offline.options import APPENDED, PREPENDED, TranscribeOptions

@@ -11,9 +11,7 @@ import click
 import pytest
 
 from sottovoce.cli.main import cli, run
-from sottovoce.cli.options import HOTWORD_WEIGHT
 from sottovoce.cli.sections import SectionedCommand
-from sottovoce.lm import text_fusion
 
 SHORT = {
     "-h": {"--help"},
@@ -99,10 +97,6 @@ def test_sections_show_every_option_once(capsys: pytest.CaptureFixture[str]) -> 
                 line for line in shown.splitlines() if line.startswith("  -") and f"{name} " in f"{line} "
             ]
             assert len(lines) == 1, name
-
-
-def test_defaults_that_help_repeats_are_those_of_the_library() -> None:
-    assert HOTWORD_WEIGHT == text_fusion.HOTWORD_WEIGHT
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,4 @@
-"""Options that several subcommands share.
-
-What is heavy is imported where it is used: `--help` does not wait for it.
-"""
+"""Options that several subcommands share; PyTorch is imported when a model is opened, not for their help."""
 
 from __future__ import annotations
 
@@ -13,13 +10,12 @@ import click
 
 from sottovoce.cli.parameters import Finite
 from sottovoce.errors import OptionError
+from sottovoce.lm.defaults import HOTWORD_WEIGHT
 
 if TYPE_CHECKING:
     from sottovoce.api import Model
     from sottovoce.lm.fusion import ShallowFusion
 
-HOTWORD_WEIGHT = 3.0
-"""That of `lm.text_fusion`, which is too heavy to import for help."""
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 MODEL = (
@@ -34,6 +30,9 @@ MODEL = (
         "--dtype", default="auto", show_default=True, help="auto, float32, bfloat16, float16 or int8."
     ),
     click.option("--threads", type=click.IntRange(1), help="Processor threads. [default: all cores]"),
+    click.option("--model-dir", metavar="DIR", help="Where fetched models live. [default: the usual caches]"),
+    click.option("--revision", metavar="REV", help="Branch, tag or commit of the model on the hub."),
+    click.option("--local-only", is_flag=True, help="Fetch nothing: the model is on this machine."),
 )
 
 TASK = (
@@ -88,7 +87,14 @@ def open_model(given: Mapping[str, Any]) -> Model:
 
     if given["threads"]:
         torch.set_num_threads(given["threads"])
-    return load_model(given["model"], device=given["device"], dtype=given["dtype"])
+    return load_model(
+        given["model"],
+        device=given["device"],
+        dtype=given["dtype"],
+        model_dir=given["model_dir"],
+        revision=given["revision"],
+        local_only=given["local_only"],
+    )
 
 
 def fusion_of(model: Model, given: Mapping[str, Any]) -> ShallowFusion | None:
