@@ -8,6 +8,7 @@
     │   ├── LanguageModelError            an n-gram, lexicon or phrase list that cannot be read
     │   └── OptionError                   options that contradict each other or the model
     ├── ModelNotFoundError(LookupError)   no model of that name, here or where it could be fetched
+    ├── OutputError(OSError)              standard output that cannot be written
     ├── MissingExtraError(ImportError)    an optional dependency is not installed
     └── SessionClosedError(RuntimeError)  audio was pushed after close()
 
@@ -47,6 +48,10 @@ class OptionError(InputError):
 
 class ModelNotFoundError(SottovoceError, LookupError):
     """No model of that name is bundled, on disk or reachable."""
+
+
+class OutputError(SottovoceError, OSError):
+    """Standard output is closed or full: nothing more can be said there."""
 
 
 class MissingExtraError(SottovoceError, ImportError):

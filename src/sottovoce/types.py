@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
-import numpy as np
-import numpy.typing as npt
-from torch import Tensor
+if TYPE_CHECKING:  # neither is needed to name what flows, and `--help` need not wait for them
+    import numpy as np
+    import numpy.typing as npt
+    from torch import Tensor
 
 SAMPLE_RATE = 16_000
 HOP_SAMPLES = 160
@@ -20,7 +21,7 @@ HOP_SAMPLES = 160
 FRAMES_PER_SECOND = 50
 """Encoder frames a second (20 ms each: the second convolution halves the log-mel rate)."""
 
-Samples: TypeAlias = npt.NDArray[np.float32]
+Samples: TypeAlias = "npt.NDArray[np.float32]"
 
 
 @dataclass(frozen=True, slots=True)

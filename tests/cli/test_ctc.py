@@ -139,7 +139,7 @@ def test_tuning_tries_every_combination(folder: Path, capsys: pytest.CaptureFixt
         (1.0, 3.0, 0.0),
     ]
     assert run(["ctc", *map(str, shared), "--hotword-weights", "much"]) == 2
-    assert "--hotword-weights: expected numbers with commas, got 'much'" in capsys.readouterr().err
+    assert "--hotword-weights: expected numbers separated by commas, got 'much'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

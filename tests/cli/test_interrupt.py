@@ -1,4 +1,4 @@
-"""Ctrl-C arrives, wherever Python happens to be."""
+"""Ctrl-C and polite ends arrive, wherever Python happens to be."""
 
 from __future__ import annotations
 
@@ -14,17 +14,23 @@ import pytest
 from sottovoce.audio.sources import CheckedFile
 from sottovoce.cli.interrupt import Interrupts
 
+POLITE = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
 
 @pytest.fixture(autouse=True)
 def as_at_a_terminal() -> Iterator[None]:
     """SIGINT as Python handles it, even where the tests run in the background and it is ignored."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    before = {number: signal.getsignal(number) for number in POLITE}
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number in POLITE[1:]:
+        signal.signal(number, signal.SIG_DFL)
     yield
-    signal.signal(signal.SIGINT, before)
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
-def interrupt() -> None:
-    os.kill(os.getpid(), signal.SIGINT)
+def interrupt(number: signal.Signals = signal.SIGINT) -> None:
+    os.kill(os.getpid(), number)
     for _ in range(100):
         time.sleep(0)  # handlers run between bytecodes
 
@@ -104,3 +110,50 @@ def test_what_others_handle_is_left_to_them() -> None:
             assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "word"),
+    [
+        (signal.SIGINT, 130, "interrupted"),
+        (signal.SIGTERM, 143, "terminated"),
+        (signal.SIGHUP, 129, "hung up"),
+    ],
+)
+def test_every_polite_end_tidies_up_like_ctrl_c(number: signal.Signals, code: int, word: str) -> None:
+    interrupts = Interrupts()
+    with interrupts.handled(), pytest.raises(KeyboardInterrupt):
+        interrupt(number)
+    assert (interrupts.exit_code, interrupts.word) == (code, word)
+    assert interrupts.is_polite_end == (number is not signal.SIGINT)
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def test_what_nohup_ignores_stays_ignored() -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    with Interrupts().handled():
+        interrupt(signal.SIGHUP)
+        with pytest.raises(KeyboardInterrupt):
+            interrupt(signal.SIGTERM)
+
+
+def work(interrupts: Interrupts, done: list[str], *numbers: signal.Signals) -> None:
+    with interrupts.deferred():
+        for number in numbers:
+            interrupt(number)
+        done.append("done")
+
+
+def test_what_must_end_ends_first_unless_asked_twice() -> None:
+    interrupts = Interrupts()
+    done: list[str] = []
+    with interrupts.handled():
+        with pytest.raises(KeyboardInterrupt):
+            work(interrupts, done, signal.SIGTERM)
+        assert done == ["done"]
+        interrupts.take()
+        work(interrupts, done)
+        assert done == ["done", "done"]
+        with pytest.raises(KeyboardInterrupt):
+            work(interrupts, done, signal.SIGINT, signal.SIGINT)
+        assert done == ["done", "done"]

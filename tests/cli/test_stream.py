@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import signal
 import subprocess
 import sys
 import wave
@@ -15,9 +16,9 @@ import pytest
 from rich.console import Console
 
 from sottovoce.audio.io import load_audio
+from sottovoce.cli.live import file_pieces
 from sottovoce.cli.live_view import LiveView
 from sottovoce.cli.main import run
-from sottovoce.cli.stream import file_pieces
 from sottovoce.types import Final, LanguageChanged, Partial, Unstable, Word
 
 CLIP = Path(__file__).parents[2] / "examples" / "clips" / "en.flac"
@@ -156,3 +157,43 @@ def test_a_terminal_shows_colours_and_dims_what_may_change() -> None:
     shown = console.file.getvalue()  # type: ignore[attr-defined]
     assert "\x1b[0m\x1b[36mhello" in shown
     assert "\x1b[0m\x1b[32mhallo" in shown
+
+
+def test_a_termination_ends_the_recording_and_what_was_heard_is_said(tmp_path: Path) -> None:
+    """The live command hears no end on standard input, and SIGTERM is one."""
+    pcm = (load_audio(str(CLIP)) * 32768).clip(-32768, 32767).astype("<i2").tobytes()
+    heard = tmp_path / "heard.wav"
+    command = [sys.executable, "-m", "sottovoce", "stream", "-", *QUICK, "-l", "en", "--jsonl"]
+    process = subprocess.Popen(
+        [*command, "--save-audio", str(heard)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    with process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdin.write(pcm)
+        process.stdin.flush()
+        first = process.stdout.readline()
+        process.send_signal(signal.SIGTERM)
+        rest, error = process.stdout.read(), process.stderr.read()
+    assert process.returncode == 143
+    assert error == b"terminated: finishing what was heard\n"
+    events = [json.loads(line) for line in [first, *rest.splitlines()]]
+    partials = "".join(event["text"] for event in events if event["type"] == "partial")
+    finals = "".join(event["text"] for event in events if event["type"] == "final")
+    assert finals.strip() == partials.strip() != ""
+    with wave.open(str(heard)) as file:
+        assert file.getnframes() > 0
+
+
+@pytest.mark.parametrize("option", ["--save-audio", "--log"])
+def test_what_cannot_be_written_is_said_before_the_model_is_loaded(
+    option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    missing = tmp_path / "missing" / "file"
+    assert run(["stream", str(CLIP), "--model", "nothing", option, str(missing)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert str(missing) in line

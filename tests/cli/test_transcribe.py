@@ -10,14 +10,27 @@ import subprocess
 import sys
 import time
 import wave
+from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
+import click
 import numpy as np
 import pytest
+import torch
 
+from sottovoce.api import FileTranscription, Model
+from sottovoce.audio.vad import VadOptions
+from sottovoce.cli.call import Call
 from sottovoce.cli.main import run
+from sottovoce.cli.transcribe import transcribe
+from sottovoce.cli.transcribe_request import transcribe_options
+from sottovoce.decoding.fallback import FallbackOptions
+from sottovoce.decoding.options import DecodingOptions
+from sottovoce.offline.options import WINDOW_VAD, TranscribeOptions
 
 CLIPS = Path(__file__).parents[2] / "examples" / "clips"
+FIVE = FallbackOptions(best_of=5)
 FAST = ["--model", "nano", "--beam-size", "1", "--temperature", "0", "--language", "de"]
 
 
@@ -120,6 +133,15 @@ def test_one_line_for_what_cannot_be_read(
         (["--model", "nano", "--device", "tpu"], "tpu"),
         (["--model", "nano", "--dtype", "float8"], "float8"),
         (["--model", "nano", "--temperature", "hot"], "--temperature"),
+        (["--model", "nano", "--temperature", "nan"], "--temperature"),
+        (["--model", "nano", "--temperature", "0,inf"], "--temperature"),
+        (["--model", "nano", "--clip-timestamps", "nan"], "--clip-timestamps"),
+        (["--model", "nano", "--clip-timestamps", "0,inf"], "--clip-timestamps"),
+        (["--model", "nano", "--suppress-tokens", "a"], "--suppress-tokens"),
+        (["--model", "nano", "--duration", "0"], "--duration"),
+        (["--model", "nano", "--duration", "5", "--batch-size", "2"], "--duration"),
+        (["--model", "nano", "--offset", "1", "--clip-timestamps", "0,1"], "--offset"),
+        (["--model", "nano", "--vad-threshold", "2"], "--vad-threshold"),
         (["--model", "nano", "--max-line-width", "40"], "--word-timestamps"),
     ],
 )
@@ -128,6 +150,110 @@ def test_wrong_wishes_fail_before_any_work(
 ) -> None:
     assert run(["transcribe", str(clip), *arguments]) == 2
     assert told in one_error(capsys.readouterr().err)
+
+
+def test_the_folder_is_made_before_the_model_is_loaded(
+    clip: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A model that is not there tells which came first."""
+    made = tmp_path / "new" / "folder"
+    assert run(["transcribe", str(clip), "-m", "nano", *FAST, "-o", str(made)]) == 0
+    assert [path.name for path in made.iterdir()] == ["clip.txt"]
+    assert capsys.readouterr().err == ""
+    assert run(["transcribe", str(clip), "-m", "nothing", "-o", str(clip / "x")]) == 2
+    line = one_error(capsys.readouterr().err)
+    assert "cannot be written" in line
+    assert str(clip / "x") in line
+
+
+def test_recordings_of_one_name_have_documents_of_two(
+    clip: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = tmp_path / "other" / clip.name
+    other.parent.mkdir()
+    shutil.copy(CLIPS / "en.flac", other)
+    out = tmp_path / "out"
+    assert run(["transcribe", str(clip), str(other), str(clip), *FAST, "-o", str(out)]) == 0
+    here = f"{tmp_path.name}-clip.flac.txt"
+    assert {path.name for path in out.iterdir()} == {here, "other-clip.flac.txt"}
+    assert (out / here).read_text() != (out / "other-clip.flac.txt").read_text()
+
+
+def test_standard_output_counts_on_that_it_is_counted(clip: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A recording given twice there is written twice: documents stand in the order of the files."""
+    assert run(["transcribe", str(clip), str(clip), *FAST, "-f", "json", "-o", "-"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 2
+
+
+def test_a_part_of_a_recording(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def found(*more: str) -> list[tuple[float, float, str]]:
+        arguments = ["transcribe", str(CLIPS / "mixed.flac"), *FAST, "-f", "json", "-o", "-", *more]
+        assert run(arguments) == 0
+        segments = json.loads(capsys.readouterr().out)["segments"]
+        return [(segment["start"], segment["end"], segment["text"]) for segment in segments]
+
+    part = found("--offset", "0:04", "--duration", "5.5")
+    assert part == found("--clip-timestamps", "4,9.5")
+    assert part
+    assert all(4 <= start <= end <= 9.5 for start, end, _ in part)
+    assert found("--offset", "0:00:04") == found("--clip-timestamps", "4")
+
+
+def options_of(*words: str) -> TranscribeOptions:
+    """What the words ask of the library."""
+    context = transcribe.make_context("transcribe", ["x.wav", *words], obj=Call())
+    return transcribe_options({k: v for k, v in context.params.items() if k != "files"})
+
+
+def test_options_reach_the_library() -> None:
+    assert options_of() == replace(TranscribeOptions(), decoding=DecodingOptions(beam_size=5), fallback=FIVE)
+    decoding = options_of(
+        "--suppress-tokens", "-1,50", "--prefix", "So", "--repetition-penalty", "1.2"
+    ).decoding
+    assert decoding.suppress_tokens == (-1, 50)
+    assert decoding.prefix == "So"
+    assert decoding.repetition_penalty == 1.2
+    assert options_of("--suppress-tokens", "").decoding.suppress_tokens == ()
+    assert options_of("--prompt-reset-on-temperature", "0.3").prompt_reset_on_temperature == 0.3
+
+
+@pytest.mark.parametrize("field", [field.name for field in fields(VadOptions)])
+def test_every_parameter_of_the_vad_is_an_option_that_implies_it(field: str) -> None:
+    value = 0.25 if "threshold" in field else 20.0
+    options = options_of(f"--vad-{field.replace('_', '-')}", str(value))
+    assert options.mode == "vad"
+    assert options.vad == replace(WINDOW_VAD, **{field: value})
+
+
+def test_help_tells_the_defaults_of_the_vad() -> None:
+    for field in fields(VadOptions):
+        (option,) = [param for param in transcribe.params if param.name == f"vad_{field.name}"]
+        assert isinstance(option, click.Option)
+        assert option.help is not None
+        value = getattr(WINDOW_VAD, field.name)
+        shown = "threshold - 0.15" if value is None else f"{value:g}"
+        assert option.help.endswith(f"[{shown}]")
+
+
+def test_a_batch_that_runs_out_of_memory_goes_on(
+    clip: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    large = Path(shutil.copy(clip, tmp_path / "large.flac"))
+    transcribe_one = Model.transcribe
+
+    def lacking(model: Model, source: str, **options: Any) -> FileTranscription:
+        if source == str(large):
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+        return transcribe_one(model, source, **options)
+
+    monkeypatch.setattr(Model, "transcribe", lacking)
+    assert run(["transcribe", str(large), str(clip), *FAST, "-o", str(tmp_path)]) == 1
+    line = one_error(capsys.readouterr().err)
+    assert "large.flac" in line
+    assert "--dtype int8" in line
+    assert "--batch-size" in line
+    assert (tmp_path / "clip.txt").exists()
+    assert not (tmp_path / "large.txt").exists()
 
 
 def test_boosted_phrases_come_out(clip: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -153,7 +279,7 @@ def test_usage_errors_exit_with_2(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_debug_adds_the_traceback(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["--debug", "transcribe", str(tmp_path / "missing.wav"), *FAST]
-    assert run(arguments, debug=True) == 2
+    assert run(arguments) == 2
     assert "Traceback" in capsys.readouterr().err
 
 
@@ -161,29 +287,40 @@ def sottovoce(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "sottovoce", *arguments]
 
 
+def defaults() -> None:
+    """Signals as at a terminal: a background job of a shell ignores some, and so would its children."""
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+
+
 @pytest.mark.slow
-def test_interrupted_exits_with_130_and_leaves_nothing_half_written(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("number", "code", "word"),
+    [
+        (signal.SIGINT, 130, "interrupted"),
+        (signal.SIGTERM, 143, "terminated"),
+        (signal.SIGHUP, 129, "hung up"),
+    ],
+)
+def test_an_end_from_outside_leaves_nothing_half_written(
+    number: signal.Signals, code: int, word: str, tmp_path: Path
+) -> None:
     noise = np.random.default_rng(0).normal(0, 0.1, 16_000 * 1200).astype(np.float32).clip(-1, 1)
     long = write_wave(tmp_path / "long.wav", noise)
     command = sottovoce("transcribe", str(long), *FAST, "--output-dir", str(tmp_path))
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(
-        command,
-        stderr=subprocess.PIPE,
-        env=environment,
-        text=True,
-        # A background job of a shell ignores Ctrl-C, and so would its children.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        command, stderr=subprocess.PIPE, env=environment, text=True, preexec_fn=defaults
     )
     for _ in range(600):  # until it has begun to write
         if list(tmp_path.glob(".long.txt.*")):
             break
         time.sleep(0.1)
     with process:
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         _, error = process.communicate(timeout=120)
-    assert process.returncode == 130, error
-    assert "Traceback" not in error
+    assert process.returncode == code, error
+    assert error == f"{word}\n"
     assert [path.name for path in tmp_path.iterdir()] == ["long.wav"]
 
 

@@ -12,6 +12,7 @@ import click
 import pytest
 
 from sottovoce.cli.main import cli
+from tests.docs.command_tables import PAGE, rewritten
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "recipes").rglob("*.md"))]
@@ -52,7 +53,7 @@ def test_commands_are_understood(line: str) -> None:
     for stop in ("|", ">", "<"):
         words = words[: words.index(stop)] if stop in words else words
     command: click.Command = cli
-    context = click.Context(cli, info_name="sottovoce")
+    context = click.Context(cli, info_name="sottovoce", **cli.context_settings)
     while isinstance(command, click.Group):
         name = words.pop(0)
         found = command.get_command(context, name)
@@ -60,6 +61,11 @@ def test_commands_are_understood(line: str) -> None:
         command = found
         context = click.Context(command, parent=context, info_name=name)
     command.make_parser(context).parse_args(words)
+
+
+def test_the_tables_of_options_are_true() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    assert page == rewritten(page), "bring docs/cli.md up to date: python -m tests.docs.command_tables"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -6,9 +6,12 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from sottovoce.errors import OptionError
-from sottovoce.formats.output import open_output, output_paths
+from sottovoce.formats.output import open_output, writable_folder
+from sottovoce.formats.output_names import document_names, output_paths
 
 
 def write(path: Path | str, *pieces: str, live: bool = False) -> None:
@@ -118,9 +121,49 @@ def test_every_document_has_its_own_file(tmp_path: Path) -> None:
     }
 
 
-def test_two_inputs_never_share_a_file_and_no_input_is_overwritten(tmp_path: Path) -> None:
-    with pytest.raises(OptionError, match=r"both 'a\.mp3' and 'a\.wav'"):
-        output_paths(["a.mp3", "a.wav"], tmp_path, ["srt"])
+def test_inputs_that_share_a_name_keep_more_of_it(tmp_path: Path) -> None:
+    """Only as much as tells them apart, whatever the order in which they are given."""
+    cases = {
+        ("talk.mp3", "talk.wav", "other.mp3"): ["talk.mp3", "talk.wav", "other"],
+        ("a/talk.mp3", "b/talk.mp3", "talk.wav"): ["a-talk.mp3", "b-talk.mp3", "talk.wav"],
+        ("x/a/t.mp3", "y/a/t.mp3"): ["x-a-t.mp3", "y-a-t.mp3"],
+        ("x/Talk.mp3", "y/talk.mp3"): ["x-Talk.mp3", "y-talk.mp3"],
+        ("-", "stdin.wav"): ["stdin", "stdin.wav"],
+    }
+    for inputs, names in cases.items():
+        for order in (list(zip(inputs, names, strict=True)), list(zip(inputs, names, strict=True))[::-1]):
+            assert list(document_names([name for name, _ in order]).items()) == order
+
+
+def test_an_input_given_twice_has_one_document(tmp_path: Path) -> None:
+    for again in ("a.mp3", "./a.mp3", "x/../a.mp3", str(Path.cwd() / "a.mp3")):
+        assert output_paths(["a.mp3", again], tmp_path, ["srt"]) == {("a.mp3", "srt"): tmp_path / "a.srt"}
+
+
+@given(st.lists(st.sampled_from("ab/.-A"), min_size=1, max_size=6).map("".join), st.data())
+def test_no_two_inputs_ever_share_a_file(name: str, data: st.DataObject) -> None:
+    others = data.draw(st.lists(st.lists(st.sampled_from("ab/.-A"), min_size=1).map("".join), max_size=5))
+    inputs = [f"/r/{word}x" for word in (name, *others)]
+    names = list(document_names(inputs).values())
+    distinct = {os.path.abspath(path) for path in inputs}
+    assert len(names) == len(distinct)
+    if len(set(names)) == len(names):
+        assert len(output_paths(inputs, Path("out"), ["srt"])) == len(distinct)
+    else:
+        with pytest.raises(OptionError, match="both"):
+            output_paths(inputs, Path("out"), ["srt"])
+
+
+def test_no_input_is_overwritten(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="is one of the inputs"):
         output_paths([str(tmp_path / "a.txt")], tmp_path, ["txt"])
-    assert len(output_paths(["a.mp3", "a.mp3"], tmp_path, ["srt"])) == 1
+
+
+def test_a_folder_is_made_with_those_above_it(tmp_path: Path) -> None:
+    assert writable_folder(tmp_path / "a" / "b").is_dir()
+    assert writable_folder(tmp_path / "a" / "b").is_dir()
+    assert os.listdir(tmp_path / "a" / "b") == []
+    (tmp_path / "file").write_text("")
+    for place in ("file", "file/x"):
+        with pytest.raises(OptionError, match=rf"output '.*{place}': cannot be written \("):
+            writable_folder(tmp_path / place)

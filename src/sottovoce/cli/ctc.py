@@ -11,7 +11,8 @@ import click
 from torch import Tensor
 
 from sottovoce.cli.ctc_request import FILE, DecoderRequest, decoder_options
-from sottovoce.cli.ctc_tune import DevelopmentSet, combinations, numbers, tried
+from sottovoce.cli.ctc_tune import DevelopmentSet, combinations, tried
+from sottovoce.cli.parameters import numbers
 from sottovoce.ctc import CtcDecoder, load_ngram
 from sottovoce.errors import InputError, SottovoceError
 from sottovoce.types import Hypothesis

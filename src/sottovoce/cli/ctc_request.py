@@ -12,6 +12,7 @@ from torch import Tensor
 
 from sottovoce.api import Model, load_model
 from sottovoce.cli.ctc_inputs import EmissionSource, read_emissions, recorded_emissions
+from sottovoce.cli.parameters import Finite
 from sottovoce.ctc import CtcDecoder, CtcFusionOptions, WordOrTokenModel
 from sottovoce.decoding.ctc.labels import LabelList, read_labels
 from sottovoce.decoding.ctc.options import CtcOptions
@@ -28,33 +29,35 @@ DECODER = (
     click.option("--logits", is_flag=True, help="The files hold logits: take log_softmax first."),
     click.option("--beam-size", type=click.IntRange(1), default=16, show_default=True),
     click.option("--lm", type=FILE, help="N-gram model: ARPA, ARPA.gz or KenLM binary."),
-    click.option("--lm-weight", type=float, default=0.5, show_default=True),
+    click.option("--lm-weight", type=Finite(), default=0.5, show_default=True),
     click.option("--lm-level", type=click.Choice(["auto", "token", "word"]), default="auto"),
-    click.option("--word-score", type=float, default=0.0, show_default=True, help="Added for every word."),
+    click.option("--word-score", type=Finite(), default=0.0, show_default=True, help="Added for every word."),
     click.option("--lexicon", type=FILE, help="Words and their labels, a word a line; or words alone."),
-    click.option("--unknown-score", type=float, default=-10.0, show_default=True, help="Per unknown word."),
+    click.option("--unknown-score", type=Finite(), default=-10.0, show_default=True, help="An unknown word."),
     click.option("--case", type=click.Choice(["keep", "lower", "upper"]), default="keep", show_default=True),
     click.option("--hotwords", type=FILE, help="Phrases, one a line, with an optional weight after a tab."),
     click.option(
         "--hotword-weight",
-        type=float,
+        type=Finite(),
         default=2.0,
         show_default=True,
         help="What each label of a phrase adds.",
     ),
     click.option("--neural-lm", metavar="DIR", help="Hugging Face causal model: folder or name."),
-    click.option("--neural-weight", type=float, default=0.5, show_default=True),
+    click.option("--neural-weight", type=Finite(), default=0.5, show_default=True),
     click.option(
         "--lm-kept",
-        type=float,
+        type=Finite(),
         default=0.0,
         show_default=True,
         help="Share of the n-gram's weight that stays beside the neural model.",
     ),
-    click.option("--beam-threshold", type=float, help="Drop beams this far (nats) below the best."),
+    click.option("--beam-threshold", type=Finite(), help="Drop beams this far (nats) below the best."),
     click.option("--top-tokens", type=click.IntRange(1), help="Tokens of a frame to extend by."),
-    click.option("--blank-skip", type=float, help="Skip runs of frames that are blank with more than this."),
-    click.option("--frame-ms", type=float, default=20.0, show_default=True, help="Milliseconds a frame."),
+    click.option("--blank-skip", type=Finite(0, 1), help="Skip runs of frames more surely blank than this."),
+    click.option(
+        "--frame-ms", type=Finite(above=0), default=20.0, show_default=True, help="Milliseconds a frame."
+    ),
     click.option("--device", default="cpu", show_default=True),
 )
 

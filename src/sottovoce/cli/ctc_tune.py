@@ -15,7 +15,7 @@ from sottovoce.api import Model
 from sottovoce.cli.ctc_request import DecoderRequest
 from sottovoce.ctc import CtcFusionOptions, load_ngram
 from sottovoce.decoding.ctc.labels import LabelList
-from sottovoce.errors import ManifestError, OptionError
+from sottovoce.errors import ManifestError
 from sottovoce.evaluation.wer import ErrorCounts, align
 from sottovoce.lm.causal import CausalWordModel
 from sottovoce.lm.neural import WordLanguageModel
@@ -64,14 +64,6 @@ def tried(
         found = request.decoder(labels, 1, fusion, lm, neural).decode(dev.log_probs, dev.lengths)
         rate = dev.word_error_rate([best[0].text if best else "" for best in found])
         yield {"wer": round(rate, 4), **chosen}
-
-
-def numbers(option: str, text: str) -> list[float]:
-    """Numbers with commas between them. Raises OptionError."""
-    try:
-        return [float(part) for part in text.split(",")]
-    except ValueError as error:
-        raise OptionError(f"{option}: expected numbers with commas, got {text!r}") from error
 
 
 def _neural(request: DecoderRequest) -> WordLanguageModel | None:

@@ -4,23 +4,34 @@ from __future__ import annotations
 
 import json
 import sys
-import traceback
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from sottovoce.api import Model
-from sottovoce.cli.options import MODEL, open_model, with_options
+from sottovoce.cli.batch import each_file
+from sottovoce.cli.call import this_call
+from sottovoce.cli.options import MODEL, open_model
 from sottovoce.cli.progress import Progress
-from sottovoce.errors import SottovoceError
+from sottovoce.cli.sections import SectionedCommand
+
+if TYPE_CHECKING:
+    from sottovoce.api import Model
+
+LANGUAGE = (
+    click.option(
+        "-l",
+        "--languages",
+        "--language",
+        metavar="CODE,CODE,…",
+        help="Choose among these. [default: all of the model]",
+    ),
+    click.option("--timeline", is_flag=True, help="The whole recording, with the times of each language."),
+)
 
 
-@click.command()
+@click.command(cls=SectionedCommand, sections={"Model": MODEL, "Language": LANGUAGE})
 @click.argument("files", nargs=-1, required=True, metavar="FILE…")
-@with_options(MODEL)
-@click.option("--languages", metavar="CODE,CODE,…", help="Choose among these. [default: all of the model]")
-@click.option("--timeline", is_flag=True, help="The whole recording, with the times of each language.")
 @click.pass_context
 def detect_language(context: click.Context, /, files: tuple[str, ...], **given: Any) -> int:
     """Tell which language is spoken: one JSON document a line.
@@ -29,18 +40,13 @@ def detect_language(context: click.Context, /, files: tuple[str, ...], **given: 
     """
     model = open_model(given)
     look = timeline if given["timeline"] else detection
-    n_failed = 0
-    with Progress(len(files), quiet=sys.stdout.isatty()) as progress:
-        for name in files:
-            try:
-                click.echo(json.dumps(look(model, name, given["languages"]), ensure_ascii=False))
-            except SottovoceError as error:
-                n_failed += 1
-                debug = context.find_root().obj["debug"]
-                progress.failed(str(error), traceback.format_exc() if debug else None)
-    if not n_failed:
-        return 0
-    return 2 if n_failed == len(files) else 1
+    return each_file(
+        files,
+        lambda name: click.echo(json.dumps(look(model, name, given["languages"]), ensure_ascii=False)),
+        progress=Progress(len(files), quiet=sys.stdout.isatty()),
+        call=this_call(context),
+        advice="--dtype int8 or a smaller --model",
+    )
 
 
 def detection(model: Model, name: str, languages: str | None) -> dict[str, object]:

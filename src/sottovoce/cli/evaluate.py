@@ -17,8 +17,9 @@ from sottovoce.audio.io import load_audio
 from sottovoce.audio.mel import log_mel, window_features
 from sottovoce.audio.vad_stream import VadStream
 from sottovoce.cli.options import MODEL, open_model, with_options
+from sottovoce.cli.parameters import Finite, numbers
 from sottovoce.decoding.fallback import FallbackOptions
-from sottovoce.errors import ManifestError, OptionError
+from sottovoce.errors import ManifestError
 from sottovoce.evaluation.language_id import LanguageScores
 from sottovoce.evaluation.latency import ReferenceSegment, laal, stream_laal, word_latencies
 from sottovoce.evaluation.live import LiveRun, run_live
@@ -40,7 +41,7 @@ SET = [
 ]
 LIVE = [
     click.option("--chunk-ms", type=click.IntRange(10), default=500, show_default=True),
-    click.option("--audio-max-len", type=click.FloatRange(1, 30), default=30.0, show_default=True),
+    click.option("--audio-max-len", type=Finite(1, 30), default=30.0, show_default=True),
 ]
 
 
@@ -114,12 +115,12 @@ def wer(manifest: str, **given: Any) -> None:
     "--widths", default="0.5,1,1.5,2,3,5", show_default=True, help="Seconds of the probe's windows."
 )
 @click.option("--noise", type=click.Path(exists=True, dir_okay=False), multiple=True, help="Mixed in.")
-@click.option("--snr-db", type=float, default=10.0, show_default=True)
+@click.option("--snr-db", type=Finite(), default=10.0, show_default=True)
 def language(manifest: str, **given: Any) -> None:
     """Language accuracy of the probe for each window width, over single-language recordings."""
     model, languages = set_up(given)
     entries = chosen(manifest, given["limit"], languages, single=True)
-    widths = _numbers(given["widths"])
+    widths = numbers("--widths", given["widths"])
     noises = [load_audio(path) for path in given["noise"]]
     probe = LanguageProbe(model.backend, model.tokenizer, languages)
     scores = {width: LanguageScores() for width in widths}
@@ -250,7 +251,7 @@ def latency(manifest: str, **given: Any) -> None:
     whole = [offline(model, entry, languages) for entry in entries]
     offline_rates = rates_of(entries, [text for text, _ in whole])
     rows = []
-    for threshold in _numbers(given["frame_thresholds"]):
+    for threshold in numbers("--frame-thresholds", given["frame_thresholds"]):
         runs = []
         for entry in entries:
             stream = stream_options(given, frame_threshold=threshold)
@@ -339,10 +340,3 @@ def _plain(word: str, language: str | None) -> str:
 def _mean(values: Sequence[float]) -> float | None:
     known = [value for value in values if not math.isnan(value)]
     return round(statistics.fmean(known), 3) if known else None
-
-
-def _numbers(text: str) -> list[float]:
-    try:
-        return [float(part) for part in text.split(",")]
-    except ValueError as error:
-        raise OptionError(f"expected numbers with commas, got '{text}'") from error

@@ -1,4 +1,4 @@
-"""Ctrl-C that is not lost.
+"""Ctrl-C and polite ends (SIGTERM, SIGHUP) that tidy up, and that are not lost.
 
 Python raises KeyboardInterrupt wherever it happens to be. In two places that is as good as nothing: inside
 a destructor, and inside a callback from C that drops exceptions. libav reads files through such a callback:
@@ -21,41 +21,76 @@ SWALLOWED_S = 3.0
 FILES = "sottovoce.audio.sources"
 """The module whose `CheckedFile` libav calls; not imported here, where only help may be wanted."""
 CALLBACKS = frozenset({"read", "seek", "tell", "seekable", "readable"})
+WORDS = {"SIGINT": "interrupted", "SIGTERM": "terminated", "SIGHUP": "hung up"}
+"""The signals that are handled, where the system has them, and what is said of each."""
 
 
 class Interrupts:
-    """Handles SIGINT, and remembers it in case that the exception is swallowed somewhere after all."""
+    """Handles the signals, and remembers one in case that its exception is swallowed somewhere after all.
+
+    Each becomes a KeyboardInterrupt, so that whatever tidies up after Ctrl-C does so after all of them.
+    """
 
     def __init__(self) -> None:
-        self._is_pending = False
+        self._pending: signal.Signals | None = None
+        self._last = signal.SIGINT
+        self._is_deferring = False
 
     @contextmanager
     def handled(self) -> Iterator[None]:
-        """Handle SIGINT in here; does nothing where it is ignored, handled by others, or not ours."""
-        if (
-            threading.current_thread() is not threading.main_thread()
-            or signal.getsignal(signal.SIGINT) is not signal.default_int_handler
-        ):
-            yield
-            return
-        signal.signal(signal.SIGINT, self._handle)
+        """Handle the signals in here, each unless it is ignored or handled by others, or this is a thread."""
+        before = {number: signal.getsignal(number) for number in _signals() if _is_free(number)}
         try:
+            for number in before:
+                signal.signal(number, self._handle)
             yield
         finally:
             self.take()
-            signal.signal(signal.SIGINT, signal.default_int_handler)
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    @contextmanager
+    def deferred(self) -> Iterator[None]:
+        """Let what is done in here come to its end first; a second interrupt does not wait.
+
+        Raises: KeyboardInterrupt at the end when one came.
+        """
+        self._is_deferring = True
+        try:
+            yield
+        finally:
+            self._is_deferring = False
+        self.check()
 
     def check(self) -> None:
         """Raises: KeyboardInterrupt when one came and was not taken."""
-        if self._is_pending:
+        if self._pending is not None:
             raise KeyboardInterrupt
 
     def take(self) -> None:
         """The interrupt was dealt with."""
-        self._is_pending = False
+        self._pending = None
 
-    def _handle(self, _: int, frame: FrameType | None) -> None:
-        self._is_pending = True
+    @property
+    def word(self) -> str:
+        """What became of the call: interrupted, terminated."""
+        return WORDS[self._last.name]
+
+    @property
+    def exit_code(self) -> int:
+        """Of a call that an interrupt ended, as shells count: 128 and the number of the last signal."""
+        return 128 + self._last
+
+    @property
+    def is_polite_end(self) -> bool:
+        """Whether the last interrupt asked the process to end, rather than a person this recording."""
+        return self._last is not signal.SIGINT
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        is_waiting = self._is_deferring and self._pending is None
+        self._pending = self._last = signal.Signals(number)
+        if is_waiting:
+            return
         is_dropped = drops_exceptions(frame)
         again = threading.Timer(RETRY_S if is_dropped else SWALLOWED_S, self._again)
         again.daemon = True
@@ -65,8 +100,8 @@ class Interrupts:
 
     def _again(self) -> None:
         """Raise it once more in the main thread, unless it was dealt with."""
-        if self._is_pending:
-            _thread.interrupt_main()
+        if self._pending is not None:
+            _thread.interrupt_main(self._pending)
 
 
 def drops_exceptions(frame: FrameType | None) -> bool:
@@ -77,3 +112,16 @@ def drops_exceptions(frame: FrameType | None) -> bool:
             return True
         frame = frame.f_back
     return False
+
+
+def _signals() -> list[signal.Signals]:
+    """Those of `WORDS` that this system has, where they can be handled: in the main thread."""
+    if threading.current_thread() is not threading.main_thread():
+        return []
+    return [number for number in signal.Signals if number.name in WORDS]
+
+
+def _is_free(number: signal.Signals) -> bool:
+    """Whether nobody handles a signal: Python's own way with Ctrl-C, or the system's with the others."""
+    default = signal.default_int_handler if number is signal.SIGINT else signal.SIG_DFL
+    return signal.getsignal(number) is default

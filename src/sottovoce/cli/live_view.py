@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from types import TracebackType
 
@@ -18,7 +19,8 @@ class LiveView:
     """Shows events as they come; a context manager. In a pipe, finished utterances are lines of text."""
 
     def __init__(self, console: Console | None = None) -> None:
-        self._console = console or Console()
+        # FORCE_COLOR makes rich take a pipe for a terminal, and draw over lines there
+        self._console = console or Console(force_terminal=sys.stdout.isatty())
         self._live = Live(console=self._console, transient=True, auto_refresh=False)
         self._line = Text()
         self._unstable = Text()

@@ -1,22 +1,23 @@
 """The command `sottovoce`: subcommands loaded when asked for, errors as one line, exit codes.
 
-Exit codes: 0 done, 1 some inputs failed, 2 wrong usage or unreadable input, 130 interrupted.
+Exit codes: 0 done, 1 some inputs failed, 2 wrong usage or unreadable input, 130 interrupted, 143 and 129
+ended by SIGTERM and SIGHUP.
 """
 
 from __future__ import annotations
 
 import importlib
-import logging
-import os
 import sys
 import traceback
-import warnings
 from collections.abc import Sequence
+from contextlib import suppress
 
 import click
 
-from sottovoce.cli.interrupt import Interrupts
-from sottovoce.errors import SottovoceError
+from sottovoce.cli.batch import is_out_of_memory
+from sottovoce.cli.call import Call, say_error, with_call_options
+from sottovoce.cli.standard_streams import prepare_standard_streams
+from sottovoce.errors import OutputError, SottovoceError
 
 COMMANDS = {
     "transcribe": ("sottovoce.cli.transcribe", "transcribe", "Transcribe recordings into text files."),
@@ -33,6 +34,10 @@ COMMANDS = {
 """Name, then module, attribute and one line of help: nothing heavy is imported to print the help."""
 
 
+class CallInterruptedError(Exception):
+    """A KeyboardInterrupt that click need not print an empty line for."""
+
+
 class LazyGroup(click.Group):
     """A group that imports a subcommand when it is invoked, not when it is listed."""
 
@@ -45,15 +50,13 @@ class LazyGroup(click.Group):
         module, attribute, _ = COMMANDS[cmd_name]
         command = getattr(importlib.import_module(module), attribute)
         assert isinstance(command, click.Command)
-        return command
+        return with_call_options(command)
 
     def invoke(self, ctx: click.Context) -> object:
-        """Run the subcommand; a reader that went away (`| head`) is no error, and ends it."""
         try:
             result: object = super().invoke(ctx)
-        except BrokenPipeError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            return 0
+        except KeyboardInterrupt:
+            raise CallInterruptedError from None
         return result
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -61,50 +64,62 @@ class LazyGroup(click.Group):
             formatter.write_dl([(name, help_line) for name, (_, _, help_line) in COMMANDS.items()])
 
 
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
+)
 @click.version_option(package_name="sottovoce")
-@click.option("--debug", is_flag=True, help="Show the traceback of an error.")
-@click.option("-v", "--verbose", count=True, help="Say more on standard error; twice for everything.")
-@click.pass_context
-def cli(context: click.Context, debug: bool, verbose: int) -> None:
+def cli() -> None:
     """Speech into text, live or from files, following the speaker across languages."""
-    context.obj = {"debug": debug, "interrupts": context.obj or Interrupts()}
-    level = (logging.WARNING, logging.INFO, logging.DEBUG)[min(verbose, 2)]
-    logging.basicConfig(level=level, format="%(levelname)s %(message)s", stream=sys.stderr)
+
+
+with_call_options(cli)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit with its code."""
-    words = list(sys.argv[1:] if arguments is None else arguments)
-    debug = "--debug" in words
-    if debug:  # wherever it stands: people add it to the end of a command that failed
-        words = ["--debug", *(word for word in words if word != "--debug")]
-    else:
-        warnings.simplefilter("ignore")
-    sys.exit(run(words, debug=debug))
+    prepare_standard_streams()
+    code = run(arguments)
+    with suppress(OutputError, click.exceptions.Exit):  # said already, or nobody is left to read it
+        sys.stdout.flush()
+    sys.exit(code)
 
 
-def run(arguments: Sequence[str], *, debug: bool = False) -> int:
-    """Run the command line; return its exit code."""
-    interrupts = Interrupts()
+def run(arguments: Sequence[str] | None = None) -> int:
+    """Run a command line, that of the process when None; return its exit code."""
+    call = Call()
+    call.begin()
+    words = None if arguments is None else list(arguments)
     try:
-        with interrupts.handled():
-            result = cli.main(list(arguments), prog_name="sottovoce", standalone_mode=False, obj=interrupts)
-            interrupts.check()
+        with call.interrupts.handled():
+            result = cli.main(words, prog_name="sottovoce", standalone_mode=False, obj=call)
+            call.interrupts.check()
+            sys.stdout.flush()
     except click.exceptions.Exit as exit_:
         return exit_.exit_code
-    except (click.Abort, KeyboardInterrupt):
-        click.echo("interrupted", err=True)
-        return 130
+    except (CallInterruptedError, click.Abort, KeyboardInterrupt):
+        click.echo(("\n" if sys.stderr.isatty() else "") + call.interrupts.word, err=True)
+        return call.interrupts.exit_code
     except click.ClickException as error:
-        error.show()
+        say_usage(error)
         return 2
-    except SottovoceError as error:
-        if debug:
+    except (SottovoceError, MemoryError, RuntimeError) as error:
+        if not isinstance(error, SottovoceError) and not is_out_of_memory(error):
+            raise
+        if call.debug:
             traceback.print_exc()
-        click.echo(f"error: {error}", err=True)
+        say_error(str(error) if isinstance(error, SottovoceError) else "memory ran out: try a smaller model")
         return 2
     return result if isinstance(result, int) else 0
+
+
+def say_usage(error: click.ClickException) -> None:
+    """One line on what is wrong with the words given; a group without a command shows its help."""
+    if not isinstance(error, click.UsageError) or error.ctx is None:
+        say_error(error.format_message())
+    elif type(error).__name__ == "NoArgsIsHelpError":
+        error.show()
+    else:
+        say_error(f"{error.format_message().rstrip('.')} (see '{error.ctx.command_path} --help')")
 
 
 if __name__ == "__main__":

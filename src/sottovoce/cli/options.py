@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from sottovoce.cli.parameters import Finite
 from sottovoce.errors import OptionError
 from sottovoce.lm.defaults import HOTWORD_WEIGHT
 
@@ -19,6 +20,7 @@ Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 MODEL = (
     click.option(
+        "-m",
         "--model",
         metavar="NAME|PATH",
         help="Model name, hub id, file or folder. [default: base; on CUDA large-v3-turbo]",
@@ -51,13 +53,13 @@ FUSION = (
     ),
     click.option(
         "--hotword-weight",
-        type=float,
+        type=Finite(),
         default=HOTWORD_WEIGHT,
         show_default=True,
         help="What each token of a phrase adds.",
     ),
     click.option("--lm", metavar="FILE.arpa", help="n-gram model over token ids, for the beam search."),
-    click.option("--lm-weight", type=float, default=0.3, show_default=True, help="Weight of --lm."),
+    click.option("--lm-weight", type=Finite(), default=0.3, show_default=True, help="Weight of --lm."),
 )
 
 

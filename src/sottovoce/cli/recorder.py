@@ -9,14 +9,21 @@ from types import TracebackType
 
 import numpy as np
 
+from sottovoce.errors import OptionError
 from sottovoce.types import SAMPLE_RATE, Samples
 
 
 class WaveRecorder:
-    """Writes 16-bit mono audio; a context manager. An interrupted recording is a whole file too."""
+    """Writes 16-bit mono audio; a context manager. An interrupted recording is a whole file too.
+
+    Raises: OptionError for a path that cannot be written.
+    """
 
     def __init__(self, path: Path) -> None:
-        self._file = wave.open(str(path), "wb")  # noqa: SIM115
+        try:
+            self._file = wave.open(str(path), "wb")  # noqa: SIM115
+        except OSError as error:
+            raise OptionError(f"recording '{path}': cannot be written ({error.strerror})") from error
         self._file.setnchannels(1)
         self._file.setsampwidth(2)
         self._file.setframerate(SAMPLE_RATE)

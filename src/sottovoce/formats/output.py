@@ -11,7 +11,7 @@ import secrets
 import stat
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,29 +47,16 @@ def open_output(path: Path | str, *, live: bool = False) -> Iterator[Output]:
         yield output
 
 
-def output_paths(
-    inputs: Sequence[str], folder: Path, extensions: Sequence[str]
-) -> Mapping[tuple[str, str], Path]:
-    """Where the documents of several inputs go: {(input, extension): folder/name.extension}.
+def writable_folder(folder: Path) -> Path:
+    """The folder, made if it is not there, with the folders above it.
 
-    Raises OptionError when two inputs would be written to one file, or a document over an input.
+    Raises OptionError naming the path when it cannot be made or written in.
     """
-    paths: dict[tuple[str, str], Path] = {}
-    owners: dict[Path, str] = {}
-    originals = {Path(os.path.realpath(name)) for name in inputs}
-    for name in dict.fromkeys(inputs):
-        for extension in extensions:
-            path = folder / f"{Path(name).stem}.{extension}"
-            real = Path(os.path.realpath(path))
-            if real in owners:
-                raise OptionError(
-                    f"output '{path}': both '{owners[real]}' and '{name}' would be written there"
-                )
-            if real in originals:
-                raise OptionError(f"output '{path}': is one of the inputs; choose another folder")
-            owners[real] = name
-            paths[name, extension] = path
-    return paths
+    with _named(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):  # permissions do not tell about a read-only disk
+            pass
+    return folder
 
 
 @contextmanager

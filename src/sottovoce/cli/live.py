@@ -1,0 +1,201 @@
+"""Speech as it comes, from a file, standard input or the microphone, for `sottovoce stream`."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, TextIO
+
+import click
+import numpy as np
+
+from sottovoce.api import LanguageChoice, Model
+from sottovoce.audio.io import load_audio, read_pcm
+from sottovoce.audio.microphone import Microphone
+from sottovoce.audio.vad_stream import VadStream, VadStreamOptions
+from sottovoce.cli.interrupt import Interrupts
+from sottovoce.cli.live_view import LiveView
+from sottovoce.cli.options import fusion_of, hotword_text, open_model
+from sottovoce.cli.recorder import WaveRecorder
+from sottovoce.errors import OptionError
+from sottovoce.evaluation.latency import LogLine
+from sottovoce.formats.events import event_line
+from sottovoce.streaming.endofword import EndOfWord
+from sottovoce.streaming.options import StreamOptions
+from sottovoce.streaming.session import Session, SessionOptions
+from sottovoce.types import SAMPLE_RATE, Event, Partial, Samples, Word
+
+
+def transcribe_live(source: str | None, given: dict[str, Any], interrupts: Interrupts) -> int:
+    """Transcribe one recording as it comes; return the exit code.
+
+    What can be wrong with the call is found out before the model is loaded.
+    Raises: SottovoceError.
+    """
+    check(source, given)
+    chunk_samples = round(given["chunk_ms"] * SAMPLE_RATE / 1000)
+    with ExitStack() as stack:
+        pieces = source_pieces(source, chunk_samples, realtime=given["realtime"])
+        if given["save_audio"]:
+            recorder = stack.enter_context(WaveRecorder(Path(given["save_audio"])))
+            pieces = recorder.through(pieces)
+        model = open_model(given)
+        session = open_session(model, given)
+        show = sink(given, stack)
+        said = run(session, pieces, show, interrupts)
+    if given["log_path"]:
+        append_log(Path(given["log_path"]), said, source or "microphone")
+    return interrupts.exit_code if said.is_polite_end else 0
+
+
+def check(source: str | None, given: dict[str, Any]) -> None:
+    """Raises: OptionError for options that exclude each other, and a log that cannot be written."""
+    if bool(source) == given["mic"]:
+        raise OptionError("stream: expected one of FILE, - and --mic")
+    if given["realtime"] and given["unaware"]:
+        raise OptionError("stream: expected one of --realtime and --unaware, got both")
+    if given["log_path"]:
+        log = Path(given["log_path"])
+        if not os.access(log if log.exists() else log.parent, os.W_OK):
+            raise OptionError(f"--log '{log}': expected a file that can be written")
+
+
+def open_session(model: Model, given: dict[str, Any]) -> Session:
+    """The session that the options ask for."""
+    choice = LanguageChoice.parse(given["languages"], model.languages)
+    languages = (choice.fixed,) if choice.fixed else choice.allowed or model.languages
+    options = SessionOptions(
+        languages=languages,
+        switching=given["switching"],
+        stream=stream_options(model, given),
+        unstable=given["unstable"] is not None,
+    )
+    vad = VadStreamOptions(
+        onset_ms=given["onset_ms"],
+        hangover_ms=given["hangover_ms"],
+        pre_roll_ms=given["pre_roll_ms"],
+        post_roll_ms=min(100.0, given["hangover_ms"]),
+    )
+    detector = None if given["no_vad"] else VadStream(vad)
+    cif = EndOfWord.load(given["cif"], model.backend.dims.n_audio_state) if given["cif"] else None
+    draft = model.draft() if given["unstable"] == "ctc" else None
+    return Session(model.backend, model.tokenizer, options, vad=detector, end_of_word=cif, draft=draft)
+
+
+def stream_options(model: Model, given: dict[str, Any]) -> StreamOptions:
+    """How the options ask to decode; hotwords given as text stay before the prompt.
+
+    Raises: LanguageModelError, OptionError.
+    """
+    terms = [given["static_prompt"], hotword_text(given) or ""]
+    return StreamOptions(
+        frame_threshold=given["frame_threshold"],
+        rewind_threshold=given["rewind_threshold"],
+        chunk_s=given["chunk_ms"] / 1000,
+        audio_min_len_s=given["audio_min_len"],
+        audio_max_len_s=given["audio_max_len"],
+        audio_trim_s=min(5.0, given["audio_max_len"] / 3),
+        beam_size=given["beam_size"],
+        task=given["task"],
+        init_prompt=given["init_prompt"],
+        static_prompt=" ".join(term for term in terms if term),
+        max_context_tokens=given["max_context_tokens"],
+        context_bucket_s=given["context_bucket"] or None,
+        fusion=fusion_of(model, given),
+    )
+
+
+def source_pieces(source: str | None, n_samples: int, *, realtime: bool) -> Iterator[Samples]:
+    """Samples as they come from the microphone, standard input or a file."""
+    if source is None:
+        with Microphone(chunk_s=n_samples / SAMPLE_RATE) as microphone:
+            yield from (chunk.samples for chunk in microphone)
+    elif source == "-":
+        yield from (chunk.samples for chunk in read_pcm(sys.stdin.buffer, chunk_s=n_samples / SAMPLE_RATE))
+    else:
+        yield from file_pieces(load_audio(source), n_samples, realtime=realtime)
+
+
+def file_pieces(audio: Samples, n_samples: int, *, realtime: bool) -> Iterator[Samples]:
+    """A recording piece by piece; realtime: each no sooner than its last sample would be spoken."""
+    began = time.monotonic()
+    for start in range(0, len(audio), n_samples):
+        piece = audio[start : start + n_samples]
+        if realtime:
+            due = began + (start + len(piece)) / SAMPLE_RATE
+            time.sleep(max(0.0, due - time.monotonic()))
+        yield piece
+
+
+def sink(given: dict[str, Any], stack: ExitStack) -> Callable[[Sequence[Event]], None]:
+    """What shows events: JSON lines, or text on the terminal."""
+    if given["jsonl"]:
+        return lambda events: write_lines(events, sys.stdout)
+    return stack.enter_context(LiveView()).show
+
+
+def write_lines(events: Sequence[Event], out: TextIO) -> None:
+    for event in events:
+        out.write(event_line(event))
+    out.flush()
+
+
+class Said:
+    """Words with the audio received and the clock at their emission."""
+
+    def __init__(self) -> None:
+        self.words: list[tuple[Word, float, float]] = []
+        self.n_samples = 0
+        self.is_polite_end = False
+        """Whether the process was asked to end, by a signal."""
+
+    def take(self, events: Sequence[Event], elapsed_s: float) -> None:
+        for event in events:
+            if isinstance(event, Partial):
+                self.words += [(word, event.emission_time, elapsed_s) for word in event.words]
+
+
+def run(
+    session: Session,
+    pieces: Iterator[Samples],
+    show: Callable[[Sequence[Event]], None],
+    interrupts: Interrupts,
+) -> Said:
+    """Push every piece and show what follows; an interrupt ends the recording, and its tail is said."""
+    said = Said()
+    began = time.monotonic()
+    try:
+        for piece in pieces:
+            interrupts.check()
+            with interrupts.deferred():  # a session that is left half-way has committed what it never said
+                said.n_samples += len(piece)
+                events = session.push(np.ascontiguousarray(piece))
+                said.take(events, time.monotonic() - began)
+                show(events)
+    except KeyboardInterrupt:
+        interrupts.take()
+        said.is_polite_end = interrupts.is_polite_end
+        click.echo(f"{interrupts.word}: finishing what was heard", err=True)
+    events = session.close()
+    said.take(events, time.monotonic() - began)
+    show(events)
+    return said
+
+
+def append_log(path: Path, said: Said, source: str) -> None:
+    """Add one line; its index is the number of lines that are there."""
+    index = len(path.read_text(encoding="utf-8").splitlines()) if path.exists() else 0
+    line = LogLine(
+        index,
+        tuple(word.word.strip() for word, _, _ in said.words),
+        tuple(delay for _, delay, _ in said.words),
+        tuple(elapsed for _, _, elapsed in said.words),
+        said.n_samples / SAMPLE_RATE,
+        source,
+    )
+    with path.open("a", encoding="utf-8") as file:
+        file.write(line.to_json() + "\n")

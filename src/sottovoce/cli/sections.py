@@ -1,0 +1,37 @@
+"""A command whose many options are shown under headings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import click
+
+Option: TypeAlias = Callable[[Any], Any]
+"""What `click.option` makes: a decorator."""
+
+
+class SectionedCommand(click.Command):
+    """Takes its options by heading, in the order in which the help shows them."""
+
+    def __init__(self, *args: Any, sections: Mapping[str, Sequence[Option]], **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.sections: dict[str, list[click.Parameter]] = {}
+        for heading, options in sections.items():
+            first = len(self.params)
+            for option in options:
+                option(self)
+            self.sections[heading] = self.params[first:]
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write every section, and last what stands in none: what every command has."""
+        sectioned = [param for params in self.sections.values() for param in params]
+        options: list[click.Parameter] = [
+            param for param in self.get_params(ctx) if isinstance(param, click.Option)
+        ]
+        rest = [option for option in options if option not in sectioned]
+        for heading, params in [*self.sections.items(), ("Other", rest)]:
+            records = [record for param in params if (record := param.get_help_record(ctx))]
+            if records:
+                with formatter.section(heading):
+                    formatter.write_dl(records)

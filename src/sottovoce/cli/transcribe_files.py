@@ -1,0 +1,139 @@
+"""Recordings in, documents out, one line per file that fails."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from sottovoce.api import Model
+from sottovoce.cli.batch import each_file
+from sottovoce.cli.call import Call
+from sottovoce.cli.interrupt import Interrupts
+from sottovoce.cli.options import fusion_of, open_model
+from sottovoce.cli.progress import Progress
+from sottovoce.cli.screen import ScreenWriter
+from sottovoce.cli.transcribe_request import transcribe_options, writer_options
+from sottovoce.formats.base import TranscriptInfo, Writer
+from sottovoce.formats.output import STANDARD_OUTPUT, open_output, writable_folder
+from sottovoce.formats.output_names import output_paths
+from sottovoce.formats.registry import writers_for
+from sottovoce.lm.fusion import ShallowFusion
+from sottovoce.offline.options import TranscribeOptions
+
+ADVICE = "--dtype int8, a smaller --batch-size or --beam-size, or a smaller --model"
+
+
+@dataclass(frozen=True, slots=True)
+class Documents:
+    """Where the text of every input goes.
+
+    paths: by input and extension; None is standard output. shown: the text is for a person or a pipe to read
+    as it comes.
+    """
+
+    writers: Sequence[Writer]
+    paths: Mapping[tuple[str, str], Path] | None
+    shown: bool
+
+    def places(self, name: str) -> list[Path | str]:
+        """Where the documents of one input go, in the order of the writers."""
+        if self.paths is None:
+            return [STANDARD_OUTPUT for _ in self.writers]
+        return [self.paths[name, writer.extension] for writer in self.writers]
+
+    def inputs(self, files: Sequence[str]) -> list[str]:
+        """The inputs to work on: one that is given twice is written to standard output twice, as a program
+        counts on that counts them, and to its file once."""
+        return list(files) if self.paths is None else list(dict.fromkeys(name for name, _ in self.paths))
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What to do with every file of a call.
+
+    interrupts: looked at between segments, and before documents appear.
+    """
+
+    model: Model
+    options: TranscribeOptions
+    fusion: ShallowFusion | None
+    documents: Documents
+    progress: Progress
+    interrupts: Interrupts
+
+
+def transcribe_files(files: Sequence[str], given: Mapping[str, Any], call: Call) -> int:
+    """Transcribe every file, whatever happens to the others; return the exit code.
+
+    What can be wrong with the call is found out before the model is loaded.
+    Raises: SottovoceError.
+    """
+    options = transcribe_options(given)
+    documents = documents_of(files, given)
+    inputs = documents.inputs(files)
+    model = open_model(given)
+    job = Job(
+        model=model,
+        options=model.options(given["language"], given["task"], given["word_timestamps"], None, options),
+        fusion=fusion_of(model, given),
+        documents=documents,
+        progress=Progress(len(inputs), quiet=documents.shown and sys.stdout.isatty()),
+        interrupts=call.interrupts,
+    )
+    return each_file(
+        inputs,
+        lambda name: transcribe_file(name, job),
+        progress=job.progress,
+        call=call,
+        advice=ADVICE,
+    )
+
+
+def documents_of(files: Sequence[str], given: Mapping[str, Any]) -> Documents:
+    """The documents that the options ask for; their folder is made.
+
+    Raises: OptionError.
+    """
+    formats = given["output_format"]
+    writers = writers_for(formats, writer_options(given))
+    shown = given["output_dir"] is None and formats == "txt"
+    if shown and sys.stdout.isatty():
+        writers = [ScreenWriter(Console(highlight=False))]
+    folder = given["output_dir"] or (STANDARD_OUTPUT if formats == "txt" else ".")
+    if folder == STANDARD_OUTPUT:
+        return Documents(writers, None, shown)
+    paths = output_paths(files, Path(folder), [writer.extension for writer in writers])
+    writable_folder(Path(folder))
+    return Documents(writers, paths, shown)
+
+
+def transcribe_file(name: str, job: Job) -> None:
+    """Transcribe one file into all its documents, which appear together at its end."""
+    source = sys.stdin.buffer if name == "-" else name
+    writers = job.documents.writers
+    with ExitStack() as stack:
+        transcription = stack.enter_context(
+            job.model.transcribe(source, options=job.options, fusion=job.fusion)
+        )
+        outputs = [
+            stack.enter_context(open_output(place, live=job.documents.shown))
+            for place in job.documents.places(name)
+        ]
+        begun = TranscriptInfo(model=job.model.name)
+        for writer, output in zip(writers, outputs, strict=True):
+            output.write(writer.begin(begun))
+        for segment in transcription:
+            job.interrupts.check()
+            for writer, output in zip(writers, outputs, strict=True):
+                output.write(writer.segment(segment))
+            job.progress.segment(segment, transcription.position, transcription.duration)
+        job.interrupts.check()
+        ended = TranscriptInfo(job.model.name, transcription.language, transcription.duration)
+        for writer, output in zip(writers, outputs, strict=True):
+            output.write(writer.end(ended))

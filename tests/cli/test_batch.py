@@ -1,0 +1,66 @@
+"""Whatever happens to one file, the others are done."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from sottovoce.cli.batch import each_file, is_out_of_memory
+from sottovoce.cli.call import Call
+from sottovoce.cli.progress import Progress
+from sottovoce.errors import AudioError, OutputError
+
+LACKS = [
+    MemoryError(),
+    torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"),
+    RuntimeError("[enforce fail at alloc_cpu.cpp:118] DefaultCPUAllocator: can't allocate memory: you tried"),
+    RuntimeError("DefaultCPUAllocator: not enough memory: you tried to allocate 4 bytes."),
+]
+
+
+def failing(error: Exception, done: list[str]) -> Callable[[str], None]:
+    def work(name: str) -> None:
+        if name == "bad":
+            raise error
+        done.append(name)
+
+    return work
+
+
+def code_of(error: Exception, files: list[str], done: list[str]) -> int:
+    return each_file(
+        files, failing(error, done), progress=Progress(len(files)), call=Call(), advice="--dtype int8"
+    )
+
+
+@pytest.mark.parametrize("error", [*LACKS, AudioError("bad: no sound")], ids=lambda error: str(error)[:30])
+def test_one_file_fails_in_one_line_and_the_next_is_done(
+    error: Exception, capsys: pytest.CaptureFixture[str]
+) -> None:
+    done: list[str] = []
+    assert code_of(error, ["a", "bad", "b"], done) == 1
+    assert done == ["a", "b"]
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: ")
+    assert "bad" in line
+    assert ("--dtype int8" in line) == is_out_of_memory(error)
+    assert code_of(error, ["bad"], done) == 2
+
+
+def test_a_fault_of_the_program_is_no_bad_file() -> None:
+    with pytest.raises(RuntimeError, match="shape"):
+        code_of(RuntimeError("shape mismatch"), ["bad", "a"], [])
+
+
+def test_nothing_more_is_done_where_nothing_can_be_written() -> None:
+    done: list[str] = []
+    with pytest.raises(OutputError):
+        code_of(OutputError("standard output: cannot be written"), ["a", "bad", "b"], done)
+    assert done == ["a"]
+
+
+def test_a_name_with_line_breaks_stays_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert code_of(AudioError("a\nb\x1b[31m: no sound"), ["bad"], []) == 2
+    assert capsys.readouterr().err == "error: a\\nb\\x1b[31m: no sound\n"

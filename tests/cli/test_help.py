@@ -1,0 +1,155 @@
+"""Help answers at once, and options mean the same everywhere."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import click
+import pytest
+
+from sottovoce.cli.main import cli, run
+from sottovoce.cli.sections import SectionedCommand
+
+SHORT = {
+    "-h": {"--help"},
+    "-v": {"--verbose"},
+    "-m": {"--model"},
+    "-l": {"--language", "--languages"},
+    "-o": {"--output-dir"},
+    "-f": {"--output-format"},
+    "-w": {"--word-timestamps"},
+}
+"""What short options stand for, in every command that has them."""
+
+
+def commands() -> Iterator[tuple[click.Context, click.Command]]:
+    """Every command with its context, groups too."""
+    waiting: list[tuple[click.Context, click.Command]] = [
+        (click.Context(cli, info_name="sottovoce", **cli.context_settings), cli)
+    ]
+    while waiting:
+        context, command = waiting.pop()
+        yield context, command
+        if isinstance(command, click.Group):
+            for name in command.list_commands(context):
+                child = command.get_command(context, name)
+                assert child is not None
+                waiting.append((click.Context(child, parent=context, info_name=name), child))
+
+
+ALL = [pytest.param(context, command, id=context.command_path) for context, command in commands()]
+
+
+@pytest.mark.parametrize("command", ["transcribe", "stream", "detect-language"])
+def test_help_waits_for_nothing_heavy(command: str) -> None:
+    code = (
+        "import sys; from sottovoce.cli.main import run; code = run([sys.argv[1], '--help']); "
+        "print(code, *sys.modules.keys() & {'torch', 'numpy', 'av', 'tiktoken', 'huggingface_hub'})"
+    )
+    output = subprocess.run(
+        [sys.executable, "-c", code, command], capture_output=True, text=True, check=True, encoding="utf-8"
+    )
+    assert output.stdout.splitlines()[-1] == "0"
+
+
+@pytest.mark.parametrize(("context", "command"), ALL)
+def test_no_two_options_share_a_name_and_short_ones_mean_one_thing(
+    context: click.Context, command: click.Command
+) -> None:
+    names = [
+        (name, option)
+        for option in command.get_params(context)
+        for name in [*option.opts, *option.secondary_opts]
+    ]
+    assert len({name for name, _ in names}) == len(names)
+    for name, option in names:
+        if name.startswith("-") and not name.startswith("--"):
+            assert SHORT[name] & set(option.opts)
+
+
+@pytest.mark.parametrize(("context", "command"), ALL)
+def test_every_command_knows_what_the_call_knows(context: click.Context, command: click.Command) -> None:
+    names = {name for option in command.get_params(context) for name in option.opts}
+    assert {"-h", "--help", "-v", "--verbose", "--debug"} <= names
+
+
+@pytest.mark.parametrize(("context", "command"), ALL)
+def test_no_option_takes_nan(context: click.Context, command: click.Command) -> None:
+    """click's own numbers do, and nan passes every comparison after that."""
+    for option in command.params:
+        assert not isinstance(option.type, click.types.FloatParamType), f"{option.opts}: use Finite"
+
+
+def test_sections_show_every_option_once(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["transcribe", "-h"]) == 0
+    shown = capsys.readouterr().out
+    command = cli.get_command(click.Context(cli), "transcribe")
+    assert isinstance(command, SectionedCommand)
+    for heading in [*command.sections, "Other"]:
+        assert f"\n{heading}:\n" in shown
+    for option in command.params:
+        if isinstance(option, click.Option):
+            (name,) = [name for name in option.opts if name.startswith("--")]
+            lines = [
+                line for line in shown.splitlines() if line.startswith("  -") and f"{name} " in f"{line} "
+            ]
+            assert len(lines) == 1, name
+
+
+@pytest.mark.parametrize(
+    ("words", "level"),
+    [
+        (["models", "list"], logging.WARNING),
+        (["-v", "models", "list"], logging.INFO),
+        (["models", "list", "-v"], logging.INFO),
+        (["models", "-v", "list", "-v"], logging.DEBUG),
+        (["models", "list", "-vv"], logging.DEBUG),
+        (["models", "list", "--verbose"], logging.INFO),
+    ],
+)
+def test_verbose_stands_anywhere(words: list[str], level: int, capsys: pytest.CaptureFixture[str]) -> None:
+    before = logging.getLogger().level
+    try:
+        assert run(words) == 0
+        assert logging.getLogger().level == level
+    finally:
+        logging.getLogger().setLevel(before)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--debug", "models", "info", "nothing"],
+        ["models", "--debug", "info", "nothing"],
+        ["models", "info", "nothing", "--debug"],
+        ["transcribe", "nothing.wav", "-m", "nano", "--debug"],
+    ],
+)
+def test_debug_stands_anywhere(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(words) == 2
+    assert "Traceback" in capsys.readouterr().err
+    assert run([word for word in words if word != "--debug"]) == 2
+    assert "Traceback" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["transcribe"], "FILE"),
+        (["transcrib"], "transcrib"),
+        (["transcribe", "x.wav", "--beam-size", "0"], "--beam-size"),
+        (["transcribe", "x.wav", "--patience", "nan"], "--patience"),
+        (["transcribe", "x.wav", "--logprob-threshold=-inf"], "--logprob-threshold"),
+        (["stream", "x.wav", "--context-bucket", "nan"], "--context-bucket"),
+        (["ctc", "x.npy", "--lm-weight", "inf"], "--lm-weight"),
+    ],
+)
+def test_wrong_usage_is_one_line(words: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(words) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: ")
+    assert told in line
+    assert "--help" in line
