@@ -98,16 +98,6 @@ class Emissions:
 
 
 @dataclass(frozen=True, slots=True)
-class Token:
-    """One decoded token: its id, log-probability, and seconds where they are known."""
-
-    id: int
-    logprob: float
-    start: float | None = None
-    end: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Word:
     """A word as written (leading space included where the language has one), seconds, probability."""
 
