@@ -1,4 +1,4 @@
-"""Whisper on PyTorch, behind the backend seam: CPU, CUDA or MPS; float32, bfloat16, float16 or int8 weights."""
+"""Whisper on PyTorch, behind the backend seam: CPU, CUDA or MPS, in floats or with int8 weights."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ class Masked:
     def hear(self, held: HeldSpeech, window: Window, shares: Shares, rows: Sequence[Row]) -> Heard:
         biases = torch.zeros(len(rows), window.encoded.n_frames)
         for bias, row in zip(biases, rows, strict=True):
-            bias[: window.n_frames] = torch.from_numpy(self.gate.bias(shares, row.language)).float().to(biases)
+            bias[: window.n_frames] = torch.from_numpy(self.gate.bias(shares, row.language)).to(biases)
         places = np.arange(window.n_frames)
         device = window.encoded.states.device
         n_rows = len(rows)
