@@ -68,7 +68,7 @@ def read_clips() -> list[Clip]:
 def transcribe(model: sottovoce.Model, clip: Clip, console: Console) -> Transcript:
     """Transcribe one clip, showing each segment as it comes."""
     console.print(f"\n[bold]{clip.path.name}[/bold]  spoken: {escape(clip.text)}")
-    result = model.transcribe(clip.path, language="auto", word_timestamps=True)
+    result = model.transcribe(clip.path, language=model.languages, word_timestamps=True)
     segments = []
     for segment in result:
         segments.append(segment)

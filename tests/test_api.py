@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -102,3 +103,17 @@ def test_an_unreadable_source_is_named_by_every_way_in(model: Model) -> None:
 def test_fallback_options_are_public(model: Model) -> None:
     options = TranscribeOptions(fallback=FallbackOptions(temperatures=(0.0,), best_of=2))
     assert model.transcribe(CLIPS / "de.flac", options=options).collect().language == "de"
+
+
+@pytest.mark.parametrize("mode", ["seek", "vad"])
+def test_languages_within_a_recording(model: Model, mode: Literal["seek", "vad"]) -> None:
+    """Found once without a list, or where following is off; followed in a list."""
+
+    def spoken(language: str, *, follow: bool | None = None) -> list[str]:
+        options = TranscribeOptions(mode=mode, follow_languages=follow)
+        segments = model.transcribe(CLIPS / "mixed.flac", language=language, options=options)
+        return list(dict.fromkeys(segment.language for segment in segments))
+
+    assert len(spoken("auto")) == 1
+    assert spoken("de,es", follow=False) in (["de"], ["es"])
+    assert spoken("en,de,es,fr") == ["en", "de", "es", "fr"]
