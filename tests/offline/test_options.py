@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import pickle
+from dataclasses import asdict
+
 import pytest
 
 from sottovoce.audio.vad import VadOptions
@@ -63,3 +66,10 @@ def test_the_parts_of_a_recording() -> None:
     assert TranscribeOptions().clips == ((0.0, None),)
     assert TranscribeOptions(offset_s=2.0, duration_s=3.0).clips == ((2.0, 5.0),)
     assert TranscribeOptions(clip_timestamps=(1.0, 2.0, 3.0)).clips == ((1.0, 2.0), (3.0, None))
+
+
+def test_options_can_be_kept_and_sent() -> None:
+    options = TranscribeOptions(offset_s=1.0, language_prior={"en": 1.0})
+    assert pickle.loads(pickle.dumps(options)) == options
+    assert len({options, TranscribeOptions(offset_s=1.0)}) == 2
+    assert asdict(TranscribeOptions())["language_prior"] == {}

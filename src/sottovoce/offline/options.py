@@ -63,7 +63,7 @@ class TranscribeOptions:
     batch_size: int = 1
     follow_languages: bool | None = None
     language_windows: int = LANGUAGE_WINDOWS
-    language_prior: Mapping[str, float] = field(default_factory=lambda: LANGUAGE_PRIOR)
+    language_prior: Mapping[str, float] = field(default_factory=lambda: dict(LANGUAGE_PRIOR), hash=False)
     language_prior_weight: float = LANGUAGE_PRIOR_WEIGHT
     condition_on_previous_text: bool = True
     prompt_reset_on_temperature: float = 0.5
