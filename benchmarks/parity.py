@@ -34,7 +34,7 @@ from sottovoce.decoding.decode import DecodingResult, decode
 from sottovoce.decoding.fallback import FallbackOptions
 from sottovoce.decoding.options import DecodingOptions
 from sottovoce.models.load import load_checkpoint
-from sottovoce.offline.drafts import Draft, cut_window
+from sottovoce.offline.cut import WindowCut, cut_window
 from sottovoce.offline.longform import transcribe
 from sottovoce.offline.options import APPENDED, PREPENDED, TranscribeOptions
 from sottovoce.offline.words import WindowText, WordRules, align_windows, place_words
@@ -129,17 +129,17 @@ class Engines:
         """Words of every window."""
         eot = self.tokenizer.eot
         tokenizers = [self.tokenizer.with_language(result.language) for result in results]
-        drafts = [_drafts(tokenizer, result) for tokenizer, result in zip(tokenizers, results, strict=True)]
+        cuts = [_cut(tokenizer, result) for tokenizer, result in zip(tokenizers, results, strict=True)]
         texts = [
-            WindowText(
-                tokenizer, tuple(t for draft in window for t in draft.tokens if t < eot), WINDOW_FRAMES
-            )
-            for tokenizer, window in zip(tokenizers, drafts, strict=True)
+            WindowText(tokenizer, cut.text_tokens(eot), WINDOW_FRAMES)
+            for tokenizer, cut in zip(tokenizers, cuts, strict=True)
         ]
         rules = WordRules(PREPENDED, APPENDED)
-        for window, words in zip(drafts, align_windows(self.backend, encoded, texts), strict=True):
-            place_words(window, words, rules, eot=eot)
-        return [[word for draft in window for word in draft.words] for window in drafts]
+        timed = [
+            place_words(cut.segments, words, rules, eot=eot)
+            for cut, words in zip(cuts, align_windows(self.backend, encoded, texts), strict=True)
+        ]
+        return [[word for segment in window for word in segment.words or ()] for window in timed]
 
     def their_words(self, mel: torch.Tensor, result: DecodingResult) -> list[Word]:
         """Words of one window whose tokens are those of `result`."""
@@ -148,8 +148,8 @@ class Engines:
 
         tokenizer = self.tokenizer.with_language(result.language)
         segments = [
-            {"seek": 0, "start": draft.start, "end": draft.end, "tokens": list(draft.tokens)}
-            for draft in _drafts(tokenizer, result)
+            {"seek": 0, "start": one.start, "end": one.end, "tokens": list(one.tokens)}
+            for one in _cut(tokenizer, result).segments
         ]
         theirs = get_tokenizer(
             True,
@@ -262,8 +262,8 @@ def _count_words(clip: Clip, ours: Sequence[Word], theirs: Sequence[Word], repor
         tally.worst_s = max(tally.worst_s, apart)
 
 
-def _drafts(tokenizer: Tokenizer, result: DecodingResult) -> list[Draft]:
-    return cut_window(result.tokens, tokenizer, start_s=0.0, n_frames=WINDOW_FRAMES).drafts
+def _cut(tokenizer: Tokenizer, result: DecodingResult) -> WindowCut:
+    return cut_window(result.tokens, tokenizer, seek=0, n_frames=WINDOW_FRAMES)
 
 
 def _words(segments: Sequence[dict[str, list[dict[str, float | str]]]]) -> list[Word]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from sottovoce.api import Model, load_model
     from sottovoce.ctc.decoder import CtcDecoder
+    from sottovoce.decoding.fallback import FallbackOptions
     from sottovoce.decoding.options import DecodingOptions
     from sottovoce.errors import SottovoceError
     from sottovoce.offline.options import TranscribeOptions
@@ -21,6 +22,7 @@ _HOMES = {
     "CtcDecoder": "sottovoce.ctc.decoder",
     "DecodingOptions": "sottovoce.decoding.options",
     "Event": "sottovoce.types",
+    "FallbackOptions": "sottovoce.decoding.fallback",
     "Hypothesis": "sottovoce.types",
     "Model": "sottovoce.api",
     "Segment": "sottovoce.types",
@@ -36,6 +38,7 @@ __all__ = [
     "CtcDecoder",
     "DecodingOptions",
     "Event",
+    "FallbackOptions",
     "Hypothesis",
     "Model",
     "Segment",

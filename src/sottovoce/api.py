@@ -5,10 +5,9 @@ Concrete runtimes are chosen here, and handed to rooms that know only their seam
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import TracebackType
 from typing import Literal
 
 import torch
@@ -23,7 +22,6 @@ from sottovoce.backends.registry import BACKENDS, choose_device, choose_number_f
 from sottovoce.decoding.detect import LanguageDetection, detect_language
 from sottovoce.decoding.options import DecodingOptions
 from sottovoce.errors import OptionError
-from sottovoce.language.probe import LanguageProbe
 from sottovoce.lm.defaults import HOTWORD_WEIGHT
 from sottovoce.lm.fusion import ShallowFusion
 from sottovoce.lm.text_fusion import text_fusion
@@ -31,15 +29,17 @@ from sottovoce.models.checkpoint.base import Checkpoint
 from sottovoce.models.ctc_head import CtcHead
 from sottovoce.models.load import load_checkpoint
 from sottovoce.models.sources.base import Source, Sources
-from sottovoce.offline.longform import Transcription, transcribe
+from sottovoce.offline.longform import Watch, engine_for, transcription_of
 from sottovoce.offline.options import TranscribeOptions
+from sottovoce.offline.result import FileTranscription
+from sottovoce.offline.together import transcribe_together
 from sottovoce.offline.turns import LanguageSpan, language_spans
 from sottovoce.streaming.draft import CtcDraft
 from sottovoce.streaming.options import StreamOptions
 from sottovoce.streaming.session import Session, SessionOptions, Switching
 from sottovoce.text.languages import find_language
 from sottovoce.text.tokenizer import Tokenizer
-from sottovoce.types import HOP_SAMPLES, SAMPLE_RATE, Segment, Task
+from sottovoce.types import HOP_SAMPLES, SAMPLE_RATE, Task, Transcript
 
 CPU_DEFAULT = "base"
 CUDA_DEFAULT = "large-v3-turbo"
@@ -69,61 +69,6 @@ class LanguageChoice:
         return cls(codes[0], ()) if len(codes) == 1 else cls(None, codes)
 
 
-class FileTranscription:
-    """The segments of one recording, as they are found; closes the recording at the end.
-
-    Iterate once. `language`, `duration` and `position` (seconds done) are known as far as the
-    iteration has come.
-    """
-
-    def __init__(self, recording: Recording, transcription: Transcription) -> None:
-        self._recording = recording
-        self._transcription = transcription
-        self._seconds: dict[str, float] = {}
-
-    def __iter__(self) -> Iterator[Segment]:
-        return self
-
-    def __next__(self) -> Segment:
-        try:
-            segment = next(self._transcription)
-        except BaseException:
-            self.close()
-            raise
-        spoken = self._seconds.get(segment.language, 0.0)
-        self._seconds[segment.language] = spoken + segment.end - segment.start
-        return segment
-
-    def __enter__(self) -> FileTranscription:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Stop reading; harmless when it has ended."""
-        self._recording.close()
-
-    @property
-    def language(self) -> str | None:
-        """The language spoken most in the segments so far; before the first one, that detected."""
-        if not self._seconds:
-            return self._transcription.language
-        return max(self._seconds, key=lambda language: self._seconds[language])
-
-    @property
-    def duration(self) -> float | None:
-        """Seconds: as the recording declares, and exactly once its end was read; None if unknown."""
-        return self._transcription.duration
-
-    @property
-    def position(self) -> float:
-        """Seconds transcribed so far."""
-        return self._transcription.position
-
-
 class Model:
     """A loaded model; made by `load_model`. Safe to use for one recording or session at a time."""
 
@@ -146,53 +91,91 @@ class Model:
         source: AudioSource,
         *,
         language: str | Sequence[str] | None = None,
-        task: Task = "transcribe",
-        word_timestamps: bool = False,
+        task: Task | None = None,
+        word_timestamps: bool | None = None,
         beam_size: int | None = None,
         options: TranscribeOptions | None = None,
         fusion: ShallowFusion | None = None,
         sample_rate: int = SAMPLE_RATE,
+        on_progress: Callable[[float, float | None], None] | None = None,
+        abort: Callable[[], bool] | None = None,
     ) -> FileTranscription:
         """Transcribe a recording, segment by segment, while it is being read.
 
         source: path, binary file, bytes, or samples (n,) or (n_channels, n) at `sample_rate`.
-        language: a code or English name; several ("en,de" or a list), or "auto" (None), to find the
-            language of every window among those.
-        options: everything else; the keywords above win over it. fusion: language models and phrases
-            beside the beam search, made by `fusion`; needs a beam_size.
+        language: a code or English name; "auto" finds the language of the recording once; several ("en,de"
+            or a list) are followed as they change.
+        options: everything else; the keywords above win over it wherever they are given.
+        fusion: language models and phrases beside the beam search, made by `fusion`; needs a beam_size.
+        on_progress: called with the seconds that are done and those of the recording, None while unknown.
+        abort: asked at least once a window; True ends the transcription, and what was found stays.
 
         Raises: AudioError, OptionError.
         """
         chosen = self.options(language, task, word_timestamps, beam_size, options or TranscribeOptions())
+        watch = Watch(on_progress, abort)
+        engine = engine_for(self.backend, self.tokenizer, chosen, fusion)
         recording = Recording(source, sample_rate=sample_rate)
-        segments = transcribe(self.backend, self.tokenizer, recording, chosen, fusion=fusion)
-        return FileTranscription(recording, segments)
+        return FileTranscription(recording, transcription_of(engine, recording, watch), watch, self.name)
+
+    def transcribe_files(
+        self,
+        sources: Iterable[AudioSource],
+        *,
+        batch_size: int = 8,
+        language: str | Sequence[str] | None = None,
+        task: Task | None = None,
+        word_timestamps: bool | None = None,
+        beam_size: int | None = None,
+        options: TranscribeOptions | None = None,
+        fusion: ShallowFusion | None = None,
+        sample_rate: int = SAMPLE_RATE,
+    ) -> Iterator[tuple[AudioSource, Transcript | Exception]]:
+        """Transcribe several recordings, whose windows share the batches of the model.
+
+        Gives each source with its transcript, in their order; the text is that of the recording alone. One
+        that fails comes with its error (AudioError, OptionError, or out of memory) and harms no other.
+
+        sources: taken as they are needed. batch_size: recordings at a time; each holds up to ten minutes of
+            log-mel (30 MB). The rest as in `transcribe`.
+        Raises: OptionError for wishes that hold for all of them.
+        """
+        if batch_size < 1:
+            raise OptionError(f"batch_size: expected at least 1, got {batch_size}")
+        chosen = self.options(language, task, word_timestamps, beam_size, options or TranscribeOptions())
+        return transcribe_together(
+            engine_for(self.backend, self.tokenizer, chosen, fusion),
+            sources,
+            lambda source: Recording(source, sample_rate=sample_rate),
+            batch_size=batch_size,
+            model=self.name,
+        )
 
     def options(
         self,
         language: str | Sequence[str] | None,
-        task: Task,
-        word_timestamps: bool,
+        task: Task | None,
+        word_timestamps: bool | None,
         beam_size: int | None,
         options: TranscribeOptions,
     ) -> TranscribeOptions:
-        """`options` with the wishes of `transcribe` put in, checked against this model."""
+        """`options` with the wishes of `transcribe` put in, checked against this model; None is no wish."""
         decoding = options.decoding
+        follow = options.follow_languages
         if language is not None or decoding.language is None:
-            decoding = self._with_language(decoding, language or decoding.allowed_languages or "auto")
-        decoding = replace(decoding, task=task if task != "transcribe" else decoding.task)
+            choice = LanguageChoice.parse(language or decoding.allowed_languages or "auto", self.languages)
+            decoding = self._with_language(decoding, choice)
+            if follow is None:
+                follow = decoding.language is None and len(choice.allowed) > 1
+        if task is not None:
+            decoding = replace(decoding, task=task)
         if beam_size is not None:
             decoding = replace(decoding, beam_size=beam_size if beam_size > 1 else None)
-        several = decoding.language is None and self.tokenizer.is_multilingual
-        return replace(
-            options,
-            decoding=decoding,
-            word_timestamps=word_timestamps or options.word_timestamps,
-            per_window_language=several,
-        )
+        if word_timestamps is None:
+            word_timestamps = options.word_timestamps
+        return replace(options, decoding=decoding, word_timestamps=word_timestamps, follow_languages=follow)
 
-    def _with_language(self, decoding: DecodingOptions, language: str | Sequence[str]) -> DecodingOptions:
-        choice = LanguageChoice.parse(language, self.languages)
+    def _with_language(self, decoding: DecodingOptions, choice: LanguageChoice) -> DecodingOptions:
         if not self.tokenizer.is_multilingual:
             return replace(decoding, language="en", allowed_languages=())
         allowed = () if choice.fixed else choice.allowed or self.languages
@@ -253,12 +236,14 @@ class Model:
         languages: to choose among, as in `transcribe`; all of the model when None.
         Raises: AudioError; OptionError, for an English-only model too.
         """
-        probe = LanguageProbe(self.backend, self.tokenizer, self._allowed(languages))
+        decoding = DecodingOptions(allowed_languages=self._allowed(languages))
+        wish = TranscribeOptions(decoding=decoding, follow_languages=True)
+        engine = engine_for(self.backend, self.tokenizer, wish, None)
         with (
             Recording(source, sample_rate=sample_rate) as recording,
             RecordingFeatures(recording, self.backend.dims.n_mels, self.backend.device) as features,
         ):
-            yield from language_spans(self.backend, features, probe)
+            yield from language_spans(engine, features)
 
     def session(
         self,

@@ -72,9 +72,15 @@ class EncoderOutput:
 
     def row(self, index: int) -> EncoderOutput:
         """One window of the batch, over the same memory."""
-        one = slice(index, index + 1)
-        cross_kv = self.cross_kv and [(keys[one], values[one]) for keys, values in self.cross_kv]
-        return EncoderOutput(self.states[one], self.n_content_frames[one], cross_kv)
+        return self.rows(index, index + 1)
+
+    def rows(self, first: int, last: int) -> EncoderOutput:
+        """Windows [first, last) of the batch, over the same memory."""
+        if (first, last) == (0, self.batch_size):
+            return self
+        some = slice(first, last)
+        cross_kv = self.cross_kv and [(keys[some], values[some]) for keys, values in self.cross_kv]
+        return EncoderOutput(self.states[some], self.n_content_frames[some], cross_kv)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,16 +102,6 @@ class Emissions:
 
     log_probs: Tensor
     lengths: Tensor
-
-
-@dataclass(frozen=True, slots=True)
-class Token:
-    """One decoded token: its id, log-probability, and seconds where they are known."""
-
-    id: int
-    logprob: float
-    start: float | None = None
-    end: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,12 +159,18 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Transcript:
-    """A whole recording: what writers receive."""
+    """A whole recording: what writers receive.
+
+    language: spoken most; "" where there is no speech. language_probability: of the language as it was
+    detected, among those allowed; None where it was given. language_probabilities: of all of the model.
+    """
 
     segments: tuple[Segment, ...]
     language: str
     duration: float
     model: str
+    language_probability: float | None = None
+    language_probabilities: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def text(self) -> str:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from sottovoce.audio.io import load_audio, open_audio
 from sottovoce.audio.silero import WINDOW_SAMPLES, SileroModel, SileroState, load_silero
-from sottovoce.audio.vad import SpeechSegment, VadOptions, pack_segments, speech_segments
+from sottovoce.audio.vad import SpeechSegment, VadOptions, speech_segments
 from sottovoce.audio.vad_stream import SpeechEdge, VadStream, VadStreamOptions
 from sottovoce.errors import AudioError, OptionError, SessionClosedError
 from tests.audio.media import speechlike, wav_bytes
@@ -96,19 +96,6 @@ def test_overlap_reaches_into_what_follows() -> None:
     options = VadOptions(speech_pad_ms=0, min_silence_ms=32, overlap_s=0.1)
     found = speech_segments(audio_of([0.9] * 4 + [0.0] * 4), options, model=LoudnessModel())
     assert found == [SpeechSegment(0, 4 * 512 + 1_600)]
-
-
-def test_packing() -> None:
-    def seconds(*spans: tuple[float, float]) -> list[SpeechSegment]:
-        return [SpeechSegment(round(a * 16_000), round(b * 16_000)) for a, b in spans]
-
-    assert pack_segments([]) == []
-    assert pack_segments(seconds((1, 10), (11, 20), (21, 31), (32, 40))) == seconds((1, 31), (32, 40))
-    assert pack_segments(seconds((0, 2), (9, 10))) == seconds((0, 2), (9, 10))
-    assert pack_segments(seconds((0, 2), (9, 10)), max_gap_s=7) == seconds((0, 10))
-    assert pack_segments(seconds((5, 70)), 30) == seconds((5, 35), (35, 65), (65, 70))
-    with pytest.raises(OptionError, match="max_s"):
-        pack_segments([], 0)
 
 
 def test_probabilities_do_not_depend_on_the_batch(silero: SileroModel) -> None:

@@ -25,8 +25,38 @@ from tests.models import tiny
 CPU = torch.device("cpu")
 
 
+def has(monkeypatch: pytest.MonkeyPatch, *, cuda: bool, mps: bool) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: cuda)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: int(cuda))
+    monkeypatch.setattr("torch.backends.mps.is_available", lambda: mps)
+
+
+@pytest.mark.parametrize(
+    ("cuda", "mps", "expected"),
+    [(True, False, "cuda"), (True, True, "cuda"), (False, True, "mps"), (False, False, "cpu")],
+)
+def test_auto_picks_the_best_device(
+    cuda: bool, mps: bool, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    has(monkeypatch, cuda=cuda, mps=mps)
+    assert choose_device("auto").type == expected
+
+
+def test_apples_gpu_is_used_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    has(monkeypatch, cuda=False, mps=True)
+    mps = choose_device("mps")
+    assert mps == torch.device("mps")
+    assert choose_dtype("auto", mps) == torch.float16
+    assert choose_dtype("float32", mps) == torch.float32
+    assert choose_number_format("int8", mps) == NumberFormat(torch.float16, int8=True)
+    with pytest.raises(OptionError, match="expected float32 or float16 on mps"):
+        choose_dtype("bfloat16", mps)
+    has(monkeypatch, cuda=True, mps=False)
+    with pytest.raises(OptionError, match="no Apple GPU"):
+        choose_device("mps")
+
+
 def test_auto_picks_what_there_is() -> None:
-    assert choose_device("auto").type == ("cuda" if torch.cuda.is_available() else "cpu")
     assert choose_device("cpu") == CPU
     assert choose_dtype("auto", torch.device("cuda")) == torch.float16
     assert choose_dtype("auto", CPU) in (torch.float32, torch.bfloat16)

@@ -139,7 +139,7 @@ def test_one_line_for_what_cannot_be_read(
         (["--model", "nano", "--clip-timestamps", "0,inf"], "--clip-timestamps"),
         (["--model", "nano", "--suppress-tokens", "a"], "--suppress-tokens"),
         (["--model", "nano", "--duration", "0"], "--duration"),
-        (["--model", "nano", "--duration", "5", "--batch-size", "2"], "--duration"),
+        (["--model", "nano", "--clip-timestamps", "0,1", "--batch-size", "2"], "--clip-timestamps"),
         (["--model", "nano", "--offset", "1", "--clip-timestamps", "0,1"], "--offset"),
         (["--model", "nano", "--vad-threshold", "2"], "--vad-threshold"),
         (["--model", "nano", "--max-line-width", "40"], "--word-timestamps"),
@@ -211,6 +211,10 @@ def test_options_reach_the_library() -> None:
         "--suppress-tokens", "-1,50", "--prefix", "So", "--repetition-penalty", "1.2"
     ).decoding
     assert decoding.suppress_tokens == (-1, 50)
+    assert options_of("--follow-languages").follow_languages is True
+    assert options_of("--no-follow-languages").follow_languages is False
+    part = options_of("--offset", "0:04", "--duration", "5.5", "--vad")
+    assert (part.offset_s, part.duration_s, part.mode) == (4.0, 5.5, "vad")
     assert decoding.prefix == "So"
     assert decoding.repetition_penalty == 1.2
     assert options_of("--suppress-tokens", "").decoding.suppress_tokens == ()

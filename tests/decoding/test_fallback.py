@@ -77,6 +77,9 @@ def test_seeds_differ_by_every_part() -> None:
 def test_no_temperature_is_refused() -> None:
     with pytest.raises(OptionError, match="temperatures"):
         FallbackOptions(temperatures=())
+    for wrong in (float("nan"), float("inf"), -0.1):
+        with pytest.raises(OptionError, match="temperatures: expected"):
+            FallbackOptions(temperatures=(0.0, wrong))
     with pytest.raises(OptionError, match="max_loops"):
         FallbackOptions(max_loops=0)
 

@@ -14,9 +14,9 @@ from sottovoce.errors import OptionError
         ({"task": "summarize"}, "task"),
         ({"temperature": -0.1}, "temperature"),
         ({"temperature": float("nan")}, "temperature"),
+        ({"temperature": float("inf")}, "temperature"),
         ({"sample_len": 0}, "sample_len"),
         ({"beam_size": 0}, "beam_size"),
-        ({"best_of": 3}, "best_of 3: needs a temperature"),
         ({"beam_size": 2, "temperature": 0.5}, "beam search needs temperature 0"),
         ({"patience": 1.0}, "needs a beam_size"),
         ({"beam_size": 2, "patience": 0.1}, "at least 1"),
@@ -38,6 +38,15 @@ def test_temperature_decides_which_search_options_count() -> None:
     drawn = DecodingOptions(temperature=0.2, best_of=5)
     assert drawn.at_temperature(0.0).best_of is None
     assert drawn.at_temperature(0.8).best_of == 5
+
+
+def test_best_of_counts_above_temperature_0_only() -> None:
+    wish = DecodingOptions(best_of=5)
+    assert wish.n_hypotheses == 1
+    assert wish.at_temperature(0.0).n_hypotheses == 1
+    assert wish.at_temperature(0.4).n_hypotheses == 5
+    both = DecodingOptions(best_of=5, beam_size=2)
+    assert (both.n_hypotheses, both.at_temperature(0.4).n_hypotheses) == (2, 5)
 
 
 def test_a_batch_shares_all_but_prompt_language_and_seed() -> None:

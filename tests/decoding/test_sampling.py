@@ -78,3 +78,7 @@ def test_length_penalties() -> None:
     assert best_candidate([short, long], None) is long
     assert best_candidate([short, long], 0.0) is short
     assert best_candidate([short, long], 1.0) is long  # -1.4 / (9 / 6)
+
+
+def test_a_device_without_float64_leaves_the_draws_to_the_processor() -> None:
+    assert draw_uniforms([1], 2, 3, torch.device("mps")).device.type == "cpu"

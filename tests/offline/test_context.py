@@ -29,6 +29,13 @@ def test_a_hot_window_is_forgotten_with_the_initial_prompt() -> None:
     assert said.prompt() == ()
 
 
+def test_the_temperature_that_resets_is_an_option() -> None:
+    said = context(prompt_reset_on_temperature=0.3)
+    said.remember([1, 2])
+    said.end_window(0.4)
+    assert said.prompt() == ()
+
+
 def test_a_carried_prompt_stays() -> None:
     said = context(initial_prompt="a glossary", carry_initial_prompt=True)
     said.remember(range(300))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -12,12 +13,20 @@ import torch
 
 from sottovoce.api import load_model
 from sottovoce.audio.recording import Recording
+from sottovoce.decoding.detect import LanguageDetection
 from sottovoce.decoding.options import DecodingOptions
 from sottovoce.language.probe import ProbedLanguage
 from sottovoce.offline.longform import transcribe
 from sottovoce.offline.options import TranscribeOptions
-from sottovoce.offline.turns import first_turn, quietest, stretches
-from sottovoce.types import EncoderOutput
+from sottovoce.offline.turns import (
+    Turn,
+    TurnFinder,
+    TurnWindow,
+    proposed_runs,
+    quietest,
+    stretches,
+)
+from sottovoce.types import EncoderOutput, Features
 
 CLIPS = Path(__file__).parents[2] / "examples" / "clips"
 
@@ -42,13 +51,43 @@ class ScriptedProbe:
         )
 
 
-def turn_of(script: Sequence[int], sureness: float = 0.9, quiet: int | None = None):
-    n_frames = len(script)
+def named(encoded: EncoderOutput, sureness: float) -> LanguageDetection:
+    """The language of most frames of a scripted window."""
+    frames = encoded.states[0, : encoded.n_content_frames[0], 0]
+    shares = [float((frames == index).float().mean()) for index in range(3)]
+    mixed = [sureness * share + (1 - sureness) / 3 for share in shares]
+    table = dict(zip(ScriptedProbe.languages, mixed, strict=True))
+    best = max(table, key=lambda language: table[language])
+    return LanguageDetection(best, table[best], table, 1.0, 0.0)
+
+
+def turn_of(
+    proposed: Sequence[int],
+    sureness: float = 0.9,
+    quiet: int | None = None,
+    *,
+    truth: Sequence[int] | None = None,
+    current: str | None = None,
+) -> Turn:
+    """The first turn of a window; proposed: language of each frame as probed, truth: as detected."""
+    said = torch.tensor(truth or proposed, dtype=torch.float32)
+    n_frames = len(said)
     mel = torch.ones(80, 2 * n_frames)
     if quiet is not None:
         mel[:, 2 * quiet - 8 : 2 * quiet + 9] = -1.0
-    encoded = EncoderOutput(torch.zeros(1, n_frames, 4), (n_frames,))
-    return first_turn(ScriptedProbe(script, sureness), encoded, mel)
+
+    def piece(start: int, end: int) -> Features:
+        return Features(said[None, None, start:end], (end - start,))
+
+    window = TurnWindow(EncoderOutput(torch.zeros(1, 1500, 1), (n_frames,)), mel, piece)
+    finder = TurnFinder(ScriptedProbe(proposed, sureness), lambda encoded: named(encoded, sureness))
+    steps = finder.first_turn(window, current)
+    while True:
+        try:
+            work = next(steps)
+        except StopIteration as end:
+            return end.value
+        work.states = EncoderOutput(work.features.mel.transpose(1, 2), work.features.n_content_frames)
 
 
 @pytest.mark.parametrize("language", [0, 1, 2])
@@ -89,6 +128,47 @@ def test_silence_changes_nothing() -> None:
     assert turn.language == "en"
 
 
+def test_a_change_that_the_pieces_do_not_confirm_is_none() -> None:
+    """The probe hears French for four seconds of English: detected by itself, the piece is English."""
+    english = [0] * 1000
+    turn = turn_of([0] * 400 + [2] * 200 + [0] * 400, truth=english)
+    assert (turn.language, turn.n_frames) == ("en", None)
+    turn = turn_of([2] * 1000, truth=english)
+    assert (turn.language, turn.n_frames) == ("en", None)
+
+
+def test_pieces_that_are_joined_do_not_hide_a_later_change() -> None:
+    turn = turn_of([0] * 300 + [2] * 200 + [1] * 400, truth=[0] * 500 + [1] * 400)
+    assert turn.language == "en"
+    assert turn.n_frames == pytest.approx(500, abs=25)
+
+
+def test_a_change_in_doubt_is_none() -> None:
+    assert turn_of([0] * 400 + [1] * 400, truth=[0] * 400 + [0, 1] * 200).n_frames is None
+
+
+def test_the_language_before_the_window_stays_in_doubt() -> None:
+    assert turn_of([0, 1, 1] * 100, 0.3, current="en").language == "en"
+    assert turn_of([1] * 300, current="en").language == "de"
+    assert turn_of([1] * 40, current="en").language == "en"  # too short to be told
+    assert turn_of([1] * 40).language == "de"
+
+
+def test_proposals_last_a_second_and_neighbours_differ() -> None:
+    generator = np.random.default_rng(0)
+    for _ in range(20):
+        parts = [[int(generator.integers(3))] * int(generator.integers(10, 200)) for _ in range(6)]
+        script = [frame for part in parts for frame in part]
+        mel = torch.from_numpy(generator.normal(size=(80, 2 * len(script))).astype(np.float32))
+        encoded = EncoderOutput(torch.zeros(1, 1500, 1), (len(script),))
+        window = TurnWindow(encoded, mel, lambda *_: Features(torch.zeros(1, 80, 2), (2,)))
+        runs = proposed_runs(ScriptedProbe(script), window)
+        starts = [start for start, _ in runs] + [len(script)]
+        assert starts[0] == 0
+        assert all(b - a >= 50 for a, b in pairwise(starts)) or len(runs) == 1
+        assert all(a[1] != b[1] for a, b in pairwise(runs))
+
+
 @pytest.mark.parametrize("n_frames", [1, 99, 100, 101, 1500])
 def test_stretches_lie_inside_and_begin_at_the_start(n_frames: int) -> None:
     spans = stretches(n_frames)
@@ -106,7 +186,6 @@ def test_packed_speech_in_several_languages_is_cut_at_each_change(batch_size: in
     model = load_model("nano", device="cpu", dtype="float32")
     options = TranscribeOptions(
         decoding=DecodingOptions(allowed_languages=tuple(model.languages)),
-        per_window_language=True,
         mode="vad",
         batch_size=batch_size,
     )

@@ -6,7 +6,6 @@ import random
 import pytest
 import torch
 
-from sottovoce.offline.drafts import Draft
 from sottovoce.offline.options import APPENDED, PREPENDED
 from sottovoce.offline.words import (
     TimedWord,
@@ -18,6 +17,7 @@ from sottovoce.offline.words import (
     place_words,
     usual_duration,
 )
+from sottovoce.types import Segment
 from tests.decoding import rig
 
 RULES = WordRules(PREPENDED, APPENDED)
@@ -81,11 +81,8 @@ def test_a_batch_of_windows_gives_the_words_of_each() -> None:
 def test_rules_equal_openai_whispers(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     timing = pytest.importorskip("whisper.timing", reason="openai-whisper is not installed")
     choice = random.Random(seed)
-    words, drafts = _random_window(choice)
-    segments = [
-        {"seek": 700, "start": draft.start, "end": draft.end, "tokens": list(draft.tokens)}
-        for draft in drafts
-    ]
+    words, cut = _random_window(choice)
+    segments = [{"seek": 700, "start": one.start, "end": one.end, "tokens": list(one.tokens)} for one in cut]
     theirs = [
         timing.WordTiming(one.word, list(one.tokens), one.start, one.end, one.probability) for one in words
     ]
@@ -99,15 +96,16 @@ def test_rules_equal_openai_whispers(seed: int, monkeypatch: pytest.MonkeyPatch)
         num_frames=3000,
         last_speech_timestamp=last_speech,
     )
-    place_words(drafts, words, RULES, eot=50257, window_start=7.0, last_speech=last_speech)
-    for draft, segment in zip(drafts, segments, strict=True):
-        assert (draft.start, draft.end) == pytest.approx((segment["start"], segment["end"]))
-        assert [one.word for one in draft.words] == [one["word"] for one in segment["words"]]
-        for mine, other in zip(draft.words, segment["words"], strict=True):
+    placed = place_words(cut, words, RULES, eot=50257, window_start=7.0, last_speech=last_speech)
+    for ours, segment in zip(placed, segments, strict=True):
+        assert (ours.start, ours.end) == pytest.approx((segment["start"], segment["end"]))
+        assert ours.words is not None
+        assert [one.word for one in ours.words] == [one["word"] for one in segment["words"]]
+        for mine, other in zip(ours.words, segment["words"], strict=True):
             assert (mine.start, mine.end) == pytest.approx((other["start"], other["end"]))
 
 
-def _random_window(choice: random.Random) -> tuple[list[TimedWord], list[Draft]]:
+def _random_window(choice: random.Random) -> tuple[list[TimedWord], list[Segment]]:
     """Words of odd lengths with signs between them, and segments that hold all their tokens."""
     words: list[TimedWord] = []
     now = choice.choice([0.0, 0.0, 4.0])
@@ -120,6 +118,9 @@ def _random_window(choice: random.Random) -> tuple[list[TimedWord], list[Draft]]
     cut = choice.randint(0, n_tokens)
     middle = now * cut / n_tokens
     return words, [
-        Draft(7.0, 7.0 + middle, (50364, *(1,) * cut, 50364)),
-        Draft(7.0 + middle, 7.0 + now + choice.choice([-1.0, 0.0, 2.0]), (1,) * (n_tokens - cut)),
+        Segment(0, 7.0, 7.0 + middle, "", "en", (50364, *(1,) * cut, 50364)),
+        Segment(
+            *(0, 7.0 + middle, 7.0 + now + choice.choice([-1.0, 0.0, 2.0]), "", "en"),
+            tokens=(1,) * (n_tokens - cut),
+        ),
     ]

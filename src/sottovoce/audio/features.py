@@ -120,8 +120,9 @@ class RecordingFeatures:
             )
         maximum = None if self._normalization == "window" else self._maximum
         frames = self._frames.slice(start, last)
-        if fill == "silence" and end is None and last == self._frames.end:
-            frames = self._with_silence(frames, n_frames)
+        if fill == "silence":
+            tail = self._tail if last == self._frames.end else None
+            frames = _with_silence(frames, tail, n_frames)
         features = window_features([frames], n_frames, maximum=maximum)
         return Features(features.mel, (last - start,))
 
@@ -153,13 +154,6 @@ class RecordingFeatures:
         yield last[:, :n_content]
         self._reader.close()
 
-    def _with_silence(self, frames: Tensor, n_frames: int) -> Tensor:
-        """The last frames of the recording (n_mels, n), and silence up to n_frames."""
-        parts = [frames] if self._tail is None else [frames, self._tail]
-        n_missing = max(0, n_frames - sum(part.shape[1] for part in parts))
-        silence = frames.new_full((frames.shape[0], n_missing), SILENCE_LOG_MEL)
-        return torch.cat([*parts, silence], dim=1)[:, :n_frames]
-
     def _seen(self, frames: Tensor) -> Tensor:
         if frames.numel():
             maximum = frames.max()
@@ -190,6 +184,14 @@ class RecordingFeatures:
             if frames is None:
                 return
             self._frames.append(frames)
+
+
+def _with_silence(frames: Tensor, tail: Tensor | None, n_frames: int) -> Tensor:
+    """Frames (n_mels, n), what still overlaps the last of the recording, and silence up to n_frames."""
+    parts = [frames] if tail is None else [frames, tail]
+    n_missing = max(0, n_frames - sum(part.shape[1] for part in parts))
+    silence = frames.new_full((frames.shape[0], n_missing), SILENCE_LOG_MEL)
+    return torch.cat([*parts, silence], dim=1)[:, :n_frames]
 
 
 class _FrameQueue:

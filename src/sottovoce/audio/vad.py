@@ -1,4 +1,4 @@
-"""Where speech is in a recording: segments, and windows packed from them.
+"""Where speech is in a recording.
 
 Silero's probability of 32 ms windows is held against two thresholds: speech begins at `threshold` and ends
 below the lower `neg_threshold`. `vad_stream` does the same for live audio.
@@ -8,7 +8,7 @@ This module knows no features and no text.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -115,35 +115,6 @@ def speech_segments(
     return _padded(segmenter.finish(windows.n_samples), windows.n_samples, options)
 
 
-def pack_segments(
-    segments: Sequence[SpeechSegment], max_s: float = 30.0, *, max_gap_s: float = 5.0
-) -> list[SpeechSegment]:
-    """Join neighbouring segments, with the pauses between them, to windows of at most max_s.
-
-    A pause longer than max_gap_s is not joined over: Whisper invents text in silence. Segments longer than
-    max_s are cut every max_s. Order is kept, and every sample of every segment is in exactly one window
-    when segments do not overlap.
-
-    Raises: OptionError for a max_s or max_gap_s out of range.
-    """
-    if not max_s * SAMPLE_RATE >= 1 or not max_gap_s >= 0:
-        raise OptionError(f"expected max_s > 0 and max_gap_s >= 0, got {max_s} and {max_gap_s}")
-    max_samples = int(min(max_s * SAMPLE_RATE, 2**62))
-    windows: list[SpeechSegment] = []
-    for piece in _pieces(segments, max_samples):
-        last = windows[-1] if windows else None
-        if (
-            last is not None
-            and piece.end_sample - last.start_sample <= max_samples
-            and piece.start_sample - last.end_sample <= max_gap_s * SAMPLE_RATE
-        ):
-            end = max(last.end_sample, piece.end_sample)
-            windows[-1] = SpeechSegment(last.start_sample, end)
-        else:
-            windows.append(piece)
-    return windows
-
-
 class _Segmenter:
     """Probabilities, window by window, to unpadded segments."""
 
@@ -217,12 +188,6 @@ def _padded(segments: list[SpeechSegment], n_samples: int, options: VadOptions) 
         SpeechSegment(start - left, min(n_samples, end + right + overlap))
         for start, end, left, right in zip(starts, ends, before, after, strict=True)
     ]
-
-
-def _pieces(segments: Sequence[SpeechSegment], max_samples: int) -> Iterator[SpeechSegment]:
-    for segment in segments:
-        for start in range(segment.start_sample, segment.end_sample, max_samples):
-            yield SpeechSegment(start, min(start + max_samples, segment.end_sample))
 
 
 def _sample_blocks(audio: Samples | Iterable[AudioChunk]) -> Iterator[Samples]:

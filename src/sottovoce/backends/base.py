@@ -24,7 +24,6 @@ class Capabilities:
 
     attention: bool
     """Cross-attention of chosen heads can be captured, and a bias on frames be given."""
-    max_batch: int | None
     dtypes: tuple[torch.dtype, ...]
 
 

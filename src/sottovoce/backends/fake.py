@@ -161,7 +161,7 @@ class FakeBackend:
 
     @property
     def capabilities(self) -> Capabilities:
-        return Capabilities(attention=True, max_batch=None, dtypes=(torch.float32,))
+        return Capabilities(attention=True, dtypes=(torch.float32,))
 
     @property
     def device(self) -> torch.device:

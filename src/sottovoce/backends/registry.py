@@ -42,7 +42,7 @@ BACKENDS: MappingProxyType[str, BackendFactory] = MappingProxyType({"torch": _to
 def load_backend(name_or_path: str | Path, *, device: str = "auto", dtype: str = "auto") -> TorchBackend:
     """A model on PyTorch, by name or path.
 
-    device: "auto" (CUDA where there is one), "cpu", "cuda" or "cuda:1".
+    device: as for `choose_device`.
     dtype: "auto" (see `choose_dtype`), "float32", "bfloat16", "float16" or "int8".
 
     Raises: ModelNotFoundError, CheckpointError, OptionError.
@@ -53,18 +53,22 @@ def load_backend(name_or_path: str | Path, *, device: str = "auto", dtype: str =
 
 
 def choose_device(device: str) -> torch.device:
-    """The device meant by a name.
+    """The device meant by a name: "cpu", "cuda", "cuda:1", "mps", or "auto" for the best that is there.
 
     Raises: OptionError when it is unknown or not there.
     """
     if device == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        if torch.cuda.is_available():
+            return torch.device("cuda")
+        return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
     try:
         chosen = torch.device(device)
     except RuntimeError as error:
-        raise OptionError(f"device {device!r} given, expected auto, cpu or cuda") from error
-    if chosen.type not in ("cpu", "cuda"):
-        raise OptionError(f"device {device!r} given, expected auto, cpu or cuda")
+        raise OptionError(f"device {device!r} given, expected auto, cpu, cuda or mps") from error
+    if chosen.type not in ("cpu", "cuda", "mps"):
+        raise OptionError(f"device {device!r} given, expected auto, cpu, cuda or mps")
+    if chosen.type == "mps" and not torch.backends.mps.is_available():
+        raise OptionError(f"device {device!r} given, but no Apple GPU is usable here")
     if chosen.type == "cuda" and (chosen.index or 0) >= torch.cuda.device_count():
         raise OptionError(
             f"device {device!r} given, but {torch.cuda.device_count()} CUDA devices are visible"
@@ -87,17 +91,20 @@ def choose_number_format(dtype: str, device: torch.device) -> NumberFormat:
 def choose_dtype(dtype: str, device: torch.device) -> torch.dtype:
     """The floating number format meant by a name.
 
-    "auto" is float16 on CUDA, as openai-whisper runs; on a CPU bfloat16 where the processor
-    multiplies it natively (AVX512-BF16 or AMX), float32 elsewhere: emulated bfloat16 is slower.
+    "auto" is float16 on CUDA, as openai-whisper runs, and on Apple's GPUs; on a CPU bfloat16 where the
+    processor multiplies it natively (AVX512-BF16 or AMX), float32 elsewhere: emulated bfloat16 is slower.
+    Apple's GPUs take no bfloat16: older ones and older systems lack it.
 
     Raises: OptionError.
     """
     if dtype == "auto":
-        if device.type == "cuda":
+        if device.type in ("cuda", "mps"):
             return torch.float16
         return torch.bfloat16 if cpu_has_bfloat16() else torch.float32
     if dtype not in DTYPES:
         raise OptionError(f"dtype {dtype!r} given, expected auto or one of {', '.join(DTYPES)}")
+    if dtype == "bfloat16" and device.type == "mps":
+        raise OptionError("dtype 'bfloat16' given, expected float32 or float16 on mps")
     return DTYPES[dtype]
 
 

@@ -1,4 +1,4 @@
-"""Whisper on PyTorch, behind the backend seam: CPU or CUDA; float32, bfloat16, float16 or int8 weights."""
+"""Whisper on PyTorch, behind the backend seam: CPU, CUDA or MPS, in floats or with int8 weights."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ class TorchBackend:
 
     @property
     def capabilities(self) -> Capabilities:
-        return Capabilities(attention=True, max_batch=None, dtypes=DTYPES)
+        return Capabilities(attention=True, dtypes=DTYPES)
 
     @property
     def device(self) -> torch.device:

@@ -22,7 +22,13 @@ LANGUAGE = (
         default="auto",
         show_default=True,
         metavar="auto|CODE[,CODE…]",
-        help="One language, several to choose among for each window, or auto: all.",
+        help="One language; auto: find that of the recording; several: follow it as it changes among them.",
+    ),
+    click.option(
+        "--follow-languages/--no-follow-languages",
+        default=None,
+        help="Follow changes of language within a recording, or keep what its beginning is in. "
+        "[follow where several languages are given]",
     ),
     *TASK,
 )

@@ -53,6 +53,9 @@ def transcribe_options(given: Mapping[str, Any]) -> TranscribeOptions:
         initial_prompt=given["initial_prompt"],
         carry_initial_prompt=given["carry_initial_prompt"],
         clip_timestamps=clips(given, mode),
+        offset_s=given["offset"] or 0.0,
+        duration_s=given["duration"],
+        follow_languages=given["follow_languages"],
         word_timestamps=given["word_timestamps"],
         hallucination_silence_threshold=given["hallucination_silence_threshold"],
     )
@@ -93,22 +96,15 @@ def vad_options(given: Mapping[str, Any]) -> VadOptions | None:
 
 
 def clips(given: Mapping[str, Any], mode: Mode) -> tuple[float, ...]:
-    """The parts of the recording to transcribe: start, end, … in seconds; empty: all of it.
+    """The parts of the recording to transcribe: start, end, … in seconds; empty: all, or what --offset says.
 
-    Raises: OptionError for two ways of saying it at once, and where speech is found first.
+    Raises: OptionError for two ways of saying it at once, no time at all, and where speech is found first.
     """
     parts = times("--clip-timestamps", given["clip_timestamps"])
-    offset, duration = given["offset"], given["duration"]
-    if mode == "vad" and (parts or offset is not None or duration is not None):
-        raise OptionError(
-            "--offset, --duration and --clip-timestamps: cannot be combined with --vad, its options and "
-            "--batch-size"
-        )
-    if offset is None and duration is None:
-        return parts
-    if parts:
+    if parts and mode == "vad":
+        raise OptionError("--clip-timestamps: cannot be combined with --vad, its options and --batch-size")
+    if parts and (given["offset"] is not None or given["duration"] is not None):
         raise OptionError("--clip-timestamps: expected alone, got --offset or --duration too")
-    if duration == 0:
+    if given["duration"] == 0:
         raise OptionError("--duration: expected more than 0 seconds, got 0")
-    start = offset or 0.0
-    return (start,) if duration is None else (start, start + duration)
+    return parts

@@ -145,7 +145,7 @@ def dtw(cost: Tensor, n_tokens: Tensor | None = None, n_frames: Tensor | None = 
     cheaper of the two cells in the row before. With S the running sum of x this is S[j] plus the running
     minimum of above[j] - S[j - 1]: one cumulative sum and one cumulative minimum a token.
     """
-    cost = cost.detach().to("cpu", torch.float64)
+    cost = cost.detach().cpu().double()  # in this order: MPS has no float64
     everything = torch.tensor(cost.shape[1:])
     token_counts = everything[0].expand(len(cost)) if n_tokens is None else n_tokens.cpu()
     frame_counts = everything[1].expand(len(cost)) if n_frames is None else n_frames.cpu()

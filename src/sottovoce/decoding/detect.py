@@ -6,8 +6,10 @@ That is the one place where Whisper was trained to predict the language token. S
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import torch
 from torch import Tensor
@@ -18,12 +20,16 @@ from sottovoce.text.languages import find_language
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import EncoderOutput
 
+NO_PRIOR: Mapping[str, float] = MappingProxyType({})
+"""All languages are as likely before anything was heard."""
+
 
 @dataclass(frozen=True, slots=True)
 class LanguageDetection:
     """The language of one window or recording.
 
-    language: the likeliest of those allowed. probability: its share among those allowed.
+    language: the likeliest of those allowed. probability: its share among those allowed, and given what is
+        common where that was asked for.
     probabilities: of every language of the model, before anything was left out; they sum to 1.
     allowed_mass: the part of them that was allowed. no_speech_prob: of <|nospeech|> against all languages.
     """
@@ -57,21 +63,39 @@ def detect_language(
 
 
 def combine_detections(
-    detections: Sequence[LanguageDetection], tokenizer: Tokenizer, *, allowed: Sequence[str] = ()
+    detections: Sequence[LanguageDetection],
+    tokenizer: Tokenizer,
+    *,
+    allowed: Sequence[str] = (),
+    weights: Sequence[float] | None = None,
+    log_prior: Mapping[str, float] = NO_PRIOR,
 ) -> LanguageDetection:
-    """One detection of several windows: their probabilities averaged, then chosen among `allowed`."""
+    """One detection of several windows: their probabilities averaged, then chosen among `allowed`.
+
+    weights: of the windows, such as their seconds; all count the same when None. log_prior: natural
+        log-probability of each code before anything was heard, up to a constant; 0 for those that are
+        missing.
+    """
+    shares = torch.tensor(weights or [1.0] * len(detections), dtype=torch.float64)
+    shares = shares / shares.sum()
     table = torch.tensor([list(one.probabilities.values()) for one in detections], dtype=torch.float64)
-    no_speech = sum(one.no_speech_prob for one in detections) / len(detections)
-    return _choose(table.mean(dim=0), no_speech, tokenizer, allowed)
+    no_speech = torch.tensor([one.no_speech_prob for one in detections], dtype=torch.float64)
+    odds = {code: math.exp(each) for code, each in log_prior.items()}
+    return _choose(shares @ table, float(shares @ no_speech), tokenizer, allowed, odds)
 
 
 def _choose(
-    probabilities: Tensor, no_speech_prob: float, tokenizer: Tokenizer, allowed: Sequence[str]
+    probabilities: Tensor,
+    no_speech_prob: float,
+    tokenizer: Tokenizer,
+    allowed: Sequence[str],
+    odds: Mapping[str, float] = NO_PRIOR,
 ) -> LanguageDetection:
     codes = tokenizer.language_codes
     table = dict(zip(codes, probabilities.tolist(), strict=True))
-    choice = [find_language(language, codes) for language in allowed] or list(codes)
-    mass = sum(table[code] for code in set(choice))
-    best = max(choice, key=lambda code: table[code])
-    share = table[best] / mass if mass > 0.0 else 1.0 / len(set(choice))
-    return LanguageDetection(best, share, table, mass, no_speech_prob)
+    choice = dict.fromkeys([find_language(language, codes) for language in allowed] or codes)
+    weighed = {code: table[code] * odds.get(code, 1.0) for code in choice}
+    total = sum(weighed.values())
+    best = max(weighed, key=lambda code: weighed[code])
+    share = weighed[best] / total if total > 0.0 else 1.0 / len(choice)
+    return LanguageDetection(best, share, table, sum(table[code] for code in choice), no_speech_prob)

@@ -6,6 +6,7 @@ faster-whisper 1.2.1 keeps the likeliest reading that does not repeat itself rat
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
@@ -46,7 +47,7 @@ class FallbackOptions:
     def __post_init__(self) -> None:
         if self.best_of is not None and self.best_of < 1:
             raise OptionError(f"best_of: expected at least 1, got {self.best_of}")
-        if not self.temperatures or min(self.temperatures) < 0.0:
+        if not self.temperatures or not all(0.0 <= one < math.inf for one in self.temperatures):
             raise OptionError(f"temperatures: expected one or more from 0 up, got {self.temperatures}")
         if self.no_speech_threshold is not None and not 0.0 <= self.no_speech_threshold <= 1.0:
             raise OptionError(f"no_speech_threshold: expected 0 to 1, got {self.no_speech_threshold}")
@@ -56,9 +57,7 @@ class FallbackOptions:
     def at_temperature(self, options: DecodingOptions, temperature: float, seed: int) -> DecodingOptions:
         """How to decode a window at one of the temperatures."""
         chosen = replace(options.at_temperature(temperature), seed=seed)
-        if self.best_of is None or temperature == 0.0:
-            return chosen
-        return replace(chosen, best_of=self.best_of)
+        return chosen if self.best_of is None else replace(chosen, best_of=self.best_of)
 
     def repeats(self, result: DecodingResult) -> bool:
         """Whether the text repeats itself too much."""

@@ -5,6 +5,7 @@ Knows nothing of recordings: seeking, fallback and word times have their own opt
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -21,15 +22,18 @@ class DecodingOptions:
 
     language: code or English name; None detects it, among `allowed_languages` if those are given.
     temperature: 0 takes the best token, above 0 draws tokens. seed: of the draws, with temperature > 0.
+        Of a recording, 0 leaves it to the fallback's temperatures, and one above 0 is the only one tried.
     sample_len: tokens to sample at most; None is half of the model's text context (224).
-    best_of: independent draws of which the most probable is taken; with temperature > 0 only.
+    best_of: independent draws of which the most probable is taken; counts at temperatures above 0 only.
     beam_size: hypotheses kept by beam search; None is greedy search.
     patience: beam search ends at round(beam_size * patience) finished hypotheses; None is 1.
         Source: Kasai et al. 2022, https://arxiv.org/abs/2204.05424.
     length_penalty: alpha of ((5 + n) / 6) ** alpha, 0 to 1; None divides by the length n.
         Source: Wu et al. 2016, https://arxiv.org/abs/1609.08144.
     prompt: text or tokens of what was said before. hotwords: words likely to be said, put before the
-        prompt. prefix: text or tokens that the transcript of this window begins with.
+        prompt. prefix: text or tokens that the transcript of this window begins with, and which is not
+        written again. Of a recording it is the beginning of the first window only, as in faster-whisper;
+        openai-whisper puts it before every window.
     suppress_tokens: ids never sampled; -1 stands for the non-speech signs. Empty: nothing, not even
         special tokens, is suppressed.
     max_initial_timestamp: latest first timestamp in seconds; None or 0 sets no limit.
@@ -66,7 +70,7 @@ class DecodingOptions:
     def _check_ranges(self) -> None:
         if self.task not in ("transcribe", "translate"):
             raise OptionError(f"task: expected 'transcribe' or 'translate', got '{self.task}'")
-        if not self.temperature >= 0.0:
+        if not 0.0 <= self.temperature < math.inf:
             raise OptionError(f"temperature: expected 0 or more, got {self.temperature}")
         _at_least("sample_len", self.sample_len, 1)
         _at_least("best_of", self.best_of, 1)
@@ -84,8 +88,6 @@ class DecodingOptions:
     def _check_search(self) -> None:
         if self.beam_size is not None and self.temperature > 0.0:
             raise OptionError(f"beam_size {self.beam_size}: beam search needs temperature 0")
-        if self.best_of is not None and self.temperature == 0.0:
-            raise OptionError(f"best_of {self.best_of}: needs a temperature above 0, got 0")
         if self.patience is None:
             return
         if self.beam_size is None:
@@ -99,7 +101,9 @@ class DecodingOptions:
     @property
     def n_hypotheses(self) -> int:
         """Rows that the search keeps for one window."""
-        return self.beam_size or self.best_of or 1
+        if self.temperature > 0.0:
+            return self.best_of or 1
+        return self.beam_size or 1
 
     def at_temperature(self, temperature: float) -> DecodingOptions:
         """The same wish at another temperature: beam search at 0 only, best_of above 0 only."""

@@ -24,7 +24,7 @@ class Sampling(Generic[State]):
     Log-probabilities are those of the untempered logits.
 
     uniforms: (n_audio * n_hypotheses, n_steps) float64 in [0, 1), from `draw_uniforms`; None at
-        temperature 0.
+        temperature 0. The draws are made on its device.
     fusion: language models whose scores are added to the log-probabilities before the choice, and so before
         the temperature.
     """
@@ -95,20 +95,25 @@ class Sampling(Generic[State]):
     def _choose(self, logits: Tensor, state: SearchState) -> Tensor:
         if self._uniforms is None:
             return logits.argmax(dim=1)
-        probabilities = (logits.double() / self._temperature).softmax(dim=1)
+        precise = logits.to(self._uniforms.device).double()
+        probabilities = (precise / self._temperature).softmax(dim=1)
         cumulative = probabilities.cumsum(dim=1)
         # The first id whose cumulative probability exceeds the draw; never one of probability 0.
-        draws = self._uniforms[state.origin, state.tokens.shape[1]]
+        draws = self._uniforms[state.origin.to(precise.device), state.tokens.shape[1]]
         target = draws[:, None] * cumulative[:, -1:]
-        return torch.searchsorted(cumulative, target, right=True)[:, 0]
+        return torch.searchsorted(cumulative, target, right=True)[:, 0].to(logits.device)
 
 
 def draw_uniforms(
     seeds: Sequence[int], n_hypotheses: int, n_steps: int, device: torch.device | str = "cpu"
 ) -> Tensor:
-    """Uniform numbers of every row and step: (len(seeds) * n_hypotheses, n_steps) float64 in [0, 1)."""
+    """Uniform numbers of every row and step: (len(seeds) * n_hypotheses, n_steps) float64 in [0, 1).
+
+    device: of the network; they stay on the processor for one that has no float64 (Apple's MPS).
+    """
     draws = []
     for seed in seeds:
         generator = torch.Generator().manual_seed(seed)
         draws.append(torch.rand((n_hypotheses, n_steps), dtype=torch.float64, generator=generator))
-    return torch.cat(draws).to(device)
+    lacks_float64 = torch.device(device).type == "mps"
+    return torch.cat(draws).to("cpu" if lacks_float64 else device)

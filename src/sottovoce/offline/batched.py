@@ -8,43 +8,54 @@ same text as one by one. A window in which the language changes is cut there. So
 
 from __future__ import annotations
 
+import sys
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 
 import torch
 from torch import Tensor
 
-from sottovoce.audio.features import RecordingFeatures
-from sottovoce.audio.mel import pad_or_trim
+from sottovoce.audio.features import Fill, RecordingFeatures
 from sottovoce.audio.recording import Recording
 from sottovoce.audio.silero import SpeechModel
-from sottovoce.audio.vad import speech_segments
+from sottovoce.audio.vad import SpeechSegment, speech_segments
 from sottovoce.decoding.fallback import Attempt
 from sottovoce.offline.context import Context
-from sottovoce.offline.drafts import MEL_FRAMES_PER_SECOND, cut_window
-from sottovoce.offline.engine import Drafts, Engine, Progress, Request
+from sottovoce.offline.cut import MEL_FRAMES_PER_SECOND, WindowCut, cut_window
+from sottovoce.offline.engine import Engine, Progress, Request
+from sottovoce.offline.languages import find_language
 from sottovoce.offline.options import WINDOW_VAD
 from sottovoce.offline.packing import PackedWindow, pack_speech
-from sottovoce.offline.turns import first_turn, probe_for
+from sottovoce.offline.turns import TurnWindow, turn_finder
 from sottovoce.offline.words import place_words
-from sottovoce.types import EncoderOutput, Features, Segment
+from sottovoce.offline.work import Align, Encode, Read, Steps
+from sottovoce.types import SAMPLE_RATE, EncoderOutput, Features, Segment
 
 
 def transcribe_speech(
     engine: Engine, recording: Recording, progress: Progress, speech_model: SpeechModel | None = None
-) -> Iterator[Segment]:
+) -> Steps:
     """Transcribe the speech of a recording, batch by batch."""
     with recording.open() as reader:
         progress.duration = reader.info.duration_s
         speech = speech_segments(reader, engine.options.vad or WINDOW_VAD, model=speech_model)
-    windows = pack_speech(speech, engine.window_frames)
+    ((start, end),) = engine.options.clips
+    windows = pack_speech(_within(speech, start, end), engine.window_frames)
     normalization = engine.options.normalization
     dims, device = engine.backend.dims, engine.backend.device
     with RecordingFeatures(recording, dims.n_mels, device, normalization=normalization) as features:
         yield from _SpeechLoop(engine, features, progress).run(windows)
         progress.duration = features.duration_s or progress.duration
+
+
+def _within(speech: Sequence[SpeechSegment], start_s: float, end_s: float | None) -> list[SpeechSegment]:
+    """The parts of speech that lie in the part of the recording that was asked for."""
+    first = round(start_s * SAMPLE_RATE)
+    last = sys.maxsize if end_s is None else round(end_s * SAMPLE_RATE)
+    inside = [SpeechSegment(max(first, one.start_sample), min(last, one.end_sample)) for one in speech]
+    return [one for one in inside if one.start_sample < one.end_sample]
 
 
 class _SpeechLoop:
@@ -55,14 +66,15 @@ class _SpeechLoop:
         self._features = features
         self._progress = progress
         self._context = Context(engine.tokenizer, engine.options, engine.backend.dims.n_text_ctx)
-        self._probe = probe_for(engine)
+        self._finder = turn_finder(engine)
         self._ahead: deque[PackedWindow] = deque()
+        self._is_first = True
 
-    def run(self, windows: Iterator[PackedWindow]) -> Iterator[Segment]:
-        options = self._engine.options
-        if self._progress.language is None and not options.per_window_language:
-            self._ahead.extend(islice(windows, options.language_windows))
-            self._detect(self._ahead)
+    def run(self, windows: Iterator[PackedWindow]) -> Steps:
+        if self._progress.language is None and self._finder is None:
+            found = yield from find_language(self._engine, self._windows_in_silence(windows))
+            if found is not None:
+                self._progress.language, self._progress.detection = found.detection.language, found.detection
         while batch := self._next_batch(windows):
             yield from self._transcribe(batch)
 
@@ -71,44 +83,43 @@ class _SpeechLoop:
         self._ahead.extend(islice(windows, max(0, size - len(self._ahead))))
         return [self._ahead.popleft() for _ in range(min(size, len(self._ahead)))]
 
-    def _detect(self, windows: Sequence[PackedWindow]) -> None:
-        if not windows:
-            return
-        found = self._engine.combine(self._engine.detect(self._encode(windows)))
-        self._progress.language, self._progress.language_probability = found.language, found.probability
+    def _windows_in_silence(self, windows: Iterator[PackedWindow]) -> Iterator[Features]:
+        for window in windows:
+            self._ahead.append(window)
+            yield Features(self._mel(window, fill="silence"), (window.n_frames,))
 
-    def _encode(self, windows: Sequence[PackedWindow]) -> EncoderOutput:
-        return self._engine.backend.encode(self._heard(windows))
-
-    def _heard(self, windows: Sequence[PackedWindow]) -> Features:
+    def _encode(self, windows: Sequence[PackedWindow]) -> Encode:
         mel = torch.cat([self._mel(window) for window in windows])
-        return Features(mel, tuple(window.n_frames for window in windows))
+        return Encode(Features(mel, tuple(window.n_frames for window in windows)))
 
-    def _mel(self, window: PackedWindow) -> Tensor:
-        """The pieces of a window end to end: (1, n_mels, window_frames), filled with 0.0."""
+    def _mel(self, window: PackedWindow, *, fill: Fill = "zero") -> Tensor:
+        """The pieces of a window end to end: (1, n_mels, window_frames), filled up after the last."""
         n_frames = self._engine.window_frames
+        pieces = [piece for piece in window.pieces if self._features.has(piece.start)]
         parts = []
-        for piece in window.pieces:
-            if self._features.has(piece.start):
-                features = self._features.window(piece.start, piece.end, n_frames=n_frames)
-                parts.append(features.mel[..., : features.n_content_frames[0]])
-        return pad_or_trim(torch.cat(parts, dim=-1), n_frames)
+        for piece in pieces:
+            features = self._features.window(piece.start, piece.end, n_frames=n_frames, fill=fill)
+            n_content = None if piece is pieces[-1] else features.n_content_frames[0]
+            parts.append(features.mel[..., :n_content])
+        return torch.cat(parts, dim=-1)[..., :n_frames]
 
-    def _transcribe(self, windows: Sequence[PackedWindow]) -> Iterator[Segment]:
+    def _transcribe(self, windows: Sequence[PackedWindow]) -> Steps:
         engine = self._engine
-        windows, encoded, languages = self._in_one_language_each(windows)
+        windows, encoded, languages = yield from self._in_one_language_each(windows)
         self._features.drop_before(windows[-1].end)
         prompt = self._context.prompt()
         requests = [
-            Request(language, prompt, window.start)
+            Request(language, prompt, window.start, self._is_first and window is windows[0])
             for language, window in zip(languages, windows, strict=True)
         ]
-        attempts = engine.decode(encoded, requests)
-        drafts = [self._drafts(attempt, window) for attempt, window in zip(attempts, windows, strict=True)]
+        self._is_first = False
+        work = Read(encoded, requests)
+        yield work
+        cuts = [self._cut(attempt, window) for attempt, window in zip(work.attempts, windows, strict=True)]
         if engine.options.word_timestamps:
-            self._place_words(encoded, attempts, drafts)
-        for attempt, window, found in zip(attempts, windows, drafts, strict=True):
-            for segment in engine.segments(found.drafts, attempt.result, self._progress):
+            cuts = yield from self._with_words(work, cuts, windows)
+        for attempt, window, cut in zip(work.attempts, windows, cuts, strict=True):
+            for segment in engine.segments(cut, attempt.result, self._progress):
                 self._context.remember(segment.tokens)
                 yield _in_recording(segment, window)
             self._context.end_window(attempt.last_temperature)
@@ -116,48 +127,66 @@ class _SpeechLoop:
 
     def _in_one_language_each(
         self, windows: Sequence[PackedWindow]
-    ) -> tuple[Sequence[PackedWindow], EncoderOutput, list[str]]:
+    ) -> Generator[Encode, None, tuple[Sequence[PackedWindow], EncoderOutput, list[str]]]:
         """The windows up to the first change inside one, encoded, and their languages; the rest waits."""
-        features = self._heard(windows)
-        encoded = self._engine.backend.encode(features)
-        if self._probe is None:
-            assert self._progress.language is not None
-            return windows, encoded, [self._progress.language] * len(windows)
+        work = self._encode(windows)
+        yield work
+        progress = self._progress
+        if self._finder is None:
+            assert progress.language is not None
+            return windows, work.encoded, [progress.language] * len(windows)
         languages: list[str] = []
+        last = progress.language
         for index, window in enumerate(windows):
-            one = encoded.row(index)
-            turn = first_turn(self._probe, one, features.mel[index, :, : 2 * one.n_content_frames[0]])
-            languages.append(turn.language)
-            if self._progress.language is None:
-                self._progress.language, self._progress.language_probability = turn.language, turn.probability
+            turn = yield from self._finder.first_turn(self._turn_window(window, work, index), last)
+            last = turn.language
+            languages.append(last)
+            progress.detection = progress.detection or turn.detection
             if turn.n_frames is not None:
                 head, tail = window.split(2 * turn.n_frames)
                 self._ahead.extendleft(reversed([tail, *windows[index + 1 :]]))
                 windows = [*windows[:index], head]
-                encoded = self._encode(windows)
+                work = self._encode(windows)
+                yield work
                 break
-        if languages[0] != self._progress.language:
+        if progress.language not in (None, languages[0]):
             self._context.reset()
-        self._progress.language = languages[-1]
-        return windows, encoded, languages
+        progress.language = last
+        return windows, work.encoded, languages
 
-    def _drafts(self, attempt: Attempt, window: PackedWindow) -> Drafts:
+    def _turn_window(self, window: PackedWindow, work: Encode, index: int) -> TurnWindow:
+        """One of the encoded windows, whose pieces are found in the recording."""
+        encoded = work.encoded.row(index)
+
+        def piece(start: int, end: int) -> Features:
+            part = window.part(2 * start, 2 * end)
+            return Features(self._mel(part, fill="silence"), (part.n_frames,))
+
+        return TurnWindow(encoded, work.features.mel[index, :, : 2 * encoded.n_content_frames[0]], piece)
+
+    def _cut(self, attempt: Attempt, window: PackedWindow) -> WindowCut:
         """Segments of a window, in its own time; nothing for silence."""
-        result, n_frames = attempt.result, window.n_frames
+        result = attempt.result
         if self._engine.options.fallback.is_silence(result):
-            return Drafts([], n_frames)
-        cut = cut_window(
-            result.tokens, self._engine.tokenizer, start_s=0.0, n_frames=n_frames, keep_open=True
-        )
-        return Drafts(cut.drafts, n_frames)
+            return WindowCut((), window.n_frames)
+        tokenizer = self._engine.tokenizer_of(result.language)
+        return cut_window(result.tokens, tokenizer, seek=0, n_frames=window.n_frames, keep_open=True)
 
-    def _place_words(
-        self, encoded: EncoderOutput, attempts: Sequence[Attempt], windows: Sequence[Drafts]
-    ) -> None:
+    def _with_words(
+        self, read: Read, cuts: Sequence[WindowCut], windows: Sequence[PackedWindow]
+    ) -> Generator[Align, None, list[WindowCut]]:
         engine = self._engine
-        timed = engine.align(encoded, [attempt.result for attempt in attempts], windows)
-        for window, words in zip(windows, timed, strict=True):
-            place_words(window.drafts, words, engine.word_rules, eot=engine.tokenizer.eot)
+        results = [attempt.result for attempt in read.attempts]
+        lengths = [window.n_frames for window in windows]
+        work = Align(
+            read.encoded, [engine.text_of(*each) for each in zip(cuts, results, lengths, strict=True)]
+        )
+        yield work
+        rules, eot = engine.word_rules, engine.tokenizer.eot
+        return [
+            replace(cut, segments=place_words(cut.segments, words, rules, eot=eot))
+            for cut, words in zip(cuts, work.words, strict=True)
+        ]
 
 
 def _in_recording(segment: Segment, window: PackedWindow) -> Segment:

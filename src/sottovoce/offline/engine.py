@@ -12,12 +12,12 @@ from torch import Tensor
 
 from sottovoce.backends.base import Backend
 from sottovoce.decoding.beam import Fusion
-from sottovoce.decoding.decode import DecodingResult
-from sottovoce.decoding.detect import LanguageDetection, combine_detections, detect_language
+from sottovoce.decoding.decode import DecodingResult, select_windows
+from sottovoce.decoding.detect import NO_PRIOR, LanguageDetection, combine_detections, detect_language
 from sottovoce.decoding.fallback import Attempt, decode_with_fallback, mix_seed
-from sottovoce.offline.drafts import Draft
+from sottovoce.offline.cut import WindowCut
 from sottovoce.offline.options import TranscribeOptions
-from sottovoce.offline.words import TimedWord, WindowText, WordRules, align_windows
+from sottovoce.offline.words import WindowText, WordRules
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import EncoderOutput, Segment
 
@@ -26,12 +26,13 @@ from sottovoce.types import EncoderOutput, Segment
 class Progress:
     """How far a transcription is; filled in while it runs.
 
-    language, language_probability: of the recording, once they are known. duration: seconds, as the file
-    declares at first and exactly once its end was read. position: seconds that are transcribed.
+    language: being spoken; of the recording, where it has one. detection: what named the first one, None
+    while that is not known and where it was given. duration: seconds, as the file declares at first and
+    exactly once its end was read. position: seconds that are transcribed.
     """
 
     language: str | None = None
-    language_probability: float | None = None
+    detection: LanguageDetection | None = None
     duration: float | None = None
     position: float = 0.0
     n_segments: int = field(default=0, repr=False)
@@ -39,19 +40,15 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """How to decode one window: its language, the prompt, and the log-mel frame where it begins."""
+    """How to decode one window: its language, the prompt, and the log-mel frame where it begins.
+
+    is_first: of the recording; it begins with the prefix, if one was given.
+    """
 
     language: str
     prompt: tuple[int, ...]
     start_frame: int
-
-
-@dataclass(frozen=True, slots=True)
-class Drafts:
-    """Segments in the making of one window, and the log-mel frames of audio in it."""
-
-    drafts: Sequence[Draft]
-    n_frames: int
+    is_first: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,67 +78,65 @@ class Engine:
         return self.tokenizer.with_language(language).with_task(self.options.decoding.task)
 
     def detect(self, encoded: EncoderOutput) -> list[LanguageDetection]:
-        """The language of every window, among those allowed."""
+        """The language of every window, among those allowed; see `languages` for a recording's."""
         allowed = self.options.decoding.allowed_languages
         return detect_language(self.backend, self.tokenizer, encoded, allowed=allowed)
 
-    def combine(self, detections: Sequence[LanguageDetection]) -> LanguageDetection:
-        """The language of several windows together."""
+    def combine(self, detections: Sequence[LanguageDetection], weights: Sequence[float]) -> LanguageDetection:
+        """The language of several windows together; given what is common, unless languages were listed."""
         allowed = self.options.decoding.allowed_languages
-        return combine_detections(detections, self.tokenizer, allowed=allowed)
+        is_listed = 0 < len(allowed) < len(self.tokenizer.language_codes)
+        prior = NO_PRIOR if is_listed else self.options.language_prior
+        return combine_detections(
+            detections, self.tokenizer, allowed=allowed, weights=weights, log_prior=prior
+        )
 
     def decode(self, encoded: EncoderOutput, requests: Sequence[Request]) -> list[Attempt]:
         """Decode every window, with fallback; the draws of a window depend on where it begins."""
+        if self.options.decoding.prefix is None:
+            return self._decode(encoded, requests)
+        attempts: dict[int, Attempt] = {}
+        for is_first in (True, False):
+            rows = [row for row, request in enumerate(requests) if request.is_first == is_first]
+            if rows:
+                found = self._decode(select_windows(encoded, rows), [requests[row] for row in rows])
+                attempts.update(zip(rows, found, strict=True))
+        return [attempts[row] for row in range(len(requests))]
+
+    def _decode(self, encoded: EncoderOutput, requests: Sequence[Request]) -> list[Attempt]:
         base = self.options.decoding
         options = [
             replace(
                 base,
                 language=request.language,
                 prompt=request.prompt or None,
+                prefix=base.prefix if request.is_first else None,
                 seed=mix_seed(base.seed, request.start_frame),
             )
             for request in requests
         ]
-        fallback = self.options.fallback
+        fallback = self.options.fallback_of_window
         return decode_with_fallback(
             self.backend, self.tokenizer, encoded, options, fallback, fusion=self.fusion
         )
 
-    def align(
-        self, encoded: EncoderOutput, results: Sequence[DecodingResult], windows: Sequence[Drafts]
-    ) -> list[list[TimedWord]]:
-        """Time the words of every window's drafts."""
-        eot = self.tokenizer.eot
-        texts = [
-            WindowText(
-                tokenizer=self.tokenizer_of(result.language),
-                tokens=tuple(token for draft in window.drafts for token in draft.tokens if token < eot),
-                n_frames=window.n_frames,
-            )
-            for result, window in zip(results, windows, strict=True)
-        ]
-        return align_windows(self.backend, encoded, texts)
+    def text_of(self, cut: WindowCut, result: DecodingResult, n_frames: int) -> WindowText:
+        """What is said in a window with n_frames log-mel frames of audio, for its words to be timed."""
+        return WindowText(self.tokenizer_of(result.language), cut.text_tokens(self.tokenizer.eot), n_frames)
 
     @property
     def word_rules(self) -> WordRules:
         return WordRules(self.options.prepend_punctuations, self.options.append_punctuations)
 
-    def segments(
-        self, drafts: Sequence[Draft], result: DecodingResult, progress: Progress
-    ) -> Iterator[Segment]:
-        """Segments of what has text and some length; their ids count on."""
-        for draft in drafts:
-            text = self.tokenizer.decode(draft.tokens)
-            if draft.start == draft.end or not text.strip():
+    def segments(self, cut: WindowCut, result: DecodingResult, progress: Progress) -> Iterator[Segment]:
+        """Segments that have text and some length, with what the decoder knows; their ids count on."""
+        for segment in cut.segments:
+            if segment.start == segment.end or not segment.text.strip():
                 continue
-            words = tuple(replace(word, language=result.language) for word in draft.words)
-            yield Segment(
+            words = tuple(replace(word, language=result.language) for word in segment.words or ())
+            yield replace(
+                segment,
                 id=progress.n_segments,
-                start=draft.start,
-                end=draft.end,
-                text=text,
-                language=result.language,
-                tokens=draft.tokens,
                 temperature=result.temperature,
                 avg_logprob=result.avg_logprob,
                 compression_ratio=result.compression_ratio,

@@ -6,13 +6,12 @@ has the same rules.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
-from sottovoce.offline.drafts import MEL_FRAMES_PER_SECOND, Draft
+from sottovoce.offline.cut import MEL_FRAMES_PER_SECOND, WindowCut
 from sottovoce.offline.options import APPENDED, PREPENDED
-from sottovoce.types import Word
+from sottovoce.types import Segment, Word
 
 IMPROBABLE = 0.15
 SHORTEST_S, LONGEST_S = 0.133, 2.0
@@ -55,55 +54,47 @@ class WindowSpan:
     last_speech: float
 
 
-class Verdict(NamedTuple):
-    """What remains of a window.
-
-    drafts: what is kept. seek: frame (10 ms) to go on from; None leaves that to the timestamps.
-    restarts: nothing was kept, because the window begins too early. dropped_end: where the first segment
-        that was dropped ended, seconds.
-    """
-
-    drafts: list[Draft]
-    seek: int | None = None
-    restarts: bool = False
-    dropped_end: float | None = None
-
-
-def skip_hallucinations(drafts: Sequence[Draft], span: WindowSpan, threshold: float) -> Verdict:
+def skip_hallucinations(
+    cut: WindowCut, span: WindowSpan, threshold: float, *, end_by: Callable[[float], int | None]
+) -> WindowCut:
     """Drop improbable segments that have more than `threshold` seconds of silence around them.
 
-    drafts: with words. When the first of them is improbable after a long silence, nothing is kept and the
-    window begins again after that silence.
+    cut: with words. When the first of them is improbable after a long silence, nothing is kept and the
+    window begins again after that silence. end_by: the frame (10 ms) at which the recording ends, if it does
+    by a time in seconds.
     """
-    spoken = [draft for draft in drafts if draft.words]
-    if spoken and is_anomaly(spoken[0].words):
+    spoken = [segment for segment in cut.segments if segment.words]
+    if spoken and is_anomaly(spoken[0].words or ()):
         gap = spoken[0].start - span.start
         if gap > threshold:
             start = round(span.start * MEL_FRAMES_PER_SECOND)
-            return Verdict([], start + round(gap * MEL_FRAMES_PER_SECOND), restarts=True)
+            return WindowCut((), start + round(gap * MEL_FRAMES_PER_SECOND), restarts=True)
     last_end = span.last_speech
-    for index, draft in enumerate(drafts):
-        if not draft.words:
+    for index, segment in enumerate(cut.segments):
+        if not segment.words:
             continue
-        following = next((later for later in drafts[index + 1 :] if later.words), None)
-        if is_anomaly(draft.words) and _is_isolated(draft, following, last_end, span, threshold):
-            seek = round(max(span.start + 1, draft.start) * MEL_FRAMES_PER_SECOND)
-            return Verdict(list(drafts[:index]), seek, dropped_end=draft.end)
-        last_end = draft.end
-    return Verdict(list(drafts))
+        following = next((later for later in cut.segments[index + 1 :] if later.words), None)
+        if is_anomaly(segment.words) and _is_isolated(segment, following, last_end, span, threshold):
+            seek = round(max(span.start + 1, segment.start) * MEL_FRAMES_PER_SECOND)
+            last_frame = end_by(segment.end + threshold)  # then nothing but silence is left
+            return WindowCut(cut.segments[:index], seek if last_frame is None else last_frame)
+        last_end = segment.end
+    return cut
 
 
 def _is_isolated(
-    draft: Draft, following: Draft | None, last_end: float, span: WindowSpan, threshold: float
+    segment: Segment, following: Segment | None, last_end: float, span: WindowSpan, threshold: float
 ) -> bool:
     """Whether silence, the window's edge or another improbable segment lies on both sides."""
     silence_before = (
-        draft.start - last_end > threshold or draft.start < threshold or draft.start - span.start < _EDGE_S
+        segment.start - last_end > threshold
+        or segment.start < threshold
+        or segment.start - span.start < _EDGE_S
     )
-    next_start = following.words[0].start if following else span.end
+    next_start = following.words[0].start if following and following.words else span.end
     silence_after = (
-        next_start - draft.end > threshold
-        or (following is not None and is_anomaly(following.words))
-        or span.full_end - draft.end < _EDGE_S
+        next_start - segment.end > threshold
+        or (following is not None and is_anomaly(following.words or ()))
+        or span.full_end - segment.end < _EDGE_S
     )
     return silence_before and silence_after

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Literal, TypeAlias, get_args
 
 from sottovoce.audio.features import Normalization
@@ -15,6 +18,13 @@ Mode: TypeAlias = Literal["seek", "vad"]
 
 PREPENDED = "\"'“¿([{-"
 APPENDED = "\"'.。,，!！?？:：”)]}、"
+LANGUAGE_WINDOWS = 4
+LANGUAGE_PRIOR: Mapping[str, float] = MappingProxyType(
+    dict.fromkeys(("br", "cy", "fo", "haw", "la", "mi", "nn", "oc", "sa"), math.log(0.2))
+)
+"""Natural log-probabilities of languages before anything was heard: Whisper hears languages that few people
+record (Latin, Nynorsk, Welsh) in the speech of their neighbours. Training hours as a prior were tried, and
+cost more than they gave (docs/log.md)."""
 WINDOW_VAD = VadOptions(min_silence_ms=160.0, max_speech_s=30.0)
 """Speech cut into pieces that fit a window. Source: faster-whisper 1.2.1, batched pipeline."""
 
@@ -23,16 +33,22 @@ WINDOW_VAD = VadOptions(min_silence_ms=160.0, max_speech_s=30.0)
 class TranscribeOptions:
     """How to transcribe a recording. Names and defaults are openai-whisper's where it has the option.
 
-    decoding: of each window; its temperature and prompt are set here. fallback: see `FallbackOptions`.
+    decoding: of each window. A temperature above 0 is the only one that is tried; 0 leaves the temperatures
+        to the fallback. Its prefix begins the first window; earlier text is set here.
+    fallback: see `FallbackOptions`.
     mode: "seek" moves on by the timestamps that the model writes; "vad" packs speech into windows.
     vad: how speech is found in mode "vad"; None is `WINDOW_VAD`.
     batch_size: windows decoded together ("vad" only); above 1 they cannot be conditioned on each other.
-    per_window_language: detect the language of every window anew, for recordings in several languages.
-    language_windows: windows of 30 s over which the first detection is averaged.
+    follow_languages: follow changes of language within the recording, among those allowed; None does so
+        where several are listed as allowed. Otherwise the language is found once and kept.
+    language_windows: most windows of 30 s with speech over which it is found; fewer where they agree.
+    language_prior: what is common, see `combine_detections`; where the language is found once, among all.
     condition_on_previous_text: give what was said before as a prompt. prompt_reset_on_temperature: but
         not after a window that needed a temperature above this.
     initial_prompt: of the first window; with carry_initial_prompt of every window.
     clip_timestamps: start, end, start, ... in seconds, ascending; without a last end up to the end.
+    offset_s, duration_s: the one part of the recording to transcribe, None: to its end. Times stay those of
+        the recording.
     word_timestamps: times of words. prepend_punctuations, append_punctuations: signs that belong to the
         following or the preceding word.
     hallucination_silence_threshold: silence in seconds around improbable words that makes them
@@ -47,13 +63,16 @@ class TranscribeOptions:
     mode: Mode = "seek"
     vad: VadOptions | None = None
     batch_size: int = 1
-    per_window_language: bool = False
-    language_windows: int = 1
+    follow_languages: bool | None = None
+    language_windows: int = LANGUAGE_WINDOWS
+    language_prior: Mapping[str, float] = field(default_factory=lambda: dict(LANGUAGE_PRIOR), hash=False)
     condition_on_previous_text: bool = True
     prompt_reset_on_temperature: float = 0.5
     initial_prompt: str | None = None
     carry_initial_prompt: bool = False
     clip_timestamps: tuple[float, ...] = ()
+    offset_s: float = 0.0
+    duration_s: float | None = None
     word_timestamps: bool = False
     prepend_punctuations: str = PREPENDED
     append_punctuations: str = APPENDED
@@ -77,8 +96,8 @@ class TranscribeOptions:
             raise OptionError("vad options: need mode 'vad', got 'seek'")
         if self.batch_size > 1 and self.mode == "seek":
             raise OptionError(f"batch_size {self.batch_size}: needs mode 'vad', got 'seek'")
-        if self.per_window_language and self.decoding.language is not None:
-            raise OptionError(f"per_window_language: expected no language, got '{self.decoding.language}'")
+        if self.follow_languages and self.decoding.language is not None:
+            raise OptionError(f"follow_languages: expected no language, got '{self.decoding.language}'")
 
     def _check_prompts(self) -> None:
         if self.decoding.prompt is not None:
@@ -88,10 +107,16 @@ class TranscribeOptions:
 
     def _check_times(self) -> None:
         times = self.clip_timestamps
-        if any(time < 0 for time in times) or list(times) != sorted(times):
+        if not all(0 <= time < math.inf for time in times) or list(times) != sorted(times):
             raise OptionError(f"clip_timestamps: expected ascending seconds, got {times}")
         if times and self.mode == "vad":
             raise OptionError("clip_timestamps: need mode 'seek', got 'vad'")
+        if not 0 <= self.offset_s < math.inf:
+            raise OptionError(f"offset_s: expected seconds from 0, got {self.offset_s}")
+        if self.duration_s is not None and not 0 < self.duration_s < math.inf:
+            raise OptionError(f"duration_s: expected more than 0 seconds, got {self.duration_s}")
+        if times and (self.offset_s or self.duration_s is not None):
+            raise OptionError("clip_timestamps: cannot be combined with offset_s or duration_s")
         threshold = self.hallucination_silence_threshold
         if threshold is None:
             return
@@ -99,6 +124,32 @@ class TranscribeOptions:
             raise OptionError(f"hallucination_silence_threshold: expected more than 0 s, got {threshold}")
         if not self.word_timestamps or self.mode == "vad":
             raise OptionError("hallucination_silence_threshold: needs word_timestamps and mode 'seek'")
+
+    @property
+    def follows_languages(self) -> bool:
+        """Whether the language may change within the recording."""
+        if self.decoding.language is not None:
+            return False
+        if self.follow_languages is None:
+            return len(self.decoding.allowed_languages) > 1
+        return self.follow_languages
+
+    @property
+    def fallback_of_window(self) -> FallbackOptions:
+        """The fallback, with the one temperature of the decoding options where that is above 0."""
+        given = self.decoding.temperature
+        return replace(self.fallback, temperatures=(given,)) if given > 0.0 else self.fallback
+
+    @property
+    def clips(self) -> tuple[tuple[float, float | None], ...]:
+        """The parts to transcribe: where each begins and ends, seconds; None is the end of the recording."""
+        if not self.clip_timestamps:
+            end = None if self.duration_s is None else self.offset_s + self.duration_s
+            return ((self.offset_s, end),)
+        ends: list[float | None] = [*self.clip_timestamps[1::2]]
+        if len(self.clip_timestamps) % 2:
+            ends.append(None)
+        return tuple(zip(self.clip_timestamps[::2], ends, strict=True))
 
     @property
     def is_conditioned(self) -> bool:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from sottovoce.audio.vad import SpeechSegment
-from sottovoce.offline.drafts import MEL_FRAMES_PER_SECOND
+from sottovoce.offline.cut import MEL_FRAMES_PER_SECOND
 from sottovoce.types import HOP_SAMPLES
 
 
@@ -55,6 +55,11 @@ class PackedWindow:
             tails += [Piece(cut, piece.end)] if cut < piece.end else []
             frame -= piece.n_frames
         return PackedWindow(tuple(heads)), PackedWindow(tuple(tails))
+
+    def part(self, start: int, end: int) -> PackedWindow:
+        """Frames [start, end) of the window."""
+        head = self if end >= self.n_frames else self.split(end)[0]
+        return head if start <= 0 else head.split(start)[1]
 
     def recording_s(self, window_s: float, *, is_end: bool = False) -> float:
         """Seconds in the recording of a time in the window.

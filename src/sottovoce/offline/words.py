@@ -18,9 +18,8 @@ from sottovoce.backends.base import Backend
 from sottovoce.decoding.alignment import alignment_matrix, dtw
 from sottovoce.decoding.decode import select_windows
 from sottovoce.errors import OptionError
-from sottovoce.offline.drafts import Draft
 from sottovoce.text.tokenizer import Tokenizer
-from sottovoce.types import FRAMES_PER_SECOND, EncoderOutput, Word
+from sottovoce.types import FRAMES_PER_SECOND, EncoderOutput, Segment, Word
 
 SENTENCE_ENDS = ".。!！?？"
 LONGEST_MEDIAN_S = 0.7
@@ -220,32 +219,35 @@ class WordRules:
 
 
 def place_words(
-    drafts: Sequence[Draft],
+    segments: Sequence[Segment],
     words: Sequence[TimedWord],
     rules: WordRules,
     *,
     eot: int,
     window_start: float = 0.0,
     last_speech: float = 0.0,
-) -> None:
-    """Give every draft its words and the times that follow from them.
+) -> tuple[Segment, ...]:
+    """The segments of a window with their words, and the times that follow from these.
 
-    words: of all drafts of a window, in order. eot: first id that is no text. window_start, last_speech:
+    words: of all segments, in order. eot: first id that is no text. window_start, last_speech:
     seconds of the recording where the window begins, and where speech ended before it.
     """
     usual = usual_duration(words)
     merged = merge_punctuation(cut_at_sentence_ends(words, 2 * usual), rules.prepended, rules.appended)
     waiting = iter(merged)
-    for draft in drafts:
-        n_missing = sum(token < eot for token in draft.tokens)
-        draft.words = []
+    placed = []
+    for segment in segments:
+        n_missing = sum(token < eot for token in segment.tokens)
+        own: list[Word] = []
         while n_missing > 0 and (word := next(waiting, None)) is not None:
             n_missing -= len(word.tokens)
-            draft.words.append(_placed(word, window_start))
-        if draft.words:
-            _cut_after_pause(draft.words, usual, last_speech)
-            _agree(draft, usual)
-            last_speech = draft.end
+            own.append(_placed(word, window_start))
+        if own:
+            _cut_after_pause(own, usual, last_speech)
+            segment = _agree(segment, own, usual)
+            last_speech = segment.end
+        placed.append(replace(segment, words=tuple(own)))
+    return tuple(placed)
 
 
 def _placed(word: TimedWord, window_start: float) -> Word:
@@ -273,16 +275,17 @@ def _cut_after_pause(words: list[Word], usual: float, last_speech: float) -> Non
     words[0] = replace(first, start=max(0.0, first.end - longest))
 
 
-def _agree(draft: Draft, usual: float) -> None:
+def _agree(segment: Segment, words: list[Word], usual: float) -> Segment:
     """Take the segment's times from its words, unless the outer words reach far beyond the segment."""
-    first = draft.words[0]
-    if draft.start < first.end and draft.start - 0.5 > first.start:
-        start = max(0.0, min(first.end - usual, draft.start))
-        draft.words[0] = replace(first, start=start)
+    start, end = segment.start, segment.end
+    first = words[0]
+    if start < first.end and start - 0.5 > first.start:
+        words[0] = replace(first, start=max(0.0, min(first.end - usual, start)))
     else:
-        draft.start = first.start
-    last = draft.words[-1]
-    if draft.end > last.start and draft.end + 0.5 < last.end:
-        draft.words[-1] = replace(last, end=max(last.start + usual, draft.end))
+        start = first.start
+    last = words[-1]
+    if end > last.start and end + 0.5 < last.end:
+        words[-1] = replace(last, end=max(last.start + usual, end))
     else:
-        draft.end = last.end
+        end = last.end
+    return replace(segment, start=start, end=end)

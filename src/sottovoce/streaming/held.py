@@ -82,7 +82,7 @@ class HeldSpeech:
         over the spectrum, within Whisper's dynamic range."""
         mels = self._frames[:, : n_frames * MELS_PER_FRAME]
         means = mels.clamp(min=float(mels.max()) - DYNAMIC_RANGE).mean(dim=0)
-        loud: npt.NDArray[np.float64] = means.reshape(n_frames, -1).mean(dim=1).double().cpu().numpy()
+        loud: npt.NDArray[np.float64] = means.reshape(n_frames, -1).mean(dim=1).cpu().double().numpy()
         return loud
 
     def trim(self) -> list[ReadWord]:

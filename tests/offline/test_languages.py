@@ -1,0 +1,115 @@
+"""The language of a recording is found once, over its windows with speech."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import Tensor
+
+from sottovoce.backends.fake import FakeBackend, Script, SpokenLanguage
+from sottovoce.decoding.detect import LanguageDetection, combine_detections
+from sottovoce.decoding.options import DecodingOptions
+from sottovoce.offline.engine import Engine
+from sottovoce.offline.languages import FARTHEST_WINDOWS, FoundLanguage, find_language
+from sottovoce.offline.options import TranscribeOptions
+from sottovoce.offline.work import perform_alone
+from sottovoce.text.tokenizer import Tokenizer
+from sottovoce.types import Features
+
+TOKENIZER = Tokenizer.for_model(51865)
+CODES = ("", "en", "de", "fr")
+
+
+def hear(mel: Tensor, row: int) -> Script:
+    code = CODES[int(mel[0, 0])]
+    return Script((), (SpokenLanguage(code, 0, 1500),) if code else ())
+
+
+def found_in(*windows: str, lengths: tuple[int, ...] = (), **options: object) -> tuple[FoundLanguage, int]:
+    """What is found in windows of languages ("" is silence), and how many of them were asked for."""
+    asked = 0
+
+    def features() -> Iterator[Features]:
+        nonlocal asked
+        for index, code in enumerate(windows):
+            asked += 1
+            n_frames = lengths[index] if lengths else 3000
+            yield Features(torch.full((1, 80, 3000), float(CODES.index(code))), (n_frames,))
+
+    engine = Engine(FakeBackend(hear), TOKENIZER, TranscribeOptions(**options))  # type: ignore[arg-type]
+    found = perform_alone(engine, find_language(engine, features()))
+    assert found is not None
+    return found, asked
+
+
+def test_several_windows_outvote_an_odd_beginning() -> None:
+    assert found_in("de", "en", "en", language_windows=3)[0].detection.language == "en"
+    assert found_in("de", "en", "en", language_windows=1)[0].detection.language == "de"
+    short = found_in("de", "en", lengths=(3000, 200), language_windows=3)[0]
+    assert short.detection.language == "de"  # two seconds count for less than thirty
+
+
+def test_no_more_windows_are_read_than_needed() -> None:
+    found, asked = found_in(*["en"] * 9, language_windows=2)
+    assert asked == 2
+    assert found.first.features.n_content_frames == (3000,)
+
+
+def test_windows_without_speech_are_passed_over() -> None:
+    found, asked = found_in("", "", "fr", "fr", "de", language_windows=2)
+    assert (found.detection.language, asked) == ("fr", 4)
+    assert found.detection.no_speech_prob < 0.5
+    assert float(found.first.features.mel[0, 0, 0]) == 0.0  # the first one is still the first
+
+
+def test_silence_is_not_searched_to_the_end_of_a_long_recording() -> None:
+    found, asked = found_in(*[""] * 40, "en", language_windows=2)
+    assert asked == FARTHEST_WINDOWS
+    assert found.detection.no_speech_prob > 0.9
+
+
+def test_a_recording_without_audio_has_no_language() -> None:
+    engine = Engine(FakeBackend(hear), TOKENIZER, TranscribeOptions())
+    assert perform_alone(engine, find_language(engine, iter(()))) is None
+
+
+def detection(**shares: float) -> LanguageDetection:
+    rest = (1.0 - sum(shares.values())) / (len(TOKENIZER.language_codes) - len(shares))
+    table = {code: shares.get(code, rest) for code in TOKENIZER.language_codes}
+    best = max(table, key=lambda code: table[code])
+    return LanguageDetection(best, table[best], table, 1.0, 0.0)
+
+
+def test_what_is_common_decides_between_likely_ones_only() -> None:
+    def language(prior: float, **shares: float) -> str:
+        heard = [detection(**shares)]
+        return combine_detections(heard, TOKENIZER, log_prior={"en": prior}).language
+
+    assert language(0.0, cy=0.5, en=0.4) == "cy"
+    assert language(2.0, cy=0.5, en=0.4) == "en"
+    assert language(2.0, cy=0.9, en=0.05) == "cy"
+
+
+def test_a_listed_language_is_as_likely_as_any() -> None:
+    heard = [detection(cy=0.5, en=0.4)]
+    by_all = Engine(FakeBackend(hear), TOKENIZER, TranscribeOptions())
+    by_list = DecodingOptions(allowed_languages=("cy", "en"))
+    by_two = Engine(FakeBackend(hear), TOKENIZER, TranscribeOptions(decoding=by_list))
+    assert by_all.combine(heard, [1.0]).language == "en"
+    assert by_two.combine(heard, [1.0]).language == "cy"
+
+
+def test_windows_that_agree_are_enough() -> None:
+    assert found_in(*["en"] * 9, language_windows=4)[1] == 2
+    found, asked = found_in("de", "en", "fr", "en", "en", language_windows=4)
+    assert (found.detection.language, asked) == ("en", 4)
+
+
+def test_the_prior_changes_the_choice_and_not_what_was_heard() -> None:
+    plain = combine_detections([detection(cy=0.5, en=0.4)], TOKENIZER)
+    common = combine_detections([detection(cy=0.5, en=0.4)], TOKENIZER, log_prior={"en": 2.0})
+    assert common.probabilities == pytest.approx(plain.probabilities)
+    assert 0.5 < common.probability < 1.0
+    assert plain.probability == pytest.approx(0.5)

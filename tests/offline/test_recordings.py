@@ -1,0 +1,258 @@
+"""Whole recordings through the library: what is asked for, watched, stopped, and done together."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from sottovoce.audio.recording import Recording
+from sottovoce.backends.base import AlignmentHeads, DecoderState
+from sottovoce.backends.fake import FakeBackend
+from sottovoce.decoding.fallback import FallbackOptions
+from sottovoce.decoding.options import DecodingOptions
+from sottovoce.errors import AudioError
+from sottovoce.offline.longform import Watch, engine_for, transcribe, transcription_of
+from sottovoce.offline.options import TranscribeOptions
+from sottovoce.offline.result import FileTranscription
+from sottovoce.offline.together import transcribe_together
+from sottovoce.types import EncoderOutput, Features, Samples, Segment, StepOutput, Transcript
+from tests.decoding import rig
+from tests.offline.test_longform import (
+    ENGLISH,
+    HELLO,
+    PAIRS,
+    TOKENIZER,
+    Loud,
+    at,
+    run,
+    script,
+    silence,
+)
+
+MINUTE = script(at(0), HELLO, at(10))
+
+
+class Listening(FakeBackend):
+    """Keeps the prompts that it reads, and how many windows came at a time."""
+
+    def __init__(self, *arguments: object) -> None:
+        super().__init__(*arguments)  # type: ignore[arg-type]
+        self.prompts: list[list[int]] = []
+        self.batches: list[int] = []
+
+    def encode(self, features: Features) -> EncoderOutput:
+        self.batches.append(len(features.n_content_frames))
+        return super().encode(features)
+
+    def step(
+        self,
+        tokens: torch.Tensor,
+        state: DecoderState,
+        *,
+        positions: Sequence[int] | None = (-1,),
+        vocabulary: torch.Tensor | None = None,
+        capture: AlignmentHeads = (),
+        bias: torch.Tensor | None = None,
+    ) -> StepOutput:
+        if tokens.shape[1] > 1:
+            self.prompts.extend(tokens.tolist())
+        more = {"positions": positions, "vocabulary": vocabulary, "capture": capture, "bias": bias}
+        return super().step(tokens, state, **more)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("seconds", "n_windows"), [(15.05, 3), (15.2, 4), (0.05, 1)])
+def test_a_rest_without_room_for_a_word_is_not_read(seconds: float, n_windows: int) -> None:
+    backend = FakeBackend(PAIRS)
+    with Recording(silence(seconds)) as recording:
+        list(transcribe(backend, TOKENIZER, recording, ENGLISH))
+    assert backend.n_encoded == n_windows
+
+
+def test_a_part_of_a_recording_keeps_its_times() -> None:
+    options = replace(ENGLISH, offset_s=20.0, duration_s=25.0)
+    segments, _ = run(MINUTE, silence(90.0), options)
+    assert [(one.start, one.end) for one in segments] == [(20, 30)]
+    segments, _ = run(MINUTE, silence(90.0), replace(ENGLISH, offset_s=50.0))
+    assert [one.start for one in segments] == [50, 80]
+    assert run(MINUTE, silence(9.0), replace(ENGLISH, offset_s=50.0))[0] == []
+
+
+def test_a_part_of_packed_speech_keeps_its_times() -> None:
+    samples = silence(150.0)
+    samples[20 * 16000 : 140 * 16000] = 0.1
+    options = replace(ENGLISH, mode="vad", offset_s=50.0, duration_s=10.0)
+    with Recording(samples) as recording:
+        said = list(transcribe(FakeBackend(PAIRS), TOKENIZER, recording, options, speech_model=Loud()))
+    assert said[0].start == pytest.approx(50.0, abs=0.02)
+    assert all(50.0 <= one.start < one.end <= 60.02 for one in said)
+
+
+def test_the_prefix_begins_the_first_window_alone() -> None:
+    backend = Listening(script(at(0), HELLO, HELLO, at(2)))
+    decoding = DecodingOptions(language="en", prefix="well")
+    prefix = TOKENIZER.encode(" well")
+    with Recording(silence(65.0)) as recording:
+        options = TranscribeOptions(decoding=decoding, condition_on_previous_text=False)
+        list(transcribe(backend, TOKENIZER, recording, options))
+    assert [prompt[-1:] == prefix for prompt in backend.prompts] == [True, False, False]
+
+
+def test_a_given_temperature_is_used_alone() -> None:
+    segments, _ = run(PAIRS, silence(5.0), TranscribeOptions(DecodingOptions("en", temperature=0.7)))
+    assert {segment.temperature for segment in segments} == {0.7}
+    segments, _ = run(PAIRS, silence(5.0), TranscribeOptions(DecodingOptions("en", best_of=3)))
+    assert {segment.temperature for segment in segments} == {0.0}
+
+
+def test_suppressed_tokens_are_not_written() -> None:
+    decoding = DecodingOptions(language="en", suppress_tokens=(HELLO,))
+    segments, _ = run(PAIRS, silence(5.0), TranscribeOptions(decoding=decoding))
+    assert HELLO not in [token for segment in segments for token in segment.tokens]
+
+
+def test_the_repetition_penalty_reaches_every_window() -> None:
+    twice = script(at(0), HELLO, HELLO, at(2), at(2))
+    texts = []
+    for penalty in (1.0, 50.0):
+        options = TranscribeOptions(
+            DecodingOptions("en", repetition_penalty=penalty, sample_len=8), FallbackOptions((0.0,))
+        )
+        texts.append([segment.text for segment in run(twice, silence(2.0), options)[0]])
+    assert texts[0] == [" hello hello"]
+    assert " hello hello" not in texts[1]
+
+
+def opened(backend: FakeBackend, samples: Samples, watch: Watch) -> FileTranscription:
+    engine = engine_for(backend, TOKENIZER, ENGLISH, None)
+    recording = Recording(samples)
+    return FileTranscription(recording, transcription_of(engine, recording, watch), watch, "fake")
+
+
+def test_progress_is_told_and_rises_to_the_end() -> None:
+    told: list[tuple[float, float | None]] = []
+    result = opened(FakeBackend(MINUTE), silence(95.0), Watch(lambda *each: told.append(each)))
+    assert len(list(result)) == 4
+    assert told == [(30.0, 95.0), (60.0, 95.0), (90.0, 95.0), (95.0, 95.0)]
+
+
+def test_what_was_found_before_an_abort_stays() -> None:
+    backend = FakeBackend(MINUTE)
+    result = opened(backend, silence(300.0), Watch(abort=lambda: backend.n_encoded >= 2))
+    transcript = result.collect()
+    assert [segment.start for segment in transcript.segments] == [0]
+    assert (transcript.text, transcript.language, transcript.duration) == ("hello", "en", 300.0)
+    assert backend.n_encoded == 2
+    assert list(result) == []
+
+
+def test_close_from_another_thread_ends_the_iteration() -> None:
+    reached, go_on = threading.Event(), threading.Event()
+
+    class Slow(FakeBackend):
+        def encode(self, features: Features) -> EncoderOutput:
+            if self.n_encoded == 1:
+                reached.set()
+                assert go_on.wait(10)
+            return super().encode(features)
+
+    backend = Slow(MINUTE)
+    result = opened(backend, silence(300.0), Watch())
+    found: list[Segment] = []
+    thread = threading.Thread(target=lambda: found.extend(result))
+    thread.start()
+    assert reached.wait(10)
+    result.close()
+    go_on.set()
+    thread.join(10)
+    assert not thread.is_alive()
+    assert [segment.start for segment in found] == [0]
+    assert backend.n_encoded == 2
+    assert result.segments == tuple(found)
+    result.close()
+
+
+def test_the_text_of_a_recording() -> None:
+    result = opened(FakeBackend(MINUTE), silence(65.0), Watch())
+    first = next(result)
+    assert result.text == "hello hello hello"
+    assert result.segments[0] is first
+    assert len(result.collect().segments) == 3
+
+
+def together(
+    backend: FakeBackend, sources: Iterable[Samples | Path], batch_size: int
+) -> list[Transcript | Exception]:
+    engine = engine_for(backend, TOKENIZER, ENGLISH, None)
+    pairs = transcribe_together(engine, sources, Recording, batch_size=batch_size, model="fake")
+    return [outcome for _, outcome in pairs]
+
+
+def test_recordings_share_batches_and_come_in_order() -> None:
+    backend = Listening(MINUTE)
+    lengths = (65.0, 31.0, 5.0, 125.0, 29.0)
+    outcomes = together(backend, [silence(length) for length in lengths], 3)
+    assert [one.duration for one in outcomes if isinstance(one, Transcript)] == list(lengths)
+    n_windows = [3, 2, 1, 5, 1]
+    assert [len(one.segments) for one in outcomes if isinstance(one, Transcript)] == n_windows
+    assert sum(backend.batches) == sum(n_windows)
+    assert max(backend.batches) == 3
+    assert len(backend.batches) < sum(n_windows) * 0.6
+
+
+def test_a_recording_that_fails_harms_no_other(tmp_path: Path) -> None:
+    class Poisoned(FakeBackend):
+        def encode(self, features: Features) -> EncoderOutput:
+            if float(features.mel[..., :100].std()) > 1e-3:
+                raise RuntimeError("out of memory")
+            return super().encode(features)
+
+    loud = np.random.default_rng(0).normal(0, 0.1, 16000 * 40).astype(np.float32)
+    sources = [silence(40.0), tmp_path / "missing.wav", loud, silence(70.0)]
+    outcomes = together(Poisoned(MINUTE), sources, 4)
+    assert isinstance(outcomes[1], AudioError)
+    assert isinstance(outcomes[2], RuntimeError)
+    assert [len(one.segments) for one in outcomes if isinstance(one, Transcript)] == [2, 3]
+
+
+def test_sources_are_taken_as_they_are_needed() -> None:
+    taken = 0
+
+    def sources() -> Iterable[Samples]:
+        nonlocal taken
+        for _ in range(50):
+            taken += 1
+            yield silence(5.0)
+
+    engine = engine_for(FakeBackend(MINUTE), TOKENIZER, ENGLISH, None)
+    pairs = transcribe_together(engine, sources(), Recording, batch_size=2, model="fake")
+    next(pairs)
+    assert taken <= 4
+
+
+@pytest.mark.parametrize("mode", ["seek", "vad"])
+def test_the_text_together_is_that_of_each_alone(mode: str) -> None:
+    model = rig.backend(n_text_ctx=32, n_audio_ctx=200)
+    decoding = DecodingOptions("en", sample_len=6)
+    options = TranscribeOptions(
+        decoding,
+        FallbackOptions((0.0, 0.4), logprob_threshold=-3.0, no_speech_threshold=None),
+        mode=mode,  # type: ignore[arg-type]
+        word_timestamps=True,
+    )
+    generator = np.random.default_rng(1)
+    sources = [generator.normal(0, 0.1, 16000 * n).astype(np.float32) for n in (9, 5, 7)]
+    engine = engine_for(model, rig.tokenizer(), options, None)
+    pairs = transcribe_together(engine, sources, Recording, batch_size=3, model="x")
+    for samples, outcome in pairs:
+        assert isinstance(outcome, Transcript)
+        with Recording(samples) as recording:
+            alone = list(transcribe(model, rig.tokenizer(), recording, options))
+        assert [(one.text, one.start, one.end, one.temperature) for one in outcome.segments] == [
+            (one.text, one.start, one.end, one.temperature) for one in alone
+        ]
