@@ -6,7 +6,6 @@ which is built here from tiktoken's ranks. Needs `make test`'s environment.
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,14 +18,6 @@ from sottovoce.models.checkpoint.openai import save_openai
 if TYPE_CHECKING:
     import faster_whisper
     import whisper
-
-RANDOM_DIMS = {
-    "tiny": (80, 1500, 384, 6, 4, 51865, 448, 384, 6, 4),
-    "base": (80, 1500, 512, 8, 6, 51865, 448, 512, 8, 6),
-    "small": (80, 1500, 768, 12, 12, 51865, 448, 768, 12, 12),
-    "turbo": (128, 1500, 1280, 20, 32, 51866, 448, 1280, 20, 4),
-}
-"""The sizes of openai-whisper's models, in the order of `ModelDims`."""
 
 
 def openai_model(checkpoint: Checkpoint, folder: Path) -> whisper.model.Whisper:
@@ -66,7 +57,9 @@ def huggingface_folder(checkpoint: Checkpoint, folder: Path) -> Path:
     return folder
 
 
-def faster_model(checkpoint: Checkpoint, folder: Path, compute_type: str) -> faster_whisper.WhisperModel:
+def faster_model(
+    checkpoint: Checkpoint, folder: Path, compute_type: str, threads: int
+) -> faster_whisper.WhisperModel:
     """faster-whisper with these weights, converted by CTranslate2's own converter."""
     from ctranslate2.converters import TransformersConverter
     from faster_whisper import WhisperModel
@@ -77,4 +70,4 @@ def faster_model(checkpoint: Checkpoint, folder: Path, compute_type: str) -> fas
         huggingface_folder(checkpoint, source)
         files = ["tokenizer.json", "preprocessor_config.json"]
         TransformersConverter(str(source), copy_files=files).convert(str(target))
-    return WhisperModel(str(target), device="cpu", compute_type=compute_type, cpu_threads=os.cpu_count() or 1)
+    return WhisperModel(str(target), device="cpu", compute_type=compute_type, cpu_threads=threads)
