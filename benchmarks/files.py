@@ -35,7 +35,7 @@ from non_speech import sounds
 
 from sottovoce.audio.io import load_audio
 from sottovoce.evaluation.wer import Utterance, compare, score, split_units
-from sottovoce.models.hub import load_checkpoint
+from sottovoce.models.load import load_checkpoint
 from sottovoce.text.normalize import plain
 from sottovoce.types import SAMPLE_RATE, Samples
 

@@ -15,7 +15,7 @@ import torch
 from probe import random_backend
 from torch import Tensor
 
-from sottovoce.backends.base import AlignmentHeads, Backend, DecoderState, FirstStep
+from sottovoce.backends.base import AlignmentHeads, Backend, DecoderState
 from sottovoce.types import EncoderOutput, Features, StepOutput
 
 T = TypeVar("T")
@@ -96,15 +96,12 @@ class ShadowedBackend:
             )
         )
 
-    def first_step(self, token: int, vocabulary: Tensor) -> FirstStep:
-        own = self._own.first_step(token, vocabulary)
-        other = self._other.first_step(token, vocabulary)
-
-        def both(encoded: EncoderOutput, spans: Sequence[tuple[int, int]]) -> Tensor:
-            other(self._encoded[id(encoded.states)], spans)
-            return self._timed(lambda: own(encoded, spans))
-
-        return both
+    def first_step(
+        self, encoded: EncoderOutput, spans: Sequence[tuple[int, int]], *, token: int, vocabulary: Tensor
+    ) -> Tensor:
+        other = self._encoded[id(encoded.states)]
+        self._other.first_step(other, spans, token=token, vocabulary=vocabulary)
+        return self._timed(lambda: self._own.first_step(encoded, spans, token=token, vocabulary=vocabulary))
 
     def _timed(self, call: Callable[[], T]) -> T:
         began = time.process_time()

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from sottovoce.api import Model
 from sottovoce.audio.vad_stream import VadStream
-from sottovoce.backends.base import AlignmentHeads, Backend, Capabilities, DecoderState, FirstStep, ModelDims
+from sottovoce.backends.base import AlignmentHeads, Backend, Capabilities, DecoderState, ModelDims
 from sottovoce.evaluation.latency import laal
 from sottovoce.evaluation.live import LiveRun, run_live
 from sottovoce.evaluation.manifest import ManifestEntry
@@ -87,14 +87,11 @@ class CountingBackend:
             tokens, state, positions=positions, vocabulary=vocabulary, capture=capture, bias=bias
         )
 
-    def first_step(self, token: int, vocabulary: Tensor) -> FirstStep:
-        inner = self._inner.first_step(token, vocabulary)
-
-        def counted(encoded: EncoderOutput, spans: Sequence[tuple[int, int]]) -> Tensor:
-            self.work.probe_rows += len(spans)
-            return inner(encoded, spans)
-
-        return counted
+    def first_step(
+        self, encoded: EncoderOutput, spans: Sequence[tuple[int, int]], *, token: int, vocabulary: Tensor
+    ) -> Tensor:
+        self.work.probe_rows += len(spans)
+        return self._inner.first_step(encoded, spans, token=token, vocabulary=vocabulary)
 
 
 @dataclass(slots=True)

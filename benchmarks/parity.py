@@ -37,7 +37,7 @@ from sottovoce.decoding.decode import DecodingResult, decode
 from sottovoce.decoding.detect import detect_language
 from sottovoce.decoding.fallback import FallbackOptions
 from sottovoce.decoding.options import DecodingOptions
-from sottovoce.models.hub import load_checkpoint
+from sottovoce.models.load import load_checkpoint
 from sottovoce.offline.options import TranscribeOptions
 from sottovoce.types import SAMPLE_RATE, EncoderOutput, Features, Samples, Segment, Word
 

@@ -1,10 +1,11 @@
 """What the language probe costs once keys and values are there, and what it adds to a stream.
 
     python benchmarks/probe.py --size tiny --frames 300 1500 --rows 1 2 8
+    python benchmarks/probe.py --model nano --frames 1500 --rows 8 20 --hop-frames 70
 
-Random weights of a named size, loaded as any checkpoint is, in turns: the question put to the general decoder
-step; the dedicated first step in tensors, and compiled (extra `fast`); the whole probe, by the better of
-the two. An update every 0.5 s adds two stretches. Memory: what the probe keeps, and what one call allocates.
+Random weights of a named size, loaded as any checkpoint is, or a model, in turns: the question put to the
+general decoder step, to the first step, and the whole probe. An update every 0.5 s adds two stretches; with a
+wide hop they lie all over the window, as those of a file do.
 Then the bundled model on a clip: the time inside the probe against all other time of the session, and the
 session with and without probing. CPU time of the process (not the clock: other work beside it counts
 less). Prints tables, then one JSON line.
@@ -15,27 +16,23 @@ from __future__ import annotations
 import argparse
 import json
 import time
-import tracemalloc
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 from unittest.mock import patch
 
 import numpy as np
 import torch
-from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 import sottovoce
 from sottovoce.audio.io import load_audio
 from sottovoce.backends.base import Backend
-from sottovoce.backends.first_step import StepwiseFirstStep
-from sottovoce.backends.torch import TorchBackend, TorchFirstStep
+from sottovoce.backends.first_step import first_step_by_bias
+from sottovoce.backends.torch import TorchBackend
 from sottovoce.language.probe import LanguageProbe, ProbedLanguage
 from sottovoce.models.checkpoint.base import Checkpoint, expected_shapes
 from sottovoce.models.dims import ModelDims
-from sottovoce.models.first_token import FirstToken
-from sottovoce.models.first_token_compiled import compiled_first_token
 from sottovoce.streaming.session import Session
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import EncoderOutput, Samples
@@ -46,28 +43,6 @@ WIDTH = 75
 CLIP = Path(__file__).parents[1] / "examples" / "clips" / "en.flac"
 
 
-class Allocated(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Adds up the bytes of every new storage that an operation returns."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.n_bytes = 0
-        self._seen: list[Tensor] = []
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
-        result = func(*args, **(kwargs or {}))
-        known = {tensor.untyped_storage().data_ptr() for tensor in (*self._seen, *args) if _is_tensor(tensor)}
-        for tensor in result if isinstance(result, tuple) else (result,):
-            if _is_tensor(tensor) and tensor.untyped_storage().data_ptr() not in known:
-                self.n_bytes += tensor.untyped_storage().nbytes()
-                self._seen.append(tensor)
-        return result
-
-
-def _is_tensor(value: object) -> bool:
-    return isinstance(value, Tensor) and not value.is_mkldnn  # packed tables show no storage
-
-
 def random_backend(size: str, dtype: torch.dtype) -> TorchBackend:
     width, heads, layers = SIZES[size]
     dims = ModelDims(80, 1500, width, heads, layers, 51865, 448, width, heads, layers)
@@ -75,6 +50,15 @@ def random_backend(size: str, dtype: torch.dtype) -> TorchBackend:
     tensors = {name: torch.randn(shape) * 0.02 for name, shape in expected_shapes(dims).items()}
     checkpoint = Checkpoint(name=size, dims=dims, tensors=tensors)
     return TorchBackend.from_checkpoint(checkpoint, device=torch.device("cpu"), dtype=dtype)
+
+
+def the_backend(model: str | None, size: str, dtype: str) -> TorchBackend:
+    """A model by its name or file, or random weights of a size."""
+    if model is None:
+        return random_backend(size, getattr(torch, dtype))
+    backend = sottovoce.load_model(model, device="cpu", dtype=dtype).backend
+    assert isinstance(backend, TorchBackend)
+    return backend
 
 
 def medians(sides: dict[str, Callable[[], object]], repeats: int) -> dict[str, float]:
@@ -89,62 +73,31 @@ def medians(sides: dict[str, Callable[[], object]], repeats: int) -> dict[str, f
     return {name: round(float(np.median(found)), 2) for name, found in times.items()}
 
 
-def measure(backend: TorchBackend, n_frames: int, n_rows: int, repeats: int) -> dict[str, object]:
-    """Milliseconds of one probe of n_rows stretches, a hop of 0.25 s apart, and of an encoder pass."""
-    tokenizer = Tokenizer.for_model(51865)
+def measure(
+    backend: TorchBackend, n_frames: int, n_rows: int, *, hop_frames: int, repeats: int
+) -> dict[str, object]:
+    """Milliseconds of one probe of the n_rows newest stretches, a hop apart, with keys and values ready."""
+    tokenizer = Tokenizer.for_model(backend.dims.n_vocab)
     vocabulary = torch.tensor((*tokenizer.language_tokens, tokenizer.no_speech))
     encoded = EncoderOutput(
         torch.randn(1, n_frames, backend.dims.n_audio_state).to(backend.dtype), (n_frames,)
     )
-    spans = [(n_frames - WIDTH - 12 * row, n_frames - 12 * row) for row in range(n_rows)]
+    ends = [n_frames - hop_frames * row for row in range(n_rows)]
+    spans = [(end - WIDTH, end) for end in ends if end >= WIDTH]
     probe = LanguageProbe(backend, tokenizer, tokenizer.language_codes)
-    general = StepwiseFirstStep(backend, tokenizer.sot, vocabulary)
-    decoder = backend._model.decoder
-    compiled = compiled_first_token(decoder, tokenizer.sot, vocabulary)
-    tensors = TorchFirstStep(backend, FirstToken(decoder, tokenizer.sot, vocabulary))
-    kept_kb, used_kb = memory_kb(backend, tokenizer, vocabulary, encoded, spans)
-    sides = {
-        "general_ms": lambda: general(encoded, spans),
-        "tensors_ms": lambda: tensors(encoded, spans),
-        **(
-            {} if compiled is None else {"compiled_ms": lambda: compiled(backend.keys_values(encoded), spans)}
-        ),
+    general = partial(first_step_by_bias, backend)
+    asked = {"token": tokenizer.sot, "vocabulary": vocabulary}
+    sides: dict[str, Callable[[], object]] = {
+        "general_ms": lambda: general(encoded, spans, **asked),
+        "first_step_ms": lambda: backend.first_step(encoded, spans, **asked),
         "probe_ms": lambda: probe.probe(encoded, spans),
     }
     return {
         "dtype": str(backend.dtype).removeprefix("torch."),
         "n_frames": n_frames,
-        "stretches": n_rows,
+        "stretches": len(spans),
         **medians(sides, repeats),
-        "kept_kb": kept_kb,
-        "used_kb": used_kb,
     }
-
-
-def memory_kb(
-    backend: TorchBackend,
-    tokenizer: Tokenizer,
-    vocabulary: Tensor,
-    encoded: EncoderOutput,
-    spans: Sequence[tuple[int, int]],
-) -> tuple[int, int]:
-    """What a first step keeps, and what the tensors and arrays of one call come to."""
-    backend.first_step(tokenizer.sot, vocabulary)(encoded, spans)  # imports and compiles
-    first = backend.first_step(tokenizer.sot, vocabulary)
-    first(encoded, spans)  # what is imported and compiled once is not counted
-    made = bytes_of(lambda: backend.first_step(tokenizer.sot, vocabulary))
-    return made // 1000, bytes_of(lambda: first(encoded, spans)) // 1000
-
-
-def bytes_of(call: Callable[[], object]) -> int:
-    """All that a call allocates in tensors, and the most that it holds otherwise."""
-    tracemalloc.start()
-    with Allocated() as tensors:
-        held = call()
-    n_bytes = tensors.n_bytes + tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    del held
-    return n_bytes
 
 
 class Stopwatch:
@@ -202,22 +155,30 @@ def measure_session(dtype: str, repeats: int) -> dict[str, object]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--size", choices=SIZES, default="tiny")
+    parser.add_argument("--model", help="A name or a file, in the place of random weights.")
     parser.add_argument("--dtypes", nargs="+", default=["float32", "bfloat16"])
     parser.add_argument("--frames", type=int, nargs="+", default=[300, 1500])
     parser.add_argument("--rows", type=int, nargs="+", default=[1, 2, 8])
+    parser.add_argument("--hop-frames", type=int, default=12)
     parser.add_argument("--repeats", type=int, default=50)
     given = parser.parse_args()
     torch.set_num_threads(1)
     rows, sessions = [], []
     for dtype in given.dtypes:
-        backend = random_backend(given.size, getattr(torch, dtype))
+        backend = the_backend(given.model, given.size, dtype)
         for n_frames in given.frames:
             for n_rows in given.rows:
-                rows.append(measure(backend, n_frames, n_rows, given.repeats))
+                rows.append(
+                    measure(backend, n_frames, n_rows, hop_frames=given.hop_frames, repeats=given.repeats)
+                )
                 print(rows[-1], flush=True)
         sessions.append(measure_session(dtype, max(1, given.repeats // 10)))
         print(sessions[-1], flush=True)
-    print(json.dumps({"size": given.size, "threads": 1, "rows": rows, "nano_sessions": sessions}))
+    print(
+        json.dumps(
+            {"model": given.model or given.size, "threads": 1, "rows": rows, "nano_sessions": sessions}
+        )
+    )
 
 
 if __name__ == "__main__":

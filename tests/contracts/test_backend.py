@@ -11,7 +11,7 @@ from torch import Tensor
 
 from sottovoce.backends.base import Backend, DecoderState
 from sottovoce.backends.fake import FakeBackend, Script, ScriptedToken, SpokenLanguage, by_row
-from sottovoce.backends.first_step import StepwiseFirstStep
+from sottovoce.backends.first_step import first_step_by_bias
 from sottovoce.errors import OptionError
 from sottovoce.types import EncoderOutput, Features
 from tests.models import tiny
@@ -314,19 +314,21 @@ def test_the_first_step_equals_a_general_step(subject: Subject, spans: list[tupl
     backend = subject.backend
     rows = torch.tensor([17, 3, backend.dims.n_vocab - 1, 259, 50])
     encoded = one_row(backend.encode(windows(backend)), 1)
-    first = backend.first_step(subject.prompt[0], rows)
-    general = StepwiseFirstStep(backend, subject.prompt[0], rows)
-    ours, theirs = first(encoded, spans), general(encoded, spans)
+    ours = backend.first_step(encoded, spans, token=subject.prompt[0], vocabulary=rows)
+    theirs = first_step_by_bias(backend, encoded, spans, token=subject.prompt[0], vocabulary=rows)
     assert ours.shape == (len(spans), len(rows))
     assert ours.dtype == torch.float32
     torch.testing.assert_close(ours.log_softmax(1), theirs.log_softmax(1), atol=1e-4, rtol=0)
+
+
+def first_step(subject: Subject, encoded: EncoderOutput, spans: list[tuple[int, int]]) -> Tensor:
+    return subject.backend.first_step(encoded, spans, token=subject.prompt[0], vocabulary=torch.arange(9))
 
 
 def test_the_first_step_leaves_no_trace(subject: Subject) -> None:
     """Decoders over the same audio say the same bit by bit, with first steps between theirs or without."""
     backend = subject.backend
     encoded = backend.encode(windows(backend, 1))
-    first = backend.first_step(subject.prompt[0], torch.arange(9))
     tokens = prompt_rows(subject, 1)
     state = backend.start(encoded)
     shared = encoded.cross_kv
@@ -338,7 +340,7 @@ def test_the_first_step_leaves_no_trace(subject: Subject) -> None:
         steps = []
         for token in torch.split(tokens, 1, dim=1):
             if probing:
-                first(encoded, [(0, 12), (5, 30)])
+                first_step(subject, encoded, [(0, 12), (5, 30)])
             steps.append(backend.step(token, state).logits)
         return steps
 
@@ -348,14 +350,14 @@ def test_the_first_step_leaves_no_trace(subject: Subject) -> None:
     for (keys, values), (old_keys, old_values) in zip(shared, copies, strict=True):
         assert torch.equal(keys, old_keys)
         assert torch.equal(values, old_values)
-    once = first(encoded, [(0, 12), (5, 30)])
-    assert torch.equal(once, first(encoded, [(0, 12), (5, 30)]))
+    once = first_step(subject, encoded, [(0, 12), (5, 30)])
+    assert torch.equal(once, first_step(subject, encoded, [(0, 12), (5, 30)]))
 
 
 def test_the_first_step_makes_the_keys_and_values_that_decoders_need(subject: Subject) -> None:
     backend = subject.backend
     encoded = backend.encode(windows(backend, 1))
-    backend.first_step(subject.prompt[0], torch.arange(9))(encoded, [(0, 12)])
+    first_step(subject, encoded, [(0, 12)])
     shared = encoded.cross_kv
     assert shared is not None
     backend.start(encoded)
@@ -365,14 +367,13 @@ def test_the_first_step_makes_the_keys_and_values_that_decoders_need(subject: Su
 def test_spans_outside_of_the_window_are_refused(subject: Subject) -> None:
     backend = subject.backend
     both = backend.encode(windows(backend))
-    first = backend.first_step(subject.prompt[0], torch.arange(9))
     for span in ((-1, 4), (4, 4), (5, 4), (0, 31)):
         with pytest.raises(OptionError, match="first step"):
-            first(one_row(both, 0), [(0, 30), span])
+            first_step(subject, one_row(both, 0), [(0, 30), span])
     with pytest.raises(OptionError, match="at least one span"):
-        first(one_row(both, 0), [])
+        first_step(subject, one_row(both, 0), [])
     with pytest.raises(OptionError, match="one window, got 2"):
-        first(both, [(0, 30)])
+        first_step(subject, both, [(0, 30)])
 
 
 @pytest.mark.parametrize("n_frames", [2, 4, 18, 50, 78, 80])

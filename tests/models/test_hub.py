@@ -1,24 +1,43 @@
-"""Names, paths and hub ids, without a network."""
+"""Names, paths, hub ids and the hub's cache, without a network."""
 
 from __future__ import annotations
 
+import json
+import socket
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from sottovoce.errors import ModelNotFoundError
-from sottovoce.models import hub
+from sottovoce.errors import ModelNotFoundError, OptionError
 from sottovoce.models.checkpoint.huggingface import save_huggingface
 from sottovoce.models.checkpoint.openai import save_openai
 from sottovoce.models.heads import HEADS, LARGE_V3, TINY, TINY_EN, known_heads
+from sottovoce.models.load import load_checkpoint
+from sottovoce.models.sources import hub
+from sottovoce.models.sources.base import Sources
+from sottovoce.models.sources.find import cached, resolve
+from sottovoce.models.sources.names import list_models
 from tests.models import tiny
 
 
 @pytest.fixture(autouse=True)
-def _offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.chdir(tmp_path)
+def _alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No network, and caches of our own."""
+    work = tmp_path / "work"
+    work.mkdir()
+    monkeypatch.chdir(work)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setenv("SOTTOVOCE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
+
+
+@pytest.fixture
+def _online(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hub, "is_reachable", lambda: True)
 
 
 class Downloads:
@@ -28,75 +47,233 @@ class Downloads:
         self.folder = folder
         self.files = files
         self.asked: list[str] = []
+        self.wishes: list[tuple[Path | None, str | None]] = []
 
-    def __call__(self, repository: str, *, allow_patterns: Sequence[str]) -> str:
+    def __call__(
+        self, repository: str, *, allow_patterns: Sequence[str], cache_dir: Path | None, revision: str | None
+    ) -> str:
         self.asked.append(repository)
+        self.wishes.append((cache_dir, revision))
         for name in self.files:
             if any(Path(name).match(pattern) for pattern in allow_patterns):
                 (self.folder / name).touch()
         return str(self.folder)
 
 
+def snapshot(cache: Path, repository: str, files: Sequence[str], revision: str = "main") -> Path:
+    """A repository as the hub's cache lays it out."""
+    place = cache / f"models--{repository.replace('/', '--')}"
+    folder = place / "snapshots" / "0123abcd"
+    folder.mkdir(parents=True)
+    for name in files:
+        (folder / name).touch()
+    (place / "refs").mkdir()
+    (place / "refs" / revision).write_text("0123abcd")
+    return folder
+
+
 def test_every_known_name_is_listed_once() -> None:
-    names = hub.list_models()
+    names = list_models()
     assert names[0] == "nano"
     assert {"tiny", "tiny.en", "base", "large-v3", "large-v3-turbo", "turbo", "distil-large-v3"} <= set(names)
     assert len(set(names)) == len(names)
 
 
 def test_a_local_path_wins_over_a_name(tmp_path: Path) -> None:
-    save_openai(tiny.checkpoint(), tmp_path / "tiny")
-    assert hub.resolve("tiny") == Path("tiny")
-    assert hub.load_checkpoint("tiny").dims == tiny.dims()
+    save_openai(tiny.checkpoint(), Path("tiny"))
+    assert resolve("tiny") == Path("tiny")
+    assert load_checkpoint("tiny").dims == tiny.dims()
 
 
 @pytest.mark.parametrize("name", ["base", "distil-large-v3", "someone/whisper-of-theirs"])
-def test_without_a_network_nano_is_recommended(name: str) -> None:
-    with pytest.raises(ModelNotFoundError, match="use --model nano to try the tool offline") as caught:
-        hub.resolve(name)
-    assert "\n" not in str(caught.value)
+def test_without_a_network_every_other_way_is_named(name: str) -> None:
+    with pytest.raises(ModelNotFoundError) as caught:
+        resolve(name)
+    message = str(caught.value)
+    assert "\n" not in message
+    for way in (name, "not in the cache", "the hub cannot be reached", "package index", "--model PATH"):
+        assert way in message
+    assert "--model nano is bundled for a trial" in message
+    assert not list(Path().parent.glob("cache/models/*/*"))
 
 
 def test_an_unknown_name_lists_close_ones() -> None:
     with pytest.raises(ModelNotFoundError, match="did you mean large-v3-turbo") as caught:
-        hub.resolve("large-v3-trubo")
+        resolve("large-v3-trubo")
     assert "\n" not in str(caught.value)
     with pytest.raises(ModelNotFoundError, match="expected one of nano, tiny"):
-        hub.resolve("xyzzy")
+        resolve("xyzzy")
 
 
 @pytest.mark.parametrize("name", ["./none.pt", "none.bin", "/a/b/c", "a/b/c", "~/none"])
 def test_a_path_that_is_not_there_is_not_looked_up(name: str) -> None:
     with pytest.raises(ModelNotFoundError, match="no such file or folder"):
-        hub.resolve(name)
+        resolve(name)
 
 
+@pytest.mark.usefixtures("_online")
 def test_names_mean_their_repositories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    downloads = Downloads(tmp_path, ["config.json", "model.safetensors", "pytorch_model.bin", "tf_model.h5"])
+    (tmp_path / "got").mkdir()
+    files = ["config.json", "model.safetensors", "pytorch_model.bin", "tf_model.h5"]
+    downloads = Downloads(tmp_path / "got", files)
     monkeypatch.setattr("huggingface_hub.snapshot_download", downloads)
     for name in ("turbo", "tiny.en", "distil-small.en", "someone/theirs"):
-        assert hub.resolve(name) == tmp_path
+        assert resolve(name) == tmp_path / "got"
     assert downloads.asked == [
         "openai/whisper-large-v3-turbo",
         "openai/whisper-tiny.en",
         "distil-whisper/distil-small.en",
         "someone/theirs",
     ]
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["config.json", "model.safetensors"]
+    assert sorted(path.name for path in downloads.folder.iterdir()) == ["config.json", "model.safetensors"]
 
 
-def test_pickles_are_fetched_only_where_there_is_no_safetensors(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.usefixtures("_online")
+@pytest.mark.parametrize(
+    ("there", "taken"),
+    [
+        (
+            ["config.json", "pytorch_model.bin", "model.fp32-00001-of-00002.safetensors"],
+            ["config.json", "pytorch_model.bin"],
+        ),
+        (
+            ["README.md", "config.json", "model.bin", "tokenizer.json", "vocabulary.txt"],
+            ["config.json", "model.bin", "tokenizer.json", "vocabulary.txt"],
+        ),
+        (
+            ["config.json", "model.bin", "preprocessor_config.json", "tokenizer.json", "vocabulary.json"],
+            ["config.json", "model.bin", "preprocessor_config.json", "tokenizer.json", "vocabulary.json"],
+        ),
+    ],
+)
+def test_one_set_of_weights_is_fetched(
+    there: list[str], taken: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    downloads = Downloads(
-        tmp_path, ["config.json", "pytorch_model.bin", "model.fp32-00001-of-00002.safetensors"]
-    )
+    (tmp_path / "got").mkdir()
+    monkeypatch.setattr("huggingface_hub.snapshot_download", Downloads(tmp_path / "got", there))
+    assert resolve("someone/theirs") == tmp_path / "got"
+    assert sorted(path.name for path in (tmp_path / "got").iterdir()) == taken
+
+
+@pytest.mark.usefixtures("_online")
+def test_what_the_hub_answers_is_not_taken_for_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+    from huggingface_hub.errors import HFValidationError
+
+    def missing(*_: object, **__: object) -> str:
+        raise HFValidationError
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", missing)
+    with pytest.raises(ModelNotFoundError, match=r"^a/b: the hub has no repository a/b$"):
+        resolve("a/b")
+    with pytest.raises(
+        ModelNotFoundError, match="the hub has no repository openai/whisper-base; the package"
+    ):
+        resolve("base")
+
+
+@pytest.mark.usefixtures("_online")
+def test_a_repository_without_weights_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "got").mkdir()
+    monkeypatch.setattr("huggingface_hub.snapshot_download", Downloads(tmp_path / "got", ["config.json"]))
+    with pytest.raises(ModelNotFoundError, match=r"someone/theirs has no config\.json with safetensors"):
+        resolve("someone/theirs")
+
+
+@pytest.mark.usefixtures("_online")
+def test_folder_and_revision_reach_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "got").mkdir()
+    downloads = Downloads(tmp_path / "got", ["config.json", "model.safetensors"])
     monkeypatch.setattr("huggingface_hub.snapshot_download", downloads)
-    hub.resolve("someone/theirs")
-    assert len(downloads.asked) == 2
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["config.json", "pytorch_model.bin"]
+    resolve("base", Sources(model_dir=tmp_path / "mine", revision="refs/pr/1"))
+    assert downloads.wishes == [(tmp_path / "mine", "refs/pr/1")]
 
 
+@pytest.mark.usefixtures("_online")
+def test_errors_of_the_hubs_client_are_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object, **__: object) -> str:
+        raise error
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", broken)
+    error: Exception = RuntimeError("lost\nin the middle")
+    with pytest.raises(ModelNotFoundError, match="the hub cannot be reached \\(RuntimeError\\)") as caught:
+        resolve("small")
+    assert "\n" not in str(caught.value)
+    error = OSError(28, "No space left on device", "/cache/blob")
+    with pytest.raises(
+        ModelNotFoundError, match=r"small: cannot be written .*No space left on device: /cache"
+    ):
+        resolve("small")
+
+
+@pytest.mark.usefixtures("_online")
+def test_a_filled_cache_asks_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.snapshot_download", None)
+    monkeypatch.setattr(hub, "is_reachable", None)
+    folder = snapshot(tmp_path / "hub", "openai/whisper-base", ["config.json", "model.safetensors"])
+    assert resolve("base") == folder
+    assert resolve("base", Sources(revision="0123abcd")) == folder
+    assert cached("base") == folder
+    assert cached("small") is None
+    theirs = snapshot(tmp_path / "mine", "a/b", ["config.json", "model.bin", "vocabulary.txt"], "v2")
+    assert resolve("a/b", Sources(model_dir=tmp_path / "mine", revision="v2", local_only=True)) == theirs
+
+
+def test_half_a_snapshot_is_not_taken_for_a_model(tmp_path: Path) -> None:
+    snapshot(tmp_path / "hub", "a/b", ["config.json", "pytorch_model.bin.index.json"])
+    snapshot(tmp_path / "hub", "a/c", ["config.json", "model.bin"])
+    sharded = snapshot(tmp_path / "hub", "a/d", ["config.json", "model-00001-of-00002.safetensors"])
+    index = {"weight_map": {"x": "model-00001-of-00002.safetensors", "y": "model-00002-of-00002.safetensors"}}
+    (sharded / "model.safetensors.index.json").write_text(json.dumps(index))
+    assert [cached(name) for name in ("a/b", "a/c", "a/d")] == [None, None, None]
+    (sharded / "model-00002-of-00002.safetensors").touch()
+    assert cached("a/d") == sharded
+
+
+def test_local_only_says_where_it_looked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hub, "is_reachable", None)
+    with pytest.raises(
+        ModelNotFoundError, match=r"base: not in .*hub or .*cache/models, and nothing is fetched"
+    ):
+        resolve("base", Sources(local_only=True))
+    with pytest.raises(ModelNotFoundError, match=r"a/b: not in .*mine, and nothing is fetched"):
+        resolve("a/b", Sources(local_only=True, model_dir=tmp_path / "mine"))
+
+
+def test_a_models_folder_may_hold_a_persons_own(tmp_path: Path) -> None:
+    (tmp_path / "mine" / "small").mkdir(parents=True)
+    (tmp_path / "mine" / "medium.pt").touch()
+    sources = Sources(model_dir=tmp_path / "mine", local_only=True)
+    assert resolve("small", sources) == tmp_path / "mine" / "small"
+    assert resolve("medium", sources) == tmp_path / "mine" / "medium.pt"
+
+
+def test_wishes_that_cannot_be_met_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "file.pt").touch()
+    with pytest.raises(OptionError, match="revision 'v1' given, but nano is on this machine"):
+        resolve("nano", Sources(revision="v1"))
+    with pytest.raises(OptionError, match=r"source 'index' given, but .*file\.pt is on this machine"):
+        resolve(tmp_path / "file.pt", Sources(only="index"))
+    with pytest.raises(OptionError, match="source 'mirror' given, expected 'hub' or 'index'"):
+        Sources(only="mirror")  # type: ignore[arg-type]
+    with pytest.raises(OptionError, match="the package index has none"):
+        Sources(only="index", revision="v1")
+
+
+def test_a_hub_that_never_answers_does_not_hang(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(hub, "CONNECT_S", 0.3)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", address)
+        began = time.monotonic()
+        assert not hub.is_reachable()
+        assert not hub.is_reachable()
+        assert time.monotonic() - began < 5
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", f"{address}/closed")
+    assert not hub.is_reachable()
+
+
+@pytest.mark.usefixtures("_online")
 def test_a_fetched_model_goes_by_the_name_it_was_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -104,12 +281,12 @@ def test_a_fetched_model_goes_by_the_name_it_was_asked_for(
     commit = tmp_path / "0123abcd"
     save_huggingface(tiny.checkpoint(), commit)
     monkeypatch.setattr("huggingface_hub.snapshot_download", Downloads(commit, []))
-    assert hub.load_checkpoint("someone/theirs").name == "someone/theirs"
-    assert hub.load_checkpoint(commit).name == "0123abcd"
+    assert load_checkpoint("someone/theirs").name == "someone/theirs"
+    assert load_checkpoint(commit).name == "0123abcd"
 
 
 def test_nano_is_always_there() -> None:
-    nano = hub.load_checkpoint("nano")
+    nano = load_checkpoint("nano")
     assert nano.name == "nano"
     assert nano.alignment_heads
 
@@ -130,9 +307,9 @@ def test_a_file_named_after_a_known_model_has_its_heads(tmp_path: Path) -> None:
         tiny.dims(n_text_layer=4, n_text_head=6, n_audio_head=6, n_text_state=24, n_audio_state=24)
     )
     save_openai(weights, tmp_path / "tiny.pt")
-    assert hub.load_checkpoint(tmp_path / "tiny.pt").alignment_heads == TINY
+    assert load_checkpoint(tmp_path / "tiny.pt").alignment_heads == TINY
     save_huggingface(weights, tmp_path / "whisper-tiny")
-    assert hub.load_checkpoint(tmp_path / "whisper-tiny").alignment_heads == weights.alignment_heads
+    assert load_checkpoint(tmp_path / "whisper-tiny").alignment_heads == weights.alignment_heads
 
 
 def test_heads_lie_inside_their_models() -> None:

@@ -78,7 +78,8 @@ def test_a_network_says_nearly_the_same(dtype: torch.dtype) -> None:
         state = backend.start(encoded)
         prompt = backend.step(torch.arange(20)[None], state, positions=None).logits
         single = backend.step(torch.tensor([[7]]), state, vocabulary=torch.tensor([5, 6, 7, 8])).logits
-        first = backend.first_step(3, torch.tensor([4, 5, 6]))(encoded, [(0, 20), (5, 9)])
+        asked = torch.tensor([4, 5, 6])
+        first = backend.first_step(encoded, [(0, 20), (5, 9)], token=3, vocabulary=asked)
         logits.append((prompt, single, first))
         assert backend.dtype == numbers.dtype
     for full, eight in zip(*logits, strict=True):

@@ -13,7 +13,7 @@ from sottovoce.api import Model
 from sottovoce.backends.registry import BACKENDS, choose_number_format
 from sottovoce.errors import SottovoceError
 from sottovoce.models.checkpoint.base import Checkpoint
-from sottovoce.models.hub import load_checkpoint
+from sottovoce.models.load import load_checkpoint
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "clips"
 CPU = torch.device("cpu")

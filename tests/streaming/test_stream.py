@@ -8,11 +8,15 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+import torch
 
+from sottovoce.backends.torch import TorchBackend
 from sottovoce.errors import OptionError
+from sottovoce.models.nano import read_compact
 from sottovoce.streaming.options import StreamOptions
 from sottovoce.streaming.stream import Stream
 from sottovoce.types import SAMPLE_RATE, Samples, Word
+from tests.models import tiny
 from tests.streaming.speech import TOKENIZER, WORDS, backend, say, silence
 
 
@@ -145,6 +149,25 @@ def test_the_encoder_sees_no_more_than_it_needs() -> None:
     assert window.n_frames <= 80
 
 
+def test_padding_follows_the_audio_up_to_the_full_window() -> None:
+    stream = Stream(backend(), TOKENIZER, StreamOptions(context_bucket_s=1.0, tail_s=5.0))
+    stream.append(say(spoken(4)))
+    window = stream.encode()
+    assert window is not None
+    assert window.encoded.n_frames == 100 + 250
+    assert window.n_frames <= 80
+    stream.append(np.zeros(27 * SAMPLE_RATE, np.float32))
+    window = stream.encode()
+    assert window is not None
+    assert window.encoded.n_frames == 1500
+
+
+def test_whisper_asks_for_padding_and_nano_for_none() -> None:
+    for checkpoint, tail_s in ((tiny.checkpoint(), 5.0), (read_compact(), 0.0)):
+        backend = TorchBackend.from_checkpoint(checkpoint, device=tiny.CPU, dtype=torch.float32)
+        assert backend.tail_s == tail_s
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_frames_do_not_depend_on_how_audio_came(seed: int) -> None:
     rng = random.Random(seed)
@@ -169,6 +192,7 @@ def test_frames_do_not_depend_on_how_audio_came(seed: int) -> None:
         {"beam_size": 0},
         {"max_context_tokens": 224},
         {"context_bucket_s": 0.0},
+        {"tail_s": -1.0},
         {"chunk_s": 6.0, "audio_max_len_s": 5.5},
     ],
 )

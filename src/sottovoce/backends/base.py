@@ -55,20 +55,6 @@ class DecoderState(Protocol):
         ...
 
 
-class FirstStep(Protocol):
-    """What follows one token at position 0, prepared once and asked of any number of windows.
-
-    It has no state: no decoder over the same audio notices it.
-    """
-
-    def __call__(self, encoded: EncoderOutput, spans: Sequence[tuple[int, int]]) -> Tensor:
-        """Logits (n_spans, n_rows) float32; row r hears frames [start, end) of the one window alone.
-
-        Raises: OptionError for no span, one that is empty or outside of the window, or several windows.
-        """
-        ...
-
-
 class Backend(Protocol):
     """A Whisper-shaped model on some runtime."""
 
@@ -87,6 +73,11 @@ class Backend(Protocol):
     @property
     def alignment_heads(self) -> AlignmentHeads:
         """Heads whose cross-attention follows the speech; never empty."""
+        ...
+
+    @property
+    def tail_s(self) -> float:
+        """Seconds of padding that `encode` needs behind speech in a window shorter than 30 s."""
         ...
 
     def encode(self, features: Features) -> EncoderOutput:
@@ -123,10 +114,16 @@ class Backend(Protocol):
         """
         ...
 
-    def first_step(self, token: int, vocabulary: Tensor) -> FirstStep:
-        """What `step` says after `token` alone, on the rows `vocabulary` (n_rows,) int64.
+    def first_step(
+        self, encoded: EncoderOutput, spans: Sequence[tuple[int, int]], *, token: int, vocabulary: Tensor
+    ) -> Tensor:
+        """What `step` says after `token` alone, hearing one stretch of one window: (n_spans, n_rows) float32.
 
-        `backends.first_step.StepwiseFirstStep` does it for every backend; a runtime may know better.
+        Row r hears frames [start, end) and nothing else. It has no state: no decoder over the same audio
+        notices it. `backends.first_step.first_step_by_bias` does it for every backend; a runtime may know
+        better. vocabulary: (n_rows,) int64, the only rows to compute.
+
+        Raises: OptionError for no span, one that is empty or outside of the window, or several windows.
         """
         ...
 

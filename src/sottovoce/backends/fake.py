@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from sottovoce.backends.base import AlignmentHeads, Capabilities, DecoderState, ModelDims
-from sottovoce.backends.first_step import StepwiseFirstStep
+from sottovoce.backends.first_step import first_step_by_bias
 from sottovoce.errors import OptionError
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import EncoderOutput, Features, StepOutput
@@ -168,6 +168,10 @@ class FakeBackend:
         return torch.device("cpu")
 
     @property
+    def tail_s(self) -> float:
+        return 0.0
+
+    @property
     def alignment_heads(self) -> AlignmentHeads:
         return ((self._dims.n_text_layer - 1, 0), (self._dims.n_text_layer - 1, 1))
 
@@ -227,9 +231,11 @@ class FakeBackend:
         rows = asked if vocabulary is None else asked.index_select(2, vocabulary)
         return StepOutput(rows, self._attention(frames, heard, len(capture)) if capture else None)
 
-    def first_step(self, token: int, vocabulary: Tensor) -> StepwiseFirstStep:
-        """What follows `token` alone; see `Backend.first_step`."""
-        return StepwiseFirstStep(self, token, vocabulary)
+    def first_step(
+        self, encoded: EncoderOutput, spans: Sequence[tuple[int, int]], *, token: int, vocabulary: Tensor
+    ) -> Tensor:
+        """What follows `token` alone, for each span; see `Backend.first_step`."""
+        return first_step_by_bias(self, encoded, spans, token=token, vocabulary=vocabulary)
 
     def _check(self, tokens: Tensor, state: FakeState, bias: Tensor | None) -> None:
         if tokens.ndim != 2 or tokens.shape[0] != state.n_rows or tokens.shape[1] < 1:

@@ -1,4 +1,4 @@
-"""The first decoder step of many stretches of one audio, from the general `step`: for any backend."""
+"""`Backend.first_step` by way of the general `step`: for any backend that knows no shorter way."""
 
 from __future__ import annotations
 
@@ -12,23 +12,22 @@ from sottovoce.errors import OptionError
 from sottovoce.types import EncoderOutput
 
 
-class StepwiseFirstStep:
-    """`FirstStep` by way of `Backend.step`, with a bias of -inf outside of each stretch."""
-
-    def __init__(self, backend: Backend, token: int, vocabulary: Tensor) -> None:
-        self._backend = backend
-        self._token = token
-        self._vocabulary = vocabulary
-
-    def __call__(self, encoded: EncoderOutput, spans: Sequence[tuple[int, int]]) -> Tensor:
-        """See `FirstStep`."""
-        check_spans(encoded, spans)
-        bias = torch.full((len(spans), encoded.n_frames), -torch.inf, device=self._backend.device)
-        for row, (start, end) in enumerate(spans):
-            bias[row, start:end] = 0.0
-        tokens = torch.full((len(spans), 1), self._token, device=self._backend.device)
-        state = self._backend.start(encoded, len(spans))
-        return self._backend.step(tokens, state, vocabulary=self._vocabulary, bias=bias).logits[:, 0]
+def first_step_by_bias(
+    backend: Backend,
+    encoded: EncoderOutput,
+    spans: Sequence[tuple[int, int]],
+    *,
+    token: int,
+    vocabulary: Tensor,
+) -> Tensor:
+    """One token a row, with a bias of -inf outside of each span; see `Backend.first_step`."""
+    check_spans(encoded, spans)
+    bias = torch.full((len(spans), encoded.n_frames), -torch.inf, device=backend.device)
+    for row, (start, end) in enumerate(spans):
+        bias[row, start:end] = 0.0
+    tokens = torch.full((len(spans), 1), token, device=backend.device)
+    state = backend.start(encoded, len(spans))
+    return backend.step(tokens, state, vocabulary=vocabulary, bias=bias).logits[:, 0]
 
 
 def check_spans(encoded: EncoderOutput, spans: Sequence[tuple[int, int]]) -> None:

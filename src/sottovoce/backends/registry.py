@@ -15,7 +15,7 @@ from sottovoce.backends.base import Backend
 from sottovoce.backends.torch import TorchBackend
 from sottovoce.errors import OptionError
 from sottovoce.models.checkpoint.base import Checkpoint
-from sottovoce.models.hub import load_checkpoint
+from sottovoce.models.load import load_checkpoint
 
 
 @dataclass(frozen=True, slots=True)

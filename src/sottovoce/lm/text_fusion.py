@@ -9,13 +9,11 @@ import torch
 
 from sottovoce.errors import LanguageModelError, OptionError
 from sottovoce.lm.boosting import Phrase, read_phrases
+from sottovoce.lm.defaults import HOTWORD_WEIGHT
 from sottovoce.lm.fusion import Relabelled, ShallowFusion, TensorModel
 from sottovoce.lm.ngram import NgramModel
 from sottovoce.lm.whole_words import Edges, WholeWordBooster
 from sottovoce.text.tokenizer import Tokenizer
-
-HOTWORD_WEIGHT = 3.0
-"""What each token of a hotword adds where nothing else is said (nats)."""
 
 
 def text_fusion(

@@ -1,8 +1,8 @@
 """What follows one token at position 0: a decoder step with everything left out that is known before.
 
-With a single token the softmax of self-attention is over one key, so its output is the value; the first
-layer up to its queries does not hear the audio and is computed once. Several stretches of the audio are
-rows of one batch; frames that no stretch hears are not read. It knows no cache and no tokenizer.
+With a single token the softmax of self-attention is over one key, so its output is the value; up to the
+first cross-attention all rows are one. Several stretches of the audio are rows of one batch, and each
+reads its own frames alone. It knows no cache and no tokenizer.
 """
 
 from __future__ import annotations
@@ -11,60 +11,43 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
-from sottovoce.models.linear import rows_times_table
-from sottovoce.models.whisper import DecoderBlock, KeysValues, TextDecoder
+from sottovoce.models.whisper import KeysValues, TextDecoder
 
 
-class FirstToken:
-    """The decoder after one token and nothing else, for some rows of the vocabulary.
+def first_token_logits(
+    decoder: TextDecoder,
+    keys_values: Sequence[KeysValues],
+    spans: Sequence[tuple[int, int]],
+    *,
+    token: int,
+    vocabulary: Tensor,
+) -> Tensor:
+    """Logits (n_spans, n_rows) float32 after `token`; row r hears frames [start, end) of one audio alone.
 
-    token: the one token. vocabulary: (n_rows,) int64, on the decoder's device. What is kept besides the
-    weights: two vectors of n_text_state, and n_rows of the embedding.
+    keys_values: per layer, (1, H, n_frames, d_head) twice. spans: at least one, none of them empty.
+    vocabulary: (n_rows,) int64, on the decoder's device.
     """
-
-    def __init__(self, decoder: TextDecoder, token: int, vocabulary: Tensor) -> None:
-        self._blocks: list[DecoderBlock] = decoder.layers
-        self._ln = decoder.ln
-        embedding = decoder.token_embedding
-        self._table = embedding.rows(vocabulary)  # (n_rows, d)
-        row = embedding(torch.tensor(token, device=vocabulary.device))
-        at_start = (row + decoder.positional_embedding[0]).to(embedding.dtype)
-        self._read = _read(self._blocks[0], at_start[None, None])  # (1, 1, d)
-        self._queries = _queries(self._blocks[0], self._read)  # (1, H, 1, d_head)
-
-    def __call__(self, keys_values: Sequence[KeysValues], spans: Sequence[tuple[int, int]]) -> Tensor:
-        """Logits (n_spans, n_rows) float32; row r hears frames [start, end) of one audio alone.
-
-        keys_values: per layer, (1, H, n_frames, d_head) twice. spans: at least one, none of them empty.
-        """
-        first, last = min(start for start, _ in spans), max(end for _, end in spans)
-        mask = _hidden_outside(spans, first, last, self._read)
-        x, queries = self._read, self._queries.expand(-1, -1, len(spans), -1)
-        for layer, (block, (keys, values)) in enumerate(zip(self._blocks, keys_values, strict=True)):
-            if layer > 0:
-                x = _read(block, x)
-                queries = _queries(block, x)
-            heard = block.cross_attn(queries, keys[:, :, first:last], values[:, :, first:last], mask=mask)
-            x = block.add_mlp(x + heard)
-        return rows_times_table(self._ln(x)[0], self._table).float()
+    embedding = decoder.token_embedding
+    row = embedding(torch.tensor([[token]], device=vocabulary.device))
+    x = (row + decoder.positional_embedding[0]).to(embedding.dtype)  # (1, 1, d)
+    for block, (keys, values) in zip(decoder.layers, keys_values, strict=True):
+        x = x + block.attn.out(block.attn.value(block.attn_ln(x)))
+        queries = block.cross_attn.queries(block.cross_attn_ln(x)).expand(-1, -1, len(spans), -1)
+        x = x + block.cross_attn.out(_heard(queries, keys, values, spans))  # (1, n_spans, d)
+        x = block.add_mlp(x)
+    return decoder.logits(decoder.ln(x), vocabulary)[0]
 
 
-def _read(block: DecoderBlock, x: Tensor) -> Tensor:
-    """Self-attention of tokens (1, R, d) that each stand alone: a softmax over one key is 1."""
-    read: Tensor = x + block.attn.out(block.attn.value(block.attn_ln(x)))
-    return read
+def _heard(queries: Tensor, keys: Tensor, values: Tensor, spans: Sequence[tuple[int, int]]) -> Tensor:
+    """Attention of query r to the frames of span r: (1, n_spans, d).
 
-
-def _queries(block: DecoderBlock, x: Tensor) -> Tensor:
-    return block.cross_attn.queries(block.cross_attn_ln(x))
-
-
-def _hidden_outside(spans: Sequence[tuple[int, int]], first: int, last: int, like: Tensor) -> Tensor | None:
-    """-inf where a row hears nothing: (1, 1, n_spans, last - first); None when all hear everything."""
-    if all(span == (first, last) for span in spans):
-        return None
-    starts, ends = torch.tensor(spans, device=like.device).t()[:, :, None]  # (n_spans, 1) each
-    frames = torch.arange(first, last, device=like.device)
-    hidden = (frames < starts) | (frames >= ends)
-    return torch.zeros_like(hidden, dtype=like.dtype).masked_fill_(hidden, -torch.inf)[None, None]
+    Span by span, and in float32: on a CPU quicker than one product with all frames under a mask, and than
+    its kernel for single queries in bfloat16.
+    """
+    heard = [
+        F.scaled_dot_product_attention(query, keys[:, :, start:end].float(), values[:, :, start:end].float())
+        for query, (start, end) in zip(torch.split(queries.float(), 1, dim=2), spans, strict=True)
+    ]
+    return torch.cat(heard, dim=2).transpose(1, 2).flatten(2).to(queries.dtype)

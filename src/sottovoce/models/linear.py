@@ -30,6 +30,11 @@ class Linear(nn.Linear):
 class TokenEmbedding(nn.Embedding):
     """Rows by token, and the logits of all of them."""
 
+    def reset_parameters(self) -> None:
+        """Draw rows; not on the meta device, where PyTorch imports its whole compiler to draw nothing."""
+        if not self.weight.is_meta:
+            super().reset_parameters()
+
     @property
     def dtype(self) -> torch.dtype:
         """Of the rows."""

@@ -21,10 +21,13 @@ from sottovoce.models.checkpoint.base import Checkpoint, CtcWeights, check_dims,
 from sottovoce.models.checkpoint.openai import dims_from_mapping
 from sottovoce.models.checkpoint.writing import whole_file
 from sottovoce.models.dims import ModelDims
+from sottovoce.models.sources.names import NANO_ASSET
 from sottovoce.models.whisper import sinusoids
 
-ASSET = Path(__file__).parent / "assets" / "nano.safetensors"
+ASSET = NANO_ASSET
 METADATA_KEY = "sottovoce"
+TAIL_S = 0.0
+"""nano was trained on windows that end with the speech."""
 EMBEDDING = "decoder.token_embedding"
 POSITIONS = "encoder.positional_embedding"
 CTC = "ctc_head"
@@ -59,6 +62,7 @@ def read_compact(path: Path = ASSET) -> Checkpoint:
         alignment_heads=_heads(metadata.get("alignment_heads"), source),
         trained_tokens=tokens,
         languages=_strings(metadata.get("languages"), "languages", source),
+        tail_s=TAIL_S,
     )
     return validated(checkpoint, source)
 

@@ -9,12 +9,8 @@ has none, layers stay as they are.
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Collection
-from functools import lru_cache
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
@@ -22,9 +18,6 @@ from sottovoce.models.linear import TokenEmbedding
 
 N_ROWS_HINT = 8
 """The number of rows that the layout is made for; others, one and 1500, are as quick with it."""
-
-BLOCK_ROWS = 64
-"""Rows of a bfloat16 table that oneDNN keeps together."""
 
 
 class PackedLinear(nn.Module):
@@ -39,10 +32,6 @@ class PackedLinear(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """(..., n_in) -> (..., n_out)."""
         return packed_product(x, self._table, self.bias)
-
-    def blocks(self) -> npt.NDArray[np.uint32] | None:
-        """The table as it lies in memory, see `blocks`; valid while the layer lives."""
-        return blocks(self._table)
 
 
 class PackedEmbedding(TokenEmbedding):
@@ -74,44 +63,6 @@ def packed_product(x: Tensor, table: Tensor, bias: Tensor | None) -> Tensor:
     """x (..., n_in) times a packed table transposed, plus bias (n_out,): (..., n_out)."""
     product: Tensor = torch.ops.mkldnn._linear_pointwise(x, table, bias, "none", [], "")
     return product
-
-
-def blocks(table: Tensor) -> npt.NDArray[np.uint32] | None:
-    """A packed bfloat16 table (n_out, n_in) as it lies: (n_out / 64, n_in / 2, 64); None in another order.
-
-    Element [b, k, o] holds weights [64 b + o, 2 k] (lower half) and [64 b + o, 2 k + 1] (upper half).
-    """
-    if table.dtype != torch.bfloat16 or table.shape[0] % BLOCK_ROWS or table.shape[1] % 4:
-        return None
-    n_out, n_in = table.shape
-    return _memory(table) if _lies_in_blocks(n_out, n_in) else None
-
-
-@lru_cache(maxsize=64)
-def _lies_in_blocks(n_out: int, n_in: int) -> bool:
-    """Whether this build and processor lay out tables of a shape as `blocks` reads them: tried on numbers."""
-    places = torch.arange(n_out * n_in).view(n_out, n_in)
-    expected = places.view(-1, BLOCK_ROWS, n_in // 2, 2).transpose(1, 2)  # (n_out / 64, n_in / 2, 64, 2)
-    for shift in (0, 8, 16):  # bfloat16 holds integers up to 256
-        digits = places >> shift & 255
-        table = packed(digits.to(torch.bfloat16))
-        found = _memory(table)
-        if found is None:
-            return False
-        halves = torch.from_numpy(found.view(np.int16).copy()).view(torch.bfloat16).view(expected.shape)
-        if not torch.equal(halves.long(), expected >> shift & 255):
-            return False
-    return True
-
-
-def _memory(table: Tensor) -> npt.NDArray[np.uint32] | None:
-    """The memory of a packed bfloat16 table, without a copy; None where it holds more than the table."""
-    n_out, n_in = table.shape
-    n_bytes: int = torch.ops.mkldnn._nbytes(table)
-    if n_bytes != 2 * n_out * n_in:
-        return None
-    words = (ctypes.c_uint32 * (n_bytes // 4)).from_address(torch.ops.mkldnn.data_ptr(table))
-    return np.ctypeslib.as_array(words).reshape(n_out // BLOCK_ROWS, n_in // 2, BLOCK_ROWS)
 
 
 def pack(model: nn.Module, only: Collection[str] = ()) -> None:

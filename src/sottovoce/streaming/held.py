@@ -58,7 +58,7 @@ class HeldSpeech:
         if n_frames < MELS_PER_FRAME:
             return None
         self._frames = frames
-        n_context = context_frames(n_frames, self._options, self._backend.dims.n_audio_ctx)
+        n_context = context_frames(n_frames, self._options, self._backend)
         encoded = self._backend.encode(window_features([frames], n_context))
         return Window(replace(encoded, n_content_frames=(n_frames // MELS_PER_FRAME,)), self.start_sample)
 
@@ -68,12 +68,11 @@ class HeldSpeech:
         places: of each part, ascending, at least one. Returns the states, and how many frames each part
         would have by itself, rounded up as a window is.
         """
-        n_ctx = self._backend.dims.n_audio_ctx
         parts, contexts = [], []
         for chosen in places:
             mels = (MELS_PER_FRAME * chosen[:, None] + np.arange(MELS_PER_FRAME)).reshape(-1)
             parts.append(self._frames[:, torch.from_numpy(mels).to(self._frames.device)])
-            contexts.append(context_frames(len(mels), self._options, n_ctx))
+            contexts.append(context_frames(len(mels), self._options, self._backend))
         encoded = self._backend.encode(window_features(parts, max(contexts)))
         n_content = tuple(len(chosen) for chosen in places)
         return replace(encoded, n_content_frames=n_content), [n // MELS_PER_FRAME for n in contexts]
@@ -102,10 +101,12 @@ class HeldSpeech:
         return gone
 
 
-def context_frames(n_frames: int, options: StreamOptions, n_audio_ctx: int) -> int:
-    """Log-mel frames of the encoder's window for this many frames of audio."""
-    full = 2 * n_audio_ctx
+def context_frames(n_frames: int, options: StreamOptions, backend: Backend) -> int:
+    """Log-mel frames of the encoder's window for this many frames of audio: rounded up, and the tail."""
+    full = 2 * backend.dims.n_audio_ctx
     if options.context_bucket_s is None:
         return full
     bucket = MELS_PER_FRAME * max(1, round(options.context_bucket_s * FRAMES_PER_SECOND))
-    return min(full, -(-n_frames // bucket) * bucket)
+    tail_s = backend.tail_s if options.tail_s is None else options.tail_s
+    tail = MELS_PER_FRAME * round(tail_s * FRAMES_PER_SECOND)
+    return min(full, -(-n_frames // bucket) * bucket + tail)

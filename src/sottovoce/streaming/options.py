@@ -24,6 +24,7 @@ class StreamOptions:
     init_prompt: text before the first words; moves out as text is added. static_prompt: text that stays
         (terms, names). max_context_tokens: of both and of what was said; at most 223.
     context_bucket_s: the encoder sees the audio held, rounded up to this; None: its full 30 s window.
+    tail_s: and so much padding behind it; None: what the checkpoint needs (5 s for Whisper, 0 for nano).
     max_repeats: see `ReadingRules`.
     fusion: language models beside the decoder; not in parallel switching.
     no_speech_threshold, logprob_threshold: an update is empty when <|nospeech|> is likelier than the
@@ -43,6 +44,7 @@ class StreamOptions:
     static_prompt: str = ""
     max_context_tokens: int = 223
     context_bucket_s: float | None = 1.0
+    tail_s: float | None = None
     max_repeats: int = 4
     no_speech_threshold: float = 0.6
     logprob_threshold: float = -1.0
@@ -59,6 +61,8 @@ class StreamOptions:
             raise OptionError(f"chunk_s: expected at most audio_max_len_s, got {self.chunk_s}")
         if self.context_bucket_s is not None and not 0.02 <= self.context_bucket_s <= 30.0:
             raise OptionError(f"context_bucket_s: expected 0.02 to 30 or None, got {self.context_bucket_s}")
+        if self.tail_s is not None and not 0.0 <= self.tail_s <= 30.0:
+            raise OptionError(f"tail_s: expected 0 to 30 seconds or None, got {self.tail_s}")
         self._check_counts()
 
     def _check_counts(self) -> None:

@@ -9,7 +9,7 @@ Not known here: which of these ids a given checkpoint was trained on (see `nano`
 
 from __future__ import annotations
 
-import base64
+import binascii
 import codecs
 import gzip
 import string
@@ -285,9 +285,8 @@ def _encoding(n_vocab: int) -> tiktoken.Encoding:
 
 def _read_ranks(name: str) -> dict[bytes, int]:
     asset = resources.files("sottovoce.text") / "assets" / f"{name}.tiktoken.gz"
-    lines = gzip.decompress(asset.read_bytes()).splitlines()
-    pairs = (line.split() for line in lines if line)
-    return {base64.b64decode(piece): int(rank) for piece, rank in pairs}
+    fields = iter(gzip.decompress(asset.read_bytes()).split())
+    return {binascii.a2b_base64(piece): int(rank) for piece, rank in zip(fields, fields, strict=True)}
 
 
 @cache

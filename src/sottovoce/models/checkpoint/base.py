@@ -31,6 +31,11 @@ LARGEST = {
 """Bounds on a header's numbers, far above any Whisper, so that a damaged one allocates nothing."""
 
 
+TAIL_S = 5.0
+"""Whisper was trained on windows of 30 s that end in silence: with less than 5 s of it behind the speech the
+decoder loops and does not find the end of the text, with 5 s it errs as with 30 s (docs/streaming.md)."""
+
+
 @dataclass(frozen=True, slots=True)
 class CtcWeights:
     """A linear CTC head on the encoder's states.
@@ -52,6 +57,7 @@ class Checkpoint:
     alignment_heads: (layer, head) pairs whose cross-attention follows the speech; None when unknown.
     trained_tokens: vocabulary ids whose embeddings were trained; None means all of them.
     languages: codes the model was trained on; None means all that its vocabulary names.
+    tail_s: seconds of padding that the encoder needs behind the speech in a window shorter than 30 s.
     """
 
     name: str
@@ -61,6 +67,7 @@ class Checkpoint:
     ctc_head: CtcWeights | None = None
     trained_tokens: tuple[int, ...] | None = None
     languages: tuple[str, ...] | None = None
+    tail_s: float = TAIL_S
 
 
 def check_dims(dims: ModelDims, source: str) -> None:

@@ -1,0 +1,124 @@
+"""The folders of fetched models: where they are, whether they are whole, and how they appear.
+
+A folder appears by renaming, so it is there in full or not at all. What became of its files later is
+noticed: sizes are compared at every use, hashes whenever a file's size or time is not that of the last
+check, which a stamp in the folder remembers (hashing `base` takes longer than loading it).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from sottovoce.models.checkpoint.writing import whole_file
+from sottovoce.models.sources.index_table import IndexFile
+from sottovoce.models.sources.screen import say
+
+STAMP = ".checked.json"
+CHUNK = 1 << 20
+
+
+def cache_folder() -> Path:
+    """Where models are put: $SOTTOVOCE_CACHE, or `sottovoce` in the user's folder for caches."""
+    own = os.environ.get("SOTTOVOCE_CACHE")
+    shared = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return (Path(own) if own else Path(shared) / "sottovoce").expanduser() / "models"
+
+
+def fault(folder: Path, files: Sequence[IndexFile]) -> str | None:
+    """What is wrong with the files of a folder, the first thing that is; None when all are as they should."""
+    stamp = _read_stamp(folder)
+    checked = {}
+    for file in files:
+        path = folder / file.name
+        try:
+            status = path.stat()
+        except OSError as error:
+            return f"{path}: {error.strerror or error}"
+        if status.st_size != file.size:
+            return f"{path} has {status.st_size} bytes, expected {file.size}"
+        seen = [file.sha256, status.st_size, status.st_mtime_ns]
+        if stamp.get(file.name) != seen:
+            found = sha256_of(path)
+            if found != file.sha256:
+                return f"{path} has SHA-256 {found}, expected {file.sha256}"
+        checked[file.name] = seen
+    if checked != stamp:
+        with suppress(OSError):  # a cache that others filled: it is hashed each time
+            write_stamp(folder, checked)
+    return None
+
+
+def is_stamped(folder: Path) -> bool:
+    """Whether a folder was made here."""
+    return (folder / STAMP).exists()
+
+
+def write_stamp(folder: Path, checked: dict[str, list[object]]) -> None:
+    """Remember (SHA-256, size, time of change) of the files that were checked."""
+    with whole_file(folder / STAMP) as unfinished:
+        unfinished.write_text(json.dumps(checked), encoding="utf-8")
+
+
+def _read_stamp(folder: Path) -> dict[str, object]:
+    try:
+        found = json.loads((folder / STAMP).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def sha256_of(path: Path) -> str:
+    """Of a file's content."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(CHUNK):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+@contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """Be the only process that makes this folder; a second one waits, and says so."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(folder.parent / f".{folder.name}.lock")
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        say(f"{folder.name}: waiting for another process that is fetching it")
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+@contextmanager
+def workshop(folder: Path) -> Iterator[Path]:
+    """A folder beside `folder` to work in, removed in the end; what a killed process left goes too.
+
+    Only inside `alone`.
+    """
+    beginning = f".{folder.name}.part-"
+    for left in folder.parent.glob(f"{beginning}*"):
+        shutil.rmtree(left, ignore_errors=True)
+    place = Path(tempfile.mkdtemp(prefix=beginning, dir=folder.parent))
+    try:
+        yield place
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+
+
+def appear(made: Path, folder: Path, place: Path) -> None:
+    """Rename a folder that was made in the workshop `place`; what was there before goes with the workshop."""
+    if folder.exists():
+        folder.rename(place / "before")
+    made.rename(folder)

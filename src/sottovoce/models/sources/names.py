@@ -1,0 +1,53 @@
+"""The names of models, and what each means on the Hugging Face hub."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from pathlib import Path
+from types import MappingProxyType
+
+NANO = "nano"
+NANO_ASSET = Path(__file__).parents[1] / "assets" / "nano.safetensors"
+_OPENAI = (
+    *("tiny", "tiny.en", "base", "base.en", "small", "small.en", "medium", "medium.en"),
+    *("large-v2", "large-v3", "large-v3-turbo"),
+)
+_DISTIL = ("small.en", "medium.en", "large-v2", "large-v3", "large-v3.5")
+REPOSITORIES = MappingProxyType(
+    {
+        **{name: f"openai/whisper-{name}" for name in _OPENAI},
+        "large-v1": "openai/whisper-large",
+        "large": "openai/whisper-large-v3",
+        "turbo": "openai/whisper-large-v3-turbo",
+        **{f"distil-{name}": f"distil-whisper/distil-{name}" for name in _DISTIL},
+    }
+)
+"""Names to hub repositories; `large` and `turbo` mean what they mean in openai-whisper."""
+LICENCE = "MIT"
+"""Of every named model: nano's is this project's, OpenAI's and distil-whisper's are their authors'."""
+
+
+def list_models() -> tuple[str, ...]:
+    """Every name that is known, the bundled one first."""
+    return (NANO, *REPOSITORIES)
+
+
+def repository_of(name: str) -> str | None:
+    """The hub repository that a name or a hub id (org/name) means, or None."""
+    return REPOSITORIES.get(name) or (name if name.count("/") == 1 else None)
+
+
+def looks_like_path(name: str) -> bool:
+    """Whether a name can only be meant as a file or folder."""
+    beginnings = (".", "~", os.sep)
+    return (
+        name.startswith(beginnings) or name.count("/") > 1 or name.endswith((".pt", ".bin", ".safetensors"))
+    )
+
+
+def unknown(name: str) -> str:
+    """What to say about a name that is not known."""
+    close = difflib.get_close_matches(name, list_models(), n=3)
+    hint = f"did you mean {' or '.join(close)}?" if close else f"expected one of {', '.join(list_models())}"
+    return f"{name}: no model of that name, {hint} A path or a hub id (org/name) works too"

@@ -1,0 +1,35 @@
+"""Help and lists come at once: they import neither PyTorch nor the hub's client."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = """
+import sys
+from sottovoce.cli.main import run
+code = run(sys.argv[1:])
+heavy = [name for name in ("torch", "huggingface_hub.file_download", "httpx", "numpy") if name in sys.modules]
+print(code, heavy, file=sys.stderr)
+"""
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["--help"], ["models", "--help"], ["models", "list"], ["models", "download", "--help"]],
+    ids=" ".join,
+)
+def test_no_pytorch_for(words: list[str], tmp_path: Path) -> None:
+    command = [sys.executable, "-c", SCRIPT, *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path)
+    assert done.stderr == "0 []\n"
+    assert done.stdout
+
+
+def test_the_options_of_models_need_no_pytorch() -> None:
+    script = "import sys, sottovoce.cli.options; print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"

