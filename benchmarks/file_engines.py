@@ -137,6 +137,8 @@ class Transformers:
         self._features = WhisperFeatureExtractor.from_pretrained(folder)
         self._model = WhisperForConditionalGeneration.from_pretrained(folder).eval()
         self._tokenizer = Tokenizer.for_model(weights.checkpoint.dims.n_vocab)
+        for name, value in _generation(self._tokenizer).items():
+            setattr(self._model.generation_config, name, value)
 
     def text(self, samples: Samples, language: str, beam_size: int) -> str:
         is_long = len(samples) > 30 * SAMPLE_RATE
@@ -158,6 +160,19 @@ class Transformers:
                 return_timestamps=True,
             )[0]
         return self._tokenizer.decode([token for token in tokens.tolist() if token < self._tokenizer.eot])
+
+
+def _generation(tokenizer: Tokenizer) -> dict[str, object]:
+    """What the hub's generation_config.json says of Whisper; no draws at higher temperatures, its default."""
+    return {
+        "is_multilingual": tokenizer.is_multilingual,
+        "no_timestamps_token_id": tokenizer.no_timestamps,
+        "lang_to_id": {f"<|{code}|>": tokenizer.language_token(code) for code in tokenizer.language_codes},
+        "task_to_id": {"transcribe": tokenizer.transcribe, "translate": tokenizer.translate},
+        "suppress_tokens": [*tokenizer.non_speech_tokens],
+        "max_initial_timestamp_index": 50,
+        "prev_sot_token_id": tokenizer.sot_prev,
+    }
 
 
 BUILDERS: MappingProxyType[str, Callable[[Weights], Engine]] = MappingProxyType(

@@ -177,7 +177,9 @@ def show_errors(items: Sequence[Item], arguments: argparse.Namespace, journal: J
         for one in arguments.languages
         if sum(item.language == one for item in items) >= arguments.own_column
     ]
-    groups = {one: (one,) for one in large} | {"others": tuple(sorted({*languages} - {*large}))}
+    groups = {one: (one,) for one in large}
+    if others := tuple(sorted({*languages} - {*large})):
+        groups["others"] = others
     counts = [sum(item.language in codes for item in items) for codes in groups.values()]
     heads = [f"{name} ({count})" for name, count in zip(groups, counts, strict=True)]
     print(f"| program | {' | '.join(heads)} | all | beside {REFERENCE}, 95 % |")

@@ -24,7 +24,7 @@ Part: TypeAlias = Literal["dev", "test"]
 
 DEMO = (
     *("smoke-multi/jfk", "smoke-multi/fleurs_*", "smoke-multi/mfa_common_voice_ja_*"),
-    *("examples/*", "demo/*"),
+    *("ljspeech-mini/LJ001-0005", "kerstin-de/de_rhasspy-1210"),
 )
 """Names of the clips that the demo shows, whole or within a longer one."""
 PAUSES_S = (0.3, 1.5, 0.7, 3.0, 0.5)
@@ -81,6 +81,15 @@ def clips(
     ]
 
 
+def shown(folder: Path) -> list[Clip]:
+    """Clips of one language that the project carries itself, for its demo: they report only.
+
+    folder: of `manifest.jsonl`.
+    """
+    found = [_clip(row | {"id": f"examples/{row['id']}"}, folder) for row in _lines(folder)]
+    return [clip for clip in found if len(clip.languages) == 1]
+
+
 def spread(chosen: Sequence[Clip], n_clips: int) -> list[Clip]:
     """At most `n_clips`, the same share of every set where it has them, evenly within each set."""
     by_set: dict[str, list[Clip]] = {}
@@ -107,9 +116,13 @@ def joined(chosen: Sequence[Clip], seconds: float) -> Samples:
     return np.concatenate(pieces)
 
 
+def _lines(folder: Path) -> list[dict[str, Any]]:
+    lines = (folder / "manifest.jsonl").read_text(encoding="utf-8").splitlines()
+    return [json.loads(line) for line in lines if line.strip()]
+
+
 def _rows(data: Path) -> list[dict[str, Any]]:
-    lines = (data / "manifest.jsonl").read_text(encoding="utf-8").splitlines()
-    rows = [json.loads(line) for line in lines if line.strip()]
+    rows = _lines(data)
     return [row for row in rows if row.get("human") and row.get("file") and _group(row) not in LEFT_OUT]
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from human_clips import Clip, clips, spread
+from human_clips import Clip, clips, shown, spread
 
 from sottovoce.api import Model
 from sottovoce.backends.registry import BACKENDS, choose_number_format
@@ -15,7 +15,7 @@ from sottovoce.errors import SottovoceError
 from sottovoce.models.checkpoint.base import Checkpoint
 from sottovoce.models.load import load_checkpoint
 
-EXAMPLES = Path(__file__).parents[2] / "examples" / "clips"
+EXAMPLES = Path(__file__).parents[2] / "examples" / "speech"
 CPU = torch.device("cpu")
 
 
@@ -43,8 +43,9 @@ def model_of(checkpoint: Checkpoint, dtype: str = "float32") -> Model:
 
 def people(data: Path | None, language: str, n_clips: int, *, with_text: bool = False) -> list[Clip]:
     """Clips that report, of the project's examples and of the data folder; a skip where there are none."""
-    folders = [EXAMPLES] if data is None else [EXAMPLES, data]
-    found = [clip for one in folders for clip in clips(one, "test", language=language, with_text=with_text)]
+    found = [clip for clip in shown(EXAMPLES) if clip.language == language]
+    if data is not None:
+        found += clips(data, "test", language=language, with_text=with_text)
     if not found:
         pytest.skip(f"no recording of a person who speaks '{language}': the data folder is missing")
     return spread(found, n_clips)

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from human_clips import clips, spread
+from human_clips import clips, shown, spread
 
 ROWS = (
     {"id": "split/a", "split": "train", "language": "de", "text": "eins"},
@@ -59,6 +59,11 @@ def test_clips_are_chosen_by_language_and_text(data: Path) -> None:
     assert names(data, "test", language="es") == ["plain/1"]
     assert names(data, "test", language="es", with_text=True) == []
     assert clips(data, "dev", sets=["joined"])[0].languages == ("es", "de")
+
+
+def test_clips_of_the_project_are_of_one_language(data: Path) -> None:
+    assert [clip.name for clip in shown(data)][:2] == ["examples/split/a", "examples/split/b"]
+    assert all(len(clip.languages) == 1 for clip in shown(data))
 
 
 def test_clips_are_spread_over_the_sets(data: Path) -> None:
