@@ -20,7 +20,8 @@ import tempfile
 import time
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -46,10 +47,13 @@ if TYPE_CHECKING:
 
 WINDOW_S, WINDOW_FRAMES = 30, 3000
 TOLERANCE_S = 0.02
+REST_S = 0.1
+"""Less than this at the end of a recording is not read by us, on purpose."""
 LONG_S = 600.0
 LONG_LANGUAGES = ("en", "de")
 Encoded: TypeAlias = "tuple[EncoderOutput, torch.Tensor]"
 """A window as we and as they hear it."""
+Timed: TypeAlias = "Word | Segment"
 
 
 @dataclass(slots=True)
@@ -134,8 +138,8 @@ class Engines:
 
     def transcribe(
         self, samples: Samples, language: str, *, words: bool
-    ) -> tuple[list[Segment], list[dict[str, Any]]]:
-        """The segments of a whole recording, by us and by them."""
+    ) -> tuple[list[Segment], list[Segment]]:
+        """The segments of a whole recording, by us and by them, as far as the recording goes."""
         # Draws at higher temperatures are chance: no two programs draw the same.
         options = TranscribeOptions(
             decoding=DecodingOptions(sample_len=self.sample_len),
@@ -150,7 +154,9 @@ class Engines:
             word_timestamps=words,
             sample_len=self.sample_len,
         )
-        return list(ours), theirs["segments"]
+        duration_s = len(samples) / SAMPLE_RATE
+        sides = list(ours), [_segment(one) for one in theirs["segments"]]
+        return _inside(sides[0], duration_s), _inside(sides[1], duration_s)
 
 
 def compare_clip(engines: Engines, clip: Clip, beam_size: int, report: Report) -> None:
@@ -163,12 +169,12 @@ def compare_clip(engines: Engines, clip: Clip, beam_size: int, report: Report) -
     language = clip.language if clip.language in engines.model.languages else "en"
     tally.beam += _same_window(engines, clip, encoded, engines.decode(encoded, language, beam_size), report)
     segments = engines.transcribe(samples, language, words=True)
-    same = _text(segments[0]) == _their_text(segments[1])
+    same = _text(segments[0]) == _text(segments[1])
     tally.greedy += same
     if same:
         compare_times(clip.name, segments, tally, report)
     elif _same_window(engines, clip, encoded, engines.decode(encoded, language, None), report, "greedy"):
-        texts = _text(segments[0]), _their_text(segments[1])
+        texts = _text(segments[0]), _text(segments[1])
         report.differences.append(Difference(clip.name, "greedy", "unexplained", *texts))
 
 
@@ -209,33 +215,28 @@ def compare_long(engines: Engines, data: Path, language: str, words: bool, repor
     tally = report.sets.setdefault(name, Tally())
     tally.clips += 1
     ours, theirs = engines.transcribe(samples, language, words=words)
-    if _text(ours) == _their_text(theirs):
+    if _text(ours) == _text(theirs):
         tally.greedy += 1
         compare_times(name, (ours, theirs), tally, report)
         return
-    differing = next(i for i, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a.text != b["text"])
-    lines = ours[differing], theirs[differing]
-    texts = f"{lines[0].start:.2f} {lines[0].text}", f"{lines[1]['start']:.2f} {lines[1]['text']}"
+    pairs = zip_longest(ours, theirs)
+    first = next(pair for pair in pairs if pair[0] is None or pair[1] is None or pair[0].text != pair[1].text)
+    texts = [f"{one.start:.2f} {one.text}" if one else "no segment" for one in first]
     report.differences.append(Difference(name, "greedy", "unexplained", *texts))
 
 
 def compare_times(
-    name: str, segments: tuple[list[Segment], list[dict[str, Any]]], tally: Tally, report: Report
+    name: str, segments: tuple[list[Segment], list[Segment]], tally: Tally, report: Report
 ) -> None:
-    """Segments and words of equal texts; theirs count from tokens, ours too."""
-    ours, theirs = ([one for one in side if _words_of(one) or _text_of(one)] for side in segments)
-    if len(ours) != len(theirs):
-        counts = str(len(ours)), str(len(theirs))
+    """Segments and words of equal texts."""
+    if len(segments[0]) != len(segments[1]):
+        counts = str(len(segments[0])), str(len(segments[1]))
         report.differences.append(Difference(name, "segments", "unexplained", *counts))
         return
-    for mine, other in zip(ours, theirs, strict=True):
+    for mine, other in zip(*segments, strict=True):
         tally.segments += 1
-        apart = _apart(mine, Word(other["text"], float(other["start"]), float(other["end"]), 0.0))
-        tally.segments_within += apart <= TOLERANCE_S + 1e-6
-        if apart > TOLERANCE_S + 1e-6:
-            times = f"{mine.start:.2f}-{mine.end:.2f}", f"{other['start']:.2f}-{other['end']:.2f}"
-            report.differences.append(Difference(name, "segment", "unexplained", *times))
-        _compare_words(name, mine.words or (), _their_words(other), tally, report)
+        tally.segments_within += _is_near(name, "segment", mine, other, report)
+        _compare_words(name, mine.words or (), other.words or (), tally, report)
 
 
 def _compare_words(
@@ -247,39 +248,51 @@ def _compare_words(
         report.differences.append(Difference(name, "words", reason, *cuts))
         return
     for mine, other in zip(ours, theirs, strict=True):
-        apart = _apart(mine, other)
         tally.words += 1
-        tally.words_within += apart <= TOLERANCE_S + 1e-6
-        tally.worst_s = max(tally.worst_s, apart)
-        if apart > TOLERANCE_S + 1e-6:
-            times = [f"{one.word} {one.start:.2f}-{one.end:.2f}" for one in (mine, other)]
-            report.differences.append(Difference(name, "word", "unexplained", *times))
+        tally.words_within += _is_near(name, "word", mine, other, report)
+        tally.worst_s = max(tally.worst_s, _apart(mine, other))
 
 
-def _apart(mine: Word | Segment, other: Word) -> float:
+def _is_near(name: str, what: str, mine: Timed, other: Timed, report: Report) -> bool:
+    if _apart(mine, other) <= TOLERANCE_S + 1e-6:
+        return True
+    shown = [f"{one.start:.2f}-{one.end:.2f} {_said(one)}" for one in (mine, other)]
+    report.differences.append(Difference(name, what, "unexplained", *shown))
+    return False
+
+
+def _apart(mine: Timed, other: Timed) -> float:
     return max(abs(mine.start - other.start), abs(mine.end - other.end))
+
+
+def _said(one: Timed) -> str:
+    return one.word if isinstance(one, Word) else one.text
 
 
 def _text(segments: Sequence[Segment]) -> str:
     return "".join(one.text for one in segments)
 
 
-def _their_text(segments: Sequence[dict[str, Any]]) -> str:
-    return "".join(one["text"] for one in segments)
-
-
-def _text_of(segment: Segment | dict[str, Any]) -> str:
-    return segment["text"] if isinstance(segment, dict) else segment.text
-
-
-def _words_of(segment: Segment | dict[str, Any]) -> Sequence[object]:
-    return (segment.get("words", ()) if isinstance(segment, dict) else segment.words) or ()
-
-
-def _their_words(segment: dict[str, Any]) -> list[Word]:
-    return [
+def _segment(found: dict[str, Any]) -> Segment:
+    """A segment of openai-whisper's."""
+    words = tuple(
         Word(str(word["word"]), float(word["start"]), float(word["end"]), float(word["probability"]))
-        for word in segment.get("words", ())
+        for word in found.get("words", ())
+    )
+    start, end = float(found["start"]), float(found["end"])
+    return Segment(found["id"], start, end, found["text"], language="", words=words)
+
+
+def _inside(segments: Sequence[Segment], duration_s: float) -> list[Segment]:
+    """What is said within the recording: openai-whisper writes on behind its end, and reads its very rest."""
+    return [
+        replace(
+            one,
+            end=min(one.end, duration_s),
+            words=tuple(replace(word, end=min(word.end, duration_s)) for word in one.words or ()),
+        )
+        for one in segments
+        if one.text.strip() and one.start < duration_s - REST_S
     ]
 
 

@@ -63,5 +63,5 @@ def test_there_are_no_languages_to_detect(model: Model, speech: Samples) -> None
 
 
 def test_another_language_is_refused(model: Model, speech: Samples) -> None:
-    with pytest.raises(OptionError, match=r"'de'.*English only"):
+    with pytest.raises(OptionError, match="'de'"):
         model.transcribe(speech, language="de")
