@@ -5,7 +5,6 @@ Needs `make test`'s environment.
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,14 +17,6 @@ from sottovoce.models.checkpoint.openai import save_openai
 if TYPE_CHECKING:
     import faster_whisper
     import whisper
-
-RANDOM_DIMS = {
-    "tiny": (80, 1500, 384, 6, 4, 51865, 448, 384, 6, 4),
-    "base": (80, 1500, 512, 8, 6, 51865, 448, 512, 8, 6),
-    "small": (80, 1500, 768, 12, 12, 51865, 448, 768, 12, 12),
-    "turbo": (128, 1500, 1280, 20, 32, 51866, 448, 1280, 20, 4),
-}
-"""The sizes of openai-whisper's models, in the order of `ModelDims`."""
 
 
 def openai_model(checkpoint: Checkpoint, folder: Path) -> whisper.model.Whisper:
@@ -43,11 +34,13 @@ def openai_model(checkpoint: Checkpoint, folder: Path) -> whisper.model.Whisper:
     return model
 
 
-def faster_model(checkpoint: Checkpoint, folder: Path, compute_type: str) -> faster_whisper.WhisperModel:
+def faster_model(
+    checkpoint: Checkpoint, folder: Path, compute_type: str, threads: int
+) -> faster_whisper.WhisperModel:
     """faster-whisper with these weights."""
     from faster_whisper import WhisperModel
 
     target = folder / "ct2"
     if not target.exists():
         save_ctranslate2(checkpoint, target, "float32")
-    return WhisperModel(str(target), device="cpu", compute_type=compute_type, cpu_threads=os.cpu_count() or 1)
+    return WhisperModel(str(target), device="cpu", compute_type=compute_type, cpu_threads=threads)

@@ -1,0 +1,60 @@
+"""Real Whisper weights and recordings of people; a test without either skips and says why."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from human_clips import Clip, clips, shown, spread
+
+from sottovoce.api import Model
+from sottovoce.backends.registry import BACKENDS, choose_number_format
+from sottovoce.errors import SottovoceError
+from sottovoce.models.checkpoint.base import Checkpoint
+from sottovoce.models.load import load_checkpoint
+
+EXAMPLES = Path(__file__).parents[2] / "examples" / "speech"
+CPU = torch.device("cpu")
+
+
+def weights(name: str, variable: str) -> Checkpoint:
+    """The weights of that name, or those that the environment points to."""
+    try:
+        return load_checkpoint(os.environ.get(variable, name))
+    except SottovoceError as error:
+        pytest.skip(f"Whisper {name} cannot be had: {error}")
+
+
+@pytest.fixture(scope="session")
+def base() -> Checkpoint:
+    return weights("base", "SOTTOVOCE_BASE")
+
+
+@pytest.fixture(scope="session")
+def tiny_en() -> Checkpoint:
+    return weights("tiny.en", "SOTTOVOCE_TINY_EN")
+
+
+def model_of(checkpoint: Checkpoint, dtype: str = "float32") -> Model:
+    return Model(checkpoint, BACKENDS["torch"](checkpoint, CPU, choose_number_format(dtype, CPU)))
+
+
+def people(data: Path | None, language: str, n_clips: int, *, with_text: bool = False) -> list[Clip]:
+    """Clips that report, of the project's examples and of the data folder; a skip where there are none."""
+    found = [clip for clip in shown(EXAMPLES) if clip.language == language]
+    if data is not None:
+        found += clips(data, "test", language=language, with_text=with_text)
+    if not found:
+        pytest.skip(f"no recording of a person who speaks '{language}': the data folder is missing")
+    return spread(found, n_clips)
+
+
+@pytest.fixture(scope="session")
+def data(request: pytest.FixtureRequest) -> Path | None:
+    """The folder with recordings beside the checkout, if it is there."""
+    try:
+        return Path(request.getfixturevalue("shared_dir")) / "data"
+    except pytest.skip.Exception:
+        return None

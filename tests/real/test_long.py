@@ -1,0 +1,27 @@
+"""Ten minutes in one recording: openai-whisper's text, segments and words."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sottovoce.models.checkpoint.base import Checkpoint
+from tests.real.conftest import model_of
+
+pytest.importorskip("whisper", reason="openai-whisper is not installed")
+
+from parity import Engines, Report, compare_long, rows
+from references import openai_model
+
+pytestmark = [pytest.mark.real_weights, pytest.mark.reference, pytest.mark.slow, pytest.mark.shared]
+
+
+def test_ten_minutes_are_openai_whispers(base: Checkpoint, shared_dir: Path, tmp_path: Path) -> None:
+    report = Report()
+    engines = Engines(model_of(base), openai_model(base, tmp_path))
+    compare_long(engines, shared_dir / "data", "en", True, report)
+    _, total = list(rows(report))[-1]
+    assert report.differences == []
+    assert total.greedy == 1
+    assert total.words > 1000
