@@ -216,7 +216,8 @@ class PrefixSearch:
         said = extensions.acoustic.gather(1, column)
         state.token = torch.where(choice.stays, stays.token.gather(1, source), said).masked_fill_(dead, NEVER)
         symbol = extensions.tokens.gather(1, column % extensions.tokens.shape[1])
-        state.lm = state.lm.gather(1, source)
+        state.lm = state.lm.gather(1, source).masked_fill_(dead, 0.0)
+        state.adjustment = state.adjustment.gather(1, source).masked_fill_(dead, 0.0)
         if extensions.arcs is not None:
             symbol = symbol + self._take_arcs(state, choice, extensions.arcs)
         state.last = torch.where(choice.stays, state.last.gather(1, source), symbol)
@@ -229,7 +230,6 @@ class PrefixSearch:
         chosen, source = choice.extension, choice.source
         scores = arcs.scores.view(n_batch, -1).gather(1, chosen).masked_fill_(choice.stays, 0.0)
         state.lm = (state.lm + scores).masked_fill_(~choice.alive, 0.0)
-        state.adjustment = state.adjustment.gather(1, source)
         n_numbers = state.scores.shape[2]
         wide = (n_batch, n_beams, n_numbers)
         kept = state.scores.gather(1, source[:, :, None].expand(wide))
