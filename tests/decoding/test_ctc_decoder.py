@@ -194,6 +194,14 @@ def test_options_are_checked() -> None:
             CtcOptions(**wrong)  # type: ignore[arg-type]
 
 
+def test_keywords_stand_in_for_options_only_where_they_are_given() -> None:
+    options = CtcOptions(beam_size=7, n_best=3, blank_skip=0.9)
+    assert CtcDecoder(["-", "a"], options=options).options == options
+    chosen = CtcDecoder(["-", "a"], beam_size=5, n_best=2, options=options).options
+    assert chosen == CtcOptions(beam_size=5, n_best=2, blank_skip=0.9)
+    assert CtcDecoder(["-", "a"]).options == CtcOptions()
+
+
 @pytest.mark.cuda
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_cuda_equals_cpu() -> None:

@@ -33,6 +33,7 @@ class CtcDecoder:
     ids) pairs; without one a word model's own vocabulary is spelled in characters, and other words are
     unknown words. hotwords: a file, phrases, or phrases with weights per label. neural_lm: a Hugging Face
     causal model's folder or name (extra `neural-lm`) or a model; it replaces the n-gram's word scores.
+    beam_size, n_best: in place of those of the options; None: those of the options.
     unknown_words: whether words outside the lexicon may be said; None: only where no lexicon was given.
     Raises OptionError, LanguageModelError.
     """
@@ -46,8 +47,8 @@ class CtcDecoder:
         lexicon: str | Path | Spellings | None = None,
         hotwords: Hotwords | None = None,
         neural_lm: str | Path | WordLanguageModel | None = None,
-        beam_size: int = 16,
-        n_best: int = 1,
+        beam_size: int | None = None,
+        n_best: int | None = None,
         unknown_words: bool | None = None,
         fusion: CtcFusionOptions | None = None,
         options: CtcOptions | None = None,
@@ -55,7 +56,12 @@ class CtcDecoder:
     ) -> None:
         self.labels = Labels.of(labels, blank)
         self._device = choose_device(device) if isinstance(device, str) else device
-        options = replace(options or CtcOptions(), beam_size=beam_size, n_best=n_best)
+        options = options or CtcOptions()
+        options = replace(
+            options,
+            beam_size=options.beam_size if beam_size is None else beam_size,
+            n_best=options.n_best if n_best is None else n_best,
+        )
         parts = DecoderParts(self.labels, fusion or CtcFusionOptions(), self._device)
         model = load_ngram(lm)
         phrases = parts.phrases(hotwords)
