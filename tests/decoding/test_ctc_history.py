@@ -55,3 +55,27 @@ def test_narrow_beams_never_overestimate(seed: int) -> None:
     texts = all_texts(log_probs, 0)
     for found in decoder(2, beam_size=4, n_best=4).decode(log_probs)[0]:
         assert found.score <= texts[found.tokens] + full_score(found.tokens, ()) + 1e-4
+
+
+@pytest.mark.parametrize("blank_skip", [None, 0.6])
+@pytest.mark.parametrize("seed", range(5))
+def test_ragged_chunks_equal_the_whole(seed: int, blank_skip: float | None) -> None:
+    """Every utterance is adjusted after as many of its own frames, whenever they come."""
+    rows = torch.stack([emissions(40, 4, 10 * seed + row) for row in range(3)])
+    options = CtcOptions(beam_size=4, n_best=4, adjust_every_frames=5, blank_skip=blank_skip)
+    searcher = EmissionDecoder(LABELS, options, history_scorer=RandomHistories())
+    lengths, seen = torch.tensor([40, 23, 31]), torch.zeros(3, dtype=torch.int64)
+    state, chooser = searcher.start(3), random.Random(seed)
+    while bool((seen < lengths).any()):
+        counts = torch.tensor([chooser.randrange(8) for _ in range(3)]).minimum(lengths - seen)
+        chunk = torch.zeros(3, 8, 4).log_softmax(dim=2)
+        for row in range(3):
+            chunk[row, : counts[row]] = rows[row, seen[row] : seen[row] + counts[row]]
+        searcher.decode_chunk(state, chunk, counts)
+        seen += counts
+    whole = searcher.decode(rows, lengths)
+    for ours, theirs, row, length in zip(searcher.finish(state), whole, rows, lengths, strict=True):
+        assert [h.tokens for h in ours] == [h.tokens for h in theirs]
+        assert [h.score for h in ours] == pytest.approx([h.score for h in theirs], abs=1e-4)
+        alone = searcher.decode(row[:length])[0]
+        assert [h.tokens for h in alone] == [h.tokens for h in theirs]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -80,7 +80,7 @@ class EmissionDecoder:
         """
         log_probs, lengths = checked(log_probs, lengths, len(self.labels), trusted=self._search.trusts)
         self._advance(state, log_probs, lengths)
-        best = [(b, 0) for b in range(len(state.length))]
+        best = list(enumerate((state.acoustic + state.lm).argmax(dim=1).tolist()))
         return [
             self._speller.text(symbols, self._speller.words(symbols)) for symbols in _histories(state, best)
         ]
@@ -121,32 +121,41 @@ class EmissionDecoder:
         scaled = log_probs if options.acoustic_scale == 1 else log_probs * options.acoustic_scale
         if self._history_scorer is None:
             self._run(state, scaled, lengths)
-            return
-        every = self.options.adjust_every_frames
-        begin = 0
-        while begin < scaled.shape[1]:
-            end = begin + every - state.n_steps % every
-            part = scaled[:, begin:end]
-            self._run(state, part, (lengths - begin).clamp(0, part.shape[1]))
-            begin = end
-            if state.n_steps % every == 0:
-                self._adjust(state)
+        else:
+            self._run_and_adjust(state, scaled, lengths)
+
+    def _run_and_adjust(self, state: PrefixState, log_probs: Tensor, lengths: Tensor) -> None:
+        """Stop wherever one of the utterances has made another `adjust_every_frames` of its own frames.
+
+        Their own, so that neither chunks nor the rest of the batch change what is found.
+        """
+        every, begin = self.options.adjust_every_frames, 0
+        while bool((is_running := lengths > begin).any()):
+            left = every - state.n_searched % every
+            part = log_probs[:, begin : begin + int(left[is_running].min())]
+            counts = (lengths - begin).clamp(0, part.shape[1])
+            self._run(state, part, counts)
+            self._adjust(state, (counts > 0) & (state.n_searched % every == 0))
+            begin += part.shape[1]
 
     def _run(self, state: PrefixState, log_probs: Tensor, lengths: Tensor) -> None:
         n_full = int(lengths.min()) if len(lengths) else 0
         self._search.run(state, log_probs, lengths, n_full)
+        state.n_searched = state.n_searched + lengths
 
-    def _adjust(self, state: PrefixState) -> None:
-        """Let the history scorer replace what was added for the words of every beam."""
+    def _adjust(self, state: PrefixState, rows: Tensor) -> None:
+        """Let the history scorer replace what was added for the words of the beams of rows (B,) bool."""
         assert self._history_scorer is not None
-        n_batch, n_beams = state.length.shape
-        places = [(b, k) for b in range(n_batch) for k in range(n_beams)]
+        places = ((state.acoustic > NEVER) & rows[:, None]).nonzero().tolist()
+        if not places:
+            return
         histories = [
             tuple(word.text for word in self._speller.finished_words(symbols))
             for symbols in _histories(state, places)
         ]
         values = self._history_scorer.adjustments(histories, final=False)
-        new = torch.tensor(values, device=state.lm.device).view(n_batch, n_beams)
+        new = state.adjustment.clone()
+        new[tuple(torch.tensor(places).t())] = torch.tensor(values, device=new.device)
         state.lm = state.lm - state.adjustment + new
         state.adjustment = new
 
@@ -253,7 +262,7 @@ class _Ending(NamedTuple):
     mark: int
 
 
-def _histories(state: PrefixState, places: Sequence[tuple[int, int]]) -> list[list[int]]:
+def _histories(state: PrefixState, places: Iterable[Sequence[int]]) -> list[list[int]]:
     """The symbols of beams, given as (utterance, beam)."""
     symbols, lengths = state.symbols.cpu().numpy(), state.length.tolist()
     return [symbols[b, k, 1 : lengths[b][k] + 1].tolist() for b, k in places]

@@ -32,6 +32,7 @@ class PrefixState:
     begins: (B, K, K) bool, begins[b, j, k]: prefix k is a beginning of prefix j, or is prefix j.
     scores: (B, K, s) int64, the states of the `PrefixScorer`.
     n_frames: (B,) int64, frames seen. n_steps: steps made, an upper bound of every length.
+    n_searched: (B,) int64, frames searched: those that were not skipped.
     in_blank: (B,) bool, the last frame began or continued a run of blanks that can be skipped.
     skipped: (B,) float32, log-probability of the skipped blanks.
     emissions: what was decoded, for alignment: ((B, T) log-probabilities, lengths) per chunk.
@@ -48,6 +49,7 @@ class PrefixState:
     begins: Tensor
     scores: Tensor
     n_frames: Tensor
+    n_searched: Tensor
     in_blank: Tensor
     skipped: Tensor
     n_steps: int = 0
@@ -106,6 +108,7 @@ def first_state(n_batch: int, beam_size: int, blank: int, scores: Tensor) -> Pre
         begins=alive[:, :, None] & alive[:, None, :],
         scores=scores.view(n_batch, beam_size, scores.shape[1]),
         n_frames=torch.zeros(n_batch, dtype=torch.int64, device=device),
+        n_searched=torch.zeros(n_batch, dtype=torch.int64, device=device),
         in_blank=torch.zeros(n_batch, dtype=torch.bool, device=device),
         skipped=torch.zeros(n_batch, device=device),
     )
