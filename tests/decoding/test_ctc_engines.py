@@ -83,6 +83,7 @@ FUSIONS = {
     "word n-gram": {"lm": True},
     "word n-gram without look-ahead": {"lm": True, "fusion": CtcFusionOptions(look_ahead=False)},
     "hotwords": {"hotwords": {"bad": 3.0, "ab bad": 4.0, "e": -2.0}},
+    "word score": {"fusion": CtcFusionOptions(word_score=0.8)},
     "lexicon": {"lexicon": True, "fusion": CtcFusionOptions(word_score=-0.37)},
     "lexicon, n-gram and hotwords": {"lm": True, "lexicon": True, "hotwords": {"cab": 5.0}},
     "lexicon with unknown words": {"lm": True, "lexicon": True, "unknown_words": True},

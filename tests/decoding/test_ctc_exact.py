@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from sottovoce.ctc import CtcDecoder, CtcFusionOptions
 from sottovoce.decoding.ctc.decoder import EmissionDecoder
 from sottovoce.decoding.ctc.options import CtcOptions
 from sottovoce.decoding.ctc.text import Labels
@@ -96,17 +97,29 @@ def test_graves_example_sums_over_paths() -> None:
 def test_token_models_equal_enumeration(blank: int) -> None:
     log_probs = emissions(5, 4, seed=7)
     first, second = RandomBigram(4, 1), RandomBigram(4, 2)
-    starts = torch.tensor([False, True, False, True])
-    fusion = ShallowFusion([first, second], [0.7, 0.4], 0.3, word_starts=starts)
+    fusion = ShallowFusion([first, second], [0.7, 0.4])
 
     def score(tokens: Tokens, _: Reading) -> float:
-        words = 0.3 * sum(bool(starts[token]) for token in tokens)
-        return 0.7 * first.sentence(tokens) + 0.4 * second.sentence(tokens) + words
+        return 0.7 * first.sentence(tokens) + 0.4 * second.sentence(tokens)
 
     truth = best_of(all_texts(log_probs, blank), one_reading, score)[:30]
     found = search(fusion, log_probs, blank)
     assert [h.tokens for h in found] == [tokens for _, tokens, _ in truth]
     assert [h.score for h in found] == pytest.approx([score for score, _, _ in truth], abs=1e-5)
+
+
+@pytest.mark.parametrize("names", [["a", "-", " ", "b"], ["▁", "-", "▁a", "b"], ["x", "-", "y", "zz"]])
+def test_a_word_score_counts_the_words_of_the_text(names: list[str]) -> None:
+    """Not separators: nor doubled ones, nor those at the ends; and without any other model."""
+    named = Labels.of(names, 1)
+    log_probs = emissions(6, 4, seed=3)
+    truth = best_of(all_texts(log_probs, 1), one_reading, lambda tokens, _: 1.7 * len(named.words(tokens)))[
+        :30
+    ]
+    fusion = CtcFusionOptions(word_score=1.7)
+    found = CtcDecoder(names, 1, fusion=fusion, options=WIDE).decode(log_probs)[0]
+    assert [h.score for h in found] == pytest.approx([score for score, _, _ in truth], abs=1e-5)
+    assert [h.tokens for h in found] == [tokens for _, tokens, _ in truth]
 
 
 @pytest.mark.parametrize("boundary", [None, 3])

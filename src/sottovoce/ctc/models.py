@@ -19,6 +19,7 @@ from sottovoce.lm.kenlm import KenlmModel, is_kenlm_binary
 from sottovoce.lm.lexicon import Lexicon, read_lexicon
 from sottovoce.lm.neural import NeuralRescorer, ReplacedModel, WordLanguageModel
 from sottovoce.lm.ngram import NgramModel
+from sottovoce.lm.word_count import WordCounter
 from sottovoce.lm.words import WordFusion, WordModel
 
 Spellings = Sequence[tuple[str, Sequence[int]]]
@@ -128,13 +129,18 @@ class DecoderParts:
             booster = PhraseBooster(spelled, len(self.labels), boundary=self.labels.separator)
             models.append(booster.to(self.device))
             weights.append(1.0)
+        if word_score and self.options.word_score:
+            models.append(self._word_counter())
+            weights.append(1.0)
         if not models:
             return None
-        starts = torch.tensor(self.labels.word_starts, device=self.device)
-        if self.labels.separator is not None:
-            starts[self.labels.separator] = True
-        score = self.options.word_score if word_score else 0.0
-        return ShallowFusion(models, weights, score, word_starts=starts)
+        return ShallowFusion(models, weights)
+
+    def _word_counter(self) -> WordCounter:
+        gaps, starts = (
+            torch.tensor(each, device=self.device) for each in (self.labels.gaps, self.labels.word_starts)
+        )
+        return WordCounter(self.options.word_score, gaps=gaps, starts=starts)
 
     def _lexicon(
         self,

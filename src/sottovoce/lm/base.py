@@ -218,15 +218,13 @@ class FlatScorer(NamedTuple):
     """A `PrefixScorer` as arrays: states are the lexicon's node if there is one, then those of the models
     over words, then those of the models over tokens.
 
-    token_scores: (n_tokens,) float32, added for each token. bound: no token scores more, word ends and
-    look-ahead aside.
+    bound: no token scores more, word ends and look-ahead aside.
     """
 
     n_arcs: int
     lexicon: FlatLexicon
     words: FlatModels
     tokens: FlatModels
-    token_scores: Floats
     bound: float
 
 
@@ -249,7 +247,7 @@ def silent_scorer(n_tokens: int) -> FlatScorer:
         bounds=np.zeros(n_tokens, np.float32),
         ends=np.zeros(0, np.float32),
     )
-    return FlatScorer(1, lexicon, models, models, np.zeros(n_tokens, np.float32), 0.0)
+    return FlatScorer(1, lexicon, models, models, 0.0)
 
 
 @runtime_checkable

@@ -107,19 +107,19 @@ def _records(kind: np.dtype[np.void], **fields: np.ndarray[Any, Any]) -> Records
     return made
 
 
-def token_scorer(models: FlatModels, token_scores: Floats) -> FlatScorer:
+def token_scorer(models: FlatModels, n_tokens: int) -> FlatScorer:
     """Models over tokens alone."""
-    bound = float((models.bounds + token_scores).max(initial=float("-inf")))
-    return silent_scorer(len(token_scores))._replace(tokens=models, token_scores=token_scores, bound=bound)
+    return silent_scorer(n_tokens)._replace(tokens=models, bound=_bound(models))
 
 
-def word_scorer(
-    lexicon: FlatLexicon, words: FlatModels, tokens: FlatModels, token_scores: Floats, n_arcs: int
-) -> FlatScorer:
+def word_scorer(lexicon: FlatLexicon, words: FlatModels, tokens: FlatModels, n_arcs: int) -> FlatScorer:
     """A lexicon, models over its words, and models over tokens."""
-    bound = float((tokens.bounds + token_scores).max(initial=float("-inf")))
     _bound_endings(lexicon, words.bounds + lexicon.word_scores)
-    return FlatScorer(n_arcs, lexicon, words, tokens, token_scores, bound)
+    return FlatScorer(n_arcs, lexicon, words, tokens, _bound(tokens))
+
+
+def _bound(models: FlatModels) -> float:
+    return float(models.bounds.max(initial=float("-inf")))
 
 
 def _bound_endings(lexicon: FlatLexicon, bounds: Floats) -> None:

@@ -55,7 +55,7 @@ def score_tokens(
     scorer: FlatScorer, begin: int, states: Ints, row: int, token: int, after: Ints
 ) -> np.float32:
     """What the models over tokens add; their states stand from `begin` on."""
-    score: np.float32 = scorer.token_scores[token]
+    score = np.float32(0.0)
     for model in range(len(scorer.tokens.models)):
         said, target = follow(scorer.tokens, model, states[row, begin + model], token)
         after[begin + model] = target

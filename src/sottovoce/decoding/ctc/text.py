@@ -40,6 +40,8 @@ class Labels:
     separator: int | None = None
     word_starts: tuple[bool, ...] = field(init=False, repr=False, compare=False)
     """Which labels begin a word by themselves."""
+    gaps: tuple[bool, ...] = field(init=False, repr=False, compare=False)
+    """Which labels say nothing and stand between words: the separator, or the lone mark of a beginning."""
     has_pieces: bool = field(init=False, repr=False, compare=False)
     """Labels carry the beginning of words."""
     _glue: str = field(init=False, repr=False, compare=False)
@@ -57,9 +59,13 @@ class Labels:
             raise OptionError(f"labels: expected each once, got {twice!r} {self.names.count(twice)} times")
         has_pieces = any(map(_begins_word, self.names))
         starts = tuple(has_pieces and name.startswith(PIECE_START) for name in self.names)
+        gaps = tuple(
+            i == self.separator or (has_pieces and name == PIECE_START) for i, name in enumerate(self.names)
+        )
         is_single = all(len(name) <= 1 for i, name in enumerate(self.names) if i != self.blank)
         for name, value in (
             ("word_starts", starts),
+            ("gaps", gaps),
             ("has_pieces", has_pieces),
             ("_glue", "" if is_single else " "),
         ):
