@@ -108,6 +108,34 @@ def test_token_models_equal_enumeration(blank: int) -> None:
     assert [h.score for h in found] == pytest.approx([score for score, _, _ in truth], abs=1e-5)
 
 
+def test_hotwords_of_pieces_are_whole_words() -> None:
+    """Every occurrence between two words' beginnings counts once; none inside a longer word."""
+    names = ["-", "▁ann", "a", "▁b"]
+    phrases = {"ann": 2.0, "b ann": 0.5, "ba": 1.0, "anna b": 0.8, "b b": -0.4}
+    log_probs = emissions(6, 4, seed=9)
+
+    def score(tokens: Tokens, _: Reading) -> float:
+        said = "".join(names[token] for token in tokens) + "▁"
+        return sum(
+            weight * n * sum(said.startswith(f"▁{text.replace(' ', '▁')}▁", at) for at in range(len(said)))
+            for (text, weight), n in zip(phrases.items(), (1, 2, 2, 3, 2), strict=True)
+        )
+
+    truth = best_of(all_texts(log_probs, 0), one_reading, score)[:30]
+    found = CtcDecoder(names, 0, hotwords=phrases, options=WIDE).decode(log_probs)[0]
+    assert [h.score for h in found] == pytest.approx([score for score, _, _ in truth], abs=1e-5)
+
+
+def test_unknown_words_of_pieces_begin_where_a_piece_says_so() -> None:
+    names, said = ["-", "▁the", "re", "▁is", "▁a"], [1, 0, 2, 0, 3]
+    log_probs = torch.full((5, 5), 0.01).scatter(1, torch.tensor(said)[:, None], 0.96).log()
+    fusion = CtcFusionOptions(unknown_score=-0.5)
+    decoder = CtcDecoder(names, 0, lexicon=[("a", [4])], unknown_words=True, fusion=fusion)
+    best = decoder.decode(log_probs)[0][0]
+    assert [word.word for word in best.words] == ["there", "is"]
+    assert best.lm_score == pytest.approx(-1.0)
+
+
 @pytest.mark.parametrize("names", [["a", "-", " ", "b"], ["▁", "-", "▁a", "b"], ["x", "-", "y", "zz"]])
 def test_a_word_score_counts_the_words_of_the_text(names: list[str]) -> None:
     """Not separators: nor doubled ones, nor those at the ends; and without any other model."""
@@ -140,6 +168,33 @@ def test_boosting_equals_enumeration(boundary: int | None) -> None:
 
     truth = best_of(all_texts(log_probs, 0), one_reading, score)[:30]
     found = search(ShallowFusion([booster], [1.0]), log_probs, 0)
+    assert [h.score for h in found] == pytest.approx([score for score, _, _ in truth], abs=1e-5)
+
+
+@pytest.mark.parametrize("look_ahead", [False, True])
+def test_unknown_words_of_pieces_equal_enumeration(look_ahead: bool) -> None:
+    """They begin with a piece that begins words, and go on to the next of those."""
+    spellings = [(0, (1,)), (1, (1, 2)), (2, (3,)), (1, (3, 3))]
+    log_probs = emissions(6, 4, seed=13)
+    lexicon = Lexicon(
+        [(WORDS[word], spelling) for word, spelling in spellings],
+        4,
+        allow_unknown=True,
+        word_starts=[False, True, False, True],
+    )
+    model = RandomBigram(4, 3)
+    fusion = WordFusion(
+        lexicon,
+        [WordModel(model, torch.arange(4), 0.8)],
+        unknown_score=-0.6,
+        look_ahead=look_ahead,
+    )
+    truth = best_of(
+        all_texts(log_probs, 0),
+        lambda tokens: readings(tokens, spellings, unknown=True, starts={1, 3}),
+        lambda _, words: 0.8 * model.sentence([word % 4 for word in words]) - 0.6 * words.count(-1),
+    )[:30]
+    found = search(fusion, log_probs, 0, lexicon.words)
     assert [h.score for h in found] == pytest.approx([score for score, _, _ in truth], abs=1e-5)
 
 

@@ -19,6 +19,7 @@ from sottovoce.lm.kenlm import KenlmModel, is_kenlm_binary
 from sottovoce.lm.lexicon import Lexicon, read_lexicon
 from sottovoce.lm.neural import NeuralRescorer, ReplacedModel, WordLanguageModel
 from sottovoce.lm.ngram import NgramModel
+from sottovoce.lm.whole_words import Edges, WholeWordBooster
 from sottovoce.lm.word_count import WordCounter
 from sottovoce.lm.words import WordFusion, WordModel
 
@@ -126,8 +127,7 @@ class DecoderParts:
             weights.append(self.options.lm_weight)
         if phrases:
             spelled = [Phrase(tuple(self._spell(text)), weight) for text, weight in phrases]
-            booster = PhraseBooster(spelled, len(self.labels), boundary=self.labels.separator)
-            models.append(booster.to(self.device))
+            models.append(self._booster(spelled))
             weights.append(1.0)
         if word_score and self.options.word_score:
             models.append(self._word_counter())
@@ -135,6 +135,15 @@ class DecoderParts:
         if not models:
             return None
         return ShallowFusion(models, weights)
+
+    def _booster(self, phrases: Sequence[Phrase]) -> TensorModel:
+        """Of whole words, where labels tell them apart."""
+        labels = self.labels
+        if not labels.has_pieces:
+            return PhraseBooster(phrases, len(labels), boundary=labels.separator).to(self.device)
+        ends = torch.tensor([i == labels.separator for i in range(len(labels))])
+        edges = Edges(before=torch.tensor(labels.word_starts) | ends, after=ends)
+        return WholeWordBooster(phrases, edges).to(self.device)
 
     def _word_counter(self) -> WordCounter:
         gaps, starts = (
@@ -160,7 +169,13 @@ class DecoderParts:
         if self.labels.separator is not None:
             extra = dict.fromkeys(word for text, _ in phrases for word in text.split() if word not in known)
             spellings += [(word, self._spell(word)) for word in extra]
-        return Lexicon(spellings, len(self.labels), separator=self.labels.separator, allow_unknown=allow)
+        return Lexicon(
+            spellings,
+            len(self.labels),
+            separator=self.labels.separator,
+            allow_unknown=allow,
+            word_starts=self.labels.word_starts if self.labels.has_pieces else None,
+        )
 
     def _spelled_vocabulary(self, model: WordOrTokenModel | None) -> list[tuple[str, Sequence[int]]]:
         if not isinstance(model, NgramModel):

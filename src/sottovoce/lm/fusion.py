@@ -67,7 +67,11 @@ class Relabelled:
     def automaton(self) -> Automaton | None:
         """The model inside as arrays, under these names; None where it has no such form."""
         inside = self._model.automaton() if isinstance(self._model, AutomatonModel) else None
-        return None if inside is None else inside._replace(ids=inside.ids[self._ids.cpu().numpy()])
+        if inside is None:
+            return None
+        ids = self._ids.cpu().numpy()
+        begins = None if inside.begins is None else inside.begins[ids]
+        return inside._replace(ids=inside.ids[ids], begins=begins)
 
 
 class ShallowFusion:

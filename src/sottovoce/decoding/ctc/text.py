@@ -134,7 +134,7 @@ class Speller:
                 first = place + 1
         if last_mark:
             words.append(self._word(symbols, first, len(symbols), last_mark))
-        return words
+        return [word for word in words if word.text]  # a lone mark of a beginning says nothing
 
     def finished_words(self, symbols: Sequence[int]) -> list[SpelledWord]:
         """The words of a hypothesis that no further token can change."""
