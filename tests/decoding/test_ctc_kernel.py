@@ -50,7 +50,7 @@ def test_word_pieces_of_many_labels(top_tokens: int | None, unknown_words: bool,
     lexicon = [(word, chooser.sample(range(1, 150), 1 + len(word) // 2)) for word in words]
     labels = ["-", *(f"▁{i}" if i < 75 else str(i) for i in range(149))]
     log_probs = torch.stack([emissions(10, 150, seed) for seed in range(3)]).log_softmax(dim=2)
-    # With look-ahead to be inside a first unknown word and to have ended it score the same: either may be kept.
+    # With look-ahead to be inside a first unknown word scores as to have ended it: either may be kept.
     fusion = CtcFusionOptions(unknown_score=-1.3, level="word", look_ahead=not unknown_words)
     found = [
         CtcDecoder(

@@ -30,6 +30,11 @@ DECODER = (
     click.option("--lm", type=FILE, help="N-gram model: ARPA, ARPA.gz or KenLM binary."),
     click.option("--lm-weight", type=float, default=0.5, show_default=True),
     click.option("--lm-level", type=click.Choice(["auto", "token", "word"]), default="auto"),
+    click.option(
+        "--token-offset",
+        type=click.IntRange(0),
+        help="The n-gram's words are chr(label + this): 100 for models made by NeMo.",
+    ),
     click.option("--word-score", type=float, default=0.0, show_default=True, help="Added for every word."),
     click.option("--lexicon", type=FILE, help="Words and their labels, a word a line; or words alone."),
     click.option("--unknown-score", type=float, default=-10.0, show_default=True, help="Per unknown word."),
@@ -77,6 +82,7 @@ class DecoderRequest:
     lm: Path | None
     lm_weight: float
     lm_level: str
+    token_offset: int | None
     word_score: float
     lexicon: Path | None
     unknown_score: float
@@ -139,6 +145,7 @@ class DecoderRequest:
             neural_weight=self.neural_weight,
             lm_kept=self.lm_kept,
             hotword_weight=self.hotword_weight,
+            token_offset=self.token_offset,
             level=self.lm_level,  # type: ignore[arg-type]  # click's choices are the same
             case=self.case,  # type: ignore[arg-type]
         )

@@ -99,6 +99,9 @@ class DecoderParts:
 
     def _is_over_labels(self, model: WordOrTokenModel) -> bool:
         """The model's vocabulary is the labels, whatever the space is called."""
+        if self.options.token_offset is not None:
+            self._check_offset(model)
+            return True
         if self.options.level != "auto":
             return self.options.level == "token"
         if isinstance(model, KenlmModel):
@@ -110,7 +113,15 @@ class DecoderParts:
     def _spoken(self) -> list[int]:
         return [i for i in range(len(self.labels)) if i != self.labels.blank]
 
+    def _check_offset(self, model: WordOrTokenModel) -> None:
+        if not any(self._label_name(i, model) in model for i in self._spoken()):
+            raise LanguageModelError(
+                f"lm: expected words chr(label + {self.options.token_offset}), got none of them"
+            )
+
     def _label_name(self, label: int, model: WordOrTokenModel) -> str:
+        if self.options.token_offset is not None:
+            return chr(label + self.options.token_offset)
         if label != self.labels.separator:
             return self.labels.names[label]
         names = (name for name in _SPACE_NAMES if name in model)

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from sottovoce.errors import LanguageModelError
+from sottovoce.lm.arpa import BLANKS, fields_of
 from sottovoce.lm.base import CHILD, LEXICON_NODE, FlatLexicon
 from sottovoce.lm.table import KeyTable
 
@@ -279,10 +280,10 @@ def read_lexicon(path: str | Path, labels: Sequence[str]) -> list[tuple[str, lis
     Raises LanguageModelError: unreadable, or a label that the model does not have.
     """
     try:
-        lines = Path(path).read_text(encoding="utf-8").splitlines()
+        lines = Path(path).read_text(encoding="utf-8").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise LanguageModelError(f"{path}: expected a lexicon, got {error}") from error
-    rows = [(number, line.split()) for number, line in enumerate(lines, start=1) if line.strip()]
+    rows = [(number, fields_of(line)) for number, line in enumerate(lines, start=1) if line.strip(BLANKS)]
     is_list = all(len(fields) == 1 for _, fields in rows)
     ids = {label: i for i, label in enumerate(labels)}
     spellings: list[tuple[str, list[int]]] = []
