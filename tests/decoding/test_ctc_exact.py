@@ -136,6 +136,34 @@ def test_unknown_words_of_pieces_begin_where_a_piece_says_so() -> None:
     assert best.lm_score == pytest.approx(-1.0)
 
 
+@pytest.mark.parametrize("separator", [None, 3])
+@pytest.mark.parametrize("look_ahead", [False, True])
+def test_utterances_that_end_inside_a_word_give_it_as_far_as_it_goes(
+    look_ahead: bool, separator: int | None
+) -> None:
+    """No word of the lexicon fits into two frames: all beginnings of words, as the search ranks them."""
+    log_probs = torch.stack([emissions(2, 4, 1), emissions(2, 4, 2)])
+    lexicon = Lexicon([("abba", (1, 2, 2, 1)), ("baa", (2, 1, 1))], 4, separator=separator)
+    ahead = WordModel(RandomBigram(2, 1), torch.arange(2), 0.7)
+    fusion = WordFusion(lexicon, [ahead], look_ahead=look_ahead)
+    log_probs[:, :, 0] -= 60  # the empty text ends as well
+    log_probs[:, :, 3] -= 60
+    decoder = EmissionDecoder(
+        Labels(tuple("-ab|"), 0, separator),
+        CtcOptions(beam_size=2, n_best=2),
+        scorer=fusion,
+        lexicon=lexicon.words,
+    )
+    for found, rows in zip(decoder.decode(log_probs.log_softmax(2)), log_probs.log_softmax(2), strict=True):
+        texts = all_texts(rows, 0)
+        assert all(h.is_unfinished for h in found)
+        assert {h.text for h in found} <= {"a", "b", "ab", "ba"}
+        assert [h.acoustic_score for h in found] == pytest.approx([texts[h.tokens] for h in found], abs=1e-4)
+        assert [h.score for h in found] == sorted((h.score for h in found), reverse=True)
+        assert [word.word for h in found for word in h.words] == [h.text for h in found]
+        assert sum(h.posterior or 0 for h in found) == pytest.approx(1)
+
+
 @pytest.mark.parametrize("names", [["a", "-", " ", "b"], ["▁", "-", "▁a", "b"], ["x", "-", "y", "zz"]])
 def test_a_word_score_counts_the_words_of_the_text(names: list[str]) -> None:
     """Not separators: nor doubled ones, nor those at the ends; and without any other model."""

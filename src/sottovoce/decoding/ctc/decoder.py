@@ -16,7 +16,7 @@ from sottovoce.decoding.ctc.emissions import checked, joined, without_blank_runs
 from sottovoce.decoding.ctc.options import CtcOptions
 from sottovoce.decoding.ctc.search import PrefixSearch
 from sottovoce.decoding.ctc.state import NEVER, PrefixState
-from sottovoce.decoding.ctc.text import Labels, SpelledWord, Speller
+from sottovoce.decoding.ctc.text import UNFINISHED, Labels, SpelledWord, Speller
 from sottovoce.errors import OptionError
 from sottovoce.lm.base import Floats, HistoryScorer, PrefixScorer
 from sottovoce.types import Hypothesis, Word
@@ -88,7 +88,8 @@ class EmissionDecoder:
     def finish(self, state: PrefixState) -> list[list[Hypothesis]]:
         """The hypotheses of a state after its last frame; the state itself is left as it is.
 
-        An utterance whose every hypothesis is inside a word that cannot be completed has none.
+        Where every one of an utterance is inside a word that cannot be completed, they are given as they are,
+        `is_unfinished`, with the score that the search ranked them by.
         """
         if not len(state.length):
             return []
@@ -174,9 +175,12 @@ class EmissionDecoder:
             marks = endings.marks.view(n_batch, n_beams, -1)
         scores, marks = scores.flatten(1), marks.flatten(1)
         n_ways = scores.shape[1] // n_beams
+        is_stuck = ~(scores > NEVER).any(dim=1)
         if self._history_scorer is not None:
             beams = torch.arange(scores.shape[1], device=scores.device) // n_ways
             scores = self._adjusted(state, scores, beams, marks)
+        scores[is_stuck, ::n_ways] = (acoustic + state.lm)[is_stuck]
+        marks[is_stuck] = UNFINISHED
         best, index = scores.topk(min(self.options.n_best, scores.shape[1]), dim=1)
         shares = _shares(best.cpu().numpy(), scores.cpu().numpy())
         parts = [part.tolist() for part in (best, shares, index // n_ways, marks.gather(1, index))]
@@ -231,6 +235,7 @@ class EmissionDecoder:
             words=() if times is None else tuple(self._word(word, times) for word in spelled),
             token_frames=() if times is None else tuple(times.first),
             posterior=ending.posterior,
+            is_unfinished=ending.mark == UNFINISHED,
         )
 
     def _word(self, word: SpelledWord, times: TokenTimes) -> Word:
@@ -253,7 +258,7 @@ def _shares(some: Floats, scores: Floats) -> Floats:
 
 class _Ending(NamedTuple):
     """A way for an utterance to end: its score, its share of all ways, its beam, the mark of the word that
-    it completes."""
+    it completes or `UNFINISHED`."""
 
     utterance: int
     score: float
