@@ -11,7 +11,7 @@ import click
 from torch import Tensor
 
 from sottovoce.api import Model, load_model
-from sottovoce.cli.ctc_inputs import EmissionSource, read_emissions, recorded_emissions
+from sottovoce.cli.ctc_inputs import EmissionSource, read_emissions, read_priors, recorded_emissions
 from sottovoce.ctc import CtcDecoder, CtcFusionOptions, WordOrTokenModel
 from sottovoce.decoding.ctc.labels import LabelList, read_labels
 from sottovoce.decoding.ctc.options import CtcOptions
@@ -59,6 +59,13 @@ DECODER = (
     click.option("--beam-threshold", type=float, help="Drop beams this far (nats) below the best."),
     click.option("--top-tokens", type=click.IntRange(1), help="Tokens of a frame to extend by."),
     click.option("--blank-skip", type=float, help="Skip runs of frames that are blank with more than this."),
+    click.option("--acoustic-scale", type=float, default=1.0, show_default=True, help="Times the emissions."),
+    click.option(
+        "--blank-penalty", type=float, default=0.0, show_default=True, help="Nats taken off the blank."
+    ),
+    click.option("--label-priors", type=FILE, help="Frequencies of the labels, one a line: divided out."),
+    click.option("--prior-scale", type=float, default=1.0, show_default=True, help="Exponent of the priors."),
+    click.option("--unnormalised", is_flag=True, help="Emissions are scores on purpose: do not check them."),
     click.option("--frame-ms", type=float, default=20.0, show_default=True, help="Milliseconds a frame."),
     click.option("--device", default="cpu", show_default=True),
 )
@@ -95,6 +102,11 @@ class DecoderRequest:
     beam_threshold: float | None
     top_tokens: int | None
     blank_skip: float | None
+    acoustic_scale: float
+    blank_penalty: float
+    label_priors: Path | None
+    prior_scale: float
+    unnormalised: bool
     frame_ms: float
     device: str
 
@@ -132,6 +144,11 @@ class DecoderRequest:
                 beam_threshold=self.beam_threshold,
                 top_tokens=self.top_tokens,
                 blank_skip=self.blank_skip,
+                acoustic_scale=self.acoustic_scale,
+                blank_penalty=self.blank_penalty,
+                label_priors=None if self.label_priors is None else read_priors(self.label_priors),
+                prior_scale=self.prior_scale,
+                is_normalised=not self.unnormalised,
                 frame_s=self.frame_ms / 1000,
             ),
             device=self.device,

@@ -19,6 +19,7 @@ from sottovoce.decoding.ctc.greedy import greedy_decode
 from sottovoce.decoding.ctc.options import CtcOptions
 from sottovoce.decoding.ctc.state import PrefixState
 from sottovoce.decoding.ctc.text import Labels
+from sottovoce.decoding.ctc.weighing import Weighing
 from sottovoce.lm.neural import WordLanguageModel
 from sottovoce.types import Hypothesis
 
@@ -91,7 +92,9 @@ class CtcDecoder:
 
     def greedy(self, log_probs: Tensor, lengths: Tensor | None = None) -> list[Hypothesis]:
         """The likeliest path of every utterance, without any language model."""
-        return greedy_decode(self.labels, log_probs, lengths, frame_s=self.options.frame_s)
+        weighing = Weighing.of(self.labels, self.options)
+        frame_s = self.options.frame_s
+        return greedy_decode(self.labels, log_probs, lengths, frame_s=frame_s, weighing=weighing)
 
     def start(self, n_batch: int = 1) -> PrefixState:
         """The state of n_batch streams before their first frame."""

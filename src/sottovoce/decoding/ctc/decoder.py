@@ -17,6 +17,7 @@ from sottovoce.decoding.ctc.options import CtcOptions
 from sottovoce.decoding.ctc.search import PrefixSearch
 from sottovoce.decoding.ctc.state import NEVER, PrefixState
 from sottovoce.decoding.ctc.text import UNFINISHED, Labels, SpelledWord, Speller
+from sottovoce.decoding.ctc.weighing import Weighing
 from sottovoce.errors import OptionError
 from sottovoce.lm.base import Floats, HistoryScorer, PrefixScorer
 from sottovoce.types import Hypothesis, Word
@@ -46,6 +47,7 @@ class EmissionDecoder:
         self._scorer = scorer
         self._history_scorer = history_scorer
         self._speller = Speller(labels, lexicon)
+        self._weighing = Weighing.of(labels, self.options)
         search = PrefixSearch(
             len(labels),
             labels.blank,
@@ -62,7 +64,7 @@ class EmissionDecoder:
         lengths: (B,) frames of each utterance; None: all. Raises InputError: not log-probabilities of
         these labels.
         """
-        log_probs, lengths = checked(log_probs, lengths, len(self.labels), trusted=self._search.trusts)
+        log_probs, lengths = self._checked(log_probs, lengths)
         if not len(lengths):
             return []
         state = self.start(log_probs.shape[0], log_probs.device)
@@ -78,7 +80,7 @@ class EmissionDecoder:
 
         A text so far may still change. Whatever the chunks, `finish` returns what `decode` does.
         """
-        log_probs, lengths = checked(log_probs, lengths, len(self.labels), trusted=self._search.trusts)
+        log_probs, lengths = self._checked(log_probs, lengths)
         self._advance(state, log_probs, lengths)
         best = list(enumerate((state.acoustic + state.lm).argmax(dim=1).tolist()))
         return [
@@ -93,7 +95,7 @@ class EmissionDecoder:
         """
         if not len(state.length):
             return []
-        acoustic = state.acoustic + state.skipped[:, None] * self.options.acoustic_scale
+        acoustic = state.acoustic + state.skipped[:, None]
         found = [
             _Ending(b, *ending)
             for b, endings in enumerate(self._endings(state, acoustic))
@@ -110,20 +112,28 @@ class EmissionDecoder:
             hypotheses[ending.utterance].append(hypothesis)
         return hypotheses
 
-    def _advance(self, state: PrefixState, log_probs: Tensor, lengths: Tensor) -> None:
+    def _checked(self, emissions: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
+        return checked(
+            emissions,
+            lengths,
+            len(self.labels),
+            is_normalised=self.options.is_normalised,
+            trusted=self._search.trusts,
+        )
+
+    def _advance(self, state: PrefixState, emissions: Tensor, lengths: Tensor) -> None:
+        log_probs, scores = self._weighing.probabilities(emissions), self._weighing.scores(emissions)
         if self.options.times:
             state.emissions.append((log_probs, lengths))
         state.n_frames = state.n_frames + lengths
-        options = self.options
-        if options.blank_skip is not None:
-            log_probs, lengths = without_blank_runs(
-                state, log_probs, lengths, self.labels.blank, options.blank_skip
-            )
-        scaled = log_probs if options.acoustic_scale == 1 else log_probs * options.acoustic_scale
+        if self.options.blank_skip is not None:
+            blank = self.labels.blank
+            is_likely = log_probs[:, :, blank].exp() > self.options.blank_skip
+            scores, lengths = without_blank_runs(state, scores, lengths, blank=blank, is_likely=is_likely)
         if self._history_scorer is None:
-            self._run(state, scaled, lengths)
+            self._run(state, scores, lengths)
         else:
-            self._run_and_adjust(state, scaled, lengths)
+            self._run_and_adjust(state, scores, lengths)
 
     def _run_and_adjust(self, state: PrefixState, log_probs: Tensor, lengths: Tensor) -> None:
         """Stop wherever one of the utterances has made another `adjust_every_frames` of its own frames.

@@ -34,7 +34,7 @@ class PrefixState:
     n_frames: (B,) int64, frames seen. n_steps: steps made, an upper bound of every length.
     n_searched: (B,) int64, frames searched: those that were not skipped.
     in_blank: (B,) bool, the last frame began or continued a run of blanks that can be skipped.
-    skipped: (B,) float32, log-probability of the skipped blanks.
+    skipped: (B,) float32, what the skipped blanks scored.
     emissions: what was decoded, for alignment: ((B, T) log-probabilities, lengths) per chunk.
     """
 
