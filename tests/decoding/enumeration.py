@@ -40,6 +40,16 @@ def all_texts(log_probs: Tensor, blank: int) -> dict[Tokens, float]:
     return {tokens: math.log(total) for tokens, total in sums.items()}
 
 
+def without_idle(texts: Mapping[Tokens, float], separator: int | None) -> dict[Tokens, float]:
+    """Texts without separators that say nothing, those at the beginning and after others, added up."""
+    sums: dict[Tokens, float] = {}
+    for tokens, log_prob in texts.items():
+        pairs = zip((separator, *tokens), tokens, strict=False)
+        kept = tuple(token for before, token in pairs if not before == token == separator)
+        sums[kept] = sums.get(kept, 0.0) + math.exp(log_prob)
+    return {tokens: math.log(total) for tokens, total in sums.items()}
+
+
 def readings(
     tokens: Tokens,
     spellings: Sequence[tuple[int, Tokens]],

@@ -28,6 +28,7 @@ from tests.decoding.enumeration import (
     emissions,
     readings,
     separated_readings,
+    without_idle,
 )
 
 WIDE = CtcOptions(beam_size=1500, n_best=30, times=False)
@@ -258,9 +259,59 @@ def test_lexicon_equals_enumeration(separator: int | None, unknown: bool, look_a
         said = 0.8 * model.sentence([int(ids[word]) for word in words])
         return said + extra + 0.3 * tokens_model.sentence(tokens)
 
-    truth = best_of(all_texts(log_probs, 0), read, score)[:30]
-    found = search(fusion, log_probs, 0, lexicon.words)
-    assert [h.score for h in found] == pytest.approx([score for score, _, _ in truth], abs=1e-5)
-    if not unknown:
-        spelled = [" ".join(WORDS[word] for word in words) for _, _, words in truth]
-        assert [h.text for h in found] == spelled
+    texts = all_texts(log_probs, 0)
+    truth = best_of(texts if separator is None else without_idle(texts, separator), read, score)
+    total = float(torch.tensor([score for score, _, _ in truth]).logsumexp(0))
+    # Readings that nothing to come can tell apart are left out where others of the kind fill the list: no
+    # hypothesis is lost by that, nor any probability. (The beam is too narrow for all that may be unknown.)
+    for n_best in (1, 2, 30):
+        options = CtcOptions(beam_size=1500, n_best=n_best, times=False)
+        named = Labels(tuple("-abcdef"[:4]), 0)
+        searcher = EmissionDecoder(named, options, scorer=fusion, lexicon=lexicon.words)
+        found = searcher.decode(log_probs)[0]
+        best = truth[:n_best]
+        assert [h.score for h in found] == pytest.approx([score for score, _, _ in best], abs=1e-5)
+        shares = [math.exp(score - total) for score, _, _ in best]
+        assert [h.posterior for h in found] == pytest.approx(shares, rel=5e-3 if unknown else 1e-4)
+        if not unknown:
+            spelled = [" ".join(WORDS[word] for word in words) for _, _, words in best]
+            assert [h.text for h in found] == spelled
+
+
+@pytest.mark.parametrize("n_best", [1, 3])
+@pytest.mark.parametrize("separator", [None, 3])
+def test_homophones_without_a_language_model_leave_room_for_others(
+    separator: int | None, n_best: int
+) -> None:
+    """Every word has four: as many as are asked for are kept, and the beam holds other labels."""
+    letters = [(1,), (2,), (1, 2), (2, 1, 1)]
+    spelled = [(f"{letter}{i}", letter) for letter in letters for i in range(4)]
+    lexicon = Lexicon(spelled, 4, separator=separator)
+    fusion = WordFusion(lexicon, word_score=0.3)
+    options = CtcOptions(beam_size=24, n_best=n_best, times=False)
+    named = Labels(tuple("-ab|"), 0, separator)
+    state_of = EmissionDecoder(named, options, scorer=fusion, lexicon=lexicon.words)
+    state = state_of.start()
+    state_of.decode_chunk(state, emissions(8, 4, 1))
+    kinds = []
+    for k in (state.acoustic[0] > -1e30).nonzero()[:, 0].tolist():
+        said = state.symbols[0, k, 1 : int(state.length[0, k]) + 1] % 4
+        kinds.append((*said.tolist(), None, *state.scores[0, k].tolist()))
+    counts = [kinds.count(kind) for kind in kinds]
+    assert max(counts) <= n_best
+    (best, *_) = state_of.finish(state)[0]
+    assert best.posterior is not None
+    assert best.posterior < 0.3 ** len(best.text.split()) + 1e-6  # the others of the kind are as likely
+
+
+def test_separators_that_say_nothing_make_no_other_hypothesis() -> None:
+    log_probs = torch.full((7, 4), 0.02).scatter(1, torch.tensor([3, 1, 3, 0, 3, 2, 3])[:, None], 0.94).log()
+    decoder = CtcDecoder(["-", "a", "b", "|"], 0, lexicon=[("a", [1]), ("b", [2])], n_best=4)
+    found = decoder.decode(log_probs)[0]
+    assert found[0].text == "a b"
+    assert found[0].tokens == (1, 3, 2, 3)
+    assert [(w.word, w.start, w.end) for w in found[0].words] == [
+        ("a", pytest.approx(0.02), pytest.approx(0.04)),
+        ("b", pytest.approx(0.1), pytest.approx(0.12)),
+    ]
+    assert len({h.tokens for h in found}) == 4

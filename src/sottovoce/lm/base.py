@@ -20,6 +20,8 @@ Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 SmallInts = npt.NDArray[np.int32]
+Record = Any
+"""One of `Records`."""
 Records = npt.NDArray[Any]
 """Arrays of named fields; their types stand beside them."""
 
@@ -90,6 +92,15 @@ class PrefixScorer(Protocol):
 
     @property
     def n_tokens(self) -> int: ...
+
+    @property
+    def gap(self) -> int | None:
+        """The token that stands between words; None: there is none.
+
+        Said again, or first of all, it changes nothing: a search takes it as part of the same prefix there,
+        and it has no arcs.
+        """
+        ...
 
     def start(self, n: int, device: torch.device | None = None) -> Tensor:
         """States (n, s) of hypotheses that have said nothing yet."""

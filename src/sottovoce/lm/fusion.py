@@ -102,6 +102,10 @@ class ShallowFusion:
         return 1
 
     @property
+    def gap(self) -> int | None:
+        return None
+
+    @property
     def stays_on_device(self) -> bool:
         return all(map(stays_on_device, self._models))
 

@@ -173,9 +173,9 @@ class Lexicon:
 
     def _separated_arcs(self, nodes: Tensor, children: Tensor, found: Tensor, ends: Tensor) -> LexiconArcs:
         marks, complete = self._marks(nodes)
-        # A separator after a word ends it; at the beginning or after another it says nothing.
+        # A separator after a word ends it; at the beginning or after another there is nothing to end.
         exists = complete & ends[..., None]
-        exists[..., 0] |= (ends & (nodes == ROOT)) | (~ends & (found | self.allow_unknown))
+        exists[..., 0] |= ~ends & (found | self.allow_unknown)
         after = children.masked_fill(~found, UNKNOWN_NODE).masked_fill_(ends, ROOT)
         return LexiconArcs(
             nodes=after[..., None].expand(marks.shape),

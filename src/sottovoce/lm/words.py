@@ -81,6 +81,10 @@ class WordFusion:
         return self._lexicon.n_arcs
 
     @property
+    def gap(self) -> int | None:
+        return self._lexicon.separator
+
+    @property
     def stays_on_device(self) -> bool:
         models = [word.model for word in self._models]
         return all(map(stays_on_device, models if self._tokens is None else [*models, self._tokens]))

@@ -33,6 +33,11 @@ logger = logging.getLogger(__name__)
 Made = TypeVar("Made")
 _RUNS_PER_THREAD = 4
 _LEAST_FRAMES = 1000
+_WRITTEN = (
+    *("blank", "token", "lm", "adjustment", "merged", "length", "last", "arc"),
+    *("begins", "spells", "scores"),
+)
+"""What is written in place."""
 
 
 @lru_cache(maxsize=1)
@@ -56,7 +61,7 @@ class CompiledSearch:
         if device.type != "cpu" or self._flat is None or self._plain.scorer is None:
             return self._plain.start(n_batch, device)
         beam_size = self._plain.beam_size
-        return first_state(n_batch, beam_size, self._plain.blank, self._first.repeat(n_batch * beam_size, 1))
+        return first_state(n_batch, beam_size, self._plain.first, self._first.repeat(n_batch * beam_size, 1))
 
     def run(self, state: PrefixState, log_probs: Tensor, lengths: Tensor, n_full: int) -> None:
         """As `PrefixSearch.run`."""
@@ -141,9 +146,11 @@ class CompiledSearch:
         plain = self._plain
         settings = Settings(
             blank=plain.blank,
+            first=plain.first,
             n_labels=plain.n_labels,
             beam_size=plain.beam_size,
             n_tokens=plain.n_tokens,
+            n_kept=plain.n_kept or 0,
             threshold=float("inf") if plain.beam_threshold is None else float(plain.beam_threshold),
         )
         emissions, counts = log_probs.numpy(), lengths.numpy()
@@ -193,18 +200,20 @@ def _beams(state: PrefixState, n_frames: int) -> Beams:
 
     n_symbols = int(state.length.max()) + n_frames + 2
     histories = state.symbols.new_empty((*state.length.shape, n_symbols))
-    for name in ("blank", "token", "lm", "adjustment", "length", "last", "arc", "begins", "scores"):
+    for name in _WRITTEN:
         setattr(state, name, getattr(state, name).contiguous())
     return Beams(
         blank=state.blank.numpy(),
         token=state.token.numpy(),
         lm=state.lm.numpy(),
         adjustment=state.adjustment.numpy(),
+        merged=state.merged.numpy(),
         length=state.length.numpy(),
         last=state.last.numpy(),
         arc=state.arc.numpy(),
         symbols=state.symbols.contiguous().numpy(),
         histories=histories.numpy(),
         begins=state.begins.numpy(),
+        spells=state.spells.numpy(),
         scores=state.scores.numpy(),
     )

@@ -53,6 +53,8 @@ class EmissionDecoder:
             labels.blank,
             self.options.beam_size,
             scorer=scorer,
+            # What scores whole histories can tell apart whatever was said.
+            n_kept=self.options.n_best if history_scorer is None else None,
             beam_threshold=self.options.beam_threshold,
             top_tokens=self.options.top_tokens,
         )
@@ -192,7 +194,8 @@ class EmissionDecoder:
         scores[is_stuck, ::n_ways] = (acoustic + state.lm)[is_stuck]
         marks[is_stuck] = UNFINISHED
         best, index = scores.topk(min(self.options.n_best, scores.shape[1]), dim=1)
-        shares = _shares(best.cpu().numpy(), scores.cpu().numpy())
+        with_merged = scores + state.merged.repeat_interleave(n_ways, dim=1)
+        shares = _shares(best.cpu().numpy(), with_merged.cpu().numpy())
         parts = [part.tolist() for part in (best, shares, index // n_ways, marks.gather(1, index))]
         return [list(zip(*rows, strict=True)) for rows in zip(*parts, strict=True)]
 
@@ -221,6 +224,8 @@ class EmissionDecoder:
         for row, history in enumerate(symbols):
             tokens[row, : len(history)] = history
         log_probs, lengths = joined(state)
+        if self._scorer is not None and self._scorer.gap is not None:
+            log_probs = self._with_idle_gaps(log_probs, self._scorer.gap)
         device = state.length.device
         spans = self._search.align(
             log_probs,
@@ -231,6 +236,16 @@ class EmissionDecoder:
             blank=self.labels.blank,
         )
         return token_times(spans, n_tokens)
+
+    def _with_idle_gaps(self, log_probs: Tensor, gap: int) -> Tensor:
+        """Let separators that say nothing, which no hypothesis holds, pass for blanks.
+
+        Those that say something are a little likelier.
+        """
+        idle = torch.maximum(log_probs[:, :, self.labels.blank], log_probs[:, :, gap] - 1e-3)
+        return log_probs.index_copy(
+            2, torch.tensor([self.labels.blank], device=idle.device), idle[:, :, None]
+        )
 
     def _hypothesis(
         self, symbols: list[int], ending: _Ending, acoustic: float, times: TokenTimes | None

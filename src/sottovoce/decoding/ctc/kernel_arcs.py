@@ -106,8 +106,8 @@ def separated_arc(lexicon: FlatLexicon, node: int, child: int, token: int, arc: 
         if arc == 0 and child < 0 and lexicon.unknown >= 0:
             return _UNKNOWN_NODE, 0
         return (child if arc == 0 else -1), 0
-    if node == _ROOT:
-        return (_ROOT if arc == 0 else -1), 0
+    if node == _ROOT:  # there is nothing to end
+        return -1, 0
     if arc < lexicon.nodes[node].n_words:
         return _ROOT, lexicon.words[lexicon.nodes[node].first_word + arc] + 1
     if arc == 0 and lexicon.unknown >= 0:

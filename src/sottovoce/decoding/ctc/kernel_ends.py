@@ -37,8 +37,8 @@ def end_rows(states: Ints, scorer: FlatScorer) -> tuple[Floats, Ints]:
 @inner
 def _mark_of(lexicon: FlatLexicon, node: int, way: int) -> int:
     """The word that one of the ways to end at a node completes; -1: there is no such way."""
-    if lexicon.separator < 0:
-        return 0 if node == 0 else -1
+    if lexicon.separator < 0 or node == 0:
+        return 0 if node == 0 and way == 0 else -1
     target, mark = separated_arc(lexicon, node, -1, lexicon.separator, way)
     return mark if target >= 0 else -1
 
