@@ -240,3 +240,13 @@ def test_scores_on_purpose_penalty_and_priors(folder: Path, capsys: pytest.Captu
     arguments = [str(folder / "doubt.npy"), *map(str, shared), "--label-priors", str(priors)]
     assert run(["ctc", *arguments]) == 2
     assert "priors.txt: expected one number a label" in capsys.readouterr().err
+
+
+def test_engines_unknown_words_and_look_ahead(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shared = [folder / "one.npy", "--labels", folder / "labels.txt"]
+    named = [*shared, "--lexicon", folder / "words.txt", "--lm", folder / "lm.arpa", "--unknown-score", -1]
+    assert lines(capsys, *named)[0]["text"] != "ab c"
+    for more in ([], ["--no-look-ahead"], ["--engine", "tensors"]):
+        assert lines(capsys, *named, "--unknown-words", *more)[0]["text"] == "ab c"
+    assert run(["ctc", *map(str, shared), "--engine", "quick"]) == 2
+    assert "--engine" in capsys.readouterr().err

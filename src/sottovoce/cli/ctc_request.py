@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 import click
 from torch import Tensor
@@ -14,7 +14,7 @@ from sottovoce.api import Model, load_model
 from sottovoce.cli.ctc_inputs import EmissionSource, read_emissions, read_priors, recorded_emissions
 from sottovoce.ctc import CtcDecoder, CtcFusionOptions, WordOrTokenModel
 from sottovoce.decoding.ctc.labels import LabelList, read_labels
-from sottovoce.decoding.ctc.options import CtcOptions
+from sottovoce.decoding.ctc.options import CtcOptions, Engine
 from sottovoce.errors import OptionError
 from sottovoce.lm.neural import WordLanguageModel
 
@@ -37,6 +37,11 @@ DECODER = (
     ),
     click.option("--word-score", type=float, default=0.0, show_default=True, help="Added for every word."),
     click.option("--lexicon", type=FILE, help="Words and their labels, a word a line; or words alone."),
+    click.option(
+        "--unknown-words/--no-unknown-words",
+        default=None,
+        help="Whether words outside the lexicon may be said. [default: only without --lexicon]",
+    ),
     click.option("--unknown-score", type=float, default=-10.0, show_default=True, help="Per unknown word."),
     click.option("--case", type=click.Choice(["keep", "lower", "upper"]), default="keep", show_default=True),
     click.option("--hotwords", type=FILE, help="Phrases, one a line, with an optional weight after a tab."),
@@ -66,6 +71,10 @@ DECODER = (
     click.option("--label-priors", type=FILE, help="Frequencies of the labels, one a line: divided out."),
     click.option("--prior-scale", type=float, default=1.0, show_default=True, help="Exponent of the priors."),
     click.option("--unnormalised", is_flag=True, help="Emissions are scores on purpose: do not check them."),
+    click.option("--no-look-ahead", is_flag=True, help="Do not use the n-gram's unigrams inside words."),
+    click.option(
+        "--engine", type=click.Choice(get_args(Engine)), default="auto", show_default=True, help="Frame loop."
+    ),
     click.option("--frame-ms", type=float, default=20.0, show_default=True, help="Milliseconds a frame."),
     click.option("--device", default="cpu", show_default=True),
 )
@@ -92,6 +101,7 @@ class DecoderRequest:
     token_offset: int | None
     word_score: float
     lexicon: Path | None
+    unknown_words: bool | None
     unknown_score: float
     case: str
     hotwords: Path | None
@@ -107,6 +117,8 @@ class DecoderRequest:
     label_priors: Path | None
     prior_scale: float
     unnormalised: bool
+    no_look_ahead: bool
+    engine: Engine
     frame_ms: float
     device: str
 
@@ -139,6 +151,7 @@ class DecoderRequest:
             neural_lm=self.neural_lm if neural_lm is None else neural_lm,
             beam_size=self.beam_size,
             n_best=n_best,
+            unknown_words=self.unknown_words,
             fusion=fusion,
             options=CtcOptions(
                 beam_threshold=self.beam_threshold,
@@ -150,6 +163,7 @@ class DecoderRequest:
                 prior_scale=self.prior_scale,
                 is_normalised=not self.unnormalised,
                 frame_s=self.frame_ms / 1000,
+                engine=self.engine,
             ),
             device=self.device,
         )
@@ -162,6 +176,7 @@ class DecoderRequest:
             neural_weight=self.neural_weight,
             lm_kept=self.lm_kept,
             hotword_weight=self.hotword_weight,
+            look_ahead=not self.no_look_ahead,
             token_offset=self.token_offset,
             level=self.lm_level,  # type: ignore[arg-type]  # click's choices are the same
             case=self.case,  # type: ignore[arg-type]
