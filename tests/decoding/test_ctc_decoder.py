@@ -219,3 +219,17 @@ def test_numpy_arrays_are_taken_as_tensors_are() -> None:
     assert decoder.decode(log_probs.numpy()) == decoder.decode(log_probs)
     with pytest.raises(InputError):
         decoder.decode(log_probs.numpy()[:, :3])
+
+
+def test_every_door_takes_tensors_arrays_and_lists() -> None:
+    decoder = CtcDecoder(["-", "a", "b", " "], blank=0)
+    log_probs, lengths = torch.stack([emissions(6, 4, seed) for seed in range(2)]), torch.tensor([6, 4])
+    doors = (decoder.decode, decoder.decode_logits, decoder.greedy)
+    expected = [door(log_probs, lengths) for door in doors]
+    for values, counts in ((log_probs.numpy(), lengths.numpy()), (log_probs.tolist(), [6, 4])):
+        assert [door(values, counts) for door in doors] == expected
+        state = decoder.start(2)
+        decoder.decode_chunk(state, values, counts)
+        assert decoder.finish(state) == expected[0]
+    with pytest.raises(InputError, match="expected numbers"):
+        decoder.decode([[0.5, 0.5], [1.0]])

@@ -20,10 +20,18 @@ from sottovoce.decoding.ctc.options import CtcOptions
 from sottovoce.decoding.ctc.state import PrefixState
 from sottovoce.decoding.ctc.text import Labels
 from sottovoce.decoding.ctc.weighing import Weighing
+from sottovoce.errors import InputError
 from sottovoce.lm.neural import WordLanguageModel
 from sottovoce.types import Hypothesis
 
-Emitted = Tensor | npt.NDArray[np.float32]
+Emitted = (
+    Tensor
+    | npt.NDArray[np.float16 | np.float32 | np.float64]
+    | Sequence[Sequence[float]]
+    | Sequence[Sequence[Sequence[float]]]
+)
+"""Emissions (B, T, V) or (T, V): a tensor, a NumPy array or lists."""
+Lengths = Tensor | npt.NDArray[np.int32 | np.int64] | Sequence[int]
 
 
 class CtcDecoder:
@@ -76,36 +84,46 @@ class CtcDecoder:
     def options(self) -> CtcOptions:
         return self._decoder.options
 
-    def decode(self, log_probs: Emitted, lengths: Tensor | None = None) -> list[list[Hypothesis]]:
+    def decode(self, log_probs: Emitted, lengths: Lengths | None = None) -> list[list[Hypothesis]]:
         """Decode log-probabilities (B, T, V) or (T, V); per utterance its hypotheses, best first.
 
-        log_probs: a tensor or a NumPy array. lengths: (B,) frames of each utterance; None: all.
+        log_probs: a tensor, a NumPy array or lists. lengths: (B,) frames of each utterance; None: all.
         Raises InputError.
         """
         if self._history is not None:
             self._history.forget()
-        return self._decoder.decode(torch.as_tensor(log_probs, device=self._device), lengths)
+        return self._decoder.decode(*self._tensors(log_probs, lengths))
 
-    def decode_logits(self, logits: Tensor, lengths: Tensor | None = None) -> list[list[Hypothesis]]:
+    def decode_logits(self, logits: Emitted, lengths: Lengths | None = None) -> list[list[Hypothesis]]:
         """`decode` of logits (B, T, V), such as those of transformers' `Wav2Vec2ForCTC`."""
-        return self.decode(logits.float().log_softmax(dim=-1), lengths)
+        values, counts = self._tensors(logits, lengths)
+        return self.decode(values.float().log_softmax(dim=-1), counts)
 
-    def greedy(self, log_probs: Tensor, lengths: Tensor | None = None) -> list[Hypothesis]:
+    def greedy(self, log_probs: Emitted, lengths: Lengths | None = None) -> list[Hypothesis]:
         """The likeliest path of every utterance, without any language model."""
         weighing = Weighing.of(self.labels, self.options)
         frame_s = self.options.frame_s
-        return greedy_decode(self.labels, log_probs, lengths, frame_s=frame_s, weighing=weighing)
+        values, counts = self._tensors(log_probs, lengths)
+        return greedy_decode(self.labels, values, counts, frame_s=frame_s, weighing=weighing)
 
     def start(self, n_batch: int = 1) -> PrefixState:
         """The state of n_batch streams before their first frame."""
         return self._decoder.start(n_batch, self._device)
 
     def decode_chunk(
-        self, state: PrefixState, log_probs: Emitted, lengths: Tensor | None = None
+        self, state: PrefixState, log_probs: Emitted, lengths: Lengths | None = None
     ) -> list[str]:
         """Advance the state over the next frames; returns the best texts so far, which may change."""
-        return self._decoder.decode_chunk(state, torch.as_tensor(log_probs, device=self._device), lengths)
+        return self._decoder.decode_chunk(state, *self._tensors(log_probs, lengths))
 
     def finish(self, state: PrefixState) -> list[list[Hypothesis]]:
         """The hypotheses of streams that have ended; the state is left as it is."""
         return self._decoder.finish(state)
+
+    def _tensors(self, emissions: Emitted, lengths: Lengths | None) -> tuple[Tensor, Tensor | None]:
+        """On the decoder's device. Raises InputError: lists of unequal lengths, or no numbers."""
+        try:
+            values = torch.as_tensor(emissions, device=self._device)
+            return values, None if lengths is None else torch.as_tensor(lengths)
+        except (TypeError, ValueError) as error:
+            raise InputError(f"emissions: expected numbers (B, T, V), got {error}") from error
