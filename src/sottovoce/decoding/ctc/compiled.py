@@ -26,7 +26,7 @@ from sottovoce.errors import MissingExtraError
 from sottovoce.lm.base import Endings, FlatPrefixScorer, FlatScorer, PrefixScorer, silent_scorer
 
 if TYPE_CHECKING:
-    from sottovoce.decoding.ctc.kernel_slots import Beams
+    from sottovoce.decoding.ctc.kernel.slots import Beams
 
 logger = logging.getLogger(__name__)
 
@@ -88,7 +88,7 @@ class CompiledSearch:
         """As `PrefixSearch.trusts`; one pass over the emissions."""
         if log_probs.device.type != "cpu":
             return False
-        from sottovoce.decoding.ctc.kernel_check import are_plausible
+        from sottovoce.decoding.ctc.kernel.check import are_plausible
 
         return are_plausible(log_probs.contiguous().numpy(), lengths.numpy())
 
@@ -97,7 +97,7 @@ class CompiledSearch:
         scorer = self._flat if states.device.type == "cpu" else None
         if scorer is None or self._plain.scorer is None:
             return self._plain.endings(states)
-        from sottovoce.decoding.ctc.kernel_ends import end_rows
+        from sottovoce.decoding.ctc.kernel.ends import end_rows
 
         return Endings(*map(torch.from_numpy, end_rows(states.numpy(), scorer)))
 
@@ -114,7 +114,7 @@ class CompiledSearch:
         """See `align.align`."""
         if log_probs.device.type != "cpu":
             return self._plain.align(log_probs, lengths, tokens, n_tokens, rows=rows, blank=blank)
-        from sottovoce.decoding.ctc.kernel_align import align_rows
+        from sottovoce.decoding.ctc.kernel.align import align_rows
 
         emissions, counts = log_probs.contiguous().numpy(), lengths.numpy()
         said, n_said, of = tokens.contiguous().numpy(), n_tokens.numpy(), rows.numpy()
@@ -141,7 +141,7 @@ class CompiledSearch:
         return found
 
     def _run(self, beams: Beams, log_probs: Tensor, lengths: Tensor, scorer: FlatScorer) -> None:
-        from sottovoce.decoding.ctc.kernel import Settings, decode_rows
+        from sottovoce.decoding.ctc.kernel.search import Settings, decode_rows
 
         plain = self._plain
         settings = Settings(
@@ -196,7 +196,7 @@ def flat_scorer(scorer: PrefixScorer | None, n_labels: int) -> FlatScorer | None
 
 def _beams(state: PrefixState, n_frames: int) -> Beams:
     """The state's tensors as arrays that share their memory, and room for histories."""
-    from sottovoce.decoding.ctc.kernel_slots import Beams
+    from sottovoce.decoding.ctc.kernel.slots import Beams
 
     n_symbols = int(state.length.max()) + n_frames + 2
     histories = state.symbols.new_empty((*state.length.shape, n_symbols))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from sottovoce.decoding.ctc.kernel_arcs import score_word, separated_arc
-from sottovoce.decoding.ctc.kernel_slots import NEVER
+from sottovoce.decoding.ctc.kernel.arcs import score_word, separated_arc
+from sottovoce.decoding.ctc.kernel.slots import NEVER
 from sottovoce.jit import compiled, inner
 from sottovoce.lm.base import FlatLexicon, FlatModels, FlatScorer, Floats, Ints
 

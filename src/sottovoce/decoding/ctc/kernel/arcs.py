@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from sottovoce.decoding.ctc.kernel_slots import NEVER
+from sottovoce.decoding.ctc.kernel.slots import NEVER
 from sottovoce.jit import inner
 from sottovoce.lm.base import FlatLexicon, FlatModels, FlatScorer, Ints, Records
 

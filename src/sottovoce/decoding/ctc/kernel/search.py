@@ -12,11 +12,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sottovoce.decoding.ctc.kernel_arcs import arc_bounds, arc_of, child_of, most_of_arc, score_arc
-from sottovoce.decoding.ctc.kernel_best import Candidates, limit_of, new_candidates, offer, sort
-from sottovoce.decoding.ctc.kernel_slots import NEVER, SLOT, Beams, Slots, Trees, load, store
-from sottovoce.decoding.ctc.kernel_tokens import N_FIRST, Tokens, likeliest, new_tokens, others
-from sottovoce.decoding.ctc.kernel_tree import Tree, add_child, new_tree
+from sottovoce.decoding.ctc.kernel.arcs import arc_bounds, arc_of, child_of, most_of_arc, score_arc
+from sottovoce.decoding.ctc.kernel.best import Candidates, limit_of, new_candidates, offer, sort
+from sottovoce.decoding.ctc.kernel.slots import NEVER, SLOT, Beams, Slots, Trees, load, store
+from sottovoce.decoding.ctc.kernel.tokens import N_FIRST, Tokens, likeliest, new_tokens, others
+from sottovoce.decoding.ctc.kernel.tree import Tree, add_child, new_tree
 from sottovoce.jit import compiled, inner
 from sottovoce.lm.base import FlatScorer, Floats, Ints, Record
 

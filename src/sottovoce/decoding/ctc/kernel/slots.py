@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sottovoce.decoding.ctc.kernel_tree import (
+from sottovoce.decoding.ctc.kernel.tree import (
     Tree,
     read_history,
     read_tokens,
