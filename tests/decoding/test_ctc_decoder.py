@@ -7,8 +7,8 @@ import torch
 
 from sottovoce.ctc import CtcDecoder
 from sottovoce.decoding.ctc.align import align
-from sottovoce.decoding.ctc.decoder import EmissionDecoder
-from sottovoce.decoding.ctc.options import CtcOptions
+from sottovoce.decoding.ctc.emission_decoder import EmissionDecoder
+from sottovoce.decoding.ctc.search_options import CtcOptions
 from sottovoce.decoding.ctc.text import Labels
 from sottovoce.errors import InputError, OptionError
 from sottovoce.lm.fusion import ShallowFusion

@@ -11,9 +11,9 @@ import torch
 
 from sottovoce.ctc import CtcDecoder, CtcFusionOptions
 from sottovoce.decoding.ctc import compiled
-from sottovoce.decoding.ctc.decoder import EmissionDecoder
-from sottovoce.decoding.ctc.options import CtcOptions
+from sottovoce.decoding.ctc.emission_decoder import EmissionDecoder
 from sottovoce.decoding.ctc.search import PrefixSearch
+from sottovoce.decoding.ctc.search_options import CtcOptions
 from sottovoce.decoding.ctc.text import Labels
 from sottovoce.errors import MissingExtraError, OptionError
 from sottovoce.lm.fusion import ShallowFusion

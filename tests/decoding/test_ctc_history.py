@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 import pytest
 import torch
 
-from sottovoce.decoding.ctc.decoder import EmissionDecoder
-from sottovoce.decoding.ctc.options import CtcOptions
+from sottovoce.decoding.ctc.emission_decoder import EmissionDecoder
+from sottovoce.decoding.ctc.search_options import CtcOptions
 from sottovoce.decoding.ctc.text import Labels
 from tests.decoding.engines import engine  # noqa: F401  # every test runs on both
 from tests.decoding.enumeration import Reading, Tokens, all_texts, best_of, emissions

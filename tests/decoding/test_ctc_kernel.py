@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from sottovoce.ctc import CtcDecoder, CtcFusionOptions
-from sottovoce.decoding.ctc.options import CtcOptions
+from sottovoce.decoding.ctc.search_options import CtcOptions
 from tests.decoding.enumeration import emissions
 from tests.decoding.test_ctc_engines import differences, random_arpa
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from sottovoce.ctc import CtcDecoder
-from sottovoce.decoding.ctc.options import CtcOptions
+from sottovoce.decoding.ctc.search_options import CtcOptions
 from sottovoce.errors import InputError, OptionError
 from tests.decoding.engines import engine  # noqa: F401  # every test runs on both
 from tests.decoding.enumeration import all_texts, emissions

@@ -14,7 +14,7 @@ from sottovoce.api import Model, load_model
 from sottovoce.cli.ctc_inputs import EmissionSource, read_emissions, read_priors, recorded_emissions
 from sottovoce.ctc import CtcDecoder, CtcFusionOptions, WordOrTokenModel
 from sottovoce.decoding.ctc.labels import LabelList, read_labels
-from sottovoce.decoding.ctc.options import CtcOptions, Engine
+from sottovoce.decoding.ctc.search_options import CtcOptions, Engine
 from sottovoce.errors import OptionError
 from sottovoce.lm.neural import WordLanguageModel
 

@@ -14,9 +14,9 @@ from torch import Tensor
 from sottovoce.backends.registry import choose_device
 from sottovoce.ctc.models import DecoderParts, Hotwords, Spellings, WordOrTokenModel, load_ngram
 from sottovoce.ctc.options import CtcFusionOptions
-from sottovoce.decoding.ctc.decoder import EmissionDecoder
+from sottovoce.decoding.ctc.emission_decoder import EmissionDecoder
 from sottovoce.decoding.ctc.greedy import greedy_decode
-from sottovoce.decoding.ctc.options import CtcOptions
+from sottovoce.decoding.ctc.search_options import CtcOptions
 from sottovoce.decoding.ctc.state import PrefixState
 from sottovoce.decoding.ctc.text import Labels
 from sottovoce.decoding.ctc.weighing import Weighing

@@ -19,8 +19,8 @@ from torch import Tensor
 
 from sottovoce.decoding.ctc.align import TokenSpans
 from sottovoce.decoding.ctc.graphs import GraphSearch
-from sottovoce.decoding.ctc.options import Engine
 from sottovoce.decoding.ctc.search import PrefixSearch
+from sottovoce.decoding.ctc.search_options import Engine
 from sottovoce.decoding.ctc.state import PrefixState, first_state
 from sottovoce.errors import MissingExtraError
 from sottovoce.lm.base import Endings, FlatPrefixScorer, FlatScorer, PrefixScorer, silent_scorer

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sottovoce.decoding.ctc.options import CtcOptions
+from sottovoce.decoding.ctc.search_options import CtcOptions
 from sottovoce.decoding.ctc.text import Labels
 from sottovoce.errors import OptionError
 

@@ -13,8 +13,8 @@ from torch import Tensor
 from sottovoce.decoding.ctc.align import TokenTimes, token_times
 from sottovoce.decoding.ctc.compiled import fastest
 from sottovoce.decoding.ctc.emissions import checked, joined, without_blank_runs
-from sottovoce.decoding.ctc.options import CtcOptions
 from sottovoce.decoding.ctc.search import PrefixSearch
+from sottovoce.decoding.ctc.search_options import CtcOptions
 from sottovoce.decoding.ctc.state import NEVER, PrefixState
 from sottovoce.decoding.ctc.text import UNFINISHED, Labels, SpelledWord, Speller
 from sottovoce.decoding.ctc.weighing import Weighing
