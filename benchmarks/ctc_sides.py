@@ -18,7 +18,7 @@ from ctc_emissions import BLANK, TokenModels, Vocabulary
 from torch import Tensor
 
 from sottovoce.ctc import CtcDecoder, CtcFusionOptions
-from sottovoce.decoding.ctc.options import CtcOptions
+from sottovoce.decoding.ctc.search_options import CtcOptions
 from sottovoce.lm.ngram import NgramModel
 
 Decode = Callable[[Tensor], list[str]]

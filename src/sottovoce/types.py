@@ -122,7 +122,9 @@ class Hypothesis:
 
     tokens: ids without blanks or repeats. score: what the search ranked by (natural log).
     words / confidences / times are filled by searches that know them. posterior: its share of the probability
-    of all readings that the search ended with; None where the search looked at one.
+    of all readings that the search ended with; None where the search looked at one. is_unfinished: it ends
+    inside a word of a lexicon, since nothing that ends with a word was left; the word stands there as far as
+    it was said.
     """
 
     text: str
@@ -133,6 +135,7 @@ class Hypothesis:
     words: tuple[Word, ...] = ()
     token_frames: tuple[int, ...] = ()
     posterior: float | None = None
+    is_unfinished: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -217,3 +217,36 @@ def test_a_recording_through_the_bundled_ctc_head(
     (row,) = lines(capsys, shared_dir / "data" / clip["file"], "--model", "nano")
     assert row["tokens"]
     assert row["words"][-1]["end"] <= clip["duration"] + 0.1
+
+
+def test_scores_on_purpose_penalty_and_priors(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shared = ["--labels", folder / "labels.txt", "--greedy"]
+    np.save(folder / "scores.npy", emitted("ab") + 4)
+    (row,) = lines(capsys, folder / "scores.npy", *shared, "--unnormalised")
+    assert row["text"] == "ab"
+    np.save(folder / "doubt.npy", np.log(np.array([[0.5, 0.3, 0.1, 0.05, 0.05]], dtype=np.float32)))
+    priors = folder / "priors.txt"
+    priors.write_text("0.6\n0.1\n0.1\n0.1\n0.1\n")
+    texts = [
+        lines(capsys, folder / "doubt.npy", *shared, *more)[0]["text"]
+        for more in ([], ["--blank-penalty", 1], ["--label-priors", priors])
+    ]
+    assert texts == ["", "a", "a"]
+    assert (
+        lines(capsys, folder / "doubt.npy", *shared, "--label-priors", priors, "--prior-scale", 0)[0]["text"]
+        == ""
+    )
+    priors.write_text("0.6\nmuch\n")
+    arguments = [str(folder / "doubt.npy"), *map(str, shared), "--label-priors", str(priors)]
+    assert run(["ctc", *arguments]) == 2
+    assert "priors.txt: expected one number a label" in capsys.readouterr().err
+
+
+def test_engines_unknown_words_and_look_ahead(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shared = [folder / "one.npy", "--labels", folder / "labels.txt"]
+    named = [*shared, "--lexicon", folder / "words.txt", "--lm", folder / "lm.arpa", "--unknown-score", -1]
+    assert lines(capsys, *named)[0]["text"] != "ab c"
+    for more in ([], ["--no-look-ahead"], ["--engine", "tensors"]):
+        assert lines(capsys, *named, "--unknown-words", *more)[0]["text"] == "ab c"
+    assert run(["ctc", *map(str, shared), "--engine", "quick"]) == 2
+    assert "--engine" in capsys.readouterr().err

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sottovoce.decoding.ctc import decoder
+from sottovoce.decoding.ctc import emission_decoder
 from sottovoce.decoding.ctc.compiled import fastest
 from sottovoce.decoding.ctc.search import PrefixSearch
 
@@ -19,5 +19,5 @@ def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
             raise AssertionError("the compiled search handed over to the one in tensors")
 
         monkeypatch.setattr(PrefixSearch, "run", refuse)
-    monkeypatch.setattr(decoder, "fastest", lambda search, _: fastest(search, chosen))  # type: ignore[arg-type]
+    monkeypatch.setattr(emission_decoder, "fastest", lambda search, _: fastest(search, chosen))  # type: ignore[arg-type]
     return chosen

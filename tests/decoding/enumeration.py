@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -40,18 +40,36 @@ def all_texts(log_probs: Tensor, blank: int) -> dict[Tokens, float]:
     return {tokens: math.log(total) for tokens, total in sums.items()}
 
 
+def without_idle(texts: Mapping[Tokens, float], separator: int | None) -> dict[Tokens, float]:
+    """Texts without separators that say nothing, those at the beginning and after others, added up."""
+    sums: dict[Tokens, float] = {}
+    for tokens, log_prob in texts.items():
+        pairs = zip((separator, *tokens), tokens, strict=False)
+        kept = tuple(token for before, token in pairs if not before == token == separator)
+        sums[kept] = sums.get(kept, 0.0) + math.exp(log_prob)
+    return {tokens: math.log(total) for tokens, total in sums.items()}
+
+
 def readings(
-    tokens: Tokens, spellings: Sequence[tuple[int, Tokens]], *, unknown: bool = False
+    tokens: Tokens,
+    spellings: Sequence[tuple[int, Tokens]],
+    *,
+    unknown: bool = False,
+    starts: Collection[int] | None = None,
 ) -> Iterator[Reading]:
-    """All ways to read tokens as words that follow each other without a separator."""
+    """All ways to read tokens as words that follow each other without a separator.
+
+    starts: tokens that begin words: unknown ones begin with one and hold no other; None: they are anything.
+    """
     if not tokens:
         yield ()
         return
     for end in range(1, len(tokens) + 1):
         heads = [word for word, spelling in spellings if spelling == tokens[:end]]
-        heads += [-1] if unknown else []
+        begins = [at for at in range(end) if starts is not None and tokens[at] in starts]
+        heads += [-1] if unknown and (starts is None or begins == [0]) else []
         for head in heads:
-            for rest in readings(tokens[end:], spellings, unknown=unknown):
+            for rest in readings(tokens[end:], spellings, unknown=unknown, starts=starts):
                 yield (head, *rest)
 
 

@@ -7,8 +7,8 @@ import torch
 
 from sottovoce.ctc import CtcDecoder
 from sottovoce.decoding.ctc.align import align
-from sottovoce.decoding.ctc.decoder import EmissionDecoder
-from sottovoce.decoding.ctc.options import CtcOptions
+from sottovoce.decoding.ctc.emission_decoder import EmissionDecoder
+from sottovoce.decoding.ctc.search_options import CtcOptions
 from sottovoce.decoding.ctc.text import Labels
 from sottovoce.errors import InputError, OptionError
 from sottovoce.lm.fusion import ShallowFusion
@@ -194,6 +194,14 @@ def test_options_are_checked() -> None:
             CtcOptions(**wrong)  # type: ignore[arg-type]
 
 
+def test_keywords_stand_in_for_options_only_where_they_are_given() -> None:
+    options = CtcOptions(beam_size=7, n_best=3, blank_skip=0.9)
+    assert CtcDecoder(["-", "a"], options=options).options == options
+    chosen = CtcDecoder(["-", "a"], beam_size=5, n_best=2, options=options).options
+    assert chosen == CtcOptions(beam_size=5, n_best=2, blank_skip=0.9)
+    assert CtcDecoder(["-", "a"]).options == CtcOptions()
+
+
 @pytest.mark.cuda
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_cuda_equals_cpu() -> None:
@@ -211,3 +219,17 @@ def test_numpy_arrays_are_taken_as_tensors_are() -> None:
     assert decoder.decode(log_probs.numpy()) == decoder.decode(log_probs)
     with pytest.raises(InputError):
         decoder.decode(log_probs.numpy()[:, :3])
+
+
+def test_every_door_takes_tensors_arrays_and_lists() -> None:
+    decoder = CtcDecoder(["-", "a", "b", " "], blank=0)
+    log_probs, lengths = torch.stack([emissions(6, 4, seed) for seed in range(2)]), torch.tensor([6, 4])
+    doors = (decoder.decode, decoder.decode_logits, decoder.greedy)
+    expected = [door(log_probs, lengths) for door in doors]
+    for values, counts in ((log_probs.numpy(), lengths.numpy()), (log_probs.tolist(), [6, 4])):
+        assert [door(values, counts) for door in doors] == expected
+        state = decoder.start(2)
+        decoder.decode_chunk(state, values, counts)
+        assert decoder.finish(state) == expected[0]
+    with pytest.raises(InputError, match="expected numbers"):
+        decoder.decode([[0.5, 0.5], [1.0]])

@@ -8,8 +8,9 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from sottovoce.decoding.ctc.decoder import EmissionDecoder
-from sottovoce.decoding.ctc.options import CtcOptions
+from sottovoce.ctc import CtcDecoder, CtcFusionOptions
+from sottovoce.decoding.ctc.emission_decoder import EmissionDecoder
+from sottovoce.decoding.ctc.search_options import CtcOptions
 from sottovoce.decoding.ctc.text import Labels
 from sottovoce.lm.base import PrefixScorer
 from sottovoce.lm.boosting import Phrase, PhraseBooster
@@ -27,6 +28,7 @@ from tests.decoding.enumeration import (
     emissions,
     readings,
     separated_readings,
+    without_idle,
 )
 
 WIDE = CtcOptions(beam_size=1500, n_best=30, times=False)
@@ -96,17 +98,85 @@ def test_graves_example_sums_over_paths() -> None:
 def test_token_models_equal_enumeration(blank: int) -> None:
     log_probs = emissions(5, 4, seed=7)
     first, second = RandomBigram(4, 1), RandomBigram(4, 2)
-    starts = torch.tensor([False, True, False, True])
-    fusion = ShallowFusion([first, second], [0.7, 0.4], 0.3, word_starts=starts)
+    fusion = ShallowFusion([first, second], [0.7, 0.4])
 
     def score(tokens: Tokens, _: Reading) -> float:
-        words = 0.3 * sum(bool(starts[token]) for token in tokens)
-        return 0.7 * first.sentence(tokens) + 0.4 * second.sentence(tokens) + words
+        return 0.7 * first.sentence(tokens) + 0.4 * second.sentence(tokens)
 
     truth = best_of(all_texts(log_probs, blank), one_reading, score)[:30]
     found = search(fusion, log_probs, blank)
     assert [h.tokens for h in found] == [tokens for _, tokens, _ in truth]
     assert [h.score for h in found] == pytest.approx([score for score, _, _ in truth], abs=1e-5)
+
+
+def test_hotwords_of_pieces_are_whole_words() -> None:
+    """Every occurrence between two words' beginnings counts once; none inside a longer word."""
+    names = ["-", "▁ann", "a", "▁b"]
+    phrases = {"ann": 2.0, "b ann": 0.5, "ba": 1.0, "anna b": 0.8, "b b": -0.4}
+    log_probs = emissions(6, 4, seed=9)
+
+    def score(tokens: Tokens, _: Reading) -> float:
+        said = "".join(names[token] for token in tokens) + "▁"
+        return sum(
+            weight * n * sum(said.startswith(f"▁{text.replace(' ', '▁')}▁", at) for at in range(len(said)))
+            for (text, weight), n in zip(phrases.items(), (1, 2, 2, 3, 2), strict=True)
+        )
+
+    truth = best_of(all_texts(log_probs, 0), one_reading, score)[:30]
+    found = CtcDecoder(names, 0, hotwords=phrases, options=WIDE).decode(log_probs)[0]
+    assert [h.score for h in found] == pytest.approx([score for score, _, _ in truth], abs=1e-5)
+
+
+def test_unknown_words_of_pieces_begin_where_a_piece_says_so() -> None:
+    names, said = ["-", "▁the", "re", "▁is", "▁a"], [1, 0, 2, 0, 3]
+    log_probs = torch.full((5, 5), 0.01).scatter(1, torch.tensor(said)[:, None], 0.96).log()
+    fusion = CtcFusionOptions(unknown_score=-0.5)
+    decoder = CtcDecoder(names, 0, lexicon=[("a", [4])], unknown_words=True, fusion=fusion)
+    best = decoder.decode(log_probs)[0][0]
+    assert [word.word for word in best.words] == ["there", "is"]
+    assert best.lm_score == pytest.approx(-1.0)
+
+
+@pytest.mark.parametrize("separator", [None, 3])
+@pytest.mark.parametrize("look_ahead", [False, True])
+def test_utterances_that_end_inside_a_word_give_it_as_far_as_it_goes(
+    look_ahead: bool, separator: int | None
+) -> None:
+    """No word of the lexicon fits into two frames: all beginnings of words, as the search ranks them."""
+    log_probs = torch.stack([emissions(2, 4, 1), emissions(2, 4, 2)])
+    lexicon = Lexicon([("abba", (1, 2, 2, 1)), ("baa", (2, 1, 1))], 4, separator=separator)
+    ahead = WordModel(RandomBigram(2, 1), torch.arange(2), 0.7)
+    fusion = WordFusion(lexicon, [ahead], look_ahead=look_ahead)
+    log_probs[:, :, 0] -= 60  # the empty text ends as well
+    log_probs[:, :, 3] -= 60
+    decoder = EmissionDecoder(
+        Labels(tuple("-ab|"), 0, separator),
+        CtcOptions(beam_size=2, n_best=2),
+        scorer=fusion,
+        lexicon=lexicon.words,
+    )
+    for found, rows in zip(decoder.decode(log_probs.log_softmax(2)), log_probs.log_softmax(2), strict=True):
+        texts = all_texts(rows, 0)
+        assert all(h.is_unfinished for h in found)
+        assert {h.text for h in found} <= {"a", "b", "ab", "ba"}
+        assert [h.acoustic_score for h in found] == pytest.approx([texts[h.tokens] for h in found], abs=1e-4)
+        assert [h.score for h in found] == sorted((h.score for h in found), reverse=True)
+        assert [word.word for h in found for word in h.words] == [h.text for h in found]
+        assert sum(h.posterior or 0 for h in found) == pytest.approx(1)
+
+
+@pytest.mark.parametrize("names", [["a", "-", " ", "b"], ["▁", "-", "▁a", "b"], ["x", "-", "y", "zz"]])
+def test_a_word_score_counts_the_words_of_the_text(names: list[str]) -> None:
+    """Not separators: nor doubled ones, nor those at the ends; and without any other model."""
+    named = Labels.of(names, 1)
+    log_probs = emissions(6, 4, seed=3)
+    truth = best_of(all_texts(log_probs, 1), one_reading, lambda tokens, _: 1.7 * len(named.words(tokens)))[
+        :30
+    ]
+    fusion = CtcFusionOptions(word_score=1.7)
+    found = CtcDecoder(names, 1, fusion=fusion, options=WIDE).decode(log_probs)[0]
+    assert [h.score for h in found] == pytest.approx([score for score, _, _ in truth], abs=1e-5)
+    assert [h.tokens for h in found] == [tokens for _, tokens, _ in truth]
 
 
 @pytest.mark.parametrize("boundary", [None, 3])
@@ -127,6 +197,33 @@ def test_boosting_equals_enumeration(boundary: int | None) -> None:
 
     truth = best_of(all_texts(log_probs, 0), one_reading, score)[:30]
     found = search(ShallowFusion([booster], [1.0]), log_probs, 0)
+    assert [h.score for h in found] == pytest.approx([score for score, _, _ in truth], abs=1e-5)
+
+
+@pytest.mark.parametrize("look_ahead", [False, True])
+def test_unknown_words_of_pieces_equal_enumeration(look_ahead: bool) -> None:
+    """They begin with a piece that begins words, and go on to the next of those."""
+    spellings = [(0, (1,)), (1, (1, 2)), (2, (3,)), (1, (3, 3))]
+    log_probs = emissions(6, 4, seed=13)
+    lexicon = Lexicon(
+        [(WORDS[word], spelling) for word, spelling in spellings],
+        4,
+        allow_unknown=True,
+        word_starts=[False, True, False, True],
+    )
+    model = RandomBigram(4, 3)
+    fusion = WordFusion(
+        lexicon,
+        [WordModel(model, torch.arange(4), 0.8)],
+        unknown_score=-0.6,
+        look_ahead=look_ahead,
+    )
+    truth = best_of(
+        all_texts(log_probs, 0),
+        lambda tokens: readings(tokens, spellings, unknown=True, starts={1, 3}),
+        lambda _, words: 0.8 * model.sentence([word % 4 for word in words]) - 0.6 * words.count(-1),
+    )[:30]
+    found = search(fusion, log_probs, 0, lexicon.words)
     assert [h.score for h in found] == pytest.approx([score for score, _, _ in truth], abs=1e-5)
 
 
@@ -162,9 +259,59 @@ def test_lexicon_equals_enumeration(separator: int | None, unknown: bool, look_a
         said = 0.8 * model.sentence([int(ids[word]) for word in words])
         return said + extra + 0.3 * tokens_model.sentence(tokens)
 
-    truth = best_of(all_texts(log_probs, 0), read, score)[:30]
-    found = search(fusion, log_probs, 0, lexicon.words)
-    assert [h.score for h in found] == pytest.approx([score for score, _, _ in truth], abs=1e-5)
-    if not unknown:
-        spelled = [" ".join(WORDS[word] for word in words) for _, _, words in truth]
-        assert [h.text for h in found] == spelled
+    texts = all_texts(log_probs, 0)
+    truth = best_of(texts if separator is None else without_idle(texts, separator), read, score)
+    total = float(torch.tensor([score for score, _, _ in truth]).logsumexp(0))
+    # Readings that nothing to come can tell apart are left out where others of the kind fill the list: no
+    # hypothesis is lost by that, nor any probability. (The beam is too narrow for all that may be unknown.)
+    for n_best in (1, 2, 30):
+        options = CtcOptions(beam_size=1500, n_best=n_best, times=False)
+        named = Labels(tuple("-abcdef"[:4]), 0)
+        searcher = EmissionDecoder(named, options, scorer=fusion, lexicon=lexicon.words)
+        found = searcher.decode(log_probs)[0]
+        best = truth[:n_best]
+        assert [h.score for h in found] == pytest.approx([score for score, _, _ in best], abs=1e-5)
+        shares = [math.exp(score - total) for score, _, _ in best]
+        assert [h.posterior for h in found] == pytest.approx(shares, rel=5e-3 if unknown else 1e-4)
+        if not unknown:
+            spelled = [" ".join(WORDS[word] for word in words) for _, _, words in best]
+            assert [h.text for h in found] == spelled
+
+
+@pytest.mark.parametrize("n_best", [1, 3])
+@pytest.mark.parametrize("separator", [None, 3])
+def test_homophones_without_a_language_model_leave_room_for_others(
+    separator: int | None, n_best: int
+) -> None:
+    """Every word has four: as many as are asked for are kept, and the beam holds other labels."""
+    letters = [(1,), (2,), (1, 2), (2, 1, 1)]
+    spelled = [(f"{letter}{i}", letter) for letter in letters for i in range(4)]
+    lexicon = Lexicon(spelled, 4, separator=separator)
+    fusion = WordFusion(lexicon, word_score=0.3)
+    options = CtcOptions(beam_size=24, n_best=n_best, times=False)
+    named = Labels(tuple("-ab|"), 0, separator)
+    state_of = EmissionDecoder(named, options, scorer=fusion, lexicon=lexicon.words)
+    state = state_of.start()
+    state_of.decode_chunk(state, emissions(8, 4, 1))
+    kinds = []
+    for k in (state.acoustic[0] > -1e30).nonzero()[:, 0].tolist():
+        said = state.symbols[0, k, 1 : int(state.length[0, k]) + 1] % 4
+        kinds.append((*said.tolist(), None, *state.scores[0, k].tolist()))
+    counts = [kinds.count(kind) for kind in kinds]
+    assert max(counts) <= n_best
+    (best, *_) = state_of.finish(state)[0]
+    assert best.posterior is not None
+    assert best.posterior < 0.3 ** len(best.text.split()) + 1e-6  # the others of the kind are as likely
+
+
+def test_separators_that_say_nothing_make_no_other_hypothesis() -> None:
+    log_probs = torch.full((7, 4), 0.02).scatter(1, torch.tensor([3, 1, 3, 0, 3, 2, 3])[:, None], 0.94).log()
+    decoder = CtcDecoder(["-", "a", "b", "|"], 0, lexicon=[("a", [1]), ("b", [2])], n_best=4)
+    found = decoder.decode(log_probs)[0]
+    assert found[0].text == "a b"
+    assert found[0].tokens == (1, 3, 2, 3)
+    assert [(w.word, w.start, w.end) for w in found[0].words] == [
+        ("a", pytest.approx(0.02), pytest.approx(0.04)),
+        ("b", pytest.approx(0.1), pytest.approx(0.12)),
+    ]
+    assert len({h.tokens for h in found}) == 4

@@ -14,9 +14,9 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from sottovoce.ctc import CtcDecoder, CtcFusionOptions
-from sottovoce.decoding.ctc.decoder import EmissionDecoder
+from sottovoce.decoding.ctc.emission_decoder import EmissionDecoder
 from sottovoce.decoding.ctc.graphs import CHUNK_FRAMES, GraphSearch
-from sottovoce.decoding.ctc.options import CtcOptions
+from sottovoce.decoding.ctc.search_options import CtcOptions
 from sottovoce.decoding.ctc.text import Labels
 from sottovoce.lm.fusion import ShallowFusion
 from sottovoce.lm.words import WordFusion

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from sottovoce.ctc import CtcDecoder, CtcFusionOptions
-from sottovoce.decoding.ctc.options import CtcOptions
+from sottovoce.decoding.ctc.search_options import CtcOptions
 from tests.decoding.enumeration import emissions
 from tests.decoding.test_ctc_engines import differences, random_arpa
 
@@ -21,7 +21,7 @@ numba = pytest.importorskip("numba", reason="the extra fast is not installed")
 @pytest.mark.parametrize("n_labels", [3, 40, 200])
 @pytest.mark.parametrize("least", [-np.inf, -4.0, 10.0])
 def test_likeliest_tokens_and_the_others_are_those_above_a_bar(n_labels: int, least: float) -> None:
-    from sottovoce.decoding.ctc.kernel_tokens import likeliest, new_tokens, others
+    from sottovoce.decoding.ctc.kernel.tokens import likeliest, new_tokens, others
 
     # Few different values, so that many are equal.
     frame = np.random.default_rng(0).integers(-9, 0, n_labels).astype(np.float32)
@@ -50,6 +50,8 @@ def test_word_pieces_of_many_labels(top_tokens: int | None, unknown_words: bool,
     lexicon = [(word, chooser.sample(range(1, 150), 1 + len(word) // 2)) for word in words]
     labels = ["-", *(f"▁{i}" if i < 75 else str(i) for i in range(149))]
     log_probs = torch.stack([emissions(10, 150, seed) for seed in range(3)]).log_softmax(dim=2)
+    # With look-ahead to be inside a first unknown word scores as to have ended it: either may be kept.
+    fusion = CtcFusionOptions(unknown_score=-1.3, level="word", look_ahead=not unknown_words)
     found = [
         CtcDecoder(
             labels,
@@ -59,7 +61,7 @@ def test_word_pieces_of_many_labels(top_tokens: int | None, unknown_words: bool,
             unknown_words=unknown_words,
             beam_size=8,
             n_best=4,
-            fusion=CtcFusionOptions(unknown_score=-1.3, level="word"),
+            fusion=fusion,
             options=CtcOptions(engine=engine, top_tokens=top_tokens),  # type: ignore[arg-type]
         ).decode(log_probs)
         for engine in ("compiled", "tensors")

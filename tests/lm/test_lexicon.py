@@ -33,10 +33,9 @@ def test_an_ending_inside_a_word_is_completed_or_dropped(separator: int | None, 
     assert not lexicon.endings(walk(lexicon, [1]))[1].any()
 
 
-def test_doubled_separators_say_nothing() -> None:
-    lexicon = Lexicon([("a", [1])], 4, separator=3)
-    arcs = lexicon.arcs(torch.zeros(1, dtype=torch.int64), torch.tensor([[3]]))
-    assert (int(arcs.nodes[0, 0, 0]), int(arcs.marks[0, 0, 0]), bool(arcs.exists[0, 0, 0])) == (0, 0, True)
+def test_there_is_nothing_to_end_between_words() -> None:
+    lexicon = Lexicon([("a", [1])], 4, separator=3, allow_unknown=True)
+    assert not lexicon.arcs(torch.zeros(1, dtype=torch.int64), torch.tensor([[3]])).exists.any()
 
 
 def test_look_ahead_is_the_best_word_below() -> None:

@@ -287,3 +287,23 @@ def test_cuda_equals_cpu(small: Path) -> None:
     tokens = torch.tensor(model.ids(["a"]))
     ours, _ = moved.score(moved.start(1), tokens.cuda())
     assert torch.allclose(ours.cpu(), model.score(model.start(1), tokens)[0])
+
+
+def of_words(a: str, b: str) -> str:
+    """An ARPA file of two words."""
+    return (
+        "\\data\\\nngram 1=5\nngram 2=2\n\n"
+        f"\\1-grams:\n-1\t<unk>\n-99\t<s>\t-0.3\n-0.9\t</s>\n-0.6\t{a}\t-0.2\n-0.8\t{b}\n\n"
+        f"\\2-grams:\n-0.4\t<s> {a}\n-0.7\t{a} {b}\n\n\\end\\\n"
+    )
+
+
+@pytest.mark.parametrize("space", ["\u00a0", "\u0085", "\u2028", "\u3000", "\x1c"])
+def test_only_spaces_and_tabs_stand_between_words(space: str, tmp_path: Path) -> None:
+    """Any other white space is part of a word, or all of it, as in KenLM."""
+    path, words = tmp_path / "spaced.arpa", [[f"10{space}000", space]]
+    path.write_text(of_words(*words[0]), encoding="utf-8")
+    ours = sentences(NgramModel.from_arpa(path), words)
+    assert float(ours[0]) == pytest.approx(-0.4 - 0.7 - 0.9)
+    kenlm = pytest.importorskip("kenlm", reason="KenLM's package is not installed")
+    assert kenlm.Model(str(path)).score(" ".join(words[0])) == pytest.approx(float(ours[0]), abs=1e-5)

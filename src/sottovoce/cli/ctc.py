@@ -94,6 +94,7 @@ def _line(name: str, rank: int, hypothesis: Hypothesis) -> dict[str, object]:
         "acoustic_score": round(hypothesis.acoustic_score, 5),
         "lm_score": round(hypothesis.lm_score, 5),
         "posterior": None if hypothesis.posterior is None else round(hypothesis.posterior, 5),
+        "unfinished": hypothesis.is_unfinished,
         "words": words,
         "tokens": list(hypothesis.tokens),
     }

@@ -51,6 +51,14 @@ def read_emissions(path: Path) -> Iterator[EmissionSource]:
         raise InputError(f"{path}: expected emissions as .npy, .npz or .csv, got {error}") from error
 
 
+def read_priors(path: Path) -> tuple[float, ...]:
+    """How frequent each label is: numbers of a text file, one a line. Raises OptionError."""
+    try:
+        return tuple(float(line) for line in path.read_text(encoding="utf-8").split())
+    except (OSError, ValueError) as error:
+        raise OptionError(f"{path}: expected one number a label, got {error}") from error
+
+
 def recorded_emissions(path: Path, model: Model) -> EmissionSource:
     """The emissions of a recording through a model's CTC head, window by window. Raises OptionError."""
     if model.ctc_head is None:

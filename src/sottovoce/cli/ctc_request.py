@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 import click
 from torch import Tensor
 
 from sottovoce.api import Model, load_model
-from sottovoce.cli.ctc_inputs import EmissionSource, read_emissions, recorded_emissions
+from sottovoce.cli.ctc_inputs import EmissionSource, read_emissions, read_priors, recorded_emissions
 from sottovoce.cli.parameters import Finite
 from sottovoce.ctc import CtcDecoder, CtcFusionOptions, WordOrTokenModel
 from sottovoce.decoding.ctc.labels import LabelList, read_labels
-from sottovoce.decoding.ctc.options import CtcOptions
+from sottovoce.decoding.ctc.search_options import CtcOptions, Engine
 from sottovoce.errors import OptionError
 from sottovoce.lm.neural import WordLanguageModel
 
@@ -31,9 +31,21 @@ DECODER = (
     click.option("--lm", type=FILE, help="N-gram model: ARPA, ARPA.gz or KenLM binary."),
     click.option("--lm-weight", type=Finite(), default=0.5, show_default=True),
     click.option("--lm-level", type=click.Choice(["auto", "token", "word"]), default="auto"),
+    click.option(
+        "--token-offset",
+        type=click.IntRange(0),
+        help="The n-gram's words are chr(label + this): 100 for models made by NeMo.",
+    ),
     click.option("--word-score", type=Finite(), default=0.0, show_default=True, help="Added for every word."),
     click.option("--lexicon", type=FILE, help="Words and their labels, a word a line; or words alone."),
-    click.option("--unknown-score", type=Finite(), default=-10.0, show_default=True, help="An unknown word."),
+    click.option(
+        "--unknown-words/--no-unknown-words",
+        default=None,
+        help="Whether words outside the lexicon may be said. [default: only without --lexicon]",
+    ),
+    click.option(
+        "--unknown-score", type=Finite(), default=-10.0, show_default=True, help="Per unknown word."
+    ),
     click.option("--case", type=click.Choice(["keep", "lower", "upper"]), default="keep", show_default=True),
     click.option("--hotwords", type=FILE, help="Phrases, one a line, with an optional weight after a tab."),
     click.option(
@@ -54,7 +66,24 @@ DECODER = (
     ),
     click.option("--beam-threshold", type=Finite(), help="Drop beams this far (nats) below the best."),
     click.option("--top-tokens", type=click.IntRange(1), help="Tokens of a frame to extend by."),
-    click.option("--blank-skip", type=Finite(0, 1), help="Skip runs of frames more surely blank than this."),
+    click.option(
+        "--blank-skip", type=Finite(0, 1), help="Skip runs of frames that are blank with more than this."
+    ),
+    click.option(
+        "--acoustic-scale", type=Finite(), default=1.0, show_default=True, help="Times the emissions."
+    ),
+    click.option(
+        "--blank-penalty", type=Finite(), default=0.0, show_default=True, help="Nats taken off the blank."
+    ),
+    click.option("--label-priors", type=FILE, help="Frequencies of the labels, one a line: divided out."),
+    click.option(
+        "--prior-scale", type=Finite(), default=1.0, show_default=True, help="Exponent of the priors."
+    ),
+    click.option("--unnormalised", is_flag=True, help="Emissions are scores on purpose: do not check them."),
+    click.option("--no-look-ahead", is_flag=True, help="Do not use the n-gram's unigrams inside words."),
+    click.option(
+        "--engine", type=click.Choice(get_args(Engine)), default="auto", show_default=True, help="Frame loop."
+    ),
     click.option(
         "--frame-ms", type=Finite(above=0), default=20.0, show_default=True, help="Milliseconds a frame."
     ),
@@ -80,8 +109,10 @@ class DecoderRequest:
     lm: Path | None
     lm_weight: float
     lm_level: str
+    token_offset: int | None
     word_score: float
     lexicon: Path | None
+    unknown_words: bool | None
     unknown_score: float
     case: str
     hotwords: Path | None
@@ -92,6 +123,13 @@ class DecoderRequest:
     beam_threshold: float | None
     top_tokens: int | None
     blank_skip: float | None
+    acoustic_scale: float
+    blank_penalty: float
+    label_priors: Path | None
+    prior_scale: float
+    unnormalised: bool
+    no_look_ahead: bool
+    engine: Engine
     frame_ms: float
     device: str
 
@@ -124,12 +162,19 @@ class DecoderRequest:
             neural_lm=self.neural_lm if neural_lm is None else neural_lm,
             beam_size=self.beam_size,
             n_best=n_best,
+            unknown_words=self.unknown_words,
             fusion=fusion,
             options=CtcOptions(
                 beam_threshold=self.beam_threshold,
                 top_tokens=self.top_tokens,
                 blank_skip=self.blank_skip,
+                acoustic_scale=self.acoustic_scale,
+                blank_penalty=self.blank_penalty,
+                label_priors=None if self.label_priors is None else read_priors(self.label_priors),
+                prior_scale=self.prior_scale,
+                is_normalised=not self.unnormalised,
                 frame_s=self.frame_ms / 1000,
+                engine=self.engine,
             ),
             device=self.device,
         )
@@ -142,6 +187,8 @@ class DecoderRequest:
             neural_weight=self.neural_weight,
             lm_kept=self.lm_kept,
             hotword_weight=self.hotword_weight,
+            look_ahead=not self.no_look_ahead,
+            token_offset=self.token_offset,
             level=self.lm_level,  # type: ignore[arg-type]  # click's choices are the same
             case=self.case,  # type: ignore[arg-type]
         )

@@ -14,15 +14,24 @@ from torch import Tensor
 from sottovoce.backends.registry import choose_device
 from sottovoce.ctc.models import DecoderParts, Hotwords, Spellings, WordOrTokenModel, load_ngram
 from sottovoce.ctc.options import CtcFusionOptions
-from sottovoce.decoding.ctc.decoder import EmissionDecoder
+from sottovoce.decoding.ctc.emission_decoder import EmissionDecoder
 from sottovoce.decoding.ctc.greedy import greedy_decode
-from sottovoce.decoding.ctc.options import CtcOptions
+from sottovoce.decoding.ctc.search_options import CtcOptions
 from sottovoce.decoding.ctc.state import PrefixState
 from sottovoce.decoding.ctc.text import Labels
+from sottovoce.decoding.ctc.weighing import Weighing
+from sottovoce.errors import InputError
 from sottovoce.lm.neural import WordLanguageModel
 from sottovoce.types import Hypothesis
 
-Emitted = Tensor | npt.NDArray[np.float32]
+Emitted = (
+    Tensor
+    | npt.NDArray[np.float16 | np.float32 | np.float64]
+    | Sequence[Sequence[float]]
+    | Sequence[Sequence[Sequence[float]]]
+)
+"""Emissions (B, T, V) or (T, V): a tensor, a NumPy array or lists."""
+Lengths = Tensor | npt.NDArray[np.int32 | np.int64] | Sequence[int]
 
 
 class CtcDecoder:
@@ -33,6 +42,7 @@ class CtcDecoder:
     ids) pairs; without one a word model's own vocabulary is spelled in characters, and other words are
     unknown words. hotwords: a file, phrases, or phrases with weights per label. neural_lm: a Hugging Face
     causal model's folder or name (extra `neural-lm`) or a model; it replaces the n-gram's word scores.
+    beam_size, n_best: in place of those of the options; None: those of the options.
     unknown_words: whether words outside the lexicon may be said; None: only where no lexicon was given.
     Raises OptionError, LanguageModelError.
     """
@@ -46,8 +56,8 @@ class CtcDecoder:
         lexicon: str | Path | Spellings | None = None,
         hotwords: Hotwords | None = None,
         neural_lm: str | Path | WordLanguageModel | None = None,
-        beam_size: int = 16,
-        n_best: int = 1,
+        beam_size: int | None = None,
+        n_best: int | None = None,
         unknown_words: bool | None = None,
         fusion: CtcFusionOptions | None = None,
         options: CtcOptions | None = None,
@@ -55,7 +65,12 @@ class CtcDecoder:
     ) -> None:
         self.labels = Labels.of(labels, blank)
         self._device = choose_device(device) if isinstance(device, str) else device
-        options = replace(options or CtcOptions(), beam_size=beam_size, n_best=n_best)
+        options = options or CtcOptions()
+        options = replace(
+            options,
+            beam_size=options.beam_size if beam_size is None else beam_size,
+            n_best=options.n_best if n_best is None else n_best,
+        )
         parts = DecoderParts(self.labels, fusion or CtcFusionOptions(), self._device)
         model = load_ngram(lm)
         phrases = parts.phrases(hotwords)
@@ -69,34 +84,46 @@ class CtcDecoder:
     def options(self) -> CtcOptions:
         return self._decoder.options
 
-    def decode(self, log_probs: Emitted, lengths: Tensor | None = None) -> list[list[Hypothesis]]:
+    def decode(self, log_probs: Emitted, lengths: Lengths | None = None) -> list[list[Hypothesis]]:
         """Decode log-probabilities (B, T, V) or (T, V); per utterance its hypotheses, best first.
 
-        log_probs: a tensor or a NumPy array. lengths: (B,) frames of each utterance; None: all.
+        log_probs: a tensor, a NumPy array or lists. lengths: (B,) frames of each utterance; None: all.
         Raises InputError.
         """
         if self._history is not None:
             self._history.forget()
-        return self._decoder.decode(torch.as_tensor(log_probs, device=self._device), lengths)
+        return self._decoder.decode(*self._tensors(log_probs, lengths))
 
-    def decode_logits(self, logits: Tensor, lengths: Tensor | None = None) -> list[list[Hypothesis]]:
+    def decode_logits(self, logits: Emitted, lengths: Lengths | None = None) -> list[list[Hypothesis]]:
         """`decode` of logits (B, T, V), such as those of transformers' `Wav2Vec2ForCTC`."""
-        return self.decode(logits.float().log_softmax(dim=-1), lengths)
+        values, counts = self._tensors(logits, lengths)
+        return self.decode(values.float().log_softmax(dim=-1), counts)
 
-    def greedy(self, log_probs: Tensor, lengths: Tensor | None = None) -> list[Hypothesis]:
+    def greedy(self, log_probs: Emitted, lengths: Lengths | None = None) -> list[Hypothesis]:
         """The likeliest path of every utterance, without any language model."""
-        return greedy_decode(self.labels, log_probs, lengths, frame_s=self.options.frame_s)
+        weighing = Weighing.of(self.labels, self.options)
+        frame_s = self.options.frame_s
+        values, counts = self._tensors(log_probs, lengths)
+        return greedy_decode(self.labels, values, counts, frame_s=frame_s, weighing=weighing)
 
     def start(self, n_batch: int = 1) -> PrefixState:
         """The state of n_batch streams before their first frame."""
         return self._decoder.start(n_batch, self._device)
 
     def decode_chunk(
-        self, state: PrefixState, log_probs: Emitted, lengths: Tensor | None = None
+        self, state: PrefixState, log_probs: Emitted, lengths: Lengths | None = None
     ) -> list[str]:
         """Advance the state over the next frames; returns the best texts so far, which may change."""
-        return self._decoder.decode_chunk(state, torch.as_tensor(log_probs, device=self._device), lengths)
+        return self._decoder.decode_chunk(state, *self._tensors(log_probs, lengths))
 
     def finish(self, state: PrefixState) -> list[list[Hypothesis]]:
         """The hypotheses of streams that have ended; the state is left as it is."""
         return self._decoder.finish(state)
+
+    def _tensors(self, emissions: Emitted, lengths: Lengths | None) -> tuple[Tensor, Tensor | None]:
+        """On the decoder's device. Raises InputError: lists of unequal lengths, or no numbers."""
+        try:
+            values = torch.as_tensor(emissions, device=self._device)
+            return values, None if lengths is None else torch.as_tensor(lengths)
+        except (TypeError, ValueError) as error:
+            raise InputError(f"emissions: expected numbers (B, T, V), got {error}") from error

@@ -19,6 +19,8 @@ from sottovoce.lm.kenlm import KenlmModel, is_kenlm_binary
 from sottovoce.lm.lexicon import Lexicon, read_lexicon
 from sottovoce.lm.neural import NeuralRescorer, ReplacedModel, WordLanguageModel
 from sottovoce.lm.ngram import NgramModel
+from sottovoce.lm.whole_words import Edges, WholeWordBooster
+from sottovoce.lm.word_count import WordCounter
 from sottovoce.lm.words import WordFusion, WordModel
 
 Spellings = Sequence[tuple[str, Sequence[int]]]
@@ -97,6 +99,9 @@ class DecoderParts:
 
     def _is_over_labels(self, model: WordOrTokenModel) -> bool:
         """The model's vocabulary is the labels, whatever the space is called."""
+        if self.options.token_offset is not None:
+            self._check_offset(model)
+            return True
         if self.options.level != "auto":
             return self.options.level == "token"
         if isinstance(model, KenlmModel):
@@ -108,7 +113,15 @@ class DecoderParts:
     def _spoken(self) -> list[int]:
         return [i for i in range(len(self.labels)) if i != self.labels.blank]
 
+    def _check_offset(self, model: WordOrTokenModel) -> None:
+        if not any(self._label_name(i, model) in model for i in self._spoken()):
+            raise LanguageModelError(
+                f"lm: expected words chr(label + {self.options.token_offset}), got none of them"
+            )
+
     def _label_name(self, label: int, model: WordOrTokenModel) -> str:
+        if self.options.token_offset is not None:
+            return chr(label + self.options.token_offset)
         if label != self.labels.separator:
             return self.labels.names[label]
         names = (name for name in _SPACE_NAMES if name in model)
@@ -125,16 +138,29 @@ class DecoderParts:
             weights.append(self.options.lm_weight)
         if phrases:
             spelled = [Phrase(tuple(self._spell(text)), weight) for text, weight in phrases]
-            booster = PhraseBooster(spelled, len(self.labels), boundary=self.labels.separator)
-            models.append(booster.to(self.device))
+            models.append(self._booster(spelled))
+            weights.append(1.0)
+        if word_score and self.options.word_score:
+            models.append(self._word_counter())
             weights.append(1.0)
         if not models:
             return None
-        starts = torch.tensor(self.labels.word_starts, device=self.device)
-        if self.labels.separator is not None:
-            starts[self.labels.separator] = True
-        score = self.options.word_score if word_score else 0.0
-        return ShallowFusion(models, weights, score, word_starts=starts)
+        return ShallowFusion(models, weights)
+
+    def _booster(self, phrases: Sequence[Phrase]) -> TensorModel:
+        """Of whole words, where labels tell them apart."""
+        labels = self.labels
+        if not labels.has_pieces:
+            return PhraseBooster(phrases, len(labels), boundary=labels.separator).to(self.device)
+        ends = torch.tensor([i == labels.separator for i in range(len(labels))])
+        edges = Edges(before=torch.tensor(labels.word_starts) | ends, after=ends)
+        return WholeWordBooster(phrases, edges).to(self.device)
+
+    def _word_counter(self) -> WordCounter:
+        gaps, starts = (
+            torch.tensor(each, device=self.device) for each in (self.labels.gaps, self.labels.word_starts)
+        )
+        return WordCounter(self.options.word_score, gaps=gaps, starts=starts)
 
     def _lexicon(
         self,
@@ -154,7 +180,13 @@ class DecoderParts:
         if self.labels.separator is not None:
             extra = dict.fromkeys(word for text, _ in phrases for word in text.split() if word not in known)
             spellings += [(word, self._spell(word)) for word in extra]
-        return Lexicon(spellings, len(self.labels), separator=self.labels.separator, allow_unknown=allow)
+        return Lexicon(
+            spellings,
+            len(self.labels),
+            separator=self.labels.separator,
+            allow_unknown=allow,
+            word_starts=self.labels.word_starts if self.labels.has_pieces else None,
+        )
 
     def _spelled_vocabulary(self, model: WordOrTokenModel | None) -> list[tuple[str, Sequence[int]]]:
         if not isinstance(model, NgramModel):

@@ -22,8 +22,9 @@ class CtcFusionOptions:
     hotword_weight: what each label of a hotword adds where its list gives no weight.
     look_ahead: use the n-gram's unigrams inside words.
     level: whether the n-gram model is over labels or over words; "auto" looks at its vocabulary.
+    token_offset: the n-gram model's words are `chr(label + token_offset)`, as NeMo writes them with 100.
     case: how words of the n-gram model and of word lists are changed before they are spelled in labels.
-    Raises OptionError: lm_kept is no share.
+    Raises OptionError: lm_kept is no share, or token_offset negative or of a model over words.
     """
 
     lm_weight: float = 0.5
@@ -34,8 +35,13 @@ class CtcFusionOptions:
     hotword_weight: float = 2.0
     look_ahead: bool = True
     level: Level = "auto"
+    token_offset: int | None = None
     case: Case = "keep"
 
     def __post_init__(self) -> None:
         if not 0 <= self.lm_kept <= 1:
             raise OptionError(f"lm_kept: expected a share from 0 to 1, got {self.lm_kept}")
+        if self.token_offset is not None and self.level == "word":
+            raise OptionError("token_offset: expected an n-gram model over labels, got level 'word'")
+        if self.token_offset is not None and self.token_offset < 0:
+            raise OptionError(f"token_offset: expected at least 0, got {self.token_offset}")

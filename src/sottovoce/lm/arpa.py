@@ -2,7 +2,7 @@
 
 Format: a `\\data\\` section with counts, one section per order with lines of log10 probability, words and
 an optional log10 back-off, then `\\end\\`. Windows line ends and tabs or spaces are taken; a missing
-back-off is 0.
+back-off is 0. Other white space, such as U+00A0 and U+0085, is part of words, as KenLM reads them.
 """
 
 from __future__ import annotations
@@ -16,6 +16,14 @@ import numpy as np
 import numpy.typing as npt
 
 from sottovoce.errors import LanguageModelError
+
+BLANKS = " \t\r\n"
+"""What stands between fields and ends lines; other white space may be part of a word."""
+
+
+def fields_of(line: str) -> list[str]:
+    """The fields of a line, between spaces and tabs."""
+    return [field for field in line.strip(BLANKS).replace("\t", " ").split(" ") if field]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +51,9 @@ def read_arpa(path: Path) -> ArpaFile:
     """
     try:
         if path.suffix == ".gz":
-            with gzip.open(path, "rt", encoding="utf-8") as lines:
+            with gzip.open(path, "rt", encoding="utf-8", newline="\n") as lines:
                 return _ArpaReader(path, lines).read()
-        with path.open(encoding="utf-8") as lines:
+        with path.open(encoding="utf-8", newline="\n") as lines:
             return _ArpaReader(path, lines).read()
     except (OSError, EOFError, UnicodeDecodeError) as error:
         raise LanguageModelError(f"{path}: expected an ARPA file, got {error}") from error
@@ -76,24 +84,24 @@ class _ArpaReader:
 
     def _section(self) -> str:
         """The next line that is not blank."""
-        line = next((line.strip() for line in self._lines if line.strip()), "")
+        line = next((line.strip(BLANKS) for line in self._lines if line.strip(BLANKS)), "")
         if not line:
             raise self._error("expected another section or \\end\\, got the end of the file")
         return line
 
     def _read_counts(self) -> list[int]:
-        header = next((line for line in self._lines if line.strip() == "\\data\\"), None)
+        header = next((line for line in self._lines if line.strip(BLANKS) == "\\data\\"), None)
         if header is None:
             raise self._error("expected a line \\data\\, got none: not an ARPA file")
         counts: list[int] = []
         for line in self._lines:
-            name, _, count = line.strip().partition("=")
+            name, _, count = line.strip(BLANKS).partition("=")
             if not name:
                 if counts:
                     break
                 continue
             if name.split() != ["ngram", str(len(counts) + 1)] or not count.strip().isdigit():
-                raise self._error(f"expected 'ngram {len(counts) + 1}=COUNT', got {line.strip()!r}")
+                raise self._error(f"expected 'ngram {len(counts) + 1}=COUNT', got {line.strip(BLANKS)!r}")
             counts.append(int(count))
         if not counts or not counts[0]:
             raise self._error("expected at least one unigram, got none")
@@ -106,14 +114,14 @@ class _ArpaReader:
         words = np.zeros((count, order), dtype=np.int64)
         log10, backoff = np.zeros(count, dtype=np.float32), np.zeros(count, dtype=np.float32)
         for row in range(count):
-            fields = next(self._lines, "").split()
+            fields = fields_of(next(self._lines, ""))
             if not order + 1 <= len(fields) <= order + 2:
                 got = " ".join(fields) or "a blank line or the end"
                 raise self._error(f"expected {count} {order}-grams, got {row} and then {got!r}")
             words[row] = self._ids(fields[1 : order + 1], order)
             log10[row] = self._number_of(fields[0])
             backoff[row] = self._number_of(fields[order + 1]) if len(fields) == order + 2 else 0.0
-        extra = next(self._lines, "").strip()
+        extra = next(self._lines, "").strip(BLANKS)
         if extra:
             raise self._error(f"expected {count} {order}-grams, got more: {extra!r}")
         return ArpaNgrams(words, log10, backoff)

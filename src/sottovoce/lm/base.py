@@ -18,7 +18,10 @@ from torch import Tensor
 State = TypeVar("State")
 Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
 SmallInts = npt.NDArray[np.int32]
+Record = Any
+"""One of `Records`."""
 Records = npt.NDArray[Any]
 """Arrays of named fields; their types stand beside them."""
 
@@ -90,6 +93,15 @@ class PrefixScorer(Protocol):
     @property
     def n_tokens(self) -> int: ...
 
+    @property
+    def gap(self) -> int | None:
+        """The token that stands between words; None: there is none.
+
+        Said again, or first of all, it changes nothing: a search takes it as part of the same prefix there,
+        and it has no arcs.
+        """
+        ...
+
     def start(self, n: int, device: torch.device | None = None) -> Tensor:
         """States (n, s) of hypotheses that have said nothing yet."""
         ...
@@ -122,7 +134,8 @@ class Automaton(NamedTuple):
     first: (n_nodes + 1,) where the arcs of each node begin. tokens: (n_arcs,) int32, ascending per node.
     weights (natural logs), targets: (n_arcs,). backoff, parent: (n_nodes,). root_weights, root_targets:
     (n_ids,). ids: (n_tokens,) what the tokens of whoever asks are called here. ends: (n_nodes,) score of
-    ending there.
+    ending there. silent: an id that is said silently before each of the tokens `begins` (n_tokens,) bool;
+    None: before none.
     """
 
     first: Ints
@@ -135,6 +148,8 @@ class Automaton(NamedTuple):
     root_targets: Ints
     ids: Ints
     ends: Floats
+    silent: int | None = None
+    begins: Bools | None = None
 
 
 @runtime_checkable
@@ -164,7 +179,7 @@ def stays_on_device(model: object) -> bool:
 MODEL = np.dtype([("base", np.int64), ("weight", np.float32)])
 NODE = np.dtype([("first", np.int64), ("parent", np.int32), ("backoff", np.float32)])
 ARC = np.dtype([("token", np.int32), ("target", np.int32), ("weight", np.float32)])
-ROOT_ARC = np.dtype([("id", np.int32), ("target", np.int32), ("weight", np.float32)])
+ROOT_ARC = np.dtype([("id", np.int32), ("target", np.int32), ("weight", np.float32), ("is_begun", np.bool_)])
 LEXICON_NODE = np.dtype(
     [
         ("first", np.int32),
@@ -182,9 +197,10 @@ class FlatModels(NamedTuple):
     """The automata of M models over the same tokens, their nodes and arcs in a row; see `Automaton`.
 
     models: (M,) `MODEL`, the first node of each and its factor. nodes: (n_nodes + 1,) `NODE`; parents and
-    targets are counted per model. arcs: (n_arcs,) `ARC`, by the model's ids. roots: (M, n_tokens)
-    `ROOT_ARC`, with the model's id of every token. bounds: (n_tokens,), the most that each token scores in
-    any state, all models together. ends: (n_nodes,), weighted, what ending at each node scores.
+    targets are counted per model. arcs: (n_arcs,) `ARC`, by the model's ids. roots: (M, n_tokens + 1)
+    `ROOT_ARC`, with the model's id of every token and whether the silent one, the last, comes before it.
+    bounds: (n_tokens,), the most that each token scores in any state, all models together. ends: (n_nodes,),
+    weighted, what ending at each node scores.
     """
 
     models: Records
@@ -202,7 +218,8 @@ class FlatLexicon(NamedTuple):
     those are, its look-ahead, and the most that a step can gain that ends no word, and that ends one.
     children: (n_children,) `CHILD`, ascending by token per node. words: the words that end at nodes.
     word_scores: (n_words,). unknown: the unknown word, -1 where there is none. separator: -1 where words
-    follow each other without one. n_homophones: the most words of one spelling.
+    follow each other without one. n_homophones: the most words of one spelling. may_begin, may_go_on:
+    (n_tokens,) bool, tokens that an unknown word may begin with, and go on with, where there is no separator.
     """
 
     nodes: Records
@@ -212,21 +229,21 @@ class FlatLexicon(NamedTuple):
     unknown: int
     separator: int
     n_homophones: int
+    may_begin: Bools
+    may_go_on: Bools
 
 
 class FlatScorer(NamedTuple):
     """A `PrefixScorer` as arrays: states are the lexicon's node if there is one, then those of the models
     over words, then those of the models over tokens.
 
-    token_scores: (n_tokens,) float32, added for each token. bound: no token scores more, word ends and
-    look-ahead aside.
+    bound: no token scores more, word ends and look-ahead aside.
     """
 
     n_arcs: int
     lexicon: FlatLexicon
     words: FlatModels
     tokens: FlatModels
-    token_scores: Floats
     bound: float
 
 
@@ -240,16 +257,18 @@ def silent_scorer(n_tokens: int) -> FlatScorer:
         unknown=-1,
         separator=-1,
         n_homophones=0,
+        may_begin=np.zeros(n_tokens, np.bool_),
+        may_go_on=np.zeros(n_tokens, np.bool_),
     )
     models = FlatModels(
         models=np.zeros(0, MODEL),
         nodes=np.zeros(1, NODE),
         arcs=np.zeros(0, ARC),
-        roots=np.zeros((0, n_tokens), ROOT_ARC),
+        roots=np.zeros((0, n_tokens + 1), ROOT_ARC),
         bounds=np.zeros(n_tokens, np.float32),
         ends=np.zeros(0, np.float32),
     )
-    return FlatScorer(1, lexicon, models, models, np.zeros(n_tokens, np.float32), 0.0)
+    return FlatScorer(1, lexicon, models, models, 0.0)
 
 
 @runtime_checkable

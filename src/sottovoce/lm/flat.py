@@ -16,6 +16,7 @@ from sottovoce.lm.base import (
     ROOT_ARC,
     Automaton,
     AutomatonModel,
+    Bools,
     FlatLexicon,
     FlatModels,
     FlatScorer,
@@ -87,9 +88,16 @@ def _nodes(found: Sequence[Automaton]) -> Records:
 
 
 def _root(automaton: Automaton) -> Records:
-    ids = automaton.ids
+    """The root's arcs of all tokens, and that of the silent one."""
+    ids = np.append(automaton.ids, 0 if automaton.silent is None else automaton.silent)
     weights, targets = automaton.root_weights[ids], automaton.root_targets[ids]
-    return _records(ROOT_ARC, id=ids, target=targets, weight=weights)
+    is_begun = np.append(_begins(automaton), False)
+    return _records(ROOT_ARC, id=ids, target=targets, weight=weights, is_begun=is_begun)
+
+
+def _begins(automaton: Automaton) -> Bools:
+    """The tokens (n_tokens,) that the silent one is said before."""
+    return np.zeros(len(automaton.ids), np.bool_) if automaton.begins is None else automaton.begins
 
 
 def _ends(automaton: Automaton, factor: float) -> Floats:
@@ -107,19 +115,19 @@ def _records(kind: np.dtype[np.void], **fields: np.ndarray[Any, Any]) -> Records
     return made
 
 
-def token_scorer(models: FlatModels, token_scores: Floats) -> FlatScorer:
+def token_scorer(models: FlatModels, n_tokens: int) -> FlatScorer:
     """Models over tokens alone."""
-    bound = float((models.bounds + token_scores).max(initial=float("-inf")))
-    return silent_scorer(len(token_scores))._replace(tokens=models, token_scores=token_scores, bound=bound)
+    return silent_scorer(n_tokens)._replace(tokens=models, bound=_bound(models))
 
 
-def word_scorer(
-    lexicon: FlatLexicon, words: FlatModels, tokens: FlatModels, token_scores: Floats, n_arcs: int
-) -> FlatScorer:
+def word_scorer(lexicon: FlatLexicon, words: FlatModels, tokens: FlatModels, n_arcs: int) -> FlatScorer:
     """A lexicon, models over its words, and models over tokens."""
-    bound = float((tokens.bounds + token_scores).max(initial=float("-inf")))
     _bound_endings(lexicon, words.bounds + lexicon.word_scores)
-    return FlatScorer(n_arcs, lexicon, words, tokens, token_scores, bound)
+    return FlatScorer(n_arcs, lexicon, words, tokens, _bound(tokens))
+
+
+def _bound(models: FlatModels) -> float:
+    return float(models.bounds.max(initial=float("-inf")))
 
 
 def _bound_endings(lexicon: FlatLexicon, bounds: Floats) -> None:
@@ -152,7 +160,11 @@ def _bounds(automaton: Automaton, factor: float) -> Floats:
         if np.array_equal(more, paid):
             break
         paid = more
-    bounds = (best + paid.max(initial=0.0))[automaton.ids] * abs(factor)
+    best += paid.max(initial=0.0)
+    bounds = best[automaton.ids]
+    if automaton.silent is not None:
+        bounds = bounds + np.where(_begins(automaton), best[automaton.silent], 0.0)
+    bounds = bounds * abs(factor)
     found: Floats = np.where(np.isfinite(bounds), bounds, 0.0).astype(np.float32)
     return found
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -19,7 +18,6 @@ from sottovoce.lm.base import (
     Endings,
     FlatModels,
     FlatScorer,
-    Floats,
     LanguageModel,
     stays_on_device,
 )
@@ -69,25 +67,22 @@ class Relabelled:
     def automaton(self) -> Automaton | None:
         """The model inside as arrays, under these names; None where it has no such form."""
         inside = self._model.automaton() if isinstance(self._model, AutomatonModel) else None
-        return None if inside is None else inside._replace(ids=inside.ids[self._ids.cpu().numpy()])
+        if inside is None:
+            return None
+        ids = self._ids.cpu().numpy()
+        begins = None if inside.begins is None else inside.begins[ids]
+        return inside._replace(ids=inside.ids[ids], begins=begins)
 
 
 class ShallowFusion:
     """A weighted sum of language models over the same tokens; states are (N, n_models) int64.
 
-    weights: one per model, times its natural log-probability. word_score: added for every token in
-    word_starts (n_tokens,) bool. Token -inf of a model counts as forbidden, whatever the weight.
+    weights: one per model, times its natural log-probability. Token -inf of a model counts as forbidden,
+    whatever the weight.
     Raises OptionError: numbers of models and weights differ, or models of different token sets.
     """
 
-    def __init__(
-        self,
-        models: Sequence[TensorModel],
-        weights: Sequence[float],
-        word_score: float = 0.0,
-        *,
-        word_starts: Tensor | None = None,
-    ) -> None:
+    def __init__(self, models: Sequence[TensorModel], weights: Sequence[float]) -> None:
         if len(models) != len(weights) or not models:
             raise OptionError(
                 f"fusion: expected a weight per model, got {len(models)} models and {len(weights)} weights"
@@ -95,13 +90,8 @@ class ShallowFusion:
         sizes = {model.n_tokens for model in models}
         if len(sizes) > 1:
             raise OptionError(f"fusion: expected models over the same tokens, got {sorted(sizes)} tokens")
-        if word_score and (word_starts is None or len(word_starts) not in sizes):
-            raise OptionError("fusion: word_score needs word_starts, one per token")
         self._models = tuple(models)
         self._weights = tuple(weights)
-        self._word_scores = None
-        if word_score and word_starts is not None:
-            self._word_scores = word_starts.float() * word_score
 
     @property
     def n_tokens(self) -> int:
@@ -110,6 +100,10 @@ class ShallowFusion:
     @property
     def n_arcs(self) -> int:
         return 1
+
+    @property
+    def gap(self) -> int | None:
+        return None
 
     @property
     def stays_on_device(self) -> bool:
@@ -126,7 +120,7 @@ class ShallowFusion:
             total = torch.zeros(shape, device=states.device)
             for i, (model, weight) in enumerate(zip(self._models, self._weights, strict=True)):
                 total += _weighted(model.score(states[:, i])[0], weight)
-            return total if self._word_scores is None else total + self._word_scores, states
+            return total, states
         known = tokens < self.n_tokens
         total, after = self._follow(states, tokens.masked_fill(~known, 0))
         return total.masked_fill(~known, 0.0), torch.where(known[:, None], after, states)
@@ -156,22 +150,13 @@ class ShallowFusion:
     def flat(self) -> FlatScorer | None:
         """The fusion as arrays, for compiled searches; None where a model has no such form."""
         models = self.flat_models()
-        return None if models is None else token_scorer(models, self.token_scores())
+        return None if models is None else token_scorer(models, self.n_tokens)
 
     def flat_models(self) -> FlatModels | None:
         return flat_models(list(zip(self._models, self._weights, strict=True)), self.n_tokens)
 
-    def token_scores(self) -> Floats:
-        """What each token (n_tokens,) is given beside the models."""
-        if self._word_scores is None:
-            return np.zeros(self.n_tokens, np.float32)
-        scores: Floats = self._word_scores.cpu().numpy()
-        return scores
-
     def _follow(self, states: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
         total = torch.zeros(tokens.shape, device=tokens.device)
-        if self._word_scores is not None:
-            total = total + self._word_scores[tokens]
         after = []
         for i, (model, weight) in enumerate(zip(self._models, self._weights, strict=True)):
             scores, moved = model.score(states[:, i], tokens)

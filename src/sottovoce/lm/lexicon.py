@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from sottovoce.errors import LanguageModelError
+from sottovoce.lm.arpa import BLANKS, fields_of
 from sottovoce.lm.base import CHILD, LEXICON_NODE, FlatLexicon
 from sottovoce.lm.table import KeyTable
 
@@ -40,6 +41,8 @@ class Lexicon:
     end of a spelling is left out. separator: the token between words, None where words follow each
     other without one. allow_unknown: other spellings count as one unknown word, the last one of `words`,
     None; with a separator only spellings that are no word's, without one any spelling.
+    word_starts: one per token; without a separator an unknown word then begins with one of these tokens and
+    goes on to the next of them. None: it begins and ends anywhere.
     lengths: how many tokens the first spelling of each word has.
     Raises LanguageModelError: no words, an empty spelling, a token out of range or a separator inside.
     """
@@ -51,6 +54,7 @@ class Lexicon:
         *,
         separator: int | None = None,
         allow_unknown: bool = False,
+        word_starts: Sequence[bool] | None = None,
     ) -> None:
         self.n_tokens = n_tokens
         self.separator = separator
@@ -72,6 +76,7 @@ class Lexicon:
         self._targets = tree.targets()
         self._has_children = tree.has_children()
         self._words, self._first, self._counts = tree.ends()
+        self._may_begin, self._may_go_on = _unknown_tokens(n_tokens, word_starts)
         self.n_homophones = int(self._counts.max())
 
     @property
@@ -89,7 +94,8 @@ class Lexicon:
         moved.__dict__.update(self.__dict__)
         moved._device = device
         moved._children = self._children.to(device)
-        for name in ("_targets", "_has_children", "_words", "_first", "_counts"):
+        names = ("_targets", "_has_children", "_words", "_first", "_counts", "_may_begin", "_may_go_on")
+        for name in names:
             setattr(moved, name, getattr(self, name).to(device))
         return moved
 
@@ -99,7 +105,7 @@ class Lexicon:
         place, found = self._children.find(nodes, tokens)
         children = self._targets[place]
         if self.separator is None:
-            return self._open_arcs(nodes, children, found)
+            return self._open_arcs(nodes, children, found, tokens)
         return self._separated_arcs(nodes, children, found, tokens == self.separator)
 
     def endings(self, nodes: Tensor) -> tuple[Tensor, Tensor]:
@@ -148,6 +154,8 @@ class Lexicon:
             unknown=-1 if self.unknown is None else self.unknown,
             separator=-1 if self.separator is None else self.separator,
             n_homophones=self.n_homophones,
+            may_begin=self._may_begin.cpu().numpy(),
+            may_go_on=self._may_go_on.cpu().numpy(),
         )
 
     def _marks(self, nodes: Tensor) -> tuple[Tensor, Tensor]:
@@ -165,9 +173,9 @@ class Lexicon:
 
     def _separated_arcs(self, nodes: Tensor, children: Tensor, found: Tensor, ends: Tensor) -> LexiconArcs:
         marks, complete = self._marks(nodes)
-        # A separator after a word ends it; at the beginning or after another it says nothing.
+        # A separator after a word ends it; at the beginning or after another there is nothing to end.
         exists = complete & ends[..., None]
-        exists[..., 0] |= (ends & (nodes == ROOT)) | (~ends & (found | self.allow_unknown))
+        exists[..., 0] |= ~ends & (found | self.allow_unknown)
         after = children.masked_fill(~found, UNKNOWN_NODE).masked_fill_(ends, ROOT)
         return LexiconArcs(
             nodes=after[..., None].expand(marks.shape),
@@ -175,19 +183,32 @@ class Lexicon:
             exists=exists,
         )
 
-    def _open_arcs(self, nodes: Tensor, children: Tensor, found: Tensor) -> LexiconArcs:
+    def _open_arcs(self, nodes: Tensor, children: Tensor, found: Tensor, tokens: Tensor) -> LexiconArcs:
         marks, exists = self._marks(children)
         goes_on = (found & self._has_children[children])[..., None]
         zero = torch.zeros_like(children)[..., None]
         after = [children[..., None], zero.expand(marks.shape)]
         all_marks, all_exist = [zero, marks], [goes_on, exists & found[..., None]]
         if self.unknown is not None:
-            can = ((nodes == ROOT) | (nodes == UNKNOWN_NODE))[..., None]
+            begins = (nodes == ROOT) & self._may_begin[tokens]
+            can = (begins | ((nodes == UNKNOWN_NODE) & self._may_go_on[tokens]))[..., None]
             after += [zero + UNKNOWN_NODE, zero]
             # Inside an unknown word is another place than inside a known one: it has a mark of its own.
             all_marks += [zero + self.unknown + 2, zero + self.unknown + 1]
             all_exist += [can, can]
         return LexiconArcs(torch.cat(after, -1), torch.cat(all_marks, -1), torch.cat(all_exist, -1))
+
+
+def _unknown_tokens(n_tokens: int, word_starts: Sequence[bool] | None) -> tuple[Tensor, Tensor]:
+    """Tokens (n_tokens,) that an unknown word may begin with, and may go on with."""
+    if word_starts is None:
+        return torch.ones(n_tokens, dtype=torch.bool), torch.ones(n_tokens, dtype=torch.bool)
+    if len(word_starts) != n_tokens:
+        raise LanguageModelError(
+            f"word_starts: expected one of {n_tokens} tokens each, got {len(word_starts)}"
+        )
+    starts = torch.tensor(word_starts, dtype=torch.bool)
+    return starts, ~starts
 
 
 class _Tree:
@@ -259,10 +280,10 @@ def read_lexicon(path: str | Path, labels: Sequence[str]) -> list[tuple[str, lis
     Raises LanguageModelError: unreadable, or a label that the model does not have.
     """
     try:
-        lines = Path(path).read_text(encoding="utf-8").splitlines()
+        lines = Path(path).read_text(encoding="utf-8").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise LanguageModelError(f"{path}: expected a lexicon, got {error}") from error
-    rows = [(number, line.split()) for number, line in enumerate(lines, start=1) if line.strip()]
+    rows = [(number, fields_of(line)) for number, line in enumerate(lines, start=1) if line.strip(BLANKS)]
     is_list = all(len(fields) == 1 for _, fields in rows)
     ids = {label: i for i, label in enumerate(labels)}
     spellings: list[tuple[str, list[int]]] = []

@@ -1,7 +1,8 @@
 """Phrases that count as whole words only, over tokens that carry the space before a word themselves.
 
-A token of Whisper begins a word by its leading space, or ends one by a full stop. So what lies between words
-is no token; it is said silently before and after such tokens.
+A token of Whisper begins a word by its leading space, or ends one by a full stop; a word piece of a CTC model
+begins one by its mark. So what lies between words is no token; it is said silently before and after such
+tokens.
 """
 
 from __future__ import annotations
@@ -11,9 +12,11 @@ import unicodedata
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from sottovoce.lm.base import Automaton
 from sottovoce.lm.boosting import Phrase, PhraseBooster
 
 _UNSPACED = ("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR", "TIBETAN", "IDEOGRAPHIC")
@@ -42,7 +45,7 @@ def _is_inside(character: str) -> bool:
 
 
 class WholeWordBooster:
-    """A `PhraseBooster` of whole words; states are (N,) int64: the node, times two, plus one after a word.
+    """A `PhraseBooster` of whole words; states are (N,) int64: its node, and beyond them those after a word.
 
     phrases: over tokens below len(edges.before).
     Raises LanguageModelError, as `PhraseBooster`.
@@ -64,12 +67,24 @@ class WholeWordBooster:
         moved._boundary, moved._inside = self._boundary, self._inside.to(device)
         return moved
 
+    @property
+    def stays_on_device(self) -> bool:
+        return True
+
+    def automaton(self) -> Automaton | None:
+        """As arrays, for compiled searches; None where tokens end words by themselves."""
+        if bool(self._edges.after.any()):
+            return None
+        begins = self._edges.before.cpu().numpy()
+        ids = np.arange(self.n_tokens)
+        return self._inside.automaton()._replace(ids=ids, silent=self._boundary, begins=begins)
+
     def start(self, n: int) -> Tensor:
-        return 2 * self._inside.start(n)
+        return self._inside.start(n)
 
     def score(self, states: Tensor, tokens: Tensor | None = None) -> tuple[Tensor, Tensor]:
         ended, nodes = self._after_word(states)
-        gained, next_nodes = self._between(nodes, ~(states & 1).bool())
+        gained, next_nodes = self._between(nodes, states < self._inside.n_nodes)
         if tokens is None:
             plain = self._inside.score(nodes)[0][:, :-1]
             apart = self._inside.score(next_nodes)[0][:, :-1] + gained[:, None]
@@ -77,7 +92,7 @@ class WholeWordBooster:
         is_apart = self._edges.before[tokens]
         said, nodes = self._inside.score(torch.where(is_apart, next_nodes, nodes), tokens)
         total = said + ended + gained.masked_fill(~is_apart, 0.0)
-        return total, 2 * nodes + self._edges.after[tokens].long()
+        return total, nodes + self._inside.n_nodes * self._edges.after[tokens]
 
     def finish(self, states: Tensor) -> Tensor:
         """Take back what unfinished phrases were given."""
@@ -89,7 +104,8 @@ class WholeWordBooster:
 
     def _after_word(self, states: Tensor) -> tuple[Tensor, Tensor]:
         """Say what is between words where a token ended with it."""
-        return self._between(states >> 1, (states & 1).bool())
+        n_nodes = self._inside.n_nodes
+        return self._between(states % n_nodes, states >= n_nodes)
 
     def _between(self, nodes: Tensor, where: Tensor) -> tuple[Tensor, Tensor]:
         """Scores (N,) of what is between words, and the nodes after it, at rows `where` (N,)."""

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from sottovoce.errors import OptionError
-from sottovoce.lm.base import Arcs, Endings, FlatScorer, silent_scorer, stays_on_device
+from sottovoce.lm.base import Arcs, Endings, FlatScorer, stays_on_device
 from sottovoce.lm.flat import flat_models, word_scorer
 from sottovoce.lm.fusion import NEVER, Relabelled, ShallowFusion, TensorModel
 from sottovoce.lm.lexicon import ROOT, Lexicon
@@ -81,6 +81,10 @@ class WordFusion:
         return self._lexicon.n_arcs
 
     @property
+    def gap(self) -> int | None:
+        return self._lexicon.separator
+
+    @property
     def stays_on_device(self) -> bool:
         models = [word.model for word in self._models]
         return all(map(stays_on_device, models if self._tokens is None else [*models, self._tokens]))
@@ -126,19 +130,12 @@ class WordFusion:
         """The fusion as arrays, for compiled searches; None where a model has no such form."""
         weighted = [(Relabelled(word.model, word.ids), word.weight) for word in self._models]
         words = flat_models(weighted, self._n_words)
-        silent = silent_scorer(self.n_tokens)
-        tokens, scores = silent.tokens, silent.token_scores
-        if self._tokens is not None:
-            scores = self._tokens.token_scores()
-            found = self._tokens.flat_models()
-            if found is None:
-                return None
-            tokens = found
-        if words is None:
+        tokens = flat_models((), self.n_tokens) if self._tokens is None else self._tokens.flat_models()
+        if words is None or tokens is None:
             return None
         ahead = torch.zeros(self._lexicon.n_nodes) if self._ahead is None else self._ahead
         lexicon = self._lexicon.flat(ahead, self._word_scores)
-        return word_scorer(lexicon, words, tokens, scores, self.n_arcs)
+        return word_scorer(lexicon, words, tokens, self.n_arcs)
 
     def _say_words(self, states: Tensor, marks: Tensor, exists: Tensor) -> tuple[Tensor, Tensor]:
         """Scores (N, M, A) of the words that arcs end, and the word models' states after (N, M, A, n)."""

@@ -19,20 +19,25 @@ from torch import Tensor
 
 from sottovoce.decoding.ctc.align import TokenSpans
 from sottovoce.decoding.ctc.graphs import GraphSearch
-from sottovoce.decoding.ctc.options import Engine
 from sottovoce.decoding.ctc.search import PrefixSearch
+from sottovoce.decoding.ctc.search_options import Engine
 from sottovoce.decoding.ctc.state import PrefixState, first_state
 from sottovoce.errors import MissingExtraError
 from sottovoce.lm.base import Endings, FlatPrefixScorer, FlatScorer, PrefixScorer, silent_scorer
 
 if TYPE_CHECKING:
-    from sottovoce.decoding.ctc.kernel_slots import Beams
+    from sottovoce.decoding.ctc.kernel.slots import Beams
 
 logger = logging.getLogger(__name__)
 
 Made = TypeVar("Made")
 _RUNS_PER_THREAD = 4
 _LEAST_FRAMES = 1000
+_WRITTEN = (
+    *("blank", "token", "lm", "adjustment", "merged", "length", "last", "arc"),
+    *("begins", "spells", "scores"),
+)
+"""What is written in place."""
 
 
 @lru_cache(maxsize=1)
@@ -56,7 +61,7 @@ class CompiledSearch:
         if device.type != "cpu" or self._flat is None or self._plain.scorer is None:
             return self._plain.start(n_batch, device)
         beam_size = self._plain.beam_size
-        return first_state(n_batch, beam_size, self._plain.blank, self._first.repeat(n_batch * beam_size, 1))
+        return first_state(n_batch, beam_size, self._plain.first, self._first.repeat(n_batch * beam_size, 1))
 
     def run(self, state: PrefixState, log_probs: Tensor, lengths: Tensor, n_full: int) -> None:
         """As `PrefixSearch.run`."""
@@ -83,7 +88,7 @@ class CompiledSearch:
         """As `PrefixSearch.trusts`; one pass over the emissions."""
         if log_probs.device.type != "cpu":
             return False
-        from sottovoce.decoding.ctc.kernel_check import are_plausible
+        from sottovoce.decoding.ctc.kernel.check import are_plausible
 
         return are_plausible(log_probs.contiguous().numpy(), lengths.numpy())
 
@@ -92,7 +97,7 @@ class CompiledSearch:
         scorer = self._flat if states.device.type == "cpu" else None
         if scorer is None or self._plain.scorer is None:
             return self._plain.endings(states)
-        from sottovoce.decoding.ctc.kernel_ends import end_rows
+        from sottovoce.decoding.ctc.kernel.ends import end_rows
 
         return Endings(*map(torch.from_numpy, end_rows(states.numpy(), scorer)))
 
@@ -109,7 +114,7 @@ class CompiledSearch:
         """See `align.align`."""
         if log_probs.device.type != "cpu":
             return self._plain.align(log_probs, lengths, tokens, n_tokens, rows=rows, blank=blank)
-        from sottovoce.decoding.ctc.kernel_align import align_rows
+        from sottovoce.decoding.ctc.kernel.align import align_rows
 
         emissions, counts = log_probs.contiguous().numpy(), lengths.numpy()
         said, n_said, of = tokens.contiguous().numpy(), n_tokens.numpy(), rows.numpy()
@@ -136,14 +141,16 @@ class CompiledSearch:
         return found
 
     def _run(self, beams: Beams, log_probs: Tensor, lengths: Tensor, scorer: FlatScorer) -> None:
-        from sottovoce.decoding.ctc.kernel import Settings, decode_rows
+        from sottovoce.decoding.ctc.kernel.search import Settings, decode_rows
 
         plain = self._plain
         settings = Settings(
             blank=plain.blank,
+            first=plain.first,
             n_labels=plain.n_labels,
             beam_size=plain.beam_size,
             n_tokens=plain.n_tokens,
+            n_kept=plain.n_kept or 0,
             threshold=float("inf") if plain.beam_threshold is None else float(plain.beam_threshold),
         )
         emissions, counts = log_probs.numpy(), lengths.numpy()
@@ -189,22 +196,24 @@ def flat_scorer(scorer: PrefixScorer | None, n_labels: int) -> FlatScorer | None
 
 def _beams(state: PrefixState, n_frames: int) -> Beams:
     """The state's tensors as arrays that share their memory, and room for histories."""
-    from sottovoce.decoding.ctc.kernel_slots import Beams
+    from sottovoce.decoding.ctc.kernel.slots import Beams
 
     n_symbols = int(state.length.max()) + n_frames + 2
     histories = state.symbols.new_empty((*state.length.shape, n_symbols))
-    for name in ("blank", "token", "lm", "adjustment", "length", "last", "arc", "begins", "scores"):
+    for name in _WRITTEN:
         setattr(state, name, getattr(state, name).contiguous())
     return Beams(
         blank=state.blank.numpy(),
         token=state.token.numpy(),
         lm=state.lm.numpy(),
         adjustment=state.adjustment.numpy(),
+        merged=state.merged.numpy(),
         length=state.length.numpy(),
         last=state.last.numpy(),
         arc=state.arc.numpy(),
         symbols=state.symbols.contiguous().numpy(),
         histories=histories.numpy(),
         begins=state.begins.numpy(),
+        spells=state.spells.numpy(),
         scores=state.scores.numpy(),
     )

@@ -21,13 +21,16 @@ def checked(
     lengths: Tensor | None,
     n_labels: int,
     *,
+    is_normalised: bool = True,
     trusted: Callable[[Tensor, Tensor], bool] | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Emissions (B, T, V) float32 and lengths (B,) int64, fit for a search.
 
     log_probs: (B, T, V) or (T, V) of any float type. lengths: frames of each utterance, None for all.
+    is_normalised: they are log-probabilities; else any scores.
     trusted: says of what is returned whether it is beyond doubt; else it is looked at closely.
-    Raises InputError: wrong shape or size, NaN, positive values, or frames that do not sum to 1.
+    Raises InputError: wrong shape or size, NaN; for log-probabilities positive values, or frames that do not
+    sum to 1; for scores frames without a finite sum.
     """
     log_probs = log_probs.detach()
     if log_probs.ndim == 2:
@@ -40,10 +43,11 @@ def checked(
         raise InputError(f"emissions: expected {n_labels} labels in the last place, got {log_probs.shape[2]}")
     lengths = _checked_lengths(lengths, log_probs)
     log_probs = log_probs.float()
-    if trusted is not None and trusted(log_probs, lengths):
+    if is_normalised and trusted is not None and trusted(log_probs, lengths):
         return log_probs, lengths
     places = torch.arange(log_probs.shape[1], device=log_probs.device)
-    _check_values(log_probs[places < lengths[:, None]])
+    frames = log_probs[places < lengths[:, None]]
+    (_check_values if is_normalised else _check_scores)(frames)
     return log_probs, lengths
 
 
@@ -69,7 +73,7 @@ def _check_values(frames: Tensor) -> None:
     if highest > _POSITIVE_TOLERANCE:
         raise InputError(
             f"emissions: expected log-probabilities (at most 0), got {highest:.3g}: "
-            "these look like logits, apply log_softmax over the labels"
+            "these look like logits, apply log_softmax over the labels (or say is_normalised=False)"
         )
     sums = frames.logsumexp(dim=1)
     if bool((sums.abs() <= _SUM_TOLERANCE).all()):
@@ -78,26 +82,31 @@ def _check_values(frames: Tensor) -> None:
     lowest, top = float(sums.min()), float(sums.max())
     raise InputError(
         f"emissions: expected frames whose probabilities sum to 1, got sums from {lowest:.3g} to {top:.3g}: "
-        "apply log_softmax over the labels"
+        "apply log_softmax over the labels (or say is_normalised=False)"
     )
 
 
-def without_blank_runs(
-    state: PrefixState, log_probs: Tensor, lengths: Tensor, blank: int, probability: float
-) -> tuple[Tensor, Tensor]:
-    """Drop all but the first frame of every run of frames that are blank with more than `probability`.
+def _check_scores(frames: Tensor) -> None:
+    """frames: (n, V) float32."""
+    if not bool(frames.logsumexp(dim=1).isfinite().all()):
+        raise InputError("emissions: expected scores, got NaN, infinity or a frame where nothing is possible")
 
-    The log-probability of the blanks that are dropped goes to `state.skipped`, so that scores remain
+
+def without_blank_runs(
+    state: PrefixState, scores: Tensor, lengths: Tensor, *, blank: int, is_likely: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Drop all but the first frame of every run of frames that are likely to be blank, (B, T) bool.
+
+    The scores of the blanks that are dropped go to `state.skipped`, so that those of hypotheses remain
     comparable. Runs go on over chunks.
     """
-    n_batch, n_frames, n_labels = log_probs.shape
+    n_batch, n_frames, n_labels = scores.shape
     if not n_frames:
-        return log_probs, lengths
-    valid = torch.arange(n_frames, device=log_probs.device) < lengths[:, None]
-    blanks = log_probs[:, :, blank]
-    is_blank = (blanks.exp() > probability) & valid
+        return scores, lengths
+    valid = torch.arange(n_frames, device=scores.device) < lengths[:, None]
+    is_blank = is_likely & valid
     dropped = is_blank & torch.cat((state.in_blank[:, None], is_blank[:, :-1]), dim=1)
-    state.skipped = state.skipped + blanks.masked_fill(~dropped, 0.0).sum(dim=1)
+    state.skipped = state.skipped + scores[:, :, blank].masked_fill(~dropped, 0.0).sum(dim=1)
     last = (lengths - 1).clamp_min(0)[:, None]
     state.in_blank = torch.where(lengths > 0, is_blank.gather(1, last)[:, 0], state.in_blank)
     kept = valid & ~dropped
@@ -105,7 +114,7 @@ def without_blank_runs(
     n_kept = kept.sum(dim=1)
     longest = int(n_kept.max()) if n_batch else 0
     index = order[:, :longest, None].expand(-1, -1, n_labels)
-    return log_probs.gather(1, index), n_kept
+    return scores.gather(1, index), n_kept
 
 
 def joined(state: PrefixState) -> tuple[Tensor, Tensor]:

@@ -73,6 +73,7 @@ class GraphSearch(PrefixSearch):
             plain.blank,
             plain.beam_size,
             scorer=plain.scorer,
+            n_kept=plain.n_kept,
             beam_threshold=plain.beam_threshold,
             top_tokens=plain.n_tokens,
         )

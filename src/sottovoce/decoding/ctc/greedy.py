@@ -7,29 +7,37 @@ from torch import Tensor
 
 from sottovoce.decoding.ctc.emissions import checked
 from sottovoce.decoding.ctc.text import Labels
+from sottovoce.decoding.ctc.weighing import Weighing
 from sottovoce.types import Hypothesis, Word
 
 
 @torch.no_grad()
 def greedy_decode(
-    labels: Labels, log_probs: Tensor, lengths: Tensor | None = None, *, frame_s: float = 0.02
+    labels: Labels,
+    log_probs: Tensor,
+    lengths: Tensor | None = None,
+    *,
+    frame_s: float = 0.02,
+    weighing: Weighing | None = None,
 ) -> list[Hypothesis]:
     """Decode log-probabilities (B, T, V) or (T, V), all utterances at once; one hypothesis each.
 
-    The score is the log-probability of the one path. Raises InputError: not log-probabilities of these
-    labels.
+    The score is that of the one path. Raises InputError: not log-probabilities of these labels.
     """
-    log_probs, lengths = checked(log_probs, lengths, len(labels))
+    weighing = weighing or Weighing()
+    emissions, lengths = checked(log_probs, lengths, len(labels), is_normalised=weighing.is_normalised)
+    log_probs = weighing.probabilities(emissions)
     if not log_probs.shape[1]:
         return [Hypothesis(text="", tokens=(), score=0.0) for _ in range(len(log_probs))]
-    best, path = log_probs.max(dim=2)  # (B, T)
+    best, path = weighing.scores(emissions).max(dim=2)  # (B, T)
+    heard = log_probs.gather(2, path[:, :, None])[:, :, 0]
     valid = torch.arange(path.shape[1], device=path.device) < lengths[:, None]
     path = path.masked_fill(~valid, labels.blank)
     changes = torch.ones_like(valid)
     changes[:, 1:] = path[:, 1:] != path[:, :-1]
     starts = changes & (path != labels.blank)
     scores = best.masked_fill(~valid, 0.0).sum(dim=1).tolist()
-    rows = zip(path.cpu(), starts.cpu(), changes.cpu(), best.cpu(), scores, strict=True)
+    rows = zip(path.cpu(), starts.cpu(), changes.cpu(), heard.cpu(), scores, strict=True)
     return [_hypothesis(labels, *row, frame_s=frame_s) for row in rows]
 
 
@@ -38,7 +46,7 @@ def _hypothesis(
     path: Tensor,
     starts: Tensor,
     changes: Tensor,
-    best: Tensor,
+    heard: Tensor,
     score: float,
     *,
     frame_s: float,
@@ -53,7 +61,7 @@ def _hypothesis(
             word=word.text,
             start=first[word.first] * frame_s,
             end=ends[first[word.end - 1]] * frame_s,
-            probability=float(best[frames[word.first : word.end]].mean().exp()),
+            probability=float(heard[frames[word.first : word.end]].mean().exp()),
         )
         for word in labels.words(tokens)
     ]

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from sottovoce.decoding.ctc.align import TokenSpans, align
+from sottovoce.decoding.ctc.merging import Candidates, kept
 from sottovoce.decoding.ctc.state import NEVER, PrefixState, first_state
 from sottovoce.lm.base import Arcs, Endings, PrefixScorer
 
@@ -46,19 +47,22 @@ class _Choice(NamedTuple):
     """The candidates that become the new beams: (B, K) each.
 
     source: the beam that they continue. stays: whether they say nothing new. extension: their place
-    among the extensions, 0 where they stay. alive: whether the slot holds anything.
+    among the extensions, 0 where they stay. alive: whether the slot holds anything. mass: what they stand
+    for, see `PrefixState.merged`; None where nothing is merged.
     """
 
     source: Tensor
     stays: Tensor
     extension: Tensor
     alive: Tensor
+    mass: Tensor | None = None
 
 
 class PrefixSearch:
     """A search of given width over emissions of n_labels labels.
 
     scorer: language models, lexicon and boosting; None for the acoustic model alone.
+    n_kept: of readings that nothing to come can tell apart this many are kept, see `merging`; None: all.
     beam_threshold, top_tokens: see `CtcOptions`. Without a scorer only the beam_size + 1 likeliest
         tokens are looked at in any case, which changes nothing: every other extension has at least
         beam_size better ones of the same prefix.
@@ -71,6 +75,7 @@ class PrefixSearch:
         beam_size: int,
         *,
         scorer: PrefixScorer | None = None,
+        n_kept: int | None = None,
         beam_threshold: float | None = None,
         top_tokens: int | None = None,
     ) -> None:
@@ -79,7 +84,11 @@ class PrefixSearch:
         self.beam_size = beam_size
         self.scorer = scorer
         self.beam_threshold = beam_threshold
+        self.gap = None if scorer is None else scorer.gap
+        self.first = blank if self.gap is None else self.gap
         self._n_arcs = 1 if scorer is None else scorer.n_arcs
+        # Where a token has one arc, labels have one reading.
+        self.n_kept = n_kept if self._n_arcs > 1 else None
         limits = [n_labels - 1]
         limits += [] if top_tokens is None else [top_tokens]
         limits += [] if scorer is not None else [beam_size + 1]
@@ -91,7 +100,7 @@ class PrefixSearch:
         scores = torch.zeros((n_rows, 0), dtype=torch.int64, device=device)
         if self.scorer is not None:
             scores = self.scorer.start(n_rows, device)
-        return first_state(n_batch, self.beam_size, self.blank, scores)
+        return first_state(n_batch, self.beam_size, self.first, scores)
 
     def trusts(self, log_probs: Tensor, lengths: Tensor) -> bool:
         """Emissions are log-probabilities beyond doubt, as far as can be said at once: here never."""
@@ -158,7 +167,11 @@ class PrefixSearch:
         if active is not None:
             stays = _frozen(stays, state, active)
             extensions.score.masked_fill_(~active, NEVER)
-        choice = self._choose(torch.logaddexp(stays.blank, stays.token) + state.lm, extensions.score)
+        stay_score = torch.logaddexp(stays.blank, stays.token) + state.lm
+        if self.n_kept is None:
+            choice = self._choose(stay_score, extensions.score)
+        else:
+            choice = self._choose_apart(state, stay_score, extensions, last_token)
         self._apply(state, choice, stays, extensions)
 
     def _stay(self, state: PrefixState, frame: Tensor, total: Tensor, last_token: Tensor) -> _Stays:
@@ -170,9 +183,12 @@ class PrefixSearch:
         # The parent's last token followed by the same token is a new one only after a blank.
         same = last_token.gather(1, parent) == last_token
         reach = torch.where(same, state.blank.gather(1, parent), total.gather(1, parent)) + last_log_prob
+        stayed = state.token
+        if self.gap is not None:  # said again after a blank it says nothing new
+            stayed = torch.where(last_token == self.gap, total, stayed)
         return _Stays(
             blank=total + frame[:, self.blank, None],
-            token=torch.logaddexp(state.token + last_log_prob, reach.masked_fill(~has_parent, NEVER)),
+            token=torch.logaddexp(stayed + last_log_prob, reach.masked_fill(~has_parent, NEVER)),
             parent=parent,
             has_parent=has_parent,
         )
@@ -208,6 +224,34 @@ class PrefixSearch:
         per_beam = extension_score.shape[1] // n_beams
         return _Choice(torch.where(stays, index, extension // per_beam), stays, extension, alive)
 
+    def _choose_apart(
+        self, state: PrefixState, stay_score: Tensor, extensions: _Extensions, last_token: Tensor
+    ) -> _Choice:
+        """The best, without those that are behind `n_kept` others that nothing to come can tell from them."""
+        assert self.n_kept is not None
+        assert extensions.arcs is not None
+        ranked = self._choose(stay_score, extensions.score)
+        column = ranked.extension // self._n_arcs
+        token = extensions.tokens.gather(1, column % extensions.tokens.shape[1])
+        score = torch.where(
+            ranked.stays,
+            stay_score.gather(1, ranked.source),
+            extensions.score.gather(1, ranked.extension),
+        )
+        found = Candidates(
+            score.masked_fill(~ranked.alive, NEVER),
+            ranked.source,
+            token.masked_fill(ranked.stays, -1),
+            _states_after(state, ranked, extensions.arcs),
+        )
+        chosen = kept(found, state.spells, state.length, last_token, state.merged, self.n_kept)
+        order = (~chosen.is_kept).to(torch.uint8).argsort(dim=1, stable=True)
+        source, stays, extension = (
+            part.gather(1, order) for part in (ranked.source, ranked.stays, ranked.extension)
+        )
+        alive = (ranked.alive & chosen.is_kept).gather(1, order)
+        return _Choice(source, stays, extension, alive, chosen.mass.gather(1, order))
+
     def _apply(self, state: PrefixState, choice: _Choice, stays: _Stays, extensions: _Extensions) -> None:
         source = choice.source
         dead = ~choice.alive
@@ -216,7 +260,8 @@ class PrefixSearch:
         said = extensions.acoustic.gather(1, column)
         state.token = torch.where(choice.stays, stays.token.gather(1, source), said).masked_fill_(dead, NEVER)
         symbol = extensions.tokens.gather(1, column % extensions.tokens.shape[1])
-        state.lm = state.lm.gather(1, source)
+        state.lm = state.lm.gather(1, source).masked_fill_(dead, 0.0)
+        state.adjustment = state.adjustment.gather(1, source).masked_fill_(dead, 0.0)
         if extensions.arcs is not None:
             symbol = symbol + self._take_arcs(state, choice, extensions.arcs)
         state.last = torch.where(choice.stays, state.last.gather(1, source), symbol)
@@ -225,16 +270,11 @@ class PrefixSearch:
 
     def _take_arcs(self, state: PrefixState, choice: _Choice, arcs: Arcs) -> Tensor:
         """Follow the chosen arcs; returns what their marks add to the symbol (B, K)."""
-        n_batch, n_beams = choice.source.shape
+        n_batch = len(choice.source)
         chosen, source = choice.extension, choice.source
         scores = arcs.scores.view(n_batch, -1).gather(1, chosen).masked_fill_(choice.stays, 0.0)
         state.lm = (state.lm + scores).masked_fill_(~choice.alive, 0.0)
-        state.adjustment = state.adjustment.gather(1, source)
-        n_numbers = state.scores.shape[2]
-        wide = (n_batch, n_beams, n_numbers)
-        kept = state.scores.gather(1, source[:, :, None].expand(wide))
-        moved = arcs.states.reshape(n_batch, -1, n_numbers).gather(1, chosen[:, :, None].expand(wide))
-        state.scores = torch.where(choice.stays[:, :, None], kept, moved)
+        state.scores = _states_after(state, choice, arcs)
         state.arc = torch.where(choice.stays, state.arc.gather(1, source), chosen % self._n_arcs)
         return arcs.marks.view(n_batch, -1).gather(1, chosen) * self.n_labels
 
@@ -250,8 +290,26 @@ class PrefixSearch:
         begun = state.begins.view(n_batch, -1).gather(1, pairs).view(n_batch, n_beams, n_beams)
         # What the continuation of j says where k says its last symbol.
         said = state.symbols.gather(2, state.length[:, None, :].expand(-1, n_beams, -1))
-        begun &= said == state.last[:, None, :]
-        state.begins = begun & choice.alive[:, :, None] & choice.alive[:, None, :]
+        is_alive = choice.alive[:, :, None] & choice.alive[:, None, :]
+        state.begins = begun & (said == state.last[:, None, :]) & is_alive
+        if choice.mass is not None:
+            state.merged = choice.mass.masked_fill(~choice.alive, 0.0)
+            spelled = state.spells.view(n_batch, -1).gather(1, pairs).view(n_batch, n_beams, n_beams)
+            spelled &= (
+                (said % self.n_labels == state.last[:, None, :] % self.n_labels) & (said >= 0) & is_alive
+            )
+            is_as_long = state.length[:, :, None] == state.length[:, None, :]
+            state.spells = spelled | (spelled & is_as_long).transpose(1, 2)
+
+
+def _states_after(state: PrefixState, choice: _Choice, arcs: Arcs) -> Tensor:
+    """States (B, n, s) of the scorer after what was chosen."""
+    n_batch, n_numbers = len(choice.source), state.scores.shape[2]
+    wide = (*choice.source.shape, n_numbers)
+    stayed = state.scores.gather(1, choice.source[:, :, None].expand(wide))
+    moved = arcs.states.reshape(n_batch, -1, n_numbers)
+    moved = moved.gather(1, choice.extension[:, :, None].expand(wide))
+    return torch.where(choice.stays[:, :, None], stayed, moved)
 
 
 def _frozen(stays: _Stays, state: PrefixState, active: Tensor) -> _Stays:

@@ -11,7 +11,10 @@ NEVER = float("-inf")
 _NOTHING = -1
 """A place in a history that holds no symbol."""
 _FIRST_CAPACITY = 32
-_BEAMS = ("blank", "token", "lm", "adjustment", "length", "last", "arc", "symbols", "begins", "scores")
+_BEAMS = (
+    *("blank", "token", "lm", "adjustment", "merged", "length", "last", "arc", "symbols"),
+    *("begins", "spells", "scores"),
+)
 """The tensors of a state that a frame changes."""
 
 
@@ -26,14 +29,19 @@ class PrefixState:
         its last token.
     lm: (B, K) float32, weighted score of language models, adjustments included.
     adjustment: (B, K) float32, the part of `lm` that a `HistoryScorer` gave.
-    length: (B, K) int64, symbols. last: (B, K) int64, the last symbol; the blank where there is none.
+    merged: (B, K) float32, log of the probability of readings that were left out for a prefix, with itself,
+        over its own; see `merging`.
+    length: (B, K) int64, symbols. last: (B, K) int64, the last symbol; where there is none the scorer's
+        gap, or the blank.
     arc: (B, K) int64, which arc of its token the last symbol took.
     symbols: (B, K, L) int64, the histories; place 0 is the start.
     begins: (B, K, K) bool, begins[b, j, k]: prefix k is a beginning of prefix j, or is prefix j.
+    spells: (B, K, K) bool, spells[b, j, k]: as `begins`, of the tokens alone; kept where readings are merged.
     scores: (B, K, s) int64, the states of the `PrefixScorer`.
     n_frames: (B,) int64, frames seen. n_steps: steps made, an upper bound of every length.
+    n_searched: (B,) int64, frames searched: those that were not skipped.
     in_blank: (B,) bool, the last frame began or continued a run of blanks that can be skipped.
-    skipped: (B,) float32, log-probability of the skipped blanks.
+    skipped: (B,) float32, what the skipped blanks scored.
     emissions: what was decoded, for alignment: ((B, T) log-probabilities, lengths) per chunk.
     """
 
@@ -41,13 +49,16 @@ class PrefixState:
     token: Tensor
     lm: Tensor
     adjustment: Tensor
+    merged: Tensor
     length: Tensor
     last: Tensor
     arc: Tensor
     symbols: Tensor
     begins: Tensor
+    spells: Tensor
     scores: Tensor
     n_frames: Tensor
+    n_searched: Tensor
     in_blank: Tensor
     skipped: Tensor
     n_steps: int = 0
@@ -86,26 +97,32 @@ class PrefixState:
             setattr(self, name, getattr(beams, name).clone())
 
 
-def first_state(n_batch: int, beam_size: int, blank: int, scores: Tensor) -> PrefixState:
-    """One empty prefix per utterance; scores: (B * K, s) start states of the scorer."""
+def first_state(n_batch: int, beam_size: int, first: int, scores: Tensor) -> PrefixState:
+    """One empty prefix per utterance; scores: (B * K, s) start states of the scorer.
+
+    first: the token that every prefix is taken to begin with: the scorer's gap, or the blank.
+    """
     device = scores.device
     shape = (n_batch, beam_size)
     alive = torch.zeros((n_batch, beam_size), dtype=torch.bool, device=device)
     alive[:, 0] = True
     symbols = torch.full((*shape, _FIRST_CAPACITY), _NOTHING, device=device)
-    symbols[:, :, 0] = blank
+    symbols[:, :, 0] = first
     return PrefixState(
         blank=torch.zeros(shape, device=device).masked_fill(~alive, NEVER),
         token=torch.full(shape, NEVER, device=device),
         lm=torch.zeros(shape, device=device),
         adjustment=torch.zeros(shape, device=device),
+        merged=torch.zeros(shape, device=device),
         length=torch.zeros(shape, dtype=torch.int64, device=device),
-        last=torch.full(shape, blank, device=device),
+        last=torch.full(shape, first, device=device),
         arc=torch.zeros(shape, dtype=torch.int64, device=device),
         symbols=symbols,
         begins=alive[:, :, None] & alive[:, None, :],
+        spells=alive[:, :, None] & alive[:, None, :],
         scores=scores.view(n_batch, beam_size, scores.shape[1]),
         n_frames=torch.zeros(n_batch, dtype=torch.int64, device=device),
+        n_searched=torch.zeros(n_batch, dtype=torch.int64, device=device),
         in_blank=torch.zeros(n_batch, dtype=torch.bool, device=device),
         skipped=torch.zeros(n_batch, device=device),
     )

@@ -14,6 +14,10 @@ SEPARATORS = (" ", "|", PIECE_START)
 """Labels that stand for the space between words: plain, fairseq's and wav2vec2's, SentencePiece's."""
 
 
+UNFINISHED = -1
+"""In place of the mark of a hypothesis' last word: it is spelled as far as it was said."""
+
+
 class SpelledWord(NamedTuple):
     """A word and the tokens [first, end) of the hypothesis that say it."""
 
@@ -40,6 +44,8 @@ class Labels:
     separator: int | None = None
     word_starts: tuple[bool, ...] = field(init=False, repr=False, compare=False)
     """Which labels begin a word by themselves."""
+    gaps: tuple[bool, ...] = field(init=False, repr=False, compare=False)
+    """Which labels say nothing and stand between words: the separator, or the lone mark of a beginning."""
     has_pieces: bool = field(init=False, repr=False, compare=False)
     """Labels carry the beginning of words."""
     _glue: str = field(init=False, repr=False, compare=False)
@@ -57,9 +63,13 @@ class Labels:
             raise OptionError(f"labels: expected each once, got {twice!r} {self.names.count(twice)} times")
         has_pieces = any(map(_begins_word, self.names))
         starts = tuple(has_pieces and name.startswith(PIECE_START) for name in self.names)
+        gaps = tuple(
+            i == self.separator or (has_pieces and name == PIECE_START) for i, name in enumerate(self.names)
+        )
         is_single = all(len(name) <= 1 for i, name in enumerate(self.names) if i != self.blank)
         for name, value in (
             ("word_starts", starts),
+            ("gaps", gaps),
             ("has_pieces", has_pieces),
             ("_glue", "" if is_single else " "),
         ):
@@ -114,7 +124,7 @@ class Speller:
     lexicon: Sequence[str | None] = ()
 
     def words(self, symbols: Sequence[int], last_mark: int = 0) -> list[SpelledWord]:
-        """The words of a hypothesis; last_mark: the word that its ending completed."""
+        """The words of a hypothesis; last_mark: the word that its ending completed, or `UNFINISHED`."""
         n_labels = len(self.labels)
         if not self.lexicon:
             return self.labels.words([symbol % n_labels for symbol in symbols])
@@ -126,9 +136,9 @@ class Speller:
                 first = place + 1
             elif first == place and symbol % n_labels == self.labels.separator:
                 first = place + 1
-        if last_mark:
+        if last_mark > 0 or (last_mark == UNFINISHED and first < len(symbols)):
             words.append(self._word(symbols, first, len(symbols), last_mark))
-        return words
+        return [word for word in words if word.text]  # a lone mark of a beginning says nothing
 
     def finished_words(self, symbols: Sequence[int]) -> list[SpelledWord]:
         """The words of a hypothesis that no further token can change."""
@@ -148,5 +158,5 @@ class Speller:
         tokens = [symbol % len(self.labels) for symbol in symbols[first:end]]
         while len(tokens) > 1 and tokens[-1] == self.labels.separator:
             tokens.pop()
-        text = self.lexicon[mark - 1]
+        text = None if mark == UNFINISHED else self.lexicon[mark - 1]
         return SpelledWord(self.labels.spell(tokens) if text is None else text, first, first + len(tokens))

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sottovoce.decoding.ctc.kernel_slots import NEVER
+from sottovoce.decoding.ctc.kernel.slots import NEVER
 from sottovoce.jit import compiled, inner
 from sottovoce.lm.base import Records, SmallInts
 

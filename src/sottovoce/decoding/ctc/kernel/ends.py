@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from sottovoce.decoding.ctc.kernel_arcs import score_word, separated_arc
-from sottovoce.decoding.ctc.kernel_slots import NEVER
+from sottovoce.decoding.ctc.kernel.arcs import score_word, separated_arc
+from sottovoce.decoding.ctc.kernel.slots import NEVER
 from sottovoce.jit import compiled, inner
 from sottovoce.lm.base import FlatLexicon, FlatModels, FlatScorer, Floats, Ints
 
@@ -37,8 +37,8 @@ def end_rows(states: Ints, scorer: FlatScorer) -> tuple[Floats, Ints]:
 @inner
 def _mark_of(lexicon: FlatLexicon, node: int, way: int) -> int:
     """The word that one of the ways to end at a node completes; -1: there is no such way."""
-    if lexicon.separator < 0:
-        return 0 if node == 0 else -1
+    if lexicon.separator < 0 or node == 0:
+        return 0 if node == 0 and way == 0 else -1
     target, mark = separated_arc(lexicon, node, -1, lexicon.separator, way)
     return mark if target >= 0 else -1
 

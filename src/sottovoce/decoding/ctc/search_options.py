@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -19,6 +20,11 @@ class CtcOptions:
     top_tokens: extend only by this many likeliest non-blank tokens of a frame.
     blank_skip: of a run of frames whose blank probability is above this, look at the first only.
     acoustic_scale: factor on the log-probabilities.
+    blank_penalty: taken off the blank's log-probability (nats), against models that leave labels out.
+    label_priors: how frequent each label is (one a label, above 0); their logarithms times prior_scale are
+        taken off the log-probabilities.
+    is_normalised: emissions are log-probabilities, and checked to be; False where they are scores on purpose,
+        such as log-probabilities that something was taken off already.
     adjust_every_frames: how often a `HistoryScorer` replaces the scores of the words said so far.
     times: align the returned hypotheses for token frames, word times and confidences.
     frame_s: seconds per frame.
@@ -33,6 +39,10 @@ class CtcOptions:
     top_tokens: int | None = None
     blank_skip: float | None = None
     acoustic_scale: float = 1.0
+    blank_penalty: float = 0.0
+    label_priors: tuple[float, ...] | None = None
+    prior_scale: float = 1.0
+    is_normalised: bool = True
     adjust_every_frames: int = 10
     times: bool = True
     frame_s: float = 0.02
@@ -47,6 +57,13 @@ class CtcOptions:
             _positive(name, getattr(self, name))
         if self.beam_threshold is not None:
             _positive("beam_threshold", self.beam_threshold)
+        for name in ("blank_penalty", "prior_scale"):
+            if not math.isfinite(getattr(self, name)):
+                raise OptionError(f"{name}: expected a finite number, got {getattr(self, name)}")
+        if self.label_priors is not None:
+            object.__setattr__(self, "label_priors", tuple(map(float, self.label_priors)))
+            for prior in self.label_priors:
+                _positive("label_priors", prior)
         if self.engine not in get_args(Engine):
             raise OptionError(f"engine: expected one of {', '.join(get_args(Engine))}, got {self.engine!r}")
         if self.blank_skip is not None and not 0.5 <= self.blank_skip < 1:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from sottovoce.decoding.ctc.kernel_slots import NEVER
+from sottovoce.decoding.ctc.kernel.slots import NEVER
 from sottovoce.jit import compiled
 from sottovoce.lm.base import Floats, Ints
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from sottovoce.decoding.ctc.kernel_slots import NEVER
+from sottovoce.decoding.ctc.kernel.slots import NEVER
 from sottovoce.jit import inner
 from sottovoce.lm.base import FlatLexicon, FlatModels, FlatScorer, Ints, Records
 
@@ -31,6 +31,17 @@ def find(arcs: Records, low: int, end: int, token: int) -> int:
 @inner
 def follow(models: FlatModels, model: int, node: int, token: int) -> tuple[np.float32, int]:
     """The weighted score of a token after a node of a model, and the node after it."""
+    roots = models.roots
+    if not roots[model, token].is_begun:
+        return follow_arc(models, model, node, token)
+    said, between = follow_arc(models, model, node, roots.shape[1] - 1)
+    more, target = follow_arc(models, model, between, token)
+    return said + more, target
+
+
+@inner
+def follow_arc(models: FlatModels, model: int, node: int, token: int) -> tuple[np.float32, int]:
+    """As `follow`, of the token alone."""
     base, factor = models.models[model].base, models.models[model].weight
     last = models.roots[model, token]
     score = np.float32(0.0)
@@ -55,7 +66,7 @@ def score_tokens(
     scorer: FlatScorer, begin: int, states: Ints, row: int, token: int, after: Ints
 ) -> np.float32:
     """What the models over tokens add; their states stand from `begin` on."""
-    score: np.float32 = scorer.token_scores[token]
+    score = np.float32(0.0)
     for model in range(len(scorer.tokens.models)):
         said, target = follow(scorer.tokens, model, states[row, begin + model], token)
         after[begin + model] = target
@@ -95,8 +106,8 @@ def separated_arc(lexicon: FlatLexicon, node: int, child: int, token: int, arc: 
         if arc == 0 and child < 0 and lexicon.unknown >= 0:
             return _UNKNOWN_NODE, 0
         return (child if arc == 0 else -1), 0
-    if node == _ROOT:
-        return (_ROOT if arc == 0 else -1), 0
+    if node == _ROOT:  # there is nothing to end
+        return -1, 0
     if arc < lexicon.nodes[node].n_words:
         return _ROOT, lexicon.words[lexicon.nodes[node].first_word + arc] + 1
     if arc == 0 and lexicon.unknown >= 0:
@@ -105,11 +116,11 @@ def separated_arc(lexicon: FlatLexicon, node: int, child: int, token: int, arc: 
 
 
 @inner
-def open_arc(lexicon: FlatLexicon, node: int, child: int, arc: int) -> tuple[int, int]:
+def open_arc(lexicon: FlatLexicon, node: int, child: int, token: int, arc: int) -> tuple[int, int]:
     """As `separated_arc`, where words may end at any token: on inside, word ends, inside unknown, its end."""
     n_homophones, nodes = lexicon.n_homophones, lexicon.nodes
     if arc > n_homophones:
-        if node > _UNKNOWN_NODE:
+        if node > _UNKNOWN_NODE or not (lexicon.may_go_on if node else lexicon.may_begin)[token]:
             return -1, 0
         if arc == n_homophones + 1:
             return _UNKNOWN_NODE, lexicon.unknown + 2
@@ -130,7 +141,7 @@ def arc_of(lexicon: FlatLexicon, node: int, child: int, token: int, arc: int) ->
         return _ROOT, 0
     if lexicon.separator >= 0:
         return separated_arc(lexicon, node, child, token, arc)
-    return open_arc(lexicon, node, child, arc)
+    return open_arc(lexicon, node, child, token, arc)
 
 
 @inner

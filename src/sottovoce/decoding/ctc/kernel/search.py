@@ -12,22 +12,26 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sottovoce.decoding.ctc.kernel_arcs import arc_bounds, arc_of, child_of, most_of_arc, score_arc
-from sottovoce.decoding.ctc.kernel_best import Candidates, limit_of, new_candidates, offer, sort
-from sottovoce.decoding.ctc.kernel_slots import NEVER, SLOT, Beams, Slots, load, store
-from sottovoce.decoding.ctc.kernel_tokens import N_FIRST, Tokens, likeliest, new_tokens, others
-from sottovoce.decoding.ctc.kernel_tree import Tree, add_child, new_tree
+from sottovoce.decoding.ctc.kernel.arcs import arc_bounds, arc_of, child_of, most_of_arc, score_arc
+from sottovoce.decoding.ctc.kernel.best import Candidates, limit_of, new_candidates, offer, sort
+from sottovoce.decoding.ctc.kernel.slots import NEVER, SLOT, Beams, Slots, Trees, load, store
+from sottovoce.decoding.ctc.kernel.tokens import N_FIRST, Tokens, likeliest, new_tokens, others
+from sottovoce.decoding.ctc.kernel.tree import Tree, add_child, new_tree
 from sottovoce.jit import compiled, inner
-from sottovoce.lm.base import FlatScorer, Floats, Ints
+from sottovoce.lm.base import FlatScorer, Floats, Ints, Record
 
 
 class Settings(NamedTuple):
-    """n_tokens: how many tokens of a frame to extend by. threshold: inf where there is none."""
+    """first: what every prefix is taken to begin with. n_tokens: how many tokens of a frame to extend by.
+    n_kept: of readings that nothing to come can tell apart; 0: all. threshold: inf where there is none.
+    """
 
     blank: int
+    first: int
     n_labels: int
     beam_size: int
     n_tokens: int
+    n_kept: int
     threshold: float
 
 
@@ -55,15 +59,25 @@ def decode_rows(
     scratch = Scratch(new_tokens(n_labels), np.empty(n_states, np.int64))
     for row in range(begin, end):
         n_frames = lengths[row]
-        tree = new_tree(1 + n_beams * n_frames + beams.length[row].sum())
-        count = load(beams, row, slots, tree, n_labels)
+        n_nodes = 1 + n_beams * n_frames + beams.length[row].sum()
+        trees = Trees(new_tree(n_nodes), new_tree(n_nodes if settings.n_kept else 1))
+        count = load(beams, row, slots, trees, n_labels, settings.n_kept > 0)
         for t in range(n_frames):
             side, frame = t & 1, emissions[row, t]
-            _stay(slots, side, count, frame, tree, settings.blank, candidates)
+            _stay(
+                slots,
+                side,
+                count,
+                frame,
+                trees.prefixes,
+                settings.blank,
+                scorer.lexicon.separator,
+                candidates,
+            )
             _extend(slots, side, count, frame, settings, scorer, candidates, scratch)
             sort(candidates)
-            count = _apply(slots, side, count, settings, scorer, candidates, tree, scratch.after)
-        store(beams, row, slots, n_frames & 1, count, tree, settings.blank)
+            count = _apply(slots, side, count, settings, scorer, candidates, trees, scratch.after)
+        store(beams, row, slots, n_frames & 1, count, trees, settings.first, settings.n_kept > 0)
 
 
 @inner
@@ -77,7 +91,14 @@ def log_add(a: np.float32, b: np.float32) -> np.float32:
 
 @inner
 def _stay(
-    slots: Slots, side: int, count: int, frame: Floats, tree: Tree, blank: int, candidates: Candidates
+    slots: Slots,
+    side: int,
+    count: int,
+    frame: Floats,
+    tree: Tree,
+    blank: int,
+    gap: int,
+    candidates: Candidates,
 ) -> None:
     """Say a blank or the last token again; or be reached from the prefix one symbol shorter."""
     beams = slots.beams[side]
@@ -89,7 +110,8 @@ def _stay(
     for k in range(count):
         slot = beams[k]
         said = frame[slot.last_token]
-        token = slot.token + said
+        # A gap that is said again after a blank says nothing new.
+        token = (slot.total if slot.last_token == gap else slot.token) + said
         slot.parent = tree.nodes[tree.nodes[slot.node].parent].slot if slot.node else -1
         if slot.parent >= 0:
             parent = beams[slot.parent]
@@ -213,40 +235,86 @@ def _apply(
     settings: Settings,
     scorer: FlatScorer,
     candidates: Candidates,
-    tree: Tree,
+    trees: Trees,
     after: Ints,
 ) -> int:
-    """Make the candidates the beams of the other side; returns how many are within the threshold."""
+    """Make the candidates the beams of the other side; returns how many those are."""
+    tree, n_made = trees.prefixes, 0
     for k in range(count):
         tree.nodes[slots.beams[side, k].node].slot = -1
     least = candidates.head[0].best - np.float32(settings.threshold)
     for i in range(candidates.head[0].count):
         chosen = candidates.list[candidates.order[i]]
         if chosen.score < least:
-            return i
-        source, slot = chosen.source, slots.beams[1 - side, i]
-        row, new = side * settings.beam_size + source, (1 - side) * settings.beam_size + i
-        slots.beams[1 - side, i] = slots.beams[side, source]
+            break
+        slot = slots.beams[1 - side, n_made]
+        slots.beams[1 - side, n_made] = slots.beams[side, chosen.source]
+        slot.score = chosen.score
+        slot.is_new = chosen.token >= 0
+        row, new = side * settings.beam_size + chosen.source, (1 - side) * settings.beam_size + n_made
         if chosen.token < 0:
             slot.blank = slot.stay_blank
             slot.token = slot.stay_token
             for n in range(len(after)):
                 slots.states[new, n] = slots.states[row, n]
         else:
-            lexicon, token = scorer.lexicon, chosen.token
-            node = slots.states[row, 0] if lexicon.n_homophones > 0 else 0
-            child = child_of(lexicon, node, token)
-            target, mark = arc_of(lexicon, node, child, token, chosen.arc)
-            said = score_arc(scorer, slots.states, row, token, target, mark, after)
-            for n in range(len(after)):
-                slots.states[new, n] = after[n]
-            slot.blank = NEVER
-            slot.token = chosen.acoustic
-            slot.lm += said
-            slot.length += 1
-            slot.last = chosen.token + mark * settings.n_labels
-            slot.last_token = chosen.token
-            slot.arc = chosen.arc
-            slot.node = add_child(tree, slot.node, slot.last)
-        tree.nodes[slot.node].slot = i
-    return int(candidates.head[0].count)
+            _say(slot, slots.states, row, new, chosen, settings, scorer, trees, after)
+        if settings.n_kept > 0 and _is_left_out(slots, 1 - side, n_made, settings):
+            continue
+        tree.nodes[slot.node].slot = n_made
+        n_made += 1
+    return n_made
+
+
+@inner
+def _say(
+    slot: Record,
+    states: Ints,
+    row: int,
+    new: int,
+    chosen: Record,
+    settings: Settings,
+    scorer: FlatScorer,
+    trees: Trees,
+    after: Ints,
+) -> None:
+    """Make a beam with states[row] that of the symbol that a candidate says, with states[new]."""
+    lexicon, token = scorer.lexicon, chosen.token
+    node = states[row, 0] if lexicon.n_homophones > 0 else 0
+    target, mark = arc_of(lexicon, node, child_of(lexicon, node, token), token, chosen.arc)
+    said = score_arc(scorer, states, row, token, target, mark, after)
+    for n in range(len(after)):
+        states[new, n] = after[n]
+    slot.blank = NEVER
+    slot.token = chosen.acoustic
+    slot.lm += said
+    slot.length += 1
+    slot.last = chosen.token + mark * settings.n_labels
+    slot.last_token = chosen.token
+    slot.arc = chosen.arc
+    slot.node = add_child(trees.prefixes, slot.node, slot.last)
+    if settings.n_kept > 0:
+        slot.spelling = add_child(trees.spellings, slot.spelling, token)
+
+
+@inner
+def _is_left_out(slots: Slots, side: int, place: int, settings: Settings) -> bool:
+    """A new beam is behind `n_kept` others of the same labels and states; see `merging`."""
+    slot, n_better, first = slots.beams[side, place], 0, -1
+    for k in range(place):
+        if slots.beams[side, k].spelling != slot.spelling:
+            continue
+        is_same = True
+        for n in range(slots.states.shape[1]):
+            row = side * settings.beam_size
+            is_same = is_same and slots.states[row + k, n] == slots.states[row + place, n]
+        if is_same:
+            first = k if first < 0 else first
+            n_better += 1
+    if n_better < settings.n_kept:
+        return False
+    best = slots.beams[side, first]
+    # Those that are left out come again with every frame: they count when their kind is new.
+    if best.is_new and slot.is_new:
+        best.merged = log_add(best.score + best.merged, slot.score + slot.merged) - best.score
+    return True

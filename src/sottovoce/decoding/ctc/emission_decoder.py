@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -13,10 +13,11 @@ from torch import Tensor
 from sottovoce.decoding.ctc.align import TokenTimes, token_times
 from sottovoce.decoding.ctc.compiled import fastest
 from sottovoce.decoding.ctc.emissions import checked, joined, without_blank_runs
-from sottovoce.decoding.ctc.options import CtcOptions
 from sottovoce.decoding.ctc.search import PrefixSearch
+from sottovoce.decoding.ctc.search_options import CtcOptions
 from sottovoce.decoding.ctc.state import NEVER, PrefixState
-from sottovoce.decoding.ctc.text import Labels, SpelledWord, Speller
+from sottovoce.decoding.ctc.text import UNFINISHED, Labels, SpelledWord, Speller
+from sottovoce.decoding.ctc.weighing import Weighing
 from sottovoce.errors import OptionError
 from sottovoce.lm.base import Floats, HistoryScorer, PrefixScorer
 from sottovoce.types import Hypothesis, Word
@@ -46,11 +47,14 @@ class EmissionDecoder:
         self._scorer = scorer
         self._history_scorer = history_scorer
         self._speller = Speller(labels, lexicon)
+        self._weighing = Weighing.of(labels, self.options)
         search = PrefixSearch(
             len(labels),
             labels.blank,
             self.options.beam_size,
             scorer=scorer,
+            # What scores whole histories can tell apart whatever was said.
+            n_kept=self.options.n_best if history_scorer is None else None,
             beam_threshold=self.options.beam_threshold,
             top_tokens=self.options.top_tokens,
         )
@@ -62,7 +66,7 @@ class EmissionDecoder:
         lengths: (B,) frames of each utterance; None: all. Raises InputError: not log-probabilities of
         these labels.
         """
-        log_probs, lengths = checked(log_probs, lengths, len(self.labels), trusted=self._search.trusts)
+        log_probs, lengths = self._checked(log_probs, lengths)
         if not len(lengths):
             return []
         state = self.start(log_probs.shape[0], log_probs.device)
@@ -78,9 +82,9 @@ class EmissionDecoder:
 
         A text so far may still change. Whatever the chunks, `finish` returns what `decode` does.
         """
-        log_probs, lengths = checked(log_probs, lengths, len(self.labels), trusted=self._search.trusts)
+        log_probs, lengths = self._checked(log_probs, lengths)
         self._advance(state, log_probs, lengths)
-        best = [(b, 0) for b in range(len(state.length))]
+        best = list(enumerate((state.acoustic + state.lm).argmax(dim=1).tolist()))
         return [
             self._speller.text(symbols, self._speller.words(symbols)) for symbols in _histories(state, best)
         ]
@@ -88,11 +92,12 @@ class EmissionDecoder:
     def finish(self, state: PrefixState) -> list[list[Hypothesis]]:
         """The hypotheses of a state after its last frame; the state itself is left as it is.
 
-        An utterance whose every hypothesis is inside a word that cannot be completed has none.
+        Where every one of an utterance is inside a word that cannot be completed, they are given as they are,
+        `is_unfinished`, with the score that the search ranked them by.
         """
         if not len(state.length):
             return []
-        acoustic = state.acoustic + state.skipped[:, None] * self.options.acoustic_scale
+        acoustic = state.acoustic + state.skipped[:, None]
         found = [
             _Ending(b, *ending)
             for b, endings in enumerate(self._endings(state, acoustic))
@@ -109,44 +114,61 @@ class EmissionDecoder:
             hypotheses[ending.utterance].append(hypothesis)
         return hypotheses
 
-    def _advance(self, state: PrefixState, log_probs: Tensor, lengths: Tensor) -> None:
+    def _checked(self, emissions: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
+        return checked(
+            emissions,
+            lengths,
+            len(self.labels),
+            is_normalised=self.options.is_normalised,
+            trusted=self._search.trusts,
+        )
+
+    def _advance(self, state: PrefixState, emissions: Tensor, lengths: Tensor) -> None:
+        log_probs, scores = self._weighing.probabilities(emissions), self._weighing.scores(emissions)
         if self.options.times:
             state.emissions.append((log_probs, lengths))
         state.n_frames = state.n_frames + lengths
-        options = self.options
-        if options.blank_skip is not None:
-            log_probs, lengths = without_blank_runs(
-                state, log_probs, lengths, self.labels.blank, options.blank_skip
-            )
-        scaled = log_probs if options.acoustic_scale == 1 else log_probs * options.acoustic_scale
+        if self.options.blank_skip is not None:
+            blank = self.labels.blank
+            is_likely = log_probs[:, :, blank].exp() > self.options.blank_skip
+            scores, lengths = without_blank_runs(state, scores, lengths, blank=blank, is_likely=is_likely)
         if self._history_scorer is None:
-            self._run(state, scaled, lengths)
-            return
-        every = self.options.adjust_every_frames
-        begin = 0
-        while begin < scaled.shape[1]:
-            end = begin + every - state.n_steps % every
-            part = scaled[:, begin:end]
-            self._run(state, part, (lengths - begin).clamp(0, part.shape[1]))
-            begin = end
-            if state.n_steps % every == 0:
-                self._adjust(state)
+            self._run(state, scores, lengths)
+        else:
+            self._run_and_adjust(state, scores, lengths)
+
+    def _run_and_adjust(self, state: PrefixState, log_probs: Tensor, lengths: Tensor) -> None:
+        """Stop wherever one of the utterances has made another `adjust_every_frames` of its own frames.
+
+        Their own, so that neither chunks nor the rest of the batch change what is found.
+        """
+        every, begin = self.options.adjust_every_frames, 0
+        while bool((is_running := lengths > begin).any()):
+            left = every - state.n_searched % every
+            part = log_probs[:, begin : begin + int(left[is_running].min())]
+            counts = (lengths - begin).clamp(0, part.shape[1])
+            self._run(state, part, counts)
+            self._adjust(state, (counts > 0) & (state.n_searched % every == 0))
+            begin += part.shape[1]
 
     def _run(self, state: PrefixState, log_probs: Tensor, lengths: Tensor) -> None:
         n_full = int(lengths.min()) if len(lengths) else 0
         self._search.run(state, log_probs, lengths, n_full)
+        state.n_searched = state.n_searched + lengths
 
-    def _adjust(self, state: PrefixState) -> None:
-        """Let the history scorer replace what was added for the words of every beam."""
+    def _adjust(self, state: PrefixState, rows: Tensor) -> None:
+        """Let the history scorer replace what was added for the words of the beams of rows (B,) bool."""
         assert self._history_scorer is not None
-        n_batch, n_beams = state.length.shape
-        places = [(b, k) for b in range(n_batch) for k in range(n_beams)]
+        places = ((state.acoustic > NEVER) & rows[:, None]).nonzero().tolist()
+        if not places:
+            return
         histories = [
             tuple(word.text for word in self._speller.finished_words(symbols))
             for symbols in _histories(state, places)
         ]
         values = self._history_scorer.adjustments(histories, final=False)
-        new = torch.tensor(values, device=state.lm.device).view(n_batch, n_beams)
+        new = state.adjustment.clone()
+        new[tuple(torch.tensor(places).t())] = torch.tensor(values, device=new.device)
         state.lm = state.lm - state.adjustment + new
         state.adjustment = new
 
@@ -165,11 +187,15 @@ class EmissionDecoder:
             marks = endings.marks.view(n_batch, n_beams, -1)
         scores, marks = scores.flatten(1), marks.flatten(1)
         n_ways = scores.shape[1] // n_beams
+        is_stuck = ~(scores > NEVER).any(dim=1)
         if self._history_scorer is not None:
             beams = torch.arange(scores.shape[1], device=scores.device) // n_ways
             scores = self._adjusted(state, scores, beams, marks)
+        scores[is_stuck, ::n_ways] = (acoustic + state.lm)[is_stuck]
+        marks[is_stuck] = UNFINISHED
         best, index = scores.topk(min(self.options.n_best, scores.shape[1]), dim=1)
-        shares = _shares(best.cpu().numpy(), scores.cpu().numpy())
+        with_merged = scores + state.merged.repeat_interleave(n_ways, dim=1)
+        shares = _shares(best.cpu().numpy(), with_merged.cpu().numpy())
         parts = [part.tolist() for part in (best, shares, index // n_ways, marks.gather(1, index))]
         return [list(zip(*rows, strict=True)) for rows in zip(*parts, strict=True)]
 
@@ -198,6 +224,8 @@ class EmissionDecoder:
         for row, history in enumerate(symbols):
             tokens[row, : len(history)] = history
         log_probs, lengths = joined(state)
+        if self._scorer is not None and self._scorer.gap is not None:
+            log_probs = self._with_idle_gaps(log_probs, self._scorer.gap)
         device = state.length.device
         spans = self._search.align(
             log_probs,
@@ -208,6 +236,16 @@ class EmissionDecoder:
             blank=self.labels.blank,
         )
         return token_times(spans, n_tokens)
+
+    def _with_idle_gaps(self, log_probs: Tensor, gap: int) -> Tensor:
+        """Let separators that say nothing, which no hypothesis holds, pass for blanks.
+
+        Those that say something are a little likelier.
+        """
+        idle = torch.maximum(log_probs[:, :, self.labels.blank], log_probs[:, :, gap] - 1e-3)
+        return log_probs.index_copy(
+            2, torch.tensor([self.labels.blank], device=idle.device), idle[:, :, None]
+        )
 
     def _hypothesis(
         self, symbols: list[int], ending: _Ending, acoustic: float, times: TokenTimes | None
@@ -222,6 +260,7 @@ class EmissionDecoder:
             words=() if times is None else tuple(self._word(word, times) for word in spelled),
             token_frames=() if times is None else tuple(times.first),
             posterior=ending.posterior,
+            is_unfinished=ending.mark == UNFINISHED,
         )
 
     def _word(self, word: SpelledWord, times: TokenTimes) -> Word:
@@ -244,7 +283,7 @@ def _shares(some: Floats, scores: Floats) -> Floats:
 
 class _Ending(NamedTuple):
     """A way for an utterance to end: its score, its share of all ways, its beam, the mark of the word that
-    it completes."""
+    it completes or `UNFINISHED`."""
 
     utterance: int
     score: float
@@ -253,7 +292,7 @@ class _Ending(NamedTuple):
     mark: int
 
 
-def _histories(state: PrefixState, places: Sequence[tuple[int, int]]) -> list[list[int]]:
+def _histories(state: PrefixState, places: Iterable[Sequence[int]]) -> list[list[int]]:
     """The symbols of beams, given as (utterance, beam)."""
     symbols, lengths = state.symbols.cpu().numpy(), state.length.tolist()
     return [symbols[b, k, 1 : lengths[b][k] + 1].tolist() for b, k in places]

@@ -6,9 +6,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sottovoce.decoding.ctc.kernel_tree import Tree, read_history, write_beginnings, write_history
+from sottovoce.decoding.ctc.kernel.tree import (
+    Tree,
+    read_history,
+    read_tokens,
+    write_beginnings,
+    write_history,
+)
 from sottovoce.jit import inner
-from sottovoce.lm.base import Floats, Ints, Records
+from sottovoce.lm.base import Bools, Floats, Ints, Records
 
 NEVER = np.float32(-np.inf)
 SLOT = np.dtype(
@@ -18,9 +24,14 @@ SLOT = np.dtype(
         ("token", np.float32),
         ("lm", np.float32),
         ("adjustment", np.float32),
+        ("merged", np.float32),
+        ("score", np.float32),
         ("length", np.int32),
         ("arc", np.int32),
         ("node", np.int32),
+        ("spelling", np.int32),
+        ("next", np.int32),
+        ("is_new", np.bool_),
         ("parent", np.int32),
         ("last_token", np.int32),
         ("n_children", np.int32),
@@ -33,9 +44,11 @@ SLOT = np.dtype(
 )
 """A beam: the fields of `PrefixState`, its node, and what is known of it at a frame.
 
-parent: the beam that is one symbol shorter, -1 where there is none. n_children: beams that are one longer.
-last_token: of its last symbol. total: all its paths. stay_blank, stay_token: its endings where nothing new is
-said. most_inside, most: what language models add at most for a token other than the separator, and for any.
+spelling: the node of its labels. next: another beam of that node, -1: none. score, is_new: what it was ranked
+by, and whether it says something new. parent: the beam that is one symbol shorter, -1 where there is none.
+n_children: beams that are one longer. last_token: of its last symbol. total: all its paths. stay_blank,
+stay_token: its endings where nothing new is said. most_inside, most: what language models add at most for a
+token other than the separator, and for any.
 """
 
 
@@ -46,12 +59,14 @@ class Beams(NamedTuple):
     token: Floats
     lm: Floats
     adjustment: Floats
+    merged: Floats
     length: Ints
     last: Ints
     arc: Ints
     symbols: Ints
     histories: Ints
-    begins: np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
+    begins: Bools
+    spells: Bools
     scores: Ints
 
 
@@ -62,10 +77,17 @@ class Slots(NamedTuple):
     states: Ints
 
 
+class Trees(NamedTuple):
+    """Of the symbols of beams, and of their tokens alone (empty where readings are not merged)."""
+
+    prefixes: Tree
+    spellings: Tree
+
+
 @inner
-def load(beams: Beams, row: int, slots: Slots, tree: Tree, n_labels: int) -> int:
-    """Living beams into the first slots, their histories into the tree; returns how many there are."""
-    count = 0
+def load(beams: Beams, row: int, slots: Slots, trees: Trees, n_labels: int, merges: bool) -> int:
+    """Living beams into the first slots, their histories into the trees; returns how many there are."""
+    tree, count = trees.prefixes, 0
     for k in range(beams.blank.shape[1]):
         if beams.blank[row, k] == NEVER and beams.token[row, k] == NEVER:
             continue
@@ -74,11 +96,16 @@ def load(beams: Beams, row: int, slots: Slots, tree: Tree, n_labels: int) -> int
         slot.token = beams.token[row, k]
         slot.lm = beams.lm[row, k]
         slot.adjustment = beams.adjustment[row, k]
+        slot.merged = beams.merged[row, k]
         slot.length = beams.length[row, k]
         slot.last = beams.last[row, k]
         slot.last_token = slot.last % n_labels
         slot.arc = beams.arc[row, k]
         slot.node = read_history(tree, beams.symbols[row, k], beams.length[row, k])
+        if merges:
+            slot.spelling = read_tokens(
+                trees.spellings, beams.symbols[row, k], beams.length[row, k], n_labels
+            )
         tree.nodes[slot.node].slot = count
         for i in range(slots.states.shape[1]):
             slots.states[count, i] = beams.scores[row, k, i]
@@ -87,17 +114,20 @@ def load(beams: Beams, row: int, slots: Slots, tree: Tree, n_labels: int) -> int
 
 
 @inner
-def store(beams: Beams, row: int, slots: Slots, side: int, count: int, tree: Tree, blank: int) -> None:
+def store(
+    beams: Beams, row: int, slots: Slots, side: int, count: int, trees: Trees, first: int, merges: bool
+) -> None:
     """Write the beams back; slots without one are dead."""
-    n_beams = beams.blank.shape[1]
+    tree, n_beams = trees.prefixes, beams.blank.shape[1]
     for k in range(n_beams):
         slot, alive = slots.beams[side, k], k < count
         beams.blank[row, k] = slot.blank if alive else NEVER
         beams.token[row, k] = slot.token if alive else NEVER
         beams.lm[row, k] = slot.lm if alive else 0.0
         beams.adjustment[row, k] = slot.adjustment if alive else 0.0
+        beams.merged[row, k] = slot.merged if alive else 0.0
         beams.length[row, k] = slot.length if alive else 0
-        beams.last[row, k] = slot.last if alive else blank
+        beams.last[row, k] = slot.last if alive else first
         beams.arc[row, k] = slot.arc if alive else 0
         beams.begins[row, k] = False
         if alive:
@@ -105,4 +135,23 @@ def store(beams: Beams, row: int, slots: Slots, side: int, count: int, tree: Tre
                 beams.scores[row, k, n] = slots.states[side * n_beams + k, n]
             write_beginnings(tree, slot.node, beams.begins[row, k])
         node = slot.node if alive else 0
-        write_history(tree, node, beams.histories[row, k], beams.length[row, k], blank)
+        write_history(tree, node, beams.histories[row, k], beams.length[row, k], first)
+    if merges:
+        _store_spellings(beams.spells[row], slots.beams[side], count, trees.spellings)
+
+
+@inner
+def _store_spellings(spells: Bools, beams: Records, count: int, tree: Tree) -> None:
+    """Write which beams' labels are beginnings of which others'; several beams may have one node."""
+    spells[:] = False
+    for k in range(count):
+        beams[k].next = tree.nodes[beams[k].spelling].slot
+        tree.nodes[beams[k].spelling].slot = k
+    for j in range(count):
+        node = beams[j].spelling
+        while node >= 0:
+            k = tree.nodes[node].slot
+            while k >= 0:
+                spells[j, k] = True
+                k = beams[k].next
+            node = tree.nodes[node].parent

@@ -70,9 +70,18 @@ def read_history(tree: Tree, symbols: Ints, length: int) -> int:
 
 
 @inner
-def write_history(tree: Tree, node: int, symbols: Ints, length: int, blank: int) -> None:
+def read_tokens(tree: Tree, symbols: Ints, length: int, n_labels: int) -> int:
+    """The node of a history's tokens alone."""
+    node = 0
+    for i in range(1, length + 1):
+        node = add_child(tree, node, symbols[i] % n_labels)
+    return node
+
+
+@inner
+def write_history(tree: Tree, node: int, symbols: Ints, length: int, first: int) -> None:
     symbols[length + 1 :] = -1
-    symbols[0] = blank
+    symbols[0] = first
     for i in range(length, 0, -1):
         symbols[i] = tree.nodes[node].symbol
         node = tree.nodes[node].parent
