@@ -21,6 +21,7 @@ $(VENV)/test: $(VENV)/base
 	$(PIP) --editable '.[test,check,reference]'
 	$(PIP) --no-deps openai-whisper
 	$(PIP) kenlm || echo "kenlm could not be built: the tests that compare with it will skip"
+	$(BIN)/sottovoce models download base tiny.en || echo "tests with real weights will skip"
 	touch $@
 
 # One process a core, each with one thread; a file's tests stay together, as they share models.

@@ -45,6 +45,11 @@ def test_the_open_rest_is_kept_where_no_window_follows() -> None:
     assert [token for one in kept for token in one.tokens] == tokens
 
 
+def test_audio_of_which_nothing_was_said_is_left_to_a_next_window_always() -> None:
+    tokens = [at(0), A, at(2), at(2)]
+    assert times(tokens, keep_open=True) == times(tokens) == ([(10.0, 12.0)], 200, False)
+
+
 def test_no_token_is_lost_or_doubled() -> None:
     tokens = [at(0), A, at(2), at(2), B, at(4), at(4), C, at(5)]
     cut = cut_window(tokens, TOKENIZER, seek=0, n_frames=3000)

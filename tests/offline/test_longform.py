@@ -151,6 +151,24 @@ def test_speech_is_packed_and_its_times_found_again(batch_size: int) -> None:
     assert segments[1].end == pytest.approx(24.0, abs=0.05)
 
 
+@pytest.mark.parametrize("batch_size", [1, 2, 3])
+def test_what_is_left_unread_of_a_window_is_read_before_the_next(batch_size: int) -> None:
+    """The model stops after 5 s of every window: of 45 s of speech in two windows, all is read, in order."""
+    samples = silence(60.0)
+    samples[: 45 * 16000] = 0.1
+    options = replace(ENGLISH, mode="vad", batch_size=batch_size, condition_on_previous_text=False)
+    backend = FakeBackend(PAIRS)
+    with Recording(samples) as recording:
+        segments = list(transcribe(backend, TOKENIZER, recording, options, speech_model=Loud()))
+    starts = [segment.start for segment in segments]
+    assert starts == sorted(starts)
+    assert [segment.id for segment in segments] == list(range(len(segments)))
+    ends = [0.0, *(segment.end for segment in segments)]
+    gaps = [start - end for start, end in zip(starts, ends, strict=False)]
+    assert max(gaps) <= 1.0
+    assert ends[-1] >= 44.0
+
+
 def test_batches_give_the_segments_of_single_windows() -> None:
     model = rig.backend(n_text_ctx=32, n_audio_ctx=200)
     generator = np.random.default_rng(1)

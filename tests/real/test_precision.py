@@ -55,13 +55,7 @@ def reference_errors(base: Checkpoint, spoken: tuple[str, Samples, str]) -> int:
     return errors(base, spoken, "float32", SEEK)
 
 
-LOSES_SENTENCES = pytest.mark.xfail(reason="mode vad leaves out whole sentences: 18 errors of 133, not 6")
-
-
-@pytest.mark.parametrize(
-    "setting",
-    [pytest.param(n, marks=LOSES_SENTENCES) if SETTINGS[n][1].mode == "vad" else n for n in SETTINGS],
-)
+@pytest.mark.parametrize("setting", SETTINGS)
 def test_a_setting_costs_few_words(
     base: Checkpoint, spoken: tuple[str, Samples, str], reference_errors: int, setting: str
 ) -> None:

@@ -2,8 +2,9 @@
 
 Speech is looked for first, in a reading of its own; then the windows are filled and decoded as the
 recording is read again. Without conditioning, windows do not depend on each other, so a batch gives the
-same text as one by one. A window in which the language changes is cut there. Source of the idea: WhisperX
-(https://arxiv.org/abs/2303.00747), faster-whisper.
+same text as one by one. A window in which the language changes is cut there, and what the model left unread
+of a window is a window of its own. Source of the idea: WhisperX (https://arxiv.org/abs/2303.00747),
+faster-whisper.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -32,6 +34,17 @@ from sottovoce.offline.turns import TurnWindow, turn_finder
 from sottovoce.offline.words import place_words
 from sottovoce.offline.work import Align, Encode, Read, Steps
 from sottovoce.types import SAMPLE_RATE, EncoderOutput, Features, Segment
+
+LEAST_FRAMES = 100
+"""Log-mel frames that a window must have got on by, and have left, for the rest to be read."""
+
+
+class _ReadWindow(NamedTuple):
+    """A window that was read, and what it holds; its segments wait for those of earlier windows."""
+
+    window: PackedWindow
+    attempt: Attempt
+    cut: WindowCut
 
 
 def transcribe_speech(
@@ -68,6 +81,7 @@ class _SpeechLoop:
         self._context = Context(engine.tokenizer, engine.options, engine.backend.dims.n_text_ctx)
         self._finder = turn_finder(engine)
         self._ahead: deque[PackedWindow] = deque()
+        self._read: list[_ReadWindow] = []
         self._is_first = True
 
     def run(self, windows: Iterator[PackedWindow]) -> Steps:
@@ -106,7 +120,6 @@ class _SpeechLoop:
     def _transcribe(self, windows: Sequence[PackedWindow]) -> Steps:
         engine = self._engine
         windows, encoded, languages = yield from self._in_one_language_each(windows)
-        self._features.drop_before(windows[-1].end)
         prompt = self._context.prompt()
         requests = [
             Request(language, prompt, window.start, self._is_first and window is windows[0])
@@ -118,8 +131,26 @@ class _SpeechLoop:
         cuts = [self._cut(attempt, window) for attempt, window in zip(work.attempts, windows, strict=True)]
         if engine.options.word_timestamps:
             cuts = yield from self._with_words(work, cuts, windows)
-        for attempt, window, cut in zip(work.attempts, windows, cuts, strict=True):
-            for segment in engine.segments(cut, attempt.result, self._progress):
+        self._read += map(_ReadWindow, windows, work.attempts, cuts)
+        self._take_up_unread(windows, cuts)
+        self._features.drop_before(self._ahead[0].start if self._ahead else windows[-1].end)
+        yield from self._finished()
+
+    def _take_up_unread(self, windows: Sequence[PackedWindow], cuts: Sequence[WindowCut]) -> None:
+        """Put what the model left unread of windows before the windows that wait."""
+        unread = [
+            window.split(cut.seek)[1]
+            for window, cut in zip(windows, cuts, strict=True)
+            if LEAST_FRAMES <= cut.seek <= window.n_frames - LEAST_FRAMES
+        ]
+        self._ahead.extendleft(reversed(unread))
+
+    def _finished(self) -> Iterator[Segment]:
+        """Segments of the windows before which nothing is unread."""
+        self._read.sort(key=lambda read: read.window.start)
+        while self._read and not (self._ahead and self._ahead[0].start < self._read[0].window.start):
+            window, attempt, cut = self._read.pop(0)
+            for segment in self._engine.segments(cut, attempt.result, self._progress):
                 self._context.remember(segment.tokens)
                 yield _in_recording(segment, window)
             self._context.end_window(attempt.last_temperature)

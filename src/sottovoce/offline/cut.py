@@ -53,8 +53,8 @@ def cut_window(
 
     tokenizer: with the language of the text. seek: log-mel frame of the recording where the window begins;
         n_frames: of audio in it. Segments end with the audio, those that begin after it are left out.
-    keep_open: also keep what follows the last pair, up to the end of the audio. Otherwise it is left to
-        the next window, which begins there.
+    keep_open: also keep text that follows the last pair, up to the end of the audio. Otherwise it is left
+        to the next window, which begins there; as is, always, audio of which nothing was said after it.
     """
     cutter = _Cutter(tokenizer, seek / MEL_FRAMES_PER_SECOND, n_frames / MEL_FRAMES_PER_SECOND)
     is_time = [tokenizer.is_timestamp(token) for token in tokens]
@@ -68,10 +68,10 @@ def cut_window(
         for first, last in pairwise(bounds)
     ]
     rest = tokens[bounds[-1] :]
-    if keep_open and rest:
-        closed.append(cutter.segment(rest, cutter.time(rest[0]), cutter.length_s))
     done = n_frames
-    if not ends_closed and not keep_open:
+    if keep_open and not all(is_time[bounds[-1] :]):
+        closed.append(cutter.segment(rest, cutter.time(rest[0]), cutter.length_s))
+    elif not ends_closed:
         done = min(n_frames, (tokens[bounds[-1] - 1] - tokenizer.timestamp_begin) * FRAMES_PER_TIMESTAMP)
     inside = tuple(segment for segment in closed if segment is not None)
     return WindowCut(inside, seek + done, ends_closed)
