@@ -85,7 +85,7 @@ class LanguageProbe:
         if not spans:
             return []
         asked = self._backend.first_step(encoded, spans, token=self._token, vocabulary=self._rows)
-        logits: Posterior = asked.double().cpu().numpy()  # (n_spans, L + 1)
+        logits: Posterior = asked.cpu().double().numpy()  # (n_spans, L + 1)
         weights = np.exp(logits - logits.max(axis=1, keepdims=True))
         totals = weights.sum(axis=1)
         named = totals - weights[:, -1]
