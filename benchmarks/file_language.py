@@ -3,11 +3,11 @@
     python benchmarks/file_language.py ../shared                       # the reported clips
     python benchmarks/file_language.py ../shared --part dev            # others, to choose constants on
 
-Every clip of one language is a window: padded to 30 s and detected among all languages, as openai-whisper does
-with the first window of a recording. Recordings of four windows are drawn from clips of one language (of
-several speakers, which is harder than one), and `transcribe`'s rule is asked how many windows it wants. Clips
-of VoxLingua (32 languages, about as many of each) and of the other sets (mostly English, German, Spanish,
-Polish) count apart. `--log` keeps detections. Prints a table and one JSON line.
+Every clip of one language is a window: padded to 30 s and detected among all languages, as openai-whisper
+does with the first window of a recording. Recordings of four windows are drawn from clips of one language (of
+several speakers, which is harder than one), and `transcribe`'s rule is asked how many windows it wants.
+Clips of VoxLingua (32 languages, about as many of each) and of the other sets (mostly English, German,
+Spanish, Polish) count apart. `--log` keeps detections. Prints a table and one JSON line.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ from sottovoce.types import Transcript
 
 HERE = Path(__file__).parent
 OUTPUT = Path("demo")
-COLOURS = ("#4477aa", "#ee6677", "#228833", "#aa3377", "#ccbb44", "#66ccee")
+COLOURS = ("#4477aa", "#ee6677", "#228833", "#aa3377", "#997722", "#66ccee")
 CHUNK_S = 0.5
 
 
@@ -93,7 +93,7 @@ def transcribe(model: sottovoce.Model, clip: Clip, languages: Sequence[str], con
     """
     console.print(f"\n[bold]{clip.path.name}[/bold]  spoken: {escape(clip.text)}")
     wish = clip.languages if len(clip.languages) > 1 else "auto"
-    result = model.transcribe(clip.path, language=wish, word_timestamps=True)
+    result = model.transcribe(clip.path, language=wish, word_timestamps=True, beam_size=5)
     segments = []
     for segment in result:
         segments.append(segment)
@@ -186,15 +186,18 @@ def draw_spans(
 
 
 def draw_words(axis: Axes, live: LiveRun, duration: float, languages: Sequence[str]) -> None:
-    """A mark at every moment when words came, in the colour of their language, and how many came."""
+    """A mark wherever words came, in the colour of their language, and before it what fits of them."""
+    last = 0.0
     for moment in dict.fromkeys(live.delays_s):
         words = [w for w, delay in zip(live.words, live.delays_s, strict=True) if delay == moment]
         colour = colour_of(words[0].language or "", languages)
         at = min(moment, duration)
         axis.plot([at, at], [0.05, 0.75], color=colour, lw=2)
         text = "".join(word.word for word in words).strip()
-        shown = text if len(text) <= 16 else text[:15] + "…"
+        room = int(190 * (at - last) / duration) - 1  # letters that fit
+        shown = text if len(text) <= room else text[: room - 1] + "…" if room > 3 else ""
         axis.text(at - 0.004 * duration, 0.4, shown, va="center", ha="right", fontsize=6, color=colour)
+        last = at
 
 
 def place(axis: Axes, start: float, row: int, label: str, duration: float, colour: str) -> None:
@@ -227,6 +230,8 @@ def main() -> None:
         transcripts.append(transcript)
     live = listen(model, clips[-1], transcripts[-1], languages, console)
     picture = draw(clips, transcripts, live, languages)
+    if model.name == "base":
+        console.print("\nbase is a small Whisper, and errs as one; --model takes larger ones.")
     console.print(f"\nSubtitles, JSON and the picture {picture} are in {OUTPUT}/")
 
 

@@ -76,6 +76,11 @@ POLICY = (
         help="The encoder sees the audio, rounded up to this many seconds; 0: always 30 s.",
     ),
     click.option(
+        "--tail",
+        type=Finite(0, 30),
+        help="And so many seconds of padding behind it. [what the model needs: 5, nano 0]",
+    ),
+    click.option(
         "--cif", type=click.Path(exists=True, dir_okay=False), help="Weights that find the ends of words."
     ),
 )
