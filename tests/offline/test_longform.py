@@ -45,6 +45,12 @@ def silence(seconds: float) -> Samples:
     return np.zeros(round(seconds * 16000), dtype=np.float32)
 
 
+def rustle(seconds: float) -> Samples:
+    """Faint noise: what a scripted model may say anything over."""
+    noise = np.random.default_rng(0).standard_normal(round(seconds * 16000)) * 1e-3
+    return noise.astype(np.float32)
+
+
 def run(
     said: Script, samples: Samples, options: TranscribeOptions = ENGLISH
 ) -> tuple[list[Segment], Transcription]:
@@ -54,7 +60,7 @@ def run(
 
 
 def test_the_seek_follows_the_timestamps() -> None:
-    segments, transcription = run(PAIRS, silence(12.0))
+    segments, transcription = run(PAIRS, rustle(12.0))
     # Windows at 0, 5 and 10 s; each says the same.
     spans = [(segment.start, segment.end) for segment in segments]
     assert spans == [(0, 2), (2, 5), (5, 7), (7, 10), (10, 12)]  # nothing is said behind the end
@@ -68,7 +74,7 @@ def test_the_seek_follows_the_timestamps() -> None:
 def test_segments_come_before_the_recording_is_read() -> None:
     options = replace(ENGLISH, normalization="running")
     backend = FakeBackend(script(at(0), HELLO, at(2)))
-    with Recording(silence(300.0)) as recording:
+    with Recording(rustle(300.0)) as recording:
         transcription = transcribe(backend, TOKENIZER, recording, options)
         assert backend.n_encoded == 0
         first = next(transcription)
@@ -79,39 +85,52 @@ def test_segments_come_before_the_recording_is_read() -> None:
 
 def test_clips_are_read_alone() -> None:
     options = replace(ENGLISH, clip_timestamps=(10.0, 20.0, 40.0))
-    segments, _ = run(script(at(0), HELLO, at(2)), silence(65.0), options)
+    segments, _ = run(script(at(0), HELLO, at(2)), rustle(65.0), options)
     assert [segment.start for segment in segments] == [10, 40]
 
 
 def test_empty_and_instant_segments_are_not_yielded() -> None:
     blank = TOKENIZER.encode(" ")[0]
-    segments, _ = run(script(at(0), HELLO, at(3), at(3), blank, at(4), at(4)), silence(3.5))
+    segments, _ = run(script(at(0), HELLO, at(3), at(3), blank, at(4), at(4)), rustle(3.5))
     assert [segment.text for segment in segments] == [" hello"]
 
 
 def test_a_window_without_speech_is_skipped() -> None:
     backend = FakeBackend(Script())
-    with Recording(silence(40.0)) as recording:
+    with Recording(rustle(40.0)) as recording:
         assert list(transcribe(backend, TOKENIZER, recording, ENGLISH)) == []
     assert backend.n_encoded == 2
+
+
+def test_blank_windows_are_not_even_encoded() -> None:
+    """Digital silence, and what the loudest moment of the recording puts below the model's range."""
+    backend = FakeBackend(script(at(0), HELLO, at(2)))
+    samples = np.concatenate([silence(60.5), rustle(5.0), silence(40.0)])
+    with Recording(samples) as recording:
+        segments = list(transcribe(backend, TOKENIZER, recording, ENGLISH))
+    assert [segment.start for segment in segments] == [60.0]
+    assert backend.n_encoded == 1
+    far_below = np.concatenate([1e3 * rustle(30.0), 1e-3 * rustle(30.0)])
+    with Recording(far_below) as recording:
+        assert [one.start for one in transcribe(backend, TOKENIZER, recording, ENGLISH)] == [0.0]
 
 
 def test_the_language_is_found_once_among_those_allowed() -> None:
     mixed = Script(
         script(at(0), HELLO, at(2)).tokens, (SpokenLanguage("de", 0, 900), SpokenLanguage("fr", 900, 1500))
     )
-    segments, transcription = run(mixed, silence(31.0), TranscribeOptions())
+    segments, transcription = run(mixed, rustle(31.0), TranscribeOptions())
     assert {segment.language for segment in segments} == {"de"}
     assert transcription.language == "de"
     allowed = TranscribeOptions(decoding=DecodingOptions(allowed_languages=("fr", "en")))
-    _, transcription = run(mixed, silence(31.0), allowed)
+    _, transcription = run(mixed, rustle(31.0), allowed)
     assert transcription.language == "fr"
     assert transcription.language_probability == pytest.approx(1.0, abs=1e-3)
 
 
 def test_words_lie_in_their_segments() -> None:
     options = replace(ENGLISH, word_timestamps=True)
-    segments, _ = run(script(at(0), HELLO, WORLD, at(2), at(2)), silence(2.0), options)
+    segments, _ = run(script(at(0), HELLO, WORLD, at(2), at(2)), rustle(2.0), options)
     assert [word.word for word in segments[0].words or ()] == [" hello", " world"]
     for segment in segments:
         for word in segment.words or ():
@@ -120,7 +139,7 @@ def test_words_lie_in_their_segments() -> None:
 
 
 def test_what_the_model_cannot_do_is_said_at_once() -> None:
-    with Recording(silence(1.0)) as recording:
+    with Recording(rustle(1.0)) as recording:
         unknown = TranscribeOptions(decoding=DecodingOptions(language="klingon"))
         with pytest.raises(OptionError, match="klingon"):
             transcribe(FakeBackend(PAIRS), TOKENIZER, recording, unknown)

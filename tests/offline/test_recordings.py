@@ -31,6 +31,7 @@ from tests.offline.test_longform import (
     Loud,
     at,
     run,
+    rustle,
     script,
     silence,
 )
@@ -69,18 +70,18 @@ class Listening(FakeBackend):
 @pytest.mark.parametrize(("seconds", "n_windows"), [(15.05, 3), (15.2, 4), (0.05, 1)])
 def test_a_rest_without_room_for_a_word_is_not_read(seconds: float, n_windows: int) -> None:
     backend = FakeBackend(PAIRS)
-    with Recording(silence(seconds)) as recording:
+    with Recording(rustle(seconds)) as recording:
         list(transcribe(backend, TOKENIZER, recording, ENGLISH))
     assert backend.n_encoded == n_windows
 
 
 def test_a_part_of_a_recording_keeps_its_times() -> None:
     options = replace(ENGLISH, offset_s=20.0, duration_s=25.0)
-    segments, _ = run(MINUTE, silence(90.0), options)
+    segments, _ = run(MINUTE, rustle(90.0), options)
     assert [(one.start, one.end) for one in segments] == [(20, 30)]
-    segments, _ = run(MINUTE, silence(90.0), replace(ENGLISH, offset_s=50.0))
+    segments, _ = run(MINUTE, rustle(90.0), replace(ENGLISH, offset_s=50.0))
     assert [one.start for one in segments] == [50, 80]
-    assert run(MINUTE, silence(9.0), replace(ENGLISH, offset_s=50.0))[0] == []
+    assert run(MINUTE, rustle(9.0), replace(ENGLISH, offset_s=50.0))[0] == []
 
 
 def test_a_part_of_packed_speech_keeps_its_times() -> None:
@@ -97,22 +98,22 @@ def test_the_prefix_begins_the_first_window_alone() -> None:
     backend = Listening(script(at(0), HELLO, HELLO, at(2)))
     decoding = DecodingOptions(language="en", prefix="well")
     prefix = TOKENIZER.encode(" well")
-    with Recording(silence(65.0)) as recording:
+    with Recording(rustle(65.0)) as recording:
         options = TranscribeOptions(decoding=decoding, condition_on_previous_text=False)
         list(transcribe(backend, TOKENIZER, recording, options))
     assert [prompt[-1:] == prefix for prompt in backend.prompts] == [True, False, False]
 
 
 def test_a_given_temperature_is_used_alone() -> None:
-    segments, _ = run(PAIRS, silence(5.0), TranscribeOptions(DecodingOptions("en", temperature=0.7)))
+    segments, _ = run(PAIRS, rustle(5.0), TranscribeOptions(DecodingOptions("en", temperature=0.7)))
     assert {segment.temperature for segment in segments} == {0.7}
-    segments, _ = run(PAIRS, silence(5.0), TranscribeOptions(DecodingOptions("en", best_of=3)))
+    segments, _ = run(PAIRS, rustle(5.0), TranscribeOptions(DecodingOptions("en", best_of=3)))
     assert {segment.temperature for segment in segments} == {0.0}
 
 
 def test_suppressed_tokens_are_not_written() -> None:
     decoding = DecodingOptions(language="en", suppress_tokens=(HELLO,))
-    segments, _ = run(PAIRS, silence(5.0), TranscribeOptions(decoding=decoding))
+    segments, _ = run(PAIRS, rustle(5.0), TranscribeOptions(decoding=decoding))
     assert HELLO not in [token for segment in segments for token in segment.tokens]
 
 
@@ -123,7 +124,7 @@ def test_the_repetition_penalty_reaches_every_window() -> None:
         options = TranscribeOptions(
             DecodingOptions("en", repetition_penalty=penalty, sample_len=8), FallbackOptions((0.0,))
         )
-        texts.append([segment.text for segment in run(twice, silence(2.0), options)[0]])
+        texts.append([segment.text for segment in run(twice, rustle(2.0), options)[0]])
     assert texts[0] == [" hello hello"]
     assert " hello hello" not in texts[1]
 
@@ -136,14 +137,14 @@ def opened(backend: FakeBackend, samples: Samples, watch: Watch) -> FileTranscri
 
 def test_progress_is_told_and_rises_to_the_end() -> None:
     told: list[tuple[float, float | None]] = []
-    result = opened(FakeBackend(MINUTE), silence(95.0), Watch(lambda *each: told.append(each)))
+    result = opened(FakeBackend(MINUTE), rustle(95.0), Watch(lambda *each: told.append(each)))
     assert len(list(result)) == 4
     assert told == [(30.0, 95.0), (60.0, 95.0), (90.0, 95.0), (95.0, 95.0)]
 
 
 def test_what_was_found_before_an_abort_stays() -> None:
     backend = FakeBackend(MINUTE)
-    result = opened(backend, silence(300.0), Watch(abort=lambda: backend.n_encoded >= 2))
+    result = opened(backend, rustle(300.0), Watch(abort=lambda: backend.n_encoded >= 2))
     transcript = result.collect()
     assert [segment.start for segment in transcript.segments] == [0]
     assert (transcript.text, transcript.language, transcript.duration) == ("hello", "en", 300.0)
@@ -162,7 +163,7 @@ def test_close_from_another_thread_ends_the_iteration() -> None:
             return super().encode(features)
 
     backend = Slow(MINUTE)
-    result = opened(backend, silence(300.0), Watch())
+    result = opened(backend, rustle(300.0), Watch())
     found: list[Segment] = []
     thread = threading.Thread(target=lambda: found.extend(result))
     thread.start()
@@ -178,7 +179,7 @@ def test_close_from_another_thread_ends_the_iteration() -> None:
 
 
 def test_the_text_of_a_recording() -> None:
-    result = opened(FakeBackend(MINUTE), silence(65.0), Watch())
+    result = opened(FakeBackend(MINUTE), rustle(65.0), Watch())
     first = next(result)
     assert result.text == "hello hello hello"
     assert result.segments[0] is first
@@ -196,7 +197,7 @@ def together(
 def test_recordings_share_batches_and_come_in_order() -> None:
     backend = Listening(MINUTE)
     lengths = (65.0, 31.0, 5.0, 125.0, 29.0)
-    outcomes = together(backend, [silence(length) for length in lengths], 3)
+    outcomes = together(backend, [rustle(length) for length in lengths], 3)
     assert [one.duration for one in outcomes if isinstance(one, Transcript)] == list(lengths)
     n_windows = [3, 2, 1, 5, 1]
     assert [len(one.segments) for one in outcomes if isinstance(one, Transcript)] == n_windows
@@ -208,12 +209,12 @@ def test_recordings_share_batches_and_come_in_order() -> None:
 def test_a_recording_that_fails_harms_no_other(tmp_path: Path) -> None:
     class Poisoned(FakeBackend):
         def encode(self, features: Features) -> EncoderOutput:
-            if float(features.mel[..., :100].std()) > 1e-3:
+            if float(features.mel[..., :100].mean(dim=(1, 2)).max()) > 0.5:
                 raise RuntimeError("out of memory")
             return super().encode(features)
 
     loud = np.random.default_rng(0).normal(0, 0.1, 16000 * 40).astype(np.float32)
-    sources = [silence(40.0), tmp_path / "missing.wav", loud, silence(70.0)]
+    sources = [rustle(40.0), tmp_path / "missing.wav", loud, rustle(70.0)]
     outcomes = together(Poisoned(MINUTE), sources, 4)
     assert isinstance(outcomes[1], AudioError)
     assert isinstance(outcomes[2], RuntimeError)
@@ -227,7 +228,7 @@ def test_sources_are_taken_as_they_are_needed() -> None:
         nonlocal taken
         for _ in range(50):
             taken += 1
-            yield silence(5.0)
+            yield rustle(5.0)
 
     engine = engine_for(FakeBackend(MINUTE), TOKENIZER, ENGLISH, None)
     pairs = transcribe_together(engine, sources(), Recording, batch_size=2, model="fake")

@@ -26,7 +26,7 @@ from typing import Literal, TypeAlias, get_args
 import torch
 from torch import Tensor
 
-from sottovoce.audio.mel import SILENCE_LOG_MEL, WINDOW_FRAMES, MelStream, window_features
+from sottovoce.audio.mel import DYNAMIC_RANGE, SILENCE_LOG_MEL, WINDOW_FRAMES, MelStream, window_features
 from sottovoce.audio.recording import Recording
 from sottovoce.errors import OptionError
 from sottovoce.types import HOP_SAMPLES, SAMPLE_RATE, Features
@@ -125,6 +125,14 @@ class RecordingFeatures:
             frames = _with_silence(frames, tail, n_frames)
         features = window_features([frames], n_frames, maximum=maximum)
         return Features(features.mel, (last - start,))
+
+    def is_blank(self, start: int, end: int) -> bool:
+        """Whether frames [start, end) hold nothing that a window would show: digital silence, or what lies
+        below Whisper's dynamic range under the loudest moment of the recording."""
+        self._read_to(end)
+        loudest = self._frames.slice(start, min(end, self._frames.end)).max()
+        maximum = loudest if self._normalization == "window" or self._maximum is None else self._maximum
+        return bool(loudest <= SILENCE_LOG_MEL) or bool(loudest <= maximum - DYNAMIC_RANGE)
 
     def drop_before(self, frame: int) -> None:
         """Release the memory of frames before `frame`, read or not; they cannot be asked for again."""

@@ -3,5 +3,5 @@
 from __future__ import annotations
 
 HOTWORD_WEIGHT = 2.0
-"""What each token of a hotword adds where nothing else is said (nats); from 3 on base repeats itself in German
+"""What each token of a hotword adds where nothing else is said (nats); at 3 base begins to repeat itself
 (docs/lm-fusion.md)."""

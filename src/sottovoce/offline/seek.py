@@ -88,6 +88,11 @@ class _SeekLoop:
             seek = start
             while self._goes_on(start, seek, end):
                 self._features.drop_before(seek)
+                reach = seek + self._engine.window_frames
+                if self._features.is_blank(seek, reach if end is None else min(end, reach)):
+                    seek = reach
+                    self._report(seek)
+                    continue
                 window = yield from self._load(seek, end)
                 seek = max(seek + 1, (yield from self._transcribe(window)))
                 self._report(seek)
