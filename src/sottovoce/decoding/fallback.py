@@ -23,7 +23,7 @@ State = TypeVar("State")
 
 
 NO_SPEECH_THRESHOLD = 0.3
-"""openai-whisper has 0.6. On development clips base gives speech at most 0.16 (50 clips), noises 0.37 to 0.99."""
+"""openai-whisper has 0.6. On development clips base gives speech at most 0.16 (50), noises 0.37 to 0.99."""
 
 
 @dataclass(frozen=True, slots=True)
