@@ -134,12 +134,13 @@ def main() -> None:
     parser.add_argument("--part", choices=["dev", "test"], default="test")
     parser.add_argument("--clips", type=int, default=60, help="of each language")
     parser.add_argument("--weights", type=float, nargs="+", default=WEIGHTS)
+    parser.add_argument("--languages", nargs="+", choices=sorted(READERS), default=[*READERS])
     parser.add_argument("--threads", type=int, default=1)
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
     model = load_model(given.model, device="cpu", dtype="float32")
     rows = []
-    for language in READERS:
+    for language in given.languages:
         clips = choose_clips(given.shared, language, given.part, given.clips)
         for weight, one in measure(model, clips, given.weights).items():
             row = {"language": language, "weight": weight, "clips": len(clips), "spoken": one.spoken}

@@ -142,7 +142,7 @@ FALLBACK = (
     click.option(
         "--no-speech-threshold",
         type=Finite(),
-        default=0.3,
+        default=0.6,
         show_default=True,
         help="Above this, and below the log-probability threshold: silence.",
     ),

@@ -22,10 +22,6 @@ from sottovoce.types import EncoderOutput
 State = TypeVar("State")
 
 
-NO_SPEECH_THRESHOLD = 0.3
-"""openai-whisper has 0.6. On development clips base gives speech at most 0.16 (50), noises 0.37 to 0.99."""
-
-
 @dataclass(frozen=True, slots=True)
 class FallbackOptions:
     """When to decode again, and at which temperatures.
@@ -45,7 +41,7 @@ class FallbackOptions:
     temperatures: tuple[float, ...] = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
     compression_ratio_threshold: float | None = 2.4
     logprob_threshold: float | None = -1.0
-    no_speech_threshold: float | None = NO_SPEECH_THRESHOLD
+    no_speech_threshold: float | None = 0.6
     max_loops: int | None = None
     best_of: int | None = None
 
