@@ -74,7 +74,7 @@ SPEECH = (
     click.option(
         "--vad-min-silence-at-max-speech-ms", type=Finite(0), help="Shortest pause to cut it at. [98]"
     ),
-    click.option("--vad-speech-pad-ms", type=Finite(0), help="Added at both sides of speech. [400]"),
+    click.option("--vad-speech-pad-ms", type=Finite(0), help="Added at both sides of speech. [200]"),
     click.option("--vad-overlap-s", type=Finite(0), help="Added again, into what follows. [0]"),
 )
 SEARCH = (
