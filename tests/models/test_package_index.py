@@ -22,6 +22,7 @@ from sottovoce.models.sources.index_table import INDEX_MODELS
 from tests.models import wheels
 
 CLOSED = "http://127.0.0.1:9"
+ROOT = Path(__file__).parents[2]
 FETCH = """
 from sottovoce.models.sources.base import Sources
 from sottovoce.models.sources.find import resolve
@@ -266,7 +267,12 @@ def test_too_little_space_is_found_before_anything_is_fetched(
 
 def started(**options: object) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-c", FETCH], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options
+        [sys.executable, "-c", FETCH],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        **options,
     )
 
 
