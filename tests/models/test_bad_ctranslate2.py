@@ -122,4 +122,4 @@ def test_any_header_is_refused_in_one_line(content: bytes, tmp_path: Path) -> No
     folder = tmp_path / "ct2"
     folder.mkdir(exist_ok=True)
     (folder / "model.bin").write_bytes(content)
-    refused(folder)
+    assert "\n" not in refused(folder)
