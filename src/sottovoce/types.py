@@ -182,7 +182,11 @@ class Transcript:
 
 @dataclass(frozen=True, slots=True)
 class Partial:
-    """Newly committed words: never taken back."""
+    """Newly committed words: never taken back.
+
+    seq: counts the events of a session, as in every event. utterance: counts the utterances; the partials of
+    one and its final share it, and so do `SpeechStarted` and `SpeechEnded` around them.
+    """
 
     start: float
     end: float
@@ -190,6 +194,8 @@ class Partial:
     language: str
     words: tuple[Word, ...]
     emission_time: float
+    seq: int = 0
+    utterance: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,6 +213,8 @@ class Final:
     words: tuple[Word, ...]
     emission_time: float
     allowed_mass: float | None = None
+    seq: int = 0
+    utterance: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,6 +226,8 @@ class Unstable:
     text: str
     language: str
     emission_time: float
+    seq: int = 0
+    utterance: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,6 +239,8 @@ class LanguageChanged:
     at: float
     confirmed_at: float
     posteriors: Mapping[str, float] = field(default_factory=dict)
+    seq: int = 0
+    utterance: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,6 +249,8 @@ class SpeechStarted:
 
     at: float
     emission_time: float
+    seq: int = 0
+    utterance: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,6 +259,8 @@ class SpeechEnded:
 
     at: float
     emission_time: float
+    seq: int = 0
+    utterance: int | None = None
 
 
 Event: TypeAlias = Partial | Final | Unstable | LanguageChanged | SpeechStarted | SpeechEnded
