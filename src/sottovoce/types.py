@@ -56,11 +56,14 @@ class EncoderOutput:
     n_content_frames: frames of each row that hold audio rather than padding.
     cross_kv: one (keys, values) pair a decoder layer, each (B, n_head, n_frames, d_head); filled once
         by the backend at the first use, and shared by every decoder and probe over these states.
+    log_weights: (B, n_frames) float32, added to every attention to a frame that stands for several (of
+        padding); None where each stands for itself.
     """
 
     states: Tensor
     n_content_frames: tuple[int, ...]
     cross_kv: list[tuple[Tensor, Tensor]] | None = field(default=None, repr=False)
+    log_weights: Tensor | None = field(default=None, repr=False)
 
     @property
     def batch_size(self) -> int:
@@ -80,7 +83,8 @@ class EncoderOutput:
             return self
         some = slice(first, last)
         cross_kv = self.cross_kv and [(keys[some], values[some]) for keys, values in self.cross_kv]
-        return EncoderOutput(self.states[some], self.n_content_frames[some], cross_kv)
+        weights = None if self.log_weights is None else self.log_weights[some]
+        return EncoderOutput(self.states[some], self.n_content_frames[some], cross_kv, weights)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from sottovoce.errors import CheckpointError
 from sottovoce.models.dims import AlignmentHeads, ModelDims
+from sottovoce.models.encoder_mode import EncoderMode
 
 Shape: TypeAlias = tuple[int, ...]
 
@@ -34,6 +35,9 @@ LARGEST = {
 TAIL_S = 5.0
 """Whisper was trained on windows of 30 s that end in silence: with less than 5 s of it behind the speech the
 decoder loops and does not find the end of the text, with 5 s it errs as with 30 s (docs/streaming.md)."""
+GROWING = EncoderMode(tail_s=TAIL_S, recompute_s=2.5, refresh_s=2.0)
+"""What Whisper bears where audio grows (docs/streaming.md): older frames as they were, and padding that is
+refreshed now and then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +62,7 @@ class Checkpoint:
     trained_tokens: vocabulary ids whose embeddings were trained; None means all of them.
     languages: codes the model was trained on; None means all that its vocabulary names.
     tail_s: seconds of padding that the encoder needs behind the speech in a window shorter than 30 s.
+    encoder_mode: how the encoder bears audio that grows, at the least cost.
     kind: the format it was read from, as `convert` names it; empty for one that was not read.
     numbers: what the file stores the weights in, where that is not what the tensors show.
     """
@@ -70,6 +75,7 @@ class Checkpoint:
     trained_tokens: tuple[int, ...] | None = None
     languages: tuple[str, ...] | None = None
     tail_s: float = TAIL_S
+    encoder_mode: EncoderMode = GROWING
     kind: str = ""
     numbers: str = ""
 
