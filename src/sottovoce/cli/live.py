@@ -104,7 +104,7 @@ def stream_options(model: Model, given: dict[str, Any]) -> StreamOptions:
         init_prompt=given["init_prompt"],
         static_prompt=" ".join(term for term in terms if term),
         max_context_tokens=given["max_context_tokens"],
-        context_bucket_s=given["context_bucket"] or None,
+        encoder=encoder_mode(model.backend, given["encoder"]),
         tail_s=given["tail"],
         fusion=fusion_of(model, given),
     )

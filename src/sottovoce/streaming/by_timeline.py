@@ -192,9 +192,7 @@ class ByTimeline:
         chosen = [i for i in order if n_owned[i] >= least and peak[i] >= self._parallel.active_share]
         return (chosen or order)[: self._parallel.max_languages]
 
-    def _rows(
-        self, utterance: Utterance, window: Window, shares: Shares, active: Sequence[int]
-    ) -> list[Row]:
+    def _rows(self, utterance: Utterance, window: Window, shares: Shares, active: Sequence[int]) -> list[Row]:
         """A row for each active language that has something to hear."""
         if not self._hearing.apart:
             return [Row(language) for language in active]

@@ -18,7 +18,9 @@ class TextContext:
     said: text tokens said before; None: nothing was said in the session yet, and `init_prompt` stands for it.
     """
 
-    def __init__(self, tokenizer: Tokenizer, options: StreamOptions, said: Sequence[int] | None = None) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, options: StreamOptions, said: Sequence[int] | None = None
+    ) -> None:
         self._tokenizer = tokenizer
         self._limit = options.max_context_tokens
         self._static = self._encode(options.static_prompt)

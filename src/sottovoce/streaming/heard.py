@@ -74,9 +74,7 @@ class Hearing(Protocol):
         """Whether a row is given its audio since another language was committed, and no other."""
         ...
 
-    def hear(
-        self, utterance: Utterance, window: Window, shares: Shares, rows: Sequence[Row]
-    ) -> Steps[Heard]:
+    def hear(self, utterance: Utterance, window: Window, shares: Shares, rows: Sequence[Row]) -> Steps[Heard]:
         """The audio of each row; `window` was encoded last of the utterance."""
         ...
 
@@ -91,9 +89,7 @@ class Masked:
     def apart(self) -> bool:
         return False
 
-    def hear(
-        self, utterance: Utterance, window: Window, shares: Shares, rows: Sequence[Row]
-    ) -> Steps[Heard]:
+    def hear(self, utterance: Utterance, window: Window, shares: Shares, rows: Sequence[Row]) -> Steps[Heard]:
         yield from ()
         biases = []
         for row in rows:
@@ -121,9 +117,7 @@ class Alone:
     def apart(self) -> bool:
         return True
 
-    def hear(
-        self, utterance: Utterance, window: Window, shares: Shares, rows: Sequence[Row]
-    ) -> Steps[Heard]:
+    def hear(self, utterance: Utterance, window: Window, shares: Shares, rows: Sequence[Row]) -> Steps[Heard]:
         places = tuple(_since(row, self.gate.open_to(shares, row.language)).nonzero()[0] for row in rows)
         work = Encode([GrowingWindow(window.part(own), self.mode.whole()) for own in places])
         yield work

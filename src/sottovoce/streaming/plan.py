@@ -6,10 +6,7 @@ Not known here: when updates are due, voice activity, and which language it is.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Protocol
-
-from torch import Tensor
 
 from sottovoce.streaming.agreement import Agreement
 from sottovoce.streaming.alignatt import Reader, ReadRequest

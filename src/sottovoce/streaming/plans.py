@@ -5,9 +5,8 @@ Not known here: when an utterance begins, and which language it is.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
-from functools import lru_cache
 
 from sottovoce.backends.base import Backend, EncoderMode
 from sottovoce.language.timeline import LanguageTimeline
@@ -44,11 +43,11 @@ class Plans:
         self._tokenizer = tokenizer.with_task(stream.task)
         self._end_of_word = end_of_word
         self._makers: dict[str, WordMaker] = {}
-        vocabulary = live_vocabulary(backend, tokenizer)
+        vocabulary = LiveVocabulary.of(tokenizer, backend.dims.n_vocab, backend.device)
         self._reader = Reader(backend, tokenizer.eot, vocabulary, stream.beam_size, stream.fusion)
         self.mode = encoder_mode(stream, backend)
 
-    def utterance(self, start_sample: int, said: Mapping[str, Sequence[int]] | None) -> Utterance:
+    def utterance(self, start_sample: int, said: Mapping[str, tuple[int, ...]] | None) -> Utterance:
         """One that begins at a sample; said: see `Utterance`."""
         return Utterance(
             lambda language: self.maker(language).tokenizer,
@@ -81,9 +80,3 @@ def encoder_mode(options: StreamOptions, backend: Backend) -> EncoderMode:
     """How growing audio is encoded: as the checkpoint bears it, or as the options say."""
     mode = options.encoder or backend.encoder_mode
     return mode if options.tail_s is None else replace(mode, tail_s=options.tail_s)
-
-
-@lru_cache(maxsize=8)
-def live_vocabulary(backend: Backend, tokenizer: Tokenizer) -> LiveVocabulary:
-    """The vocabulary of a model, made once for all of its sessions."""
-    return LiveVocabulary.of(tokenizer, backend.dims.n_vocab, backend.device)

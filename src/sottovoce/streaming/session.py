@@ -36,6 +36,7 @@ from sottovoce.streaming.session_options import Switching as Switching
 from sottovoce.streaming.telling import Teller
 from sottovoce.streaming.utterance import Utterance
 from sottovoce.streaming.window import MELS_PER_FRAME, Window
+from sottovoce.streaming.words import ReadWord
 from sottovoce.streaming.work import Encode, Engine, LocalEngine, Steps, run
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import FRAMES_PER_SECOND, SAMPLE_RATE, Event, LanguageChanged, Samples

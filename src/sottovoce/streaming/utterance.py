@@ -41,7 +41,7 @@ class Utterance:
         n_mels: int,
         device: torch.device,
         start_sample: int = 0,
-        said: Mapping[str, Sequence[int]] | None = None,
+        said: Mapping[str, tuple[int, ...]] | None = None,
     ) -> None:
         self._options = options
         self._mels = MelBuffer(n_mels, start_sample, device)

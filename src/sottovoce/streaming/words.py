@@ -17,7 +17,6 @@ from sottovoce.text.detokenizer import Detokenizer, TokenWord
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import Word
 
-
 BROKEN = "\ufffd"
 """What bytes decode to that are no character."""
 GRAPHIC = ("km", "bo")
@@ -98,7 +97,7 @@ class WordMaker:
         return max(end_s, min(start_s + LEAST_WORD_S, limit_s))
 
     def _group(self, tokens: Sequence[int]) -> list[TokenWord]:
-        """Words with the punctuation that follows them; that at the very beginning goes with the first word."""
+        """Words with the punctuation that follows them; that at the beginning with the first one."""
         split = self.tokenizer.split_to_word_tokens if self.has_spaces else self.tokenizer.split_to_characters
         groups: list[TokenWord] = []
         for text, group in zip(*split(tokens), strict=True):

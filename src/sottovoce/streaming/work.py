@@ -78,9 +78,7 @@ class LocalEngine:
                 work.readings = read(work.reader, work.heard, work.requests)
 
 
-def read(
-    reader: Reader, heard: Sequence[EncoderOutput], requests: Sequence[ReadRequest]
-) -> list[Reading]:
+def read(reader: Reader, heard: Sequence[EncoderOutput], requests: Sequence[ReadRequest]) -> list[Reading]:
     """Read requests side by side: over one window if all hear the same, else over windows side by side.
 
     Each is read as it would be alone: what is behind a shorter window is hidden.
