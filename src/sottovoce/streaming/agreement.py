@@ -20,25 +20,25 @@ from sottovoce.types import FRAMES_PER_SECOND
 
 @dataclass(frozen=True, slots=True)
 class AgreementOptions:
-    """What makes a word safe. Frames are 20 ms.
+    """What makes a word safe. Frames are 20 ms; a word's distance is from its last attended frame to the end.
 
-    near_frames: a word attended this near to the end of the audio waits, whatever was read before.
-    far_frames: a word attended at least so far from it is safe at first sight, if its probability is at least
-        `sure`; twice as far, whatever its probability.
-    n_readings: between the two, and unsure, a word is safe when so many readings in a row said it.
+    near_frames: a word nearer to the end of the audio waits, whatever else.
+    trusted: one of at least this probability is safe at that distance.
+    far_frames: an unsure one needs this distance;
+    n_readings: or, at half of the way between the two, that so many readings in a row said it.
     least_s: seconds of audio before the first word of an utterance.
     """
 
     near_frames: int = 15
+    trusted: float = 0.8
     far_frames: int = 50
     n_readings: int = 2
-    sure: float = 0.5
-    least_s: float = 1.5
+    least_s: float = 2.0
 
     def __post_init__(self) -> None:
         if self.n_readings < 1:
             raise OptionError(f"n_readings: expected at least 1, got {self.n_readings}")
-        for name in ("near_frames", "far_frames", "sure", "least_s"):
+        for name in ("near_frames", "trusted", "far_frames", "least_s"):
             if not getattr(self, name) >= 0:
                 raise OptionError(f"{name}: expected 0 or more, got {getattr(self, name)}")
 
@@ -81,6 +81,7 @@ class Agreement:
         options = self._options
         if n_behind < options.near_frames:
             return False
-        if count >= options.n_readings or n_behind >= 2 * options.far_frames:
+        if probability >= options.trusted or n_behind >= options.far_frames:
             return True
-        return n_behind >= options.far_frames and probability >= options.sure
+        half_way = (options.near_frames + options.far_frames) / 2
+        return count >= options.n_readings and n_behind >= half_way

@@ -22,6 +22,8 @@ BROKEN = "\ufffd"
 GRAPHIC = ("km", "bo")
 """Written without spaces between words, and cut by spaces in Whisper's own rule: a live stream would wait for
 one that never comes."""
+LEAD_S = 0.1
+"""A word begins so much before its first attended frame: attention follows the word."""
 LEAST_WORD_S = 0.1
 """A word lasts at least so long, where the next one leaves it the time."""
 
@@ -78,9 +80,9 @@ class WordMaker:
         rising = in_order(reading.frames)
         spans = _spans(groups)
         end_s = max(after_s, window.start_s)
-        for group, span, after in zip(groups, spans, [*spans[1:], None], strict=True):
+        for group, span, after in zip(groups, spans, [*spans[1:], None][: len(spans)], strict=True):
             frames = rising[span]
-            start_s = max(end_s, window.seconds(min(frames)))
+            start_s = max(end_s, window.seconds(min(frames)) - LEAD_S)
             end_s = self._end_s(window, frames, None if after is None else rising[after.start], start_s)
             if BROKEN in group.text:
                 continue
