@@ -17,6 +17,7 @@ from sottovoce.api import LanguageChoice, Model
 from sottovoce.audio.io import load_audio, read_pcm
 from sottovoce.audio.microphone import Microphone
 from sottovoce.audio.vad_stream import VadStream, VadStreamOptions
+from sottovoce.backends.base import EXACT, EncoderMode
 from sottovoce.cli.interrupt import Interrupts
 from sottovoce.cli.live_view import LiveView
 from sottovoce.cli.options import fusion_of, hotword_text, open_model
@@ -104,10 +105,15 @@ def stream_options(model: Model, given: dict[str, Any]) -> StreamOptions:
         init_prompt=given["init_prompt"],
         static_prompt=" ".join(term for term in terms if term),
         max_context_tokens=given["max_context_tokens"],
-        encoder=encoder_mode(model.backend, given["encoder"]),
+        encoder=_encoder_mode(model, given["encoder"]),
         tail_s=given["tail"],
         fusion=fusion_of(model, given),
     )
+
+
+def _encoder_mode(model: Model, name: str) -> EncoderMode:
+    own = model.backend.encoder_mode
+    return {"auto": own, "whole": own.whole(), "exact": EXACT}[name]
 
 
 def source_pieces(source: str | None, n_samples: int, *, realtime: bool) -> Iterator[Samples]:

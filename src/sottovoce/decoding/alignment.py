@@ -119,8 +119,10 @@ class RunningStatistics:
         return RunningStatistics(n_tokens, self.mean[rows], self.squares[rows])
 
     def normalize(self, attention: Tensor, *, floor: Tensor | float = 0.0) -> Tensor:
-        """Z-score tokens (..., n, n_frames) against all counted so far; floor: added to the deviation, a number or
-        one that broadcasts to (..., n_frames)."""
+        """Z-score tokens (..., n, n_frames) against all counted so far.
+
+        floor: added to the deviation, a number or one that broadcasts to (..., n_frames).
+        """
         std = ((self.squares / self.n_tokens).sqrt() + floor).clamp_min(_TINY)
         return (attention - self.mean.unsqueeze(-2)) / std.unsqueeze(-2)
 

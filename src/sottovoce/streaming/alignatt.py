@@ -37,7 +37,7 @@ class ReadRequest:
     """
 
     prefix: Prefix
-    rules: ReadingRules = ReadingRules()
+    rules: ReadingRules
     bias: Tensor | None = None
     guess: tuple[int, ...] = ()
 
@@ -46,9 +46,9 @@ class ReadRequest:
 class Reader:
     """Reads windows by beam search under AlignAtt; beam_size 1 is greedy.
 
-    Each beam stops on its own: at the end of text, at the frontier, after a jump back, or in a loop. A request
-    is done when as many beams have stopped as there are, and the best mean log-probability wins; a beam
-    that jumped back or looped wins only if all did. fusion: language models that help to choose.
+    Each beam stops on its own: at the end of text, at the frontier, after a jump back, or in a loop. A
+    request is done when as many beams have stopped as there are, and the best mean log-probability wins; a
+    beam that jumped back or looped wins only if all did. fusion: language models that help to choose.
     """
 
     backend: Backend
@@ -261,7 +261,7 @@ class _LanguageRows:
                 rows.advance(self._ids([0]), self._ids([token]))
 
     def added(self, log_probs: Tensor, owners: Sequence[int]) -> Tensor:
-        """What they add to the log-probabilities (R, n) of what may be said; owners: the request of each row."""
+        """What they add to the log-probabilities (R, n) of what may be said; owners: each row's request."""
         nothing = log_probs.new_zeros(len(owners), self._vocabulary.n_vocab)
         for request, rows in enumerate(self._rows):
             mine = self._ids([row for row, owner in enumerate(owners) if owner == request])

@@ -29,11 +29,11 @@ Spans: TypeAlias = tuple[tuple[int, int], ...]
 class Heard:
     """What rows listen to.
 
-    encoded: the window that each row hears, one for all or one a row. biases: of each row (n_frames,) of its
-    window, see `Backend.step`; None: nothing is held back. places: for each row, the frame of the
-    utterance's window behind each frame that it hears. reaches_end: whether a row hears the end of that; a row
-    that does not has nothing to wait for. stretches: for each row, the spans of frames [start, end) that its
-    words lie in; empty where they may lie anywhere.
+    encoded: the window that each row hears, one for all or one a row. biases: of each row (n_frames,) of
+    its window, see `Backend.step`; None: nothing is held back. places: for each row, the frame of the
+    utterance's window behind each frame that it hears. reaches_end: whether a row hears the end of that; a
+    row that does not has nothing to wait for. stretches: for each row, the spans of frames [start, end) that
+    its words lie in; empty where they may lie anywhere.
     """
 
     encoded: tuple[EncoderOutput, ...]

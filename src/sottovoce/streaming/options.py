@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from torch import Tensor
 
@@ -39,7 +39,7 @@ class StreamOptions:
     """
 
     frame_threshold: float = 15
-    agreement: AgreementOptions = AgreementOptions()
+    agreement: AgreementOptions = field(default_factory=AgreementOptions)
     rewind_threshold: int = 200
     final_frame_threshold: float = 0
     chunk_s: float = 0.5

@@ -1,4 +1,4 @@
-"""Who hears what of an utterance: one language the whole of it (here), or several by the timeline (`by_timeline`).
+"""Who hears what of an utterance: one language the whole of it, or several by the timeline (`by_timeline`).
 
 Not known here: when updates are due, voice activity, and which language it is.
 """
@@ -34,7 +34,7 @@ class Plan(Protocol):
 
     @property
     def is_stuck(self) -> bool:
-        """Whether the last update found no way on: a loop, a jump back, or an end of text before the speech's."""
+        """Whether the last update found no way on: a loop, a jump back, or an early end of text."""
         ...
 
     def read(

@@ -62,8 +62,8 @@ class Session:
     """Speech as it comes into events.
 
     tokenizer: of the backend's model. vad: finds speech; without it everything counts as speech until
-    `close`. end_of_word: see `WordMaker`. draft: gives the unstable text, instead of the decoder. engine: does
-    the work; without one, this backend does it as it comes.
+    `close`. end_of_word: see `WordMaker`. draft: gives the unstable text, instead of the decoder. engine:
+    does the work; without one, this backend does it as it comes.
 
     Raises: OptionError for languages that the model does not have.
     """
@@ -366,7 +366,7 @@ class Session:
         return DraftText("".join(word.word for word in words), words[0].start, words[-1].end)
 
     def _change(self, speech: _Speech, change: LanguageChange) -> Steps[None]:
-        """Carry out a change of language: read the old one out up to the change point, go on in the new one."""
+        """Carry out a change of language: read the old one out to the change point, go on in the new one."""
         utterance, at_s = speech.utterance, change.at_s
         if not self._is_parallel:
             if change.source is not None:
@@ -384,7 +384,7 @@ class Session:
         )
 
     def _open(self, sample: int) -> _Speech:
-        """An utterance from a sample on, in the current language; the first allowed one while none is known."""
+        """An utterance from a sample on, in the current language; the first allowed one if none is known."""
         if self._speech is not None:
             self._said = self._speech.utterance.said
         language = self._timeline.current or self._languages[0]

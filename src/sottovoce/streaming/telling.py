@@ -82,7 +82,7 @@ class Teller:
         return span_s > self._longest_s or (ends and span_s > self._sentence_s)
 
     def final(self, language: str, now_s: float, allowed_mass: float | None, *, goes_on: bool) -> None:
-        """Sum the words since the last final up; nothing without words. goes_on: speech does, under a new id."""
+        """Sum up the words since the last final, if any. goes_on: speech does, under a new id."""
         if not self._words:
             return
         words, self._words = tuple(self._words), []

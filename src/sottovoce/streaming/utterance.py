@@ -29,8 +29,8 @@ MOST_TOKENS = 160
 class Utterance:
     """Audio from a sample on, words committed of it, and what was said before, by language.
 
-    tokenizer_of: of a language code, told language and task. said: by language, text tokens said before; None:
-    nothing was said in the session yet.
+    tokenizer_of: of a language code, told language and task. said: by language, text tokens said before;
+    None: nothing was said in the session yet.
     """
 
     def __init__(
