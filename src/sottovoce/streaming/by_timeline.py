@@ -97,7 +97,7 @@ class ByTimeline:
         work = Read(self._reader, heard.encoded, self._requests(update, heard, final=final))
         yield work
         readings = _in_window(work.readings, heard)
-        self._is_stuck = all(is_stuck(reading, utterance, window) for reading in readings)
+        self._is_stuck = all(is_stuck(reading) for reading in readings)
         said = [self._said(update, heard, i, reading, final=final) for i, reading in enumerate(readings)]
         stable_s = math.inf if final else min(settled_until_s, self._stable_s(readings, window))
         return self._taken(utterance, fuse(said, self._parallel.least_share), stable_s)

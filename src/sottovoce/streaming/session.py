@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 
 from sottovoce.audio.buffer import AudioBuffer
 from sottovoce.audio.vad_stream import SpeechEdge, VadStream
-from sottovoce.backends.base import Backend, GrowingWindow
+from sottovoce.backends.base import EXACT, Backend, EncoderMode, GrowingWindow
 from sottovoce.errors import OptionError, SessionClosedError
 from sottovoce.language.probe import LanguageProbe
 from sottovoce.language.timeline import LanguageChange, LanguageTimeline
@@ -47,15 +47,25 @@ IDLE_KEPT_S = 5.0
 """Audio kept in a pause: onset and pre-roll of the next utterance lie in it."""
 LOST_S = 0.8
 """So much unread audio behind the last word at the end of speech is read once more."""
+NEWEST_S = 2.0
+"""Audio that is kept where nothing in it gives words."""
 
 
 @dataclass(slots=True)
 class _Speech:
-    """An utterance and how it is read; is_open: whether somebody speaks, or it rests in a pause."""
+    """An utterance and how it is read.
+
+    from_s: where somebody began to speak, after a pause. is_open: whether somebody speaks, or it rests.
+    """
 
     utterance: Utterance
     plan: Plan
+    from_s: float
     is_open: bool = True
+
+    def unread_s(self, end_s: float) -> float:
+        """Seconds of speech behind the last word."""
+        return end_s - max(self.utterance.committed.until_s, self.from_s)
 
 
 class Session:
@@ -212,7 +222,7 @@ class Session:
             self._watch.begin(at)
         resting = self._speech
         if resting is not None and at - resting.utterance.end_sample <= self._kept:
-            resting.is_open = True
+            resting.is_open, resting.from_s = True, at / SAMPLE_RATE
         else:
             self._speech = self._open(at)
         self._teller.started(at / SAMPLE_RATE, self._now_s)
@@ -284,19 +294,22 @@ class Session:
         return shows or self._follows or unread_s * FRAMES_PER_SECOND > stream.frame_threshold
 
     def _encode(
-        self, speech: _Speech, *, whole: bool = False, until_sample: int | None = None
+        self, speech: _Speech, *, mode: EncoderMode | None = None, until_sample: int | None = None
     ) -> Steps[Window | None]:
-        """The audio held, encoded; None without a frame of it. whole: with nothing kept from before."""
+        """The audio held, encoded; None without a frame of it.
+
+        mode: in this way, with nothing kept from before; None: as audio grows.
+        """
         utterance = speech.utterance
         final = self._closed and utterance.end_sample == self._buffer.end
         log_mel = utterance.log_mel(final=final, until_sample=until_sample)
         if log_mel.shape[1] < MELS_PER_FRAME:
             return None
-        mode = self._plans.mode.whole() if whole else self._plans.mode
-        work = Encode([GrowingWindow(log_mel, mode, None if whole else utterance.encoder_state)])
+        state = None if mode is not None else utterance.encoder_state
+        work = Encode([GrowingWindow(log_mel, mode or self._plans.mode, state)])
         yield work
         grown = work.grown[0]
-        if not whole:
+        if mode is None:
             utterance.encoder_state = grown.state
         n_frames = log_mel.shape[1] // MELS_PER_FRAME
         encoded = replace(grown.encoded, n_content_frames=(n_frames,))
@@ -310,8 +323,7 @@ class Session:
         if settled_until_s > utterance.committed.until_s:
             words = yield from speech.plan.read(utterance, window, settled_until_s=settled_until_s)
             self._commit(speech, words)
-            if speech.plan.is_stuck:
-                self._let_go(speech, window)
+            self._let_go(speech, window)
         if self._teller.is_long:
             self._sum_up(speech, goes_on=True)
         if self._options.unstable:
@@ -319,29 +331,38 @@ class Session:
             self._teller.may_say(self._unstable(speech, window), language, self._now_s)
 
     def _let_go(self, speech: _Speech, window: Window) -> None:
-        """Begin anew where a reading lost the thread: behind the last committed word, without a prompt."""
+        """Let go what leads nowhere: first what lies before the unread audio, then most of that too."""
         utterance = speech.utterance
-        utterance.drop_before(utterance.committed.until_s)
-        utterance.forget_text()
-        wordless_s = window.end_s - utterance.start_sample / SAMPLE_RATE - self._options.stream.wordless_s
-        if wordless_s > 0.0 and not speech.plan.waiting:
-            utterance.drop_before(utterance.start_sample / SAMPLE_RATE + wordless_s)
+        is_wordless = speech.unread_s(window.end_s) > self._options.stream.wordless_s
+        is_wordless = is_wordless and not speech.plan.waiting
+        if not (is_wordless or speech.plan.is_stuck):
+            return
+        if utterance.committed.last is not None:
+            self._begin_anew(speech)
+        elif is_wordless:
+            utterance.drop_before(window.end_s - NEWEST_S)
+            speech.from_s = max(speech.from_s, window.end_s - NEWEST_S)
+
+    def _begin_anew(self, speech: _Speech) -> None:
+        """Go on behind the last committed word, without what was said before."""
+        speech.utterance.drop_before(speech.utterance.committed.until_s)
+        speech.utterance.forget_text()
 
     def _read_out(self, speech: _Speech, until: int) -> Steps[None]:
         """Commit what is left of the audio up to a sample, which no more audio follows.
 
-        Where a good part of it gave no word, it is read once more, behind the last word and without a prompt.
+        Where a good part of it gave no word, it is read once more: behind the last word, without a prompt, in
+        the window that the model was trained with.
         """
-        for attempt in range(2):
-            window = yield from self._encode(speech, whole=True, until_sample=until)
+        for mode in (self._plans.mode.whole(), EXACT):
+            window = yield from self._encode(speech, mode=mode, until_sample=until)
             if window is None:
                 break
             words = yield from speech.plan.read(speech.utterance, window, final=True)
             self._commit(speech, words)
-            lost_s = window.end_s - speech.utterance.committed.until_s
-            if attempt or lost_s < LOST_S:
+            if mode is EXACT or speech.unread_s(window.end_s) < LOST_S:
                 break
-            self._let_go(speech, window)
+            self._begin_anew(speech)
         end_s = speech.utterance.committed.until_s
         if self._options.unstable:
             self._teller.may_say(DraftText("", end_s, end_s), speech.plan.language, self._now_s)
@@ -389,7 +410,7 @@ class Session:
             self._said = self._speech.utterance.said
         language = self._timeline.current or self._languages[0]
         plan = self._plans.by_timeline() if self._is_parallel else self._plans.of(language)
-        return _Speech(self._plans.utterance(sample, self._said), plan)
+        return _Speech(self._plans.utterance(sample, self._said), plan, sample / SAMPLE_RATE)
 
     def _feed(self, utterance: Utterance, until: int) -> None:
         if until > utterance.end_sample:
