@@ -247,10 +247,8 @@ class Session:
         """Decide the language of what is left at the end of speech."""
         if not self._follows or self._watch is None:
             return
-        window = yield from self._encode(speech)
-        if window is not None:
-            until = min(end_sample, speech.utterance.end_sample)
-            yield from self._watch.listen(window, until, final=True)
+        until = min(end_sample, speech.utterance.end_sample)
+        yield from self._watch.listen(speech.utterance, until, final=True)
         change = self._timeline.resolve(self._now_s)
         if change is not None:
             yield from self._change(speech, change)
@@ -271,27 +269,37 @@ class Session:
         speech.utterance.trim()
         if not self._has_work(speech):
             return
-        window = yield from self._encode(speech)
-        if window is None:
-            return
         if self._follows and self._watch is not None:
-            yield from self._watch.listen(window, self._now)
+            yield from self._watch.listen(speech.utterance, self._now)
             change = self._timeline.due(self._now_s)
             if change is not None:
                 yield from self._change(speech, change)
-                window = window if speech.utterance.start_sample == window.start_sample else None
-                window = window or (yield from self._encode(speech))
-        if window is not None:
-            yield from self._read_on(speech, window)
+        if self._may_read(speech):
+            window = yield from self._encode(speech)
+            if window is not None:
+                yield from self._read_on(speech, window)
 
     def _has_work(self, speech: _Speech) -> bool:
         """Whether an update can find anything: enough audio, and some of it unread."""
         utterance, stream = speech.utterance, self._options.stream
         if (utterance.end_sample - utterance.start_sample) / SAMPLE_RATE < stream.audio_min_len_s:
             return False
-        shows = self._draft is not None and self._options.unstable
-        unread_s = utterance.end_sample / SAMPLE_RATE - utterance.committed.until_s
-        return shows or self._follows or unread_s * FRAMES_PER_SECOND > stream.frame_threshold
+        return self._follows or self._may_read(speech)
+
+    def _may_read(self, speech: _Speech) -> bool:
+        """Whether a reading can find a word that is not held back, or shows what is."""
+        if self._draft is not None and self._options.unstable:
+            return True
+        committed_s = speech.utterance.committed.until_s
+        unread_s = speech.utterance.end_sample / SAMPLE_RATE - committed_s
+        near = unread_s * FRAMES_PER_SECOND <= self._options.stream.frame_threshold
+        return not near and self._settled_until_s > committed_s
+
+    @property
+    def _settled_until_s(self) -> float:
+        """Where the language is sure until."""
+        waits = self._follows and not self._is_parallel
+        return self._timeline.settled_until_s if waits else math.inf
 
     def _encode(
         self, speech: _Speech, *, mode: EncoderMode | None = None, until_sample: int | None = None
@@ -317,9 +325,7 @@ class Session:
 
     def _read_on(self, speech: _Speech, window: Window) -> Steps[None]:
         """Commit what is safe, and show what is not."""
-        waits = self._follows and not self._is_parallel
-        settled_until_s = self._timeline.settled_until_s if waits else math.inf
-        utterance = speech.utterance
+        utterance, settled_until_s = speech.utterance, self._settled_until_s
         if settled_until_s > utterance.committed.until_s:
             words = yield from speech.plan.read(utterance, window, settled_until_s=settled_until_s)
             self._commit(speech, words)
@@ -392,7 +398,8 @@ class Session:
         if not self._is_parallel:
             if change.source is not None:
                 at_s = max(at_s, utterance.committed.until_s)
-                yield from self._attempt(self._read_out(speech, round(at_s * SAMPLE_RATE)))
+                if speech.unread_s(at_s) > 0.0:
+                    yield from self._attempt(self._read_out(speech, round(at_s * SAMPLE_RATE)))
                 self._sum_up(speech, goes_on=True)
                 utterance.drop_before(at_s)
                 utterance.committed.until_s = max(at_s, utterance.committed.until_s)
