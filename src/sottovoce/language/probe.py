@@ -28,8 +28,8 @@ from sottovoce.types import HOP_SAMPLES, SAMPLE_RATE, EncoderOutput
 
 MELS_PER_SECOND = SAMPLE_RATE // HOP_SAMPLES
 TAIL_S = 1.0
-"""Padding behind a stretch that is encoded by itself. To name the language takes less than to write the words:
-on development clips 0.5 to 5 s do the same, where words take 5."""
+"""Padding behind a stretch that is encoded by itself. To name the language takes less than to write the
+words: on development clips 0.5 to 5 s do the same, where words take 5."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ class LanguageProbe:
         return self._probed(asked)
 
     def hear(self, log_mels: Sequence[Tensor]) -> list[ProbedLanguage]:
-        """Hear stretches of speech, each encoded by itself with a short tail of padding behind it, as a batch.
+        """Hear stretches of speech, each encoded by itself with a short tail of padding, as a batch.
 
         log_mels: un-normalised log-mel frames (n_mels, n_i) on the backend's device, of at least one encoder
             frame each.
