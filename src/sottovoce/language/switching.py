@@ -18,11 +18,12 @@ class SwitchOptions:
     """What it takes to change the language.
 
     Within an utterance a candidate is confirmed when it leads the current language by strictly more than
-    `margin` for at least `min_frames` consecutive frames and at least `min_dwell_s` from the first of them
-    to the last: both, because 6 frames of a 100 ms hop span 500 ms. At the beginning of an utterance, while all of
-    it is heard at once, `opening_frames` and `opening_margin` do. A confirmed switch waits for a boundary (a
-    pause, or a word's end), at most `max_wait_s`. The first language of a session, before which nothing is
-    said, takes `first_frames` and a lead of `first_margin`; after `first_wait_s` any lead will do.
+    `margin` for at least `min_frames` consecutive frames and at least `min_dwell_s` from the first of
+    them to the last: both, because 6 frames of a 100 ms hop span 500 ms. At the beginning of an
+    utterance, while all of it is heard at once, `opening_frames` and `opening_margin` do. A confirmed
+    switch waits for a boundary (a pause, or a word's end), at most `max_wait_s`. The first language of a
+    session, before which nothing is said, takes `first_frames` and a lead of `first_margin`; after
+    `first_wait_s` any lead will do.
     """
 
     margin: float = 0.35
