@@ -57,7 +57,7 @@ class OneLanguage:
         self._reader = reader
         self._maker = maker
         self._options = options
-        self._agreement = Agreement(options.agreement)
+        self._agreement = Agreement(options.agreement, options.frame_threshold)
         self._guess: tuple[int, ...] = ()
         self._waiting: tuple[Word, ...] = ()
         self._is_stuck = False
@@ -117,6 +117,10 @@ def is_stuck(reading: Reading) -> bool:
     return reading.ending in (Ending.REWOUND, Ending.REPEATED)
 
 
+AHEAD_FRAMES = 10
+"""A reading goes on so far beyond what is safe: what it says there twice is surer than what it said once."""
+
+
 def is_no_speech(reading: Reading, options: StreamOptions) -> bool:
     silent = reading.no_speech_prob > options.no_speech_threshold
     return silent and reading.avg_logprob < options.logprob_threshold
@@ -125,7 +129,7 @@ def is_no_speech(reading: Reading, options: StreamOptions) -> bool:
 def rules_for(options: StreamOptions, unread_s: float, *, final: bool) -> ReadingRules:
     """When a reading of so much unread audio stops."""
     return ReadingRules(
-        options.final_frame_threshold if final else options.frame_threshold,
+        options.final_frame_threshold if final else max(0.0, options.frame_threshold - AHEAD_FRAMES),
         options.rewind_threshold,
         options.max_repeats,
         MAX_TOKENS if final else most_tokens(unread_s),
