@@ -2,6 +2,7 @@
 
     python benchmarks/growing_encoder.py ../shared                      # the reported clips
     python benchmarks/growing_encoder.py ../shared --part dev --clips 20    # others, to choose numbers on
+    python benchmarks/growing_encoder.py ../shared --part dev --anchors     # what thin padding must have
 
 Every clip is one utterance that grows by `--every` seconds and is read once at its end, as a whole, without
 timestamps, greedily, in its own language. Beside errors and loops (half as many words again as were said) the
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -31,67 +33,60 @@ from sottovoce.backends.base import EXACT, EncoderMode, EncoderState, GrowingWin
 from sottovoce.decoding.decode import decode
 from sottovoce.decoding.options import DecodingOptions
 from sottovoce.evaluation.wer import ScoreOptions, Utterance, score
+from sottovoce.models.encoder_mode import NEAR_FRAMES
+from sottovoce.models.growing_modes import BASE_ANCHORS
 from sottovoce.types import FRAMES_PER_SECOND, SAMPLE_RATE
 
 LEFT_OUT = ("hi",)
 """Languages in which base errs in more than every second word whatever the encoder sees."""
 LONGEST_S = 29.0
-ANCHORS = (
-    *(
-        110,
-        174,
-        175,
-        231,
-        232,
-        247,
-        248,
-        256,
-        297,
-        305,
-        311,
-        312,
-        313,
-        319,
-        320,
-        361,
-        362,
-        363,
-        378,
-        384,
-        457,
-    ),
-    *(458, 530, 531, 538, 539, 579, 580, 588, 594, 595, 683, 733, 734, 798, 1024, 1025, 1032, 1033, 1243),
-    *(1250, 1371, 1372, 1380, 1445, 1446, 1452, 1453, 1477, 1493, 1494),
-)
+LONGEST_TEXT = 120
+"""Tokens: a loop need not be read to its end."""
 
 
-def thin(
-    stride: int, recompute_s: float | None = None, refresh_s: float = 0.0, drift: float = 0.5
-) -> EncoderMode:
-    return EncoderMode(None, stride, ANCHORS, recompute_s=recompute_s, refresh_s=refresh_s, level_drift=drift)
+def dense(tail_s: float, recompute_s: float | None = None, refresh_s: float = 2.0) -> EncoderMode:
+    return EncoderMode(tail_s=tail_s, recompute_s=recompute_s, refresh_s=refresh_s)
+
+
+def thin(stride: int, recompute_s: float | None = None, refresh_s: float = 1.0) -> EncoderMode:
+    return EncoderMode(None, stride, BASE_ANCHORS, recompute_s=recompute_s, refresh_s=refresh_s)
 
 
 MODES = {
-    "thin 30": thin(30),
-    "thin 60": thin(60),
-    "thin 30, newest 2.5 s, each": thin(30, 2.5),
-    "thin 30, newest 2.5 s, at 1 s": thin(30, 2.5, 1.0),
-    "thin 30, newest 2.5 s, at 2 s": thin(30, 2.5, 2.0),
-    "thin 30, newest 1.5 s, at 1 s": thin(30, 1.5, 1.0),
-    "thin 30, newest 1 s, at 1 s": thin(30, 1.0, 1.0),
-    "thin 30, newest 1.5 s, at 1 s, drift .2": thin(30, 1.5, 1.0, 0.2),
-    "thin 30, newest 1.5 s, at 1 s, drift 9": thin(30, 1.5, 1.0, 9.0),
-    "thin 30, newest 4.5 s, at 1 s": thin(30, 4.5, 1.0),
     "30 s": EXACT,
-    "3 s of padding": EncoderMode(tail_s=3.0),
-    "5 s of padding": EncoderMode(tail_s=5.0),
-    "8 s of padding": EncoderMode(tail_s=8.0),
-    "newest 1.5 s, 5 s refreshed at 2 s": EncoderMode(tail_s=5.0, recompute_s=1.5, refresh_s=2.0),
-    "newest 2.5 s, 5 s refreshed at 2 s": EncoderMode(tail_s=5.0, recompute_s=2.5, refresh_s=2.0),
-    "newest 2.5 s, 5 s refreshed each time": EncoderMode(tail_s=5.0, recompute_s=2.5, refresh_s=0.0),
-    "newest 4.5 s, 5 s refreshed at 2 s": EncoderMode(tail_s=5.0, recompute_s=4.5, refresh_s=2.0),
-    "newest 2.5 s, 8 s refreshed at 4 s": EncoderMode(tail_s=8.0, recompute_s=2.5, refresh_s=4.0),
+    "3 s of padding": dense(3.0),
+    "5 s of padding": dense(5.0),
+    "8 s of padding": dense(8.0),
+    "thin padding": thin(30),
+    "newest 2.5 s, 5 s each time": dense(5.0, 2.5, 0.0),
+    "newest 2.5 s, 5 s at every 2 s": dense(5.0, 2.5),
+    "newest 4.5 s, 5 s at every 2 s": dense(5.0, 4.5),
+    "newest 2.5 s, 8 s at every 4 s": dense(8.0, 2.5, 4.0),
+    "newest 2.5 s, thin each time": thin(30, 2.5, 0.0),
+    "newest 2.5 s, thin at every 1 s": thin(30, 2.5, 1.0),
+    "newest 2.5 s, thin at every 2 s": thin(30, 2.5, 2.0),
+    "newest 1.5 s, thin at every 1 s": thin(30, 1.5, 1.0),
+    "newest 4.5 s, thin at every 1 s": thin(30, 4.5, 1.0),
 }
+IS_ANCHOR = 0.6
+"""Of the median length of a state, once normalised: what lies below is rested on."""
+LEAST_SHARE = 0.2
+LEAST_CLIPS = 3
+
+
+def anchors(model: Model, chosen: Sequence[Clip]) -> list[int]:
+    """Frames that attention rests on in a fifth of the clips where they are padding, and in three clips."""
+    n_full = model.backend.dims.n_audio_ctx
+    rested, padded = torch.zeros(n_full), torch.zeros(n_full)
+    for clip in chosen:
+        mel = heard(model, clip)
+        (grown,) = model.backend.encode_growing([GrowingWindow(mel, EXACT)])
+        lengths = grown.encoded.states[0].float().norm(dim=-1)
+        is_padding = torch.arange(n_full) >= mel.shape[1] // 2 + NEAR_FRAMES
+        rested += is_padding & (lengths < IS_ANCHOR * lengths.median())
+        padded += is_padding
+    often = (rested >= LEAST_SHARE * padded) & (rested >= LEAST_CLIPS)
+    return often.nonzero()[:, 0].tolist()
 
 
 @dataclass(slots=True)
@@ -113,6 +108,7 @@ class Subject:
     log_mel: Tensor
     states: Tensor
     tokens: tuple[int, ...]
+    text: str
     log_probs: Tensor
 
     @property
@@ -120,19 +116,24 @@ class Subject:
         return self.log_mel.shape[1] // 2
 
 
-def subject(model: Model, clip: Clip) -> Subject:
-    """A clip as openai-whisper sees it: the last frames look into silence."""
+def heard(model: Model, clip: Clip) -> Tensor:
+    """Log-mel of a clip as openai-whisper sees it: the last frames look into silence."""
     audio = load_audio(clip.file)[: int(LONGEST_S * SAMPLE_RATE)]
     mel = log_mel(audio, model.backend.dims.n_mels, padding_samples=SAMPLE_RATE)
-    mel = mel[:, : len(audio) // 320 * 2]
+    return mel[:, : len(audio) // 320 * 2]
+
+
+def subject(model: Model, clip: Clip) -> Subject:
+    """A clip, read from the full window."""
+    mel = heard(model, clip)
     (grown,) = model.backend.encode_growing([GrowingWindow(mel, EXACT)])
-    tokens = read(model, clip, grown)[0]
+    tokens, text = read(model, clip, grown)
     states = grown.encoded.states[:, : mel.shape[1] // 2].float()
-    return Subject(clip, mel, states, tokens, along(model, clip, grown, tokens))
+    return Subject(clip, mel, states, tokens, text, along(model, clip, grown, tokens))
 
 
 def read(model: Model, clip: Clip, grown: Grown) -> tuple[tuple[int, ...], str]:
-    options = DecodingOptions(language=clip.language, without_timestamps=True)
+    options = DecodingOptions(language=clip.language, without_timestamps=True, sample_len=LONGEST_TEXT)
     result = decode(model.backend, model.tokenizer, grown.encoded, [options])[0]
     return result.tokens, result.text
 
@@ -175,7 +176,8 @@ def measure(model: Model, one: Subject, mode: EncoderMode, tally: Tally, every_s
     apart = (states - one.states).norm(dim=-1).mean() / one.states.norm(dim=-1).mean()
     log_probs = along(model, one.clip, grown, one.tokens)
     divergence = (one.log_probs.exp() * (one.log_probs - log_probs)).sum(-1).mean()
-    text = read(model, one.clip, grown)[1]
+    same = log_probs.argmax(dim=-1).tolist() == [*one.tokens, model.tokenizer.eot]
+    text = one.text if same else read(model, one.clip, grown)[1]
     tally.utterances.append(Utterance(one.clip.text or "", text, one.clip.language))
     tally.distances.append(float(apart))
     tally.divergences.append(float(divergence))
@@ -216,6 +218,7 @@ def main() -> None:
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--every", type=float, default=0.5, help="seconds from update to update")
     parser.add_argument("--modes", nargs="*", help="parts of the names of the only modes to measure")
+    parser.add_argument("--anchors", action="store_true", help="find the frames that attention rests on")
     given = parser.parse_args()
     torch.set_num_threads(1)
     model = load_model(given.model, device="cpu", dtype=given.dtype)
@@ -225,13 +228,19 @@ def main() -> None:
         for clip in clips(given.shared / "data", given.part, with_text=True)
         if len(clip.languages) == 1 and clip.language not in LEFT_OUT
     ]
+    chosen = spread(known, given.clips)
+    if given.anchors:
+        print(anchors(model, chosen))
+        return
     tallies = {name: Tally() for name in modes}
     n_frames = 0
-    for clip in spread(known, given.clips):
+    for clip in chosen:
         one = subject(model, clip)
         n_frames += one.n_frames
         for name, mode in modes.items():
             measure(model, one, mode, tallies[name], given.every)
+            last = tallies[name]
+            print(f"{clip.name} {name}: {last.divergences[-1]:.4f} nats a token", file=sys.stderr)
     rows = [row(name, tally, n_frames) for name, tally in tallies.items()]
     print_table(rows)
     about = {"model": given.model, "dtype": given.dtype, "part": given.part, "clips": given.clips}
