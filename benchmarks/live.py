@@ -15,9 +15,11 @@ from pathlib import Path
 from types import ModuleType
 
 import live_errors
+import live_hour
+import live_sounds
 from live_run import GIVEN, Log, options_from, source_version
 
-COMMANDS: dict[str, ModuleType] = {"errors": live_errors}
+COMMANDS: dict[str, ModuleType] = {"errors": live_errors, "noise": live_sounds, "hour": live_hour}
 
 
 def numbers(text: str) -> list[float]:

@@ -58,6 +58,12 @@ def errors(item: Item, text: str) -> ErrorCounts:
     return count_errors(utterance(item, text)).mixed
 
 
+def error_rate(items: Sequence[Item], texts: Sequence[str]) -> float:
+    """Errors over all units of the items; 0 where nothing was said."""
+    total = sum((errors(item, text) for item, text in zip(items, texts, strict=True)), ErrorCounts())
+    return total.rate or 0.0
+
+
 def utterance(item: Item, text: str) -> Utterance:
     return Utterance(item.text, text, item.languages if len(item.languages) > 1 else item.language)
 

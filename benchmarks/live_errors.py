@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import product
 from pathlib import Path
 
-from files import LANGUAGES
-from human_clips import Clip, clips, spread
-from live_count import Summary, beside, errors, summary
-from live_run import Bench, Item, Live, Setting, Whole, counted
+from live_count import Summary, beside, error_rate, errors, summary
+from live_plots import plot_curve
+from live_run import Bench, Item, Live, Whole, counted
+from live_settings import add_clips, chosen, settings
 from live_simul import Simul
+from live_tables import apart, percent, seconds, show_json, show_table
 
 from sottovoce.errors import OptionError
-from sottovoce.evaluation.wer import Comparison, ErrorCounts
 
 HELP = """Words wrong and word latency of live sessions on clips of people.
 
-Takes the processor time that it measures: with base about half a second for each second of audio and setting,
-and SimulStreaming four; 30 clips are some 3 minutes of audio. Latencies are not computation-aware: audio
+Takes the processor time that it measures: with base about half a second for each second of audio and
+setting, SimulStreaming four; 30 clips are some 3 minutes of audio. Latencies are not computation-aware: audio
 received when a word came, minus the end of that word in the float32 transcript of the file. What was done is
 kept in --log under options, recording and the package's source (or --label)."""
 
@@ -47,64 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--beside", metavar="LABEL", help="also the differences to what the log has of LABEL")
     parser.add_argument("--simul", type=Path, metavar="CHECKOUT", help="also SimulStreaming, from there")
     parser.add_argument("--simul-vac", action="store_true", help="with its voice activity controller")
-
-
-def add_clips(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--part", choices=("dev", "test"), default="dev", help="see human_clips [dev]")
-    parser.add_argument("--clips", type=int, default=30, help="at most, spread over the sets [30]")
-    parser.add_argument("--sets", type=lambda text: text.split(","), help="names of sets [all with text]")
-    parser.add_argument("--only", nargs="+", metavar="NAME", help="names of clips")
-    parser.add_argument(
-        "--spoken", type=lambda text: text.split(","), default=[*LANGUAGES], help="languages of the clips"
-    )
-
-
-def chosen(given: argparse.Namespace) -> list[Item]:
-    """Clips of one language with their text."""
-    found = [
-        clip
-        for clip in clips(given.shared / "data", given.part, sets=given.sets, with_text=True)
-        if len(clip.languages) == 1 and clip.language in given.spoken
-    ]
-    if given.only:
-        return [item_of(clip) for clip in found if clip.name in given.only]
-    return [item_of(clip) for clip in spread(found, given.clips)]
-
-
-def item_of(clip: Clip) -> Item:
-    return Item(clip.name, clip.file, clip.languages, clip.text or "", clip.group)
-
-
-def settings(given: argparse.Namespace) -> list[Setting]:
-    """One for each threshold, update interval and number format that was asked for."""
-    return [
-        Setting(
-            model=given.model,
-            dtype=dtype,
-            languages=given.languages,
-            switching=given.switching,
-            stream={"frame_threshold": threshold, "chunk_s": chunk_s} | given.stream,
-            session=given.session,
-            label=given.label,
-        )
-        for dtype, chunk_s, threshold in product(given.dtypes, given.chunk_s, given.frame_thresholds)
-    ]
-
-
-def sides(given: argparse.Namespace, bench: Bench) -> list[Side]:
-    """Ours first, one dtype after the other, then the other program at the same thresholds and intervals."""
-    ours = [Side(one.name, partial(bench.live, one)) for one in settings(given)]
-    if given.simul is None:
-        return ours
-    simul = Simul(given.simul, given.model, bench.log, vac=given.simul_vac)
-    asked = product(given.chunk_s, given.frame_thresholds)
-    return ours + [
-        Side(
-            simul.name(threshold, chunk_s),
-            partial(simul.live, frame_threshold=threshold, chunk_s=chunk_s),
-        )
-        for chunk_s, threshold in asked
-    ]
+    parser.add_argument("--picture", type=Path, help="errors over latency, a line a program and interval")
 
 
 def run(given: argparse.Namespace) -> None:
@@ -123,32 +65,39 @@ def run(given: argparse.Namespace) -> None:
         show_beside(given, bench, items, heard)
     if given.texts:
         show_texts(items, wholes, heard)
-    print(
-        json.dumps(
-            {
-                "benchmark": "live errors",
-                "part": given.part,
-                "clips": len(items),
-                "audio_s": round(sum(one.run.duration_s for one in next(iter(heard.values()))), 1),
-                "label": given.label,
-                "settings": {name: asdict(one) for name, one in found.items()},
-            }
-        )
-    )
+    if given.picture:
+        plot_curve(given.picture, found, error_rate(items, [whole.text for whole in wholes]))
+    audio_s = sum(live.run.duration_s for live in next(iter(heard.values())))
+    figures = {name: asdict(one) for name, one in found.items()}
+    clips = {"part": given.part, "clips": len(items), "audio_s": round(audio_s, 1)}
+    show_json("errors", settings(given), {**clips, "found": figures})
+
+
+def sides(given: argparse.Namespace, bench: Bench) -> list[Side]:
+    """Ours first, one dtype after the other, then the other program at the same thresholds and intervals."""
+    ours = [Side(one.name, partial(bench.live, one)) for one in settings(given)]
+    if given.simul is None:
+        return ours
+    simul = Simul(given.simul, given.model, bench.log, vac=given.simul_vac)
+    asked = product(given.chunk_s, given.frame_thresholds)
+    return ours + [
+        Side(simul.name(threshold, chunk_s), partial(simul.live, frame_threshold=threshold, chunk_s=chunk_s))
+        for chunk_s, threshold in asked
+    ]
 
 
 def show(items: Sequence[Item], wholes: Sequence[Whole], found: dict[str, Summary]) -> None:
-    total = sum((errors(i, w.text) for i, w in zip(items, wholes, strict=True)), ErrorCounts())
-    print(f"| {len(items)} clips, {total.n_reference} words | {' | '.join(HEADS)} |")
-    print("|---" * (len(HEADS) + 1) + "|")
-    print(f"| file | {total.rate or 0.0:.1%} |  | {total.insertions} |{' |' * (len(HEADS) - 3)}")
-    for name, one in found.items():
-        print(f"| {name} | {' | '.join(cells(one))} |")
+    counts = [errors(item, whole.text) for item, whole in zip(items, wholes, strict=True)]
+    n_units = sum(one.n_reference for one in counts)
+    rate, inserted = sum(c.n_errors for c in counts) / n_units, sum(c.insertions for c in counts)
+    whole = ["file", percent(rate), "", str(inserted), *[""] * (len(HEADS) - 3)]
+    rows = [[name, *cells(one)] for name, one in found.items()]
+    show_table([f"{len(items)} clips, {n_units} words", *HEADS], [whole, *rows])
 
 
 def cells(one: Summary) -> list[str]:
     return [
-        f"{one.rate:.1%}",
+        percent(one.rate),
         apart(one.beside),
         str(one.insertions),
         str(one.loops),
@@ -165,50 +114,40 @@ def cells(one: Summary) -> list[str]:
     ]
 
 
-def seconds(value: float | None) -> str:
-    return "" if value is None else f"{value:.2f} s"
-
-
-def apart(one: Comparison) -> str:
-    return f"{one.difference:+.1%} ({one.low:+.1%} to {one.high:+.1%})"
-
-
 def show_sets(items: Sequence[Item], wholes: Sequence[Whole], heard: dict[str, list[Live]]) -> None:
     """Errors by set; the interval is that of the difference to the files' transcripts."""
     groups = list(dict.fromkeys(item.group for item in items))
-    print(f"\n| errors by set | {' | '.join(groups)} |")
-    print("|---" * (len(groups) + 1) + "|")
-    for name, texts in {
-        "file": [whole.text for whole in wholes],
-        **{name: [one.text for one in lives] for name, lives in heard.items()},
-    }.items():
+    places = [[i for i, item in enumerate(items) if item.group == group] for group in groups]
+    whole = [error_rate([items[i] for i in at], [wholes[i].text for i in at]) for at in places]
+    rows = [["file", *map(percent, whole)]]
+    for name, lives in heard.items():
         row = []
-        for group in groups:
-            at = [i for i, item in enumerate(items) if item.group == group]
-            rate = sum((errors(items[i], texts[i]) for i in at), ErrorCounts()).rate or 0.0
-            said = f"{rate:.1%} ({len(at)})"
-            if name != "file" and len(at) > 1:
-                found = beside([items[i] for i in at], [wholes[i].text for i in at], [texts[i] for i in at])
-                said = f"{rate:.1%} ({found.low:+.0%} to {found.high:+.0%})"
-            row.append(said)
-        print(f"| {name} | {' | '.join(row)} |")
+        for at in places:
+            some, texts = [items[i] for i in at], [lives[i].text for i in at]
+            row.append(percent(error_rate(some, texts)))
+            if len(at) > 1:
+                found = beside(some, [wholes[i].text for i in at], texts)
+                row[-1] += f" ({found.low:+.0%} to {found.high:+.0%})"
+        rows.append([name, *row])
+    print()
+    show_table(["errors", *(f"{g} ({len(at)})" for g, at in zip(groups, places, strict=True))], rows)
 
 
 def show_beside(
     given: argparse.Namespace, bench: Bench, items: Sequence[Item], heard: dict[str, list[Live]]
 ) -> None:
     """Differences to what the log holds of another label, over the clips that both have."""
-    print(f"\n| beside {given.beside} | clips | errors | difference, 95 % |\n|---|---|---|---|")
+    rows = []
     for setting in settings(given):
         other = replace(setting, label=given.beside)
         at = [i for i, item in enumerate(items) if bench.log.get(other.key, item.name)]
-        if not at:
-            continue
-        both = [items[i] for i in at]
-        before = [bench.live(other, item).text for item in both]
-        found = beside(both, before, [heard[setting.name][i].text for i in at])
-        rate = sum((errors(i, t) for i, t in zip(both, before, strict=True)), ErrorCounts()).rate or 0.0
-        print(f"| {setting.name} | {len(at)} | {rate:.1%} | {apart(found)} |")
+        if at:
+            both = [items[i] for i in at]
+            before = [bench.live(other, item).text for item in both]
+            found = beside(both, before, [heard[setting.name][i].text for i in at])
+            rows.append([setting.name, str(len(at)), percent(error_rate(both, before)), apart(found)])
+    print()
+    show_table([f"beside {given.beside}", "clips", "errors there", "difference, 95 %"], rows)
 
 
 def show_texts(items: Sequence[Item], wholes: Sequence[Whole], heard: dict[str, list[Live]]) -> None:

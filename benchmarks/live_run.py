@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from human_clips import PAUSES_S
 
 import sottovoce
 from sottovoce.api import Model, load_model
@@ -25,6 +26,7 @@ from sottovoce.audio.io import load_audio
 from sottovoce.evaluation.live import LiveRun, run_live
 from sottovoce.evaluation.switching import FoundSwitch
 from sottovoce.streaming.options import StreamOptions
+from sottovoce.streaming.session import Session
 from sottovoce.types import SAMPLE_RATE, Features, Samples, Word
 
 GIVEN, AUTO = "given", "auto"
@@ -34,10 +36,11 @@ WARM_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """A recording: its name, its samples or the file that has them, what is said and in which languages."""
+    """A recording: its name, what is said and in which languages; source: samples, a file, or files that are
+    said one after the other."""
 
     name: str
-    source: Path | Samples = field(repr=False)
+    source: Path | Samples | tuple[Path, ...] = field(repr=False)
     languages: tuple[str, ...] = ("en",)
     text: str = ""
     group: str = ""
@@ -47,7 +50,18 @@ class Item:
         return self.languages[0]
 
     def samples(self) -> Samples:
+        if isinstance(self.source, tuple):
+            return spoken_on([load_audio(file) for file in self.source])
         return load_audio(self.source) if isinstance(self.source, Path) else self.source
+
+
+def spoken_on(pieces: Sequence[Samples]) -> Samples:
+    """Recordings one after the other, with pauses of `PAUSES_S` between them."""
+    parts: list[Samples] = []
+    for number, piece in enumerate(pieces):
+        pause = np.zeros(round(PAUSES_S[number % len(PAUSES_S)] * SAMPLE_RATE), np.float32)
+        parts += [piece, pause]
+    return np.concatenate(parts[:-1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,19 +191,21 @@ class Bench:
             self.log.add(setting.key, item.name, found)
         return Live(run_from(found), found["encoder_frames"])
 
-    def _run(self, setting: Setting, item: Item) -> dict[str, Any]:
-        model = self.model(setting.model, setting.dtype)
-        stream = StreamOptions(**setting.stream)
-        session = model.session(
+    def session(self, setting: Setting, item: Item) -> Session:
+        """A session of this setting; item: whose languages are given where those are."""
+        torch.manual_seed(0)
+        return self.model(setting.model, setting.dtype).session(
             setting.choice(item),
             switching=setting.switching,  # type: ignore[arg-type]
-            stream=stream,
+            stream=StreamOptions(**setting.stream),
             **setting.session,
         )
-        counter = model.backend
+
+    def _run(self, setting: Setting, item: Item) -> dict[str, Any]:
+        session = self.session(setting, item)
+        counter = self.model(setting.model, setting.dtype).backend
         assert isinstance(counter, CountingBackend)
         before = counter.total
-        torch.manual_seed(0)
         run = run_live(session, item.samples(), chunk_s=setting.chunk_s)
         return asdict(run) | {"encoder_frames": counter.total - before}
 
