@@ -12,14 +12,24 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from types import ModuleType
+from typing import Any
 
+import live_codeswitch
 import live_errors
 import live_hour
 import live_sounds
+import live_switch
+import live_translate
 from live_run import GIVEN, Log, options_from, source_version
 
-COMMANDS: dict[str, ModuleType] = {"errors": live_errors, "noise": live_sounds, "hour": live_hour}
+COMMANDS: dict[str, Any] = {
+    "errors": live_errors,
+    "noise": live_sounds,
+    "hour": live_hour,
+    "switching": live_switch,
+    "codeswitch": live_codeswitch,
+    "translate": live_translate,
+}
 
 
 def numbers(text: str) -> list[float]:
