@@ -66,7 +66,10 @@ def test_the_first_update_is_all_that_came_with_the_first_word() -> None:
 
 
 def test_a_summary_counts_over_all_recordings() -> None:
-    items = [Item("a", Path("a"), ("en",), "red green blue white"), Item("b", Path("b"), ("de",), "eins zwei")]
+    items = [
+        Item("a", Path("a"), ("en",), "red green blue white"),
+        Item("b", Path("b"), ("de",), "eins zwei"),
+    ]
     wholes = [Whole(item.text, tuple(words(item.text))) for item in items]
     lives = [
         Live(heard(words("red green blew white"), [1.5, 2.0, 2.5, 10.0]), 1000),
