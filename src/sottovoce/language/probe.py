@@ -2,9 +2,9 @@
 
 The decoder is asked what follows <|startoftranscript|> alone, at position 0, where it was trained to
 name the language, and only the language rows of the output are computed. `hear` encodes each stretch by
-itself. `probe` asks of stretches of a window that is encoded already: the cross-attention sees the frames of a
-stretch alone, but the encoder has let them see the rest, and in what follows a change of language much
-of the language before is left (docs/streaming.md). Neither touches the transcription's state.
+itself. `probe` asks of stretches of a window that is encoded already: the cross-attention sees the frames of
+a stretch alone, but the encoder has let them see the rest, and in what follows a change of language much of
+the language before is left (docs/streaming.md). Neither touches the transcription's state.
 
 Not known here: time, smoothing, and what follows from a change.
 """
@@ -28,14 +28,14 @@ from sottovoce.types import HOP_SAMPLES, SAMPLE_RATE, EncoderOutput
 
 MELS_PER_SECOND = SAMPLE_RATE // HOP_SAMPLES
 TAIL_S = 1.0
-"""Padding behind a stretch that is encoded by itself. To name the language takes less than to write the words: on
-development clips 0.5 to 5 s do the same, where words take 5."""
+"""Padding behind a stretch that is encoded by itself. To name the language takes less than to write the
+words: on development clips 0.5 to 5 s do the same, where words take 5."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProbeOptions:
-    """Which stretches are probed: the newest `width_s`, every `hop_s`; at the start of an utterance shorter ones,
-    from `min_width_s`, count for less."""
+    """Which stretches are probed: the newest `width_s`, every `hop_s`; at the start of an utterance shorter
+    ones, from `min_width_s`, count for less."""
 
     width_s: float = 3.0
     hop_s: float = 0.5
@@ -96,7 +96,8 @@ class LanguageProbe:
         return self._probed(asked)
 
     def hear(self, log_mels: Sequence[Tensor]) -> list[ProbedLanguage]:
-        """Hear stretches of speech, each encoded by itself with a short tail of padding behind it, as one batch.
+        """Hear stretches of speech, each encoded by itself with a short tail of padding behind it, as one
+        batch.
 
         log_mels: un-normalised log-mel frames (n_mels, n_i) on the backend's device, of at least one encoder
             frame each.
