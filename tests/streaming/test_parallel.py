@@ -40,7 +40,6 @@ OPTIONS = SessionOptions(
     ("en", "de"),
     switching="parallel",
     probe=ProbeOptions(width_s=0.8, hop_s=0.1, min_width_s=0.4),
-    smoothing=SmoothingOptions(median_frames=3),
     stream=StreamOptions(chunk_s=0.5),
 )
 
