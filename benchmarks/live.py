@@ -46,8 +46,20 @@ def add_common(parser: argparse.ArgumentParser, switching: str, languages: str) 
     parser.add_argument("--chunk-s", type=numbers, default=[0.5], metavar="S[,S…]", help="update intervals")
     parser.add_argument("--switching", choices=("off", "restart", "parallel"), default=switching)
     parser.add_argument("--languages", default=languages, metavar="given|auto|CODE,CODE")
-    parser.add_argument("--stream", nargs="+", default=[], metavar="NAME=VALUE", help="of StreamOptions")
-    parser.add_argument("--session", nargs="+", default=[], metavar="NAME=VALUE", help="of Model.session")
+    parser.add_argument(
+        "--stream",
+        nargs="+",
+        default=[],
+        metavar="NAME=VALUE",
+        help="of StreamOptions; agreement.trusted=0.5, encoder={}",
+    )
+    parser.add_argument(
+        "--session",
+        nargs="+",
+        default=[],
+        metavar="NAME=VALUE",
+        help="of Model.session; vad=false, following.switch.…=…",
+    )
 
 
 def main() -> None:

@@ -12,9 +12,9 @@ import hashlib
 import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, is_dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, get_args, get_type_hints
 
 import numpy as np
 import torch
@@ -23,12 +23,14 @@ from human_clips import PAUSES_S
 import sottovoce
 from sottovoce.api import Model, load_model
 from sottovoce.audio.io import load_audio
+from sottovoce.backends.base import GrowingWindow, Grown
 from sottovoce.evaluation.live import LiveRun, run_live
 from sottovoce.evaluation.switching import FoundSwitch
 from sottovoce.streaming.options import StreamOptions
-from sottovoce.streaming.session import Session
+from sottovoce.streaming.session import Session, SessionOptions
 from sottovoce.types import SAMPLE_RATE, Features, Samples, Word
 
+T = TypeVar("T")
 GIVEN, AUTO = "given", "auto"
 """Languages of a setting: the recording's own, or all of the model. A list of codes is the third way."""
 WARM_S = 2.0
@@ -141,25 +143,23 @@ class Log:
 
 
 class CountingBackend:
-    """A backend that counts the frames that it encodes; the rest is seen through it.
-
-    A backend that keeps count itself, in `encoded_frames`, is believed.
-    """
+    """A backend that counts the frames that it encodes; the rest is seen through it."""
 
     def __init__(self, inner: Any) -> None:
         self._inner = inner
-        self._counted = 0
+        self.total = 0
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
     def encode(self, features: Features) -> Any:
-        self._counted += features.mel.shape[0] * features.mel.shape[2] // 2
+        self.total += features.mel.shape[0] * features.mel.shape[2] // 2
         return self._inner.encode(features)
 
-    @property
-    def total(self) -> int:
-        return int(getattr(self._inner, "encoded_frames", self._counted))
+    def encode_growing(self, windows: Sequence[GrowingWindow]) -> list[Grown]:
+        found: list[Grown] = self._inner.encode_growing(windows)
+        self.total += sum(one.n_computed for one in found)
+        return found
 
 
 class Bench:
@@ -194,11 +194,14 @@ class Bench:
     def session(self, setting: Setting, item: Item) -> Session:
         """A session of this setting; item: whose languages are given where those are."""
         torch.manual_seed(0)
+        keywords = dict(setting.session)
+        if "following" in keywords:
+            keywords["following"] = built(SessionOptions, keywords["following"])
         return self.model(setting.model, setting.dtype).session(
             setting.choice(item),
             switching=setting.switching,  # type: ignore[arg-type]
-            stream=StreamOptions(**setting.stream),
-            **setting.session,
+            stream=built(StreamOptions, setting.stream),
+            **keywords,
         )
 
     def _run(self, setting: Setting, item: Item) -> dict[str, Any]:
@@ -254,20 +257,37 @@ def source_version() -> str:
 
 
 def options_from(words: Iterable[str]) -> dict[str, Any]:
-    """`name=value` as options; a value is JSON, or text where it is none.
+    """`name=value` or `name.part=value` as options; a value is JSON, or text where it is none.
 
     Raises: ValueError without a `=`.
     """
-    found = {}
+    found: dict[str, Any] = {}
     for word in words:
-        name, equals, value = word.partition("=")
+        path, equals, value = word.partition("=")
         if not equals:
             raise ValueError(f"expected name=value, got '{word}'")
+        *outer, name = path.split(".")
+        place = found
+        for one in outer:
+            place = place.setdefault(one, {})
         try:
-            found[name] = json.loads(value)
+            place[name] = json.loads(value)
         except ValueError:
-            found[name] = value
+            place[name] = value
     return found
+
+
+def built(kind: type[T], given: Mapping[str, Any]) -> T:
+    """Options of a dataclass; those that are options themselves are given as mappings, tuples as lists."""
+    hints = get_type_hints(kind)
+    return kind(**{name: _value(hints.get(name), value) for name, value in given.items()})
+
+
+def _value(hint: Any, value: Any) -> Any:
+    kinds = [one for one in (hint, *get_args(hint)) if is_dataclass(one)]
+    if isinstance(value, dict) and kinds:
+        return built(kinds[0], value)
+    return tuple(value) if isinstance(value, list) else value
 
 
 def counted(items: Sequence[Item], what: str) -> Iterator[Item]:

@@ -18,7 +18,7 @@ from sottovoce.types import SAMPLE_RATE, Samples
 
 HELP = """Words invented in silence, noise, hum, tones and music-like tones, a minute of each.
 
-About 30 minutes of sound; with voice activity detection a few minutes of processor time for each setting,
+About 20 minutes of sound; with voice activity detection a few minutes of processor time for each setting,
 without it (--session vad=false) half of the sound's length."""
 
 FOLLOWS = ("restart", AUTO)

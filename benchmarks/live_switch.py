@@ -105,7 +105,7 @@ FOLLOWS = ("restart", AUTO)
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--part", choices=("dev", "test", "all"), default="dev", help="see human_clips [dev]")
     parser.add_argument("--joined", type=int, default=16, help="recordings joined here [16]")
-    parser.add_argument("--limit", type=int, help="recordings in all")
+    parser.add_argument("--limit", type=int, help="recordings in all, spread over both")
     parser.add_argument("--modes", type=lambda text: text.split(","), default=["restart", "parallel"])
     parser.add_argument("--texts", action="store_true", help="print what was said and heard")
 
@@ -116,7 +116,8 @@ def run(given: argparse.Namespace) -> None:
     if given.languages not in (AUTO, GIVEN):
         allowed = set(given.languages.split(","))
         found = [one for one in found if allowed >= set(one.item.languages)]
-    found = found[: given.limit]
+    n_left = min(given.limit or len(found), len(found))
+    found = [found[i * len(found) // n_left] for i in range(n_left)]
     parts = [parts_of(bench, given.model, one) for one in counted_recordings(found, "parts")]
     well = known_well(found, parts)
     print(f"known well: {', '.join(sorted(well)) or 'none'}\n")

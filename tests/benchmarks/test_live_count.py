@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 from live_count import errors, is_loop, n_first, pairs, summary, timed_units, timing
-from live_run import Item, Live, Log, Setting, Whole, options_from, run_from
+from live_run import Item, Live, Log, Setting, Whole, built, options_from, run_from
 
 from sottovoce.evaluation.live import LiveRun
 from sottovoce.evaluation.switching import FoundSwitch
 from sottovoce.evaluation.wer import ErrorCounts
+from sottovoce.streaming.options import StreamOptions
 from sottovoce.types import Word
 
 pytest.importorskip("jiwer")
@@ -117,6 +118,15 @@ def test_a_setting_is_kept_under_all_of_its_options() -> None:
     assert asked["label"] == "x"
 
 
+def test_options_within_options_are_built() -> None:
+    asked = options_from(["agreement.far_frames=30", 'encoder={"tail_s": 5, "anchors": [3]}', "chunk_s=1"])
+    found = built(StreamOptions, asked)
+    assert (found.agreement.far_frames, found.agreement.n_readings) == (30, 2)
+    assert found.encoder is not None
+    assert (found.encoder.tail_s, found.encoder.anchors) == (5, (3,))
+    assert found.chunk_s == 1
+
+
 def test_options_are_json_or_text() -> None:
     assert options_from(["a=1", "b=null", "c=some words", "d=false"]) == {
         "a": 1,
@@ -124,5 +134,6 @@ def test_options_are_json_or_text() -> None:
         "c": "some words",
         "d": False,
     }
+    assert options_from(["a.b=1", "a.c.d=[2]"]) == {"a": {"b": 1, "c": {"d": [2]}}}
     with pytest.raises(ValueError, match="expected name=value"):
         options_from(["a"])
