@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from sottovoce.backends.fake import FAKE_DIMS, FakeBackend, Script, SpokenLanguage
+from sottovoce.backends.fake import FAKE_DIMS, FakeBackend, Script, SpokenLanguage, by_row
 from sottovoce.errors import OptionError
 from sottovoce.language.probe import LanguageProbe, ProbeOptions
 from sottovoce.text.tokenizer import Tokenizer
@@ -49,6 +49,17 @@ def test_the_probe_computes_no_keys_of_its_own() -> None:
     shared = states.cross_kv
     LanguageProbe(backend, TOKENIZER, ("de", "en")).probe(states, [(0, 50)])
     assert states.cross_kv is shared
+
+
+def test_stretches_are_heard_each_by_itself_in_one_batch() -> None:
+    english, german = (Script(languages=(SpokenLanguage(code, 0, 400),)) for code in ("en", "de"))
+    backend = FakeBackend(by_row(english, german))
+    found = LanguageProbe(backend, TOKENIZER, ("de", "en")).hear(
+        [torch.zeros(FAKE_DIMS.n_mels, 100), torch.zeros(FAKE_DIMS.n_mels, 41)]
+    )
+    assert [int(one.probabilities.argmax()) for one in found] == [1, 0]
+    assert backend.n_encoded == 2
+    assert LanguageProbe(backend, TOKENIZER, ("de", "en")).hear([]) == []
 
 
 def test_wrong_use_is_refused() -> None:

@@ -1,4 +1,4 @@
-"""The median, the forward recursion, Viterbi and the change point against their definitions."""
+"""The forward recursion, Viterbi and the change point against their definitions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from sottovoce.errors import OptionError
 from sottovoce.language.smoothing import (
     ForwardFilter,
-    RunningMedian,
+    OTHERS,
     SmoothingOptions,
     change_point,
     log_evidence,
@@ -73,30 +73,12 @@ def test_belief_survives_certainty_of_the_contrary() -> None:
     assert np.isfinite(belief).all()
 
 
-@pytest.mark.parametrize("width", [1, 3, 5])
-def test_a_short_burst_leaves_no_trace_in_the_median(width: int) -> None:
-    median = RunningMedian(width)
-    calm, burst = np.array([0.9, 0.1]), np.array([0.0, 1.0])
-    for _ in range(width):
-        median.step(calm)
-    shown = [median.step(burst) for _ in range((width - 1) // 2)]
-    shown += [median.step(calm) for _ in range(width)]
-    for posterior in shown:
-        np.testing.assert_allclose(posterior, calm)
-
-
-def test_the_median_stays_a_distribution() -> None:
-    median = RunningMedian(3)
-    for row in np.eye(4)[[0, 1, 2, 3, 0]]:  # three frames, three languages: every median is 0
-        filtered = median.step(row)
-        assert filtered.sum() == pytest.approx(1.0)
-
-
 @pytest.mark.parametrize("seed", range(10))
 def test_the_change_point_is_the_best_split(seed: int) -> None:
     posteriors = random_posteriors(seed, 8, 3)
-    evidence = log_evidence(posteriors)
-    totals = [evidence[:k, 0].sum() + evidence[k:, 2].sum() for k in range(9)]
+    kept = log_evidence(posteriors)[:, 0]
+    left = np.maximum(log_evidence(posteriors)[:, 2], np.log(OTHERS * (1 - posteriors[:, 0])))
+    totals = [kept[:k].sum() + left[k:].sum() for k in range(9)]
     assert totals[change_point(posteriors, 0, 2)] == pytest.approx(max(totals))
 
 
@@ -108,6 +90,18 @@ def test_the_change_point_can_be_either_end() -> None:
     assert change_point(np.zeros((0, 2)), 0, 1) == 0
 
 
+def test_words_in_neither_language_come_after_the_change() -> None:
+    old, neither, new = [[0.9, 0.08, 0.02]] * 3, [[0.02, 0.03, 0.95]] * 3, [[0.05, 0.9, 0.05]] * 3
+    assert change_point(np.array(old + neither + new), 0, 1) == 3
+
+
+def test_a_start_bonus_moves_an_uncertain_change_to_the_start() -> None:
+    unsure, new = [[0.6, 0.4]] * 2, [[0.1, 0.9]] * 3
+    assert change_point(np.array(unsure + new), 0, 1) == 2
+    assert change_point(np.array(unsure + new), 0, 1, start_bonus=3.0) == 0
+    assert change_point(np.array([[0.95, 0.05]] * 2 + new), 0, 1, start_bonus=3.0) == 2
+
+
 def test_one_language_is_certain() -> None:
     forward = ForwardFilter(1, SmoothingOptions())
     assert forward.step(np.array([1.0])) == pytest.approx(1.0)
@@ -115,7 +109,7 @@ def test_one_language_is_certain() -> None:
 
 
 @pytest.mark.parametrize(
-    "bad", [{"median_frames": 2}, {"median_frames": 0}, {"stay": 1.0}, {"stay": 0.0}, {"evidence": 0.0}]
+    "bad", [{"renewal": 1.0}, {"stay": 1.0}, {"stay": 0.0}, {"evidence": 0.0}]
 )
 def test_impossible_options_are_refused(bad: dict[str, float]) -> None:
     with pytest.raises(OptionError, match=next(iter(bad))):

@@ -72,6 +72,37 @@ def test_the_end_of_an_utterance_decides() -> None:
     assert line.resolve(0.5) is None
 
 
+def test_what_holds_the_whole_utterance_takes_the_place_of_what_came_before() -> None:
+    line = timeline()
+    line.begin(1.0)
+    for end, english in ((2.5, 0.02), (3.0, 0.3), (3.5, 0.8)):
+        line.add(1.0, end, ProbedLanguage(np.array([english, 1 - english]), 1.0, 0.0))
+        assert line.belief["en"] == pytest.approx(english)
+
+
+def test_after_a_pause_another_language_needs_less_than_within_an_utterance() -> None:
+    begun, within = timeline("en"), timeline("en")
+    begun.begin(10.0)
+    within.begin(0.0)
+    hear(within, 100.0, 0.0, 10.0)
+    begun.add(10.0, 11.5, ProbedLanguage(np.array([0.1, 0.9]), 1.0, 0.0))
+    within.add(10.0, 11.5, ProbedLanguage(np.array([0.1, 0.9]), 1.0, 0.0))
+    change = begun.due(11.5, at_boundary=True)
+    assert change is not None
+    assert (change.target, change.at_s) == ("de", 10.0)
+    assert within.due(11.5, at_boundary=True) is None
+
+
+def test_a_stretch_begins_no_earlier_than_the_last_change() -> None:
+    line = timeline("en")
+    line.begin(2.0)
+    assert line.since_s == 2.0
+    hear(line, 7.0, 2.0, 10.0)
+    change = line.due(10.0, at_boundary=True)
+    assert change is not None
+    assert line.since_s == change.at_s > 6.0
+
+
 def test_silence_and_short_stretches_say_little() -> None:
     loud, quiet = timeline(), timeline()
     for line, no_speech in ((loud, 0.0), (quiet, 1.0)):

@@ -13,7 +13,6 @@ import torch
 from sottovoce.audio.mel import log_mel, window_features
 from sottovoce.errors import OptionError
 from sottovoce.language.probe import ProbeOptions
-from sottovoce.language.smoothing import SmoothingOptions
 from sottovoce.language.timeline import LanguageTimeline
 from sottovoce.streaming.alignatt import Reader, ReadRequest
 from sottovoce.streaming.by_timeline import ByTimeline
@@ -43,7 +42,6 @@ OPTIONS = SessionOptions(
     ("en", "de"),
     switching="parallel",
     probe=ProbeOptions(width_s=0.8, hop_s=0.1, min_width_s=0.4),
-    smoothing=SmoothingOptions(median_frames=3),
     stream=replace(ALIGNATT, chunk_s=0.5),
 )
 

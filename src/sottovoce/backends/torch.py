@@ -21,9 +21,10 @@ from sottovoce.backends.growing import check_windows
 from sottovoce.backends.torch_growing import grow_windows
 from sottovoce.errors import OptionError
 from sottovoce.models.cache import CacheShape, DecoderCache, RowGroups
-from sottovoce.models.checkpoint.base import GROWING, TAIL_S, Checkpoint
+from sottovoce.models.checkpoint.base import TAIL_S, Checkpoint
 from sottovoce.models.dims import upper_half_heads
 from sottovoce.models.first_token import first_token_logits
+from sottovoce.models.growing_modes import known_mode
 from sottovoce.models.whisper import AudioContext, KeysValues, Whisper, whisper_from_tensors
 from sottovoce.types import EncoderOutput, Features, StepOutput
 
@@ -103,13 +104,13 @@ class TorchBackend:
         name: str,
         alignment_heads: AlignmentHeads | None = None,
         tail_s: float = TAIL_S,
-        encoder_mode: EncoderMode = GROWING,
+        encoder_mode: EncoderMode | None = None,
     ) -> None:
         self._model = model
         self._name = name
         self._heads = alignment_heads or upper_half_heads(model.dims)
         self._tail_s = tail_s
-        self._encoder_mode = encoder_mode
+        self._encoder_mode = encoder_mode or known_mode(model.dims)
         self._device = model.encoder.positional_embedding.device
         self._dtype = model.decoder.token_embedding.dtype
 

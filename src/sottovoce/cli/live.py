@@ -13,10 +13,10 @@ from typing import Any, TextIO
 import click
 import numpy as np
 
-from sottovoce.api import LanguageChoice, Model
+from sottovoce.api import Model
 from sottovoce.audio.io import load_audio, read_pcm
 from sottovoce.audio.microphone import Microphone
-from sottovoce.audio.vad_stream import VadStream, VadStreamOptions
+from sottovoce.audio.vad_stream import VadStreamOptions
 from sottovoce.backends.base import EXACT, EncoderMode
 from sottovoce.cli.interrupt import Interrupts
 from sottovoce.cli.live_view import LiveView
@@ -25,9 +25,8 @@ from sottovoce.cli.recorder import WaveRecorder
 from sottovoce.errors import OptionError
 from sottovoce.evaluation.latency import LogLine
 from sottovoce.formats.events import event_line
-from sottovoce.streaming.endofword import EndOfWord
 from sottovoce.streaming.options import StreamOptions
-from sottovoce.streaming.session import Session, SessionOptions
+from sottovoce.streaming.session import Session
 from sottovoce.types import SAMPLE_RATE, Event, Partial, Samples, Word
 
 
@@ -67,24 +66,20 @@ def check(source: str | None, given: dict[str, Any]) -> None:
 
 def open_session(model: Model, given: dict[str, Any]) -> Session:
     """The session that the options ask for."""
-    choice = LanguageChoice.parse(given["languages"], model.languages)
-    languages = (choice.fixed,) if choice.fixed else choice.allowed or model.languages
-    options = SessionOptions(
-        languages=languages,
-        switching=given["switching"],
-        stream=stream_options(model, given),
-        unstable=given["unstable"] is not None,
-    )
     vad = VadStreamOptions(
         onset_ms=given["onset_ms"],
         hangover_ms=given["hangover_ms"],
         pre_roll_ms=given["pre_roll_ms"],
         post_roll_ms=min(100.0, given["hangover_ms"]),
     )
-    detector = None if given["no_vad"] else VadStream(vad)
-    cif = EndOfWord.load(given["cif"], model.backend.dims.n_audio_state) if given["cif"] else None
-    draft = model.draft() if given["unstable"] == "ctc" else None
-    return Session(model.backend, model.tokenizer, options, vad=detector, end_of_word=cif, draft=draft)
+    return model.session(
+        given["languages"],
+        switching=given["switching"],
+        vad=False if given["no_vad"] else vad,
+        unstable=given["unstable"] if given["unstable"] == "ctc" else given["unstable"] is not None,
+        stream=stream_options(model, given),
+        end_of_word=given["cif"],
+    )
 
 
 def stream_options(model: Model, given: dict[str, Any]) -> StreamOptions:

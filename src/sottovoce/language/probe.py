@@ -1,9 +1,10 @@
-"""Which language is spoken in each stretch of a window: one decoder step over states that are there.
+"""Which language is spoken in a stretch of speech: one decoder step, over states that are there or its own.
 
 The decoder is asked what follows <|startoftranscript|> alone, at position 0, where it was trained to
-name the language. Its cross-attention sees only the frames of a stretch; all stretches are rows of one
-batch over the keys and values that the transcription needs anyway, and only the language rows of the
-output are computed. The probe has its own state and never touches the transcription's.
+name the language, and only the language rows of the output are computed. `hear` encodes each stretch by
+itself. `probe` asks of stretches of a window that is encoded already: the cross-attention sees the frames of
+a stretch alone, but the encoder has let them see the rest, and in what follows a change of language much
+of the language before is left (docs/streaming.md). Neither touches the transcription's state.
 
 Not known here: time, smoothing, and what follows from a change.
 """
@@ -15,22 +16,29 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from torch import Tensor
 
+from sottovoce.audio.mel import window_features
 from sottovoce.backends.base import Backend
 from sottovoce.errors import OptionError
 from sottovoce.language.smoothing import Posterior
 from sottovoce.language.switching import allowed_indices
 from sottovoce.text.tokenizer import Tokenizer
-from sottovoce.types import EncoderOutput
+from sottovoce.types import HOP_SAMPLES, SAMPLE_RATE, EncoderOutput
+
+MELS_PER_SECOND = SAMPLE_RATE // HOP_SAMPLES
+TAIL_S = 1.0
+"""Padding behind a stretch that is encoded by itself. To name the language takes less than to write the
+words: on development clips 0.5 to 5 s do the same, where words take 5."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProbeOptions:
-    """Which stretches are probed: `width_s` long, ending every `hop_s`; at the start of an utterance
-    shorter ones, from `min_width_s`, count for less."""
+    """Which stretches are probed: the newest `width_s`, every `hop_s`; at the start of an utterance shorter
+    ones, from `min_width_s`, count for less."""
 
-    width_s: float = 1.5
-    hop_s: float = 0.25
+    width_s: float = 3.0
+    hop_s: float = 0.5
     min_width_s: float = 0.5
 
     def __post_init__(self) -> None:
@@ -85,13 +93,39 @@ class LanguageProbe:
         if not spans:
             return []
         asked = self._backend.first_step(encoded, spans, token=self._token, vocabulary=self._rows)
-        logits: Posterior = asked.cpu().double().numpy()  # (n_spans, L + 1)
-        weights = np.exp(logits - logits.max(axis=1, keepdims=True))
-        totals = weights.sum(axis=1)
-        named = totals - weights[:, -1]
-        masses = (weights[:, self._allowed].sum(axis=1) / named).tolist()
-        no_speech = (weights[:, -1] / totals).tolist()
-        chosen = logits[:, self._allowed]  # what underflowed above still tells the allowed ones apart
-        allowed = np.exp(chosen - chosen.max(axis=1, keepdims=True))
-        allowed /= allowed.sum(axis=1, keepdims=True)
-        return [ProbedLanguage(*each) for each in zip(allowed, masses, no_speech, strict=True)]
+        return self._probed(asked)
+
+    def hear(self, log_mels: Sequence[Tensor]) -> list[ProbedLanguage]:
+        """Hear stretches of speech, each encoded by itself with a short tail of padding, as a batch.
+
+        log_mels: un-normalised log-mel frames (n_mels, n_i) on the backend's device, of at least one encoder
+            frame each.
+        """
+        return self._probed(self.logits(log_mels)) if log_mels else []
+
+    @torch.inference_mode()
+    def logits(self, log_mels: Sequence[Tensor]) -> Tensor:
+        """Logits (n, L + 1) of all languages and of <|nospeech|> behind `hear`, of at least one stretch."""
+        tail_s = min(TAIL_S, self._backend.tail_s)
+        longest = max(log_mel.shape[1] for log_mel in log_mels) + round(tail_s * MELS_PER_SECOND)
+        n_frames = min(longest + longest % 2, 2 * self._backend.dims.n_audio_ctx)
+        encoded = self._backend.encode(window_features(log_mels, n_frames))
+        start = torch.full((len(log_mels), 1), self._token, device=self._backend.device)
+        asked = self._backend.step(start, self._backend.start(encoded), vocabulary=self._rows)
+        return asked.logits[:, 0].float()
+
+    def _probed(self, asked: Tensor) -> list[ProbedLanguage]:
+        return probed_languages(asked.cpu().double().numpy(), self._allowed)
+
+
+def probed_languages(logits: Posterior, allowed: Sequence[int]) -> list[ProbedLanguage]:
+    """What logits (n, L + 1) of all languages and of <|nospeech|> say of those that are allowed."""
+    weights = np.exp(logits - logits.max(axis=1, keepdims=True))
+    totals = weights.sum(axis=1)
+    named = totals - weights[:, -1]
+    masses = (weights[:, allowed].sum(axis=1) / named).tolist()
+    no_speech = (weights[:, -1] / totals).tolist()
+    chosen = logits[:, allowed]  # what underflowed above still tells the allowed ones apart
+    shares = np.exp(chosen - chosen.max(axis=1, keepdims=True))
+    shares /= shares.sum(axis=1, keepdims=True)
+    return [ProbedLanguage(*each) for each in zip(shares, masses, no_speech, strict=True)]

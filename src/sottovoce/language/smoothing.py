@@ -1,13 +1,12 @@
-"""Smoothing of language posteriors over time: running median, hidden Markov model, change point.
+"""Smoothing of language posteriors over time: hidden Markov model, change point.
 
 Posteriors come one frame (probe window) after another, as vectors over a fixed set of L languages. The
-live side is causal and keeps O(width · L) state; the change point looks back over what was kept.
+live side is causal and keeps O(L) state; the change point looks back over what was kept.
 Not known here: where posteriors come from, and what is done when the language changes.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,6 +17,8 @@ from sottovoce.errors import OptionError
 Posterior = npt.NDArray[np.float64]
 """(L,) probabilities that sum to 1."""
 
+OTHERS = 0.3
+"""What the probability of a third language is worth as a sign that the old one has ended."""
 _TINY = 1e-6
 """Least probability given to a language: one frame must not be able to rule it out for ever."""
 
@@ -26,45 +27,22 @@ _TINY = 1e-6
 class SmoothingOptions:
     """How posteriors are smoothed.
 
-    median_frames: width of the running median, odd; 1 is off. Its delay is (width - 1) / 2 frames, and
-        weaker evidence keeps off more false switches for as much delay.
-    stay: probability that the language stays the same from one frame to the next.
+    stay: probability that the language stays the same from one frame to the next, within an utterance.
+    renewal: probability that it is another after a pause.
     evidence: exponent on each frame's posterior. Probe windows overlap, so neighbours tell the same
         story: hop / width counts every second of audio once.
     """
 
-    median_frames: int = 1
     stay: float = 0.95
+    renewal: float = 0.8
     evidence: float = 0.3
 
     def __post_init__(self) -> None:
-        if self.median_frames < 1 or self.median_frames % 2 == 0:
-            raise OptionError(f"median_frames: expected an odd number from 1, got {self.median_frames}")
-        if not 0.0 < self.stay < 1.0:
-            raise OptionError(f"stay: expected a probability between 0 and 1, got {self.stay}")
+        for name, value in (("stay", self.stay), ("renewal", self.renewal)):
+            if not 0.0 < value < 1.0:
+                raise OptionError(f"{name}: expected a probability between 0 and 1, got {value}")
         if not 0.0 < self.evidence <= 1.0:
             raise OptionError(f"evidence: expected an exponent in (0, 1], got {self.evidence}")
-
-
-class RunningMedian:
-    """Median of each language over the last `width` frames, renormalised.
-
-    A burst of up to (width - 1) / 2 wrong frames leaves no trace. While fewer frames than `width` have
-    come, the median is over those.
-    """
-
-    def __init__(self, width: int) -> None:
-        self._recent: deque[Posterior] = deque(maxlen=width)
-
-    def step(self, posterior: Posterior) -> Posterior:
-        """Take one frame (L,) and return the filtered one (L,)."""
-        self._recent.append(np.asarray(posterior, dtype=np.float64))
-        median: Posterior = np.median(np.stack(self._recent), axis=0)
-        total = float(median.sum())
-        return median / total if total > 0.0 else np.full_like(median, 1.0 / len(median))
-
-    def reset(self) -> None:
-        self._recent.clear()
 
 
 def transition_matrix(n_languages: int, stay: float) -> npt.NDArray[np.float64]:
@@ -151,13 +129,20 @@ def viterbi(posteriors: npt.NDArray[np.float64], options: SmoothingOptions) -> n
     return path
 
 
-def change_point(posteriors: npt.NDArray[np.float64], source: int, target: int) -> int:
-    """First frame of `target` in the best split of frames (T, L) into source frames, then target frames.
+def change_point(
+    posteriors: npt.NDArray[np.float64], source: int, target: int, *, start_bonus: float = 0.0
+) -> int:
+    """First frame of `target` in the best split of frames (T, L) into source frames, then others.
 
-    This is Viterbi over a model of two states that may only go from source to target; it can be 0 (all
-    target) or T (none). Of equally good splits the latest is taken: it keeps more of the old language.
+    This is Viterbi over a model of two states that may only go from source to target; it can be 0 (no source)
+    or T (none but the source). What is neither, as the first words after a change often are, speaks for the
+    target by `OTHERS` of its probability. start_bonus: log-odds in favour of 0. Of equally good splits the
+    latest is taken: it keeps more of the old language.
     """
     evidence = log_evidence(posteriors)
-    gain = evidence[:, source] - evidence[:, target]  # for keeping a frame in the source
+    kept = evidence[:, source]
+    others = np.log(np.maximum(OTHERS * (1.0 - np.exp(kept)), _TINY))
+    gain = kept - np.maximum(evidence[:, target], others)  # for keeping a frame in the source
     totals = np.concatenate(([0.0], np.cumsum(gain)))
+    totals[0] += start_bonus
     return int(len(totals) - 1 - np.argmax(totals[::-1]))

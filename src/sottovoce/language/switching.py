@@ -17,26 +17,38 @@ from sottovoce.language.smoothing import Posterior
 class SwitchOptions:
     """What it takes to change the language.
 
-    A candidate is confirmed when it leads the current language by strictly more than `margin` for at
-    least `min_frames` consecutive frames and at least `min_dwell_s` from the first of them to the last:
-    both, because 6 frames of a 100 ms hop span 500 ms. A confirmed switch waits for a boundary (a pause,
-    or a word's end), at most `max_wait_s`. The first language of a session, before which nothing is said,
-    takes `first_frames` and a lead of `first_margin`; after `first_wait_s` any lead will do.
+    Within an utterance a candidate is confirmed when it leads the current language by strictly more than
+    `margin` for at least `min_frames` consecutive frames and at least `min_dwell_s` from the first of
+    them to the last: both, because 6 frames of a 100 ms hop span 500 ms. At the beginning of an
+    utterance, while all of it is heard at once, `opening_frames` and `opening_margin` do. A confirmed
+    switch waits for a boundary (a pause, or a word's end), at most `max_wait_s`. The first language of a
+    session, before which nothing is said, takes `first_frames` and a lead of `first_margin`; after
+    `first_wait_s` any lead will do.
     """
 
     margin: float = 0.35
     min_frames: int = 2
-    first_frames: int = 5
-    first_margin: float = 0.9
+    opening_margin: float = 0.5
+    opening_frames: int = 1
+    first_frames: int = 1
+    first_margin: float = 0.8
     first_wait_s: float = 4.0
     min_dwell_s: float = 0.25
     max_wait_s: float = 0.25
 
     def __post_init__(self) -> None:
-        for name, value in (("margin", self.margin), ("first_margin", self.first_margin)):
+        for name, value in (
+            ("margin", self.margin),
+            ("opening_margin", self.opening_margin),
+            ("first_margin", self.first_margin),
+        ):
             if not 0.0 <= value < 1.0:
                 raise OptionError(f"{name}: expected a difference of probabilities in [0, 1), got {value}")
-        for count, least in (("min_frames", self.min_frames), ("first_frames", self.first_frames)):
+        for count, least in (
+            ("min_frames", self.min_frames),
+            ("opening_frames", self.opening_frames),
+            ("first_frames", self.first_frames),
+        ):
             if least < 1:
                 raise OptionError(f"{count}: expected at least 1, got {least}")
         for name in ("min_dwell_s", "max_wait_s", "first_wait_s"):
@@ -80,6 +92,7 @@ class Hysteresis:
         self._run: _Run | None = None
         self._pending: Switch | None = None
         self._since_s: float | None = None
+        self._opening = False
 
     @property
     def current(self) -> int | None:
@@ -96,8 +109,16 @@ class Hysteresis:
         """Whether a language other than the current one leads, or a switch is pending."""
         return self._pending is not None or (self._run is not None and self._run.language != self._current)
 
-    def step(self, posterior: Posterior, time_s: float) -> None:
-        """Take the posterior (L,) of the frame at time_s; times must not go back."""
+    def begin(self) -> None:
+        """An utterance begins: what waited for a boundary has none to wait for, and runs start anew."""
+        self._run = None
+
+    def step(self, posterior: Posterior, time_s: float, *, opening: bool = False) -> None:
+        """Take the posterior (L,) of the frame at time_s; times must not go back.
+
+        opening: it is of all that was said in an utterance, or since a change.
+        """
+        self._opening = opening
         if self._since_s is None:
             self._since_s = time_s
         leader = self._leader(posterior, time_s - self._since_s)
@@ -145,13 +166,16 @@ class Hysteresis:
     def _margin(self, waited_s: float) -> float:
         """waited_s: since the first frame of the session."""
         if self._current is not None:
-            return self._options.margin
+            return self._options.opening_margin if self._opening else self._options.margin
         return self._options.first_margin if waited_s < self._options.first_wait_s else 0.0
 
     def _is_confirmed(self, run: _Run, time_s: float) -> bool:
-        least = self._options.min_frames if self._current is not None else self._options.first_frames
-        enough_frames = run.n_frames >= least
-        return enough_frames and time_s - run.since_s >= self._options.min_dwell_s - 1e-9
+        least, dwell_s = self._options.min_frames, self._options.min_dwell_s
+        if self._current is None:
+            least, dwell_s = self._options.first_frames, 0.0
+        elif self._opening:
+            least, dwell_s = self._options.opening_frames, 0.0
+        return run.n_frames >= least and time_s - run.since_s >= dwell_s - 1e-9
 
     def _confirm(self, run: _Run, time_s: float) -> None:
         if run.language == self._current:

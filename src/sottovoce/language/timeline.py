@@ -16,16 +16,22 @@ from sottovoce.language.probe import ProbedLanguage
 from sottovoce.language.smoothing import (
     ForwardFilter,
     Posterior,
-    RunningMedian,
     SmoothingOptions,
     change_point,
-    viterbi,
 )
 from sottovoce.language.switching import Hysteresis, Switch, SwitchOptions
 
 KEPT_S = 60.0
 LOOK_BACK_S = 10.0
 """A change point is looked for no further back than this."""
+SURE_S = 1.5
+"""The probe of a shorter stretch is surer of itself than it is right: its evidence is scaled down."""
+SURE_OF_A_SWITCH = 0.9
+"""Belief in the language just switched to."""
+START_BONUS = 3.0
+"""Log-odds for a change at the pause that the utterance began after, against one within it."""
+FROM_THE_START_S = 0.05
+"""A stretch that begins so near to the start of an utterance holds all of it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -59,8 +65,11 @@ class LanguageChange:
 class LanguageTimeline:
     """Follows the language of a recording through probed stretches.
 
-    full_width_s: stretches shorter than this, with little speech, or in a language outside the list, count
-        for less.
+    A stretch that begins where the utterance does holds all that earlier ones told: it takes their place,
+    over what was likely before. Later ones, the newest part of the speech, are evidence of a change each.
+
+    full_width_s: stretches shorter than this or SURE_S, with little speech, or in a language outside the
+        list, count for less.
     hold_odds: the newest stretch must favour the current language over any other by this factor, or
         words after the last one that did are held back.
     """
@@ -77,14 +86,15 @@ class LanguageTimeline:
     ) -> None:
         self._languages = tuple(languages)
         self._smoothing = smoothing
-        self._full_width_s = full_width_s
+        self._full_width_s = min(SURE_S, full_width_s)
         self._hold_odds = hold_odds
-        self._median = RunningMedian(smoothing.median_frames)
         self._forward = ForwardFilter(len(self._languages), smoothing)
         index = None if current is None else self._languages.index(current)
         self._hysteresis = Hysteresis(switching, index)
         self._frames: deque[TimelineFrame] = deque()
         self._floor_s = 0.0
+        self._prior = self._forward.belief
+        self._after_pause = True
 
     @property
     def languages(self) -> tuple[str, ...]:
@@ -112,6 +122,11 @@ class LanguageTimeline:
         return dict(zip(self._languages, self._forward.belief.tolist(), strict=True))
 
     @property
+    def since_s(self) -> float:
+        """Where the utterance, or its part in the current language, begins: no stretch begins before it."""
+        return self._floor_s
+
+    @property
     def settled_until_s(self) -> float:
         """Words that end by then are surely in the current language.
 
@@ -136,9 +151,16 @@ class LanguageTimeline:
         return sum(found) / len(found) if found else None
 
     def begin(self, start_s: float) -> None:
-        """An utterance begins: no change point lies before it."""
+        """An utterance begins: no change point lies before it; another language is likelier than within."""
         self._floor_s = start_s
-        self._median.reset()
+        self._after_pause = True
+        current, n = self._hysteresis.current, len(self._languages)
+        if current is not None:
+            self._prior = self._surely(current, 1.0 - self._smoothing.renewal)
+        else:
+            self._prior = np.full(n, 1.0 / n)
+        self._forward.reset(self._prior)
+        self._hysteresis.begin()
 
     def add(self, start_s: float, end_s: float, probed: ProbedLanguage) -> None:
         """Take what was heard in a stretch; they must come in order of their ends."""
@@ -146,11 +168,17 @@ class LanguageTimeline:
         weight *= (1.0 - probed.no_speech) * probed.allowed_mass
         heard = np.maximum(probed.probabilities, 1e-9) ** weight
         heard = heard / heard.sum()
-        belief = self._forward.step(self._median.step(heard))
+        is_whole = start_s <= self._floor_s + FROM_THE_START_S
+        if is_whole:
+            belief = self._prior * heard
+            self._forward.reset(belief / belief.sum())
+        else:
+            self._forward.step(heard)
+        belief = self._forward.belief
         self._frames.append(TimelineFrame(start_s, end_s, heard, belief, probed.allowed_mass))
         while self._frames[0].end_s < end_s - KEPT_S:
             self._frames.popleft()
-        self._hysteresis.step(belief, end_s)
+        self._hysteresis.step(belief, end_s, opening=is_whole)
 
     def due(self, now_s: float, *, at_boundary: bool = False) -> LanguageChange | None:
         """Take the switch that is due, if any; the language is the new one from here on."""
@@ -160,31 +188,25 @@ class LanguageTimeline:
     def resolve(self, now_s: float) -> LanguageChange | None:
         """Decide at the end of an utterance, where no more evidence comes.
 
-        A pending switch is due. Without one, the last language of the most probable sequence counts; if
-        no language is known yet, the likeliest of all that was heard.
+        A pending switch is due. Without one, the likeliest language counts where none is known yet, or where
+        the last stretch held all of the utterance.
         """
         pending = self.due(now_s, at_boundary=True)
-        frames = self._recent()
-        if pending is not None or not frames:
+        if pending is not None or not self._frames or self._frames[-1].end_s <= self._floor_s:
             return pending
-        heard = np.stack([frame.heard for frame in frames])
-        current = self._hysteresis.current
-        if current is None:
-            last = int(np.log(heard).sum(axis=0).argmax())
-        else:
-            last = int(
-                viterbi(np.concatenate((np.eye(len(self._languages))[[current]], heard)), self._smoothing)[-1]
-            )
-        if last == current:
+        current, likeliest = self._hysteresis.current, int(self._forward.belief.argmax())
+        is_whole = self._frames[-1].start_s <= self._floor_s + FROM_THE_START_S
+        if likeliest == current or not (current is None or is_whole):
             return None
-        self._hysteresis.settle(last)
-        return self._carried_out(Switch(current, last, frames[0].end_s, now_s))
+        self._hysteresis.settle(likeliest)
+        return self._carried_out(Switch(current, likeliest, self._frames[-1].end_s, now_s))
 
     def _carried_out(self, switch: Switch) -> LanguageChange:
         at_s = self._floor_s if switch.source is None else self._change_point(switch.source, switch.target)
+        self._after_pause = self._after_pause and at_s == self._floor_s
         self._floor_s = at_s
-        self._median.reset()
-        self._forward.reset(self._sure_of(switch.target))
+        self._prior = self._surely(switch.target, SURE_OF_A_SWITCH)
+        self._forward.reset(self._prior)
         source = None if switch.source is None else self._languages[switch.source]
         return LanguageChange(source, self._languages[switch.target], at_s, switch.confirmed_s)
 
@@ -193,7 +215,8 @@ class LanguageTimeline:
         frames = self._recent()
         if not frames:
             return self._floor_s
-        first = change_point(np.stack([frame.heard for frame in frames]), source, target)
+        heard = np.stack([frame.heard for frame in frames])
+        first = change_point(heard, source, target, start_bonus=START_BONUS if self._after_pause else 0.0)
         if first == 0:
             return self._floor_s
         if first == len(frames):
@@ -206,10 +229,11 @@ class LanguageTimeline:
         earliest = max(self._floor_s, self._frames[-1].end_s - LOOK_BACK_S)
         return [frame for frame in self._frames if frame.centre_s >= earliest]
 
-    def _sure_of(self, language: int) -> Posterior:
+    def _surely(self, language: int, probability: float) -> Posterior:
+        """This much for a language, and the rest even."""
         n = len(self._languages)
         if n == 1:
             return np.ones(1)
-        belief = np.full(n, 0.1 / (n - 1))
-        belief[language] = 0.9
+        belief = np.full(n, (1.0 - probability) / (n - 1))
+        belief[language] = probability
         return belief

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
+from types import MappingProxyType
 
 from sottovoce.errors import OptionError
 from sottovoce.types import FRAMES_PER_SECOND
@@ -12,8 +15,8 @@ FULL_WINDOW_S = 30.0
 """Seconds of Whisper's window: nothing here may ask for more."""
 NEAR_FRAMES = 10
 """Frames of padding right behind the audio that are computed one by one, however thin the rest is."""
-GOLDEN = 0.6180339887498949
-"""Steps of it, modulo 1, fall evenly and never in a rhythm."""
+BESIDE_ANCHOR = 2
+"""Frames this near to an anchor are a little of one too, and stand for no others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +50,8 @@ class EncoderMode:
     tail_s: seconds of padding behind the audio; None: up to the full window.
     stride: of the padding beyond its first `NEAR_FRAMES` one frame of so many is computed and counts as that
         many in every attention; 1: all are computed.
+    anchors: places of frames that attention rests on where they are padding, ascending; thin padding has them
+        all, each for itself.
     bucket_s: the audio's length is rounded up to a multiple of it, and filled with padding, so that few
         shapes occur. 0 rounds nothing.
     recompute_s: seconds of the newest audio that an update computes anew against what is kept of the older;
@@ -60,6 +65,7 @@ class EncoderMode:
 
     tail_s: float | None = None
     stride: int = 1
+    anchors: tuple[int, ...] = ()
     bucket_s: float = 0.0
     recompute_s: float | None = None
     refresh_s: float = 2.0
@@ -72,23 +78,24 @@ class EncoderMode:
         _check_range("refresh_s", self.refresh_s, 0.0)
         if self.stride < 1:
             raise OptionError(f"stride: expected at least 1 frame, got {self.stride}")
+        if list(self.anchors) != sorted(set(self.anchors)) or any(place < 0 for place in self.anchors):
+            raise OptionError(f"anchors: expected places that rise from 0 or later, got {self.anchors}")
         if not self.level_drift >= 0.0:
             raise OptionError(f"level_drift: expected 0 or more, got {self.level_drift}")
 
     def whole(self) -> EncoderMode:
         """The same window with everything computed at every update."""
-        return EncoderMode(self.tail_s, self.stride, self.bucket_s)
+        return EncoderMode(self.tail_s, self.stride, self.anchors, self.bucket_s)
 
     def padding(self, n_content: int, n_full: int) -> Padding:
         """What is computed behind this many frames of audio; n_full: frames of the full window."""
         end = self._end(n_content, n_full)
-        near = end if self.stride == 1 else min(end, n_content + NEAR_FRAMES)
-        cells = [(first, min(first + self.stride, end)) for first in range(near, end, self.stride)]
-        places = tuple(
-            first + math.floor((last - first) * (GOLDEN * (i + 1) % 1.0))
-            for i, (first, last) in enumerate(cells)
-        )
-        return Padding(near - n_content, places, tuple(last - first for first, last in cells))
+        if self.stride == 1:
+            return Padding(end - n_content)
+        near = min(end, n_content + NEAR_FRAMES)
+        counts = _thinned(near, end, self.stride, self.anchors)
+        places = tuple(sorted(counts))
+        return Padding(near - n_content, places, tuple(counts[place] for place in places))
 
     def _end(self, n_content: int, n_full: int) -> int:
         """The frame that the window ends before."""
@@ -96,6 +103,20 @@ class EncoderMode:
             return n_full
         bucket = max(1, frames_of(self.bucket_s))
         return min(n_full, -(-n_content // bucket) * bucket + frames_of(self.tail_s))
+
+
+@lru_cache(maxsize=256)
+def _thinned(start: int, end: int, stride: int, anchors: tuple[int, ...]) -> Mapping[int, int]:
+    """Of the frames [start, end), those that are computed, and how many each stands for."""
+    own = {place for place in anchors if start <= place < end}
+    beside = {place + step for place in own for step in range(-BESIDE_ANCHOR, BESIDE_ANCHOR + 1)}
+    others = [place for place in range(start, end) if place not in own]
+    counts = dict.fromkeys(own, 1)
+    for first in range(0, len(others), stride):
+        cell = others[first : first + stride]
+        free = [place for place in cell if place not in beside] or cell
+        counts[free[len(free) // 2]] = len(cell)
+    return MappingProxyType(counts)
 
 
 def frames_of(seconds: float) -> int:

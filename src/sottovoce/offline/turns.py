@@ -26,7 +26,7 @@ from sottovoce.types import FRAMES_PER_SECOND, EncoderOutput, Features
 
 WIDTH_S = 2.0
 HOP_S = 0.25
-SMOOTHING = SmoothingOptions(median_frames=1, stay=0.98, evidence=0.7)
+SMOOTHING = SmoothingOptions(stay=0.98, evidence=0.7)
 SHORTEST_S = 1.0
 """Shorter pieces cannot be told: they are left to what is said around them."""
 MARGIN = 0.2

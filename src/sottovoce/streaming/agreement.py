@@ -20,34 +20,37 @@ from sottovoce.types import FRAMES_PER_SECOND
 
 @dataclass(frozen=True, slots=True)
 class AgreementOptions:
-    """What makes a word safe. Frames are 20 ms; a word's distance is from its last attended frame to the end.
+    """What makes a word safe that is as far from the audio's end as `StreamOptions.frame_threshold` asks.
 
-    near_frames: a word nearer to the end of the audio waits, whatever else.
-    trusted: one of at least this probability is safe at that distance.
+    A word's distance is from its last attended frame to the end; frames are 20 ms.
+    trusted: a word of at least this probability is safe there.
     far_frames: an unsure one needs this distance;
     n_readings: or, at half of the way between the two, that so many readings in a row said it.
     least_s: seconds of audio before the first word of an utterance.
     """
 
-    near_frames: int = 15
     trusted: float = 0.8
-    far_frames: int = 50
+    far_frames: int = 60
     n_readings: int = 2
     least_s: float = 2.0
 
     def __post_init__(self) -> None:
         if self.n_readings < 1:
             raise OptionError(f"n_readings: expected at least 1, got {self.n_readings}")
-        for name in ("near_frames", "trusted", "far_frames", "least_s"):
+        for name in ("trusted", "far_frames", "least_s"):
             if not getattr(self, name) >= 0:
                 raise OptionError(f"{name}: expected 0 or more, got {getattr(self, name)}")
 
 
 class Agreement:
-    """Counts, from one reading to the next, how often in a row each word was read in its place."""
+    """Counts, from one reading to the next, how often in a row each word was read in its place.
 
-    def __init__(self, options: AgreementOptions) -> None:
+    near_frames: a word nearer to the end of the audio waits, whatever else.
+    """
+
+    def __init__(self, options: AgreementOptions, near_frames: float) -> None:
         self._options = options
+        self._near_frames = near_frames
         self._spelt: list[str] = []
         self._counts: list[int] = []
 
@@ -79,9 +82,9 @@ class Agreement:
 
     def _is_safe(self, n_behind: int, count: int, probability: float) -> bool:
         options = self._options
-        if n_behind < options.near_frames:
+        if n_behind < self._near_frames:
             return False
         if probability >= options.trusted or n_behind >= options.far_frames:
             return True
-        half_way = (options.near_frames + options.far_frames) / 2
+        half_way = (self._near_frames + options.far_frames) / 2
         return count >= options.n_readings and n_behind >= half_way

@@ -17,6 +17,7 @@ import numpy as np
 
 from sottovoce.backends.base import EncoderMode
 from sottovoce.language.timeline import LanguageTimeline
+from sottovoce.streaming.agreement import Agreement
 from sottovoce.streaming.alignatt import Reader, ReadRequest
 from sottovoce.streaming.fusing import Candidate, fuse, is_same_word
 from sottovoce.streaming.gating import Shares, owners, settled, shares_over, snapped
@@ -66,6 +67,7 @@ class ByTimeline:
         self._parallel = parallel
         self._timeline = timeline
         self._hearing = parallel.hearing(mode)
+        self._agreement = Agreement(options.agreement, options.frame_threshold)
         self._waiting: tuple[Word, ...] = ()
         self._is_stuck = False
 
@@ -97,10 +99,12 @@ class ByTimeline:
         work = Read(self._reader, heard.encoded, self._requests(update, heard, final=final))
         yield work
         readings = _in_window(work.readings, heard)
-        self._is_stuck = all(is_stuck(reading, utterance, window) for reading in readings)
+        self._is_stuck = all(is_stuck(reading) for reading in readings)
         said = [self._said(update, heard, i, reading, final=final) for i, reading in enumerate(readings)]
         stable_s = math.inf if final else min(settled_until_s, self._stable_s(readings, window))
-        return self._taken(utterance, fuse(said, self._parallel.least_share), stable_s)
+        new = [read for read in fuse(said, self._parallel.least_share) if self._is_new(utterance, read.word)]
+        n_safe = len(new) if final else self._agreement.n_safe(new, window)
+        return self._taken(utterance, new, n_safe, stable_s)
 
     def _requests(self, update: _Update, heard: Heard, *, final: bool) -> list[ReadRequest]:
         requests = []
@@ -136,16 +140,18 @@ class ByTimeline:
             for read in words
         ]
 
-    def _taken(self, utterance: Utterance, words: Sequence[ReadWord], stable_s: float) -> list[ReadWord]:
-        """New words up to a moment; the others wait."""
+    def _taken(
+        self, utterance: Utterance, new: Sequence[ReadWord], n_safe: int, stable_s: float
+    ) -> list[ReadWord]:
+        """Safe words up to a moment; the others wait."""
         committed_s = utterance.committed.until_s
-        new = [read for read in words if self._is_new(utterance, read.word)]
         taken: list[ReadWord] = []
-        for read in new:
+        for read in new[:n_safe]:
             if read.word.end > stable_s:
                 break
             taken.append(read.after(committed_s))
             committed_s = max(committed_s, taken[-1].word.end)
+        self._agreement.committed(len(taken))
         self._waiting = tuple(read.word for read in new[len(taken) :])
         return taken
 

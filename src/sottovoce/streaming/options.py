@@ -17,8 +17,8 @@ from sottovoce.types import Task
 class StreamOptions:
     """How live speech is decoded. Names and defaults are SimulStreaming's where it has them.
 
-    frame_threshold, rewind_threshold: see `ReadingRules`; in 20 ms frames. agreement: which of the words that
-        were read are safe.
+    frame_threshold: a word attended this near to the end of the audio waits; inf: all words wait. In frames
+        of 20 ms, as rewind_threshold (see `ReadingRules`). agreement: which of the others are safe.
     final_frame_threshold: the same when no more audio comes; 0 reads to the end of text, where
         SimulStreaming stops 4 frames early.
     chunk_s: audio between two updates. audio_min_len_s: least audio before the first update.
@@ -38,7 +38,7 @@ class StreamOptions:
         one and the mean log-probability is below the other.
     """
 
-    frame_threshold: float = 15
+    frame_threshold: float = 25
     agreement: AgreementOptions = field(default_factory=AgreementOptions)
     rewind_threshold: int = 200
     final_frame_threshold: float = 0

@@ -34,7 +34,7 @@ class Plan(Protocol):
 
     @property
     def is_stuck(self) -> bool:
-        """Whether the last update found no way on: a loop, a jump back, or an early end of text."""
+        """Whether the last update found no way on: it fell into a loop, or jumped back."""
         ...
 
     def read(
@@ -57,7 +57,7 @@ class OneLanguage:
         self._reader = reader
         self._maker = maker
         self._options = options
-        self._agreement = Agreement(options.agreement)
+        self._agreement = Agreement(options.agreement, options.frame_threshold)
         self._guess: tuple[int, ...] = ()
         self._waiting: tuple[Word, ...] = ()
         self._is_stuck = False
@@ -95,7 +95,7 @@ class OneLanguage:
         final: bool,
     ) -> list[ReadWord]:
         silent = is_no_speech(reading, self._options)
-        self._is_stuck = not silent and is_stuck(reading, utterance, window)
+        self._is_stuck = not silent and is_stuck(reading)
         if silent or reading.ending is Ending.REWOUND:
             self._guess, self._waiting = (), ()
             self._agreement.forget()
@@ -112,16 +112,13 @@ class OneLanguage:
         return taken
 
 
-STUCK_S = 3.0
-"""An end of text this long before the end of the audio, where speech goes on, has lost the thread."""
-
-
-def is_stuck(reading: Reading, utterance: Utterance, window: Window) -> bool:
+def is_stuck(reading: Reading) -> bool:
     """Whether a reading found no way on."""
-    if reading.ending in (Ending.REWOUND, Ending.REPEATED):
-        return True
-    read_until_s = window.seconds(reading.frames[-1]) if reading.frames else utterance.committed.until_s
-    return reading.ending is Ending.END_OF_TEXT and window.end_s - read_until_s > STUCK_S
+    return reading.ending in (Ending.REWOUND, Ending.REPEATED)
+
+
+AHEAD_FRAMES = 10
+"""A reading goes on so far beyond what is safe: what it says there twice is surer than what it said once."""
 
 
 def is_no_speech(reading: Reading, options: StreamOptions) -> bool:
@@ -132,7 +129,7 @@ def is_no_speech(reading: Reading, options: StreamOptions) -> bool:
 def rules_for(options: StreamOptions, unread_s: float, *, final: bool) -> ReadingRules:
     """When a reading of so much unread audio stops."""
     return ReadingRules(
-        options.final_frame_threshold if final else options.frame_threshold,
+        options.final_frame_threshold if final else max(0.0, options.frame_threshold - AHEAD_FRAMES),
         options.rewind_threshold,
         options.max_repeats,
         MAX_TOKENS if final else most_tokens(unread_s),

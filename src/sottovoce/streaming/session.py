@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 
 from sottovoce.audio.buffer import AudioBuffer
 from sottovoce.audio.vad_stream import SpeechEdge, VadStream
-from sottovoce.backends.base import Backend, GrowingWindow
+from sottovoce.backends.base import EXACT, Backend, EncoderMode, GrowingWindow
 from sottovoce.errors import OptionError, SessionClosedError
 from sottovoce.language.probe import LanguageProbe
 from sottovoce.language.timeline import LanguageChange, LanguageTimeline
@@ -47,15 +47,25 @@ IDLE_KEPT_S = 5.0
 """Audio kept in a pause: onset and pre-roll of the next utterance lie in it."""
 LOST_S = 0.8
 """So much unread audio behind the last word at the end of speech is read once more."""
+NEWEST_S = 2.0
+"""Audio that is kept where nothing in it gives words."""
 
 
 @dataclass(slots=True)
 class _Speech:
-    """An utterance and how it is read; is_open: whether somebody speaks, or it rests in a pause."""
+    """An utterance and how it is read.
+
+    from_s: where somebody began to speak, after a pause. is_open: whether somebody speaks, or it rests.
+    """
 
     utterance: Utterance
     plan: Plan
+    from_s: float
     is_open: bool = True
+
+    def unread_s(self, end_s: float) -> float:
+        """Seconds of speech behind the last word."""
+        return end_s - max(self.utterance.committed.until_s, self.from_s)
 
 
 class Session:
@@ -212,7 +222,7 @@ class Session:
             self._watch.begin(at)
         resting = self._speech
         if resting is not None and at - resting.utterance.end_sample <= self._kept:
-            resting.is_open = True
+            resting.is_open, resting.from_s = True, at / SAMPLE_RATE
         else:
             self._speech = self._open(at)
         self._teller.started(at / SAMPLE_RATE, self._now_s)
@@ -237,10 +247,8 @@ class Session:
         """Decide the language of what is left at the end of speech."""
         if not self._follows or self._watch is None:
             return
-        window = yield from self._encode(speech)
-        if window is not None:
-            until = min(end_sample, speech.utterance.end_sample)
-            yield from self._watch.listen(window, until, final=True)
+        until = min(end_sample, speech.utterance.end_sample)
+        yield from self._watch.listen(speech.utterance, until, final=True)
         change = self._timeline.resolve(self._now_s)
         if change is not None:
             yield from self._change(speech, change)
@@ -261,42 +269,55 @@ class Session:
         speech.utterance.trim()
         if not self._has_work(speech):
             return
-        window = yield from self._encode(speech)
-        if window is None:
-            return
         if self._follows and self._watch is not None:
-            yield from self._watch.listen(window, self._now)
+            yield from self._watch.listen(speech.utterance, self._now)
             change = self._timeline.due(self._now_s)
             if change is not None:
                 yield from self._change(speech, change)
-                window = window if speech.utterance.start_sample == window.start_sample else None
-                window = window or (yield from self._encode(speech))
-        if window is not None:
-            yield from self._read_on(speech, window)
+        if self._may_read(speech):
+            window = yield from self._encode(speech)
+            if window is not None:
+                yield from self._read_on(speech, window)
 
     def _has_work(self, speech: _Speech) -> bool:
         """Whether an update can find anything: enough audio, and some of it unread."""
         utterance, stream = speech.utterance, self._options.stream
         if (utterance.end_sample - utterance.start_sample) / SAMPLE_RATE < stream.audio_min_len_s:
             return False
-        shows = self._draft is not None and self._options.unstable
-        unread_s = utterance.end_sample / SAMPLE_RATE - utterance.committed.until_s
-        return shows or self._follows or unread_s * FRAMES_PER_SECOND > stream.frame_threshold
+        return self._follows or self._may_read(speech)
+
+    def _may_read(self, speech: _Speech) -> bool:
+        """Whether a reading can find a word that is not held back, or shows what is."""
+        if self._draft is not None and self._options.unstable:
+            return True
+        committed_s = speech.utterance.committed.until_s
+        unread_s = speech.utterance.end_sample / SAMPLE_RATE - committed_s
+        near = unread_s * FRAMES_PER_SECOND <= self._options.stream.frame_threshold
+        return not near and self._settled_until_s > committed_s
+
+    @property
+    def _settled_until_s(self) -> float:
+        """Where the language is sure until."""
+        waits = self._follows and not self._is_parallel
+        return self._timeline.settled_until_s if waits else math.inf
 
     def _encode(
-        self, speech: _Speech, *, whole: bool = False, until_sample: int | None = None
+        self, speech: _Speech, *, mode: EncoderMode | None = None, until_sample: int | None = None
     ) -> Steps[Window | None]:
-        """The audio held, encoded; None without a frame of it. whole: with nothing kept from before."""
+        """The audio held, encoded; None without a frame of it.
+
+        mode: in this way, with nothing kept from before; None: as audio grows.
+        """
         utterance = speech.utterance
         final = self._closed and utterance.end_sample == self._buffer.end
         log_mel = utterance.log_mel(final=final, until_sample=until_sample)
         if log_mel.shape[1] < MELS_PER_FRAME:
             return None
-        mode = self._plans.mode.whole() if whole else self._plans.mode
-        work = Encode([GrowingWindow(log_mel, mode, None if whole else utterance.encoder_state)])
+        state = None if mode is not None else utterance.encoder_state
+        work = Encode([GrowingWindow(log_mel, mode or self._plans.mode, state)])
         yield work
         grown = work.grown[0]
-        if not whole:
+        if mode is None:
             utterance.encoder_state = grown.state
         n_frames = log_mel.shape[1] // MELS_PER_FRAME
         encoded = replace(grown.encoded, n_content_frames=(n_frames,))
@@ -304,14 +325,11 @@ class Session:
 
     def _read_on(self, speech: _Speech, window: Window) -> Steps[None]:
         """Commit what is safe, and show what is not."""
-        waits = self._follows and not self._is_parallel
-        settled_until_s = self._timeline.settled_until_s if waits else math.inf
-        utterance = speech.utterance
+        utterance, settled_until_s = speech.utterance, self._settled_until_s
         if settled_until_s > utterance.committed.until_s:
             words = yield from speech.plan.read(utterance, window, settled_until_s=settled_until_s)
             self._commit(speech, words)
-            if speech.plan.is_stuck:
-                self._let_go(speech, window)
+            self._let_go(speech, window)
         if self._teller.is_long:
             self._sum_up(speech, goes_on=True)
         if self._options.unstable:
@@ -319,29 +337,38 @@ class Session:
             self._teller.may_say(self._unstable(speech, window), language, self._now_s)
 
     def _let_go(self, speech: _Speech, window: Window) -> None:
-        """Begin anew where a reading lost the thread: behind the last committed word, without a prompt."""
+        """Let go what leads nowhere: first what lies before the unread audio, then most of that too."""
         utterance = speech.utterance
-        utterance.drop_before(utterance.committed.until_s)
-        utterance.forget_text()
-        wordless_s = window.end_s - utterance.start_sample / SAMPLE_RATE - self._options.stream.wordless_s
-        if wordless_s > 0.0 and not speech.plan.waiting:
-            utterance.drop_before(utterance.start_sample / SAMPLE_RATE + wordless_s)
+        is_wordless = speech.unread_s(window.end_s) > self._options.stream.wordless_s
+        is_wordless = is_wordless and not speech.plan.waiting
+        if not (is_wordless or speech.plan.is_stuck):
+            return
+        if utterance.committed.last is not None:
+            self._begin_anew(speech)
+        elif is_wordless:
+            utterance.drop_before(window.end_s - NEWEST_S)
+            speech.from_s = max(speech.from_s, window.end_s - NEWEST_S)
+
+    def _begin_anew(self, speech: _Speech) -> None:
+        """Go on behind the last committed word, without what was said before."""
+        speech.utterance.drop_before(speech.utterance.committed.until_s)
+        speech.utterance.forget_text()
 
     def _read_out(self, speech: _Speech, until: int) -> Steps[None]:
         """Commit what is left of the audio up to a sample, which no more audio follows.
 
-        Where a good part of it gave no word, it is read once more, behind the last word and without a prompt.
+        Where a good part of it gave no word, it is read once more: behind the last word, without a prompt, in
+        the window that the model was trained with.
         """
-        for attempt in range(2):
-            window = yield from self._encode(speech, whole=True, until_sample=until)
+        for mode in (self._plans.mode.whole(), EXACT):
+            window = yield from self._encode(speech, mode=mode, until_sample=until)
             if window is None:
                 break
             words = yield from speech.plan.read(speech.utterance, window, final=True)
             self._commit(speech, words)
-            lost_s = window.end_s - speech.utterance.committed.until_s
-            if attempt or lost_s < LOST_S:
+            if mode is EXACT or speech.unread_s(window.end_s) < LOST_S:
                 break
-            self._let_go(speech, window)
+            self._begin_anew(speech)
         end_s = speech.utterance.committed.until_s
         if self._options.unstable:
             self._teller.may_say(DraftText("", end_s, end_s), speech.plan.language, self._now_s)
@@ -371,7 +398,8 @@ class Session:
         if not self._is_parallel:
             if change.source is not None:
                 at_s = max(at_s, utterance.committed.until_s)
-                yield from self._attempt(self._read_out(speech, round(at_s * SAMPLE_RATE)))
+                if speech.unread_s(at_s) > 0.0:
+                    yield from self._attempt(self._read_out(speech, round(at_s * SAMPLE_RATE)))
                 self._sum_up(speech, goes_on=True)
                 utterance.drop_before(at_s)
                 utterance.committed.until_s = max(at_s, utterance.committed.until_s)
@@ -389,7 +417,7 @@ class Session:
             self._said = self._speech.utterance.said
         language = self._timeline.current or self._languages[0]
         plan = self._plans.by_timeline() if self._is_parallel else self._plans.of(language)
-        return _Speech(self._plans.utterance(sample, self._said), plan)
+        return _Speech(self._plans.utterance(sample, self._said), plan, sample / SAMPLE_RATE)
 
     def _feed(self, utterance: Utterance, until: int) -> None:
         if until > utterance.end_sample:

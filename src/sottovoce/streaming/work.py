@@ -34,11 +34,10 @@ class Encode:
 
 @dataclass(slots=True, eq=False)
 class Probe:
-    """Stretches [start, end) of a window's frames; probed: of each of them, once that is done."""
+    """Stretches of speech, un-normalised log-mel (n_mels, n); probed: of each of them, once that is done."""
 
     probe: LanguageProbe
-    encoded: EncoderOutput
-    spans: Sequence[tuple[int, int]]
+    log_mels: Sequence[Tensor]
     probed: list[ProbedLanguage] = field(default_factory=list, init=False)
 
 
@@ -73,7 +72,7 @@ class LocalEngine:
             if isinstance(work, Encode):
                 work.grown = self.backend.encode_growing(work.windows)
             elif isinstance(work, Probe):
-                work.probed = work.probe.probe(work.encoded, work.spans)
+                work.probed = work.probe.hear(work.log_mels)
             else:
                 work.readings = read(work.reader, work.heard, work.requests)
 

@@ -35,9 +35,6 @@ LARGEST = {
 TAIL_S = 5.0
 """Whisper was trained on windows of 30 s that end in silence: with less than 5 s of it behind the speech the
 decoder loops and does not find the end of the text, with 5 s it errs as with 30 s (docs/streaming.md)."""
-GROWING = EncoderMode(tail_s=TAIL_S, recompute_s=2.5, refresh_s=2.0)
-"""What Whisper bears where audio grows (docs/streaming.md): older frames as they were, and padding that is
-refreshed now and then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +59,8 @@ class Checkpoint:
     trained_tokens: vocabulary ids whose embeddings were trained; None means all of them.
     languages: codes the model was trained on; None means all that its vocabulary names.
     tail_s: seconds of padding that the encoder needs behind the speech in a window shorter than 30 s.
-    encoder_mode: how the encoder bears audio that grows, at the least cost.
+    encoder_mode: how the encoder bears audio that grows, at the least cost; None when only its dimensions
+        tell (`known_mode`).
     kind: the format it was read from, as `convert` names it; empty for one that was not read.
     numbers: what the file stores the weights in, where that is not what the tensors show.
     """
@@ -75,7 +73,7 @@ class Checkpoint:
     trained_tokens: tuple[int, ...] | None = None
     languages: tuple[str, ...] | None = None
     tail_s: float = TAIL_S
-    encoder_mode: EncoderMode = GROWING
+    encoder_mode: EncoderMode | None = None
     kind: str = ""
     numbers: str = ""
 
