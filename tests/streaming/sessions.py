@@ -22,7 +22,7 @@ from sottovoce.types import SAMPLE_RATE, Event, Final, LanguageChanged, Partial,
 from tests.streaming.speech import WORDS, ToneDetector, backend
 
 TOKENIZER = Tokenizer.for_model(51865)
-AT_ONCE = AgreementOptions(near_frames=0, trusted=0.0, far_frames=0, n_readings=1, least_s=0.0)
+AT_ONCE = AgreementOptions(trusted=0.0, far_frames=0, n_readings=1, least_s=0.0)
 """What AlignAtt alone lets through is safe."""
 ALIGNATT = StreamOptions(frame_threshold=25, agreement=AT_ONCE)
 

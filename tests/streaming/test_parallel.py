@@ -247,7 +247,8 @@ def test_a_word_that_is_attended_to_early_is_not_lost() -> None:
 
     def take(text: str, start: float, end: float, language: str) -> list[tuple[str, float, float]]:
         read = ReadWord(Word(text, start, end, 0.5, language), (1,), 0.0)
-        taken = plan._taken(utterance, [read], np.inf)
+        new = [read] if plan._is_new(utterance, read.word) else []
+        taken = plan._taken(utterance, new, len(new), np.inf)
         utterance.commit(taken)
         return [(one.word.word, one.word.start, one.word.end) for one in taken]
 

@@ -51,8 +51,8 @@ def test_word_times_are_where_the_words_are() -> None:
     _, found = run(say(words), StreamOptions(audio_max_len_s=8.0, audio_trim_s=2.0))
     assert text(found) == words
     for i, word in enumerate(found):
-        middle = 0.4 * i + 0.15
-        assert abs(word.start - middle) <= 0.08, f"word {i} drifted"
+        assert abs(word.start - 0.4 * i) <= 0.1, f"word {i} drifted"
+        assert min(word.end, 0.4 * i + 0.3) - max(word.start, 0.4 * i) >= 0.08, "most of it is in the word"
     assert all(a.end <= b.start for a, b in pairwise(found))
 
 
