@@ -36,6 +36,7 @@ SECURITY_HEADERS = {
 }
 REFUSED = 1008
 """Close code for what no other try will change."""
+FAILED = 1011
 TRY_AGAIN = 1013
 MOST_REASON = 120
 """Bytes of a close reason: a control frame has 125 in all."""
@@ -166,9 +167,10 @@ async def refuse(socket: WebSocket, fault: ApiError) -> None:
 
 
 async def close_with(socket: WebSocket, fault: ApiError) -> None:
-    """Tell a fault and close: 1013 where another try may be worth it, else 1008."""
+    """Tell a fault and close: 1013 where another try may be worth it, 1011 for our own fault, else 1008."""
     await socket.send_text(json_text({"type": "error", **fault.body}))
-    await socket.close(TRY_AGAIN if fault.retry_s is not None else REFUSED, reason_of(fault.message))
+    code = TRY_AGAIN if fault.retry_s is not None else FAILED if fault.status >= 500 else REFUSED
+    await socket.close(code, reason_of(fault.message))
 
 
 def reason_of(message: str) -> str:
