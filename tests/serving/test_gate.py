@@ -57,7 +57,9 @@ def test_the_page_and_the_state_of_health_need_no_key(locked: ServerThread, path
     assert httpx.get(locked.url + path).status_code == 200
 
 
-@pytest.mark.parametrize("path", [MODELS, "/metrics", "/v1/audio/transcriptions", "/v1/nothing", "//", "/static"])
+@pytest.mark.parametrize(
+    "path", [MODELS, "/metrics", "/v1/audio/transcriptions", "/v1/nothing", "//", "/static"]
+)
 def test_everything_else_does(locked: ServerThread, path: str) -> None:
     assert httpx.get(locked.url + path).status_code == 401
 
@@ -122,7 +124,9 @@ def test_an_allowed_page_may_ask_before_it_asks(locked: ServerThread) -> None:
     answer = httpx.options(f"{locked.url}/v1/audio/transcriptions", headers=headers)
     assert answer.status_code == 200
     assert answer.headers["access-control-allow-origin"] == "https://example.org"
-    other = httpx.options(f"{locked.url}/v1/audio/transcriptions", headers={**headers, "origin": "https://evil.test"})
+    other = httpx.options(
+        f"{locked.url}/v1/audio/transcriptions", headers={**headers, "origin": "https://evil.test"}
+    )
     assert "access-control-allow-origin" not in other.headers
 
 

@@ -6,6 +6,7 @@ import asyncio
 import json
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any, cast
 
 import numpy as np
@@ -54,17 +55,17 @@ def talk(
                     pass
 
             listening = asyncio.create_task(listen())
-            try:
+            with suppress(ConnectionClosed):
                 await speak(socket)
-            except ConnectionClosed:
-                pass
             await asyncio.wait_for(listening, 60)
             return heard, socket.close_code, socket.close_reason
 
     return asyncio.run(run())
 
 
-def saying(audio: bytes, *words: Message, piece: int = 6_400) -> Callable[[ClientConnection], Awaitable[None]]:
+def saying(
+    audio: bytes, *words: Message, piece: int = 6_400
+) -> Callable[[ClientConnection], Awaitable[None]]:
     """Send audio in pieces, then words, then `close`."""
 
     async def speak(socket: ClientConnection) -> None:

@@ -34,7 +34,9 @@ def test_json_is_the_text_of_the_library(client: OpenAI, english: Path, expected
     assert found.usage.seconds == pytest.approx(expected.duration, abs=0.001)
 
 
-@pytest.mark.parametrize("name", ["whisper-1", "gpt-4o-transcribe", "gpt-4o-mini-transcribe", "gpt-transcribe"])
+@pytest.mark.parametrize(
+    "name", ["whisper-1", "gpt-4o-transcribe", "gpt-4o-mini-transcribe", "gpt-transcribe"]
+)
 def test_the_names_of_openai_mean_the_default_model(
     client: OpenAI, english: Path, expected: Transcript, name: str
 ) -> None:
@@ -79,7 +81,10 @@ def test_times_are_given_where_they_are_asked_for(
 ) -> None:
     more = {} if asked is None else {"timestamp_granularities": asked}
     found = client.audio.transcriptions.create(
-        model="nano", file=english, response_format="verbose_json", **more  # type: ignore[arg-type]
+        model="nano",
+        file=english,
+        response_format="verbose_json",
+        **more,  # type: ignore[arg-type]
     )
     assert isinstance(found, TranscriptionVerbose)
     assert (found.words is not None, found.segments is not None) == (has_words, has_segments)

@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from tests.serving.servers import CLIPS, SlowModel, serving, until
 
 URL = "/v1/audio/transcriptions"
 BOUNDARY = "----part"
+PART = f"--{BOUNDARY}\r\n"
 
 
 def post(server: ServerThread, data: bytes, name: str = "talk.wav", **fields: Any) -> httpx.Response:
@@ -84,7 +86,7 @@ def playlists(target: str) -> dict[str, bytes]:
         "key.m3u8": m3u8.replace("#EXTINF", f'#EXT-X-KEY:METHOD=AES-128,URI="{target}"\n#EXTINF').encode(),
         "list.ffconcat": f"ffconcat version 1.0\nfile '{target}'\n".encode(),
         "list.mpd": dash.encode(),
-        "list.sdp": f"v=0\no=- 0 0 IN IP4 127.0.0.1\nc=IN IP4 127.0.0.1\nm=audio 9 RTP/AVP 0\n{target}\n".encode(),
+        "list.sdp": f"v=0\no=- 0 0 IN IP4 127.0.0.1\nm=audio 9 RTP/AVP 0\na=control:{target}\n".encode(),
     }
 
 
@@ -93,8 +95,16 @@ def test_a_playlist_reaches_no_file(server: ServerThread, name: str, tmp_path: P
     """Were it opened, its words would be in the answer; /etc/passwd is what such files are made for."""
     said = tmp_path / "said.wav"
     samples = load_audio(CLIPS / "en.flac")
-    said.write_bytes(wav(0)[:40] + (2 * len(samples)).to_bytes(4, "little") + (samples * 32767).astype("<i2").tobytes())
-    for target in (str(said), f"file://{said}", f"subfile,,start,0,end,0,,:{said}", "/etc/passwd", "file:///etc/passwd"):
+    said.write_bytes(
+        wav(0)[:40] + (2 * len(samples)).to_bytes(4, "little") + (samples * 32767).astype("<i2").tobytes()
+    )
+    for target in (
+        str(said),
+        f"file://{said}",
+        f"subfile,,start,0,end,0,,:{said}",
+        "/etc/passwd",
+        "file:///etc/passwd",
+    ):
         answer = post(server, playlists(target)[name], name)
         assert answer.status_code == 400, answer.text
         assert "garden" not in answer.text
@@ -113,7 +123,9 @@ def test_a_playlist_reaches_no_network(
     assert came == []
 
 
-@pytest.mark.parametrize("name", ["../../etc/passwd", "a\nb.wav", "C:\\talk.wav", "x" * 5_000, "", "\u202etalk.wav"])
+@pytest.mark.parametrize(
+    "name", ["../../etc/passwd", "a\nb.wav", "C:\\talk.wav", "x" * 5_000, "", "\u202etalk.wav"]
+)
 def test_names_are_names_and_no_paths(server: ServerThread, name: str) -> None:
     answer = post(server, b"no audio at all", name)
     message = error_of(answer)["message"]
@@ -206,7 +218,7 @@ def test_a_header_that_says_days_does_not_keep_a_short_recording_out(nano: Model
         ({"content-type": f"multipart/form-data; boundary={BOUNDARY}"}, b"nothing of the kind", "file"),
         (
             {"content-type": f"multipart/form-data; boundary={BOUNDARY}"},
-            f'--{BOUNDARY}\r\ncontent-disposition: form-data; name="model"\r\n\r\nnano\r\n--{BOUNDARY}--'.encode(),
+            f'{PART}content-disposition: form-data; name="model"\r\n\r\nnano\r\n--{BOUNDARY}--'.encode(),
             "file: expected a recording",
         ),
     ],
@@ -244,10 +256,8 @@ def test_more_recordings_than_the_limit_are_asked_to_come_again() -> None:
 
 def gone(server: ServerThread) -> None:
     """A client that waits a moment for an endless recording, and goes."""
-    try:
+    with suppress(httpx.TimeoutException):
         httpx.post(server.url + URL, files={"file": ("a.wav", wav(16_000))}, timeout=1.0)
-    except httpx.TimeoutException:
-        pass
 
 
 def test_a_client_who_goes_frees_the_model_whole_and_streamed() -> None:

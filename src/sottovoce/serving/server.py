@@ -133,10 +133,8 @@ def listening_socket(listening: Listening) -> Socket:
         return socket.create_server(where, family=family, backlog=1024)
     except (OSError, OverflowError) as error:
         cause = getattr(error, "strerror", None) or str(error)
-        raise OptionError(
-            f"--host {listening.host} --port {listening.port}: expected a free address of this machine, "
-            f"got '{cause}'"
-        ) from error
+        address = f"{listening.host}, port {listening.port}"
+        raise OptionError(f"{address}: expected a free address of this machine, got '{cause}'") from error
 
 
 class ServerThread:

@@ -18,6 +18,8 @@ const TELLS = {
   refused: "refused",
 };
 
+const ASKS_FOR_KEY = "This server asks for an API key: write it into the settings, and start again.";
+
 const $ = (id) => document.getElementById(id);
 const transcript = new Transcript($("log"), $("now"));
 const timeline = new Timeline($("timeline"), transcript);
@@ -94,7 +96,7 @@ function onState({ state, reason, code }) {
       $("settings").open = true;
       $("key").focus();
     }
-    notice(reason || "The server refused this.");
+    notice(code === "invalid_api_key" ? ASKS_FOR_KEY : reason || "The server refused this.");
   }
   if (state === "reconnecting" && reason) notice(reason);
   if (state === "live") hideNotice();

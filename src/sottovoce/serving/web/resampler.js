@@ -32,8 +32,8 @@ export class Resampler {
     const cutoff = PASS * Math.min(1, outputRate / inputRate); // of the input's Nyquist frequency
     this.half = Math.ceil(ZERO_CROSSINGS / cutoff);
     this.taps = Array.from({ length: this.up }, (_, phase) => this.filter(phase / this.up, cutoff));
-    this.history = new Float32Array(2 * this.half); // silence before the beginning
-    this.phase = 0; // of the next output sample, in 1/up of an input sample after history[half - 1]
+    this.history = new Float32Array(this.half - 1); // silence: the first output sample lies on the first of the input
+    this.phase = 0; // of the next output sample, in 1/up of an input sample after the middle of the history
   }
 
   // Weights of 2 * half input samples for an output sample at `fraction` behind the middle one.

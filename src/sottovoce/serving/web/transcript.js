@@ -100,8 +100,9 @@ export class Transcript extends EventTarget {
     time.textContent = words.length ? clock(words[0].start) : "";
     const said = document.createElement("span");
     said.className = "said";
-    for (const run of runs(words)) {
-      said.append(this.label(run.language), this.span(run.text, run.language));
+    for (const { language, text, isApart } of runs(words)) {
+      if (isApart) said.append(" "); // outside of both: inside, it would go with the direction of its text
+      said.append(this.label(language), this.span(text, language));
     }
     element.append(time, said);
     return element;
@@ -148,9 +149,11 @@ function runs(words) {
     if (found.at(-1)?.language === language) found.at(-1).text += word;
     else found.push({ language, text: word });
   }
-  for (const run of found) run.text = run.text.trimStart();
-  found.slice(0, -1).forEach((run) => (run.text += " "));
-  return found;
+  return found.map(({ language, text }, i) => ({
+    language,
+    text: text.trim(),
+    isApart: i > 0 && (/\s$/.test(found[i - 1].text) || /^\s/.test(text)),
+  }));
 }
 
 export function clock(seconds) {
