@@ -116,7 +116,7 @@ def test_wrong_options_are_one_line(words: list[str], told: str, capsys: pytest.
 
 def given(words: list[str]) -> dict[str, Any]:
     """What the command would be called with."""
-    context = click.Context(cli, info_name="sottovoce")
+    context = click.Context(cli, info_name="sottovoce", **cli.context_settings)
     command = cli.get_command(context, "serve")
     assert command is not None
     return command.make_context("serve", list(words), parent=context).params

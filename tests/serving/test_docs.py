@@ -1,4 +1,4 @@
-"""What the pages show of the server works: requests of curl, the file of options, the fields of the socket."""
+"""What the pages show of the server works: requests of curl, the options file, the fields of the socket."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_the_file_of_options_is_understood(tmp_path: Path) -> None:
     assert found
     file = tmp_path / "serve.toml"
     file.write_text(found[1], encoding="utf-8")
-    context = click.Context(cli, info_name="sottovoce")
+    context = click.Context(cli, info_name="sottovoce", **cli.context_settings)
     command = cli.get_command(context, "serve")
     assert command is not None
     given = command.make_context("serve", ["--config", str(file)], parent=context).params
