@@ -16,7 +16,7 @@ from sottovoce.audio.features import RecordingFeatures
 from sottovoce.audio.io import AudioSource, load_audio
 from sottovoce.audio.mel import log_mel, window_features
 from sottovoce.audio.recording import Recording
-from sottovoce.audio.vad_stream import VadStream
+from sottovoce.audio.vad_stream import VadStream, VadStreamOptions
 from sottovoce.backends.base import Backend
 from sottovoce.backends.registry import BACKENDS, choose_device, choose_number_format
 from sottovoce.decoding.detect import LanguageDetection, detect_language
@@ -250,7 +250,7 @@ class Model:
         languages: str | Sequence[str] | None = None,
         *,
         switching: Switching = "restart",
-        vad: bool = True,
+        vad: bool | VadStreamOptions = True,
         unstable: bool | Literal["ctc"] = False,
         stream: StreamOptions | None = None,
     ) -> Session:
@@ -258,8 +258,8 @@ class Model:
 
         languages: one code, or several to follow among; all of the model when None. switching: "off",
             "restart" (between sentences) or "parallel" (inside them). vad: decode only where Silero hears
-            speech. unstable: also send text that may still change: words that were read but not
-            committed, or "ctc": letters as they are heard, of a model that has a CTC head.
+            speech, by these options. unstable: also send text that may still change: words that were read but
+            not committed, or "ctc": letters as they are heard, of a model that has a CTC head.
         Raises: OptionError.
         """
         draft = self.draft() if unstable == "ctc" else None
@@ -269,7 +269,8 @@ class Model:
             stream=stream or StreamOptions(),
             unstable=bool(unstable),
         )
-        return Session(self.backend, self.tokenizer, options, vad=VadStream() if vad else None, draft=draft)
+        detector = VadStream(vad if isinstance(vad, VadStreamOptions) else None) if vad else None
+        return Session(self.backend, self.tokenizer, options, vad=detector, draft=draft)
 
     def draft(self) -> CtcDraft:
         """Instant text of a live session, from the CTC head.

@@ -19,12 +19,14 @@ from starlette.routing import Mount, Route, WebSocketRoute
 from starlette.staticfiles import StaticFiles
 
 from sottovoce.api import Model
+from sottovoce.serving.client_secrets import client_secrets
 from sottovoce.serving.faults import ApiError, fault_of
 from sottovoce.serving.gate import Gate
 from sottovoce.serving.live import live
 from sottovoce.serving.metrics import CONTENT_TYPE, Metrics
 from sottovoce.serving.models import model_entry, model_list
 from sottovoce.serving.observed import Observed, error_response
+from sottovoce.serving.realtime import realtime
 from sottovoce.serving.scheduler import Scheduler
 from sottovoce.serving.settings import Settings
 from sottovoce.serving.shelf import Shelf
@@ -56,7 +58,7 @@ def make_app(settings: Settings, open_model: Callable[[str], Model]) -> Starlett
 
     app = Starlette(
         routes=ROUTES,
-        middleware=layers(settings, metrics),
+        middleware=layers(settings, Gate(settings, services.secrets), metrics),
         exception_handlers={HTTPException: missed},
         lifespan=lifespan,
     )
@@ -64,10 +66,10 @@ def make_app(settings: Settings, open_model: Callable[[str], Model]) -> Starlett
     return app
 
 
-def layers(settings: Settings, metrics: Metrics) -> list[Middleware]:
+def layers(settings: Settings, gate: Gate, metrics: Metrics) -> list[Middleware]:
     """What is around the routes, outermost first."""
     paths = frozenset(route.path for route in ROUTES if isinstance(route, Route | WebSocketRoute))
-    observed = Middleware(Observed, gate=Gate(settings), metrics=metrics, routes=paths)
+    observed = Middleware(Observed, gate=gate, metrics=metrics, routes=paths)
     if not settings.access.origins:
         return [observed]
     cors = Middleware(
@@ -145,9 +147,11 @@ ROUTES = [
     Route("/metrics", guarded(metrics_text)),
     Route("/v1/models", guarded(model_list)),
     Route("/v1/models/{name:path}", guarded(model_entry)),
+    Route("/v1/realtime/client_secrets", guarded(client_secrets), methods=["POST"]),
     Route("/v1/audio/transcriptions", guarded(transcriptions), methods=["POST"]),
     Route("/v1/audio/translations", guarded(translations), methods=["POST"]),
     WebSocketRoute("/v1/live", live),
+    WebSocketRoute("/v1/realtime", realtime),
     Mount("/static", StaticFiles(directory=WEB)),
 ]
 """Every path that the server knows."""

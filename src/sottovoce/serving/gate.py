@@ -10,10 +10,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from urllib.parse import urlsplit
 
 from sottovoce.serving.faults import ApiError
+from sottovoce.serving.secrets import Secrets
 from sottovoce.serving.settings import Settings
 
 OPEN_PATHS = frozenset({"/", "/health", "/ready", "/favicon.ico"})
 OPEN_FOLDER = "/static/"
+SECRETS_PATH = "/v1/realtime"
+"""What the secrets of clients open, and nothing else."""
 SUBPROTOCOL = "sottovoce"
 KEY_PREFIXES = ("sottovoce-key.", "openai-insecure-api-key.")
 """Of subprotocols that carry a key: a page cannot set headers of a socket."""
@@ -22,8 +25,9 @@ KEY_PREFIXES = ("sottovoce-key.", "openai-insecure-api-key.")
 class Gate:
     """Checks connections before anything else sees them."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, secrets: Secrets | None = None) -> None:
         self._settings = settings
+        self._secrets = secrets or Secrets()
         self._keys = [key.encode() for key in settings.access.api_keys]
         self._hosts = frozenset(settings.hosts)
 
@@ -46,17 +50,21 @@ class Gate:
             return ApiError(message, status=403, kind="permission_error", code="origin_not_allowed")
         if path in OPEN_PATHS or path.startswith(OPEN_FOLDER):
             return None
-        return self._refused_key(headers, subprotocols)
+        return self._refused_key(path, headers, subprotocols)
 
     def is_known(self, origin: str, host: str) -> bool:
         """Whether a page comes from this server, or from where it is allowed to."""
         return origin in self._settings.access.origins or urlsplit(origin).netloc == host != ""
 
-    def _refused_key(self, headers: Mapping[str, str], subprotocols: Sequence[str]) -> ApiError | None:
+    def _refused_key(
+        self, path: str, headers: Mapping[str, str], subprotocols: Sequence[str]
+    ) -> ApiError | None:
         if not self._keys:
             return None
         given = given_keys(headers.get("authorization", ""), subprotocols)
         if any(self._is_key(key) for key in given):
+            return None
+        if path == SECRETS_PATH and self._secrets.wish_of(given) is not None:
             return None
         what = "an unknown one" if given else "none"
         message = f"API key: expected 'Authorization: Bearer KEY', got {what}"

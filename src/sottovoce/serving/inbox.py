@@ -15,14 +15,18 @@ from sottovoce.types import Samples
 
 W = TypeVar("W")
 
+MOST_WORDS = 64
+"""That wait."""
+
 
 class Inbox(Generic[W]):
-    """One putter, one taker. most_samples: of audio that waits."""
+    """One putter at a time, one taker. most_samples: of audio that waits."""
 
     def __init__(self, most_samples: int) -> None:
         self._most = most_samples
         self._items: deque[Samples | W] = deque()
         self._n_samples = 0
+        self._n_words = 0
         self._changed = anyio.Event()
 
     @property
@@ -37,34 +41,32 @@ class Inbox(Generic[W]):
             self._n_samples += len(samples)
             self._tell()
         while self._n_samples > self._most:
-            await self._change()
+            await self._changed.wait()
 
-    def put(self, word: W) -> None:
-        """Add something that is not audio."""
+    async def put(self, word: W) -> None:
+        """Add something that is not audio; returns when few of those wait."""
         self._items.append(word)
+        self._n_words += 1
         self._tell()
+        while self._n_words > MOST_WORDS:
+            await self._changed.wait()
 
     async def take(self) -> Samples | W:
         """The next word, or all audio before it."""
         while not self._items:
-            await self._change()
+            await self._changed.wait()
         first = self._items.popleft()
+        self._tell()
         if not isinstance(first, np.ndarray):
+            self._n_words -= 1
             return first
         pieces: list[Samples] = [first]
         while self._items and isinstance(following := self._items[0], np.ndarray):
             pieces.append(following)
             self._items.popleft()
-        self._n_samples = 0 if not self._items else self._count()
-        self._tell()
+        self._n_samples -= sum(map(len, pieces))
         return np.concatenate(pieces)
-
-    def _count(self) -> int:
-        return sum(len(item) for item in self._items if isinstance(item, np.ndarray))
 
     def _tell(self) -> None:
         self._changed.set()
         self._changed = anyio.Event()
-
-    async def _change(self) -> None:
-        await self._changed.wait()

@@ -16,6 +16,7 @@ import numpy as np
 
 from sottovoce.api import Model
 from sottovoce.audio.io import AudioSource
+from sottovoce.audio.vad_stream import VadStreamOptions
 from sottovoce.offline.options import TranscribeOptions
 from sottovoce.offline.result import FileTranscription
 from sottovoce.serving.told import Teller, Told
@@ -35,7 +36,8 @@ class LiveOptions:
     """What a client may ask of a live session; the names are those of `Model.session`.
 
     languages: codes or names; empty: all of the model. prompt: what was said before. terms: names and words
-    likely to be said. vad: decode only where speech is heard.
+    likely to be said. vad: decode only where speech is heard, by these options. frame_threshold: how long
+    words wait, see `StreamOptions`.
     """
 
     languages: tuple[str, ...] = ()
@@ -44,7 +46,8 @@ class LiveOptions:
     unstable: bool = False
     prompt: str = ""
     terms: tuple[str, ...] = ()
-    vad: bool = True
+    vad: bool | VadStreamOptions = True
+    frame_threshold: float = 25.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,8 +123,9 @@ class Live:
         return await self.finalize()
 
     def discard(self) -> None:
-        """End without saying anything: the client is gone."""
+        """Forget what was heard so far, without saying it."""
         self._session = None
+        self._began_at = self._n_samples
 
     def _tell(self, events: list[Event]) -> list[Told]:
         return self._teller.tell(events, offset_s=self._began_at / SAMPLE_RATE)
@@ -146,7 +150,10 @@ class Live:
             vad=options.vad,
             unstable=options.unstable,
             stream=StreamOptions(
-                task=options.task, init_prompt=options.prompt, static_prompt=", ".join(options.terms)
+                task=options.task,
+                init_prompt=options.prompt,
+                static_prompt=", ".join(options.terms),
+                frame_threshold=options.frame_threshold,
             ),
         )
 

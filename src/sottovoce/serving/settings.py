@@ -15,6 +15,8 @@ OPENAI_NAMES = (
     "gpt-4o-transcribe",
     "gpt-4o-mini-transcribe",
     "gpt-4o-mini-transcribe-2025-12-15",
+    "gpt-live-transcribe",
+    "gpt-realtime-whisper",
 )
 """Names that OpenAI's clients ask for; without a word to the contrary they mean the default model. The name
 of its diarizing model is not among them: it would promise speakers."""

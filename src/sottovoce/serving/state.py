@@ -13,6 +13,7 @@ from starlette.requests import HTTPConnection
 from sottovoce.serving.faults import busy, leaving
 from sottovoce.serving.metrics import Gauge, Metrics
 from sottovoce.serving.scheduler import Scheduler
+from sottovoce.serving.secrets import Secrets
 from sottovoce.serving.settings import Settings
 from sottovoce.serving.shelf import Shelf
 
@@ -29,6 +30,7 @@ class Services:
         self.n_sessions = 0
         self.n_requests = 0
         self.is_ready = not settings.offer.preload
+        self.secrets = Secrets()
         self.preload_error: Exception | None = None
         """Why the default model could not be loaded."""
         self._leaving = anyio.Event()
