@@ -6,10 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-pytest.importorskip("starlette", reason="the extra `serve` is not installed")
-pytest.importorskip("openai", reason="the client that the API is for is not installed")
-
 from openai import OpenAI
 
 from sottovoce.api import Model, load_model

@@ -100,6 +100,7 @@ def test_a_page_shows_its_key_as_a_subprotocol(locked: ServerThread, prefix: str
         ("null", False),
         ("", False),
         ("file://", False),
+        ("http://[", False),
         ("http://127.0.0.1", False),
     ],
 )

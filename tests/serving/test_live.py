@@ -85,6 +85,7 @@ def bare(message: Message) -> Message:
     return {name: value for name, value in message.items() if name not in ("seq", "utterance")}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("piece", [6_400, 999])
 def test_events_are_those_of_the_library_however_the_audio_is_cut(
     server: ServerThread, nano: Model, piece: int

@@ -134,6 +134,7 @@ def test_the_asynchronous_client_gets_the_same_whole_and_streamed(
     assert asyncio.run(both()) == (expected.text, expected.text)
 
 
+@pytest.mark.slow
 def test_languages_among_which_it_changes(client: OpenAI, nano: Model) -> None:
     path = CLIPS / "mixed.flac"
     found = client.audio.transcriptions.create(model="nano", file=path, languages=["en", "de", "es", "fr"])

@@ -105,9 +105,9 @@ LIMITS = (
     click.option(
         "--max-message-kb",
         type=click.IntRange(1),
-        default=1024,
+        default=16 * 1024,
         show_default=True,
-        help="One message of a live session.",
+        help="One message of a live session; OpenAI's clients may send 15 MB at once.",
     ),
     click.option(
         "--max-wait",
@@ -119,7 +119,7 @@ LIMITS = (
     click.option(
         "--idle-timeout",
         type=Finite(above=0),
-        default=60.0,
+        default=300.0,
         show_default=True,
         help="Seconds without audio or `keepalive`.",
     ),

@@ -54,7 +54,11 @@ class Gate:
 
     def is_known(self, origin: str, host: str) -> bool:
         """Whether a page comes from this server, or from where it is allowed to."""
-        return origin in self._settings.access.origins or urlsplit(origin).netloc == host != ""
+        try:
+            is_own = urlsplit(origin).netloc == host != ""
+        except ValueError:  # brackets that do not close
+            is_own = False
+        return is_own or origin in self._settings.access.origins
 
     def _refused_key(
         self, path: str, headers: Mapping[str, str], subprotocols: Sequence[str]

@@ -64,7 +64,6 @@ class Server(uvicorn.Server):
                 ws_ping_timeout=PONG_WITHIN_S,
                 ws_per_message_deflate=False,  # PCM does not get smaller by it
                 timeout_keep_alive=10,
-                timeout_graceful_shutdown=max(1, round(limits.shutdown_s)),
             )
         )
 
@@ -97,9 +96,10 @@ class Server(uvicorn.Server):
         for server in self.servers:
             server.close()
         self._services.leave()
-        with anyio.move_on_after(self._services.settings.limits.shutdown_s):
-            while self._services.n_sessions and not self.force_exit:
-                await anyio.sleep(LOOK_EVERY_S)
+        end = time.monotonic() + self._services.settings.limits.shutdown_s
+        while self._services.n_sessions and not self.force_exit and time.monotonic() < end:
+            await anyio.sleep(LOOK_EVERY_S)
+        self.config.timeout_graceful_shutdown = max(1, round(end - time.monotonic()))
         await super().shutdown(sockets)
 
     @contextmanager

@@ -44,11 +44,11 @@ class Limits:
     requests: int = 16
     upload_mb: float = 1024.0
     duration_s: float = 4 * 3600.0
-    message_kb: int = 1024
+    message_kb: int = 16 * 1024
     pending_s: float = 10.0
     wait_s: float = 5.0
     session_s: float = 4 * 3600.0
-    idle_s: float = 60.0
+    idle_s: float = 300.0
     send_s: float = 10.0
     upload_s: float = 60.0
     shutdown_s: float = 30.0

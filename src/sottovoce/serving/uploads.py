@@ -20,9 +20,8 @@ from sottovoce.serving.fields import Fields
 from sottovoce.serving.settings import Limits
 from sottovoce.types import SAMPLE_RATE
 
-MOST_FIELDS = 2_000
-FORM_BYTES = 64_000_000
-"""Beside the recording: references of speakers come as data URLs."""
+MOST_FIELDS, FIELD_BYTES = 1_000, 64 * 1024
+"""Beside the recording: they are held in memory."""
 MOST_NAME = 200
 
 
@@ -80,7 +79,7 @@ async def received_form(
         limited(request, limits),
         max_files=1,
         max_fields=MOST_FIELDS,
-        max_part_size=FORM_BYTES,
+        max_part_size=FIELD_BYTES,
     )
     try:
         form = await parser.parse()
