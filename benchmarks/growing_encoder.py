@@ -48,7 +48,7 @@ def dense(tail_s: float, recompute_s: float | None = None, refresh_s: float = 2.
     return EncoderMode(tail_s=tail_s, recompute_s=recompute_s, refresh_s=refresh_s)
 
 
-def thin(stride: int, recompute_s: float | None = None, refresh_s: float = 1.0) -> EncoderMode:
+def thin(stride: int, recompute_s: float | None = None, refresh_s: float = 0.0) -> EncoderMode:
     return EncoderMode(None, stride, BASE_ANCHORS, recompute_s=recompute_s, refresh_s=refresh_s)
 
 
@@ -57,16 +57,23 @@ MODES = {
     "3 s of padding": dense(3.0),
     "5 s of padding": dense(5.0),
     "8 s of padding": dense(8.0),
-    "thin padding": thin(30),
+    "thin padding (one frame of 10)": thin(10),
+    "thin padding (20)": thin(20),
+    "thin padding (30)": thin(30),
+    "thin padding (60)": thin(60),
+    "thin padding (150)": thin(150),
     "newest 2.5 s, 5 s each time": dense(5.0, 2.5, 0.0),
     "newest 2.5 s, 5 s at every 2 s": dense(5.0, 2.5),
     "newest 4.5 s, 5 s at every 2 s": dense(5.0, 4.5),
     "newest 2.5 s, 8 s at every 4 s": dense(8.0, 2.5, 4.0),
-    "newest 2.5 s, thin each time": thin(30, 2.5, 0.0),
-    "newest 2.5 s, thin at every 1 s": thin(30, 2.5, 1.0),
-    "newest 2.5 s, thin at every 2 s": thin(30, 2.5, 2.0),
-    "newest 1.5 s, thin at every 1 s": thin(30, 1.5, 1.0),
-    "newest 4.5 s, thin at every 1 s": thin(30, 4.5, 1.0),
+    "newest 2.5 s, thin (30) each time": thin(30, 2.5),
+    "newest 2.0 s, thin (30) each time": thin(30, 2.0),
+    "newest 2.5 s, thin (30) at every 1 s": thin(30, 2.5, 1.0),
+    "newest 2.5 s, thin (60) each time": thin(60, 2.5),
+    "newest 2.5 s, thin (150) each time": thin(150, 2.5),
+    "newest 2.0 s, thin (60) each time": thin(60, 2.0),
+    "newest 1.5 s, thin (60) each time": thin(60, 1.5),
+    "newest 1.0 s, thin (60) each time": thin(60, 1.0),
 }
 IS_ANCHOR = 0.6
 """Of the median length of a state, once normalised: what lies below is rested on."""

@@ -1,8 +1,7 @@
 """Recordings joined from people's clips: several languages one after another, and long ones of one language.
 
-The clips of a part (`human_clips`) make recordings of that part alone. Everything is drawn with a fixed seed: the
-same data give the same recordings. Not known here: models, and what is asked of the recordings.
-"""
+The clips of a part (`human_clips`) make recordings of that part alone. Everything is drawn with a fixed seed:
+the same data give the same recordings. Not known here: models, and what is asked of the recordings."""
 
 from __future__ import annotations
 
@@ -25,7 +24,11 @@ Kind: TypeAlias = Literal["known", "mixed", "concat", "single"]
 Spans: TypeAlias = tuple[tuple[float, float, str], ...]
 KNOWN = ("en", "de", "es", "fr", "it", "pt", "pl")
 """Languages that Whisper base transcribes well."""
-ALIKE = (frozenset({"hr", "sr", "sl", "bs", "mk"}), frozenset({"no", "nn", "da", "sv"}), frozenset({"ur", "hi"}))
+ALIKE = (
+    frozenset({"hr", "sr", "sl", "bs", "mk"}),
+    frozenset({"no", "nn", "da", "sv"}),
+    frozenset({"ur", "hi"}),
+)
 """Languages that take one another's place in few words: no recording changes between two of a group."""
 LONGEST_PART_S, SHORTEST_PART_S = 7.0, 2.0
 PAUSE_S = (0.2, 1.0)
@@ -77,13 +80,16 @@ class Joined:
 
 
 def recordings(data: Path, part: Part, *, known: int, mixed: int, singles: int) -> list[Joined]:
-    """So many of each kind, and all of the set of joined recordings; singles: a language, of those with enough.
+    """So many of each kind, and all of the set of joined recordings; singles: a language, of those with
+    enough.
 
     data: the folder of `manifest.jsonl`.
     """
     pool = _pool(data, part)
     of_known = [clip for clip in pool if clip.language in KNOWN]
-    made = [_several(f"known-{i}", "known", of_known, random.Random(f"{part} known {i}")) for i in range(known)]
+    made = [
+        _several(f"known-{i}", "known", of_known, random.Random(f"{part} known {i}")) for i in range(known)
+    ]
     made += [_several(f"mixed-{i}", "mixed", pool, random.Random(f"{part} mixed {i}")) for i in range(mixed)]
     return [*made, *_concat(data, part), *_singles(pool, singles)]
 
@@ -107,7 +113,9 @@ def _several(name: str, kind: Kind, pool: Sequence[Clip], rng: random.Random) ->
         language = rng.choice(languages)
         candidates = [clip for clip in pool if clip.language == language]
         rng.shuffle(candidates)
-        chosen += [next((clip for clip in candidates if _seconds(clip.file) >= SHORTEST_PART_S), candidates[0])]
+        chosen += [
+            next((clip for clip in candidates if _seconds(clip.file) >= SHORTEST_PART_S), candidates[0])
+        ]
     return _laid_out(name, kind, chosen, [rng.uniform(*PAUSE_S) for _ in chosen], LONGEST_PART_S)
 
 
@@ -115,7 +123,9 @@ def _alike(one: str, other: str) -> bool:
     return one == other or any({one, other} <= group for group in ALIKE)
 
 
-def _laid_out(name: str, kind: Kind, chosen: Sequence[Clip], pauses: Sequence[float], longest_s: float) -> Joined:
+def _laid_out(
+    name: str, kind: Kind, chosen: Sequence[Clip], pauses: Sequence[float], longest_s: float
+) -> Joined:
     pieces: list[Piece] = []
     at = 0.5
     for clip, pause in zip(chosen, pauses, strict=True):
@@ -128,7 +138,11 @@ def _laid_out(name: str, kind: Kind, chosen: Sequence[Clip], pauses: Sequence[fl
 
 
 def _concat(data: Path, part: Part) -> Iterator[Joined]:
-    spans = {entry.id: entry.spans for entry in read_manifest(data / "manifest.jsonl") if entry.id.startswith(CONCAT)}
+    spans = {
+        entry.id: entry.spans
+        for entry in read_manifest(data / "manifest.jsonl")
+        if entry.id.startswith(CONCAT)
+    }
     for clip in clips(data, part, sets=[CONCAT]):
         found = tuple((span.start_s, span.end_s, span.language) for span in spans[clip.name])
         yield Joined(clip.name, "concat", (), found, clip.file)

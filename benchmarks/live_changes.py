@@ -1,16 +1,16 @@
 """Changes of language in live speech: probe and timeline alone, without a decoder, on people's speech.
 
-    python benchmarks/live_changes.py ../shared/data --log changes.jsonl                     # the reported part
-    python benchmarks/live_changes.py ../shared/data --log changes-dev.jsonl --part dev      # to choose on
-    python benchmarks/live_changes.py ../shared/data --log changes-dev.jsonl --part dev --set switch.margin=0.5
+    python benchmarks/live_changes.py DATA --log changes.jsonl                     # the reported part
+    python benchmarks/live_changes.py DATA --log changes-dev.jsonl --part dev      # to choose on
+    python benchmarks/live_changes.py DATA --log changes-dev.jsonl --part dev --set switch.margin=0.5
 
-Recordings joined from clips of several languages (pauses of 0.2 to 1 s), those of `codeswitch-concat`, and long ones
-of one language (`joined_languages.py`). Each goes through the voice activity detector; at every hop the newest
-stretch of the utterance is heard by itself and given to the timeline, as a session does. Scored are change points
-(F1 within 1 s), their delay from the start of the new language, switches where there are none, and the time that is
-put down to the wrong language, with a choice among all languages and in a list of twelve. The log keeps the
-logits of every stretch that was heard, so that a run goes on where it ended and other options cost little.
-"""
+Recordings joined from clips of several languages (pauses of 0.2 to 1 s), those of `codeswitch-concat`, and
+long ones of one language (`joined_languages.py`). Each goes through the voice activity detector; at every hop
+the newest stretch of the utterance is heard by itself and given to the timeline, as a session does. Scored
+are change points (F1 within 1 s), their delay from the start of the new language, switches where there are
+none, and the time that is put down to the wrong language, with a choice among all languages and in a list of
+twelve. The log keeps the logits of every stretch that was heard, so that a run goes on where it ended and
+other options cost little."""
 
 from __future__ import annotations
 
@@ -40,7 +40,10 @@ from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import SAMPLE_RATE, Samples
 
 CODES = Tokenizer.for_model(51865).language_codes
-COMMON = tuple("en de es fr it pt pl nl ru ja zh sv tr ar fi uk fa hi el da hu ko".split())
+COMMON = (
+    *("en", "de", "es", "fr", "it", "pt", "pl", "nl", "ru", "ja", "zh", "sv"),
+    *("tr", "ar", "fi", "uk", "fa", "hi", "el", "da", "hu", "ko"),
+)
 """What lists are filled with."""
 LIST = 12
 Edges = tuple[int, int, int, int]
@@ -87,7 +90,12 @@ class Log:
         for one in self.joined.values():
             if one.name not in self.recorded:
                 edges = utterances(self._sound(one.name))
-                row = {"recording": one.name, "kind": one.kind, "spans": one.spans, "duration_s": one.duration_s}
+                row = {
+                    "recording": one.name,
+                    "kind": one.kind,
+                    "spans": one.spans,
+                    "duration_s": one.duration_s,
+                }
                 self._add(row | {"utterances": edges})
 
     def heard(self, name: str, start: int, end: int, allowed: Sequence[int]) -> ProbedLanguage:
@@ -114,7 +122,9 @@ class Log:
             return
         spans = tuple((start, end, code) for start, end, code in row["spans"])
         edges = tuple((a, b, c, d) for a, b, c, d in row["utterances"])
-        self.recorded[row["recording"]] = Recorded(row["recording"], row["kind"], spans, row["duration_s"], edges)
+        self.recorded[row["recording"]] = Recorded(
+            row["recording"], row["kind"], spans, row["duration_s"], edges
+        )
 
 
 def utterances(audio: Samples) -> list[Edges]:
@@ -178,7 +188,9 @@ class Tally:
     first_s: list[float] | None = None
 
     def add(self, one: Recorded, changes: Sequence[LanguageChange]) -> None:
-        found = [FoundSwitch(c.at_s, c.confirmed_s, c.source, c.target) for c in changes if c.source is not None]
+        found = [
+            FoundSwitch(c.at_s, c.confirmed_s, c.source, c.target) for c in changes if c.source is not None
+        ]
         self.scores += score_switches(found, one.spans, duration_s=one.duration_s)
         self.n += 1
         self.wrong_first += not changes or changes[0].target != one.spans[0][2]

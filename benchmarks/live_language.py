@@ -1,16 +1,16 @@
-"""The language of the first seconds of an utterance: the live probe beside openai-whisper, on people's speech.
+"""The language of the first seconds of an utterance: the live probe beside openai-whisper, on people's
+speech.
 
-    python benchmarks/live_language.py ../shared/data --log language.jsonl                  # the reported clips
-    python benchmarks/live_language.py ../shared/data --log language-dev.jsonl --part dev   # to choose on
+    python benchmarks/live_language.py DATA --log language.jsonl                  # the reported clips
+    python benchmarks/live_language.py DATA --log language-dev.jsonl --part dev   # to choose on
 
-Each clip gives its first 1, 2, 3 and 5 seconds from where speech begins. openai-whisper itself detects them padded
-to 30 s with silence, as its documentation does. Ours are the states of a live window, the seconds and the tail
-behind them, under different masks: "tail" hears both, "speech" the seconds alone, "newest" their last 1.5 s
-alone, "newest, tail" these and the tail; "30 s" is "tail" with as much padding as fills the window. Choice among all
-languages of the model, and in lists of 2, 5 and 12 that hold the true one: the others are drawn from the
-languages of the clips, 20 times a clip, the same for every side. What the log holds is not computed anew.
-Needs the environment of `make test`.
-"""
+Each clip gives its first 1, 2, 3 and 5 seconds from where speech begins. openai-whisper itself detects them
+padded to 30 s with silence, as its documentation does. Ours are what a session's timeline believes at that
+moment, from stretches of speech that are encoded by themselves. Choice among all languages of the model, and
+in lists of 2, 5 and 12 that hold the true one: the others are drawn from the languages of the clips, the same
+for both. VoxLingua's clips (32 languages) are taken in turns of languages. Both run in the dtype that ours
+takes by default. The log keeps the logits of everything that was heard: a run goes on where it ended, and
+`--only-log` scores what is there. Needs the environment of `make test`."""
 
 from __future__ import annotations
 
@@ -18,101 +18,110 @@ import argparse
 import json
 import random
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from human_clips import Clip, Part, clips, spread
 from references import openai_model
 
 from sottovoce.api import Model, load_model
 from sottovoce.audio.io import load_audio
-from sottovoce.audio.mel import log_mel, window_features
+from sottovoce.audio.mel import log_mel
 from sottovoce.audio.vad_stream import VadStream
 from sottovoce.evaluation.language_id import LanguageScores
+from sottovoce.language.probe import LanguageProbe, ProbeOptions, probed_languages
+from sottovoce.language.smoothing import SmoothingOptions
+from sottovoce.language.switching import SwitchOptions
+from sottovoce.language.timeline import LanguageTimeline
 from sottovoce.models.load import load_checkpoint
-from sottovoce.offline.options import LANGUAGE_PRIOR
-from sottovoce.streaming.held import context_frames
-from sottovoce.streaming.options import StreamOptions
-from sottovoce.types import FRAMES_PER_SECOND, SAMPLE_RATE, Samples
+from sottovoce.text.tokenizer import Tokenizer
+from sottovoce.types import SAMPLE_RATE, Samples
 
-SECONDS = (1, 2, 3, 5)
-NEWEST_S = 1.5
-THEIRS = "openai-whisper"
-EXACT = "30 s"
-SIDES = (THEIRS, "tail", "speech", "newest", "newest, tail")
+CODES = Tokenizer.for_model(51865).language_codes
+SECONDS = (1.0, 2.0, 3.0, 5.0)
+THEIRS, OURS = "openai-whisper", "ours"
 LISTS = (2, 5, 12)
-DRAWS = 20
+DRAWS = 5
+"""Lists of each size a clip."""
 VOXLINGUA = "voxlingua107-dev"
 READERS = (
     *("commonvoice-en-mini", "librispeech-mini", "ljspeech-mini", "kathleen-en", "kerstin-de"),
     *("dona-es", "nemo-pl", "hindi-hsc", "smoke-multi"),
 )
-Logits = npt.NDArray[np.float64]
-"""(n_languages,) natural logarithms, up to a constant."""
 
 
 @dataclass(frozen=True, slots=True)
-class Key:
+class Stretch:
+    """Of a clip, in seconds from where its speech begins, heard by one of the programs."""
+
     clip: str
-    seconds: int
     side: str
+    start_s: float
+    end_s: float
 
 
-class Sides:
-    """Both programs with the same weights, float32, loaded when they are first asked."""
+class Programs:
+    """Both with the same weights, loaded when they are first asked."""
 
     def __init__(self, model_name: str) -> None:
         self._name = model_name
 
     @cached_property
     def ours(self) -> Model:
-        return load_model(self._name, device="cpu", dtype="float32")
+        return load_model(self._name, device="cpu")
 
     @cached_property
-    def theirs(self) -> Any:
+    def _probe(self) -> LanguageProbe:
+        return LanguageProbe(self.ours.backend, self.ours.tokenizer, CODES)
+
+    @cached_property
+    def _theirs(self) -> Any:
         with tempfile.TemporaryDirectory() as folder:
             return openai_model(load_checkpoint(self._name), Path(folder))
 
-    @torch.inference_mode()
-    def heard(self, audio: Samples, sides: Sequence[str]) -> dict[str, Logits]:
-        """What each side hears in some seconds."""
-        found = {THEIRS: self._by_openai(audio)} if THEIRS in sides else {}
-        live = [side for side in sides if side not in (THEIRS, EXACT)]
-        if live:
-            found |= self._by_probe(audio, live, StreamOptions())
-        if EXACT in sides:
-            found[EXACT] = self._by_probe(audio, ["tail"], StreamOptions(context_bucket_s=None))["tail"]
-        return found
+    def logits(self, side: str, audio: Samples) -> list[float]:
+        """Of all languages, and of no speech where ours is asked."""
+        if side == OURS:
+            return list(self._probe.logits([log_mel(audio)])[0].tolist())
+        return self._by_openai(audio)
 
-    def _by_openai(self, audio: Samples) -> Logits:
+    @torch.inference_mode()
+    def _by_openai(self, audio: Samples) -> list[float]:
         import whisper
 
-        mel = whisper.log_mel_spectrogram(whisper.pad_or_trim(audio))
-        _, shares = self.theirs.detect_language(mel)
-        return np.log(np.array([shares[code] for code in self.ours.tokenizer.language_codes]) + 1e-30)
+        mel = whisper.log_mel_spectrogram(whisper.pad_or_trim(audio)).to(self.ours.backend.dtype)
+        _, shares = self._theirs.detect_language(mel)
+        return [float(np.log(shares[code] + 1e-30)) for code in CODES]
 
-    def _by_probe(self, audio: Samples, sides: Sequence[str], options: StreamOptions) -> dict[str, Logits]:
-        backend, tokenizer = self.ours.backend, self.ours.tokenizer
-        mel = log_mel(audio, backend.dims.n_mels)
-        encoded = backend.encode(window_features([mel], context_frames(mel.shape[1], options, backend)))
-        n = len(audio) * FRAMES_PER_SECOND // SAMPLE_RATE
-        newest = max(0, n - round(NEWEST_S * FRAMES_PER_SECOND))
-        spans = {
-            "tail": (0, encoded.n_frames),
-            "speech": (0, n),
-            "newest": (newest, n),
-            "newest, tail": (newest, encoded.n_frames),
-        }
-        rows = torch.tensor(tokenizer.language_tokens)
-        chosen = [spans[side] for side in sides]
-        logits = backend.first_step(encoded, chosen, token=tokenizer.sot, vocabulary=rows).double().numpy()
-        return dict(zip(sides, logits, strict=True))
+
+class Log:
+    """Logits by stretch; none for a clip that is too short. Kept in a file, if there is one."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        self.known: dict[Stretch, list[float]] = {}
+        if path is not None and path.exists():
+            for row in map(json.loads, path.read_text("utf-8").splitlines()):
+                logits = row.pop("logits")
+                self.known[Stretch(**row)] = logits
+
+    def add(self, stretch: Stretch, logits: Sequence[float]) -> None:
+        self.known[stretch] = [round(value, 3) for value in logits]
+        if self._path is not None:
+            row = {
+                "clip": stretch.clip,
+                "side": stretch.side,
+                "start_s": stretch.start_s,
+                "end_s": stretch.end_s,
+            }
+            with self._path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(row | {"logits": self.known[stretch]}) + "\n")
 
 
 def beginning_of_speech(audio: Samples) -> int:
@@ -122,47 +131,57 @@ def beginning_of_speech(audio: Samples) -> int:
     return edges[0].sample if edges else 0
 
 
-def asked(data: Path, part: Part, n_readers: int) -> list[Clip]:
-    """All clips of VoxLingua, and so many of people reading."""
-    spoken = clips(data, part, sets=[VOXLINGUA])
+def asked(data: Path, part: Part, n_voxlingua: int, n_readers: int) -> list[Clip]:
+    """So many clips of VoxLingua, languages in turns, and of people reading."""
+    by_language: dict[str, list[Clip]] = {}
+    for clip in clips(data, part, sets=[VOXLINGUA]):
+        by_language.setdefault(clip.language, []).append(clip)
+    in_turns = [clip for turn in zip_longest(*by_language.values()) for clip in turn if clip is not None]
     readers = [clip for clip in clips(data, part, sets=READERS) if len(clip.languages) == 1]
-    return [*spoken, *spread(readers, n_readers)]
+    return [*spread(readers, n_readers), *in_turns[:n_voxlingua]]
 
 
-def logged(log: Path | None) -> dict[Key, Logits]:
-    if log is None or not log.exists():
-        return {}
-    rows = map(json.loads, log.read_text("utf-8").splitlines())
-    return {Key(row["clip"], row["seconds"], row["side"]): np.array(row["logits"]) for row in rows}
+def stretches(clip: str, side: str) -> list[Stretch]:
+    """What a program hears of a clip: the first seconds, or what a session hears at every hop of them."""
+    if side == THEIRS:
+        return [Stretch(clip, side, 0.0, seconds) for seconds in SECONDS]
+    options = ProbeOptions()
+    n_hops = round(SECONDS[-1] / options.hop_s)
+    ends = [hop * options.hop_s for hop in range(1, n_hops + 1) if hop * options.hop_s >= options.min_width_s]
+    return [Stretch(clip, side, max(0.0, end - options.width_s), end) for end in ends]
 
 
-def measured(name: str, chosen: Sequence[Clip], sides: Sequence[str], log: Path | None) -> dict[Key, Logits]:
-    """What every side heard of every clip; what the log lacks is computed and added to it."""
-    known, programs = logged(log), Sides(name)
+def listen(name: str, chosen: Sequence[Clip], sides: Sequence[str], log: Log) -> None:
+    """Hear what the log lacks."""
+    programs = Programs(name)
     for clip in chosen:
-        audio: Samples | None = None
-        for seconds in SECONDS:
-            missing = [side for side in sides if Key(clip.name, seconds, side) not in known]
-            if not missing:
-                continue
-            if audio is None:
-                audio = load_audio(clip.file)
-                audio = audio[beginning_of_speech(audio) :]
-            part = audio[: seconds * SAMPLE_RATE]
-            short = len(part) < seconds * SAMPLE_RATE
-            found = dict.fromkeys(missing, np.zeros(0)) if short else programs.heard(part, missing)
-            known |= {Key(clip.name, seconds, side): logits for side, logits in found.items()}
-            if log is not None:
-                append(log, clip.name, seconds, found)
-    return known
+        wanted = [one for side in sides for one in stretches(clip.name, side) if one not in log.known]
+        if not wanted:
+            continue
+        audio = load_audio(clip.file)
+        audio = audio[beginning_of_speech(audio) :]
+        for one in wanted:
+            start, end = round(one.start_s * SAMPLE_RATE), round(one.end_s * SAMPLE_RATE)
+            log.add(one, programs.logits(one.side, audio[start:end]) if end <= len(audio) else [])
 
 
-def append(log: Path, clip: str, seconds: int, found: dict[str, Logits]) -> None:
-    """A line for each side; no logits for a clip that is too short."""
-    with log.open("a", encoding="utf-8") as file:
-        for side, logits in found.items():
-            row = {"clip": clip, "seconds": seconds, "side": side}
-            file.write(json.dumps(row | {"logits": [round(float(one), 3) for one in logits]}) + "\n")
+def said(log: Log, clip: str, side: str, seconds: float, languages: Sequence[str]) -> str | None:
+    """The language that a program names after some seconds; None for a clip that is too short."""
+    allowed = [CODES.index(code) for code in languages]
+    if side == THEIRS:
+        logits = log.known.get(Stretch(clip, side, 0.0, seconds))
+        return max(languages, key=lambda code: logits[CODES.index(code)]) if logits else None
+    line = LanguageTimeline(
+        languages, SmoothingOptions(), SwitchOptions(), full_width_s=ProbeOptions().width_s
+    )
+    line.begin(0.0)
+    for one in stretches(clip, side):
+        logits = log.known.get(one)
+        if one.end_s <= seconds and not logits:
+            return None
+        if one.end_s <= seconds and logits:
+            line.add(one.start_s, one.end_s, probed_languages(np.array([logits]), allowed)[0])
+    return line.likeliest
 
 
 def lists_of(clip: Clip, size: int, languages: Sequence[str]) -> Iterator[list[str]]:
@@ -173,33 +192,28 @@ def lists_of(clip: Clip, size: int, languages: Sequence[str]) -> Iterator[list[s
 
 
 def score(
-    chosen: Sequence[Clip], known: dict[Key, Logits], side: str, seconds: int, codes: Sequence[str]
+    chosen: Sequence[Clip], spoken: Sequence[str], log: Log, side: str, seconds: float
 ) -> dict[str, Any]:
-    """Accuracy among all languages, with the prior of files too, and in lists."""
-    place = {code: index for index, code in enumerate(codes)}
-    prior = np.array([LANGUAGE_PRIOR.get(code, 0.0) for code in codes])
-    spoken = sorted({clip.language for clip in chosen})
-    plain, weighed = LanguageScores(), LanguageScores()
-    within = {size: LanguageScores() for size in LISTS if size <= len(spoken)}
+    """Accuracy among all languages, and in lists; spoken: the languages of all clips."""
+    scores = {size: LanguageScores() for size in ("all", *LISTS)}
     for clip in chosen:
-        logits = known[Key(clip.name, seconds, side)]
-        if not len(logits):
+        if said(log, clip.name, THEIRS, seconds, CODES) is None:
             continue
-        plain.add(clip.language, codes[int(logits.argmax())])
-        weighed.add(clip.language, codes[int((logits + prior).argmax())])
-        for size, scores in within.items():
-            for allowed in lists_of(clip, size, spoken):
-                scores.add(clip.language, max(allowed, key=lambda code: logits[place[code]]))
-    low, high = plain.interval()
-    row = {"n": plain.n, "all": plain.accuracy, "low": low, "high": high, "all, prior": weighed.accuracy}
-    return row | {f"of {size}": scores.accuracy for size, scores in within.items()}
+        for size, tally in scores.items():
+            for allowed in [list(CODES)] if isinstance(size, str) else lists_of(clip, size, spoken):
+                tally.add(clip.language, said(log, clip.name, side, seconds, allowed) or "")
+    low, high = scores["all"].interval()
+    found: Mapping[str, Any] = {f"{size}": tally.accuracy for size, tally in scores.items()}
+    return {"n": scores["all"].n, **found, "all, from": low, "to": high}
 
 
 def show(rows: Sequence[dict[str, Any]]) -> None:
     columns = list(rows[0])
     print("  ".join(f"{column:>14}" for column in columns))
     for row in rows:
-        cells = [f"{100 * v:.1f} %" if isinstance(v, float) else str(v) for v in map(row.get, columns)]
+        cells = [
+            f"{100 * v:.1f} %" if isinstance(v, float) and k != "seconds" else str(v) for k, v in row.items()
+        ]
         print("  ".join(f"{cell:>14}" for cell in cells))
 
 
@@ -210,26 +224,31 @@ def main() -> None:
     parser.add_argument("data", type=Path, help="folder that holds manifest.jsonl")
     parser.add_argument("--model", default="base")
     parser.add_argument("--part", choices=["dev", "test"], default="test")
-    parser.add_argument("--sides", nargs="+", choices=[*SIDES, EXACT], default=list(SIDES))
+    parser.add_argument("--clips", type=int, default=160, help="clips of VoxLingua")
     parser.add_argument("--readers", type=int, default=80, help="clips of people reading")
+    parser.add_argument("--sides", nargs="+", choices=[THEIRS, OURS], default=[THEIRS, OURS])
     parser.add_argument("--log", type=Path, help="JSON lines of what was heard")
+    parser.add_argument("--only-log", action="store_true", help="score what the log holds")
     given = parser.parse_args()
     torch.set_num_threads(1)
-    chosen = asked(given.data, given.part, given.readers)
-    known = measured(given.model, chosen, given.sides, given.log)
-    codes = Sides(given.model).ours.tokenizer.language_codes
+    log, chosen = Log(given.log), asked(given.data, given.part, given.clips, given.readers)
+    if not given.only_log:
+        listen(given.model, chosen, given.sides, log)
+    heard = {one.clip for one in log.known}
+    chosen = [clip for clip in chosen if clip.name in heard]
+    spoken = sorted({clip.language for clip in chosen})
     groups = {
         "VoxLingua": [clip for clip in chosen if clip.group == VOXLINGUA],
         "readers": [clip for clip in chosen if clip.group != VOXLINGUA],
     }
     rows = [
-        {"clips": name, "seconds": seconds, "side": side} | score(group, known, side, seconds, codes)
+        {"clips": name, "seconds": seconds, "side": side} | score(group, spoken, log, side, seconds)
         for name, group in groups.items()
         for seconds in SECONDS
         for side in given.sides
     ]
     show(rows)
-    print(json.dumps({"model": given.model, "part": given.part, "dtype": "float32", "rows": rows}))
+    print(json.dumps({"model": given.model, "part": given.part, "rows": rows}))
 
 
 if __name__ == "__main__":

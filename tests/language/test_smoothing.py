@@ -9,8 +9,8 @@ import pytest
 
 from sottovoce.errors import OptionError
 from sottovoce.language.smoothing import (
-    ForwardFilter,
     OTHERS,
+    ForwardFilter,
     SmoothingOptions,
     change_point,
     log_evidence,
@@ -108,9 +108,7 @@ def test_one_language_is_certain() -> None:
     assert list(viterbi(np.ones((3, 1)), SmoothingOptions())) == [0, 0, 0]
 
 
-@pytest.mark.parametrize(
-    "bad", [{"renewal": 1.0}, {"stay": 1.0}, {"stay": 0.0}, {"evidence": 0.0}]
-)
+@pytest.mark.parametrize("bad", [{"renewal": 1.0}, {"stay": 1.0}, {"stay": 0.0}, {"evidence": 0.0}])
 def test_impossible_options_are_refused(bad: dict[str, float]) -> None:
     with pytest.raises(OptionError, match=next(iter(bad))):
         SmoothingOptions(**bad)  # type: ignore[arg-type]

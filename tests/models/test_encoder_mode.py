@@ -5,9 +5,14 @@ from __future__ import annotations
 import math
 
 import pytest
+import torch
 
+from sottovoce.backends.torch import TorchBackend
 from sottovoce.errors import OptionError
 from sottovoce.models.encoder_mode import EXACT, NEAR_FRAMES, EncoderMode, Padding
+from sottovoce.models.growing_modes import BASE, DENSE, known_mode
+from sottovoce.models.nano import read_compact
+from tests.models import tiny
 
 N_FULL = 1500
 ANCHORS = (3, 297, 312, 313, 1493, 1499)
@@ -75,3 +80,14 @@ def test_anchors_are_computed_and_stand_for_themselves() -> None:
 def test_numbers_out_of_range_are_refused(given: dict[str, float], message: str) -> None:
     with pytest.raises(OptionError, match=message):
         EncoderMode(**given)  # type: ignore[arg-type]
+
+
+def test_a_model_bears_what_was_measured_of_it() -> None:
+    """Anchors belong to one size; what nothing is known of gets dense padding, and nano none."""
+    base = tiny.dims(n_audio_layer=6, n_audio_state=512, n_vocab=51865, n_audio_ctx=N_FULL)
+    assert known_mode(base) is BASE
+    assert BASE.anchors[-1] < N_FULL
+    assert tiny.backend().encoder_mode is DENSE
+    nano = TorchBackend.from_checkpoint(read_compact(), device=tiny.CPU, dtype=torch.float32)
+    assert nano.encoder_mode.padding(50, N_FULL).n_frames == 0
+    assert nano.encoder_mode.tail_s == nano.tail_s

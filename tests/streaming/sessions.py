@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from sottovoce.audio.vad_stream import VadStream
 from sottovoce.backends.base import Backend, GrowingWindow
+from sottovoce.language.probe import ProbeOptions
 from sottovoce.language.timeline import LanguageTimeline
 from sottovoce.streaming.agreement import AgreementOptions
 from sottovoce.streaming.options import StreamOptions
@@ -22,7 +23,7 @@ from sottovoce.types import SAMPLE_RATE, Event, Final, LanguageChanged, Partial,
 from tests.streaming.speech import WORDS, ToneDetector, backend
 
 TOKENIZER = Tokenizer.for_model(51865)
-AT_ONCE = AgreementOptions(near_frames=0, trusted=0.0, far_frames=0, n_readings=1, least_s=0.0)
+AT_ONCE = AgreementOptions(trusted=0.0, far_frames=0, n_readings=1, least_s=0.0)
 """What AlignAtt alone lets through is safe."""
 ALIGNATT = StreamOptions(frame_threshold=25, agreement=AT_ONCE)
 
@@ -34,7 +35,11 @@ def session(
     model: Backend | None = None,
     **options: object,
 ) -> Session:
-    """A session over tones; vad: tones are speech and the rest is not, else everything is."""
+    """A session over tones; vad: tones are speech and the rest is not, else everything is.
+
+    Tones name their language at once: stretches are as short as their parts ask for.
+    """
+    options.setdefault("probe", ProbeOptions(1.0, 0.25, 0.25))
     detector = VadStream(model=ToneDetector()) if vad else None
     chosen = SessionOptions(languages=tuple(languages), **options)  # type: ignore[arg-type]
     return Session(model or backend(), TOKENIZER, chosen, vad=detector)

@@ -40,13 +40,16 @@ def transcribe_live(source: str | None, given: dict[str, Any], interrupts: Inter
     chunk_samples = round(given["chunk_ms"] * SAMPLE_RATE / 1000)
     with ExitStack() as stack:
         pieces = source_pieces(source, chunk_samples, realtime=given["realtime"])
+        comes_in_time = given["realtime"] or source is None
+        if comes_in_time:
+            pieces = caught_up(pieces)
         if given["save_audio"]:
             recorder = stack.enter_context(WaveRecorder(Path(given["save_audio"])))
             pieces = recorder.through(pieces)
         model = open_model(given)
         session = open_session(model, given)
         show = sink(given, stack)
-        said = run(session, pieces, show, interrupts)
+        said = run(session, pieces, show, interrupts, newest_only=comes_in_time)
     if given["log_path"]:
         append_log(Path(given["log_path"]), said, source or "microphone")
     return interrupts.exit_code if said.is_polite_end else 0
@@ -133,6 +136,31 @@ def file_pieces(audio: Samples, n_samples: int, *, realtime: bool) -> Iterator[S
         yield piece
 
 
+def caught_up(
+    pieces: Iterator[Samples], clock: Callable[[], float] = time.monotonic, *, late_s: float = 0.5
+) -> Iterator[Samples]:
+    """Pieces of sound that comes at its own speed; those that came while the last one was worked on, as one.
+
+    clock: seconds. late_s: so far behind the sound, what waits is joined, 10 s of it at most.
+    """
+    began, received_s = clock(), 0.0
+    waiting: list[Samples] = []
+    try:
+        for piece in pieces:
+            waiting.append(piece)
+            received_s += len(piece) / SAMPLE_RATE
+            is_late = clock() - began - received_s > late_s
+            if not is_late or sum(map(len, waiting)) >= 10 * SAMPLE_RATE:
+                yield np.concatenate(waiting)
+                waiting.clear()
+    except KeyboardInterrupt:
+        if waiting:
+            yield np.concatenate(waiting)
+        raise
+    if waiting:
+        yield np.concatenate(waiting)
+
+
 def sink(given: dict[str, Any], stack: ExitStack) -> Callable[[Sequence[Event]], None]:
     """What shows events: JSON lines, or text on the terminal."""
     if given["jsonl"]:
@@ -166,8 +194,13 @@ def run(
     pieces: Iterator[Samples],
     show: Callable[[Sequence[Event]], None],
     interrupts: Interrupts,
+    *,
+    newest_only: bool = False,
 ) -> Said:
-    """Push every piece and show what follows; an interrupt ends the recording, and its tail is said."""
+    """Push every piece and show what follows; an interrupt ends the recording, and its tail is said.
+
+    newest_only: see `Session.push`.
+    """
     said = Said()
     began = time.monotonic()
     try:
@@ -175,7 +208,7 @@ def run(
             interrupts.check()
             with interrupts.deferred():  # a session that is left half-way has committed what it never said
                 said.n_samples += len(piece)
-                events = session.push(np.ascontiguousarray(piece))
+                events = session.push(np.ascontiguousarray(piece), newest_only=newest_only)
                 said.take(events, time.monotonic() - began)
                 show(events)
     except KeyboardInterrupt:

@@ -16,7 +16,11 @@ from sottovoce.cli.sections import SectionedCommand
 
 SOURCES = (
     click.option("--mic", is_flag=True, help="Listen to the microphone (needs the extra `mic`)."),
-    click.option("--realtime", is_flag=True, help="Give a file at the speed of its sound."),
+    click.option(
+        "--realtime",
+        is_flag=True,
+        help="Sound comes at its own speed: of updates that are late, the newest is done.",
+    ),
     click.option("--unaware", is_flag=True, help="Give a file as fast as it is taken (default)."),
     click.option("--save-audio", type=click.Path(dir_okay=False), help="Write what was heard to a WAV file."),
 )

@@ -3,8 +3,8 @@
 The decoder is asked what follows <|startoftranscript|> alone, at position 0, where it was trained to
 name the language, and only the language rows of the output are computed. `hear` encodes each stretch by
 itself. `probe` asks of stretches of a window that is encoded already: the cross-attention sees the frames of
-a stretch alone, but the encoder has let them see the rest, and in what follows a change of language much
-of the language before is left (docs/streaming.md). Neither touches the transcription's state.
+a stretch alone, but the encoder has let them see the rest, and in what follows a change of language much of
+the language before is left (docs/streaming.md). Neither touches the transcription's state.
 
 Not known here: time, smoothing, and what follows from a change.
 """
@@ -96,7 +96,8 @@ class LanguageProbe:
         return self._probed(asked)
 
     def hear(self, log_mels: Sequence[Tensor]) -> list[ProbedLanguage]:
-        """Hear stretches of speech, each encoded by itself with a short tail of padding, as a batch.
+        """Hear stretches of speech, each encoded by itself with a short tail of padding behind it, as one
+        batch.
 
         log_mels: un-normalised log-mel frames (n_mels, n_i) on the backend's device, of at least one encoder
             frame each.

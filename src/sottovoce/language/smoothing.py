@@ -17,7 +17,7 @@ from sottovoce.errors import OptionError
 Posterior = npt.NDArray[np.float64]
 """(L,) probabilities that sum to 1."""
 
-OTHERS = 0.3
+OTHERS = 0.03
 """What the probability of a third language is worth as a sign that the old one has ended."""
 _TINY = 1e-6
 """Least probability given to a language: one frame must not be able to rule it out for ever."""
@@ -33,9 +33,9 @@ class SmoothingOptions:
         story: hop / width counts every second of audio once.
     """
 
-    stay: float = 0.95
+    stay: float = 0.9
     renewal: float = 0.8
-    evidence: float = 0.3
+    evidence: float = 0.4
 
     def __post_init__(self) -> None:
         for name, value in (("stay", self.stay), ("renewal", self.renewal)):

@@ -18,19 +18,17 @@ class SwitchOptions:
     """What it takes to change the language.
 
     Within an utterance a candidate is confirmed when it leads the current language by strictly more than
-    `margin` for at least `min_frames` consecutive frames and at least `min_dwell_s` from the first of
-    them to the last: both, because 6 frames of a 100 ms hop span 500 ms. At the beginning of an
-    utterance, while all of it is heard at once, `opening_frames` and `opening_margin` do. A confirmed
-    switch waits for a boundary (a pause, or a word's end), at most `max_wait_s`. The first language of a
-    session, before which nothing is said, takes `first_frames` and a lead of `first_margin`; after
-    `first_wait_s` any lead will do.
-    """
+    `margin` for at least `min_frames` consecutive frames and at least `min_dwell_s` from the first of them to
+    the last: both, because 6 frames of a 100 ms hop span 500 ms. At the beginning of an utterance, while all
+    of it is heard at once, `opening_frames` and `opening_margin` do. A confirmed switch waits for a boundary
+    (a pause, or a word's end), at most `max_wait_s`. The first language of a session, before which nothing is
+    said, takes `first_frames` and a lead of `first_margin`; after `first_wait_s` any lead will do."""
 
     margin: float = 0.35
     min_frames: int = 2
     opening_margin: float = 0.5
     opening_frames: int = 1
-    first_frames: int = 1
+    first_frames: int = 2
     first_margin: float = 0.8
     first_wait_s: float = 4.0
     min_dwell_s: float = 0.25

@@ -24,11 +24,11 @@ from sottovoce.language.switching import Hysteresis, Switch, SwitchOptions
 KEPT_S = 60.0
 LOOK_BACK_S = 10.0
 """A change point is looked for no further back than this."""
-SURE_S = 1.5
+SURE_S = 2.0
 """The probe of a shorter stretch is surer of itself than it is right: its evidence is scaled down."""
 SURE_OF_A_SWITCH = 0.9
 """Belief in the language just switched to."""
-START_BONUS = 3.0
+START_BONUS = 1.0
 """Log-odds for a change at the pause that the utterance began after, against one within it."""
 FROM_THE_START_S = 0.05
 """A stretch that begins so near to the start of an utterance holds all of it."""
@@ -69,7 +69,7 @@ class LanguageTimeline:
     over what was likely before. Later ones, the newest part of the speech, are evidence of a change each.
 
     full_width_s: stretches shorter than this or SURE_S, with little speech, or in a language outside the
-        list, count for less.
+    list, count for less.
     hold_odds: the newest stretch must favour the current language over any other by this factor, or
         words after the last one that did are held back.
     """
@@ -151,7 +151,8 @@ class LanguageTimeline:
         return sum(found) / len(found) if found else None
 
     def begin(self, start_s: float) -> None:
-        """An utterance begins: no change point lies before it; another language is likelier than within."""
+        """An utterance begins: no change point lies before it, and another language is likelier than
+        within."""
         self._floor_s = start_s
         self._after_pause = True
         current, n = self._hysteresis.current, len(self._languages)
@@ -189,8 +190,7 @@ class LanguageTimeline:
         """Decide at the end of an utterance, where no more evidence comes.
 
         A pending switch is due. Without one, the likeliest language counts where none is known yet, or where
-        the last stretch held all of the utterance.
-        """
+        the last stretch held all of the utterance."""
         pending = self.due(now_s, at_boundary=True)
         if pending is not None or not self._frames or self._frames[-1].end_s <= self._floor_s:
             return pending

@@ -28,7 +28,7 @@ from sottovoce.streaming.plan import is_no_speech, is_stuck, rules_for
 from sottovoce.streaming.reading import Ending, Prefix, Reading
 from sottovoce.streaming.utterance import Utterance
 from sottovoce.streaming.window import Window
-from sottovoce.streaming.words import ReadWord, WordMaker
+from sottovoce.streaming.words import LEAD_S, ReadWord, WordMaker
 from sottovoce.streaming.work import Read, Steps
 from sottovoce.types import FRAMES_PER_SECOND, Word
 
@@ -186,7 +186,7 @@ class ByTimeline:
     def _settled(self, utterance: Utterance, shares: Shares, window: Window) -> Shares:
         """Shares in which committed words have settled whose their audio is."""
         words = [read.word for read in utterance.committed]
-        known = [(self._timeline.languages.index(w.language or ""), w.start, w.end) for w in words]
+        known = [(self._timeline.languages.index(w.language or ""), _attended(w), w.end) for w in words]
         return settled(shares, window, known)
 
     def _active(self, shares: Shares) -> list[int]:
@@ -226,6 +226,11 @@ class ByTimeline:
         else:
             last = (reading.frames or (0,))[-1]
         return window.seconds(max(0, int(last)))
+
+
+def _attended(word: Word) -> float:
+    """Where the attention to a word began; its end is no more than where it ended."""
+    return min(word.start + LEAD_S, word.end)
 
 
 def _in_window(readings: Sequence[Reading], heard: Heard) -> list[Reading]:

@@ -18,54 +18,31 @@ import logging
 import math
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
 from sottovoce.audio.buffer import AudioBuffer
 from sottovoce.audio.vad_stream import SpeechEdge, VadStream
-from sottovoce.backends.base import EXACT, Backend, EncoderMode, GrowingWindow
+from sottovoce.backends.base import Backend
 from sottovoce.errors import OptionError, SessionClosedError
 from sottovoce.language.probe import LanguageProbe
 from sottovoce.language.timeline import LanguageChange, LanguageTimeline
 from sottovoce.streaming.draft import CtcDraft, DraftText
 from sottovoce.streaming.endofword import EndOfWord
 from sottovoce.streaming.language_watch import LanguageWatch
-from sottovoce.streaming.plan import Plan
 from sottovoce.streaming.plans import Plans
 from sottovoce.streaming.session_options import SessionOptions as SessionOptions
 from sottovoce.streaming.session_options import Switching as Switching
+from sottovoce.streaming.speech import LOST_S, Speech
 from sottovoce.streaming.telling import Teller
 from sottovoce.streaming.utterance import Utterance
-from sottovoce.streaming.window import MELS_PER_FRAME, Window
-from sottovoce.streaming.words import ReadWord
-from sottovoce.streaming.work import Encode, Engine, LocalEngine, Steps, run
+from sottovoce.streaming.window import Window
+from sottovoce.streaming.work import Engine, LocalEngine, Steps, run
 from sottovoce.text.tokenizer import Tokenizer
-from sottovoce.types import FRAMES_PER_SECOND, SAMPLE_RATE, Event, LanguageChanged, Samples
+from sottovoce.types import FRAMES_PER_SECOND, SAMPLE_RATE, Event, LanguageChanged, Samples, Word
 
 log = logging.getLogger(__name__)
 
 IDLE_KEPT_S = 5.0
 """Audio kept in a pause: onset and pre-roll of the next utterance lie in it."""
-LOST_S = 0.8
-"""So much unread audio behind the last word at the end of speech is read once more."""
-NEWEST_S = 2.0
-"""Audio that is kept where nothing in it gives words."""
-
-
-@dataclass(slots=True)
-class _Speech:
-    """An utterance and how it is read.
-
-    from_s: where somebody began to speak, after a pause. is_open: whether somebody speaks, or it rests.
-    """
-
-    utterance: Utterance
-    plan: Plan
-    from_s: float
-    is_open: bool = True
-
-    def unread_s(self, end_s: float) -> float:
-        """Seconds of speech behind the last word."""
-        return end_s - max(self.utterance.committed.until_s, self.from_s)
 
 
 class Session:
@@ -115,7 +92,7 @@ class Session:
         self._said: dict[str, tuple[int, ...]] | None = None
         self._buffer = AudioBuffer()
         self._edges: deque[SpeechEdge] = deque()
-        self._speech: _Speech | None = None
+        self._speech: Speech | None = None
         self._chunk = round(stream.chunk_s * SAMPLE_RATE)
         self._next_update = self._chunk
         self._now = 0
@@ -222,7 +199,7 @@ class Session:
             self._watch.begin(at)
         resting = self._speech
         if resting is not None and at - resting.utterance.end_sample <= self._kept:
-            resting.is_open, resting.from_s = True, at / SAMPLE_RATE
+            resting.go_on(at / SAMPLE_RATE)
         else:
             self._speech = self._open(at)
         self._teller.started(at / SAMPLE_RATE, self._now_s)
@@ -243,7 +220,7 @@ class Session:
         self._speech.is_open = False
         self._teller.ended(sample / SAMPLE_RATE, self._now_s)
 
-    def _settle(self, speech: _Speech, end_sample: int) -> Steps[None]:
+    def _settle(self, speech: Speech, end_sample: int) -> Steps[None]:
         """Decide the language of what is left at the end of speech."""
         if not self._follows or self._watch is None:
             return
@@ -264,7 +241,7 @@ class Session:
             return False
         return self._options.switching != "off" or self._timeline.current is None
 
-    def _update(self, speech: _Speech) -> Steps[None]:
+    def _update(self, speech: Speech) -> Steps[None]:
         """One update: listen to the language, switch if that is due, commit what is safe."""
         speech.utterance.trim()
         if not self._has_work(speech):
@@ -275,18 +252,19 @@ class Session:
             if change is not None:
                 yield from self._change(speech, change)
         if self._may_read(speech):
-            window = yield from self._encode(speech)
-            if window is not None:
-                yield from self._read_on(speech, window)
+            window = yield from speech.read_on(self._settled_until_s)
+            if self._teller.is_long:
+                self._sum_up(speech, goes_on=True)
+            self._show(speech, window)
 
-    def _has_work(self, speech: _Speech) -> bool:
+    def _has_work(self, speech: Speech) -> bool:
         """Whether an update can find anything: enough audio, and some of it unread."""
         utterance, stream = speech.utterance, self._options.stream
         if (utterance.end_sample - utterance.start_sample) / SAMPLE_RATE < stream.audio_min_len_s:
             return False
         return self._follows or self._may_read(speech)
 
-    def _may_read(self, speech: _Speech) -> bool:
+    def _may_read(self, speech: Speech) -> bool:
         """Whether a reading can find a word that is not held back, or shows what is."""
         if self._draft is not None and self._options.unstable:
             return True
@@ -301,98 +279,32 @@ class Session:
         waits = self._follows and not self._is_parallel
         return self._timeline.settled_until_s if waits else math.inf
 
-    def _encode(
-        self, speech: _Speech, *, mode: EncoderMode | None = None, until_sample: int | None = None
-    ) -> Steps[Window | None]:
-        """The audio held, encoded; None without a frame of it.
-
-        mode: in this way, with nothing kept from before; None: as audio grows.
-        """
-        utterance = speech.utterance
-        final = self._closed and utterance.end_sample == self._buffer.end
-        log_mel = utterance.log_mel(final=final, until_sample=until_sample)
-        if log_mel.shape[1] < MELS_PER_FRAME:
-            return None
-        state = None if mode is not None else utterance.encoder_state
-        work = Encode([GrowingWindow(log_mel, mode or self._plans.mode, state)])
-        yield work
-        grown = work.grown[0]
-        if mode is None:
-            utterance.encoder_state = grown.state
-        n_frames = log_mel.shape[1] // MELS_PER_FRAME
-        encoded = replace(grown.encoded, n_content_frames=(n_frames,))
-        return Window(encoded, log_mel, utterance.start_sample)
-
-    def _read_on(self, speech: _Speech, window: Window) -> Steps[None]:
-        """Commit what is safe, and show what is not."""
-        utterance, settled_until_s = speech.utterance, self._settled_until_s
-        if settled_until_s > utterance.committed.until_s:
-            words = yield from speech.plan.read(utterance, window, settled_until_s=settled_until_s)
-            self._commit(speech, words)
-            self._let_go(speech, window)
-        if self._teller.is_long:
-            self._sum_up(speech, goes_on=True)
-        if self._options.unstable:
-            language = speech.plan.language if self._timeline.current else self._timeline.likeliest
-            self._teller.may_say(self._unstable(speech, window), language, self._now_s)
-
-    def _let_go(self, speech: _Speech, window: Window) -> None:
-        """Let go what leads nowhere: first what lies before the unread audio, then most of that too."""
-        utterance = speech.utterance
-        is_wordless = speech.unread_s(window.end_s) > self._options.stream.wordless_s
-        is_wordless = is_wordless and not speech.plan.waiting
-        if not (is_wordless or speech.plan.is_stuck):
+    def _show(self, speech: Speech, window: Window | None) -> None:
+        """Tell what may still change, if that is asked for."""
+        if not self._options.unstable or window is None:
             return
-        if utterance.committed.last is not None:
-            self._begin_anew(speech)
-        elif is_wordless:
-            utterance.drop_before(window.end_s - NEWEST_S)
-            speech.from_s = max(speech.from_s, window.end_s - NEWEST_S)
+        after_s = speech.utterance.committed.until_s
+        text = speech.waiting if self._draft is None else self._draft.read(window, after_s)
+        language = speech.plan.language if self._timeline.current else self._timeline.likeliest
+        self._teller.may_say(text, language, self._now_s)
 
-    def _begin_anew(self, speech: _Speech) -> None:
-        """Go on behind the last committed word, without what was said before."""
-        speech.utterance.drop_before(speech.utterance.committed.until_s)
-        speech.utterance.forget_text()
-
-    def _read_out(self, speech: _Speech, until: int) -> Steps[None]:
-        """Commit what is left of the audio up to a sample, which no more audio follows.
-
-        Where a good part of it gave no word, it is read once more: behind the last word, without a prompt, in
-        the window that the model was trained with.
-        """
-        for mode in (self._plans.mode.whole(), EXACT):
-            window = yield from self._encode(speech, mode=mode, until_sample=until)
-            if window is None:
-                break
-            words = yield from speech.plan.read(speech.utterance, window, final=True)
-            self._commit(speech, words)
-            if mode is EXACT or speech.unread_s(window.end_s) < LOST_S:
-                break
-            self._begin_anew(speech)
+    def _read_out(self, speech: Speech, until: int) -> Steps[None]:
+        """Commit what is left of the audio up to a sample; nothing unstable is left then."""
+        is_last = self._closed and speech.utterance.end_sample == self._buffer.end
+        yield from speech.read_out(until, is_last=is_last)
         end_s = speech.utterance.committed.until_s
         if self._options.unstable:
             self._teller.may_say(DraftText("", end_s, end_s), speech.plan.language, self._now_s)
 
-    def _commit(self, speech: _Speech, words: Sequence[ReadWord]) -> None:
-        speech.utterance.commit(words)
-        self._teller.said([read.word for read in words], speech.plan.language, self._now_s)
+    def _say(self, words: Sequence[Word], language: str) -> None:
+        self._teller.said(words, language, self._now_s)
 
-    def _sum_up(self, speech: _Speech, *, goes_on: bool) -> None:
+    def _sum_up(self, speech: Speech, *, goes_on: bool) -> None:
         span = self._teller.span_s
         mass = None if span is None else self._timeline.allowed_mass(*span)
         self._teller.final(speech.plan.language, self._now_s, mass, goes_on=goes_on)
 
-    def _unstable(self, speech: _Speech, window: Window) -> DraftText:
-        """The text after the committed words, as far as it is shown."""
-        after_s = speech.utterance.committed.until_s
-        if self._draft is not None:
-            return self._draft.read(window, after_s)
-        words = speech.plan.waiting
-        if not words:
-            return DraftText("", after_s, after_s)
-        return DraftText("".join(word.word for word in words), words[0].start, words[-1].end)
-
-    def _change(self, speech: _Speech, change: LanguageChange) -> Steps[None]:
+    def _change(self, speech: Speech, change: LanguageChange) -> Steps[None]:
         """Carry out a change of language: read the old one out to the change point, go on in the new one."""
         utterance, at_s = speech.utterance, change.at_s
         if not self._is_parallel:
@@ -411,13 +323,21 @@ class Session:
             LanguageChanged(change.source, change.target, at_s, confirmed_s, self._timeline.belief)
         )
 
-    def _open(self, sample: int) -> _Speech:
+    def _open(self, sample: int) -> Speech:
         """An utterance from a sample on, in the current language; the first allowed one if none is known."""
         if self._speech is not None:
             self._said = self._speech.utterance.said
         language = self._timeline.current or self._languages[0]
         plan = self._plans.by_timeline() if self._is_parallel else self._plans.of(language)
-        return _Speech(self._plans.utterance(sample, self._said), plan, sample / SAMPLE_RATE)
+        utterance = self._plans.utterance(sample, self._said)
+        return Speech(
+            utterance,
+            plan,
+            self._plans.mode,
+            self._say,
+            wordless_s=self._options.stream.wordless_s,
+            lost_s=math.inf if self._vad is None else LOST_S,
+        )
 
     def _feed(self, utterance: Utterance, until: int) -> None:
         if until > utterance.end_sample:
