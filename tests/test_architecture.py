@@ -29,7 +29,16 @@ FLOORS = [
 BASE_ONLY = {"decoding", "language", "streaming", "offline"}
 """Rooms that see runtimes and language models through their seam alone."""
 SEAMS = {"sottovoce.backends.base", "sottovoce.lm.base"}
-CONFINED = {"click": {"cli"}, "rich": {"cli"}, "fastapi": {"serving"}, "ray": {"serving"}, "av": {"audio"}}
+CONFINED = {
+    "click": {"cli"},
+    "rich": {"cli"},
+    "starlette": {"serving"},
+    "uvicorn": {"serving"},
+    "anyio": {"serving"},
+    "websockets": {"serving"},
+    "ray": {"serving"},
+    "av": {"audio"},
+}
 FORBIDDEN = {"whisper", "faster_whisper", "ctranslate2", "pyctcdecode", "flashlight"}
 """References of the tests, never of the product."""
 

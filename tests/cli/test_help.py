@@ -13,6 +13,7 @@ import pytest
 from sottovoce.cli.main import cli, run
 from sottovoce.cli.sections import SectionedCommand
 
+HEAVY = {"torch", "numpy", "av", "tiktoken", "huggingface_hub", "starlette", "uvicorn", "anyio"}
 SHORT = {
     "-h": {"--help"},
     "-v": {"--verbose"},
@@ -43,11 +44,11 @@ def commands() -> Iterator[tuple[click.Context, click.Command]]:
 ALL = [pytest.param(context, command, id=context.command_path) for context, command in commands()]
 
 
-@pytest.mark.parametrize("command", ["transcribe", "stream", "detect-language"])
+@pytest.mark.parametrize("command", ["transcribe", "stream", "detect-language", "serve"])
 def test_help_waits_for_nothing_heavy(command: str) -> None:
     code = (
         "import sys; from sottovoce.cli.main import run; code = run([sys.argv[1], '--help']); "
-        "print(code, *sys.modules.keys() & {'torch', 'numpy', 'av', 'tiktoken', 'huggingface_hub'})"
+        f"print(code, *sys.modules.keys() & {HEAVY})"
     )
     output = subprocess.run(
         [sys.executable, "-c", code, command], capture_output=True, text=True, check=True, encoding="utf-8"

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from sottovoce.audio.vad_stream import VadStream
 from sottovoce.backends.base import Backend, GrowingWindow
+from sottovoce.language.probe import ProbeOptions
 from sottovoce.language.timeline import LanguageTimeline
 from sottovoce.streaming.agreement import AgreementOptions
 from sottovoce.streaming.options import StreamOptions
@@ -34,7 +35,11 @@ def session(
     model: Backend | None = None,
     **options: object,
 ) -> Session:
-    """A session over tones; vad: tones are speech and the rest is not, else everything is."""
+    """A session over tones; vad: tones are speech and the rest is not, else everything is.
+
+    Tones name their language at once: stretches are as short as their parts ask for.
+    """
+    options.setdefault("probe", ProbeOptions(1.0, 0.25, 0.25))
     detector = VadStream(model=ToneDetector()) if vad else None
     chosen = SessionOptions(languages=tuple(languages), **options)  # type: ignore[arg-type]
     return Session(model or backend(), TOKENIZER, chosen, vad=detector)

@@ -27,6 +27,7 @@ COMMANDS = {
         "detect_language",
         "Tell which language is spoken when.",
     ),
+    "serve": ("sottovoce.cli.serve", "serve", "Serve OpenAI's API, live sockets and a web page."),
     "models": ("sottovoce.cli.models", "models", "List, inspect, fetch and convert models."),
     "ctc": ("sottovoce.cli.ctc", "ctc", "Decode CTC emissions with language models."),
     "eval": ("sottovoce.cli.evaluate", "evaluate", "Measure errors, latency and language over a manifest."),

@@ -117,8 +117,8 @@ def is_stuck(reading: Reading) -> bool:
     return reading.ending in (Ending.REWOUND, Ending.REPEATED)
 
 
-AHEAD_FRAMES = 10
-"""A reading goes on so far beyond what is safe: what it says there twice is surer than what it said once."""
+AHEAD = 0.6
+"""A reading goes on beyond what is safe, to this part of the distance: what is said there twice is surer."""
 
 
 def is_no_speech(reading: Reading, options: StreamOptions) -> bool:
@@ -129,7 +129,7 @@ def is_no_speech(reading: Reading, options: StreamOptions) -> bool:
 def rules_for(options: StreamOptions, unread_s: float, *, final: bool) -> ReadingRules:
     """When a reading of so much unread audio stops."""
     return ReadingRules(
-        options.final_frame_threshold if final else max(0.0, options.frame_threshold - AHEAD_FRAMES),
+        options.final_frame_threshold if final else AHEAD * options.frame_threshold,
         options.rewind_threshold,
         options.max_repeats,
         MAX_TOKENS if final else most_tokens(unread_s),

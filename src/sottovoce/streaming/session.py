@@ -31,7 +31,7 @@ from sottovoce.streaming.language_watch import LanguageWatch
 from sottovoce.streaming.plans import Plans
 from sottovoce.streaming.session_options import SessionOptions as SessionOptions
 from sottovoce.streaming.session_options import Switching as Switching
-from sottovoce.streaming.speech import Speech
+from sottovoce.streaming.speech import LOST_S, Speech
 from sottovoce.streaming.telling import Teller
 from sottovoce.streaming.utterance import Utterance
 from sottovoce.streaming.window import Window
@@ -333,8 +333,14 @@ class Session:
         language = self._timeline.current or self._languages[0]
         plan = self._plans.by_timeline() if self._is_parallel else self._plans.of(language)
         utterance = self._plans.utterance(sample, self._said)
-        wordless_s = self._options.stream.wordless_s
-        return Speech(utterance, plan, self._plans.mode, self._say, wordless_s=wordless_s)
+        return Speech(
+            utterance,
+            plan,
+            self._plans.mode,
+            self._say,
+            wordless_s=self._options.stream.wordless_s,
+            lost_s=math.inf if self._vad is None else LOST_S,
+        )
 
     def _feed(self, utterance: Utterance, until: int) -> None:
         if until > utterance.end_sample:

@@ -18,7 +18,7 @@ from sottovoce.streaming.work import Encode, Steps
 from sottovoce.types import SAMPLE_RATE, Word
 
 LOST_S = 0.8
-"""So much unread audio behind the last word at the end of speech is read once more."""
+"""So much unread audio behind the last word, where a detector says that it is speech, is read once more."""
 NEWEST_S = 2.0
 """Audio that is kept where nothing in it gives words."""
 
@@ -27,7 +27,7 @@ class Speech:
     """An utterance while it is spoken, and while it rests in a pause.
 
     mode: how growing audio is encoded. say: told of committed words at once, with their language.
-    wordless_s: see `StreamOptions`.
+    wordless_s: see `StreamOptions`. lost_s: see `LOST_S`; inf where silence may be among the audio.
     """
 
     def __init__(
@@ -38,6 +38,7 @@ class Speech:
         say: Callable[[Sequence[Word], str], None],
         *,
         wordless_s: float,
+        lost_s: float = LOST_S,
     ) -> None:
         self.utterance = utterance
         self.plan = plan
@@ -46,6 +47,7 @@ class Speech:
         self._mode = mode
         self._say = say
         self._wordless_s = wordless_s
+        self._lost_s = lost_s
         self._from_s = utterance.start_sample / SAMPLE_RATE
 
     def go_on(self, from_s: float) -> None:
@@ -75,7 +77,7 @@ class Speech:
             if window is None:
                 return
             yield from self._read(window, final=True)
-            if mode is EXACT or self.unread_s(window.end_s) < LOST_S:
+            if not self.plan.is_stuck and self.unread_s(window.end_s) < self._lost_s:
                 return
             self._begin_anew()
 

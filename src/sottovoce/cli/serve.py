@@ -1,0 +1,153 @@
+"""`sottovoce serve`: its options; the work is in `serve_app`.
+
+Imports nothing heavy: `--help` answers at once.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from sottovoce.cli.call import this_call
+from sottovoce.cli.configuration import with_configuration
+from sottovoce.cli.options import MODEL, beam_size
+from sottovoce.cli.parameters import Clock, Finite
+from sottovoce.cli.sections import SectionedCommand
+
+ENVIRONMENT = "SOTTOVOCE_SERVE"
+"""What the names of environment variables begin with: SOTTOVOCE_SERVE_PORT is --port."""
+API_KEYS = f"{ENVIRONMENT}_API_KEYS"
+
+LISTENING = (
+    click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on."),
+    click.option(
+        "--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0: any free one."
+    ),
+    click.option("--tls-certificate", metavar="FILE", help="PEM file, for https (with --tls-key)."),
+    click.option("--tls-key", metavar="FILE", help="PEM file with the key of the certificate."),
+)
+MODELS = (
+    click.option(
+        "--also-model",
+        multiple=True,
+        metavar="NAME|PATH",
+        help="Another model that may be asked for; loaded at the first request. May be repeated.",
+    ),
+    click.option(
+        "--alias",
+        multiple=True,
+        metavar="NAME=MODEL",
+        help="Another name of a model; OpenAI's names mean --model unless said here. May be repeated.",
+    ),
+    click.option("--no-preload", is_flag=True, help="Load the model at the first request."),
+    click.option(
+        "--unload-after",
+        type=Clock(),
+        metavar="TIME",
+        help="Let go of a model after so long without use. [never]",
+    ),
+)
+ACCESS = (
+    click.option(
+        "--api-key-file",
+        metavar="FILE",
+        help=f"Keys, one a line, any of which opens the API; {API_KEYS} has more, separated by commas. "
+        "[none: everybody may ask]",
+    ),
+    click.option(
+        "--allow-origin",
+        multiple=True,
+        metavar="URL",
+        help="A web page elsewhere that may ask, as https://example.org. May be repeated.",
+    ),
+    click.option(
+        "--allow-host",
+        multiple=True,
+        metavar="NAME",
+        help="A name of this server; may be repeated. [any; on a loopback address: its own names]",
+    ),
+)
+LIMITS = (
+    click.option(
+        "--max-sessions",
+        type=click.IntRange(1),
+        default=16,
+        show_default=True,
+        help="Live sessions at a time.",
+    ),
+    click.option(
+        "--max-requests",
+        type=click.IntRange(1),
+        default=16,
+        show_default=True,
+        help="Recordings at a time, waiting ones among them.",
+    ),
+    click.option(
+        "--max-upload-mb", type=Finite(above=0), default=1024.0, show_default=True, help="Of one request."
+    ),
+    click.option(
+        "--max-duration",
+        type=Clock(),
+        metavar="TIME",
+        default="4:00:00",
+        show_default=True,
+        help="Of one recording.",
+    ),
+    click.option(
+        "--max-session",
+        type=Clock(),
+        metavar="TIME",
+        default="4:00:00",
+        show_default=True,
+        help="Audio of one live session.",
+    ),
+    click.option(
+        "--max-message-kb",
+        type=click.IntRange(1),
+        default=16 * 1024,
+        show_default=True,
+        help="One message of a live session; OpenAI's clients may send 15 MB at once.",
+    ),
+    click.option(
+        "--max-wait",
+        type=Finite(above=0),
+        default=5.0,
+        show_default=True,
+        help="Seconds that live audio may wait for the model before further sessions are refused.",
+    ),
+    click.option(
+        "--idle-timeout",
+        type=Finite(above=0),
+        default=300.0,
+        show_default=True,
+        help="Seconds without audio or `keepalive`.",
+    ),
+    click.option(
+        "--shutdown-timeout",
+        type=Finite(above=0),
+        default=30.0,
+        show_default=True,
+        help="Seconds for requests and sessions to come to their end.",
+    ),
+)
+SECTIONS = {
+    "Address": LISTENING,
+    "Model": (*MODEL, *MODELS, *beam_size(5)),
+    "Access": ACCESS,
+    "Limits": LIMITS,
+}
+
+
+@click.command(cls=SectionedCommand, sections=SECTIONS, context_settings={"auto_envvar_prefix": ENVIRONMENT})
+@with_configuration
+@click.pass_context
+def serve(context: click.Context, /, **given: Any) -> int:
+    """Serve OpenAI's transcription API, live sockets and a web page (needs the extra `serve`).
+
+    Every option may also stand in the file of --config, or in the environment: SOTTOVOCE_SERVE_PORT is
+    --port. What is typed wins over the environment, and that over the file.
+    """
+    from sottovoce.cli.serve_app import serve_app
+
+    return serve_app(given, this_call(context))

@@ -1,0 +1,88 @@
+"""What goes wrong, in the shape that OpenAI's clients know: {"error": {message, type, param, code}}.
+
+Knows no web framework. A fault of the program is told without its cause, which stands in the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from sottovoce.errors import AudioError, InputError, ModelNotFoundError, SottovoceError
+from sottovoce.formats.document import Json
+
+INVALID = "invalid_request_error"
+MEMORY_WORDS = ("out of memory", "not enough memory", "can't allocate memory", "cannot allocate memory")
+
+
+class ApiError(Exception):
+    """What a client is told instead of an answer.
+
+    message: one line. status: of HTTP. kind, param, code: see OpenAI's error objects. retry_s: when it may
+    be worth another try.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        status: int = 400,
+        kind: str = INVALID,
+        param: str | None = None,
+        code: str | None = None,
+        retry_s: float | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.status = status
+        self.kind = kind
+        self.param = param
+        self.code = code
+        self.retry_s = retry_s
+
+    @property
+    def body(self) -> dict[str, Json]:
+        """The JSON document."""
+        said = {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}
+        return {"error": said}
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """`retry-after`, in whole seconds, where another try may be worth it."""
+        return {} if self.retry_s is None else {"retry-after": str(max(1, round(self.retry_s)))}
+
+
+def busy(message: str, retry_s: float) -> ApiError:
+    """More is asked than can be done just now."""
+    return ApiError(message, status=429, kind="rate_limit_error", code="rate_limit_exceeded", retry_s=retry_s)
+
+
+def leaving() -> ApiError:
+    """The server goes down."""
+    message = "the server is shutting down: try again in a moment"
+    return ApiError(message, status=503, kind="server_error", code="shutting_down", retry_s=5.0)
+
+
+def fault_of(error: BaseException, *, param: str | None = None) -> ApiError:
+    """What a client is told of an error; nothing of the inside of the program."""
+    if isinstance(error, ApiError):
+        return error
+    if isinstance(error, AudioError):
+        return ApiError(str(error), param=param or "file", code="invalid_audio")
+    if isinstance(error, InputError):
+        return ApiError(str(error), param=param)
+    if isinstance(error, ModelNotFoundError):
+        return ApiError(str(error), status=404, param="model", code="model_not_found")
+    if is_out_of_memory(error):
+        message = "memory ran out: try a shorter recording, or later"
+        return ApiError(message, status=503, kind="server_error", code="out_of_memory", retry_s=30.0)
+    if isinstance(error, SottovoceError):
+        return ApiError(str(error), status=500, kind="server_error")
+    message = "the server failed at this; its log has the cause, by the request id"
+    return ApiError(message, status=500, kind="server_error", code="internal_error")
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether memory ran out, on the processor or a device."""
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return True
+    return isinstance(error, RuntimeError) and any(words in str(error).lower() for words in MEMORY_WORDS)

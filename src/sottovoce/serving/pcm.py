@@ -1,0 +1,79 @@
+"""Audio as it comes over a socket into samples of 16 kHz: bytes of any number, cut anywhere."""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+import numpy as np
+
+from sottovoce.audio.sources import FloatResampler
+from sottovoce.errors import OptionError
+from sottovoce.types import SAMPLE_RATE, Samples
+
+Encoding: TypeAlias = Literal["s16le", "f32le", "mulaw", "alaw"]
+SAMPLE_BYTES: dict[str, int] = {"s16le": 2, "f32le": 4, "mulaw": 1, "alaw": 1}
+LEAST_RATE, MOST_RATE = 8_000, 96_000
+
+
+class PcmReader:
+    """Bytes of one channel into samples (n,) float32 at 16 kHz.
+
+    Raises: OptionError for an encoding or rate that is not known.
+    """
+
+    def __init__(self, encoding: str = "s16le", sample_rate: int = SAMPLE_RATE) -> None:
+        if encoding not in SAMPLE_BYTES:
+            raise OptionError(f"encoding: expected one of {', '.join(SAMPLE_BYTES)}, got '{encoding[:50]}'")
+        if not LEAST_RATE <= sample_rate <= MOST_RATE:
+            raise OptionError(f"sample_rate: expected {LEAST_RATE} to {MOST_RATE} Hz, got {sample_rate}")
+        self._encoding = encoding
+        self._n_bytes = SAMPLE_BYTES[encoding]
+        self._rest = b""
+        self._resampler = FloatResampler(sample_rate, 1, "live audio")
+
+    def read(self, piece: bytes) -> Samples:
+        """The samples that are complete; half a sample waits for the next piece."""
+        data = self._rest + piece
+        whole = len(data) - len(data) % self._n_bytes
+        self._rest = data[whole:]
+        if not whole:
+            return np.zeros(0, np.float32)
+        samples: Samples = self._resampler.push(self._floats(data[:whole])[None])[0]
+        return samples
+
+    def flush(self) -> Samples:
+        """What the resampler still holds; nothing may be read after it."""
+        samples: Samples = self._resampler.flush()[0]
+        return samples
+
+    def _floats(self, data: bytes) -> Samples:
+        samples: Samples
+        if self._encoding == "f32le":
+            samples = np.frombuffer(data, "<f4").astype(np.float32)
+        elif self._encoding == "s16le":
+            samples = np.frombuffer(data, "<i2").astype(np.float32) / np.float32(32768)
+        else:
+            samples = (MULAW if self._encoding == "mulaw" else ALAW)[np.frombuffer(data, np.uint8)]
+        return samples
+
+
+def _mulaw_table() -> Samples:
+    """Source: ITU-T G.711, table 2: sign, exponent and mantissa, all inverted."""
+    code = ~np.arange(256, dtype=np.uint8)
+    exponent, mantissa = (code >> 4 & 7).astype(int), (code & 15).astype(int)
+    size = ((mantissa << 3) + 0x84 << exponent) - 0x84
+    samples: Samples = (np.where(code & 0x80, -size, size) / 32768).astype(np.float32)
+    return samples
+
+
+def _alaw_table() -> Samples:
+    """Source: ITU-T G.711, table 1: every other bit inverted."""
+    code = np.arange(256, dtype=np.uint8) ^ 0x55
+    exponent, mantissa = (code >> 4 & 7).astype(int), (code & 15).astype(int)
+    linear = (mantissa << 4) + 8
+    size = np.where(exponent == 0, linear, (linear + 0x100) << np.maximum(exponent - 1, 0))
+    samples: Samples = (np.where(code & 0x80, size, -size) / 32768).astype(np.float32)
+    return samples
+
+
+MULAW, ALAW = _mulaw_table(), _alaw_table()

@@ -1,0 +1,199 @@
+"""The words of the server's own live protocol (docs/protocol.md): what a client may say, and what it is told.
+
+Pure functions of messages; sockets are in `live`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias, TypeVar, cast
+
+from sottovoce.errors import OptionError
+from sottovoce.serving.faults import ApiError
+from sottovoce.serving.fields import wrong
+from sottovoce.serving.pcm import PcmReader
+from sottovoce.serving.scheduler import LiveOptions
+from sottovoce.streaming.session import Switching
+from sottovoce.text.languages import find_language
+from sottovoce.types import SAMPLE_RATE, Task
+
+T = TypeVar("T")
+
+MOST_TERMS = 500
+MOST_PROMPT = 4_000
+"""Characters."""
+
+
+@dataclass(frozen=True, slots=True)
+class LiveWish:
+    """What a client asks of its session: how to listen, and what its audio looks like."""
+
+    options: LiveOptions = field(default_factory=LiveOptions)
+    model: str | None = None
+    encoding: str = "s16le"
+    sample_rate: int = SAMPLE_RATE
+
+
+@dataclass(frozen=True, slots=True)
+class Configure:
+    """Go on like this; only what is named changes."""
+
+    changes: Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class Finalize:
+    """Say now what was heard."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeepAlive:
+    """The client is there, and has nothing to say."""
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """Nothing more comes."""
+
+
+ClientMessage: TypeAlias = Configure | Finalize | KeepAlive | Close
+
+
+def read_message(text: str) -> ClientMessage:
+    """A text message of a client.
+
+    Raises: ApiError 400 for anything else.
+    """
+    try:
+        message = json.loads(text)
+    except (ValueError, RecursionError):
+        message = None
+    if not isinstance(message, dict) or not isinstance(message.get("type"), str):
+        raise ApiError(
+            "message: expected a JSON object with a type, or audio as binary", code="invalid_message"
+        )
+    kind = message.pop("type")
+    plain: dict[str, ClientMessage] = {"finalize": Finalize(), "keepalive": KeepAlive(), "close": Close()}
+    if kind == "configure":
+        return Configure(message)
+    if kind not in plain:
+        raise wrong("type", "configure, finalize, keepalive or close", f"'{kind[:50]}'")
+    if message:
+        raise ApiError(
+            f"{kind}: expected no more fields, got '{next(iter(message))[:50]}'", code="invalid_message"
+        )
+    return plain[kind]
+
+
+def configured(wish: LiveWish, changes: Mapping[str, object]) -> LiveWish:
+    """The wish with what a client changed, from a message or the address of the socket.
+
+    Raises: ApiError 400 naming the field.
+    """
+    unknown = [name for name in changes if name not in FIELDS]
+    if unknown:
+        raise wrong(unknown[0][:50], f"one of {', '.join(FIELDS)}", "an unknown field")
+    values = {name: FIELDS[name](name, value) for name, value in changes.items()}
+    before = wish.options
+    options = LiveOptions(
+        languages=cast("tuple[str, ...]", values.get("languages", before.languages)),
+        switching=cast(Switching, values.get("switching", before.switching)),
+        task=cast(Task, values.get("task", before.task)),
+        unstable=cast(bool, values.get("unstable", before.unstable)),
+        prompt=cast(str, values.get("prompt", before.prompt)),
+        terms=cast("tuple[str, ...]", values.get("terms", before.terms)),
+        vad=cast(bool, values.get("vad", before.vad)),
+    )
+    return checked(
+        LiveWish(
+            options,
+            model=cast("str | None", values.get("model", wish.model)),
+            encoding=cast(str, values.get("encoding", wish.encoding)),
+            sample_rate=cast(int, values.get("sample_rate", wish.sample_rate)),
+        )
+    )
+
+
+def checked(wish: LiveWish) -> LiveWish:
+    """Raises: ApiError 400 for audio that nobody can read."""
+    try:
+        PcmReader(wish.encoding, wish.sample_rate)
+    except OptionError as error:
+        name = str(error).partition(":")[0]
+        raise ApiError(str(error), param=name, code="invalid_value") from error
+    return wish
+
+
+def text_of(name: str, value: object) -> str:
+    """A text of a length that is of use."""
+    if not isinstance(value, str) or len(value) > MOST_PROMPT:
+        raise wrong(name, f"a text of at most {MOST_PROMPT} characters", shown(value))
+    return value
+
+
+def list_of(name: str, value: object) -> tuple[str, ...]:
+    """Texts, from a list or separated by commas."""
+    items = value.split(",") if isinstance(value, str) else value
+    if not isinstance(items, list) or not all(isinstance(item, str) for item in items):
+        raise wrong(name, "a list of texts", shown(value))
+    if len(items) > MOST_TERMS or sum(map(len, items)) > MOST_PROMPT:
+        raise wrong(name, f"at most {MOST_TERMS} texts of {MOST_PROMPT} characters in all", f"{len(items)}")
+    return tuple(item.strip() for item in items if item.strip())
+
+
+def languages_of(name: str, value: object) -> tuple[str, ...]:
+    """Codes of languages; "auto" stands for all of the model."""
+    try:
+        return tuple(find_language(word) for word in list_of(name, value) if word != "auto")
+    except OptionError as error:
+        raise ApiError(str(error), param=name, code="invalid_value") from error
+
+
+def flag_of(name: str, value: object) -> bool:
+    """True or false, in JSON or as text."""
+    known = {"true": True, "false": False, "1": True, "0": False}
+    found = known.get(value.lower()) if isinstance(value, str) else value
+    if not isinstance(found, bool):
+        raise wrong(name, "true or false", shown(value))
+    return found
+
+
+def whole_of(name: str, value: object) -> int:
+    """A whole number, in JSON or as text."""
+    found = int(value) if isinstance(value, str) and value.isdecimal() and len(value) < 9 else value
+    if not isinstance(found, int) or isinstance(found, bool):
+        raise wrong(name, "a whole number", shown(value))
+    return found
+
+
+def one_of(*among: str) -> Callable[[str, object], str]:
+    """A reader of one of a few words."""
+
+    def read(name: str, value: object) -> str:
+        if value not in among:
+            raise wrong(name, f"one of {', '.join(among)}", shown(value))
+        return str(value)
+
+    return read
+
+
+def shown(value: object) -> str:
+    """A value as an error names it."""
+    return f"'{str(value)[:50]}'"
+
+
+FIELDS: Mapping[str, Callable[[str, object], object]] = {
+    "model": text_of,
+    "languages": languages_of,
+    "switching": one_of("off", "restart", "parallel"),
+    "task": one_of("transcribe", "translate"),
+    "unstable": flag_of,
+    "prompt": text_of,
+    "terms": list_of,
+    "vad": flag_of,
+    "encoding": text_of,
+    "sample_rate": whole_of,
+}
+"""What can be configured, with how it is read."""

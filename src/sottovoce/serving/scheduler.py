@@ -1,0 +1,269 @@
+"""The one seam to the model: live sessions and recordings go in, events and segments come out.
+
+Whoever asks waits for a future; the model runs in the thread of a `Worker`. How the work of many is put
+together is decided behind this seam, and nowhere else in the server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TypeVar
+
+import numpy as np
+
+from sottovoce.api import Model
+from sottovoce.audio.io import AudioSource
+from sottovoce.audio.vad_stream import VadStreamOptions
+from sottovoce.offline.options import TranscribeOptions
+from sottovoce.offline.result import FileTranscription
+from sottovoce.serving.told import Teller, Told
+from sottovoce.serving.worker import FILE, LIVE, Worker
+from sottovoce.streaming.options import StreamOptions
+from sottovoce.streaming.session import Session, Switching
+from sottovoce.types import SAMPLE_RATE, Event, Samples, Segment, Task, Transcript
+
+T = TypeVar("T")
+
+MOST_AT_ONCE_S = 2.0
+"""Audio of one session worked on at a time: the others have their turn in between."""
+
+
+@dataclass(frozen=True, slots=True)
+class LiveOptions:
+    """What a client may ask of a live session; the names are those of `Model.session`.
+
+    languages: codes or names; empty: all of the model. prompt: what was said before. terms: names and words
+    likely to be said. vad: decode only where speech is heard, by these options. frame_threshold: how long
+    words wait, see `StreamOptions`.
+    """
+
+    languages: tuple[str, ...] = ()
+    switching: Switching = "restart"
+    task: Task = "transcribe"
+    unstable: bool = False
+    prompt: str = ""
+    terms: tuple[str, ...] = ()
+    vad: bool | VadStreamOptions = True
+    frame_threshold: float = 25.0
+
+
+@dataclass(frozen=True, slots=True)
+class FileWish:
+    """What a client may ask of a recording: options, languages ("auto", one or several), boosted phrases."""
+
+    options: TranscribeOptions
+    languages: tuple[str, ...] = ()
+    phrases: tuple[str, ...] = ()
+
+
+class Live:
+    """One live session of a client; one call at a time. Made by `Scheduler.open`."""
+
+    def __init__(self, worker: Worker, model: Model, options: LiveOptions) -> None:
+        self._worker = worker
+        self._model = model
+        self._options = options
+        self._teller = Teller()
+        self._session: Session | None = None
+        self._n_samples = 0
+        self._began_at = 0
+
+    @property
+    def received_s(self) -> float:
+        """Seconds of audio so far."""
+        return self._n_samples / SAMPLE_RATE
+
+    async def begin(self) -> None:
+        """Make the session, so that wrong options are known before there is audio.
+
+        Raises: OptionError.
+        """
+        await done(self._worker, self._open, LIVE)
+
+    async def push(self, pcm: Samples) -> list[Told]:
+        """Take samples (n,) float32, mono, 16 kHz; the events that follow from them.
+
+        Raises: AudioError for samples that are not finite.
+        """
+        told: list[Told] = []
+        step = round(MOST_AT_ONCE_S * SAMPLE_RATE)
+        for start in range(0, len(pcm), step):
+            piece = np.ascontiguousarray(pcm[start : start + step])
+            told += self._tell(await done(self._worker, partial(self._push, piece), LIVE))
+            self._n_samples += len(piece)
+        return told
+
+    async def finalize(self) -> list[Told]:
+        """Say now what was heard so far, without waiting for more; the session goes on."""
+        told = self._tell(await done(self._worker, self._finish, LIVE))
+        self._began_at = self._n_samples
+        return told
+
+    async def configure(self, options: LiveOptions) -> list[Told]:
+        """Go on with other options; what was heard so far is said under the old ones.
+
+        Raises: OptionError, with the session as it was.
+        """
+        before = self._options
+        self._options = options
+        try:
+            session = await done(self._worker, self._made, LIVE)
+        except BaseException:
+            self._options = before
+            raise
+        told = await self.finalize()
+        self._session = session
+        return told
+
+    async def close(self) -> list[Told]:
+        """Finish what is being said, and end."""
+        return await self.finalize()
+
+    def discard(self) -> None:
+        """Forget what was heard so far, without saying it."""
+        self._session = None
+        self._began_at = self._n_samples
+
+    def _tell(self, events: list[Event]) -> list[Told]:
+        return self._teller.tell(events, offset_s=self._began_at / SAMPLE_RATE)
+
+    def _push(self, piece: Samples) -> list[Event]:
+        return self._open().push(piece)
+
+    def _finish(self) -> list[Event]:
+        session, self._session = self._session, None
+        return [] if session is None else session.close()
+
+    def _open(self) -> Session:
+        if self._session is None:
+            self._session = self._made()
+        return self._session
+
+    def _made(self) -> Session:
+        options = self._options
+        return self._model.session(
+            options.languages or None,
+            switching=options.switching,
+            vad=options.vad,
+            unstable=options.unstable,
+            stream=StreamOptions(
+                task=options.task,
+                init_prompt=options.prompt,
+                static_prompt=", ".join(options.terms),
+                frame_threshold=options.frame_threshold,
+            ),
+        )
+
+
+class FileJob:
+    """One recording being transcribed: iterate over its segments as they are found."""
+
+    def __init__(self, worker: Worker, start: Callable[[], FileTranscription]) -> None:
+        self._worker = worker
+        self._start = start
+        self._running: FileTranscription | None = None
+
+    async def begin(self) -> None:
+        """Look at the options and open the recording.
+
+        Raises: AudioError, OptionError.
+        """
+        self._running = await done(self._worker, self._start, FILE)
+
+    def __aiter__(self) -> AsyncIterator[Segment]:
+        return self
+
+    async def __anext__(self) -> Segment:
+        running = self._running
+        assert running is not None, "begin() first"
+        segment = await done(self._worker, lambda: next(running, None), FILE)
+        if segment is None:
+            raise StopAsyncIteration
+        return segment
+
+    async def collect(self) -> Transcript:
+        """What was found, with what is left to find."""
+        running = self._running
+        assert running is not None, "begin() first"
+        async for _ in self:
+            pass
+        return running.collect()  # at its end: no work is left
+
+    def close(self) -> None:
+        """Stop; harmless at the end."""
+        if self._running is not None:
+            self._running.close()
+
+
+class Scheduler:
+    """All that is asked of one model."""
+
+    def __init__(
+        self, model: Model, *, beam_size: int = 5, on_live: Callable[[float, float], None] | None = None
+    ) -> None:
+        self.model = model
+        self._beam_size = beam_size
+        self._on_live = on_live
+        self._worker = Worker(self._note)
+
+    @property
+    def live_wait_s(self) -> float:
+        """How long live work waits for its turn, of late."""
+        return self._worker.live_wait_s
+
+    @property
+    def n_waiting(self) -> int:
+        """Pieces of work that wait."""
+        return self._worker.n_waiting
+
+    async def open(self, options: LiveOptions) -> Live:
+        """Begin a live session.
+
+        Raises: OptionError.
+        """
+        live = Live(self._worker, self.model, options)
+        await live.begin()
+        return live
+
+    async def transcribe(self, source: AudioSource, wish: FileWish) -> FileJob:
+        """Begin with a recording, which stays open until the job is closed.
+
+        Raises: AudioError, OptionError.
+        """
+        job = FileJob(self._worker, lambda: self._begin(source, wish))
+        await job.begin()
+        return job
+
+    def close(self) -> None:
+        """End the thread after the work at hand."""
+        self._worker.close()
+
+    def join(self, timeout_s: float) -> None:
+        """Wait for the end of the thread."""
+        self._worker.join(timeout_s)
+
+    def _begin(self, source: AudioSource, wish: FileWish) -> FileTranscription:
+        options, fusion = wish.options, None
+        if wish.phrases and self._beam_size > 1:
+            fusion = self.model.fusion(hotwords=wish.phrases)
+        elif wish.phrases:  # a greedy search has no scores to add to: they go before the prompt
+            options = replace(options, decoding=replace(options.decoding, hotwords=", ".join(wish.phrases)))
+        return self.model.transcribe(
+            source,
+            language=list(wish.languages) or None,
+            beam_size=self._beam_size,
+            options=options,
+            fusion=fusion,
+        )
+
+    def _note(self, urgency: int, waited_s: float, worked_s: float) -> None:
+        if urgency == LIVE and self._on_live is not None:
+            self._on_live(waited_s, worked_s)
+
+
+async def done(worker: Worker, do: Callable[[], T], urgency: int) -> T:
+    """The result of work; when who asks is cancelled, so is work that has not begun."""
+    return await asyncio.wrap_future(worker.submit(do, urgency))

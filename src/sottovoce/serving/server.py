@@ -1,0 +1,197 @@
+"""A server that runs: uvicorn, with an end that lets everybody finish.
+
+SIGINT or SIGTERM: nobody new is let in, live sessions say what they heard and close with 1012, requests are
+answered. A second SIGINT does not wait for that.
+"""
+
+from __future__ import annotations
+
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from socket import socket as Socket
+from types import FrameType
+
+import anyio
+import uvicorn
+
+from sottovoce.api import Model
+from sottovoce.errors import OptionError
+from sottovoce.serving.app import make_app
+from sottovoce.serving.settings import Listening, Settings
+from sottovoce.serving.state import Services
+
+PING_EVERY_S = 20.0
+PONG_WITHIN_S = 60.0
+"""Longer than a sender who is too fast is left unread: his answer stands behind his audio."""
+LOOK_EVERY_S = 0.05
+
+
+class Server(uvicorn.Server):
+    """uvicorn's server, whose live sessions end before their sockets do.
+
+    on_listening: called once with the port.
+    Raises: OptionError for an address that cannot be listened on.
+    """
+
+    def __init__(
+        self, settings: Settings, open_model: Callable[[str], Model], on_listening: Callable[[int], None]
+    ) -> None:
+        app = make_app(settings, open_model)
+        self._services: Services = app.state.services
+        self._on_listening = on_listening
+        self._listening = listening_socket(settings.listening)
+        self.ended_by: signal.Signals | None = None
+        limits, listening = settings.limits, settings.listening
+        super().__init__(
+            uvicorn.Config(
+                app,
+                host=listening.host,
+                port=listening.port,
+                ssl_certfile=listening.certificate,
+                ssl_keyfile=listening.key,
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                lifespan="on",
+                loop="asyncio",
+                ws="websockets-sansio",  # reads the next message when the last one was taken
+                ws_max_size=limits.message_kb * 1024,
+                ws_ping_interval=PING_EVERY_S,
+                ws_ping_timeout=PONG_WITHIN_S,
+                ws_per_message_deflate=False,  # PCM does not get smaller by it
+                timeout_keep_alive=10,
+            )
+        )
+
+    @property
+    def services(self) -> Services:
+        """What the server's parts share; to be read only."""
+        return self._services
+
+    def serve_until_ended(self) -> None:
+        """Listen, until a signal or `should_exit` ends it.
+
+        Raises: what kept the default model from being loaded.
+        """
+        self.run(sockets=[self._listening])
+        if self._services.preload_error is not None:
+            raise self._services.preload_error
+
+    async def on_tick(self, counter: int) -> bool:
+        """Whether to end: a server without its model is of no use."""
+        return await super().on_tick(counter) or self._services.preload_error is not None
+
+    async def startup(self, sockets: list[Socket] | None = None) -> None:
+        """Listen, and say where."""
+        await super().startup(sockets)
+        if self.started:
+            self._on_listening(self.servers[0].sockets[0].getsockname()[1])
+
+    async def shutdown(self, sockets: list[Socket] | None = None) -> None:
+        """Let live sessions come to their end, then requests, then close."""
+        for server in self.servers:
+            server.close()
+        self._services.leave()
+        end = time.monotonic() + self._services.settings.limits.shutdown_s
+        while self._services.n_sessions and not self.force_exit and time.monotonic() < end:
+            await anyio.sleep(LOOK_EVERY_S)
+        self.config.timeout_graceful_shutdown = max(1, round(end - time.monotonic()))
+        await super().shutdown(sockets)
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Handle signals in here; which one ended the server is for its caller to tell."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        handled = (signal.SIGINT, signal.SIGTERM)
+        before = {number: signal.signal(number, self.handle_exit) for number in handled}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """End; at once when asked a second time."""
+        self.ended_by = signal.Signals(sig)
+        super().handle_exit(sig, frame)
+
+
+def listening_socket(listening: Listening) -> Socket:
+    """A socket that listens where it should.
+
+    Raises: OptionError when that cannot be had.
+    """
+    where = (listening.host, listening.port)
+    try:
+        family = socket.getaddrinfo(*where, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
+        return socket.create_server(where, family=family, backlog=1024)
+    except (OSError, OverflowError) as error:
+        cause = getattr(error, "strerror", None) or str(error)
+        address = f"{listening.host}, port {listening.port}"
+        raise OptionError(f"{address}: expected a free address of this machine, got '{cause}'") from error
+
+
+class ServerThread:
+    """A server in a thread of this process, for tests and programs that have one beside them.
+
+    A context manager: inside, the server answers at `url`.
+    """
+
+    def __init__(self, settings: Settings, open_model: Callable[[str], Model]) -> None:
+        self._listening = threading.Event()
+        self._port = 0
+        self._settings = settings
+        self.server = Server(settings, open_model, self._note)
+        self._thread = threading.Thread(
+            target=self.server.serve_until_ended, name="sottovoce-server", daemon=True
+        )
+
+    @property
+    def services(self) -> Services:
+        """What the server's parts share; to be read only."""
+        return self.server.services
+
+    @property
+    def address(self) -> str:
+        """Host and port."""
+        return f"{self._settings.listening.host}:{self._port}"
+
+    @property
+    def url(self) -> str:
+        """Where the server answers."""
+        return f"{self._settings.listening.scheme}://{self.address}"
+
+    def __enter__(self) -> ServerThread:
+        self._thread.start()
+        if not self._listening.wait(60.0):
+            raise RuntimeError("server: expected it to listen within 60 s")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def wait_until_ready(self, within_s: float = 60.0) -> None:
+        """Wait for the default model.
+
+        Raises: TimeoutError.
+        """
+        end = time.monotonic() + within_s
+        while not self.services.is_ready:
+            if time.monotonic() > end:
+                raise TimeoutError(f"server: expected its model within {within_s:g} s")
+            time.sleep(LOOK_EVERY_S)
+
+    def stop(self) -> None:
+        """End the server gracefully."""
+        self.server.should_exit = True
+        self._thread.join(60.0)
+
+    def _note(self, port: int) -> None:
+        self._port = port
+        self._listening.set()

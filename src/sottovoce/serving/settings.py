@@ -1,0 +1,164 @@
+"""What a server is told: what it may be asked, by whom, and how much of it. Knows no web framework."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from sottovoce.errors import OptionError
+
+OPENAI_NAMES = (
+    "whisper-1",
+    "gpt-transcribe",
+    "gpt-4o-transcribe",
+    "gpt-4o-mini-transcribe",
+    "gpt-4o-mini-transcribe-2025-12-15",
+    "gpt-live-transcribe",
+    "gpt-realtime-whisper",
+)
+"""Names that OpenAI's clients ask for; without a word to the contrary they mean the default model. The name
+of its diarizing model is not among them: it would promise speakers."""
+LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
+_KEY = re.compile(r"[A-Za-z0-9._~-]{8,200}")
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How much is taken before it is refused, and how long is waited.
+
+    sessions: live sessions at a time. requests: recordings at a time, waiting ones among them.
+    upload_mb: of one request. duration_s: of one recording. message_kb: of one message of a socket.
+    pending_s: audio of one session that waits for the model; more of it is not read before that is worked
+        off, so that a sender who is too fast is slowed down.
+    wait_s: the waiting time of live work from which on no further session is taken.
+    session_s: of one live session. idle_s: without audio and without `keepalive`.
+    send_s: until a client must have taken what it was sent. upload_s: between two pieces of an upload.
+    shutdown_s: for requests and sessions to come to their end.
+
+    Raises: OptionError for values out of range.
+    """
+
+    sessions: int = 16
+    requests: int = 16
+    upload_mb: float = 1024.0
+    duration_s: float = 4 * 3600.0
+    message_kb: int = 16 * 1024
+    pending_s: float = 10.0
+    wait_s: float = 5.0
+    session_s: float = 4 * 3600.0
+    idle_s: float = 300.0
+    send_s: float = 10.0
+    upload_s: float = 60.0
+    shutdown_s: float = 30.0
+
+    def __post_init__(self) -> None:
+        for name in self.__slots__:
+            value = getattr(self, name)
+            if not 0 < value < math.inf:
+                raise OptionError(f"limit {name}: expected more than 0, got {value}")
+
+    @property
+    def upload_bytes(self) -> int:
+        return round(self.upload_mb * 1e6)
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Who may ask.
+
+    api_keys: any of them opens the API; none: everybody may. origins: of web pages elsewhere that may ask,
+        such as https://example.org; the server's own page always may.
+    hosts: names under which the server is reached; empty: any, but on a loopback address only the names of
+        this machine, so that no page elsewhere can reach it by a name that it points here.
+
+    Raises: OptionError for a key that a header or a subprotocol could not carry.
+    """
+
+    api_keys: tuple[str, ...] = field(default=(), repr=False)
+    origins: tuple[str, ...] = ()
+    hosts: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for i, key in enumerate(self.api_keys):
+            if not _KEY.fullmatch(key):
+                raise OptionError(
+                    f"API key {i + 1}: expected 8 to 200 of the characters A-Z a-z 0-9 . _ ~ -, "
+                    f"got {len(key)} characters"
+                )
+        for origin in self.origins:
+            if not re.fullmatch(r"https?://[^/\s]+", origin):
+                raise OptionError(f"origin '{origin}': expected scheme and host, such as https://example.org")
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """Which models are there, and how they decode recordings.
+
+    model: the default one. others: that may be asked for by their names; loaded at the first request.
+    aliases: other names for these. beam_size: of recordings; 1 is greedy.
+    unload_s: without use, until a model leaves memory; None: never. preload: load the default at the start.
+    """
+
+    model: str
+    others: tuple[str, ...] = ()
+    aliases: Mapping[str, str] = field(default_factory=dict)
+    beam_size: int = 5
+    unload_s: float | None = None
+    preload: bool = True
+
+    def __post_init__(self) -> None:
+        for alias, name in self.aliases.items():
+            if name not in self.names:
+                raise OptionError(f"alias '{alias}': expected one of {', '.join(self.names)}, got '{name}'")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of all models that may be asked for."""
+        return tuple(dict.fromkeys((self.model, *self.others)))
+
+    @property
+    def all_aliases(self) -> dict[str, str]:
+        """Every other name, OpenAI's among them, with the model it means."""
+        known = dict.fromkeys(OPENAI_NAMES, self.model) | dict(self.aliases)
+        return {alias: name for alias, name in known.items() if alias not in self.names}
+
+
+@dataclass(frozen=True, slots=True)
+class Listening:
+    """Where the server listens. port 0: any free one. certificate, key: PEM files, for https."""
+
+    host: str = "127.0.0.1"
+    port: int = 8000
+    certificate: str | None = None
+    key: str | None = None
+
+    def __post_init__(self) -> None:
+        if (self.certificate is None) != (self.key is None):
+            raise OptionError("TLS: expected a certificate and its key, got one of them")
+
+    @property
+    def is_loopback(self) -> bool:
+        return self.host in LOOPBACK
+
+    @property
+    def scheme(self) -> str:
+        return "http" if self.certificate is None else "https"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """All that a server is told."""
+
+    offer: Offer
+    listening: Listening = field(default_factory=Listening)
+    access: Access = field(default_factory=Access)
+    limits: Limits = field(default_factory=Limits)
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """Names that the server answers to; empty: any."""
+        if self.access.hosts or not self.listening.is_loopback:
+            return self.access.hosts
+        return tuple(sorted(LOOPBACK))

@@ -1,0 +1,128 @@
+"""What the parts of a running server share."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import cast
+
+import anyio
+import anyio.to_thread
+from starlette.requests import HTTPConnection
+
+from sottovoce.serving.faults import busy, leaving
+from sottovoce.serving.metrics import Gauge, Metrics
+from sottovoce.serving.scheduler import Scheduler
+from sottovoce.serving.secrets import Secrets
+from sottovoce.serving.settings import Settings
+from sottovoce.serving.shelf import Shelf
+
+PUT_AWAY_EVERY_S = 5.0
+
+
+class Services:
+    """Settings, models and counts of a server, and who is being served."""
+
+    def __init__(self, settings: Settings, shelf: Shelf, metrics: Metrics) -> None:
+        self.settings = settings
+        self.shelf = shelf
+        self.metrics = metrics
+        self.n_sessions = 0
+        self.n_requests = 0
+        self.is_ready = not settings.offer.preload
+        self.secrets = Secrets()
+        self.preload_error: Exception | None = None
+        """Why the default model could not be loaded."""
+        self._leaving = anyio.Event()
+        metrics.gauges += [
+            Gauge("sottovoce_sessions", "Live sessions now.", lambda: self.n_sessions),
+            Gauge(
+                "sottovoce_recordings", "Recordings being transcribed or waiting.", lambda: self.n_requests
+            ),
+            Gauge("sottovoce_models_loaded", "Models in memory.", lambda: len(shelf.schedulers)),
+            Gauge("sottovoce_work_waiting", "Pieces of work that wait for a model.", self._n_waiting),
+        ]
+
+    @property
+    def is_leaving(self) -> bool:
+        """Whether the server goes down: nobody new is served."""
+        return self._leaving.is_set()
+
+    def leave(self) -> None:
+        """Let live sessions come to their end, and take nobody new."""
+        self._leaving.set()
+
+    async def until_leaving(self) -> None:
+        """Wait until the server goes down."""
+        await self._leaving.wait()
+
+    @contextmanager
+    def recording(self) -> Iterator[None]:
+        """A place for one recording.
+
+        Raises: ApiError 429 when there is none, 503 when the server goes down.
+        """
+        if self.is_leaving:
+            raise leaving()
+        most = self.settings.limits.requests
+        if self.n_requests >= most:
+            raise busy(f"{most} recordings are being transcribed: try again later", retry_s=10.0)
+        self.n_requests += 1
+        try:
+            yield
+        finally:
+            self.n_requests -= 1
+
+    @contextmanager
+    def session(self) -> Iterator[None]:
+        """A place for one live session.
+
+        Raises: ApiError as `recording`.
+        """
+        if self.is_leaving:
+            raise leaving()
+        most = self.settings.limits.sessions
+        if self.n_sessions >= most:
+            raise busy(f"{most} live sessions are open: try again later", retry_s=10.0)
+        self.n_sessions += 1
+        try:
+            yield
+        finally:
+            self.n_sessions -= 1
+
+    def check_wait(self, scheduler: Scheduler) -> None:
+        """Raises: ApiError 429 where live work waits too long to take on more of it."""
+        waits_s, most_s = scheduler.live_wait_s, self.settings.limits.wait_s
+        if waits_s > most_s:
+            raise busy(f"live audio waits {waits_s:.1f} s for the model: try again later", retry_s=waits_s)
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Load the default model beside what else goes on, put idle ones away, and end them all."""
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._put_away)
+            if self.settings.offer.preload:
+                tasks.start_soon(self._preload)
+            yield
+            tasks.cancel_scope.cancel()
+        await anyio.to_thread.run_sync(self.shelf.close)
+
+    async def _preload(self) -> None:
+        try:
+            async with self.shelf.use(self.settings.offer.model):
+                self.is_ready = True
+        except Exception as error:
+            self.preload_error = error
+
+    async def _put_away(self) -> None:
+        while True:
+            await anyio.sleep(PUT_AWAY_EVERY_S)
+            self.shelf.put_away_idle()
+
+    def _n_waiting(self) -> int:
+        return sum(scheduler.n_waiting for scheduler in self.shelf.schedulers)
+
+
+def services_of(connection: HTTPConnection) -> Services:
+    """The services of the server that a request or socket belongs to."""
+    return cast(Services, connection.app.state.services)

@@ -1,0 +1,162 @@
+"""Forms with one recording in them, taken into a temporary file; within limits of size and time.
+
+The file is read by `audio.io`, through its bytes alone: whatever a playlist in it names is not opened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
+from typing import BinaryIO, cast
+
+import anyio
+from starlette.datastructures import UploadFile
+from starlette.formparsers import MultiPartException, MultiPartParser
+from starlette.requests import Request
+
+from sottovoce.audio.io import open_audio
+from sottovoce.serving.faults import ApiError
+from sottovoce.serving.fields import Fields
+from sottovoce.serving.settings import Limits
+from sottovoce.types import SAMPLE_RATE
+
+MOST_FIELDS, FIELD_BYTES = 1_000, 64 * 1024
+"""Beside the recording: they are held in memory."""
+MOST_NAME = 200
+
+
+class UploadedFile:
+    """A recording in its temporary file, as `audio.io` reads it, by the name that it came with."""
+
+    def __init__(self, upload: UploadFile) -> None:
+        name = (upload.filename or "").replace("\\", "/").rsplit("/", 1)[-1]
+        shown = "".join(letter for letter in name if letter.isprintable())[:MOST_NAME]
+        self.name = shown or "the upload"
+        self._file = upload.file
+
+    def read(self, n_bytes: int = -1) -> bytes:
+        return self._file.read(n_bytes)
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        return self._file.seek(offset, whence)
+
+    def tell(self) -> int:
+        return self._file.tell()
+
+    def seekable(self) -> bool:
+        return True
+
+    @property
+    def source(self) -> BinaryIO:
+        """As the library's `AudioSource`."""
+        return cast(BinaryIO, self)
+
+
+class _Refused(MultiPartException):
+    """An upload that ends early, by us: the parser lets go of its files for this kind."""
+
+    def __init__(self, error: ApiError) -> None:
+        super().__init__(error.message)
+        self.error = error
+
+
+@asynccontextmanager
+async def received_form(
+    request: Request, limits: Limits
+) -> AsyncIterator[tuple[Fields, UploadedFile | None]]:
+    """The fields of a form and the recording in its field `file`; the temporary file goes at the end.
+
+    Raises: ApiError: 413 for too much, 408 for too slow, 400 for no form.
+    """
+    kind = request.headers.get("content-type", "")
+    if not kind.lower().startswith("multipart/form-data"):
+        raise ApiError(
+            f"expected multipart/form-data, got '{kind[:100] or 'no content type'}'", code="invalid_form"
+        )
+    check_size(int_or_none(request.headers.get("content-length")), limits)
+    parser = MultiPartParser(
+        request.headers,
+        limited(request, limits),
+        max_files=1,
+        max_fields=MOST_FIELDS,
+        max_part_size=FIELD_BYTES,
+    )
+    try:
+        form = await parser.parse()
+    except _Refused as refused:
+        raise refused.error from None
+    except MultiPartException as error:
+        raise ApiError(
+            f"expected a form with one file, got '{error.message}'", code="invalid_form"
+        ) from error
+    try:
+        pairs = [(name, value) for name, value in form.multi_items() if isinstance(value, str)]
+        uploads = [(name, value) for name, value in form.multi_items() if isinstance(value, UploadFile)]
+        for name, _ in uploads:
+            if name != "file":
+                raise ApiError(
+                    f"{name[:100]}: expected the recording as 'file'", param=name[:100], code="invalid_form"
+                )
+        yield Fields(pairs), UploadedFile(uploads[0][1]) if uploads else None
+    finally:
+        await form.close()
+
+
+async def limited(request: Request, limits: Limits) -> AsyncGenerator[bytes, None]:
+    """The body of a request, until there is too much of it or nothing comes."""
+    n_bytes = 0
+    stream = request.stream()
+    while True:
+        with anyio.move_on_after(limits.upload_s) as waiting:
+            piece = await anext(stream, None)
+        if waiting.cancelled_caught:
+            message = f"upload: expected more within {limits.upload_s:g} s"
+            raise _Refused(ApiError(message, status=408, code="upload_timeout"))
+        if piece is None:
+            return
+        n_bytes += len(piece)
+        try:
+            check_size(n_bytes, limits)
+        except ApiError as error:
+            raise _Refused(error) from None
+        yield piece
+
+
+def check_size(n_bytes: int | None, limits: Limits) -> None:
+    """Raises: ApiError 413."""
+    if n_bytes is not None and n_bytes > limits.upload_bytes:
+        message = f"upload: expected at most {limits.upload_mb:g} MB, got {n_bytes / 1e6:.1f} MB or more"
+        raise ApiError(message, status=413, param="file", code="file_too_large")
+
+
+def require_file(upload: UploadedFile | None) -> UploadedFile:
+    """Raises: ApiError 400 without one."""
+    if upload is None:
+        raise ApiError("file: expected a recording, got none", param="file", code="missing_parameter")
+    return upload
+
+
+def check_duration(upload: UploadedFile, most_s: float) -> float:
+    """Decode a recording once, as far as it is allowed to be long: its seconds. Blocks.
+
+    A small file may hold days of silence; this is where that ends, before any model sees it. What a header
+    says is not believed: that of a recording from a pipe says anything.
+    Raises: AudioError, ApiError 413.
+    """
+    n_samples = 0
+    upload.seek(0)
+    with open_audio(upload.source) as reader:
+        for chunk in reader:
+            n_samples += len(chunk.samples)
+            if n_samples > most_s * SAMPLE_RATE:
+                break
+    upload.seek(0)
+    if n_samples > most_s * SAMPLE_RATE:
+        message = f"{upload.name}: expected at most {most_s:g} s of audio, got more"
+        raise ApiError(message, status=413, param="file", code="audio_too_long")
+    return n_samples / SAMPLE_RATE
+
+
+def int_or_none(text: str | None) -> int | None:
+    """A header's number."""
+    return int(text) if text is not None and text.isdecimal() else None

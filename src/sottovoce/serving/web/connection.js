@@ -1,0 +1,150 @@
+// The socket: audio goes out, events come in, and what was not yet understood is said again after a break.
+
+const RATE = 16000;
+const KEPT_SAMPLES = 180 * RATE; // audio kept for saying it again
+const BUFFERED_BYTES = 128 * 1024; // 4 s: more is held back until the network has taken it
+const KEEP_ALIVE_MS = 20000;
+const AGAIN_MS = [250, 500, 1000, 2000, 4000, 8000];
+const REFUSED = 1008;
+
+export class Connection extends EventTarget {
+  // parameters: of the address of the socket. Events: "message" (document, offset in seconds), "state".
+  constructor(parameters, key) {
+    super();
+    this.parameters = parameters;
+    this.key = key;
+    this.chunks = []; // {start, pcm}, start in samples since the beginning
+    this.end = 0; // samples taken so far
+    this.sent = 0;
+    this.offset = 0; // where the server's session begins, in samples
+    this.understood = 0; // all before this was said or was silence
+    this.attempts = 0;
+    this.ending = false;
+    this.state = "connecting";
+    this.timer = setInterval(() => this.tick(), 200);
+    this.open();
+  }
+
+  open() {
+    const scheme = location.protocol === "https:" ? "wss" : "ws";
+    const address = `${scheme}://${location.host}/v1/live?${new URLSearchParams(this.parameters)}`;
+    this.socket = new WebSocket(address, ["sottovoce", ...(this.key ? [`sottovoce-key.${this.key}`] : [])]);
+    this.isReady = false;
+    this.socket.onmessage = ({ data }) => this.receive(JSON.parse(data));
+    this.socket.onclose = ({ code, reason }) => this.closed(code, reason);
+    this.change("connecting");
+  }
+
+  receive(message) {
+    if (message.type === "ready") {
+      this.isReady = true;
+      this.spoke = performance.now();
+      this.attempts = 0;
+      this.offset = Math.max(this.understood, this.chunks[0]?.start ?? this.end);
+      this.sent = this.offset;
+      this.change("live");
+      this.pump();
+    }
+    if (message.type === "error") this.fault = message.error;
+    if (message.type === "closed") this.isFinished = this.ending;
+    const offset = this.offset / RATE;
+    this.note(message, offset);
+    this.dispatchEvent(new CustomEvent("message", { detail: { message, offset } }));
+  }
+
+  // Audio that will not be needed again: words that were committed, and silence.
+  note({ type, end }, offset) {
+    if (!["partial", "final", "speech_ended"].includes(type)) return;
+    this.understood = Math.max(this.understood, Math.round((end + offset) * RATE));
+    this.forget();
+  }
+
+  push(pcm) {
+    this.chunks.push({ start: this.end, pcm });
+    this.end += pcm.length;
+    this.forget();
+    this.pump();
+  }
+
+  forget() {
+    const needed = Math.min(this.understood, this.isReady ? this.sent : this.end);
+    const kept = Math.max(needed, this.end - KEPT_SAMPLES);
+    while (this.chunks.length && this.chunks[0].start + this.chunks[0].pcm.length <= kept) this.chunks.shift();
+  }
+
+  tick() {
+    this.pump();
+    if (this.isReady && performance.now() - this.spoke > KEEP_ALIVE_MS) this.say({ type: "keepalive" });
+  }
+
+  say(message) {
+    this.spoke = performance.now();
+    this.socket.send(JSON.stringify(message));
+  }
+
+  pump() {
+    if (!this.isReady || this.socket.readyState !== WebSocket.OPEN) return;
+    for (const { start, pcm } of this.chunks) {
+      if (start + pcm.length <= this.sent) continue;
+      if (this.socket.bufferedAmount > BUFFERED_BYTES) break;
+      this.socket.send(this.sent > start ? pcm.subarray(this.sent - start) : pcm);
+      this.sent = start + pcm.length;
+      this.spoke = performance.now();
+    }
+    if (this.ending && this.sent >= this.end && !this.hasSaidClose) {
+      this.hasSaidClose = true;
+      this.say({ type: "close" });
+    }
+  }
+
+  // Seconds that wait here for the network.
+  get behind() {
+    return (this.end - this.sent + this.socket.bufferedAmount / 2) / RATE;
+  }
+
+  get seconds() {
+    return this.end / RATE;
+  }
+
+  // Send what is left, and ask for the rest of the words.
+  finish() {
+    this.ending = true;
+    this.change("finishing");
+    this.pump();
+  }
+
+  closed(code, reason) {
+    this.isReady = false;
+    this.hasSaidClose = false;
+    this.dispatchEvent(new Event("lost"));
+    if (this.isFinished || this.isAbandoned) this.stop("ended");
+    else if (code === REFUSED) this.stop("refused", this.fault?.message ?? reason, this.fault?.code);
+    else this.again();
+  }
+
+  again() {
+    const wait = AGAIN_MS[Math.min(this.attempts, AGAIN_MS.length - 1)];
+    this.attempts += 1;
+    this.change("reconnecting", this.fault?.message);
+    this.fault = undefined;
+    this.retry = setTimeout(() => this.open(), wait);
+  }
+
+  // Do not wait for anything any more.
+  abandon() {
+    this.isAbandoned = true;
+    clearTimeout(this.retry);
+    if (this.socket.readyState === WebSocket.CLOSED) this.stop("ended");
+    else this.socket.close(1000);
+  }
+
+  stop(state, reason, code) {
+    clearInterval(this.timer);
+    this.change(state, reason, code);
+  }
+
+  change(state, reason, code) {
+    this.state = state;
+    this.dispatchEvent(new CustomEvent("state", { detail: { state, reason, code } }));
+  }
+}

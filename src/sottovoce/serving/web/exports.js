@@ -1,0 +1,64 @@
+// A transcript as text, subtitles and JSON. An utterance: {id, start, end, language, words: [{word, start, end, …}]}.
+
+const CUE_S = 6;
+const CUE_LETTERS = 84;
+const SENTENCE_END = /[.!?。！？…]["'”’»)]*$/u;
+
+export function textOf(words) {
+  return words.map(({ word }) => word).join("").trim();
+}
+
+export function asText(utterances) {
+  return utterances.map(({ words }) => `${textOf(words)}\n`).join("");
+}
+
+export function asSubRip(utterances) {
+  const cues = utterances.flatMap(({ words }) => cuesOf(words));
+  return cues.map((words, i) => `${i + 1}\n${clock(words[0].start)} --> ${clock(words.at(-1).end)}\n${textOf(words)}\n\n`).join("");
+}
+
+// Words in cues that can be read: no longer than the limits, and cut after sentences.
+function cuesOf(words) {
+  const cues = [];
+  let cue = [];
+  for (const word of words) {
+    const tooLong = cue.length && (word.end - cue[0].start > CUE_S || textOf([...cue, word]).length > CUE_LETTERS);
+    if (tooLong) {
+      cues.push(cue);
+      cue = [];
+    }
+    cue.push(word);
+    if (SENTENCE_END.test(word.word)) {
+      cues.push(cue);
+      cue = [];
+    }
+  }
+  return cue.length ? [...cues, cue] : cues;
+}
+
+function clock(seconds) {
+  const milliseconds = Math.round(seconds * 1000);
+  const pad = (value, width = 2) => String(Math.floor(value)).padStart(width, "0");
+  const minutes = Math.floor(milliseconds / 60000);
+  return `${pad(minutes / 60)}:${pad(minutes % 60)}:${pad((milliseconds % 60000) / 1000)},${pad(milliseconds % 1000, 3)}`;
+}
+
+export function asJson(utterances, { model, duration }) {
+  const seconds = {};
+  for (const { language, start, end } of utterances) seconds[language] = (seconds[language] ?? 0) + end - start;
+  const spokenMost = Object.keys(seconds).sort((a, b) => seconds[b] - seconds[a])[0] ?? "";
+  const segments = utterances.map(({ start, end, language, words }, id) => ({
+    id,
+    start: round(start),
+    end: round(end),
+    text: textOf(words),
+    language,
+    words: words.map((word) => ({ ...word, start: round(word.start), end: round(word.end) })),
+  }));
+  const text = segments.map((segment) => segment.text).join(" ");
+  return `${JSON.stringify({ text, language: spokenMost, duration: round(duration), model, segments }, null, 1)}\n`;
+}
+
+function round(seconds) {
+  return Math.round(seconds * 1000) / 1000;
+}

@@ -1,0 +1,112 @@
+// Where sound comes from: the microphone, a file that is played, a browser tab.
+
+export const MESSAGE_S = 0.1;
+
+// A source that is open: an audio context whose worklet gives messages {pcm, peak, last}.
+export class Source {
+  constructor(context, onMessage) {
+    this.context = context;
+    this.onMessage = onMessage;
+    this.stream = null;
+    this.player = null;
+    this.onEnded = () => {};
+  }
+
+  // kind: "microphone", "file" or "tab"; must be called from a click.
+  static async open(kind, { deviceId, file, player, onMessage, onEnded }) {
+    const stream = kind === "file" ? null : await grant(kind, deviceId);
+    const source = new Source(new AudioContext(), onMessage);
+    source.onEnded = onEnded;
+    try {
+      await source.start(stream, file, player);
+    } catch (error) {
+      await source.close();
+      throw error;
+    }
+    return source;
+  }
+
+  async start(stream, file, player) {
+    const { context } = this;
+    this.stream = stream;
+    await context.audioWorklet.addModule("/static/worklet.js");
+    const node = stream ? context.createMediaStreamSource(stream) : this.play(file, player);
+    this.capture = new AudioWorkletNode(context, "capture", {
+      numberOfOutputs: 1,
+      channelCount: 1,
+      channelCountMode: "explicit",
+      channelInterpretation: "speakers",
+    });
+    this.capture.port.onmessage = ({ data }) => this.onMessage(data);
+    this.analyser = new AnalyserNode(context, { fftSize: 1024, smoothingTimeConstant: 0.2 });
+    node.connect(this.capture);
+    node.connect(this.analyser);
+    this.capture.connect(context.destination); // it gives silence, and is run because it leads somewhere
+    if (stream) stream.getAudioTracks()[0].addEventListener("ended", () => this.onEnded());
+    await context.resume();
+    if (this.player) await this.player.play();
+  }
+
+  play(file, place) {
+    const player = document.createElement("audio");
+    player.src = URL.createObjectURL(file);
+    player.controls = true;
+    player.addEventListener("ended", () => this.onEnded());
+    player.addEventListener("error", () => this.onEnded(new Error("This file cannot be played by the browser.")));
+    place.replaceChildren(player);
+    this.player = player;
+    const node = this.context.createMediaElementSource(player);
+    node.connect(this.context.destination);
+    return node;
+  }
+
+  // Stop listening; resolves when the last sample has been given.
+  async finish() {
+    if (!this.capture) return;
+    if (this.player) this.player.pause();
+    const last = new Promise((resolve) => {
+      const before = this.onMessage;
+      this.onMessage = (message) => {
+        before(message);
+        if (message.last) resolve();
+      };
+      setTimeout(resolve, 500); // a context that the system took away answers nothing
+    });
+    this.capture.port.postMessage("finish");
+    await last;
+    await this.close();
+  }
+
+  async close() {
+    this.stream?.getTracks().forEach((track) => track.stop());
+    if (this.player) {
+      URL.revokeObjectURL(this.player.src);
+      this.player.remove();
+    }
+    if (this.context.state !== "closed") await this.context.close();
+  }
+}
+
+async function grant(kind, deviceId) {
+  if (!navigator.mediaDevices) {
+    throw new Error("Browsers give sound only to pages of https:// or localhost.");
+  }
+  if (kind === "microphone") {
+    const audio = { echoCancellation: false, noiseSuppression: false, autoGainControl: true };
+    if (deviceId) audio.deviceId = { exact: deviceId };
+    return navigator.mediaDevices.getUserMedia({ audio });
+  }
+  if (!navigator.mediaDevices.getDisplayMedia) throw new Error("This browser cannot share the sound of a tab.");
+  const stream = await navigator.mediaDevices.getDisplayMedia({ audio: { suppressLocalAudioPlayback: false }, video: true });
+  if (!stream.getAudioTracks().length) {
+    stream.getTracks().forEach((track) => track.stop());
+    throw new Error("No sound was shared: choose a tab, and “also share tab audio”.");
+  }
+  return stream;
+}
+
+// Microphones by id and name; names are known once the page was allowed to listen.
+export async function microphones() {
+  const devices = (await navigator.mediaDevices?.enumerateDevices()) ?? [];
+  return devices.filter(({ kind, deviceId }) => kind === "audioinput" && deviceId !== "default" && deviceId);
+}

@@ -1,0 +1,165 @@
+// What was said, and how it is shown: finished utterances in a log that is read aloud, the one being spoken below.
+
+import { textOf } from "./exports.js";
+
+const COLOURS = 8;
+
+export class Transcript extends EventTarget {
+  // log: gets utterances as they end. now: shows the one being spoken.
+  constructor(log, now) {
+    super();
+    this.log = log;
+    this.now = now;
+    this.utterances = [];
+    this.languages = [];
+    this.spans = []; // {start, end, language} of committed words, for the timeline
+    this.names = new Intl.DisplayNames([navigator.language], { type: "language", fallback: "code" });
+    this.current = null;
+  }
+
+  get words() {
+    return this.utterances.reduce((sum, { words }) => sum + words.length, this.current?.words.length ?? 0);
+  }
+
+  // An event of the server, at times `offset` seconds later than it says.
+  take(message, offset) {
+    if (message.type === "partial") this.commit(message, offset);
+    if (message.type === "unstable") this.showUnstable(message);
+    if (message.type === "final") this.close();
+  }
+
+  commit({ words, language }, offset) {
+    this.current ??= { words: [] };
+    for (const word of words) {
+      const placed = { ...word, language: word.language ?? language, start: word.start + offset, end: word.end + offset };
+      this.current.words.push(placed);
+      this.place(placed);
+    }
+    this.unstable = null;
+    this.render();
+  }
+
+  place({ start, end, language }) {
+    const last = this.spans.at(-1);
+    if (last?.language === language && start - last.end < 0.6) last.end = Math.max(last.end, end);
+    else this.spans.push({ start, end, language });
+  }
+
+  showUnstable({ text, language }) {
+    this.unstable = text ? { text, language } : null;
+    this.render();
+  }
+
+  // The utterance is whole: it moves into the log, and is announced there once.
+  close() {
+    const words = this.current?.words ?? [];
+    this.current = null;
+    this.unstable = null;
+    this.render();
+    if (!words.length) return;
+    const spoken = {};
+    for (const { language } of words) spoken[language] = (spoken[language] ?? 0) + 1;
+    const language = Object.keys(spoken).sort((a, b) => spoken[b] - spoken[a])[0];
+    const utterance = { id: this.utterances.length, start: words[0].start, end: words.at(-1).end, language, words };
+    this.utterances.push(utterance);
+    this.log.append(this.element(utterance.words));
+    this.dispatchEvent(new Event("grown"));
+  }
+
+  clear() {
+    this.utterances = [];
+    this.spans = [];
+    this.current = null;
+    this.unstable = null;
+    this.log.replaceChildren();
+    this.render();
+  }
+
+  render() {
+    const words = this.current?.words ?? [];
+    if (!words.length && !this.unstable) {
+      this.now.replaceChildren();
+    } else {
+      const element = this.element(words);
+      if (this.unstable) {
+        const said = element.querySelector(".said");
+        const { text, language } = this.unstable;
+        const span = this.span(words.length ? text : text.trimStart(), language, "unstable");
+        said.append(span);
+      }
+      this.now.replaceChildren(element);
+    }
+    this.dispatchEvent(new Event("grown"));
+  }
+
+  // One utterance: its time, and runs of words of one language with a label each.
+  element(words) {
+    const element = document.createElement("p");
+    element.className = "utterance";
+    const time = document.createElement("time");
+    time.textContent = words.length ? clock(words[0].start) : "";
+    const said = document.createElement("span");
+    said.className = "said";
+    for (const { language, text, isApart } of runs(words)) {
+      if (isApart) said.append(" "); // outside of both: inside, it would go with the direction of its text
+      said.append(this.label(language), this.span(text, language));
+    }
+    element.append(time, said);
+    return element;
+  }
+
+  label(language) {
+    const label = document.createElement("abbr");
+    label.className = `label colour-${this.colour(language)}`;
+    label.title = this.name(language);
+    label.textContent = language;
+    return label;
+  }
+
+  span(text, language, extra = "") {
+    const span = document.createElement("span");
+    span.className = `words colour-${this.colour(language)} ${extra}`.trim();
+    if (language) span.lang = language;
+    span.dir = "auto";
+    span.textContent = text;
+    return span;
+  }
+
+  name(language) {
+    try {
+      return this.names.of(language) ?? language;
+    } catch {
+      return language;
+    }
+  }
+
+  // A number for every language, in order of appearance.
+  colour(language) {
+    if (!this.languages.includes(language)) {
+      this.languages.push(language);
+      this.dispatchEvent(new Event("language"));
+    }
+    return this.languages.indexOf(language) % COLOURS;
+  }
+}
+
+function runs(words) {
+  const found = [];
+  for (const { word, language } of words) {
+    if (found.at(-1)?.language === language) found.at(-1).text += word;
+    else found.push({ language, text: word });
+  }
+  return found.map(({ language, text }, i) => ({
+    language,
+    text: text.trim(),
+    isApart: i > 0 && (/\s$/.test(found[i - 1].text) || /^\s/.test(text)),
+  }));
+}
+
+export function clock(seconds) {
+  const whole = Math.floor(seconds);
+  const rest = `${String(Math.floor(whole / 60) % 60).padStart(whole < 3600 ? 1 : 2, "0")}:${String(whole % 60).padStart(2, "0")}`;
+  return whole < 3600 ? rest : `${Math.floor(whole / 3600)}:${rest}`;
+}
+
+export { textOf };

@@ -1,0 +1,115 @@
+"""Settings for servers of tests, and a model whose work takes as long as a test wants."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import cast
+
+from sottovoce.api import Model
+from sottovoce.errors import OptionError
+from sottovoce.serving.server import ServerThread
+from sottovoce.serving.settings import Access, Limits, Listening, Offer, Settings
+from sottovoce.types import SAMPLE_RATE, Event, Final, Partial, Samples, Word
+
+CLIPS = Path(__file__).parents[2] / "examples" / "clips"
+
+
+def settings(
+    *, limits: Limits | None = None, access: Access | None = None, offer: Offer | None = None, port: int = 0
+) -> Settings:
+    return Settings(offer or Offer("nano"), Listening(port=port), access or Access(), limits or Limits())
+
+
+class SlowModel:
+    """Says "word" for every second of audio; each call takes as long as `work` does."""
+
+    name = "slow"
+    languages = ("en", "de")
+
+    def __init__(self, work: Callable[[], None] = lambda: None) -> None:
+        self.work = work
+        self.n_open = 0
+        self.n_calls = 0
+        self.threads: set[str] = set()
+
+    def session(self, languages: object = None, **options: object) -> SlowSession:
+        if languages == ("xx",):
+            raise OptionError("language 'xx': this model knows en, de")
+        self.n_open += 1
+        return SlowSession(self)
+
+    def transcribe(self, source: object, **options: object) -> SlowFile:
+        return SlowFile(self)
+
+
+class SlowSession:
+    def __init__(self, model: SlowModel) -> None:
+        self._model = model
+        self._n_samples = 0
+        self._words: list[Word] = []
+
+    def push(self, pcm: Samples) -> list[Event]:
+        self._model.n_calls += 1
+        self._model.threads.add(threading.current_thread().name)
+        self._model.work()
+        self._n_samples += len(pcm)
+        seconds = self._n_samples // SAMPLE_RATE
+        new = [Word(" word", at, at + 1.0, 1.0, "en") for at in range(len(self._words), seconds)]
+        self._words += new
+        if not new:
+            return []
+        text = "".join(word.word for word in new)
+        return [Partial(new[0].start, new[-1].end, text, "en", tuple(new), float(seconds))]
+
+    def close(self) -> list[Event]:
+        if not self._words:
+            return []
+        words, end = tuple(self._words), self._words[-1].end
+        return [Final(0.0, end, "".join(word.word for word in words).strip(), "en", words, end)]
+
+
+class SlowFile:
+    """A recording that never ends, until it is closed."""
+
+    def __init__(self, model: SlowModel) -> None:
+        self._model = model
+        self.is_closed = False
+
+    def __iter__(self) -> SlowFile:
+        return self
+
+    def __next__(self) -> object:
+        if self.is_closed:
+            raise StopIteration
+        self._model.n_calls += 1
+        self._model.work()
+        from sottovoce.types import Segment
+
+        return Segment(0, 0.0, 1.0, " word", "en")
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+@contextmanager
+def serving(
+    model: SlowModel | Model, *, limits: Limits | None = None, access: Access | None = None, port: int = 0
+) -> Iterator[ServerThread]:
+    """A server of that model."""
+    with ServerThread(
+        settings(limits=limits, access=access, port=port), lambda name: cast(Model, model)
+    ) as running:
+        running.wait_until_ready()
+        yield running
+
+
+def until(condition: Callable[[], bool], within_s: float = 20.0) -> None:
+    """Wait for something to become true."""
+    end = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < end, "it never became true"
+        time.sleep(0.02)

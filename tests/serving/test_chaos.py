@@ -1,0 +1,201 @@
+"""Clients that misbehave, many at a time: a session beside them does not notice, nothing of them stays."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+import httpx
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from websockets.asyncio.client import connect
+from websockets.exceptions import ConnectionClosed, InvalidHandshake
+
+from sottovoce.serving.server import ServerThread
+from sottovoce.serving.settings import Limits
+from tests.serving.servers import SlowModel, serving, until
+
+SECOND = bytes(2 * 16_000)
+ROUTES = ("/v1/live", "/v1/realtime")
+
+
+@pytest.fixture(scope="module")
+def quick() -> Iterator[ServerThread]:
+    with serving(SlowModel(), limits=Limits(sessions=64, idle_s=20.0)) as server:
+        yield server
+
+
+async def said(address: str, seconds: int) -> str:
+    """The text of a well-behaved session."""
+    text = ""
+    async with connect(f"ws://{address}/v1/live") as client:
+        for _ in range(seconds):
+            await client.send(SECOND)
+            await asyncio.sleep(0.02)
+        await client.send('{"type": "close"}')
+        with suppress(ConnectionClosed):
+            while True:
+                message = json.loads(await client.recv())
+                text += message["text"] if message["type"] == "partial" else ""
+    return text
+
+
+async def tiny(address: str) -> None:
+    """10,000 messages of one byte."""
+    async with connect(f"ws://{address}/v1/live") as client:
+        for _ in range(10_000):
+            await client.send(b"\x00")
+        await client.send('{"type": "close"}')
+        with suppress(ConnectionClosed):
+            while True:
+                await client.recv()
+
+
+async def finalizing(address: str) -> None:
+    async with connect(f"ws://{address}/v1/live") as client:
+        for _ in range(500):
+            await client.send('{"type": "finalize"}')
+        client.transport.abort()
+
+
+async def garbage(address: str, route: str) -> None:
+    async with connect(f"ws://{address}{route}") as client:
+        with suppress(ConnectionClosed):
+            for i in range(200):
+                await client.send("{" * i)
+                await client.send(bytes(range(i % 256)))
+        client.transport.abort()
+
+
+async def vanishing(address: str, route: str) -> None:
+    client = await connect(f"ws://{address}{route}")
+    with suppress(ConnectionClosed):
+        await client.send(SECOND)
+    client.transport.abort()
+
+
+def half_open(address: str) -> list[socket.socket]:
+    """Connections that begin something and leave it at that."""
+    host, port = address.split(":")
+    beginnings = (
+        b"",
+        b"GET / HT",
+        b"POST /v1/audio/transcriptions HTTP/1.1\r\nhost: 127.0.0.1\r\n",
+        b"GET /v1/live HTTP/1.1\r\nhost: 127.0.0.1\r\nupgrade: websocket\r\n",
+        b"\x16\x03\x01\x02\x00",
+        b"\x00" * 100_000,
+    )
+    made = []
+    for beginning in beginnings:
+        connection = socket.create_connection((host, int(port)))
+        with suppress(OSError):
+            connection.sendall(beginning)
+        made.append(connection)
+    return made
+
+
+def test_nobody_else_is_harmed(quick: ServerThread) -> None:
+    async def run() -> str:
+        well_behaved = asyncio.create_task(said(quick.address, 40))
+        crowd: list[Any] = [tiny(quick.address), finalizing(quick.address)]
+        for route in ROUTES:
+            crowd += [garbage(quick.address, route), *(vanishing(quick.address, route) for _ in range(10))]
+        results = await asyncio.gather(*crowd, return_exceptions=True)
+        faults = [r for r in results if isinstance(r, BaseException)]
+        assert all(isinstance(fault, ConnectionClosed | InvalidHandshake | OSError) for fault in faults), (
+            faults
+        )
+        return await well_behaved
+
+    connections = half_open(quick.address)
+    try:
+        assert asyncio.run(run()).split() == ["word"] * 40
+    finally:
+        for connection in connections:
+            connection.close()
+    until(lambda: quick.services.n_sessions == 0)
+    assert quick.services.n_requests == 0
+    assert httpx.get(f"{quick.url}/ready").status_code == 200
+
+
+NAMES = st.sampled_from(
+    ["type", "languages", "switching", "terms", "session", "audio", "input", "format", "transcription"]
+)
+KINDS = st.sampled_from(
+    [
+        "configure",
+        "finalize",
+        "keepalive",
+        "session.update",
+        "input_audio_buffer.append",
+        "input_audio_buffer.commit",
+    ]
+)
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20) | KINDS,
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(NAMES | st.text(max_size=5), inner, max_size=4)
+    ),
+    max_leaves=12,
+)
+MESSAGES = (
+    st.dictionaries(NAMES, VALUES, max_size=4).map(json.dumps) | st.text(max_size=50) | st.binary(max_size=50)
+)
+
+
+@pytest.mark.parametrize("route", ROUTES)
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(messages=st.lists(MESSAGES, max_size=6), kind=KINDS)
+def test_no_message_is_a_fault_of_the_server(
+    quick: ServerThread, route: str, messages: list[str | bytes], kind: str
+) -> None:
+    """Whatever is said, the session goes on or is refused: never 1011, and never silence."""
+
+    async def run() -> int | None:
+        async with connect(f"ws://{quick.address}{route}") as client:
+            with suppress(ConnectionClosed):
+                for message in (*messages, json.dumps({"type": kind})):
+                    await client.send(message)
+                await client.send('{"type": "close"}')
+                await client.send('{"type": "nothing of the kind"}')
+                while json.loads(await asyncio.wait_for(client.recv(), 20))["type"] not in (
+                    "closed",
+                    "error",
+                ):
+                    pass
+        return client.close_code
+
+    assert asyncio.run(run()) in (1000, 1008)
+
+
+FIELDS = st.dictionaries(
+    st.sampled_from(
+        [
+            "model",
+            "language",
+            "languages[]",
+            "temperature",
+            "stream",
+            "response_format",
+            "chunking_strategy[type]",
+        ]
+    )
+    | st.text(max_size=8),
+    st.text(max_size=20),
+    max_size=4,
+)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(fields=FIELDS, data=st.binary(max_size=200))
+def test_no_form_is_a_fault_of_the_server(quick: ServerThread, fields: dict[str, str], data: bytes) -> None:
+    answer = httpx.post(
+        f"{quick.url}/v1/audio/transcriptions", data=fields, files={"file": ("a", data)}, timeout=20
+    )
+    assert 400 <= answer.status_code < 500
+    assert answer.json()["error"]["message"]

@@ -1,0 +1,53 @@
+"""What the pages show of the server works: requests of curl, the options file, the fields of the socket."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
+
+import click
+import pytest
+
+from sottovoce.cli.main import cli
+from sottovoce.serving.protocol import FIELDS
+from sottovoce.serving.requests import KNOWN
+from sottovoce.serving.server import ServerThread
+from tests.serving.servers import CLIPS
+
+ROOT = Path(__file__).parents[2]
+SERVING = (ROOT / "docs" / "serving.md").read_text(encoding="utf-8")
+PAGES = SERVING + (ROOT / "README.md").read_text(encoding="utf-8")
+CURL = sorted(set(re.findall(r"^curl .*$", PAGES, re.MULTILINE)))
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="no curl on this machine")
+@pytest.mark.parametrize("line", CURL)
+def test_requests_of_curl_are_answered(server: ServerThread, line: str) -> None:
+    words = line.replace("http://127.0.0.1:8000", server.url).replace("talk.mp3", str(CLIPS / "en.flac"))
+    done = subprocess.run([*shlex.split(words), "-sS", "--fail-with-body"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.strip()
+    assert "error" not in done.stdout
+
+
+def test_the_file_of_options_is_understood(tmp_path: Path) -> None:
+    found = re.search(r"```toml\n(.*?)```", SERVING, re.DOTALL)
+    assert found
+    file = tmp_path / "serve.toml"
+    file.write_text(found[1], encoding="utf-8")
+    context = click.Context(cli, info_name="sottovoce", **cli.context_settings)
+    command = cli.get_command(context, "serve")
+    assert command is not None
+    given = command.make_context("serve", ["--config", str(file)], parent=context).params
+    assert (given["port"], given["max_sessions"], given["unload_after"]) == (8080, 4, 1800.0)
+    assert given["also_model"] == ("large-v3-turbo",)
+
+
+def test_every_field_of_the_socket_and_parameter_of_the_api_is_told() -> None:
+    protocol = (ROOT / "docs" / "protocol.md").read_text(encoding="utf-8")
+    assert set(re.findall(r"^\| `(\w+)` \|", protocol, re.MULTILINE)) >= set(FIELDS)
+    for name in KNOWN["transcribe"]:
+        assert f"`{name}`" in SERVING

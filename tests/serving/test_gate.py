@@ -1,0 +1,173 @@
+"""Who is let in: keys, origins, names; the same for requests and for sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+
+import httpx
+import openai
+import pytest
+from openai import OpenAI
+from websockets.asyncio.client import connect
+
+from sottovoce.errors import OptionError
+from sottovoce.serving.gate import Gate
+from sottovoce.serving.server import ServerThread
+from sottovoce.serving.settings import Access, Limits, Listening, Offer, Settings
+from tests.serving.servers import SlowModel, serving
+
+KEYS = ("first-key-of-two", "second-key-of-two")
+MODELS = "/v1/models"
+
+
+@pytest.fixture(scope="module")
+def locked() -> Iterator[ServerThread]:
+    access = Access(api_keys=KEYS, origins=("https://example.org",))
+    with serving(SlowModel(), access=access) as server:
+        yield server
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_any_of_the_keys_opens_the_api(locked: ServerThread, key: str) -> None:
+    with OpenAI(base_url=f"{locked.url}/v1", api_key=key, max_retries=0) as client:
+        assert client.models.list().data[0].id == "nano"
+
+
+@pytest.mark.parametrize("key", ["first-key-of-tw", "first-key-of-two2", "FIRST-KEY-OF-TWO", "ü", "x"])
+def test_no_other_key_does(locked: ServerThread, key: str) -> None:
+    answer = httpx.get(locked.url + MODELS, headers={"authorization": f"Bearer {key}".encode()})
+    assert answer.status_code == 401
+    assert answer.json()["error"]["code"] == "invalid_api_key"
+    assert answer.headers["www-authenticate"] == "Bearer"
+    assert key not in answer.text or key == "x"
+
+
+def test_the_client_of_openai_understands_the_refusal(locked: ServerThread) -> None:
+    with (
+        OpenAI(base_url=f"{locked.url}/v1", api_key="wrong", max_retries=0) as client,
+        pytest.raises(openai.AuthenticationError),
+    ):
+        client.models.list()
+
+
+@pytest.mark.parametrize("path", ["/", "/health", "/ready", "/static/app.js"])
+def test_the_page_and_the_state_of_health_need_no_key(locked: ServerThread, path: str) -> None:
+    assert httpx.get(locked.url + path).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "path", [MODELS, "/metrics", "/v1/audio/transcriptions", "/v1/nothing", "//", "/static"]
+)
+def test_everything_else_does(locked: ServerThread, path: str) -> None:
+    assert httpx.get(locked.url + path).status_code == 401
+
+
+def knock(server: ServerThread, headers: dict[str, str], subprotocols: list[str] | None = None) -> int | None:
+    """The close code of a socket that says nothing and closes; None: it was let in."""
+
+    async def run() -> int | None:
+        address = f"ws://{server.address}/v1/live"
+        async with connect(address, additional_headers=headers, subprotocols=subprotocols) as client:  # type: ignore[arg-type]
+            if json.loads(await client.recv())["type"] == "ready":
+                return None
+            await client.wait_closed()
+            return client.close_code
+
+    return asyncio.run(run())
+
+
+def test_sockets_need_a_key_too(locked: ServerThread) -> None:
+    assert knock(locked, {}) == 1008
+    assert knock(locked, {"authorization": "Bearer wrong-key-of-one"}) == 1008
+    assert knock(locked, {"authorization": f"Bearer {KEYS[1]}"}) is None
+
+
+@pytest.mark.parametrize("prefix", ["sottovoce-key.", "openai-insecure-api-key."])
+def test_a_page_shows_its_key_as_a_subprotocol(locked: ServerThread, prefix: str) -> None:
+    assert knock(locked, {}, ["sottovoce", prefix + KEYS[0]]) is None
+    assert knock(locked, {}, ["sottovoce", prefix + "wrong-key-of-one"]) == 1008
+
+
+@pytest.mark.parametrize(
+    ("origin", "is_let_in"),
+    [
+        ("https://example.org", True),
+        ("https://example.org.evil.test", False),
+        ("http://example.org", False),
+        ("https://evil.test", False),
+        ("null", False),
+        ("", False),
+        ("file://", False),
+        ("http://[", False),
+        ("http://127.0.0.1", False),
+    ],
+)
+def test_pages_from_elsewhere_are_kept_out(locked: ServerThread, origin: str, is_let_in: bool) -> None:
+    headers = {"origin": origin, "authorization": f"Bearer {KEYS[0]}"}
+    assert (httpx.get(locked.url + MODELS, headers=headers).status_code == 200) is is_let_in
+    assert (knock(locked, headers) is None) is is_let_in
+
+
+def test_the_own_page_is_let_in(locked: ServerThread) -> None:
+    headers = {"origin": locked.url, "authorization": f"Bearer {KEYS[0]}"}
+    assert httpx.get(locked.url + MODELS, headers=headers).status_code == 200
+    assert knock(locked, headers) is None
+
+
+def test_an_allowed_page_may_ask_before_it_asks(locked: ServerThread) -> None:
+    headers = {
+        "origin": "https://example.org",
+        "access-control-request-method": "POST",
+        "access-control-request-headers": "authorization",
+    }
+    answer = httpx.options(f"{locked.url}/v1/audio/transcriptions", headers=headers)
+    assert answer.status_code == 200
+    assert answer.headers["access-control-allow-origin"] == "https://example.org"
+    other = httpx.options(
+        f"{locked.url}/v1/audio/transcriptions", headers={**headers, "origin": "https://evil.test"}
+    )
+    assert "access-control-allow-origin" not in other.headers
+
+
+@pytest.mark.parametrize("host", ["evil.test", "evil.test:8000", "127.0.0.1.evil.test", "[::2]", ""])
+def test_on_loopback_no_other_name_is_answered(server: ServerThread, host: str) -> None:
+    """A page elsewhere could point its own name at this machine, and be its own origin."""
+    headers = {"host": host, "origin": f"http://{host}"}
+    assert httpx.get(server.url + "/", headers=headers).status_code in (400, 421)
+
+
+@pytest.mark.parametrize("host", ["localhost", "localhost:1", "127.0.0.1", "[::1]:9"])
+def test_on_loopback_its_own_names_are(server: ServerThread, host: str) -> None:
+    assert httpx.get(server.url + "/", headers={"host": host}).status_code == 200
+
+
+def test_a_name_that_was_given_is_the_only_one() -> None:
+    gate = Gate(Settings(Offer("nano"), Listening("0.0.0.0"), Access(hosts=("voice.example.org",))))
+    assert gate.refusal("/", "GET", {"host": "voice.example.org:443"}) is None
+    refused = gate.refusal("/", "GET", {"host": "127.0.0.1"})
+    assert refused is not None
+    assert refused.status == 421
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Access(api_keys=("short",)),
+        lambda: Access(api_keys=("with space in it",)),
+        lambda: Access(origins=("example.org",)),
+        lambda: Access(origins=("https://example.org/",)),
+        lambda: Limits(sessions=0),
+        lambda: Limits(idle_s=float("nan")),
+        lambda: Listening(certificate="a.pem"),
+        lambda: Offer("nano", aliases={"x": "unknown"}),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(make: object) -> None:
+    with pytest.raises(OptionError):
+        make()  # type: ignore[operator]
+
+
+def test_keys_are_not_shown() -> None:
+    assert KEYS[0] not in repr(Settings(Offer("nano"), access=Access(api_keys=KEYS)))

@@ -1,0 +1,203 @@
+"""Parts of the server by themselves: audio in pieces, inbox, worker, numbers of events, metrics, forms."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import anyio
+import av
+import numpy as np
+import pytest
+
+from sottovoce.errors import OptionError
+from sottovoce.serving.answers import Deltas
+from sottovoce.serving.faults import ApiError, fault_of
+from sottovoce.serving.fields import Fields
+from sottovoce.serving.inbox import MOST_WORDS, Inbox
+from sottovoce.serving.metrics import Metrics
+from sottovoce.serving.pcm import PcmReader
+from sottovoce.serving.told import Teller
+from sottovoce.serving.worker import LIVE, Worker
+from sottovoce.types import (
+    Event,
+    Final,
+    LanguageChanged,
+    Partial,
+    Segment,
+    SpeechEnded,
+    SpeechStarted,
+    Unstable,
+    Word,
+)
+
+
+@pytest.mark.parametrize("law", ["mulaw", "alaw"])
+def test_telephone_codes_are_what_ffmpeg_decodes(law: str) -> None:
+    codes = bytes(range(256))
+    decoder = av.CodecContext.create(f"pcm_{law}", "r")
+    decoder.sample_rate = 8_000  # type: ignore[attr-defined]
+    decoder.layout = "mono"  # type: ignore[attr-defined]
+    (frame,) = decoder.decode(av.Packet(codes))  # type: ignore[attr-defined]
+    from sottovoce.serving.pcm import ALAW, MULAW
+
+    table = MULAW if law == "mulaw" else ALAW
+    assert np.array_equal(table * 32768, frame.to_ndarray()[0])
+
+
+@pytest.mark.parametrize("n_bytes", [1, 2, 3, 7, 1_000])
+@pytest.mark.parametrize("encoding", ["s16le", "f32le"])
+def test_samples_do_not_depend_on_where_bytes_are_cut(encoding: str, n_bytes: int) -> None:
+    values = np.random.default_rng(0).uniform(-1, 1, 500).astype("<f4")
+    audio = values.tobytes() if encoding == "f32le" else (values * 32767).astype("<i2").tobytes()
+    whole = PcmReader(encoding).read(audio)
+    reader = PcmReader(encoding)
+    pieces = [reader.read(audio[start : start + n_bytes]) for start in range(0, len(audio), n_bytes)]
+    assert np.array_equal(np.concatenate(pieces), whole)
+    assert len(whole) == 500
+
+
+@pytest.mark.parametrize(("encoding", "rate"), [("mp3", 16_000), ("s16le", 7_999), ("s16le", 96_001)])
+def test_audio_that_nobody_can_read(encoding: str, rate: int) -> None:
+    with pytest.raises(OptionError, match="expected"):
+        PcmReader(encoding, rate)
+
+
+def test_an_inbox_keeps_order_and_lets_its_putter_wait() -> None:
+    async def run() -> list[object]:
+        inbox: Inbox[str] = Inbox(most_samples=10)
+        one = np.ones(4, np.float32)
+        taken: list[object] = []
+
+        async def put() -> None:
+            for _ in range(5):
+                await inbox.put_audio(one)
+            await inbox.put("now")
+            await inbox.put_audio(one)
+            for _ in range(3 * MOST_WORDS):
+                await inbox.put("then")
+            await inbox.put("end")
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(put)
+            await anyio.sleep(0.05)
+            assert inbox.n_samples == 12  # one more than the most, and no further one
+            while not taken or taken[-1] != "end":
+                item = await inbox.take()
+                taken.append(len(item) if isinstance(item, np.ndarray) else item)
+        return taken
+
+    taken = anyio.run(run)
+    at = taken.index("now")
+    assert sum(item for item in taken[:at] if isinstance(item, int)) == 20
+    assert taken[at + 1 :] == [4, *["then"] * (3 * MOST_WORDS), "end"]
+
+
+def test_a_worker_takes_out_what_was_cancelled_and_forgets_an_old_wait() -> None:
+    worker = Worker()
+    is_free = threading.Event()
+    first = worker.submit(lambda: is_free.wait(10), LIVE)
+    done: list[int] = []
+    second = worker.submit(lambda: done.append(2), LIVE)
+    third = worker.submit(lambda: done.append(3), LIVE)
+    second.cancel()
+    time.sleep(0.1)
+    assert worker.live_wait_s >= 0.1
+    is_free.set()
+    first.result(10)
+    third.result(10)
+    assert done == [3]
+    worker.close()
+    with pytest.raises(ApiError, match="shutting down"):
+        worker.submit(lambda: None, LIVE)
+    worker.join(10)
+
+
+def test_events_are_numbered_by_utterance_and_moved_in_time() -> None:
+    word = Word(" a", 1.0, 2.0, 0.5, "en")
+    partial = Partial(1.0, 2.0, " a", "en", (word,), 2.5)
+    final = Final(1.0, 2.0, "a", "en", (word,), 2.5)
+    events: list[Event] = [
+        SpeechStarted(0.5, 0.8),
+        partial,
+        Unstable(2.0, 2.2, " b", "en", 2.5),
+        final,
+        LanguageChanged("en", "de", 2.0, 2.5),
+        partial,
+        final,
+        SpeechEnded(2.2, 2.9),
+        SpeechStarted(3.0, 3.1),
+        SpeechEnded(3.2, 3.3),
+        SpeechStarted(4.0, 4.1),
+    ]
+    teller = Teller()
+    told = [*teller.tell(events[:3]), *teller.tell(events[3:])]
+    assert [one.seq for one in told] == list(range(1, 12))
+    assert [one.utterance for one in told] == [1, 1, 1, 1, None, 2, 2, 2, 3, 3, 4]
+    for before, after in zip(events, Teller().tell(events, offset_s=10.0), strict=True):
+        document = after.document
+        if isinstance(before, Partial | Final):
+            assert document["start"] == before.start + 10
+            assert document["words"][0]["end"] == 12.0  # type: ignore[index,call-overload]
+        if isinstance(before, LanguageChanged):
+            assert (document["at"], document["confirmed_at"]) == (12.0, 12.5)
+        if not isinstance(before, LanguageChanged):
+            assert document["emission_time"] == before.emission_time + 10
+
+
+@pytest.mark.parametrize("texts", [[" a b", " c."], ["a ", "b"], [" ", " x", "  "], [], ["日本", "語"]])
+def test_deltas_join_to_the_text(texts: list[str]) -> None:
+    deltas = Deltas()
+    joined = "".join(deltas.add(Segment(i, 0, 1, text, "en")) for i, text in enumerate(texts))
+    assert joined == "".join(texts).strip()
+
+
+def test_metrics_are_what_prometheus_reads() -> None:
+    metrics = Metrics()
+    metrics.requests.add(1, "/v1/models", "GET", "200")
+    metrics.requests.add(1, 'a"b\\c\n', "GET", "200")
+    metrics.live_wait.observe(0.3)
+    metrics.live_wait.observe(1e9)
+    lines = metrics.text().splitlines()
+    assert 'sottovoce_requests_total{route="/v1/models",method="GET",status="200"} 1' in lines
+    assert 'sottovoce_requests_total{route="a\\"b\\\\c\\n",method="GET",status="200"} 1' in lines
+    assert 'sottovoce_live_wait_seconds_bucket{le="0.25"} 0' in lines
+    assert 'sottovoce_live_wait_seconds_bucket{le="0.5"} 1' in lines
+    assert 'sottovoce_live_wait_seconds_bucket{le="+Inf"} 2' in lines
+    assert "sottovoce_live_wait_seconds_count 2" in lines
+    assert "sottovoce_file_audio_seconds_total 0" in lines
+
+
+@pytest.mark.parametrize("names", [("a[]", "a[]"), ("a", "a"), ("a[0]", "a[1]")])
+def test_lists_of_a_form_in_every_spelling(names: tuple[str, str]) -> None:
+    fields = Fields([(names[0], "x"), (names[1], "y")])
+    assert fields.many("a") == ["x", "y"]
+    fields.require_known(())
+
+
+def test_objects_of_a_form_in_every_spelling() -> None:
+    expected = {"type": "server_vad", "threshold": "0.4"}
+    assert Fields([("a[type]", "server_vad"), ("a[threshold]", "0.4")]).nested("a") == expected
+    assert Fields([("a", '{"type": "server_vad", "threshold": "0.4"}')]).nested("a") == expected
+    assert Fields([("a", "auto")]).nested("a") == "auto"
+    assert Fields([]).nested("a") is None
+    for wrong in ([("a", "auto"), ("a[type]", "x")], [("a", "{")], [("a", "x" * 10_000)]):
+        with pytest.raises(ApiError):
+            Fields(wrong).nested("a")
+
+
+def test_a_value_given_twice_and_a_name_nobody_knows() -> None:
+    with pytest.raises(ApiError, match="expected one value, got 2"):
+        Fields([("a", "1"), ("a", "2")]).text("a")
+    fields = Fields([("modle", "x")])
+    fields.text("model")
+    with pytest.raises(ApiError, match="did you mean 'model'"):
+        fields.require_known(("model",))
+
+
+def test_faults_of_the_program_say_nothing_of_it() -> None:
+    fault = fault_of(RuntimeError("secret"))
+    assert (fault.status, "secret" in fault.message) == (500, False)
+    memory = fault_of(RuntimeError("CUDA out of memory. Tried to allocate"))
+    assert (memory.status, memory.code) == (503, "out_of_memory")
+    assert int(memory.headers["retry-after"]) > 0

@@ -1,0 +1,379 @@
+"""OpenAI's realtime client, unchanged: turns that the server finds, and turns that the client ends."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import openai
+import pytest
+from openai import AsyncOpenAI, OpenAI
+from websockets.asyncio.client import connect
+from websockets.exceptions import ConnectionClosed
+
+from sottovoce.audio.io import load_audio
+from sottovoce.serving.realtime_wish import RealtimeWish
+from sottovoce.serving.secrets import Secrets
+from sottovoce.serving.server import ServerThread
+from sottovoce.serving.settings import Access, Limits
+from tests.serving.servers import CLIPS, SlowModel, serving
+
+Message = dict[str, Any]
+URL = "/v1/realtime"
+COMPLETED = "conversation.item.input_audio_transcription.completed"
+DELTA = "conversation.item.input_audio_transcription.delta"
+
+
+def pcm24(path: Path) -> bytes:
+    """A clip as the API wants it: 24 kHz, 16 bits."""
+    samples = load_audio(path)
+    at = np.arange(0, len(samples) - 1, 16_000 / 24_000)
+    return (np.interp(at, np.arange(len(samples)), samples) * 32767).astype("<i2").tobytes()
+
+
+def update(**heard: Any) -> Message:
+    return {"type": "session.update", "session": {"type": "transcription", "audio": {"input": heard}}}
+
+
+def append(audio: bytes) -> Message:
+    return {"type": "input_audio_buffer.append", "audio": base64.b64encode(audio).decode()}
+
+
+def appended(audio: bytes, piece: int = 24_000) -> Iterator[Message]:
+    return (append(audio[start : start + piece]) for start in range(0, len(audio), piece))
+
+
+def talk(
+    server: ServerThread,
+    messages: list[Any],
+    enough: Callable[[list[Message]], bool],
+    query: str = "",
+    **more: Any,
+) -> tuple[list[Message], int | None]:
+    """What the server says to messages until it is enough, and the close code where it closed."""
+
+    async def run() -> tuple[list[Message], int | None]:
+        heard: list[Message] = []
+        async with connect(
+            f"ws://{server.address}{URL}?intent=transcription{query}", max_size=None, **more
+        ) as socket:
+
+            async def speak() -> None:
+                for message in messages:
+                    await socket.send(message if isinstance(message, str | bytes) else json.dumps(message))
+
+            speaking = asyncio.create_task(speak())
+            try:
+                while not enough(heard):
+                    heard.append(json.loads(await asyncio.wait_for(socket.recv(), 60)))
+            except ConnectionClosed:
+                pass
+            await asyncio.gather(speaking, return_exceptions=True)
+            return heard, socket.close_code
+
+    return asyncio.run(run())
+
+
+def of(messages: list[Message], kind: str) -> list[Message]:
+    return [message for message in messages if message["type"] == kind]
+
+
+def n_of(kind: str, n: int = 1) -> Callable[[list[Message]], bool]:
+    return lambda heard: len(of(heard, kind)) >= n
+
+
+def test_the_client_of_openai_follows_turns_that_the_server_finds(server: ServerThread) -> None:
+    async def run() -> list[Any]:
+        events: list[Any] = []
+        async with (
+            AsyncOpenAI(base_url=f"{server.url}/v1", api_key="none") as client,
+            client.realtime.connect(extra_query={"intent": "transcription"}) as connection,
+        ):
+            await connection.session.update(
+                session={
+                    "type": "transcription",
+                    "audio": {
+                        "input": {
+                            "format": {"type": "audio/pcm", "rate": 24000},
+                            "noise_reduction": {"type": "near_field"},
+                            "transcription": {
+                                "model": "gpt-4o-transcribe",
+                                "languages": ["en", "de", "es", "fr"],
+                            },
+                            "turn_detection": {"type": "server_vad", "silence_duration_ms": 400},
+                        }
+                    },
+                    "include": ["item.input_audio_transcription.logprobs"],
+                }
+            )
+            audio = pcm24(CLIPS / "mixed.flac") + bytes(48_000)
+            for start in range(0, len(audio), 24_000):
+                piece = base64.b64encode(audio[start : start + 24_000]).decode()
+                await connection.input_audio_buffer.append(audio=piece)
+            async for event in connection:
+                events.append(event)
+                if sum(each.type == "conversation.item.done" for each in events) == 4:
+                    return events
+        return events
+
+    events = asyncio.run(asyncio.wait_for(run(), 120))
+    assert events[0].type == "session.created"
+    (session,) = [event.session for event in events if event.type == "session.updated"]
+    heard = session.audio.input
+    assert (heard.format.type, heard.transcription.model, heard.noise_reduction) == (
+        "audio/pcm",
+        "nano",
+        None,
+    )
+    assert heard.turn_detection.silence_duration_ms == 400
+    done = [event for event in events if event.type == COMPLETED]
+    assert [event.languages[0].code for event in done] == ["en", "de", "es", "fr"]
+    for event in done:
+        deltas = [each for each in events if each.type == DELTA and each.item_id == event.item_id]
+        assert "".join(each.delta for each in deltas) == event.transcript != ""
+        assert [p.token for each in deltas for p in each.logprobs] == [p.token for p in event.logprobs]
+        assert event.usage.type == "duration"
+        kinds = [e.type for e in events if getattr(e, "item_id", None) == event.item_id and e.type != DELTA]
+        assert kinds == [
+            "input_audio_buffer.speech_started",
+            "input_audio_buffer.speech_stopped",
+            "input_audio_buffer.committed",
+            COMPLETED,
+        ]
+    items = [event for event in events if event.type == "conversation.item.done"]
+    assert [event.item.content[0].transcript for event in items] == [event.transcript for event in done]
+    chain = [event.previous_item_id for event in events if event.type == "input_audio_buffer.committed"]
+    assert chain == [None, *[event.item_id for event in done][:-1]]
+    assert len({event.event_id for event in events}) == len(events)
+
+
+def test_the_synchronous_client_ends_turns_itself_and_deltas_come_before(server: ServerThread) -> None:
+    with (
+        OpenAI(base_url=f"{server.url}/v1", api_key="none") as client,
+        client.realtime.connect(extra_query={"intent": "transcription"}) as connection,
+    ):
+        connection.session.update(
+            session={
+                "type": "transcription",
+                "audio": {"input": {"transcription": {"language": "en"}, "turn_detection": None}},
+            }
+        )
+        for message in appended(pcm24(CLIPS / "en.flac")):
+            connection.input_audio_buffer.append(audio=message["audio"])
+        connection.input_audio_buffer.commit()
+        kinds = []
+        for event in connection:
+            kinds.append(event.type)
+            if event.type == COMPLETED:
+                assert "garden" in event.transcript
+            if event.type == "conversation.item.done":
+                break
+    assert kinds.index(DELTA) < kinds.index("input_audio_buffer.committed")
+    assert not [kind for kind in kinds if "speech" in kind]
+
+
+@pytest.mark.parametrize("name", ["audio/pcmu", "audio/pcma"])
+def test_telephone_formats(server: ServerThread, name: str) -> None:
+    from tests.serving.test_live import encoded
+
+    samples = load_audio(CLIPS / "en.flac")[::2]
+    audio = encoded((samples * 32767).astype("<i2"), "mulaw" if name == "audio/pcmu" else "alaw").tobytes()
+    messages = [
+        update(format={"type": name}, transcription={"language": "en"}, turn_detection=None),
+        *appended(audio, 4_000),
+        {"type": "input_audio_buffer.commit"},
+    ]
+    heard, _ = talk(server, messages, n_of(COMPLETED))
+    assert "in the morning" in of(heard, COMPLETED)[0]["transcript"].lower()
+
+
+def test_clear_forgets_the_turn_and_commit_of_nothing_is_an_error() -> None:
+    commit = {"type": "input_audio_buffer.commit", "event_id": "mine"}
+    second = bytes(2 * 24_000)
+    with serving(SlowModel()) as server:
+        messages = [
+            update(turn_detection=None),
+            append(second * 2),
+            {"type": "input_audio_buffer.clear"},
+            append(second * 3),
+            commit,
+            commit,
+        ]
+        heard, _ = talk(server, messages, n_of("error"))
+    assert len(of(heard, "input_audio_buffer.cleared")) == 1
+    (done,) = of(heard, COMPLETED)
+    assert done["transcript"].split() == ["word"] * 3
+    (error,) = of(heard, "error")
+    assert (error["error"]["code"], error["error"]["event_id"]) == ("input_audio_buffer_commit_empty", "mine")
+
+
+@pytest.mark.parametrize(
+    ("message", "param", "told"),
+    [
+        ("hello", None, "JSON object"),
+        (b"\x00\x00", None, "binary"),
+        ("[1]", None, "JSON object"),
+        ("[" * 50_000, None, "JSON object"),
+        ({"type": "response.create"}, "type", "session.update"),
+        ({"type": "session.update"}, "session", "object"),
+        ({"type": "session.update", "session": {"type": "realtime"}}, "session.type", "transcription"),
+        (update(format={"type": "audio/opus"}), "session.audio.input.format", "audio/pcm"),
+        (update(format={"type": "audio/pcm", "rate": 16000}), "session.audio.input.format.rate", "24000"),
+        (update(turn_detection={"type": "never"}), "session.audio.input.turn_detection", "semantic_vad"),
+        (
+            update(turn_detection={"type": "server_vad", "threshold": 2}),
+            "session.audio.input.turn_detection.threshold",
+            "from 0 to 1",
+        ),
+        (
+            update(turn_detection={"type": "semantic_vad", "eagerness": "very"}),
+            "session.audio.input.turn_detection.eagerness",
+            "low",
+        ),
+        (
+            update(transcription={"language": "klingon"}),
+            "session.audio.input.transcription.language",
+            "klingon",
+        ),
+        (update(transcription={"language": "pl"}), None, "this model knows"),
+        (update(transcription={"delay": "ever"}), "session.audio.input.transcription.delay", "minimal"),
+        (update(transcription={"model": "other"}), "model", "expected one of nano"),
+        (update(transcription={"volume": 1}), "session.audio.input.transcription.volume", "unknown"),
+        (
+            update(transcription={"language": "en", "languages": ["de"]}),
+            "session.audio.input.transcription.language",
+            "both",
+        ),
+        ({"type": "input_audio_buffer.append", "audio": "??"}, "audio", "base64"),
+        ({"type": "input_audio_buffer.append"}, "audio", "base64"),
+        ({"type": "input_audio_buffer.commit"}, None, "expected audio before it"),
+    ],
+)
+def test_an_error_leaves_the_session_open(
+    server: ServerThread, message: Any, param: str | None, told: str
+) -> None:
+    more = [
+        update(turn_detection=None),
+        *appended(pcm24(CLIPS / "en.flac")),
+        {"type": "input_audio_buffer.commit"},
+    ]
+    heard, _ = talk(server, [message, *more], n_of(COMPLETED))
+    (error,) = of(heard, "error")
+    assert error["error"]["param"] == param
+    assert told in error["error"]["message"]
+    assert of(heard, COMPLETED)[0]["transcript"]
+
+
+@pytest.mark.parametrize("query", ["&model=other", "&call_id=rtc_1"])
+def test_an_address_that_asks_for_something_else_is_refused(server: ServerThread, query: str) -> None:
+    heard, code = talk(server, [], n_of("never"), query)
+    assert [message["type"] for message in heard] == ["error"]
+    assert code == 1008
+
+
+def test_a_turn_whose_text_cannot_be_found_fails_and_the_next_one_does_not() -> None:
+    def fail() -> None:
+        if model.n_calls == 1:
+            raise RuntimeError("secret of the inside")
+
+    model = SlowModel(fail)
+    second = bytes(2 * 24_000)
+    with serving(model) as server:
+        messages = [
+            update(turn_detection=None),
+            append(second),
+            append(second * 2),
+            {"type": "input_audio_buffer.commit"},
+        ]
+
+        async def run() -> list[Message]:
+            heard: list[Message] = []
+            async with connect(f"ws://{server.address}{URL}?intent=transcription") as socket:
+                for message in messages:
+                    await socket.send(json.dumps(message))
+                    await asyncio.sleep(0.2)
+                while not n_of(COMPLETED)(heard):
+                    heard.append(json.loads(await asyncio.wait_for(socket.recv(), 20)))
+            return heard
+
+        heard = asyncio.run(run())
+    (failed,) = of(heard, "conversation.item.input_audio_transcription.failed")
+    assert "secret" not in json.dumps(heard)
+    assert failed["item_id"] != of(heard, COMPLETED)[0]["item_id"]
+
+
+def test_silence_for_too_long_is_a_turn_of_its_own(server: ServerThread) -> None:
+    turns = {"type": "server_vad", "idle_timeout_ms": 2000}
+    messages = [update(turn_detection=turns, transcription={"language": "en"}), *appended(bytes(48_000 * 3))]
+    heard, _ = talk(server, messages, n_of("conversation.item.done"))
+    (timeout,) = of(heard, "input_audio_buffer.timeout_triggered")
+    assert timeout["audio_end_ms"] - timeout["audio_start_ms"] >= 2000
+    assert of(heard, COMPLETED)[0]["transcript"] == ""
+
+
+def test_a_server_that_goes_down_says_the_rest_and_closes_with_1012() -> None:
+    with serving(SlowModel(lambda: time.sleep(0.02)), limits=Limits()) as server:
+
+        async def run() -> tuple[list[Message], int | None]:
+            heard: list[Message] = []
+            async with connect(f"ws://{server.address}{URL}") as socket:
+                await socket.send(json.dumps(append(bytes(48_000 * 4))))
+                await asyncio.sleep(0.3)
+                server.server.should_exit = True
+                try:
+                    while True:
+                        heard.append(json.loads(await socket.recv()))
+                except ConnectionClosed:
+                    return heard, socket.close_code
+
+        heard, code = asyncio.run(run())
+    assert code == 1012
+    assert of(heard, DELTA)
+
+
+def test_a_client_secret_opens_the_realtime_api_and_nothing_else() -> None:
+    access = Access(api_keys=("the-key-of-the-server",))
+    with serving(SlowModel(), access=access) as server:
+        with OpenAI(base_url=f"{server.url}/v1", api_key="the-key-of-the-server", max_retries=0) as client:
+            made = client.realtime.client_secrets.create(
+                expires_after={"anchor": "created_at", "seconds": 60},
+                session={
+                    "type": "transcription",
+                    "audio": {"input": {"transcription": {"language": "de"}, "turn_detection": None}},
+                },
+            )
+            assert made.session.type == "transcription"
+            assert time.time() + 50 < made.expires_at < time.time() + 70
+        with (
+            OpenAI(base_url=f"{server.url}/v1", api_key=made.value, max_retries=0) as client,
+            pytest.raises(openai.AuthenticationError),
+        ):
+            client.models.list()
+        for way in (
+            {"additional_headers": {"authorization": f"Bearer {made.value}"}},
+            {"subprotocols": ["realtime", f"openai-insecure-api-key.{made.value}"]},
+        ):
+            heard, _ = talk(server, [], n_of("session.created"), **way)
+            heard_input = heard[0]["session"]["audio"]["input"]
+            assert heard_input["transcription"]["language"] == "de"
+            assert heard_input["turn_detection"] is None
+        refused, code = talk(
+            server, [], n_of("never"), subprotocols=["realtime", "openai-insecure-api-key.ek_x"]
+        )
+        assert (refused[0]["error"]["code"], code) == ("invalid_api_key", 1008)
+
+
+def test_a_secret_ends() -> None:
+    secrets = Secrets()
+    secret, _ = secrets.make(RealtimeWish(language="de"), 0.05)
+    found = secrets.wish_of([secret])
+    assert found is not None
+    assert found.language == "de"
+    time.sleep(0.1)
+    assert secrets.wish_of([secret]) is None
