@@ -21,6 +21,7 @@ from sottovoce.types import Word
 
 LOOP_RATIO, LOOP_UNITS = 1.5, 3
 """Half as many units again as were said, and no fewer than so many too many, are a loop."""
+BRACKETS = str.maketrans(dict.fromkeys("()[]{}<>（）", " "))
 SHORT_S = 0.04
 """No subtitle can show a word shorter than this."""
 
@@ -65,7 +66,10 @@ def error_rate(items: Sequence[Item], texts: Sequence[str]) -> float:
 
 
 def utterance(item: Item, text: str) -> Utterance:
-    return Utterance(item.text, text, item.languages if len(item.languages) > 1 else item.language)
+    """What was said and heard. Whisper's normaliser takes what stands in brackets for a comment and drops it,
+    but a program that writes some has heard the words: the brackets go, the words stay."""
+    heard = text.translate(BRACKETS)
+    return Utterance(item.text, heard, item.languages if len(item.languages) > 1 else item.language)
 
 
 def is_loop(counts: ErrorCounts) -> bool:

@@ -98,6 +98,10 @@ def test_errors_of_scripts_without_spaces_are_of_characters() -> None:
     assert errors(Item("a", Path("a"), ("zh",), "你好吗"), "你好").n_errors == 1
 
 
+def test_words_in_brackets_were_heard() -> None:
+    assert errors(Item("a", Path("a"), ("es",), "La vida. Casi todos."), "La vida (casi todos.)").n_errors == 0
+
+
 def test_the_log_gives_back_what_was_kept(tmp_path: Path) -> None:
     run = LiveRun((Word(" a", 0.0, 1.0, 1.0, "en"),), (1.5,), (1.6,), "en", (SWITCH,), 2.0, 0.5, 0.4)
     key = Setting(stream={"frame_threshold": 10}, label="x").key

@@ -29,8 +29,8 @@ class AgreementOptions:
     least_s: seconds of audio before the first word of an utterance.
     """
 
-    trusted: float = 0.8
-    far_frames: int = 60
+    trusted: float = 0.85
+    far_frames: int = 50
     n_readings: int = 2
     least_s: float = 2.0
 
