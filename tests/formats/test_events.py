@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -27,7 +28,7 @@ EVENTS: list[tuple[str, Event]] = [
     ("speech_started", SpeechStarted(0.1, 0.3)),
     ("speech_ended", SpeechEnded(6.0, 6.5)),
 ]
-COMMON = {"type", "start", "end", "text", "language", "words", "emission_time"}
+COMMON = {"type", "start", "end", "text", "language", "words", "emission_time", "seq"}
 
 
 @pytest.mark.parametrize(("kind", "event"), EVENTS)
@@ -40,6 +41,13 @@ def test_every_line_has_the_common_names(kind: str, event: Event) -> None:
     assert found["type"] == kind
     assert set(found) >= COMMON
     assert found["start"] <= found["end"] <= found["emission_time"]
+
+
+@pytest.mark.parametrize(("kind", "event"), EVENTS)
+def test_every_line_is_numbered_and_names_its_utterance_if_it_has_one(kind: str, event: Event) -> None:
+    found = event_document(replace(event, seq=7, utterance=3))
+    assert (found["seq"], found["utterance"]) == (7, 3)
+    assert "utterance" not in event_document(replace(event, seq=7, utterance=None))
 
 
 def test_times_are_whole_milliseconds() -> None:

@@ -1,14 +1,27 @@
-"""Frames that were attended to, as times of words: in order, and a stray one moves no other."""
+"""Readings into words: times that subtitles can use, whole characters, punctuation, scripts without space."""
 
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
+from itertools import pairwise
 
+import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sottovoce.streaming.words import in_order
+from sottovoce.streaming.reading import Ending, Reading
+from sottovoce.streaming.window import Window
+from sottovoce.streaming.words import LEAST_WORD_S, ReadWord, WordMaker, in_order
+from sottovoce.text.tokenizer import Tokenizer
+from sottovoce.types import EncoderOutput
 
+TOKENIZER = Tokenizer.for_model(51865)
+N_FRAMES = 500
+WINDOW = Window(
+    EncoderOutput(torch.zeros(1, N_FRAMES, 4), (N_FRAMES,)), torch.zeros(80, 2 * N_FRAMES), 32_000
+)
 frames = st.lists(st.integers(0, 6), max_size=5)
 
 
@@ -34,3 +47,152 @@ def test_a_stray_frame_moves_no_other() -> None:
     assert in_order([134, 36, 49, 59]) == [36, 36, 49, 59]  # a first word heard at the end of the audio
     assert in_order([60, 80, 100, 40]) == [60, 80, 80, 80]
     assert in_order([10, 90, 30, 40, 50]) == [10, 30, 30, 40, 50]
+
+
+def reading(
+    tokens: tuple[int, ...], at: list[int], ending: Ending = Ending.END_OF_TEXT, refused: int | None = None
+) -> Reading:
+    nothing = (0.0,) * len(tokens)
+    return Reading(tokens, tuple(at), nothing, nothing, ending, refused=refused)
+
+
+def words_of(
+    text: str,
+    language: str = "en",
+    *,
+    ending: Ending = Ending.END_OF_TEXT,
+    refused: str = "",
+    final: bool = False,
+    after_s: float = 0.0,
+) -> list[ReadWord]:
+    """Words of a text that is attended to evenly; refused: the text whose first token comes next."""
+    tokens = tuple(TOKENIZER.encode(text))
+    at = [20 * i for i in range(len(tokens))]
+    last = TOKENIZER.encode(refused)[0] if refused else None
+    maker = WordMaker(TOKENIZER.with_language(language))
+    return maker.words(reading(tokens, at, ending, last), WINDOW, after_s=after_s, final=final)
+
+
+def texts(words: list[ReadWord]) -> list[str]:
+    return [read.word.word for read in words]
+
+
+PIECES = [" the", " candidate", "ing", "'s", ",", ".", " -", "?", " 10", "%", " Müller", " «", "…", " $", "“"]
+BYTES = [
+    TOKENIZER.encoding.encode_single_token(bytes([value]))
+    for value in (0x20, 0x41, 0xC3, 0xA4, 0xE4, 0xBD, 0xA0)
+]
+TOKENS = [token for piece in PIECES for token in TOKENIZER.encode(piece)] + BYTES
+said = st.lists(st.tuples(st.sampled_from(TOKENS), st.integers(0, N_FRAMES - 1)), max_size=30)
+
+
+@given(said, st.sampled_from(["en", "de", "zh", "km"]), st.booleans(), st.floats(2.0, 12.0))
+def test_words_have_a_length_and_an_order(
+    found: list[tuple[int, int]], language: str, final: bool, after_s: float
+) -> None:
+    """Of whatever tokens and frames: within the window, each after the one before."""
+    tokens, at = tuple(token for token, _ in found), [frame for _, frame in found]
+    maker = WordMaker(TOKENIZER.with_language(language))
+    words = [read.word for read in maker.words(reading(tokens, at), WINDOW, after_s=after_s, final=final)]
+    for word in words:
+        assert after_s <= word.start < word.end <= max(after_s + 0.02, WINDOW.end_s) + 1e-9
+        assert word.word
+        assert "\ufffd" not in word.word
+    for a, b in pairwise(words):
+        assert a.end <= b.start + 1e-9
+
+
+@given(st.lists(st.integers(10, 40), min_size=1, max_size=12))
+def test_words_apart_last_at_least_as_long_as_a_word_does(gaps: list[int]) -> None:
+    """Words that are attended to at one frame each, 0.2 s and more apart."""
+    at = list(itertools.accumulate(gaps))
+    tokens = tuple(TOKENIZER.encode(" time")) * len(at)
+    words = WordMaker(TOKENIZER).words(reading(tokens, at), WINDOW, after_s=0.0, final=True)
+    assert len(words) == len(at)
+    for read, frame in zip(words, at, strict=True):
+        assert read.word.end - read.word.start >= LEAST_WORD_S - 1e-9
+        assert read.word.start <= WINDOW.seconds(frame) < read.word.end
+        assert read.last_frame == frame
+
+
+def test_words_attended_to_at_one_frame_have_an_order_still() -> None:
+    tokens = tuple(TOKENIZER.encode(" one two three four"))
+    words = WordMaker(TOKENIZER).words(reading(tokens, [100] * 4), WINDOW, after_s=0.0, final=True)
+    spans = [(read.word.start, read.word.end) for read in words]
+    assert spans == sorted(spans)
+    assert all(start < end for start, end in spans), "none is a point"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (" Hello, world.", [" Hello,", " world."]),
+        (". Hello", [". Hello"]),
+        (" - Hello you", [" - Hello", " you"]),
+        (" he said – no", [" he said –", " no"]),
+        (' he said: "No!" She', [" he said:", ' "No!"', " She"]),
+        (" what ?! No", [" what ?!", " No"]),
+    ],
+)
+def test_punctuation_goes_with_a_word(text: str, words: list[str]) -> None:
+    found = texts(words_of(text, final=True))
+    assert "".join(found) == text
+    assert all(any(map(str.isalnum, word)) for word in found)
+    assert found[-1] == words[-1]
+
+
+def test_a_mark_alone_waits_for_its_word_and_is_said_at_the_end() -> None:
+    assert texts(words_of(".")) == []
+    assert texts(words_of(" –", ending=Ending.FRONTIER, refused=" no")) == []
+    assert texts(words_of(".", final=True)) == ["."]
+
+
+def test_half_a_character_waits_and_a_broken_one_is_never_said() -> None:
+    broken = reading((TOKENIZER.encode(" time")[0], BYTES[5], TOKENIZER.encode(" year")[0]), [10, 30, 50])
+    assert "\ufffd" in TOKENIZER.decode(broken.tokens)
+    for final in (False, True):
+        said = WordMaker(TOKENIZER).words(broken, WINDOW, after_s=0.0, final=final)
+        assert "\ufffd" not in "".join(texts(said))
+        assert " year" in texts(said)
+    half = replace(
+        broken, tokens=(broken.tokens[0], BYTES[4], BYTES[5]), ending=Ending.FRONTIER, refused=BYTES[6]
+    )
+    for final in (False, True):
+        assert "\ufffd" not in "".join(
+            texts(WordMaker(TOKENIZER).words(half, WINDOW, after_s=0.0, final=final))
+        )
+
+
+SCRIPTS = {
+    "km": "ខ្ញុំចង់ទៅផ្សារ",
+    "bo": "བོད་ཡིག་སློབ་སྦྱོང་",
+    "lo": "ຂ້ອຍຢາກໄປຕະຫຼາດ",
+    "my": "ကျွန်တော်ဈေးသွားချင်တယ်",
+    "th": "ฉันอยากไปตลาด",
+    "zh": "我想去市场",
+    "ja": "市場に行きたい",
+}
+
+
+@pytest.mark.parametrize("language", SCRIPTS)
+def test_scripts_without_spaces_wait_for_none(language: str) -> None:
+    """Nothing but the end of the audio holds a word back, and that holds the newest one at most."""
+    text = SCRIPTS[language]
+    found = words_of(text, language, ending=Ending.FRONTIER, refused=text[0])
+    assert len(found) > 1
+    assert text.startswith("".join(texts(found)))
+    assert len("".join(texts(found))) >= len(text) - 3
+    assert all(any(map(str.isalnum, word)) for word in texts(found)), "signs stay with their letters"
+
+
+def test_a_word_grows_until_the_next_one_begins() -> None:
+    assert texts(words_of(" time year", ending=Ending.FRONTIER, refused="s")) == [" time"]
+    assert texts(words_of(" time year", ending=Ending.FRONTIER, refused=" man")) == [" time", " year"]
+    assert texts(words_of(" time year", ending=Ending.FULL)) == [" time"]
+    assert texts(words_of(" time year", ending=Ending.FULL, final=True)) == [" time", " year"]
+
+
+def test_no_word_begins_before_what_was_said() -> None:
+    words = words_of(" time year", after_s=2.6, final=True)
+    assert [read.word.start for read in words] == sorted(read.word.start for read in words)
+    assert all(read.word.start >= 2.6 for read in words)

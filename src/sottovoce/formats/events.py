@@ -1,7 +1,8 @@
 """Events of a stream as JSON lines.
 
-Every line has type, start, end, text, language, words and emission_time, so that a reader can treat
-all alike; `language` adds from, to, at and confirmed_at. Which events a stream sends is not decided here.
+Every line has type, start, end, text, language, words, emission_time and seq, so that a reader can treat
+all alike; what belongs to an utterance has its number; `language` adds from, to, at and confirmed_at. Which
+events a stream sends is not decided here.
 """
 
 from __future__ import annotations
@@ -26,6 +27,15 @@ def event_line(event: Event) -> str:
 
 def event_document(event: Event) -> dict[str, Json]:
     """One event as plain values: times in seconds, to the millisecond."""
+    document = _document(event)
+    document["seq"] = event.seq
+    if event.utterance is not None:
+        document["utterance"] = event.utterance
+    return document
+
+
+def _document(event: Event) -> dict[str, Json]:
+    """What the event tells, without its numbers."""
     if isinstance(event, LanguageChanged):
         return _language_changed(event)
     if isinstance(event, SpeechStarted):

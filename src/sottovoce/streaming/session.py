@@ -123,7 +123,10 @@ class Session:
         return run(self._engine, self.listen(pcm, newest_only=newest_only))
 
     def close(self) -> list[Event]:
-        """Finish what is being said; further pushes are refused, a second close returns nothing."""
+        """Finish what is being said; further pushes are refused.
+
+        A second close returns nothing but what a failure of the first held up.
+        """
         return run(self._engine, self.finish())
 
     def listen(self, pcm: Samples, *, newest_only: bool = False) -> Steps[list[Event]]:
@@ -141,7 +144,7 @@ class Session:
     def finish(self) -> Steps[list[Event]]:
         """`close` as steps."""
         if self._closed:
-            return []
+            return self._told()
         self._closed = True
         end = self._buffer.end
         self._edges += [] if self._vad is None else self._vad.close()

@@ -8,14 +8,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate, pairwise
+from itertools import accumulate, groupby, pairwise
 
 from sottovoce.streaming.endofword import EndOfWord
 from sottovoce.streaming.reading import Ending, Reading
 from sottovoce.streaming.window import Window
 from sottovoce.text.detokenizer import Detokenizer, TokenWord
 from sottovoce.text.tokenizer import Tokenizer
-from sottovoce.types import Word
+from sottovoce.types import FRAMES_PER_SECOND, Word
 
 BROKEN = "\ufffd"
 """What bytes decode to that are no character."""
@@ -76,35 +76,46 @@ class WordMaker:
         groups = self._group(reading.tokens)
         if groups and not self._last_is_complete(reading, window, groups[-1], final=final):
             groups.pop()
-        words = []
-        rising = in_order(reading.frames)
         spans = _spans(groups)
-        end_s = max(after_s, window.start_s)
-        for group, span, after in zip(groups, spans, [*spans[1:], None][: len(spans)], strict=True):
-            frames = rising[span]
-            start_s = max(end_s, window.seconds(min(frames)) - LEAD_S)
-            end_s = self._end_s(window, frames, None if after is None else rising[after.start], start_s)
-            if BROKEN in group.text:
-                continue
-            probability = math.exp(sum(reading.logprobs[span]) / len(frames))
-            word = Word(group.text, start_s, end_s, probability, language=self.language)
-            entropy = sum(reading.entropies[span]) / len(frames)
-            words.append(ReadWord(word, group.tokens, entropy, max(frames)))
-        return words
+        times = self._times(in_order(reading.frames), spans, window, after_s)
+        return [
+            self._word(group, reading, span, time)
+            for group, span, time in zip(groups, spans, times, strict=True)
+            if BROKEN not in group.text
+        ]
 
-    def _end_s(self, window: Window, frames: Sequence[int], next_frame: int | None, start_s: float) -> float:
-        """Where a word ends: after its last frame, or a little later where the next word leaves the time."""
-        end_s = max(start_s, window.seconds(max(frames) + 1))
-        limit_s = window.end_s if next_frame is None else window.seconds(next_frame)
-        return max(end_s, min(start_s + LEAST_WORD_S, limit_s))
+    def _word(
+        self, group: TokenWord, reading: Reading, span: slice, time: tuple[float, float, int]
+    ) -> ReadWord:
+        n_tokens, (start_s, end_s, last_frame) = len(group.tokens), time
+        probability = math.exp(sum(reading.logprobs[span]) / n_tokens)
+        word = Word(group.text, start_s, end_s, probability, language=self.language)
+        return ReadWord(word, group.tokens, sum(reading.entropies[span]) / n_tokens, last_frame)
+
+    def _times(
+        self, frames: Sequence[int], spans: Sequence[slice], window: Window, after_s: float
+    ) -> list[tuple[float, float, int]]:
+        """Start, end and last attended frame of each word, one after the other."""
+        end_s = max(after_s, window.start_s)
+        earliest = (end_s - window.start_s) * FRAMES_PER_SECOND
+        lasts = [frames[span.stop - 1] for span in spans]
+        ends = ends_of([max(earliest, last) for last in lasts], window.n_frames)
+        firsts = [*(frames[span.start] for span in spans), window.n_frames]
+        times = []
+        for first, after, last, end in zip(firsts[:-1], firsts[1:], lasts, ends, strict=True):
+            start_s = max(end_s, window.seconds(first) - LEAD_S)
+            least_s = min(start_s + LEAST_WORD_S, window.seconds(after))
+            end_s = max(window.start_s + end / FRAMES_PER_SECOND, least_s)
+            times.append((start_s, end_s, last))
+        return times
 
     def _group(self, tokens: Sequence[int]) -> list[TokenWord]:
         """Words with the punctuation that follows them; that at the beginning with the first one."""
         split = self.tokenizer.split_to_word_tokens if self.has_spaces else self.tokenizer.split_to_characters
         groups: list[TokenWord] = []
         for text, group in zip(*split(tokens), strict=True):
-            closing = not text.startswith(" ") and not any(map(str.isalnum, text)) and BROKEN not in text
-            leading = len(groups) == 1 and not any(map(str.isalnum, groups[0].text)) and not closing
+            closing = is_mark(text)
+            leading = len(groups) == 1 and is_mark(groups[0].text) and not closing
             if groups and (closing or leading):
                 groups[-1] = TokenWord(groups[-1].text + text, (*groups[-1].tokens, *group))
             else:
@@ -114,7 +125,7 @@ class WordMaker:
     def _last_is_complete(self, reading: Reading, window: Window, last: TokenWord, *, final: bool) -> bool:
         detokenizer = Detokenizer(self.tokenizer)
         detokenizer.push(last.tokens)
-        if detokenizer.pending:
+        if detokenizer.pending or (is_mark(last.text) and not final):
             return False
         if final or reading.ending in (Ending.END_OF_TEXT, Ending.REPEATED):
             return True
@@ -125,6 +136,26 @@ class WordMaker:
         if not self.has_spaces:
             return True
         return self.tokenizer.token_bytes(reading.refused).startswith(b" ")
+
+
+def is_mark(text: str) -> bool:
+    """Whether a text has no letter and no digit."""
+    return not any(map(str.isalnum, text)) and BROKEN not in text
+
+
+def ends_of(lasts: Sequence[float], n_frames: int) -> list[float]:
+    """Where words end, in frames, whose last attended frames these are (rising): one after the other.
+
+    A word ends after its frame. Words that share one share the time to the next, or to the end of the window.
+    """
+    ends: list[float] = []
+    for last, run in groupby(lasts):
+        n = len(list(run))
+        after = lasts[len(ends) + n] if len(ends) + n < len(lasts) else n_frames
+        wanted = 1.0 + (n - 1) * LEAST_WORD_S * FRAMES_PER_SECOND
+        room = max(1.0, min(after - last, wanted))
+        ends += [last + room * (i + 1) / n for i in range(n)]
+    return ends
 
 
 def _spans(groups: Sequence[TokenWord]) -> list[slice]:

@@ -119,11 +119,16 @@ def _hiding(bias: Tensor | None, window: EncoderOutput, n_frames: int) -> Tensor
 
 
 def run(engine: Engine, steps: Steps[Result]) -> Result:
-    """Do the work of one generator as it comes, and return what it returns."""
-    while True:
-        try:
-            work = next(steps)
-        except StopIteration as end:
-            result: Result = end.value
-            return result
-        engine.run([work])
+    """Do the work of one generator as it comes, and return what it returns; what fails, fails in it."""
+    try:
+        work = next(steps)
+        while True:
+            try:
+                engine.run([work])
+            except Exception as error:
+                work = steps.throw(error)
+            else:
+                work = next(steps)
+    except StopIteration as end:
+        result: Result = end.value
+        return result

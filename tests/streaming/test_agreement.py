@@ -1,0 +1,183 @@
+"""Which words are safe: far from the end of the audio, surely heard, or read again; and never too early."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sottovoce.errors import OptionError
+from sottovoce.streaming.agreement import Agreement, AgreementOptions
+from sottovoce.streaming.window import Window
+from sottovoce.streaming.words import ReadWord
+from sottovoce.types import EncoderOutput, Word
+
+OPTIONS = AgreementOptions(trusted=0.8, far_frames=60, n_readings=2, least_s=2.0)
+NEAR, HALF_WAY, FAR = 20, 40, 60
+N_FRAMES = 300
+
+
+def window(n_frames: int = N_FRAMES) -> Window:
+    return Window(EncoderOutput(torch.zeros(1, n_frames, 1), (n_frames,)), torch.zeros(1, 2 * n_frames), 0)
+
+
+@dataclass(frozen=True)
+class Heard:
+    """A word, its probability, and how many frames before the end of the audio it is attended to."""
+
+    text: str
+    probability: float
+    n_behind: int
+
+
+def read(words: Sequence[Heard], n_frames: int = N_FRAMES) -> list[ReadWord]:
+    found = []
+    for one in words:
+        last = n_frames - one.n_behind
+        found.append(ReadWord(Word(one.text, last / 50, last / 50 + 0.1, one.probability), (1,), 0.0, last))
+    return found
+
+
+def n_safe(agreement: Agreement, *words: Heard, n_frames: int = N_FRAMES) -> int:
+    return agreement.n_safe(read(words, n_frames), window(n_frames))
+
+
+@pytest.mark.parametrize(
+    ("probability", "n_behind", "at_first", "when_read_again"),
+    [
+        (1.0, NEAR - 1, False, False),
+        (1.0, NEAR, True, True),
+        (0.8, NEAR, True, True),
+        (0.79, NEAR, False, False),
+        (0.1, HALF_WAY - 1, False, False),
+        (0.1, HALF_WAY, False, True),
+        (0.1, FAR - 1, False, True),
+        (0.1, FAR, True, True),
+    ],
+)
+def test_a_word_is_safe_by_its_distance_its_probability_and_its_readings(
+    probability: float, n_behind: int, at_first: bool, when_read_again: bool
+) -> None:
+    agreement = Agreement(OPTIONS, NEAR)
+    word = Heard(" time", probability, n_behind)
+    assert n_safe(agreement, word) == at_first
+    assert n_safe(agreement, word) == when_read_again
+
+
+def test_a_word_that_waits_holds_back_those_behind_it() -> None:
+    agreement = Agreement(OPTIONS, NEAR)
+    assert n_safe(agreement, Heard(" a", 1.0, 80), Heard(" b", 0.1, 50), Heard(" c", 1.0, 30)) == 1
+
+
+def test_nothing_is_said_before_there_is_enough_audio() -> None:
+    agreement = Agreement(OPTIONS, NEAR)
+    assert n_safe(agreement, Heard(" time", 1.0, 70), n_frames=99) == 0
+    assert n_safe(agreement, Heard(" time", 1.0, 70), n_frames=100) == 1
+
+
+def test_what_was_read_while_there_was_too_little_audio_counts() -> None:
+    agreement = Agreement(OPTIONS, NEAR)
+    assert n_safe(agreement, Heard(" time", 0.1, 50), n_frames=80) == 0
+    assert n_safe(agreement, Heard(" time", 0.1, 50), n_frames=105) == 1
+
+
+def test_spelling_is_not_looked_at_but_letters_are() -> None:
+    for second, is_same in ((" Time,", True), (" time", True), (" times", False), (" thyme", False)):
+        agreement = Agreement(OPTIONS, NEAR)
+        n_safe(agreement, Heard(" time", 0.1, 45))
+        assert n_safe(agreement, Heard(second, 0.1, 45)) == is_same
+
+
+def test_a_word_counts_only_where_all_before_it_stayed() -> None:
+    agreement = Agreement(OPTIONS, NEAR)
+    first = [Heard(" the", 0.1, 58), Heard(" candidate", 0.1, 50), Heard(" jays", 0.1, 45)]
+    n_safe(agreement, *first)
+    changed = [first[0], Heard(" Canada", 0.1, 50), first[2]]
+    assert n_safe(agreement, *changed) == 1
+    assert n_safe(agreement, *changed) == 3
+
+
+def test_what_was_committed_is_counted_no_more_and_the_rest_goes_on() -> None:
+    agreement = Agreement(OPTIONS, NEAR)
+    words = [Heard(" a", 1.0, 58), Heard(" b", 0.1, 45)]
+    assert n_safe(agreement, *words) == 1
+    agreement.committed(1)
+    assert n_safe(agreement, words[1]) == 1
+
+
+def test_a_lost_reading_is_forgotten() -> None:
+    agreement = Agreement(OPTIONS, NEAR)
+    n_safe(agreement, Heard(" a", 0.1, 45))
+    agreement.forget()
+    assert n_safe(agreement, Heard(" a", 0.1, 45)) == 0
+    assert n_safe(agreement, Heard(" a", 0.1, 45)) == 1
+
+
+WORDS = st.builds(Heard, st.sampled_from([" a", " b", " c"]), st.floats(0.0, 1.0), st.integers(0, 120))
+READINGS = st.lists(
+    st.lists(WORDS, max_size=6).map(lambda w: sorted(w, key=lambda one: -one.n_behind)), max_size=6
+)
+CHOSEN = st.builds(
+    AgreementOptions,
+    trusted=st.floats(0.0, 1.0),
+    far_frames=st.integers(0, 100),
+    n_readings=st.integers(1, 4),
+    least_s=st.floats(0.0, 8.0),
+)
+
+
+@given(READINGS, CHOSEN, st.integers(0, 60))
+def test_no_word_near_the_end_is_ever_safe_and_far_ones_always_are(
+    readings: list[list[Heard]], options: AgreementOptions, near: int
+) -> None:
+    agreement = Agreement(options, near)
+    for words in readings:
+        n = n_safe(agreement, *words)
+        assert 0 <= n <= len(words)
+        assert all(word.n_behind >= near for word in words[:n])
+        if options.least_s * 50 <= N_FRAMES:
+            far = max(near, options.far_frames)
+            assert n >= next((i for i, word in enumerate(words) if word.n_behind < far), len(words))
+        else:
+            assert n == 0
+        agreement.committed(n)
+
+
+@given(READINGS, CHOSEN, st.integers(0, 60))
+def test_who_asks_for_more_says_no_more(
+    readings: list[list[Heard]], options: AgreementOptions, near: int
+) -> None:
+    """Of the same readings, stricter options let no more words through."""
+    strict = AgreementOptions(
+        min(1.0, options.trusted + 0.1),
+        options.far_frames + 10,
+        options.n_readings + 1,
+        options.least_s + 0.5,
+    )
+    loose_one, strict_one = Agreement(options, near), Agreement(strict, near)
+    for words in readings:
+        assert n_safe(strict_one, *words) <= n_safe(loose_one, *words)
+
+
+@given(READINGS)
+def test_where_nothing_is_asked_all_is_safe(readings: list[list[Heard]]) -> None:
+    agreement = Agreement(AgreementOptions(0.0, 0, 1, 0.0), 0)
+    assert all(n_safe(agreement, *words) == len(words) for words in readings)
+
+
+@given(READINGS, CHOSEN)
+def test_waiting_for_ever_says_nothing(readings: list[list[Heard]], options: AgreementOptions) -> None:
+    agreement = Agreement(options, float("inf"))
+    assert all(n_safe(agreement, *words) == 0 for words in readings)
+
+
+@pytest.mark.parametrize(
+    "bad", [{"trusted": -0.1}, {"far_frames": -1}, {"n_readings": 0}, {"least_s": float("nan")}]
+)
+def test_impossible_options_are_refused(bad: dict[str, float]) -> None:
+    with pytest.raises(OptionError, match=next(iter(bad))):
+        AgreementOptions(**bad)  # type: ignore[arg-type]

@@ -1,0 +1,157 @@
+"""A model that fails in the middle: what was told comes with the next call, and speech goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from sottovoce.audio.vad_stream import VadStream
+from sottovoce.streaming.options import StreamOptions
+from sottovoce.streaming.session import Session, SessionOptions
+from sottovoce.streaming.work import LocalEngine, Read, Work
+from sottovoce.types import Event, SpeechEnded, SpeechStarted
+from tests.streaming.sessions import ALIGNATT, TOKENIZER, changes_of, finals_of, spoken, words_of
+from tests.streaming.speech import ToneDetector, backend, say, silence
+
+FIRST, SECOND = spoken("en", 9), spoken("en", 7, seed=1)
+PAUSE_S = 1.5
+AUDIO = np.concatenate([silence(0.5), say(FIRST), silence(PAUSE_S), say(SECOND), silence(1.0)])
+MIXED = np.concatenate([silence(0.5), say(FIRST), say(spoken("de", 9)), silence(PAUSE_S), say(SECOND)])
+
+
+class ExhaustedError(RuntimeError):
+    """As when memory runs out."""
+
+
+class Stumbling:
+    """Does the work but for chosen pieces of it, counted from 0."""
+
+    def __init__(self, failing: Sequence[int] = ()) -> None:
+        self.done: list[Work] = []
+        self._failing = failing
+        self._engine = LocalEngine(backend())
+
+    def run(self, works: Sequence[Work]) -> None:
+        for work in works:
+            self.done.append(work)
+            if len(self.done) - 1 in self._failing:
+                raise ExhaustedError("no memory is left")
+            self._engine.run([work])
+
+
+def open_session(
+    engine: Stumbling, languages: Sequence[str] = ("en",), stream: StreamOptions = ALIGNATT
+) -> Session:
+    options = SessionOptions(tuple(languages), stream=stream)
+    return Session(backend(), TOKENIZER, options, vad=VadStream(model=ToneDetector()), engine=engine)
+
+
+def listen(live: Session, audio: np.ndarray, chunk: int = 8000) -> tuple[list[Event], int]:
+    """Every event, and how many calls failed; the caller goes on after each."""
+    events: list[Event] = []
+    n_failed = 0
+    pieces = [audio[start : start + chunk] for start in range(0, len(audio), chunk)]
+    for piece in [*pieces, None, None]:
+        try:
+            events += live.close() if piece is None else live.push(piece)
+        except ExhaustedError:
+            n_failed += 1
+    return events, n_failed
+
+
+def n_works(audio: np.ndarray, languages: Sequence[str] = ("en",)) -> int:
+    engine = Stumbling()
+    listen(open_session(engine, languages), audio)
+    return len(engine.done)
+
+
+def assert_sound(events: Sequence[Event]) -> None:
+    assert [event.seq for event in events] == list(range(len(events)))
+    kinds = [type(event) for event in events if isinstance(event, SpeechStarted | SpeechEnded)]
+    assert kinds == [SpeechStarted, SpeechEnded] * 2
+    assert words_of(events) == " ".join(final.text for final in finals_of(events)).split()
+
+
+def test_a_failure_loses_no_word_but_those_left_at_the_end_of_an_utterance() -> None:
+    whole = FIRST + SECOND
+    for failing in range(n_works(AUDIO)):
+        engine = Stumbling([failing])
+        events, n_failed = listen(open_session(engine), AUDIO)
+        assert n_failed == 1
+        assert_sound(events)
+        found = words_of(events)
+        lost = len(whole) - len(found)
+        assert lost <= 3, "only the end of an utterance is ever left to be read out"
+        if lost:
+            first = next((i for i, word in enumerate(whole) if found[i : i + 1] != [word]), len(whole))
+            assert found == whole[:first] + whole[first + lost :]
+            assert first + lost in (len(FIRST), len(whole)), "the end of an utterance"
+
+
+@pytest.mark.parametrize("failing", range(0, 40, 3))
+def test_a_failure_while_languages_are_followed_loses_no_more(failing: int) -> None:
+    events, n_failed = listen(open_session(Stumbling([failing]), ("en", "de")), MIXED)
+    assert n_failed == 1
+    assert_sound(events)
+    whole = [*FIRST, *spoken("de", 9), *SECOND]
+    found = words_of(events)
+    assert len(whole) - len(found) <= 4
+    rest = iter(whole)
+    assert all(word in rest for word in found), "in order, and none twice"
+    assert {change.target for change in changes_of(events)} == {"en", "de"}
+
+
+def test_what_went_before_a_failure_comes_with_the_next_call() -> None:
+    """In one call the start of speech and some words came before the failure, and others after it."""
+    engine = Stumbling([9])
+    live = open_session(engine)
+    with pytest.raises(ExhaustedError):
+        live.push(AUDIO)
+    events = live.push(np.zeros(0, np.float32))
+    assert isinstance(events[0], SpeechStarted)
+    assert words_of(events + live.close()) == FIRST + SECOND
+
+
+def test_what_was_committed_before_a_failure_at_the_end_comes_with_a_second_close() -> None:
+    last = n_works(AUDIO[:-16000]) - 1
+    live = open_session(Stumbling([last]))
+    events = live.push(AUDIO[:-16000])
+    with pytest.raises(ExhaustedError):
+        live.close()
+    rest = live.close()
+    assert isinstance(rest[-1], SpeechEnded)
+    found = words_of(events + rest)
+    assert found == (FIRST + SECOND)[: len(found)]
+    assert len(found) >= len(FIRST + SECOND) - 3
+    assert finals_of(rest)[-1].text.split() == found[len(FIRST) :]
+    assert live.close() == []
+
+
+def test_a_model_that_never_works_says_nothing_and_breaks_nothing() -> None:
+    live = open_session(Stumbling(range(10_000)))
+    events, n_failed = listen(live, AUDIO)
+    assert n_failed > 5
+    assert words_of(events) == []
+    assert [type(event) for event in events] == [SpeechStarted, SpeechEnded] * 2
+
+
+@pytest.mark.parametrize("seconds", [2.0, 5.0])
+def test_who_is_late_gets_one_update(seconds: float) -> None:
+    """Of the updates that fall into late samples the last one is done; no word is lost by that."""
+    words = spoken("en", 40)
+    audio, late = say(words), round(seconds * 16000)
+    engines = [Stumbling(), Stumbling()]
+    plain, newest = (
+        Session(backend(), TOKENIZER, SessionOptions(("en",), stream=ALIGNATT), engine=engine)
+        for engine in engines
+    )
+    events = newest.push(audio[:late], newest_only=True)
+    assert len([work for work in engines[1].done if isinstance(work, Read)]) == 1
+    assert {event.emission_time for event in events if not isinstance(event, SpeechStarted)} == {seconds}
+    in_time = plain.push(audio[:late])
+    assert len([work for work in engines[0].done if isinstance(work, Read)]) > seconds
+    assert words_of(events) == words_of(in_time), "the last update reads all that the others would have"
+    for live, said in ((newest, events), (plain, in_time)):
+        assert words_of(said + live.push(audio[late:]) + live.close()) == words
