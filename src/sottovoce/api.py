@@ -16,7 +16,7 @@ from sottovoce.audio.features import RecordingFeatures
 from sottovoce.audio.io import AudioSource, load_audio
 from sottovoce.audio.mel import log_mel, window_features
 from sottovoce.audio.recording import Recording
-from sottovoce.audio.vad_stream import VadStream
+from sottovoce.audio.vad_stream import VadStream, VadStreamOptions
 from sottovoce.backends.base import Backend
 from sottovoce.backends.registry import BACKENDS, choose_device, choose_number_format
 from sottovoce.decoding.detect import LanguageDetection, detect_language
@@ -35,8 +35,10 @@ from sottovoce.offline.result import FileTranscription
 from sottovoce.offline.together import transcribe_together
 from sottovoce.offline.turns import LanguageSpan, language_spans
 from sottovoce.streaming.draft import CtcDraft
+from sottovoce.streaming.endofword import EndOfWord
 from sottovoce.streaming.options import StreamOptions
 from sottovoce.streaming.session import Session, SessionOptions, Switching
+from sottovoce.streaming.work import Engine
 from sottovoce.text.languages import find_language
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import HOP_SAMPLES, SAMPLE_RATE, Task, Transcript
@@ -250,26 +252,41 @@ class Model:
         languages: str | Sequence[str] | None = None,
         *,
         switching: Switching = "restart",
-        vad: bool = True,
+        vad: bool | VadStreamOptions = True,
         unstable: bool | Literal["ctc"] = False,
         stream: StreamOptions | None = None,
+        following: SessionOptions | None = None,
+        end_of_word: str | Path | None = None,
+        engine: Engine | None = None,
     ) -> Session:
         """Open a live session: push 16 kHz mono float32 samples, get events.
 
         languages: one code, or several to follow among; all of the model when None. switching: "off",
             "restart" (between sentences) or "parallel" (inside them). vad: decode only where Silero hears
-            speech. unstable: also send text that may still change: words that were read but not
-            committed, or "ctc": letters as they are heard, of a model that has a CTC head.
-        Raises: OptionError.
+            speech, or with these options. unstable: also send text that may still change: words that were
+            read but not committed, or "ctc": letters as they are heard, of a model that has a CTC head.
+        stream: how speech is decoded. following: how languages are followed, its other fields aside.
+        end_of_word: file of Simul-Whisper's weights for a model of this width. engine: see `Session`.
+        Raises: OptionError, CheckpointError.
         """
-        draft = self.draft() if unstable == "ctc" else None
-        options = SessionOptions(
+        options = replace(
+            following or SessionOptions(),
             languages=self._allowed(languages),
             switching=switching,
             stream=stream or StreamOptions(),
             unstable=bool(unstable),
         )
-        return Session(self.backend, self.tokenizer, options, vad=VadStream() if vad else None, draft=draft)
+        detector = VadStream(vad if isinstance(vad, VadStreamOptions) else None) if vad else None
+        width = self.backend.dims.n_audio_state
+        return Session(
+            self.backend,
+            self.tokenizer,
+            options,
+            vad=detector,
+            end_of_word=None if end_of_word is None else EndOfWord.load(end_of_word, width),
+            draft=self.draft() if unstable == "ctc" else None,
+            engine=engine,
+        )
 
     def draft(self) -> CtcDraft:
         """Instant text of a live session, from the CTC head.

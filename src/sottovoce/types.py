@@ -56,11 +56,14 @@ class EncoderOutput:
     n_content_frames: frames of each row that hold audio rather than padding.
     cross_kv: one (keys, values) pair a decoder layer, each (B, n_head, n_frames, d_head); filled once
         by the backend at the first use, and shared by every decoder and probe over these states.
+    log_weights: (B, n_frames) float32, added to every attention to a frame that stands for several (of
+        padding); None where each stands for itself.
     """
 
     states: Tensor
     n_content_frames: tuple[int, ...]
     cross_kv: list[tuple[Tensor, Tensor]] | None = field(default=None, repr=False)
+    log_weights: Tensor | None = field(default=None, repr=False)
 
     @property
     def batch_size(self) -> int:
@@ -80,7 +83,8 @@ class EncoderOutput:
             return self
         some = slice(first, last)
         cross_kv = self.cross_kv and [(keys[some], values[some]) for keys, values in self.cross_kv]
-        return EncoderOutput(self.states[some], self.n_content_frames[some], cross_kv)
+        weights = None if self.log_weights is None else self.log_weights[some]
+        return EncoderOutput(self.states[some], self.n_content_frames[some], cross_kv, weights)
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +186,11 @@ class Transcript:
 
 @dataclass(frozen=True, slots=True)
 class Partial:
-    """Newly committed words: never taken back."""
+    """Newly committed words: never taken back.
+
+    seq: counts the events of a session, as in every event. utterance: counts the utterances; the partials of
+    one and its final share it, and so do `SpeechStarted` and `SpeechEnded` around them.
+    """
 
     start: float
     end: float
@@ -190,6 +198,8 @@ class Partial:
     language: str
     words: tuple[Word, ...]
     emission_time: float
+    seq: int = 0
+    utterance: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,6 +217,8 @@ class Final:
     words: tuple[Word, ...]
     emission_time: float
     allowed_mass: float | None = None
+    seq: int = 0
+    utterance: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,6 +230,8 @@ class Unstable:
     text: str
     language: str
     emission_time: float
+    seq: int = 0
+    utterance: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,6 +243,8 @@ class LanguageChanged:
     at: float
     confirmed_at: float
     posteriors: Mapping[str, float] = field(default_factory=dict)
+    seq: int = 0
+    utterance: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,6 +253,8 @@ class SpeechStarted:
 
     at: float
     emission_time: float
+    seq: int = 0
+    utterance: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,6 +263,8 @@ class SpeechEnded:
 
     at: float
     emission_time: float
+    seq: int = 0
+    utterance: int | None = None
 
 
 Event: TypeAlias = Partial | Final | Unstable | LanguageChanged | SpeechStarted | SpeechEnded

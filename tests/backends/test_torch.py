@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+from sottovoce.backends.base import EncoderMode, GrowingWindow
 from sottovoce.backends.fake import FakeBackend, Script
+from sottovoce.backends.first_step import first_step_by_bias
 from sottovoce.backends.torch import TorchBackend, TorchState
 from sottovoce.errors import OptionError
 from sottovoce.models.whisper import stays_float32
@@ -152,3 +155,78 @@ def test_cuda_equals_the_cpu(dtype: torch.dtype, tolerance: float) -> None:
     device = torch.device("cuda")
     backend = TorchBackend.from_checkpoint(tiny.checkpoint(), device=device, dtype=dtype)
     assert (logits(backend).cpu() - full).abs().max() < tolerance * full.std()
+
+
+def test_a_frame_that_stands_for_two_counts_twice() -> None:
+    """In every layer and for every row, whatever bias is given besides."""
+    backend = tiny.backend()
+    whole = backend.encode(Features(torch.randn(2, 80, 20), (20, 20)))
+    doubled = EncoderOutput(whole.states[:, [0, 1, 2, 3, 4, 4, 5, 6, 7, 8, 9]], (10, 10))
+    weights = torch.zeros(2, 10)
+    weights[:, 4] = math.log(2.0)
+    weighted = EncoderOutput(whole.states, (10, 10), log_weights=weights)
+    bias = torch.randn(4, 10)
+    tokens = TOKENS.expand(4, -1)
+    for given in (None, bias):
+        alike = given if given is None else given[:, [0, 1, 2, 3, 4, 4, 5, 6, 7, 8, 9]]
+        ours = backend.step(tokens, backend.start(weighted, 2), bias=given, capture=backend.alignment_heads)
+        theirs = backend.step(tokens, backend.start(doubled, 2), bias=alike, capture=backend.alignment_heads)
+        torch.testing.assert_close(ours.logits, theirs.logits, atol=2e-5, rtol=0)
+        assert ours.attention is not None
+        assert theirs.attention is not None
+        both = theirs.attention[..., 4] + theirs.attention[..., 5]
+        torch.testing.assert_close(ours.attention[..., 4], both, atol=2e-5, rtol=0)
+
+
+def test_weights_of_frames_follow_their_rows() -> None:
+    """Through forks, reordered rows and audios that are gone."""
+    backend = tiny.backend()
+    states = backend.encode(Features(torch.randn(4, 80, 20), (20,) * 4)).states
+    encoded = EncoderOutput(states, (10,) * 4, log_weights=torch.rand(4, 10))
+    state = backend.start(encoded).fork()
+    state.reorder(torch.tensor([3, 1]))
+    state.reorder(torch.tensor([1, 0, 1]))
+    said = backend.step(TOKENS.expand(3, -1), state).logits
+    for row, audio in enumerate((1, 3, 1)):
+        alone = backend.step(TOKENS, backend.start(encoded.row(audio))).logits
+        torch.testing.assert_close(said[row : row + 1], alone, atol=2e-5, rtol=0)
+
+
+def test_a_first_step_that_hears_padding_weighs_its_frames() -> None:
+    backend = tiny.backend()
+    states = backend.encode(Features(torch.randn(1, 80, 20), (20,))).states
+    weights = torch.tensor([[0.0] * 6 + [1.0] * 4])
+    encoded = EncoderOutput(states, (6,), log_weights=weights)
+    rows = torch.arange(20)
+    for span in ((2, 6), (2, 9)):
+        ours = backend.first_step(encoded, [span], token=3, vocabulary=rows)
+        theirs = first_step_by_bias(backend, encoded, [span], token=3, vocabulary=rows)
+        torch.testing.assert_close(ours.log_softmax(1), theirs.log_softmax(1), atol=1e-4, rtol=0)
+
+
+def test_what_a_growing_window_gives_the_decoder_is_made_of_its_states() -> None:
+    backend = tiny.backend()
+    mel = torch.randn(80, 60)
+    mode = EncoderMode(tail_s=0.1, recompute_s=0.1)
+    grown = backend.encode_growing([GrowingWindow(mel[:, :40], mode)])[0]
+    grown = backend.encode_growing([GrowingWindow(mel, mode, grown.state)])[0]
+    made = backend.step(TOKENS, backend.start(EncoderOutput(grown.encoded.states, (30,)))).logits
+    assert grown.encoded.cross_kv is not None
+    torch.testing.assert_close(
+        backend.step(TOKENS, backend.start(grown.encoded)).logits, made, atol=2e-5, rtol=0
+    )
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.bfloat16, 0.15), (torch.float16, 0.02)])
+def test_growing_windows_in_half_precision_are_close_to_float32(dtype: torch.dtype, tolerance: float) -> None:
+    mel = torch.randn(80, 60)
+    mode = EncoderMode(stride=3, recompute_s=0.1)
+
+    def said(backend: TorchBackend) -> Tensor:
+        grown = backend.encode_growing([GrowingWindow(mel[:, :40], mode)])[0]
+        grown = backend.encode_growing([GrowingWindow(mel, mode, grown.state)])[0]
+        return backend.step(TOKENS, backend.start(grown.encoded), positions=None).logits
+
+    full = said(tiny.backend())
+    half = said(TorchBackend.from_checkpoint(tiny.checkpoint(), device=tiny.CPU, dtype=dtype))
+    assert (half - full).abs().max() < tolerance * full.std()

@@ -11,9 +11,9 @@ import torch
 from sottovoce.audio.mel import log_mel, window_features
 from sottovoce.backends.fake import FakeBackend, Script, ScriptedToken
 from sottovoce.decoding.alignment import median_filter
-from sottovoce.streaming.alignatt import Reader
+from sottovoce.streaming.alignatt import Reader, ReadRequest
 from sottovoce.streaming.frontier import SPREAD_FLOOR, AttentionTracker
-from sottovoce.streaming.reading import Ending, Prefix, ReadingRules, most_tokens, n_looping
+from sottovoce.streaming.reading import Ending, Prefix, Reading, ReadingRules, most_tokens, n_looping
 from sottovoce.streaming.vocabulary import LiveVocabulary
 from sottovoce.types import EncoderOutput, StepOutput
 from tests.streaming.speech import TOKEN_OF, TOKENIZER, backend, hear, say
@@ -35,10 +35,15 @@ def random_attention(seed: int, n_rows: int, n_tokens: int, n_frames: int) -> to
     return torch.randn(n_rows, 3, n_tokens, n_frames, generator=generator).mul(2).softmax(dim=-1)
 
 
+def tracker_of(*n_frames: int) -> AttentionTracker:
+    """Of rows with so many frames of audio each."""
+    return AttentionTracker(torch.tensor(n_frames))
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_running_statistics_equal_the_whole_history(seed: int) -> None:
     rows = random_attention(seed, 2, 40, 90)
-    tracker = AttentionTracker(80)
+    tracker = tracker_of(80, 80)
     tracker.extend(rows[:, :, :5])
     for t in range(5, 40):
         tracker.extend(rows[:, :, t : t + 1])
@@ -49,7 +54,7 @@ def test_running_statistics_equal_the_whole_history(seed: int) -> None:
 def test_rows_follow_their_beam() -> None:
     rows = random_attention(9, 3, 12, 60)
     order = torch.tensor([2, 2, 0])
-    tracker = AttentionTracker(60)
+    tracker = tracker_of(60, 60, 60)
     tracker.extend(rows[:, :, :6])
     tracker.reorder(order)
     moved = torch.cat([rows[order, :, :6], rows[:, :, 6:]], dim=2)
@@ -59,14 +64,26 @@ def test_rows_follow_their_beam() -> None:
 
 def test_padding_does_not_count() -> None:
     rows = random_attention(4, 2, 10, 50)
-    tracker = AttentionTracker(50)
+    tracker = tracker_of(50, 50)
     tracker.extend(rows, n_padding=torch.tensor([0, 4]))
     assert int(tracker.frontier()[0]) == int(reference_frontier(rows)[0])
     assert int(tracker.frontier()[1]) == int(reference_frontier(rows[:, :, 4:])[1])
 
 
+def test_rows_of_different_length_are_tracked_as_alone() -> None:
+    """What lies behind a shorter row's audio changes neither its statistics nor its frontier."""
+    rows = random_attention(7, 2, 12, 70)
+    both = tracker_of(70, 40)
+    both.extend(rows)
+    for row, n_frames in ((0, 70), (1, 40)):
+        alone = tracker_of(n_frames)
+        alone.extend(rows[row : row + 1])
+        assert both.frontier()[row] == alone.frontier()[0]
+    assert int(both.frontier()[1]) < 40
+
+
 def test_state_does_not_grow_with_tokens() -> None:
-    tracker = AttentionTracker(50)
+    tracker = tracker_of(50)
     for t in range(30):
         tracker.extend(random_attention(t, 1, 1, 50))
     statistics = tracker._statistics
@@ -76,7 +93,7 @@ def test_state_does_not_grow_with_tokens() -> None:
 
 
 def test_short_audio_has_a_frontier_too() -> None:
-    tracker = AttentionTracker(2)
+    tracker = tracker_of(2)
     tracker.extend(random_attention(1, 1, 1, 2))
     assert int(tracker.frontier()[0]) in (0, 1)
 
@@ -89,10 +106,24 @@ def reader(beam_size: int = 1) -> Reader:
     return Reader(backend(), TOKENIZER.eot, VOCABULARY, beam_size)
 
 
+def read(
+    states: EncoderOutput,
+    prefix: Prefix = PREFIX,
+    *,
+    frame_threshold: float = 0,
+    beam_size: int = 1,
+    bias: torch.Tensor | None = None,
+) -> Reading:
+    """One request alone."""
+    request = ReadRequest(prefix, ReadingRules(frame_threshold=frame_threshold), bias)
+    (reading,) = reader(beam_size).read(states, [request])
+    return reading
+
+
 @pytest.mark.parametrize("beam_size", [1, 4])
 def test_it_reads_to_the_end_of_text_when_nothing_holds_it(beam_size: int) -> None:
     words = ["time", "year", "people"]
-    reading = reader(beam_size).read(encoded(words), PREFIX, ReadingRules(frame_threshold=0))
+    reading = read(encoded(words), beam_size=beam_size)
     assert reading.tokens == tuple(TOKEN_OF[word] for word in words)
     assert reading.ending is Ending.END_OF_TEXT
     assert list(reading.frames) == sorted(reading.frames)
@@ -101,7 +132,7 @@ def test_it_reads_to_the_end_of_text_when_nothing_holds_it(beam_size: int) -> No
 @pytest.mark.parametrize("beam_size", [1, 4])
 def test_tokens_near_the_end_wait(beam_size: int) -> None:
     words = ["time", "year", "people", "way"]  # said at 0.15, 0.55, 0.95, 1.35 s of 1.6 s
-    reading = reader(beam_size).read(encoded(words), PREFIX, ReadingRules(frame_threshold=25))
+    reading = read(encoded(words), frame_threshold=25, beam_size=beam_size)
     assert reading.tokens == tuple(TOKEN_OF[word] for word in words[:3])
     assert reading.ending is Ending.FRONTIER
     assert reading.refused == TOKEN_OF["way"]
@@ -109,7 +140,7 @@ def test_tokens_near_the_end_wait(beam_size: int) -> None:
 
 def test_it_goes_on_after_what_was_committed() -> None:
     prefix = Prefix((*SOT, TOKEN_OF["time"]), 0, 1)
-    reading = reader().read(encoded(["time", "year"]), prefix, ReadingRules(frame_threshold=0))
+    reading = read(encoded(["time", "year"]), prefix)
     assert reading.tokens == (TOKEN_OF["year"],)
 
 
@@ -117,7 +148,7 @@ def test_hidden_frames_are_not_read() -> None:
     states = encoded(["time", "year"])
     bias = torch.zeros(states.n_frames)
     bias[:18] = -torch.inf
-    reading = reader().read(states, PREFIX, ReadingRules(frame_threshold=0), bias=bias)
+    reading = read(states, bias=bias)
     assert reading.tokens == (TOKEN_OF["year"],)
 
 
@@ -147,11 +178,12 @@ def test_a_guess_saves_passes_and_changes_nothing(guess: list[str], n_passes: in
     words = ["time", "year", "people", "way"]
     prefix = Prefix((*SOT, TOKEN_OF["time"]), 0, 1)
     counted = Counted(hear)
-    read = Reader(counted, TOKENIZER.eot, VOCABULARY).read
-    rules = ReadingRules(frame_threshold=0)
-    alone = reader().read(encoded(words), prefix, rules)
+    guessing = ReadRequest(
+        prefix, ReadingRules(frame_threshold=0), None, tuple(TOKEN_OF[word] for word in guess)
+    )
+    alone = read(encoded(words), prefix)
     assert alone.tokens == tuple(TOKEN_OF[word] for word in words[1:])
-    assert read(encoded(words), prefix, rules, guess=[TOKEN_OF[word] for word in guess]) == alone
+    assert Reader(counted, TOKENIZER.eot, VOCABULARY).read(encoded(words), [guessing]) == [alone]
     assert counted.n_passes == n_passes
 
 
@@ -191,6 +223,7 @@ def test_a_looping_model_is_stopped() -> None:
     token = TOKEN_OF["time"]
     looping = FakeBackend(Script(tuple(ScriptedToken(token, 3 * i) for i in range(40))))
     states = looping.encode(window_features([log_mel(say(["time"] * 8))], 400))
-    found = Reader(looping, TOKENIZER.eot, VOCABULARY).read(states, PREFIX, ReadingRules(frame_threshold=0))
+    request = ReadRequest(PREFIX, ReadingRules(frame_threshold=0))
+    (found,) = Reader(looping, TOKENIZER.eot, VOCABULARY).read(states, [request])
     assert found.ending is Ending.REPEATED
     assert found.tokens == (token,)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -41,7 +42,7 @@ class ScriptedHead:
 
 def window(n_frames: int, start_s: float) -> Window:
     encoded = EncoderOutput(torch.zeros(1, n_frames, 4), (n_frames,))
-    return Window(encoded, round(start_s * 16000))
+    return Window(encoded, torch.zeros(80, 2 * n_frames), round(start_s * 16000))
 
 
 @pytest.mark.parametrize(
@@ -69,10 +70,15 @@ def events_of(draft: CtcDraft | None, *, unstable: bool) -> list[Event]:
     return live.push(audio) + live.close()
 
 
+def unnumbered(events: Iterable[Event]) -> list[Event]:
+    return [replace(event, seq=0) for event in events]
+
+
 def test_a_draft_comes_before_the_words_and_changes_none_of_them() -> None:
     draft = CtcDraft(ScriptedHead("-" * 5 + "ab c" * 100))
     plain, drafted = events_of(None, unstable=False), events_of(draft, unstable=True)
-    assert [event for event in drafted if not isinstance(event, Unstable)] == plain
+    assert unnumbered(event for event in drafted if not isinstance(event, Unstable)) == unnumbered(plain)
+    assert [event.seq for event in drafted] == list(range(len(drafted))), "unstable text is numbered as well"
     first_draft = next(i for i, event in enumerate(drafted) if isinstance(event, Unstable))
     first_word = next(i for i, event in enumerate(drafted) if isinstance(event, Partial))
     assert first_draft < first_word

@@ -13,13 +13,14 @@ from sottovoce.api import Model, load_model
 from sottovoce.audio.io import load_audio
 from sottovoce.audio.mel import log_mel, window_features
 from sottovoce.audio.vad_stream import VadStream
+from sottovoce.backends.base import EXACT
 from sottovoce.decoding.decode import decode
 from sottovoce.decoding.options import DecodingOptions
 from sottovoce.language.probe import LanguageProbe
 from sottovoce.streaming.options import StreamOptions
 from sottovoce.streaming.session import Session, SessionOptions
-from sottovoce.streaming.stream import Stream
 from sottovoce.types import Event, LanguageChanged, Partial, Samples
+from tests.streaming.sessions import Reading
 
 CLIPS = Path(__file__).parents[2] / "examples" / "clips"
 
@@ -53,7 +54,7 @@ def test_with_an_infinite_threshold_a_stream_is_the_offline_transcript(model: Mo
     options = DecodingOptions(language=language, without_timestamps=True)
     (offline,) = decode(model.backend, model.tokenizer, model.backend.encode(features), [options])
     stream = StreamOptions(
-        frame_threshold=math.inf, context_bucket_s=None, max_repeats=10_000, logprob_threshold=-math.inf
+        frame_threshold=math.inf, encoder=EXACT, max_repeats=10_000, logprob_threshold=-math.inf
     )
     session = Session(model.backend, model.tokenizer, SessionOptions((language,), stream=stream))
     assert text_of(listen(session, audio, [4000])) == offline.text
@@ -73,23 +74,21 @@ def test_any_cutting_gives_the_same_words(model: Model, sizes: list[int]) -> Non
 def test_the_probe_leaves_the_transcript_as_it_is_bit_by_bit(model: Model) -> None:
     """Tokens, frames, probabilities: with probes before, between and after the updates, or without."""
     audio = clip("en")
-    tokenizer = model.tokenizer.with_language("en")
     probe = LanguageProbe(model.backend, model.tokenizer, model.languages)
     rng = random.Random(0)
 
     def words(probing: bool) -> list[object]:
-        stream, found = Stream(model.backend, tokenizer, StreamOptions()), []
+        reading, found = Reading(StreamOptions(), model=model.backend, tokenizer=model.tokenizer), []
         for start in range(0, len(audio), 16_000):
-            stream.append(audio[start : start + 16_000])
-            window = stream.encode()
-            assert window is not None
+            reading.append(audio[start : start + 16_000])
+            window = reading.encode()
             if probing:
                 ends = [rng.randint(1, window.n_frames) for _ in range(5)]
                 probe.probe(window.encoded, [(0, end) for end in ends])
-            found += stream.commit(window)
+            found += reading.read(window)
             if probing:
                 probe.probe(window.encoded, [(0, window.n_frames)])
-        return [*found, *stream.finish()]
+        return [*found, *reading.read(reading.encode(), final=True)]
 
     assert words(probing=True) == words(probing=False)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -10,37 +11,38 @@ import pytest
 import torch
 
 from sottovoce.audio.mel import log_mel, window_features
-from sottovoce.audio.vad_stream import VadStream
 from sottovoce.errors import OptionError
 from sottovoce.language.probe import ProbeOptions
-from sottovoce.language.smoothing import SmoothingOptions
-from sottovoce.language.switching import SwitchOptions
 from sottovoce.language.timeline import LanguageTimeline
-from sottovoce.streaming.alignatt import Reader
+from sottovoce.streaming.alignatt import Reader, ReadRequest
+from sottovoce.streaming.by_timeline import ByTimeline
 from sottovoce.streaming.committed import CommittedWords
 from sottovoce.streaming.context import TextContext
 from sottovoce.streaming.fusing import Candidate, fuse
 from sottovoce.streaming.gating import Gate, settled, snapped
-from sottovoce.streaming.hearing import Heard
+from sottovoce.streaming.heard import Heard
 from sottovoce.streaming.options import StreamOptions
-from sottovoce.streaming.parallel import ParallelOptions, ParallelStream
+from sottovoce.streaming.parallel_options import ParallelOptions
+from sottovoce.streaming.plans import Plans
 from sottovoce.streaming.reading import Prefix, ReadingRules
-from sottovoce.streaming.rows import RowReader
-from sottovoce.streaming.session import Session, SessionOptions
+from sottovoce.streaming.reading import Reading as Read
+from sottovoce.streaming.session import SessionOptions
+from sottovoce.streaming.utterance import Utterance
 from sottovoce.streaming.vocabulary import LiveVocabulary
 from sottovoce.streaming.window import Window
 from sottovoce.streaming.words import ReadWord
-from sottovoce.text.tokenizer import Tokenizer
-from sottovoce.types import Event, LanguageChanged, Partial, Samples, Word
-from tests.streaming.speech import TOKEN_OF, WORDS, ToneDetector, backend, say, silence
+from sottovoce.streaming.work import read
+from sottovoce.types import EncoderOutput, Event, Samples, Word
+from tests.streaming.sessions import ALIGNATT, TOKENIZER, changes_of, said_words, session
+from tests.streaming.sessions import listen as listen_to
+from tests.streaming.speech import TOKEN_OF, WORDS, backend, say, silence
 
-TOKENIZER = Tokenizer.for_model(51865)
 VOCABULARY = LiveVocabulary.of(TOKENIZER, TOKENIZER.n_vocab, torch.device("cpu"))
 OPTIONS = SessionOptions(
     ("en", "de"),
     switching="parallel",
     probe=ProbeOptions(width_s=0.8, hop_s=0.1, min_width_s=0.4),
-    stream=StreamOptions(chunk_s=0.5),
+    stream=replace(ALIGNATT, chunk_s=0.5),
 )
 
 
@@ -50,15 +52,14 @@ EVERY_HEARING = pytest.mark.parametrize("options", [OPTIONS, MASKED], ids=["alon
 
 
 def listen(audio: Samples, options: SessionOptions = OPTIONS, chunk: int = 8000) -> list[Event]:
-    live = Session(backend(), TOKENIZER, options, vad=VadStream(model=ToneDetector()))
-    events: list[Event] = []
-    for start in range(0, len(audio), chunk):
-        events += live.push(audio[start : start + chunk])
-    return events + live.close()
+    given = {
+        name: getattr(options, name) for name in ("switching", "probe", "smoothing", "stream", "parallel")
+    }
+    return listen_to(session(options.languages, **given), audio, chunk)
 
 
 def said(events: list[Event]) -> list[tuple[str, str | None]]:
-    return [(word.word.strip(), word.language) for e in events if isinstance(e, Partial) for word in e.words]
+    return [(word.word.strip(), word.language) for word in said_words(events)]
 
 
 @EVERY_HEARING
@@ -85,7 +86,7 @@ def test_no_border_loses_or_doubles_a_word(hearing: dict[str, float]) -> None:
             (outer, inner),
             switching="parallel",
             parallel=ParallelOptions(**hearing),  # type: ignore[arg-type]
-            stream=StreamOptions(chunk_s=rng.choice([0.3, 0.5, 1.0])),
+            stream=replace(ALIGNATT, chunk_s=rng.choice([0.3, 0.5, 1.0])),
         )
         found = said(listen(np.concatenate([silence(0.5), spoken, silence(1.0)]), options))
         assert [word for word, _ in found] == words
@@ -104,7 +105,7 @@ def test_a_switch_between_sentences_loses_and_doubles_nothing(options: SessionOp
     audio = np.concatenate([silence(0.5), say(first), silence(0.3), say(second), silence(1.0)])
     events = listen(audio, options)
     assert [word for word, _ in said(events)] == first + second
-    changes = [(e.source, e.target) for e in events if isinstance(e, LanguageChanged)]
+    changes = [(change.source, change.target) for change in changes_of(events)]
     assert changes == [(None, "en"), ("en", "de")]
 
 
@@ -113,21 +114,73 @@ def test_cutting_changes_no_event() -> None:
     assert listen(audio, chunk=len(audio)) == listen(audio, chunk=997)
 
 
-def test_a_row_reads_as_it_would_alone() -> None:
-    """Left padding and the other rows change nothing."""
-    words = ["time", "year", "people", "way"]
-    encoded = backend().encode(window_features([log_mel(say(words))], 400))
+def encoded_words(words: Sequence[str], n_mels: int = 400) -> EncoderOutput:
+    return backend().encode(window_features([log_mel(say(words))], n_mels))
+
+
+def requests() -> list[ReadRequest]:
+    """An English row, and a German one that has said a word."""
     english = TOKENIZER.with_language("en").sot_sequence_including_notimestamps
     german = (*TOKENIZER.with_language("de").sot_sequence_including_notimestamps, TOKEN_OF["time"])
     rules = ReadingRules(frame_threshold=25)
-    prefixes = [Prefix(english, 0, 0), Prefix(german, 0, 1)]
-    both = RowReader(backend(), TOKENIZER.eot, VOCABULARY).read(
-        encoded, prefixes, torch.zeros(2, encoded.n_frames), [rules, rules]
-    )
-    alone = [Reader(backend(), TOKENIZER.eot, VOCABULARY).read(encoded, prefix, rules) for prefix in prefixes]
-    for ours, theirs in zip(both, alone, strict=True):
-        assert (ours.tokens, ours.frames, ours.ending) == (theirs.tokens, theirs.frames, theirs.ending)
-        assert ours.no_speech_prob == pytest.approx(theirs.no_speech_prob)
+    return [ReadRequest(Prefix(english, 0, 0), rules), ReadRequest(Prefix(german, 0, 1), rules)]
+
+
+def assert_same(ours: Sequence[Read], theirs: Sequence[Read]) -> None:
+    for one, other in zip(ours, theirs, strict=True):
+        assert one.tokens
+        assert (one.tokens, one.frames, one.ending) == (other.tokens, other.frames, other.ending)
+        assert one.refused == other.refused
+        assert one.no_speech_prob == pytest.approx(other.no_speech_prob)
+        assert one.logprobs == pytest.approx(other.logprobs, abs=1e-5)
+        assert one.avg_logprob == pytest.approx(other.avg_logprob, abs=1e-5)
+
+
+EVERY_SEARCH = pytest.mark.parametrize("beam_size", [1, 3])
+
+
+@EVERY_SEARCH
+def test_a_row_reads_as_it_would_alone(beam_size: int) -> None:
+    """Left padding and the other rows change nothing."""
+    encoded = encoded_words(["time", "year", "people", "way"])
+    reader = Reader(backend(), TOKENIZER.eot, VOCABULARY, beam_size)
+    alone = [reading for request in requests() for reading in reader.read(encoded, [request])]
+    assert_same(reader.read(encoded, requests()), alone)
+
+
+@EVERY_SEARCH
+@pytest.mark.parametrize("started", [False, True])
+def test_windows_of_different_length_are_read_as_alone(beam_size: int, started: bool) -> None:
+    """What is behind a shorter window is hidden. started: keys and values are there already, or are not."""
+    heard = [
+        encoded_words(["time", "year", "people"], 160),
+        encoded_words(["time", "way", "day", "man"], 240),
+    ]
+    model = backend()
+    if started:
+        for window in heard:
+            model.start(window)
+    reader = Reader(model, TOKENIZER.eot, VOCABULARY, beam_size)
+    alone = [read(reader, [one], [request])[0] for one, request in zip(heard, requests(), strict=True)]
+    assert [reading.tokens[0] for reading in alone] == [TOKEN_OF["time"], TOKEN_OF["way"]]
+    assert_same(read(reader, heard, requests()), alone)
+    assert_same(read(reader, heard[::-1], requests()[::-1]), alone[::-1])
+
+
+@EVERY_SEARCH
+def test_rows_under_different_masks_are_read_as_alone(beam_size: int) -> None:
+    encoded = encoded_words(["time", "year", "people", "way"])
+    hidden = torch.zeros(2, encoded.n_frames)
+    hidden[0, :18] = hidden[1, 38:58] = -torch.inf
+    masked = [replace(request, bias=bias) for request, bias in zip(requests(), hidden, strict=True)]
+    reader = Reader(backend(), TOKENIZER.eot, VOCABULARY, beam_size)
+    alone = [reading for request in masked for reading in reader.read(encoded, [request])]
+    assert alone[0].tokens == (TOKEN_OF["year"], TOKEN_OF["people"])
+    assert alone[1].tokens == (TOKEN_OF["year"],)
+    assert_same(reader.read(encoded, masked), alone)
+    half = [masked[0], requests()[1]]
+    unmasked = reader.read(encoded, requests()[1:])
+    assert_same(reader.read(encoded, half), [alone[0], *unmasked])
 
 
 @pytest.mark.parametrize("gate", [Gate(1.0, 15.0, 0.0), Gate(np.inf, 15.0, 0.0), Gate(np.inf, 15.0, 0.1)])
@@ -152,7 +205,9 @@ def test_a_hard_mask_leaves_a_margin() -> None:
 
 def test_what_was_committed_stays_its_language() -> None:
     shares = np.tile([0.1, 0.9], (100, 1))
-    window = Window(backend().encode(window_features([log_mel(silence(2.0))], 200)), 16000)
+    window = Window(
+        backend().encode(window_features([log_mel(silence(2.0))], 200)), torch.zeros(80, 200), 16000
+    )
     fixed = settled(shares, window, [(0, 1.5, 2.0)])
     assert fixed[:50].tolist() == [[1.0, 0.0]] * 50, "nothing before a committed word is open any more"
     assert (fixed[50:] == shares[50:]).all()
@@ -179,14 +234,23 @@ def test_the_better_word_wins_and_ties_go_to_certainty_then_margin() -> None:
     assert winner(candidate("a", 1.0, -1.0), candidate("a", 1.6, -2.0)) == ["a", "a"]
 
 
+def by_timeline() -> tuple[ByTimeline, Utterance]:
+    """A plan of English and German, and an utterance that nothing was said in."""
+    timeline = LanguageTimeline(("en", "de"), OPTIONS.smoothing, OPTIONS.switch, full_width_s=1.0)
+    plans = Plans(backend(), TOKENIZER, OPTIONS, timeline)
+    return plans.by_timeline(), plans.utterance(0, None)
+
+
 def test_a_word_that_is_attended_to_early_is_not_lost() -> None:
     """Attention is not quite in order: what a row reads next may lie before the end of what it said last."""
-    timeline = LanguageTimeline(("en", "de"), SmoothingOptions(), SwitchOptions(), full_width_s=1.0)
-    stream = ParallelStream(backend(), TOKENIZER, StreamOptions(), ParallelOptions(), timeline)
+    plan, utterance = by_timeline()
 
     def take(text: str, start: float, end: float, language: str) -> list[tuple[str, float, float]]:
         read = ReadWord(Word(text, start, end, 0.5, language), (1,), 0.0)
-        return [(word.word, word.start, word.end) for word in stream._take([read], np.inf)]
+        new = [read] if plan._is_new(utterance, read.word) else []
+        taken = plan._taken(utterance, new, len(new), np.inf)
+        utterance.commit(taken)
+        return [(one.word.word, one.word.start, one.word.end) for one in taken]
 
     assert take(" vielleicht", 3.8, 4.1, "de") == [(" vielleicht", 3.8, 4.1)]
     assert take(" maybe", 4.0, 4.2, "en") == [], "the audio is taken"
@@ -198,7 +262,7 @@ def test_a_word_that_is_attended_to_early_is_not_lost() -> None:
 def test_a_word_lies_in_the_stretch_that_holds_most_of_it() -> None:
     """Attention may leave a row's own audio at its border; the word does not."""
     encoded = backend().encode(window_features([log_mel(silence(2.0))], 200))
-    heard = Heard(encoded, torch.zeros(1, 100), (np.arange(100),), (True,), (((10, 40), (60, 90)),))
+    heard = Heard((encoded,), (None,), (np.arange(100),), (True,), (((10, 40), (60, 90)),))
     assert heard.within(0, (12.0, 20.0)) == (12.0, 20.0)
     assert heard.within(0, (30.0, 50.0)) == (30.0, 40)
     assert heard.within(0, (35.0, 80.0)) == (60, 80.0)
@@ -211,8 +275,9 @@ def test_words_at_the_end_of_a_stretch_are_judged_by_its_frames() -> None:
     """All words of a row may be attended to where its audio ends; the frame after it is another row's."""
     audio = silence(2.0)
     encoded = replace(backend().encode(window_features([log_mel(audio)], 200)), n_content_frames=(100,))
-    window, shares = Window(encoded, 0), np.repeat([[1.0, 0.0], [0.0, 1.0]], [40, 60], axis=0)
-    heard = Heard(encoded, torch.zeros(1, 100), (np.arange(40),), (False,), (((0, 40),),))
+    window = Window(encoded, log_mel(audio), 0)
+    shares = np.repeat([[1.0, 0.0], [0.0, 1.0]], [40, 60], axis=0)
+    heard = Heard((encoded,), (None,), (np.arange(40),), (False,), (((0, 40),),))
     start, end = heard.within(0, (40.0, 40.0))
     read = ReadWord(Word(" x", start / 50, end / 50, 0.5, "en"), (1,), 0.0)
     assert Candidate.of(read, window, shares, 0, weight=0.5).ownership == 1.0

@@ -14,54 +14,29 @@ from sottovoce.backends.fake import FakeBackend
 from sottovoce.errors import AudioError, OptionError, SessionClosedError
 from sottovoce.streaming.options import StreamOptions
 from sottovoce.streaming.session import Session, SessionOptions
+from sottovoce.streaming.utterance import Utterance
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import (
     SAMPLE_RATE,
-    Event,
-    Final,
     LanguageChanged,
     Partial,
     Samples,
     SpeechEnded,
     SpeechStarted,
 )
-from tests.streaming.speech import WORDS, ToneDetector, backend, hear, say, silence
+from tests.streaming.sessions import (
+    TOKENIZER,
+    changes_of,
+    finals_of,
+    held_s,
+    listen,
+    session,
+    spoken,
+    words_of,
+)
+from tests.streaming.speech import ToneDetector, backend, hear, say, silence
 
-TOKENIZER = Tokenizer.for_model(51865)
 ALL = ("en", "de", "es")
-
-
-def session(languages: Sequence[str] = ALL, *, vad: bool = True, **options: object) -> Session:
-    detector = VadStream(model=ToneDetector()) if vad else None
-    return Session(
-        backend(),
-        TOKENIZER,
-        SessionOptions(languages=tuple(languages), **options),
-        vad=detector,  # type: ignore[arg-type]
-    )
-
-
-def listen(live: Session, audio: Samples, chunk: int = 8000) -> list[Event]:
-    events: list[Event] = []
-    for start in range(0, len(audio), chunk):
-        events += live.push(audio[start : start + chunk])
-    return events + live.close()
-
-
-def words_of(events: Sequence[Event]) -> list[str]:
-    return "".join(event.text for event in events if isinstance(event, Partial)).split()
-
-
-def changes_of(events: Sequence[Event]) -> list[LanguageChanged]:
-    return [event for event in events if isinstance(event, LanguageChanged)]
-
-
-def spoken(language: str, n: int, seed: int = 0) -> list[str]:
-    rng = random.Random(f"{language} {seed}")
-    words: list[str] = []
-    while len(words) < n:
-        words.append(rng.choice([word for word in WORDS[language] if not words or word != words[-1]]))
-    return words
 
 
 def mixed(
@@ -83,7 +58,7 @@ def test_one_language_through_pauses() -> None:
     live = session(["en"])
     events = listen(live, audio)
     assert words_of(events) == first + second
-    assert [event.text.split() for event in events if isinstance(event, Final)] == [first, second]
+    assert [event.text.split() for event in finals_of(events)] == [first, second]
     kinds = [type(event) for event in events if isinstance(event, SpeechStarted | SpeechEnded)]
     assert kinds == [SpeechStarted, SpeechEnded] * 2
 
@@ -117,7 +92,7 @@ def test_partials_add_up_to_finals_and_time_goes_on() -> None:
     audio, _, _ = mixed(["en", "de"], 8, 0.3)
     events = listen(session(), audio)
     partials = "".join(event.text for event in events if isinstance(event, Partial))
-    finals = " ".join(event.text for event in events if isinstance(event, Final))
+    finals = " ".join(event.text for event in finals_of(events))
     assert partials.split() == finals.split()
     words = [word for event in events if isinstance(event, Partial) for word in event.words]
     assert all(a.end <= b.start + 1e-9 for a, b in pairwise(words))
@@ -162,7 +137,7 @@ def test_a_short_utterance_is_said_too() -> None:
     audio = np.concatenate([silence(0.5), say(["und"]), silence(1.5)])
     events = listen(session(), audio)
     assert words_of(events) == ["und"]
-    assert [word.language for e in events if isinstance(e, Final) for word in e.words] == ["de"]
+    assert [word.language for final in finals_of(events) for word in final.words] == ["de"]
 
 
 def test_without_voice_activity_control_everything_is_speech() -> None:
@@ -170,13 +145,38 @@ def test_without_voice_activity_control_everything_is_speech() -> None:
     assert words_of(listen(session(["en"], vad=False), say(words))) == words
 
 
-def test_the_context_is_carried_across_pauses() -> None:
-    live = session(["en"])
-    first = spoken("en", 6)
-    live.push(np.concatenate([silence(0.5), say(first), silence(1.5), say(spoken("en", 1))]))
-    assert live._utterance is not None
-    prompt = live._utterance.stream.prefix()
-    assert TOKENIZER.decode(prompt.tokens[: prompt.sot]).split() == first
+def utterance_of(live: Session) -> Utterance:
+    assert live._speech is not None
+    return live._speech.utterance
+
+
+def test_a_short_pause_is_read_over_and_a_long_one_leaves_a_prompt() -> None:
+    """Up to held_over_s what was said is heard and read again; after more it is text alone."""
+    first, second = spoken("en", 6), spoken("en", 6, seed=1)
+    for pause_s, held_over_s, holds in (
+        (1.5, 3.0, True),
+        (2.5, 3.0, True),
+        (4.5, 3.0, False),
+        (1.5, 0.0, False),
+    ):
+        live = session(["en"], stream=StreamOptions(held_over_s=held_over_s))
+        audio = np.concatenate([silence(0.5), say(first), silence(pause_s), say(second)])
+        events = live.push(audio)
+        prefix = utterance_of(live).prefix("en")
+        prompt = TOKENIZER.decode(prefix.tokens[: prefix.sot]).split()
+        read_on = TOKENIZER.decode(prefix.committed).split()
+        starts_s = utterance_of(live).start_sample / SAMPLE_RATE
+        if holds:
+            assert prompt == []
+            assert read_on[:6] == first
+            assert starts_s < 0.5
+        else:
+            assert prompt == first
+            assert not set(first) & set(read_on) - set(second)
+            assert starts_s > 2.0 + pause_s
+        assert words_of(events + live.close()) == first + second
+        ids = [event.utterance for event in events if isinstance(event, SpeechStarted)]
+        assert ids == [1, 2], "each speech has its own id, whatever is held"
 
 
 @pytest.mark.parametrize(
@@ -241,11 +241,13 @@ def test_switches_leave_no_trace(n_switches: int) -> None:
         events = live.push(parts["en" if i % 2 else "de"])
         words += len(words_of(events))
         n_found += len(changes_of(events))
-        held.append((len(live._buffer), len(live.timeline.frames), sum(map(len, live._contexts.values()))))
+        said = utterance_of(live).said.values()
+        held.append((len(live._buffer), held_s(live), len(live.timeline.frames), sum(map(len, said))))
     words += len(words_of(live.close()))
     assert n_found >= n_switches - 2
     assert words == 6 * n_switches
-    n_samples, n_frames, n_context = np.max(held, axis=0)
+    n_samples, most_held_s, n_frames, n_context = np.max(held, axis=0)
     assert n_samples <= 12 * SAMPLE_RATE
+    assert most_held_s <= 31.0
     assert n_frames <= 60 / 0.25 + 2
     assert n_context <= 2 * 20

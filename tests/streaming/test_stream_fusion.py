@@ -8,7 +8,7 @@ from torch import Tensor
 
 from sottovoce.backends.fake import SURE, FakeBackend, Script, ScriptedToken
 from sottovoce.errors import OptionError
-from sottovoce.streaming.alignatt import Reader
+from sottovoce.streaming.alignatt import Reader, ReadRequest
 from sottovoce.streaming.options import StreamOptions
 from sottovoce.streaming.reading import Prefix, Reading, ReadingRules
 from sottovoce.streaming.session import SessionOptions
@@ -54,7 +54,8 @@ def read(fusion: AfterThat | None, *, beam_size: int, committed: tuple[int, ...]
     encoded = backend.encode(Features(torch.zeros(1, 80, 100), (100,)))
     reader = Reader(backend, TOKENIZER.eot, VOCABULARY, beam_size, fusion)
     prefix = Prefix((*SOT, *committed), 0, len(committed))
-    return reader.read(encoded, prefix, ReadingRules(frame_threshold=0))
+    (reading,) = reader.read(encoded, [ReadRequest(prefix, ReadingRules(frame_threshold=0))])
+    return reading
 
 
 @pytest.mark.parametrize("beam_size", [1, 3])

@@ -15,6 +15,8 @@ from torch import Tensor
 
 from sottovoce.models.dims import AlignmentHeads as AlignmentHeads
 from sottovoce.models.dims import ModelDims as ModelDims
+from sottovoce.models.encoder_mode import EXACT as EXACT
+from sottovoce.models.encoder_mode import EncoderMode as EncoderMode
 from sottovoce.types import Emissions, EncoderOutput, Features, StepOutput
 
 
@@ -54,6 +56,46 @@ class DecoderState(Protocol):
         ...
 
 
+class EncoderState(Protocol):
+    """What a backend keeps of a growing window from one update to the next.
+
+    It never changes: whoever holds it may go on from it, several times and in several ways. It belongs to
+    windows that begin at the same sample; one whose front was cut begins without.
+    """
+
+    @property
+    def n_content_frames(self) -> int:
+        """Frames of audio that it was made of."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GrowingWindow:
+    """Audio that has grown, to be encoded.
+
+    log_mel: (n_mels, n) un-normalised, all of the window. mode: how it is encoded now; it may change from
+    update to update: `EXACT` where an utterance ends, say. state: of the last update; None computes
+    everything.
+    """
+
+    log_mel: Tensor
+    mode: EncoderMode
+    state: EncoderState | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Grown:
+    """A growing window, encoded.
+
+    encoded: one row, its keys and values for the decoder included; padding behind the audio.
+    n_computed: encoder frames that were computed for it.
+    """
+
+    encoded: EncoderOutput
+    state: EncoderState
+    n_computed: int
+
+
 class Backend(Protocol):
     """A Whisper-shaped model on some runtime."""
 
@@ -79,8 +121,24 @@ class Backend(Protocol):
         """Seconds of padding that `encode` needs behind speech in a window shorter than 30 s."""
         ...
 
+    @property
+    def encoder_mode(self) -> EncoderMode:
+        """How the checkpoint bears that growing audio is encoded, at the least cost."""
+        ...
+
     def encode(self, features: Features) -> EncoderOutput:
         """Encode log-mel windows of any even number of frames up to 2 * n_audio_ctx."""
+        ...
+
+    def encode_growing(self, windows: Sequence[GrowingWindow]) -> list[Grown]:
+        """Encode windows that have grown since their last update; each by itself, computed together.
+
+        A window gives the same alone and in a batch, but for rounding. Where its mode computes everything,
+        dense padding gives what `encode` gives.
+
+        Raises: OptionError for no window, other mel bands, less than one encoder frame, more than the full
+            window, and a state of another backend.
+        """
         ...
 
     def start(

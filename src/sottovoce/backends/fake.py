@@ -16,8 +16,19 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from sottovoce.backends.base import AlignmentHeads, Capabilities, DecoderState, ModelDims
+from sottovoce.audio.mel import normalize
+from sottovoce.backends.base import (
+    EXACT,
+    AlignmentHeads,
+    Capabilities,
+    DecoderState,
+    EncoderMode,
+    GrowingWindow,
+    Grown,
+    ModelDims,
+)
 from sottovoce.backends.first_step import first_step_by_bias
+from sottovoce.backends.growing import Kept, check_windows, plan_update
 from sottovoce.errors import OptionError
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import EncoderOutput, Features, StepOutput
@@ -137,6 +148,17 @@ class _Heard:
     language_at: tuple[int, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class FakeEncoderState:
+    """What is known of a window's last update."""
+
+    kept: Kept
+
+    @property
+    def n_content_frames(self) -> int:
+        return self.kept.n_content
+
+
 class FakeBackend:
     """A backend that says what its script says; see the module.
 
@@ -172,6 +194,10 @@ class FakeBackend:
         return 0.0
 
     @property
+    def encoder_mode(self) -> EncoderMode:
+        return EXACT
+
+    @property
     def alignment_heads(self) -> AlignmentHeads:
         return ((self._dims.n_text_layer - 1, 0), (self._dims.n_text_layer - 1, 1))
 
@@ -186,6 +212,11 @@ class FakeBackend:
         self.n_encoded += n_rows
         rows = [self._written(self._hear(mel, row), n_frames // 2) for row, mel in enumerate(features.mel)]
         return EncoderOutput(torch.stack(rows), tuple((n + 1) // 2 for n in features.n_content_frames))
+
+    def encode_growing(self, windows: Sequence[GrowingWindow]) -> list[Grown]:
+        """Write the script that is heard in each window, and say what a network would have computed."""
+        check_windows(windows, self._dims, self._name)
+        return [self._grown(window, row) for row, window in enumerate(windows)]
 
     def start(
         self, encoded: EncoderOutput, n_hypotheses: int = 1, *, left_padding: Tensor | None = None
@@ -236,6 +267,21 @@ class FakeBackend:
     ) -> Tensor:
         """What follows `token` alone, for each span; see `Backend.first_step`."""
         return first_step_by_bias(self, encoded, spans, token=token, vocabulary=vocabulary)
+
+    def _grown(self, window: GrowingWindow, row: int) -> Grown:
+        state = window.state
+        if state is not None and not isinstance(state, FakeEncoderState):
+            raise OptionError(
+                f"encode_growing: a state of {type(state).__name__} given, expected one from encode_growing()"
+            )
+        plan = plan_update(window, None if state is None else state.kept, self._dims.n_audio_ctx)
+        n_frames = plan.kept.n_content + plan.kept.padding.n_frames
+        self.n_encoded += 1
+        states = self._written(self._hear(normalize(window.log_mel), row), n_frames)[None]
+        weights = plan.kept.padding.log_weights(plan.kept.n_content)
+        log_weights = None if weights is None else torch.tensor([weights])
+        encoded = EncoderOutput(states, (plan.kept.n_content,), log_weights=log_weights)
+        return Grown(encoded, FakeEncoderState(plan.kept), plan.n_computed)
 
     def _check(self, tokens: Tensor, state: FakeState, bias: Tensor | None) -> None:
         if tokens.ndim != 2 or tokens.shape[0] != state.n_rows or tokens.shape[1] < 1:

@@ -7,13 +7,24 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from sottovoce.backends.base import AlignmentHeads, Capabilities, DecoderState, ModelDims
+from sottovoce.backends.base import (
+    AlignmentHeads,
+    Capabilities,
+    DecoderState,
+    EncoderMode,
+    GrowingWindow,
+    Grown,
+    ModelDims,
+)
 from sottovoce.backends.first_step import check_spans, first_step_by_bias
+from sottovoce.backends.growing import check_windows
+from sottovoce.backends.torch_growing import grow_windows
 from sottovoce.errors import OptionError
 from sottovoce.models.cache import CacheShape, DecoderCache, RowGroups
 from sottovoce.models.checkpoint.base import TAIL_S, Checkpoint
 from sottovoce.models.dims import upper_half_heads
 from sottovoce.models.first_token import first_token_logits
+from sottovoce.models.growing_modes import known_mode
 from sottovoce.models.whisper import AudioContext, KeysValues, Whisper, whisper_from_tensors
 from sottovoce.types import EncoderOutput, Features, StepOutput
 
@@ -32,6 +43,7 @@ class TorchState:
         self.cache = cache
         self.encoded = encoded
         self.keys_values = keys_values
+        self.log_weights = encoded.log_weights
         audio = [index for index in range(n_audio) for _ in range(n_hypotheses)]
         self.groups = RowGroups.of(audio, n_audio, encoded.states.device)
 
@@ -66,6 +78,7 @@ class TorchState:
         copy.cache = self.cache.fork()
         copy.encoded = self.encoded
         copy.keys_values = self.keys_values
+        copy.log_weights = self.log_weights
         copy.groups = self.groups
         return copy
 
@@ -78,6 +91,7 @@ class TorchState:
         self.keys_values = [
             (keys.index_select(0, kept), values.index_select(0, kept)) for keys, values in self.keys_values
         ]
+        self.log_weights = None if self.log_weights is None else self.log_weights[kept]
 
 
 class TorchBackend:
@@ -90,11 +104,13 @@ class TorchBackend:
         name: str,
         alignment_heads: AlignmentHeads | None = None,
         tail_s: float = TAIL_S,
+        encoder_mode: EncoderMode | None = None,
     ) -> None:
         self._model = model
         self._name = name
         self._heads = alignment_heads or upper_half_heads(model.dims)
         self._tail_s = tail_s
+        self._encoder_mode = encoder_mode or known_mode(model.dims)
         self._device = model.encoder.positional_embedding.device
         self._dtype = model.decoder.token_embedding.dtype
 
@@ -112,8 +128,13 @@ class TorchBackend:
             raise OptionError(f"dtype {dtype} given, expected one of {', '.join(map(str, DTYPES))}")
         tensors = checkpoint.tensors
         model = whisper_from_tensors(checkpoint.dims, tensors, device=device, dtype=dtype, int8=int8)
-        heads, tail_s = checkpoint.alignment_heads, checkpoint.tail_s
-        return cls(model, name=checkpoint.name, alignment_heads=heads, tail_s=tail_s)
+        return cls(
+            model,
+            name=checkpoint.name,
+            alignment_heads=checkpoint.alignment_heads,
+            tail_s=checkpoint.tail_s,
+            encoder_mode=checkpoint.encoder_mode,
+        )
 
     @property
     def name(self) -> str:
@@ -122,6 +143,10 @@ class TorchBackend:
     @property
     def tail_s(self) -> float:
         return self._tail_s
+
+    @property
+    def encoder_mode(self) -> EncoderMode:
+        return self._encoder_mode
 
     @property
     def dims(self) -> ModelDims:
@@ -156,6 +181,11 @@ class TorchBackend:
         states = self._model.encoder(features.mel.to(self._device, self._dtype))
         content = tuple(min(n // 2 + n % 2, states.shape[1]) for n in features.n_content_frames)
         return EncoderOutput(states, content)
+
+    def encode_growing(self, windows: Sequence[GrowingWindow]) -> list[Grown]:
+        """Encode windows that have grown; see `Backend.encode_growing`."""
+        check_windows(windows, self.dims, self._name)
+        return grow_windows(self._model, windows)
 
     @torch.no_grad()
     def start(
@@ -197,7 +227,7 @@ class TorchBackend:
             raise OptionError(f"step: a state of {type(state).__name__} given, expected one from start()")
         self._check_tokens(tokens, state)
         self._check_heads(capture)
-        folded_bias = None if bias is None else self._fold_bias(bias, state, tokens.shape[1])
+        folded_bias = self._fold_bias(bias, state, tokens.shape[1])
         audio = AudioContext(state.keys_values, state.groups, folded_bias, tuple(capture))
         hidden, attention = self._model.decoder(tokens.to(self._device), state.cache, audio)
         if positions is not None:
@@ -210,7 +240,8 @@ class TorchBackend:
         self, encoded: EncoderOutput, spans: Sequence[tuple[int, int]], *, token: int, vocabulary: Tensor
     ) -> Tensor:
         """What follows `token` alone, for each span; see `Backend.first_step`."""
-        if self._device.type != "cpu":  # where starting a kernel for each span costs more than hidden frames
+        # On an accelerator starting a kernel for each span costs more than hidden frames.
+        if self._device.type != "cpu" or _hears_padding(encoded, spans):
             return first_step_by_bias(self, encoded, spans, token=token, vocabulary=vocabulary)
         check_spans(encoded, spans)
         keys_values, rows = self.keys_values(encoded), vocabulary.to(self._device)
@@ -222,10 +253,16 @@ class TorchBackend:
             encoded.cross_kv = self._model.decoder.cross_keys_values(encoded.states)
         return encoded.cross_kv
 
-    def _fold_bias(self, bias: Tensor, state: TorchState, n_new: int) -> Tensor:
+    def _fold_bias(self, bias: Tensor | None, state: TorchState, n_new: int) -> Tensor | None:
+        """What is added to the attention to each frame, given and by the frames' weights."""
         expected = (state.n_rows, state.encoded.n_frames)
-        if tuple(bias.shape) != expected:
+        if bias is not None and tuple(bias.shape) != expected:
             raise OptionError(f"step: bias of shape {tuple(bias.shape)} given, expected {expected}")
+        if state.log_weights is not None:
+            weights = state.log_weights[list(state.groups.audio)]
+            bias = weights if bias is None else bias.to(weights) + weights
+        if bias is None:
+            return None
         rows = bias.to(self._device, torch.float32)[:, None].expand(-1, n_new, -1)
         return state.groups.fold(rows)[:, None]  # (n_audio, 1, group_size * n_new, n_frames)
 
@@ -244,3 +281,8 @@ class TorchBackend:
                 raise OptionError(
                     f"step: head ({layer}, {head}) of {n_layer} layers of {n_head} was asked for"
                 )
+
+
+def _hears_padding(encoded: EncoderOutput, spans: Sequence[tuple[int, int]]) -> bool:
+    """Whether a span may hold frames that count more than once."""
+    return encoded.log_weights is not None and any(end > encoded.n_content_frames[0] for _, end in spans)

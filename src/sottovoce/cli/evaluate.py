@@ -15,7 +15,6 @@ import numpy as np
 from sottovoce.api import LanguageChoice, Model
 from sottovoce.audio.io import load_audio
 from sottovoce.audio.mel import log_mel, window_features
-from sottovoce.audio.vad_stream import VadStream
 from sottovoce.cli.options import MODEL, open_model, with_options
 from sottovoce.cli.parameters import Finite, numbers
 from sottovoce.decoding.fallback import FallbackOptions
@@ -31,7 +30,7 @@ from sottovoce.evaluation.wer import ScoreOptions, Utterance, score
 from sottovoce.language.probe import LanguageProbe
 from sottovoce.offline.options import TranscribeOptions
 from sottovoce.streaming.options import StreamOptions
-from sottovoce.streaming.session import Session, SessionOptions
+from sottovoce.streaming.session import Session
 from sottovoce.text.normalize import normalizer_for
 from sottovoce.types import Samples, Word
 
@@ -190,8 +189,7 @@ def switching(manifest: str, **given: Any) -> None:
     utterances, parts = [], []
     for entry in chosen(manifest, given["limit"], languages):
         audio = load_audio(str(entry.path))
-        options = SessionOptions(languages, switching=given["mode"], stream=stream_options(given))
-        session = Session(model.backend, model.tokenizer, options, vad=VadStream())
+        session = model.session(languages, switching=given["mode"], stream=stream_options(given))
         run = run_live(session, audio, chunk_s=given["chunk_ms"] / 1000)
         spans = [(span.start_s, span.end_s, span.language) for span in entry.spans]
         wide += score_switches(run.switches, spans, duration_s=run.duration_s)
@@ -255,8 +253,7 @@ def latency(manifest: str, **given: Any) -> None:
         runs = []
         for entry in entries:
             stream = stream_options(given, frame_threshold=threshold)
-            options = SessionOptions((entry.language or "en",), switching="off", stream=stream)
-            session = Session(model.backend, model.tokenizer, options, vad=VadStream())
+            session = model.session(entry.language or "en", switching="off", stream=stream)
             runs.append(run_live(session, load_audio(str(entry.path)), chunk_s=given["chunk_ms"] / 1000))
         rows.append({"frame_threshold": threshold, **latencies(entries, whole, runs)})
     say(

@@ -13,10 +13,11 @@ from typing import Any, TextIO
 import click
 import numpy as np
 
-from sottovoce.api import LanguageChoice, Model
+from sottovoce.api import Model
 from sottovoce.audio.io import load_audio, read_pcm
 from sottovoce.audio.microphone import Microphone
-from sottovoce.audio.vad_stream import VadStream, VadStreamOptions
+from sottovoce.audio.vad_stream import VadStreamOptions
+from sottovoce.backends.base import EXACT, EncoderMode
 from sottovoce.cli.interrupt import Interrupts
 from sottovoce.cli.live_view import LiveView
 from sottovoce.cli.options import fusion_of, hotword_text, open_model
@@ -24,9 +25,8 @@ from sottovoce.cli.recorder import WaveRecorder
 from sottovoce.errors import OptionError
 from sottovoce.evaluation.latency import LogLine
 from sottovoce.formats.events import event_line
-from sottovoce.streaming.endofword import EndOfWord
 from sottovoce.streaming.options import StreamOptions
-from sottovoce.streaming.session import Session, SessionOptions
+from sottovoce.streaming.session import Session
 from sottovoce.types import SAMPLE_RATE, Event, Partial, Samples, Word
 
 
@@ -40,13 +40,16 @@ def transcribe_live(source: str | None, given: dict[str, Any], interrupts: Inter
     chunk_samples = round(given["chunk_ms"] * SAMPLE_RATE / 1000)
     with ExitStack() as stack:
         pieces = source_pieces(source, chunk_samples, realtime=given["realtime"])
+        comes_in_time = given["realtime"] or source is None
+        if comes_in_time:
+            pieces = caught_up(pieces)
         if given["save_audio"]:
             recorder = stack.enter_context(WaveRecorder(Path(given["save_audio"])))
             pieces = recorder.through(pieces)
         model = open_model(given)
         session = open_session(model, given)
         show = sink(given, stack)
-        said = run(session, pieces, show, interrupts)
+        said = run(session, pieces, show, interrupts, newest_only=comes_in_time)
     if given["log_path"]:
         append_log(Path(given["log_path"]), said, source or "microphone")
     return interrupts.exit_code if said.is_polite_end else 0
@@ -66,24 +69,20 @@ def check(source: str | None, given: dict[str, Any]) -> None:
 
 def open_session(model: Model, given: dict[str, Any]) -> Session:
     """The session that the options ask for."""
-    choice = LanguageChoice.parse(given["languages"], model.languages)
-    languages = (choice.fixed,) if choice.fixed else choice.allowed or model.languages
-    options = SessionOptions(
-        languages=languages,
-        switching=given["switching"],
-        stream=stream_options(model, given),
-        unstable=given["unstable"] is not None,
-    )
     vad = VadStreamOptions(
         onset_ms=given["onset_ms"],
         hangover_ms=given["hangover_ms"],
         pre_roll_ms=given["pre_roll_ms"],
         post_roll_ms=min(100.0, given["hangover_ms"]),
     )
-    detector = None if given["no_vad"] else VadStream(vad)
-    cif = EndOfWord.load(given["cif"], model.backend.dims.n_audio_state) if given["cif"] else None
-    draft = model.draft() if given["unstable"] == "ctc" else None
-    return Session(model.backend, model.tokenizer, options, vad=detector, end_of_word=cif, draft=draft)
+    return model.session(
+        given["languages"],
+        switching=given["switching"],
+        vad=False if given["no_vad"] else vad,
+        unstable=given["unstable"] if given["unstable"] == "ctc" else given["unstable"] is not None,
+        stream=stream_options(model, given),
+        end_of_word=given["cif"],
+    )
 
 
 def stream_options(model: Model, given: dict[str, Any]) -> StreamOptions:
@@ -104,10 +103,15 @@ def stream_options(model: Model, given: dict[str, Any]) -> StreamOptions:
         init_prompt=given["init_prompt"],
         static_prompt=" ".join(term for term in terms if term),
         max_context_tokens=given["max_context_tokens"],
-        context_bucket_s=given["context_bucket"] or None,
+        encoder=_encoder_mode(model, given["encoder"]),
         tail_s=given["tail"],
         fusion=fusion_of(model, given),
     )
+
+
+def _encoder_mode(model: Model, name: str) -> EncoderMode:
+    own = model.backend.encoder_mode
+    return {"auto": own, "whole": own.whole(), "exact": EXACT}[name]
 
 
 def source_pieces(source: str | None, n_samples: int, *, realtime: bool) -> Iterator[Samples]:
@@ -130,6 +134,31 @@ def file_pieces(audio: Samples, n_samples: int, *, realtime: bool) -> Iterator[S
             due = began + (start + len(piece)) / SAMPLE_RATE
             time.sleep(max(0.0, due - time.monotonic()))
         yield piece
+
+
+def caught_up(
+    pieces: Iterator[Samples], clock: Callable[[], float] = time.monotonic, *, late_s: float = 0.5
+) -> Iterator[Samples]:
+    """Pieces of sound that comes at its own speed; those that came while the last one was worked on, as one.
+
+    clock: seconds. late_s: so far behind the sound, what waits is joined, 10 s of it at most.
+    """
+    began, received_s = clock(), 0.0
+    waiting: list[Samples] = []
+    try:
+        for piece in pieces:
+            waiting.append(piece)
+            received_s += len(piece) / SAMPLE_RATE
+            is_late = clock() - began - received_s > late_s
+            if not is_late or sum(map(len, waiting)) >= 10 * SAMPLE_RATE:
+                yield np.concatenate(waiting)
+                waiting.clear()
+    except KeyboardInterrupt:
+        if waiting:
+            yield np.concatenate(waiting)
+        raise
+    if waiting:
+        yield np.concatenate(waiting)
 
 
 def sink(given: dict[str, Any], stack: ExitStack) -> Callable[[Sequence[Event]], None]:
@@ -165,8 +194,13 @@ def run(
     pieces: Iterator[Samples],
     show: Callable[[Sequence[Event]], None],
     interrupts: Interrupts,
+    *,
+    newest_only: bool = False,
 ) -> Said:
-    """Push every piece and show what follows; an interrupt ends the recording, and its tail is said."""
+    """Push every piece and show what follows; an interrupt ends the recording, and its tail is said.
+
+    newest_only: see `Session.push`.
+    """
     said = Said()
     began = time.monotonic()
     try:
@@ -174,7 +208,7 @@ def run(
             interrupts.check()
             with interrupts.deferred():  # a session that is left half-way has committed what it never said
                 said.n_samples += len(piece)
-                events = session.push(np.ascontiguousarray(piece))
+                events = session.push(np.ascontiguousarray(piece), newest_only=newest_only)
                 said.take(events, time.monotonic() - began)
                 show(events)
     except KeyboardInterrupt:

@@ -16,7 +16,11 @@ from sottovoce.cli.sections import SectionedCommand
 
 SOURCES = (
     click.option("--mic", is_flag=True, help="Listen to the microphone (needs the extra `mic`)."),
-    click.option("--realtime", is_flag=True, help="Give a file at the speed of its sound."),
+    click.option(
+        "--realtime",
+        is_flag=True,
+        help="Sound comes at its own speed: of updates that are late, the newest is done.",
+    ),
     click.option("--unaware", is_flag=True, help="Give a file as fast as it is taken (default)."),
     click.option("--save-audio", type=click.Path(dir_okay=False), help="Write what was heard to a WAV file."),
 )
@@ -69,16 +73,16 @@ POLICY = (
     click.option("--static-prompt", default="", help="Terms and names; stays."),
     click.option("--max-context-tokens", type=click.IntRange(0, 223), default=223, show_default=True),
     click.option(
-        "--context-bucket",
-        type=Finite(0),
-        default=1.0,
+        "--encoder",
+        type=click.Choice(["auto", "whole", "exact"]),
+        default="auto",
         show_default=True,
-        help="The encoder sees the audio, rounded up to this many seconds; 0: always 30 s.",
+        help="An update encodes the newest audio beside what is kept; all audio held; or 30 s, as trained.",
     ),
     click.option(
         "--tail",
         type=Finite(0, 30),
-        help="And so many seconds of padding behind it. [what the model needs: 5, nano 0]",
+        help="Seconds of padding behind the audio. [what the model needs]",
     ),
     click.option(
         "--cif", type=click.Path(exists=True, dir_okay=False), help="Weights that find the ends of words."

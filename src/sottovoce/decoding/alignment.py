@@ -118,8 +118,11 @@ class RunningStatistics:
         n_tokens = self.n_tokens[rows] if self.n_tokens.ndim == self.mean.ndim else self.n_tokens
         return RunningStatistics(n_tokens, self.mean[rows], self.squares[rows])
 
-    def normalize(self, attention: Tensor, *, floor: float = 0.0) -> Tensor:
-        """Z-score tokens (..., n, n_frames) against all counted so far; floor: added to the deviation."""
+    def normalize(self, attention: Tensor, *, floor: Tensor | float = 0.0) -> Tensor:
+        """Z-score tokens (..., n, n_frames) against all counted so far.
+
+        floor: added to the deviation, a number or one that broadcasts to (..., n_frames).
+        """
         std = ((self.squares / self.n_tokens).sqrt() + floor).clamp_min(_TINY)
         return (attention - self.mean.unsqueeze(-2)) / std.unsqueeze(-2)
 

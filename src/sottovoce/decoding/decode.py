@@ -106,6 +106,7 @@ def select_windows(encoded: EncoderOutput, windows: Sequence[int]) -> EncoderOut
         states=encoded.states[rows],
         n_content_frames=tuple(encoded.n_content_frames[window] for window in windows),
         cross_kv=None if cross_kv is None else [(keys[rows], values[rows]) for keys, values in cross_kv],
+        log_weights=None if encoded.log_weights is None else encoded.log_weights[rows],
     )
 
 

@@ -6,11 +6,20 @@ Not known here: how the session was made, and the metrics.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from sottovoce.evaluation.switching import FoundSwitch
-from sottovoce.streaming.session import Session
-from sottovoce.types import SAMPLE_RATE, LanguageChanged, Partial, Samples, Word
+from sottovoce.types import SAMPLE_RATE, Event, LanguageChanged, Partial, Samples, Word
+
+
+class LiveSession(Protocol):
+    """What a session must be able to do here."""
+
+    def push(self, pcm: Samples) -> Sequence[Event]: ...
+
+    def close(self) -> Sequence[Event]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +46,19 @@ class LiveRun:
         return "".join(word.word for word in self.words).strip()
 
 
-def run_live(session: Session, audio: Samples, *, chunk_s: float) -> LiveRun:
+def run_live(
+    session: LiveSession,
+    audio: Samples,
+    *,
+    chunk_s: float,
+    on_piece: Callable[[float, Sequence[Event]], None] | None = None,
+) -> LiveRun:
     """Give a recording to a new session in pieces of chunk_s, and close it.
 
     The clock is simulated: a piece is given when its last sample is there or the piece before is done,
     whichever is later; only time inside the session is measured.
+
+    on_piece: told after each piece how many seconds were given so far, and what came of it.
     """
     step = max(1, round(chunk_s * SAMPLE_RATE))
     words: list[tuple[Word, float, float]] = []
@@ -55,6 +72,8 @@ def run_live(session: Session, audio: Samples, *, chunk_s: float) -> LiveRun:
         events = session.push(piece) if start < len(audio) else session.close()
         spent = time.perf_counter() - began
         clock, compute, cpu = clock + spent, compute + spent, cpu + time.process_time() - began_cpu
+        if on_piece is not None:
+            on_piece(min(start + step, len(audio)) / SAMPLE_RATE, events)
         for event in events:
             if isinstance(event, Partial):
                 words += [(word, event.emission_time, clock) for word in event.words]

@@ -21,6 +21,7 @@ from sottovoce.models.checkpoint.base import Checkpoint, CtcWeights, check_dims,
 from sottovoce.models.checkpoint.openai import dims_from_mapping
 from sottovoce.models.checkpoint.writing import whole_file
 from sottovoce.models.dims import ModelDims
+from sottovoce.models.encoder_mode import EncoderMode
 from sottovoce.models.sources.names import NANO_ASSET
 from sottovoce.models.whisper import sinusoids
 
@@ -28,6 +29,8 @@ ASSET = NANO_ASSET
 METADATA_KEY = "sottovoce"
 TAIL_S = 0.0
 """nano was trained on windows that end with the speech."""
+GROWING = EncoderMode(tail_s=TAIL_S, bucket_s=0.5)
+"""Everything is computed at every update: its encoder is small."""
 EMBEDDING = "decoder.token_embedding"
 POSITIONS = "encoder.positional_embedding"
 CTC = "ctc_head"
@@ -63,6 +66,7 @@ def read_compact(path: Path = ASSET) -> Checkpoint:
         trained_tokens=tokens,
         languages=_strings(metadata.get("languages"), "languages", source),
         tail_s=TAIL_S,
+        encoder_mode=GROWING,
     )
     return validated(checkpoint, source)
 

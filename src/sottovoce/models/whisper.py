@@ -131,12 +131,17 @@ class AudioEncoder(nn.Module):
         self.blocks = nn.ModuleList(layers)
         self.ln_post = LayerNorm(n_state)
 
+    @property
+    def layers(self) -> list[ResidualAttentionBlock]:
+        """The blocks, by their type."""
+        return [_encoder_block(block) for block in self.blocks]
+
     def forward(self, mel: Tensor) -> Tensor:
         """(B, n_mels, n_mel_frames), even and at most 2 * n_audio_ctx -> (B, n_mel_frames / 2, d)."""
         x = F.gelu(self.conv1(mel))
         x = F.gelu(self.conv2(x)).transpose(1, 2)
         x = (x + self.positional_embedding[: x.shape[1]]).to(mel.dtype)
-        for block in self.blocks:
+        for block in self.layers:
             x = block(x)
         normed: Tensor = self.ln_post(x)
         return normed
@@ -197,6 +202,11 @@ class TextDecoder(nn.Module):
         if vocabulary is None:
             return self.token_embedding.logits(hidden).float()
         return rows_times_table(hidden, self.token_embedding.rows(vocabulary)).float()
+
+
+def _encoder_block(block: nn.Module) -> ResidualAttentionBlock:
+    assert isinstance(block, ResidualAttentionBlock)
+    return block
 
 
 def _decoder_block(block: nn.Module) -> DecoderBlock:

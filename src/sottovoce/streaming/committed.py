@@ -70,6 +70,19 @@ class CommittedWords:
             return max(gaps)[1]
         return target_s if self.until_s >= target_s else earliest_s
 
+    def half_point(self) -> float:
+        """Where half of the tokens lie before: the widest gap between words of the middle third.
+
+        Of less than three words, the end of the last one.
+        """
+        n_tokens = [len(read.tokens) for read in self._words]
+        total, so_far, gaps = sum(n_tokens), 0, []
+        for read, after, n in zip(self._words, self._words[1:], n_tokens, strict=False):
+            so_far += n
+            if total / 3 <= so_far <= 2 * total / 3:
+                gaps.append((after.word.start - read.word.end, (read.word.end + after.word.start) / 2))
+        return max(gaps)[1] if gaps else self.until_s
+
     def drop_before(self, cut_s: float) -> list[ReadWord]:
         """Forget the words that end by cut_s; returns them."""
         n_gone = 0

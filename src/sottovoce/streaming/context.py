@@ -15,14 +15,16 @@ from sottovoce.text.tokenizer import Tokenizer
 class TextContext:
     """Text tokens for the prompt of one language, at most `max_context_tokens` of them.
 
-    said: text tokens said before; without any, the options' `init_prompt`.
+    said: text tokens said before; None: nothing was said in the session yet, and `init_prompt` stands for it.
     """
 
-    def __init__(self, tokenizer: Tokenizer, options: StreamOptions, said: Sequence[int] = ()) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, options: StreamOptions, said: Sequence[int] | None = None
+    ) -> None:
         self._tokenizer = tokenizer
         self._limit = options.max_context_tokens
         self._static = self._encode(options.static_prompt)
-        self._said = tuple(said) or self._encode(options.init_prompt)
+        self._said = self._encode(options.init_prompt) if said is None else tuple(said)
 
     def add(self, tokens: Sequence[int]) -> None:
         """Text whose audio is held no longer."""

@@ -25,23 +25,19 @@ class AttentionTracker:
     before it. Statistics are (R, n_heads, n_frames), per row, and follow the rows when beams move.
     """
 
-    def __init__(self, n_frames: int) -> None:
-        """n_frames: frames that hold audio; attention beyond them is not looked at."""
+    def __init__(self, n_frames: Tensor) -> None:
+        """n_frames: (R,) int64, frames of each row that hold audio; attention beyond is not looked at."""
         self._n_frames = n_frames
+        self._longest = int(n_frames.max())
         self._statistics: RunningStatistics | None = None
         self._last = torch.zeros(0)
-
-    @property
-    def n_frames(self) -> int:
-        """Frames that are looked at."""
-        return self._n_frames
 
     def extend(self, attention: Tensor, *, n_padding: Tensor | None = None) -> None:
         """Take the attention (R, n_heads, n_new, n_frames or more) of new tokens.
 
         n_padding: (R,) int64, leading new tokens of each row that are padding and do not count.
         """
-        rows = attention[..., : self._n_frames].float()
+        rows = attention[..., : self._longest].float()
         counted = rows.new_ones(rows.shape[0], 1, rows.shape[2])
         if n_padding is not None:
             column = torch.arange(rows.shape[2], device=rows.device)
@@ -57,11 +53,15 @@ class AttentionTracker:
         assert self._statistics is not None
         self._statistics = self._statistics.select(rows)
         self._last = self._last[rows]
+        self._n_frames = self._n_frames[rows]
 
     def frontier(self) -> Tensor:
         """The frame that the newest token of each row attends to most: (R,) int64."""
         assert self._statistics is not None
-        score = self._statistics.normalize(self._last, floor=SPREAD_FLOOR / self._n_frames)
+        floor = SPREAD_FLOOR / self._n_frames[:, None, None]  # (R, 1, 1)
+        score = self._statistics.normalize(self._last, floor=floor)
         several = self._statistics.n_tokens.unsqueeze(-2) > 1
-        score = torch.where(several, score, self._last)
-        return mean_over_heads(median_filter(score)).argmax(dim=-1)[:, 0]
+        score = mean_over_heads(median_filter(torch.where(several, score, self._last)))  # (R, 1, n_frames)
+        frames = torch.arange(self._longest, device=score.device)
+        beyond = frames >= self._n_frames[:, None, None]
+        return score.masked_fill(beyond, -torch.inf).argmax(dim=-1)[:, 0]

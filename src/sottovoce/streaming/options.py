@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from torch import Tensor
 
+from sottovoce.backends.base import EncoderMode
 from sottovoce.decoding.beam import Fusion
 from sottovoce.errors import OptionError
+from sottovoce.streaming.agreement import AgreementOptions
 from sottovoce.types import Task
 
 
@@ -15,7 +17,8 @@ from sottovoce.types import Task
 class StreamOptions:
     """How live speech is decoded. Names and defaults are SimulStreaming's where it has them.
 
-    frame_threshold, rewind_threshold: see `ReadingRules`; in 20 ms frames.
+    frame_threshold: a word attended this near to the end of the audio waits; inf: all words wait. In frames
+        of 20 ms, as rewind_threshold (see `ReadingRules`). agreement: which of the others are safe.
     final_frame_threshold: the same when no more audio comes; 0 reads to the end of text, where
         SimulStreaming stops 4 frames early.
     chunk_s: audio between two updates. audio_min_len_s: least audio before the first update.
@@ -23,8 +26,12 @@ class StreamOptions:
     beam_size: 1 is greedy. task: "translate" writes English.
     init_prompt: text before the first words; moves out as text is added. static_prompt: text that stays
         (terms, names). max_context_tokens: of both and of what was said; at most 223.
-    context_bucket_s: the encoder sees the audio held, rounded up to this; None: its full 30 s window.
-    tail_s: and so much padding behind it; None: what the checkpoint needs (5 s for Whisper, 0 for nano).
+    encoder: how growing audio is encoded; None: as the checkpoint bears it. tail_s: with so much padding
+        behind it instead.
+    held_over_s: an utterance is held over pauses up to this, so that what comes next is read on from it.
+    wordless_s: audio held while nothing in it gives words.
+    sentence_s, longest_final_s: where nobody pauses, a final comes at the end of a sentence after the one,
+        and anywhere after the other.
     max_repeats: see `ReadingRules`.
     fusion: language models beside the decoder; not in parallel switching.
     no_speech_threshold, logprob_threshold: an update is empty when <|nospeech|> is likelier than the
@@ -32,6 +39,7 @@ class StreamOptions:
     """
 
     frame_threshold: float = 25
+    agreement: AgreementOptions = field(default_factory=AgreementOptions)
     rewind_threshold: int = 200
     final_frame_threshold: float = 0
     chunk_s: float = 0.5
@@ -43,8 +51,12 @@ class StreamOptions:
     init_prompt: str = ""
     static_prompt: str = ""
     max_context_tokens: int = 223
-    context_bucket_s: float | None = 1.0
+    encoder: EncoderMode | None = None
     tail_s: float | None = None
+    held_over_s: float = 3.0
+    wordless_s: float = 5.0
+    sentence_s: float = 10.0
+    longest_final_s: float = 30.0
     max_repeats: int = 4
     no_speech_threshold: float = 0.6
     logprob_threshold: float = -1.0
@@ -59,8 +71,6 @@ class StreamOptions:
             raise OptionError(f"audio_trim_s: expected less than audio_max_len_s, got {self.audio_trim_s}")
         if self.chunk_s > self.audio_max_len_s:
             raise OptionError(f"chunk_s: expected at most audio_max_len_s, got {self.chunk_s}")
-        if self.context_bucket_s is not None and not 0.02 <= self.context_bucket_s <= 30.0:
-            raise OptionError(f"context_bucket_s: expected 0.02 to 30 or None, got {self.context_bucket_s}")
         if self.tail_s is not None and not 0.0 <= self.tail_s <= 30.0:
             raise OptionError(f"tail_s: expected 0 to 30 seconds or None, got {self.tail_s}")
         self._check_counts()
@@ -73,6 +83,10 @@ class StreamOptions:
             ("audio_min_len_s", self.audio_min_len_s, 0),
             ("beam_size", self.beam_size, 1),
             ("max_repeats", self.max_repeats, 1),
+            ("held_over_s", self.held_over_s, 0),
+            ("wordless_s", self.wordless_s, 1),
+            ("sentence_s", self.sentence_s, 1),
+            ("longest_final_s", self.longest_final_s, 1),
         ):
             if not value >= least:
                 raise OptionError(f"{name}: expected at least {least}, got {value}")

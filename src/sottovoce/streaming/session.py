@@ -4,17 +4,20 @@ Synchronous: no thread, no clock. Time is samples received, and updates are due 
 events do not depend on how the audio is cut into pushes; `emission_time` is the audio that an event
 needed. Words that were emitted are never taken back.
 
-On a confirmed change of language the old stream is finished up to the estimated change point, and the
-audio after it goes into a new stream. While the language is in doubt, words wait.
+A session does not call the model: it is a generator of work (see `work`), and `push` drives it with an
+engine. An utterance is held on over short pauses, as what was said before is the best there is to read on
+from. On a confirmed change of language it is read to the estimated change point, and goes on from there in
+the new one. While the language is in doubt, words wait.
 
-Not known here: files, microphones, rendering, and the policy inside one language (see `stream`).
+Not known here: files, microphones, rendering, and how an utterance is read (see `plan`).
 """
 
 from __future__ import annotations
 
-from collections import Counter
+import logging
+import math
+from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 from sottovoce.audio.buffer import AudioBuffer
 from sottovoce.audio.vad_stream import SpeechEdge, VadStream
@@ -24,44 +27,30 @@ from sottovoce.language.probe import LanguageProbe
 from sottovoce.language.timeline import LanguageChange, LanguageTimeline
 from sottovoce.streaming.draft import CtcDraft, DraftText
 from sottovoce.streaming.endofword import EndOfWord
-from sottovoce.streaming.listening import Listener
-from sottovoce.streaming.parallel import ParallelStream
+from sottovoce.streaming.language_watch import LanguageWatch
+from sottovoce.streaming.plans import Plans
 from sottovoce.streaming.session_options import SessionOptions as SessionOptions
 from sottovoce.streaming.session_options import Switching as Switching
-from sottovoce.streaming.stream import Stream
+from sottovoce.streaming.speech import LOST_S, Speech
+from sottovoce.streaming.telling import Teller
+from sottovoce.streaming.utterance import Utterance
 from sottovoce.streaming.window import Window
+from sottovoce.streaming.work import Engine, LocalEngine, Steps, run
 from sottovoce.text.tokenizer import Tokenizer
-from sottovoce.types import (
-    SAMPLE_RATE,
-    Event,
-    Final,
-    LanguageChanged,
-    Partial,
-    Samples,
-    SpeechEnded,
-    SpeechStarted,
-    Unstable,
-    Word,
-)
+from sottovoce.types import FRAMES_PER_SECOND, SAMPLE_RATE, Event, LanguageChanged, Samples, Word
+
+log = logging.getLogger(__name__)
 
 IDLE_KEPT_S = 5.0
 """Audio kept in a pause: onset and pre-roll of the next utterance lie in it."""
-
-
-@dataclass(slots=True)
-class _Utterance:
-    """Speech between two pauses, or between a pause and a change of language."""
-
-    stream: Stream | ParallelStream
-    words: list[Word] = field(default_factory=list)
-    unstable: str = ""
 
 
 class Session:
     """Speech as it comes into events.
 
     tokenizer: of the backend's model. vad: finds speech; without it everything counts as speech until
-    `close`. end_of_word: see `WordMaker`. draft: gives the unstable text, instead of the decoder.
+    `close`. end_of_word: see `WordMaker`. draft: gives the unstable text, instead of the decoder. engine:
+    does the work; without one, this backend does it as it comes.
 
     Raises: OptionError for languages that the model does not have.
     """
@@ -75,35 +64,39 @@ class Session:
         vad: VadStream | None = None,
         end_of_word: EndOfWord | None = None,
         draft: CtcDraft | None = None,
+        engine: Engine | None = None,
     ) -> None:
         self._backend = backend
-        self._tokenizer = tokenizer
         self._options = options or SessionOptions()
+        self._engine = engine or LocalEngine(backend)
         self._vad = vad
-        self._end_of_word = end_of_word
-        self._languages = _checked_languages(self._options.languages, tokenizer)
         self._draft = draft
+        self._languages = _checked_languages(self._options.languages, tokenizer)
         several = len(self._languages) > 1
+        stretches = self._options.stretches
         self._timeline = LanguageTimeline(
             self._languages,
             self._options.smoothing,
             self._options.switch,
-            full_width_s=self._options.stretches.width_s,
+            full_width_s=stretches.width_s,
             current=None if several else self._languages[0],
         )
-        self._listener = (
-            Listener(
-                LanguageProbe(backend, tokenizer, self._languages), self._timeline, self._options.stretches
-            )
+        self._watch = (
+            LanguageWatch(LanguageProbe(backend, tokenizer, self._languages), self._timeline, stretches)
             if several
             else None
         )
-        self._contexts: dict[str, tuple[int, ...]] = {}
+        self._plans = Plans(backend, tokenizer, self._options, self._timeline, end_of_word)
+        stream = self._options.stream
+        self._teller = Teller(sentence_s=stream.sentence_s, longest_s=stream.longest_final_s)
+        self._said: dict[str, tuple[int, ...]] | None = None
         self._buffer = AudioBuffer()
-        self._utterance: _Utterance | None = None
-        self._chunk = round(self._options.stream.chunk_s * SAMPLE_RATE)
+        self._edges: deque[SpeechEdge] = deque()
+        self._speech: Speech | None = None
+        self._chunk = round(stream.chunk_s * SAMPLE_RATE)
         self._next_update = self._chunk
         self._now = 0
+        self._failure: Exception | None = None
         self._closed = False
 
     @property
@@ -116,241 +109,246 @@ class Session:
         """What was heard of the languages, for display; not to be changed."""
         return self._timeline
 
-    def push(self, pcm: Samples) -> list[Event]:
+    def push(self, pcm: Samples, *, newest_only: bool = False) -> list[Event]:
         """Take samples (n,) float32, mono, 16 kHz, of any number, and return what follows from them.
 
+        newest_only: of the updates that fall into these samples only the last one of an utterance is done:
+            for whoever is late, and would be later with every update that is overdue.
+
         Raises: SessionClosedError after `close`; AudioError, with the session unchanged, for samples
-            that are not finite float32 of that shape, or more than 10 minutes at once.
+            that are not finite float32 of that shape, or more than 10 minutes at once; what the model
+            raises. An update that failed is left out; the session goes on, and nothing that was committed or
+            told is lost: it comes with the next call.
         """
-        if self._closed:
-            raise SessionClosedError("push: expected no audio after close(), got some; start a new session")
-        self._buffer.append(pcm)
-        if self._vad is None:
-            events: list[Event] = [] if self._utterance or not len(pcm) else self._begin(0)
-            return events + self._run([], self._buffer.end)
-        return self._run(self._vad.push(pcm), self._buffer.end)
+        return run(self._engine, self.listen(pcm, newest_only=newest_only))
 
     def close(self) -> list[Event]:
         """Finish what is being said; further pushes are refused, a second close returns nothing."""
+        return run(self._engine, self.finish())
+
+    def listen(self, pcm: Samples, *, newest_only: bool = False) -> Steps[list[Event]]:
+        """`push` as steps, for an engine that serves several sessions."""
+        if self._closed:
+            raise SessionClosedError("push: expected no audio after close(), got some; start a new session")
+        self._buffer.append(pcm)
+        if self._vad is not None:
+            self._edges += self._vad.push(pcm)
+        elif self._speech is None and len(pcm):
+            self._edges.append(SpeechEdge("start", 0, 0))
+        yield from self._go(self._buffer.end, newest_only=newest_only)
+        return self._told()
+
+    def finish(self) -> Steps[list[Event]]:
+        """`close` as steps."""
         if self._closed:
             return []
         self._closed = True
-        edges = [] if self._vad is None else self._vad.close()
-        events = self._run(edges, self._buffer.end)
-        if self._utterance is not None:
-            events += self._end(self._buffer.end)
-        return events
+        end = self._buffer.end
+        self._edges += [] if self._vad is None else self._vad.close()
+        if self._vad is None and self._speech is not None:
+            self._edges.append(SpeechEdge("end", end, end))
+        yield from self._go(end)
+        return self._told()
 
-    def _run(self, edges: Sequence[SpeechEdge], end: int) -> list[Event]:
+    def _told(self) -> list[Event]:
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
+        return self._teller.take()
+
+    def _go(self, end: int, *, newest_only: bool = False) -> Steps[None]:
         """Go through time up to sample `end`: updates where they are due, edges where they were found."""
-        events: list[Event] = []
-        for edge in edges:
-            events += self._advance(edge.detected_sample)
-            events += self._begin(edge.sample) if edge.kind == "start" else self._end(edge.sample)
-        events += self._advance(end)
+        while self._edges:
+            edge = self._edges.popleft()
+            yield from self._advance(edge.detected_sample, newest_only=newest_only)
+            if edge.kind == "start":
+                self._begin(edge.sample)
+            else:
+                yield from self._end(edge.sample)
+        yield from self._advance(end, newest_only=newest_only)
         self._forget()
-        return events
 
-    def _advance(self, sample: int) -> list[Event]:
-        events: list[Event] = []
+    def _advance(self, sample: int, *, newest_only: bool) -> Steps[None]:
+        if newest_only and self._next_update + self._chunk <= sample:
+            self._next_update += (sample - self._next_update) // self._chunk * self._chunk
         while self._next_update <= sample:
             self._now = self._next_update
             self._next_update += self._chunk
-            if self._utterance is not None:
-                self._feed(self._utterance.stream, self._now)
-                events += self._update(self._utterance)
+            if self._speech is not None and self._speech.is_open:
+                self._feed(self._speech.utterance, self._now)
+                yield from self._attempt(self._update(self._speech))
         self._now = sample
-        return events
 
-    def _begin(self, sample: int) -> list[Event]:
+    def _attempt(self, steps: Steps[None]) -> Steps[None]:
+        """Steps that may fail: what they would have said is lost, and nothing else."""
+        try:
+            yield from steps
+        except Exception as error:
+            log.warning("an update failed: %s", type(error).__name__)
+            self._failure = error
+
+    @property
+    def _now_s(self) -> float:
+        return self._now / SAMPLE_RATE
+
+    def _begin(self, sample: int) -> None:
         """Speech starts at a sample (before now, by onset and pre-roll)."""
         at = max(sample, self._buffer.start)
         self._timeline.begin(at / SAMPLE_RATE)
-        if self._listener is not None:
-            self._listener.begin(at)
-        self._utterance = self._open(at)
-        return [SpeechStarted(at / SAMPLE_RATE, self._now / SAMPLE_RATE)]
+        if self._watch is not None:
+            self._watch.begin(at)
+        resting = self._speech
+        if resting is not None and at - resting.utterance.end_sample <= self._kept:
+            resting.go_on(at / SAMPLE_RATE)
+        else:
+            self._speech = self._open(at)
+        self._teller.started(at / SAMPLE_RATE, self._now_s)
 
-    def _end(self, sample: int) -> list[Event]:
+    @property
+    def _kept(self) -> int:
+        """Samples of the longest pause that an utterance is held over."""
+        return round(self._options.stream.held_over_s * SAMPLE_RATE)
+
+    def _end(self, sample: int) -> Steps[None]:
         """Speech ended at a sample."""
-        utterance = self._utterance
-        assert utterance is not None
-        events = self._settle(utterance, sample)
-        assert self._utterance is not None
-        self._feed(
-            self._utterance.stream, min(max(sample, self._utterance.stream.end_sample), self._buffer.end)
-        )
-        events += self._close(self._utterance, sample)
-        self._utterance = None
-        return [*events, SpeechEnded(sample / SAMPLE_RATE, self._now / SAMPLE_RATE)]
+        assert self._speech is not None
+        until = min(max(sample, self._speech.utterance.end_sample), self._buffer.end)
+        self._feed(self._speech.utterance, until)
+        yield from self._attempt(self._settle(self._speech, sample))
+        yield from self._attempt(self._read_out(self._speech, sample))
+        self._sum_up(self._speech, goes_on=False)
+        self._speech.is_open = False
+        self._teller.ended(sample / SAMPLE_RATE, self._now_s)
 
-    def _settle(self, utterance: _Utterance, end_sample: int) -> list[Event]:
-        """Decide the language of what is left at the end of an utterance."""
-        if not self._follows or self._listener is None:
-            return []
-        self._feed(utterance.stream, max(utterance.stream.end_sample, min(end_sample, self._buffer.end)))
-        window = utterance.stream.encode()
-        if window is not None:
-            self._listener.listen(window, min(end_sample, utterance.stream.end_sample), final=True)
-        change = self._timeline.resolve(self._now / SAMPLE_RATE)
-        if change is None:
-            return []
-        return [self._told(change, change.at_s)] if self._is_parallel else self._switch(utterance, change)
+    def _settle(self, speech: Speech, end_sample: int) -> Steps[None]:
+        """Decide the language of what is left at the end of speech."""
+        if not self._follows or self._watch is None:
+            return
+        until = min(end_sample, speech.utterance.end_sample)
+        yield from self._watch.listen(speech.utterance, until, final=True)
+        change = self._timeline.resolve(self._now_s)
+        if change is not None:
+            yield from self._change(speech, change)
 
     @property
     def _is_parallel(self) -> bool:
-        return self._listener is not None and self._options.switching == "parallel"
+        return self._watch is not None and self._options.switching == "parallel"
 
     @property
     def _follows(self) -> bool:
         """Whether the language still has to be watched."""
-        if self._listener is None:
+        if self._watch is None:
             return False
         return self._options.switching != "off" or self._timeline.current is None
 
-    def _update(self, utterance: _Utterance) -> list[Event]:
+    def _update(self, speech: Speech) -> Steps[None]:
         """One update: listen to the language, switch if that is due, commit what is safe."""
-        stream = utterance.stream
-        drafts = self._draft is not None and self._options.unstable
-        if not self._follows and not drafts and not stream.is_ready:
-            return []
-        least = round(self._options.stream.audio_min_len_s * SAMPLE_RATE)
-        window = stream.encode() if stream.end_sample - stream.start_sample >= least else None
-        if window is None:
-            return []
-        if not self._follows or self._listener is None:
-            return self._commit(utterance, window)
-        self._listener.listen(window, self._now)
-        change = self._timeline.due(self._now / SAMPLE_RATE)
-        if change is not None and not self._is_parallel:
-            return self._switch(utterance, change, update=True)
-        told = [] if change is None else [self._told(change, change.at_s)]
-        return [*told, *self._commit(utterance, window)]
+        speech.utterance.trim()
+        if not self._has_work(speech):
+            return
+        if self._follows and self._watch is not None:
+            yield from self._watch.listen(speech.utterance, self._now)
+            change = self._timeline.due(self._now_s)
+            if change is not None:
+                yield from self._change(speech, change)
+        if self._may_read(speech):
+            window = yield from speech.read_on(self._settled_until_s)
+            if self._teller.is_long:
+                self._sum_up(speech, goes_on=True)
+            self._show(speech, window)
 
-    def _commit(self, utterance: _Utterance, window: Window) -> list[Event]:
-        stream = utterance.stream
+    def _has_work(self, speech: Speech) -> bool:
+        """Whether an update can find anything: enough audio, and some of it unread."""
+        utterance, stream = speech.utterance, self._options.stream
+        if (utterance.end_sample - utterance.start_sample) / SAMPLE_RATE < stream.audio_min_len_s:
+            return False
+        return self._follows or self._may_read(speech)
+
+    def _may_read(self, speech: Speech) -> bool:
+        """Whether a reading can find a word that is not held back, or shows what is."""
+        if self._draft is not None and self._options.unstable:
+            return True
+        committed_s = speech.utterance.committed.until_s
+        unread_s = speech.utterance.end_sample / SAMPLE_RATE - committed_s
+        near = unread_s * FRAMES_PER_SECOND <= self._options.stream.frame_threshold
+        return not near and self._settled_until_s > committed_s
+
+    @property
+    def _settled_until_s(self) -> float:
+        """Where the language is sure until."""
         waits = self._follows and not self._is_parallel
-        settled_until_s = self._timeline.settled_until_s if waits else float("inf")
-        words: list[Word] = []
-        if stream.is_ready and settled_until_s > stream.committed_until_s:
-            words = stream.commit(window, settled_until_s=settled_until_s)
-        events = self._say(utterance, words)
+        return self._timeline.settled_until_s if waits else math.inf
+
+    def _show(self, speech: Speech, window: Window | None) -> None:
+        """Tell what may still change, if that is asked for."""
+        if not self._options.unstable or window is None:
+            return
+        after_s = speech.utterance.committed.until_s
+        text = speech.waiting if self._draft is None else self._draft.read(window, after_s)
+        language = speech.plan.language if self._timeline.current else self._timeline.likeliest
+        self._teller.may_say(text, language, self._now_s)
+
+    def _read_out(self, speech: Speech, until: int) -> Steps[None]:
+        """Commit what is left of the audio up to a sample; nothing unstable is left then."""
+        is_last = self._closed and speech.utterance.end_sample == self._buffer.end
+        yield from speech.read_out(until, is_last=is_last)
+        end_s = speech.utterance.committed.until_s
         if self._options.unstable:
-            events += self._show(utterance, self._unstable(stream, window))
-        return events
+            self._teller.may_say(DraftText("", end_s, end_s), speech.plan.language, self._now_s)
 
-    def _say(self, utterance: _Utterance, words: list[Word]) -> list[Event]:
-        if not words:
-            return []
-        utterance.words += words
-        text = "".join(word.word for word in words)
-        language, emission_time = utterance.stream.language, self._now / SAMPLE_RATE
-        return [Partial(words[0].start, words[-1].end, text, language, tuple(words), emission_time)]
+    def _say(self, words: Sequence[Word], language: str) -> None:
+        self._teller.said(words, language, self._now_s)
 
-    def _unstable(self, stream: Stream | ParallelStream, window: Window) -> DraftText:
-        """The text after the committed words, as far as it is shown."""
-        after_s = stream.committed_until_s
-        if self._draft is not None:
-            return self._draft.read(window, after_s)
-        words = stream.waiting
-        if not words:
-            return DraftText("", after_s, after_s)
-        return DraftText("".join(word.word for word in words), words[0].start, words[-1].end)
+    def _sum_up(self, speech: Speech, *, goes_on: bool) -> None:
+        span = self._teller.span_s
+        mass = None if span is None else self._timeline.allowed_mass(*span)
+        self._teller.final(speech.plan.language, self._now_s, mass, goes_on=goes_on)
 
-    def _show(self, utterance: _Utterance, draft: DraftText) -> list[Event]:
-        """Tell of unstable text that is new."""
-        if not self._options.unstable or draft.text == utterance.unstable:
-            return []
-        utterance.unstable = draft.text
-        language = utterance.stream.language if self._timeline.current else self._timeline.likeliest
-        return [Unstable(draft.start_s, draft.end_s, draft.text, language, self._now / SAMPLE_RATE)]
-
-    def _switch(self, utterance: _Utterance, change: LanguageChange, *, update: bool = False) -> list[Event]:
-        """Finish the old stream up to the change point and begin the new one there."""
-        stream = utterance.stream
-        at = max(round(change.at_s * SAMPLE_RATE), round(stream.committed_until_s * SAMPLE_RATE))
-        events: list[Event] = []
-        if change.source is None:
-            at = stream.start_sample
-        else:
-            events = self._close(utterance, at)
-        events.append(self._told(change, at / SAMPLE_RATE))
-        renewed = self._open(at)
-        self._utterance = renewed
-        self._feed(renewed.stream, stream.end_sample)
-        if update:
-            window = renewed.stream.encode()
-            events += [] if window is None else self._commit(renewed, window)
-        return events
-
-    def _told(self, change: LanguageChange, at_s: float) -> LanguageChanged:
+    def _change(self, speech: Speech, change: LanguageChange) -> Steps[None]:
+        """Carry out a change of language: read the old one out to the change point, go on in the new one."""
+        utterance, at_s = speech.utterance, change.at_s
+        if not self._is_parallel:
+            if change.source is not None:
+                at_s = max(at_s, utterance.committed.until_s)
+                if speech.unread_s(at_s) > 0.0:
+                    yield from self._attempt(self._read_out(speech, round(at_s * SAMPLE_RATE)))
+                self._sum_up(speech, goes_on=True)
+                utterance.drop_before(at_s)
+                utterance.committed.until_s = max(at_s, utterance.committed.until_s)
+            else:
+                at_s = utterance.start_sample / SAMPLE_RATE
+            speech.plan = self._plans.of(change.target)
         confirmed_s = max(change.confirmed_s, at_s)
-        return LanguageChanged(
-            change.source, change.target, at_s, confirmed_s, posteriors=self._timeline.belief
+        self._teller.changed(
+            LanguageChanged(change.source, change.target, at_s, confirmed_s, self._timeline.belief)
         )
 
-    def _close(self, utterance: _Utterance, until: int) -> list[Event]:
-        """Commit what is left up to a sample, and sum the utterance up."""
-        stream = utterance.stream
-        words = stream.finish(until_sample=until)
-        events = self._say(utterance, words)
-        events += self._show(utterance, DraftText("", stream.committed_until_s, stream.committed_until_s))
-        self._contexts.update(stream.contexts)
-        if utterance.words:
-            text = "".join(word.word for word in utterance.words).strip()
-            span = (utterance.words[0].start, utterance.words[-1].end)
-            language = Counter(word.language for word in utterance.words).most_common(1)[0][0]
-            events.append(
-                Final(
-                    *span,
-                    text,
-                    language or stream.language,
-                    tuple(utterance.words),
-                    self._now / SAMPLE_RATE,
-                    self._timeline.allowed_mass(*span),
-                )
-            )
-        return events
-
-    def _open(self, sample: int) -> _Utterance:
-        """A stream from a sample on, in the current language; the first allowed one while none is known."""
-        if self._is_parallel:
-            return _Utterance(
-                ParallelStream(
-                    self._backend,
-                    self._tokenizer,
-                    self._options.stream,
-                    self._options.parallel,
-                    self._timeline,
-                    start_sample=sample,
-                    contexts=self._contexts,
-                )
-            )
+    def _open(self, sample: int) -> Speech:
+        """An utterance from a sample on, in the current language; the first allowed one if none is known."""
+        if self._speech is not None:
+            self._said = self._speech.utterance.said
         language = self._timeline.current or self._languages[0]
-        stream = Stream(
-            self._backend,
-            self._tokenizer.with_language(language),
-            self._options.stream,
-            start_sample=sample,
-            context=self._contexts.get(language, ()),
-            end_of_word=self._end_of_word,
+        plan = self._plans.by_timeline() if self._is_parallel else self._plans.of(language)
+        utterance = self._plans.utterance(sample, self._said)
+        return Speech(
+            utterance,
+            plan,
+            self._plans.mode,
+            self._say,
+            wordless_s=self._options.stream.wordless_s,
+            lost_s=math.inf if self._vad is None else LOST_S,
         )
-        return _Utterance(stream)
 
-    def _feed(self, stream: Stream | ParallelStream, until: int) -> None:
-        if until > stream.end_sample:
-            stream.append(self._buffer.view(stream.end_sample, until).copy())
+    def _feed(self, utterance: Utterance, until: int) -> None:
+        if until > utterance.end_sample:
+            utterance.append(self._buffer.view(utterance.end_sample, until).copy())
 
     def _forget(self) -> None:
-        """Drop audio that no stream will need: a change point never lies before the committed words."""
-        if self._utterance is None:
-            self._buffer.drop_before(self._buffer.end - round(IDLE_KEPT_S * SAMPLE_RATE))
-        else:
-            stream = self._utterance.stream
-            needed = min(
-                stream.end_sample, max(stream.start_sample, round(stream.committed_until_s * SAMPLE_RATE))
-            )
-            self._buffer.drop_before(needed)
+        """Drop audio that nobody will need: an open utterance holds its own."""
+        kept = self._buffer.end - round(IDLE_KEPT_S * SAMPLE_RATE)
+        if self._speech is not None and (self._speech.is_open or kept <= self._speech.utterance.end_sample):
+            kept = self._speech.utterance.end_sample
+        self._buffer.drop_before(min(kept, self._buffer.end))
 
 
 def _checked_languages(languages: Sequence[str], tokenizer: Tokenizer) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from sottovoce.language.probe import ProbeOptions
 from sottovoce.language.smoothing import SmoothingOptions
 from sottovoce.language.switching import SwitchOptions
 from sottovoce.streaming.options import StreamOptions
-from sottovoce.streaming.parallel import ParallelOptions
+from sottovoce.streaming.parallel_options import ParallelOptions
 
 Switching: TypeAlias = Literal["off", "restart", "parallel"]
 

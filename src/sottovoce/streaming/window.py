@@ -8,10 +8,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from sottovoce.audio.mel import MelStream
+from sottovoce.audio.mel import DYNAMIC_RANGE, MelStream
 from sottovoce.types import FRAMES_PER_SECOND, HOP_SAMPLES, SAMPLE_RATE, EncoderOutput, Samples
 
 SAMPLES_PER_FRAME = SAMPLE_RATE // FRAMES_PER_SECOND
@@ -21,15 +23,31 @@ MELS_PER_FRAME = SAMPLES_PER_FRAME // HOP_SAMPLES
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Window:
-    """The audio held, encoded: states of one row, and the sample that frame 0 begins at."""
+    """The audio held, encoded: states of one row, the log-mel behind them (n_mels, n), un-normalised, and the
+    sample that frame 0 begins at."""
 
     encoded: EncoderOutput
+    log_mel: Tensor
     start_sample: int
 
     @property
     def n_frames(self) -> int:
         """Frames that hold audio."""
         return self.encoded.n_content_frames[0]
+
+    def part(self, frames: npt.NDArray[np.int64]) -> Tensor:
+        """The log-mel of chosen frames, ascending, joined: (n_mels, 2 * n)."""
+        mels = (MELS_PER_FRAME * frames[:, None] + np.arange(MELS_PER_FRAME)).reshape(-1)
+        return self.log_mel[:, torch.from_numpy(mels).to(self.log_mel.device)]
+
+    @property
+    def loudness(self) -> npt.NDArray[np.float64]:
+        """How loud each frame is: (n_frames,), log10 of power, averaged over the spectrum, within Whisper's
+        dynamic range."""
+        mels = self.log_mel[:, : self.n_frames * MELS_PER_FRAME]
+        means = mels.clamp(min=float(mels.max()) - DYNAMIC_RANGE).mean(dim=0)
+        loud: npt.NDArray[np.float64] = means.reshape(self.n_frames, -1).mean(dim=1).cpu().double().numpy()
+        return loud
 
     @property
     def start_s(self) -> float:

@@ -232,6 +232,11 @@ class Tokenizer:
         words = self._join_words(characters) if self.splits_on_spaces else characters
         return [word for word, _ in words], [ids for _, ids in words]
 
+    def split_to_characters(self, tokens: Sequence[int]) -> tuple[list[str], list[list[int]]]:
+        """Characters and the tokens of each, or the shortest runs of them that tokens can be cut to."""
+        characters = self._split_on_characters(tokens)
+        return [text for text, _ in characters], [ids for _, ids in characters]
+
     def _split_on_characters(self, tokens: Sequence[int]) -> list[tuple[str, list[int]]]:
         """Shortest runs of tokens that end at the end of a character."""
         decoder = codecs.getincrementaldecoder("utf-8")("replace")

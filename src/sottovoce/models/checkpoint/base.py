@@ -13,6 +13,7 @@ from torch import Tensor
 
 from sottovoce.errors import CheckpointError
 from sottovoce.models.dims import AlignmentHeads, ModelDims
+from sottovoce.models.encoder_mode import EncoderMode
 
 Shape: TypeAlias = tuple[int, ...]
 
@@ -58,6 +59,8 @@ class Checkpoint:
     trained_tokens: vocabulary ids whose embeddings were trained; None means all of them.
     languages: codes the model was trained on; None means all that its vocabulary names.
     tail_s: seconds of padding that the encoder needs behind the speech in a window shorter than 30 s.
+    encoder_mode: how the encoder bears audio that grows, at the least cost; None when only its dimensions
+        tell (`known_mode`).
     kind: the format it was read from, as `convert` names it; empty for one that was not read.
     numbers: what the file stores the weights in, where that is not what the tensors show.
     """
@@ -70,6 +73,7 @@ class Checkpoint:
     trained_tokens: tuple[int, ...] | None = None
     languages: tuple[str, ...] | None = None
     tail_s: float = TAIL_S
+    encoder_mode: EncoderMode | None = None
     kind: str = ""
     numbers: str = ""
 

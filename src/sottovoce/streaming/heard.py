@@ -14,28 +14,30 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from sottovoce.backends.base import EncoderMode, GrowingWindow
 from sottovoce.streaming.gating import Gate, Shares, owners
-from sottovoce.streaming.held import HeldSpeech
+from sottovoce.streaming.utterance import Utterance
 from sottovoce.streaming.window import Window
+from sottovoce.streaming.work import Encode, Steps
 from sottovoce.types import EncoderOutput
 
 FrameIndex = npt.NDArray[np.int64]
 Spans: TypeAlias = tuple[tuple[int, int], ...]
-_HIDDEN = -15.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Heard:
     """What rows listen to.
 
-    encoded: one audio for all rows, or one a row. biases: (R, n_frames), see `Backend.step`. places: for
-    each row, the frame of the window behind each frame that it hears. reaches_end: whether a row hears the
-    end of the window; a row that does not has nothing to wait for. stretches: for each row, the spans of
-    frames [start, end) that its words lie in; empty where they may lie anywhere.
+    encoded: the window that each row hears, one for all or one a row. biases: of each row (n_frames,) of
+    its window, see `Backend.step`; None: nothing is held back. places: for each row, the frame of the
+    utterance's window behind each frame that it hears. reaches_end: whether a row hears the end of that; a
+    row that does not has nothing to wait for. stretches: for each row, the spans of frames [start, end) that
+    its words lie in; empty where they may lie anywhere.
     """
 
-    encoded: EncoderOutput
-    biases: Tensor
+    encoded: tuple[EncoderOutput, ...]
+    biases: tuple[Tensor | None, ...]
     places: tuple[FrameIndex, ...]
     reaches_end: tuple[bool, ...]
     stretches: tuple[Spans, ...]
@@ -72,8 +74,8 @@ class Hearing(Protocol):
         """Whether a row is given its audio since another language was committed, and no other."""
         ...
 
-    def hear(self, held: HeldSpeech, window: Window, shares: Shares, rows: Sequence[Row]) -> Heard:
-        """The audio of each row; `window` was encoded last of what is held."""
+    def hear(self, utterance: Utterance, window: Window, shares: Shares, rows: Sequence[Row]) -> Steps[Heard]:
+        """The audio of each row; `window` was encoded last of the utterance."""
         ...
 
 
@@ -87,15 +89,17 @@ class Masked:
     def apart(self) -> bool:
         return False
 
-    def hear(self, held: HeldSpeech, window: Window, shares: Shares, rows: Sequence[Row]) -> Heard:
-        biases = torch.zeros(len(rows), window.encoded.n_frames)
-        for bias, row in zip(biases, rows, strict=True):
-            bias[: window.n_frames] = torch.from_numpy(self.gate.bias(shares, row.language)).to(biases)
-        places = np.arange(window.n_frames)
-        device = window.encoded.states.device
-        n_rows = len(rows)
-        ends = (True,) * n_rows
-        return Heard(window.encoded, biases.to(device), (places,) * n_rows, ends, ((),) * n_rows)
+    def hear(self, utterance: Utterance, window: Window, shares: Shares, rows: Sequence[Row]) -> Steps[Heard]:
+        yield from ()
+        biases = []
+        for row in rows:
+            bias = torch.zeros(window.encoded.n_frames)
+            bias[: window.n_frames] = torch.from_numpy(self.gate.bias(shares, row.language)).to(bias)
+            biases.append(bias.to(window.encoded.states.device))
+        n_rows, places = len(rows), np.arange(window.n_frames)
+        return Heard(
+            (window.encoded,) * n_rows, tuple(biases), (places,) * n_rows, (True,) * n_rows, ((),) * n_rows
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,20 +111,20 @@ class Alone:
     """
 
     gate: Gate
+    mode: EncoderMode
 
     @property
     def apart(self) -> bool:
         return True
 
-    def hear(self, held: HeldSpeech, window: Window, shares: Shares, rows: Sequence[Row]) -> Heard:
+    def hear(self, utterance: Utterance, window: Window, shares: Shares, rows: Sequence[Row]) -> Steps[Heard]:
         places = tuple(_since(row, self.gate.open_to(shares, row.language)).nonzero()[0] for row in rows)
-        encoded, n_context = held.encode_parts(places)
-        device = encoded.states.device
-        column = torch.arange(encoded.n_frames, device=device)
-        beyond = column >= torch.tensor(n_context, device=device)[:, None]
+        work = Encode([GrowingWindow(window.part(own), self.mode.whole()) for own in places])
+        yield work
         ends = tuple(bool(len(own)) and int(own[-1]) == window.n_frames - 1 for own in places)
         stretches = tuple(_runs(_since(row, owners(shares)[:, row.language])) for row in rows)
-        return Heard(encoded, _HIDDEN * beyond.float(), places, ends, stretches)
+        encoded = tuple(grown.encoded for grown in work.grown)
+        return Heard(encoded, (None,) * len(rows), places, ends, stretches)
 
 
 def _since(row: Row, mask: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:

@@ -1,0 +1,155 @@
+"""`live.py hour`: one long live session of joined human speech: loops, level cost, false switches."""
+
+from __future__ import annotations
+
+import argparse
+import random
+import resource
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import numpy as np
+from human_clips import PAUSES_S
+from live_count import errors, is_loop
+from live_plots import plot_hour
+from live_run import AUTO, Bench, Item
+from live_settings import add_clips, chosen, settings
+from live_tables import percent, show_json, show_table
+
+from sottovoce.evaluation.live import LiveRun, run_live
+from sottovoce.evaluation.wer import ErrorCounts
+from sottovoce.types import SAMPLE_RATE, Samples, Word
+
+HELP = """An hour of joined human speech in one session: loops, processor time and memory, false switches.
+
+Clips of one language (--spoken, en) with pauses between them, said again in another order where they do not
+fill the hour. A word belongs to the clip in whose time it begins. With base half an hour of processor
+time."""
+
+FOLLOWS = ("restart", AUTO)
+EARLY_S = 0.3
+"""A word may begin so long before its clip: word times are not that right."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_clips(parser, n_clips=1000)
+    parser.set_defaults(spoken=["en"])
+    parser.add_argument("--minutes", type=float, default=60.0)
+    parser.add_argument("--every", type=float, default=10.0, help="minutes of a row of the table [10]")
+    parser.add_argument("--picture", type=Path, help="processor time and memory")
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """A clip within the hour."""
+
+    item: Item
+    start_s: float
+    end_s: float
+
+
+@dataclass(slots=True)
+class Meter:
+    """Processor seconds a second of audio and memory (the hour's samples too: 220 MB), a point a minute."""
+
+    began_s: float = field(default_factory=time.process_time)
+    last_s: float = 0.0
+    minutes: list[float] = field(default_factory=list)
+    cpu_s: list[float] = field(default_factory=list)
+    resident_mb: list[float] = field(default_factory=list)
+
+    def read(self, at_s: float, _: object) -> None:
+        if at_s < 60.0 * (len(self.minutes) + 1):
+            return
+        now = time.process_time()
+        self.minutes.append(at_s / 60)
+        self.cpu_s.append((now - self.began_s) / (at_s - self.last_s))
+        self.resident_mb.append(resident_mb())
+        self.began_s, self.last_s = now, at_s
+        print(f"\r{at_s / 60:.0f} min, {self.cpu_s[-1]:.3f} s/s", end="", file=sys.stderr, flush=True)
+
+
+def run(given: argparse.Namespace) -> None:
+    bench = Bench(given.log)
+    said, audio = joined(chosen(given), 60.0 * given.minutes)
+    figures = {}
+    for setting in settings(given):
+        session = bench.session(setting, said[0].item)
+        meter = Meter()
+        found = run_live(session, audio, chunk_s=setting.chunk_s, on_piece=meter.read)
+        counts = [errors(one.item, text) for one, text in zip(said, shared(said, found.words), strict=True)]
+        show(said, counts, found, meter, given.every, setting.name)
+        if given.picture:
+            plot_hour(given.picture, meter.minutes, meter.cpu_s, meter.resident_mb)
+        figures[setting.name] = {
+            "errors": sum(counts, ErrorCounts()).rate,
+            "loops": sum(map(is_loop, counts)),
+            "first_language": found.first_language,
+            "switches": [asdict(one) for one in found.switches],
+            "cpu_s_per_s": [round(one, 4) for one in meter.cpu_s],
+            "resident_mb": [round(one) for one in meter.resident_mb],
+        }
+    n_different = len({one.item.name for one in said})
+    show_json("hour", settings(given), {"clips": len(said), "different": n_different, "found": figures})
+
+
+def joined(items: Sequence[Item], seconds: float) -> tuple[list[Said], Samples]:
+    """Clips one after the other, round after round in another order, and their samples with the pauses."""
+    said: list[Said] = []
+    pieces: list[Samples] = []
+    at, order = 0.0, random.Random(0)
+    while at < seconds:
+        for item in order.sample(list(items), len(items)):
+            samples = item.samples()
+            pause = np.zeros(round(PAUSES_S[len(said) % len(PAUSES_S)] * SAMPLE_RATE), np.float32)
+            said.append(Said(item, at, at + len(samples) / SAMPLE_RATE))
+            pieces += [samples, pause]
+            at = said[-1].end_s + len(pause) / SAMPLE_RATE
+            if at >= seconds:
+                break
+    return said, np.concatenate(pieces)
+
+
+def shared(said: Sequence[Said], words: Sequence[Word]) -> list[str]:
+    """The text that was heard of each clip."""
+    texts = [""] * len(said)
+    starts = np.array([one.start_s - EARLY_S for one in said])
+    for word in words:
+        at = max(0, int(np.searchsorted(starts, word.start, side="right")) - 1)
+        texts[at] += word.word
+    return texts
+
+
+def show(
+    said: Sequence[Said],
+    counts: Sequence[ErrorCounts],
+    found: LiveRun,
+    meter: Meter,
+    every: float,
+    name: str,
+) -> None:
+    """A row for so many minutes each, and for all of it."""
+    rows = []
+    total = max(meter.minutes or [0.0])
+    spans = [(start, start + every) for start in np.arange(0.0, total, every)]
+    for start, end in [*spans, (0.0, float("inf"))]:
+        some = [c for one, c in zip(said, counts, strict=True) if start <= one.start_s / 60 < end]
+        at = [i for i, minute in enumerate(meter.minutes) if start < minute <= end]
+        switches = sum(start <= one.confirmed_s / 60 < end for one in found.switches)
+        row = [percent(sum(some, ErrorCounts()).rate), str(sum(map(is_loop, some))), str(switches)]
+        cpu = f"{np.mean([meter.cpu_s[i] for i in at]):.3f}" if at else ""
+        memory = f"{max(meter.resident_mb[i] for i in at):.0f} MB" if at else ""
+        rows.append(["all" if end == float("inf") else f"{start:g}–{end:g} min", *row, cpu, memory])
+    show_table([name, "errors", "loops", "switches", "cpu s/s", "memory"], rows)
+
+
+def resident_mb() -> float:
+    """Memory of this process now; its peak where the system does not tell."""
+    status = Path("/proc/self/status")
+    if status.exists():
+        line = next(line for line in status.read_text().splitlines() if line.startswith("VmRSS"))
+        return int(line.split()[1]) / 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

@@ -1,0 +1,136 @@
+"""Who hears what of an utterance: one language the whole of it, or several by the timeline (`by_timeline`).
+
+Not known here: when updates are due, voice activity, and which language it is.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Protocol
+
+from sottovoce.streaming.agreement import Agreement
+from sottovoce.streaming.alignatt import Reader, ReadRequest
+from sottovoce.streaming.options import StreamOptions
+from sottovoce.streaming.reading import MAX_TOKENS, Ending, Reading, ReadingRules, most_tokens
+from sottovoce.streaming.utterance import Utterance
+from sottovoce.streaming.window import Window
+from sottovoce.streaming.words import ReadWord, WordMaker
+from sottovoce.streaming.work import Read, Steps
+from sottovoce.types import Word
+
+
+class Plan(Protocol):
+    """A way to read an utterance on."""
+
+    @property
+    def language(self) -> str:
+        """The language that is spoken now; words carry their own."""
+        ...
+
+    @property
+    def waiting(self) -> tuple[Word, ...]:
+        """Words that the last update read but that are not safe yet."""
+        ...
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether the last update found no way on: it fell into a loop, or jumped back."""
+        ...
+
+    def read(
+        self, utterance: Utterance, window: Window, *, settled_until_s: float = math.inf, final: bool = False
+    ) -> Steps[list[ReadWord]]:
+        """The words after the committed ones that are safe and end before `settled_until_s`.
+
+        window: encoded last of the utterance. final: no more audio comes; all words are safe.
+        """
+        ...
+
+
+class OneLanguage:
+    """All of the audio is one language's.
+
+    maker: of the language's words.
+    """
+
+    def __init__(self, reader: Reader, maker: WordMaker, options: StreamOptions) -> None:
+        self._reader = reader
+        self._maker = maker
+        self._options = options
+        self._agreement = Agreement(options.agreement, options.frame_threshold)
+        self._guess: tuple[int, ...] = ()
+        self._waiting: tuple[Word, ...] = ()
+        self._is_stuck = False
+
+    @property
+    def language(self) -> str:
+        return self._maker.language
+
+    @property
+    def waiting(self) -> tuple[Word, ...]:
+        return self._waiting
+
+    @property
+    def is_stuck(self) -> bool:
+        return self._is_stuck
+
+    def read(
+        self, utterance: Utterance, window: Window, *, settled_until_s: float = math.inf, final: bool = False
+    ) -> Steps[list[ReadWord]]:
+        rules = rules_for(self._options, window.end_s - utterance.committed.until_s, final=final)
+        if rules.frame_threshold >= window.n_frames:
+            return []
+        request = ReadRequest(utterance.prefix(self.language), rules, None, self._guess)
+        work = Read(self._reader, [window.encoded], [request])
+        yield work
+        return self._taken(work.readings[0], utterance, window, settled_until_s, final=final)
+
+    def _taken(
+        self,
+        reading: Reading,
+        utterance: Utterance,
+        window: Window,
+        settled_until_s: float,
+        *,
+        final: bool,
+    ) -> list[ReadWord]:
+        silent = is_no_speech(reading, self._options)
+        self._is_stuck = not silent and is_stuck(reading)
+        if silent or reading.ending is Ending.REWOUND:
+            self._guess, self._waiting = (), ()
+            self._agreement.forget()
+            return []
+        after_s = utterance.committed.until_s
+        words = self._maker.words(reading, window, after_s=after_s, final=final)
+        n_safe = len(words) if final else self._agreement.n_safe(words, window)
+        n_settled = next((i for i, read in enumerate(words) if read.word.end > settled_until_s), len(words))
+        taken = words[: min(n_safe, n_settled)]
+        self._agreement.committed(len(taken))
+        self._waiting = tuple(read.word for read in words[len(taken) :])
+        tokens = reading.tokens if reading.refused is None else (*reading.tokens, reading.refused)
+        self._guess = tokens[sum(len(read.tokens) for read in taken) :]
+        return taken
+
+
+def is_stuck(reading: Reading) -> bool:
+    """Whether a reading found no way on."""
+    return reading.ending in (Ending.REWOUND, Ending.REPEATED)
+
+
+AHEAD = 0.6
+"""A reading goes on beyond what is safe, to this part of the distance: what is said there twice is surer."""
+
+
+def is_no_speech(reading: Reading, options: StreamOptions) -> bool:
+    silent = reading.no_speech_prob > options.no_speech_threshold
+    return silent and reading.avg_logprob < options.logprob_threshold
+
+
+def rules_for(options: StreamOptions, unread_s: float, *, final: bool) -> ReadingRules:
+    """When a reading of so much unread audio stops."""
+    return ReadingRules(
+        options.final_frame_threshold if final else AHEAD * options.frame_threshold,
+        options.rewind_threshold,
+        options.max_repeats,
+        MAX_TOKENS if final else most_tokens(unread_s),
+    )

@@ -1,0 +1,136 @@
+"""Somebody speaks: an utterance, how it is read, and what becomes of a reading.
+
+Reads on while audio comes, and out where none follows; lets go of what leads nowhere. Not known here: when an
+update is due, voice activity, which language it is, and what is told of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from sottovoce.backends.base import EXACT, EncoderMode, GrowingWindow
+from sottovoce.streaming.draft import DraftText
+from sottovoce.streaming.plan import Plan
+from sottovoce.streaming.utterance import Utterance
+from sottovoce.streaming.window import MELS_PER_FRAME, Window
+from sottovoce.streaming.work import Encode, Steps
+from sottovoce.types import SAMPLE_RATE, Word
+
+LOST_S = 0.8
+"""So much unread audio behind the last word, where a detector says that it is speech, is read once more."""
+NEWEST_S = 2.0
+"""Audio that is kept where nothing in it gives words."""
+
+
+class Speech:
+    """An utterance while it is spoken, and while it rests in a pause.
+
+    mode: how growing audio is encoded. say: told of committed words at once, with their language.
+    wordless_s: see `StreamOptions`. lost_s: see `LOST_S`; inf where silence may be among the audio.
+    """
+
+    def __init__(
+        self,
+        utterance: Utterance,
+        plan: Plan,
+        mode: EncoderMode,
+        say: Callable[[Sequence[Word], str], None],
+        *,
+        wordless_s: float,
+        lost_s: float = LOST_S,
+    ) -> None:
+        self.utterance = utterance
+        self.plan = plan
+        self.is_open = True
+        """Whether somebody speaks, or it rests."""
+        self._mode = mode
+        self._say = say
+        self._wordless_s = wordless_s
+        self._lost_s = lost_s
+        self._from_s = utterance.start_sample / SAMPLE_RATE
+
+    def go_on(self, from_s: float) -> None:
+        """Somebody speaks again, after a pause."""
+        self.is_open, self._from_s = True, from_s
+
+    def unread_s(self, end_s: float) -> float:
+        """Seconds of speech behind the last word."""
+        return end_s - max(self.utterance.committed.until_s, self._from_s)
+
+    def read_on(self, settled_until_s: float) -> Steps[Window | None]:
+        """Commit what is safe and ends by a moment; the window that was read, None without audio."""
+        window = yield from self._encode()
+        if window is not None and settled_until_s > self.utterance.committed.until_s:
+            yield from self._read(window, settled_until_s=settled_until_s)
+            self._let_go(window)
+        return window
+
+    def read_out(self, until_sample: int, *, is_last: bool = False) -> Steps[None]:
+        """Commit what is left of the audio up to a sample, which no more audio follows.
+
+        Where a good part of it gave no word, it is read once more: behind the last word, without a prompt, in
+        the window that the model was trained with. is_last: nor does any follow in the session.
+        """
+        for mode in (self._mode.whole(), EXACT):
+            window = yield from self._encode(mode, until_sample=until_sample, is_last=is_last)
+            if window is None:
+                return
+            yield from self._read(window, final=True)
+            if not self.plan.is_stuck and self.unread_s(window.end_s) < self._lost_s:
+                return
+            self._begin_anew()
+
+    @property
+    def waiting(self) -> DraftText:
+        """Words that were read but not committed."""
+        words = self.plan.waiting
+        if not words:
+            committed_s = self.utterance.committed.until_s
+            return DraftText("", committed_s, committed_s)
+        return DraftText("".join(word.word for word in words), words[0].start, words[-1].end)
+
+    def _read(
+        self, window: Window, *, settled_until_s: float = float("inf"), final: bool = False
+    ) -> Steps[None]:
+        words = yield from self.plan.read(
+            self.utterance, window, settled_until_s=settled_until_s, final=final
+        )
+        self.utterance.commit(words)
+        self._say([read.word for read in words], self.plan.language)
+
+    def _encode(
+        self, mode: EncoderMode | None = None, *, until_sample: int | None = None, is_last: bool = False
+    ) -> Steps[Window | None]:
+        """The audio held, encoded; None without a frame of it.
+
+        mode: in this way, with nothing kept from before; None: as audio grows.
+        """
+        utterance = self.utterance
+        log_mel = utterance.log_mel(final=is_last, until_sample=until_sample)
+        if log_mel.shape[1] < MELS_PER_FRAME:
+            return None
+        state = utterance.encoder_state if mode is None else None
+        work = Encode([GrowingWindow(log_mel, mode or self._mode, state)])
+        yield work
+        grown = work.grown[0]
+        if mode is None:
+            utterance.encoder_state = grown.state
+        encoded = replace(grown.encoded, n_content_frames=(log_mel.shape[1] // MELS_PER_FRAME,))
+        return Window(encoded, log_mel, utterance.start_sample)
+
+    def _let_go(self, window: Window) -> None:
+        """Let go what leads nowhere: first what lies before the unread audio, then most of that too."""
+        is_wordless = self.unread_s(window.end_s) > self._wordless_s and not self.plan.waiting
+        if not (is_wordless or self.plan.is_stuck):
+            return
+        if self.utterance.committed.last is not None:
+            self._begin_anew()
+        elif is_wordless:
+            self._from_s = max(self._from_s, window.end_s - NEWEST_S)
+            self.utterance.drop_before(window.end_s - NEWEST_S)
+
+    def _begin_anew(self) -> None:
+        """Go on behind the last committed word, without what was said before."""
+        self.utterance.drop_before(self.utterance.committed.until_s)
+        self.utterance.forget_text()

@@ -1,0 +1,102 @@
+"""The events of a session, numbered and in order, until they are fetched.
+
+Not known here: audio, models, and when something happens.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+
+from sottovoce.streaming.draft import DraftText
+from sottovoce.types import (
+    Event,
+    Final,
+    LanguageChanged,
+    Partial,
+    SpeechEnded,
+    SpeechStarted,
+    Unstable,
+    Word,
+)
+
+SENTENCE_ENDS = (".", "?", "!", "。", "？", "！", "؟", "।", "…")
+
+
+class Teller:
+    """Collects what happens; times in seconds.
+
+    sentence_s, longest_s: where nobody pauses, words make a final at the end of a sentence once they span the
+    one, and at any word once they span the other.
+    """
+
+    def __init__(self, *, sentence_s: float, longest_s: float) -> None:
+        self._sentence_s = sentence_s
+        self._longest_s = longest_s
+        self._events: list[Event] = []
+        self._n_told = 0
+        self._utterance = 0
+        self._words: list[Word] = []
+        self._unstable = ""
+
+    def take(self) -> list[Event]:
+        """What was told since the last time."""
+        events, self._events = self._events, []
+        return events
+
+    def started(self, at_s: float, now_s: float) -> None:
+        self._utterance += 1
+        self._tell(SpeechStarted(at_s, now_s, utterance=self._utterance))
+
+    def ended(self, at_s: float, now_s: float) -> None:
+        self._tell(SpeechEnded(at_s, now_s, utterance=self._utterance))
+
+    def said(self, words: Sequence[Word], language: str, now_s: float) -> None:
+        """Words were committed."""
+        if not words:
+            return
+        self._words += words
+        text = "".join(word.word for word in words)
+        span = (words[0].start, words[-1].end)
+        self._tell(Partial(*span, text, language, tuple(words), now_s, utterance=self._utterance))
+
+    def may_say(self, draft: DraftText, language: str, now_s: float) -> None:
+        """Text that may change; told if it is new."""
+        if draft.text == self._unstable:
+            return
+        self._unstable = draft.text
+        span = (draft.start_s, draft.end_s)
+        self._tell(Unstable(*span, draft.text, language, now_s, utterance=self._utterance))
+
+    def changed(self, change: LanguageChanged) -> None:
+        self._tell(change)
+
+    @property
+    def is_long(self) -> bool:
+        """Whether the words since the last final are enough for one."""
+        if not self._words:
+            return False
+        span_s = self._words[-1].end - self._words[0].start
+        ends = self._words[-1].word.rstrip().endswith(SENTENCE_ENDS)
+        return span_s > self._longest_s or (ends and span_s > self._sentence_s)
+
+    def final(self, language: str, now_s: float, allowed_mass: float | None, *, goes_on: bool) -> None:
+        """Sum up the words since the last final, if any. goes_on: speech does, under a new id."""
+        if not self._words:
+            return
+        words, self._words = tuple(self._words), []
+        text = "".join(word.word for word in words).strip()
+        most = Counter(word.language for word in words).most_common(1)[0][0] or language
+        span = (words[0].start, words[-1].end)
+        self._tell(Final(*span, text, most, words, now_s, allowed_mass, utterance=self._utterance))
+        self._utterance += goes_on
+
+    @property
+    def span_s(self) -> tuple[float, float] | None:
+        """Of the words since the last final."""
+        return (self._words[0].start, self._words[-1].end) if self._words else None
+
+    def _tell(self, event: Event) -> None:
+        self._events.append(replace(event, seq=self._n_told))
+        self._n_told += 1

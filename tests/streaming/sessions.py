@@ -1,0 +1,131 @@
+"""Sessions over spoken tones, and single updates by hand: what the tests of live speech share."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+
+from sottovoce.audio.vad_stream import VadStream
+from sottovoce.backends.base import Backend, GrowingWindow
+from sottovoce.language.timeline import LanguageTimeline
+from sottovoce.streaming.agreement import AgreementOptions
+from sottovoce.streaming.options import StreamOptions
+from sottovoce.streaming.plans import Plans
+from sottovoce.streaming.session import Session, SessionOptions
+from sottovoce.streaming.window import Window
+from sottovoce.streaming.words import ReadWord
+from sottovoce.streaming.work import LocalEngine
+from sottovoce.streaming.work import run as run_steps
+from sottovoce.text.tokenizer import Tokenizer
+from sottovoce.types import SAMPLE_RATE, Event, Final, LanguageChanged, Partial, Samples, Word
+from tests.streaming.speech import WORDS, ToneDetector, backend
+
+TOKENIZER = Tokenizer.for_model(51865)
+AT_ONCE = AgreementOptions(trusted=0.0, far_frames=0, n_readings=1, least_s=0.0)
+"""What AlignAtt alone lets through is safe."""
+ALIGNATT = StreamOptions(frame_threshold=25, agreement=AT_ONCE)
+
+
+def session(
+    languages: Sequence[str] = ("en", "de", "es"),
+    *,
+    vad: bool = True,
+    model: Backend | None = None,
+    **options: object,
+) -> Session:
+    """A session over tones; vad: tones are speech and the rest is not, else everything is."""
+    detector = VadStream(model=ToneDetector()) if vad else None
+    chosen = SessionOptions(languages=tuple(languages), **options)  # type: ignore[arg-type]
+    return Session(model or backend(), TOKENIZER, chosen, vad=detector)
+
+
+def listen(live: Session, audio: Samples, chunk: int = 8000) -> list[Event]:
+    """Every event of a recording that is pushed in pieces of so many samples."""
+    events: list[Event] = []
+    for start in range(0, len(audio), chunk):
+        events += live.push(audio[start : start + chunk])
+    return events + live.close()
+
+
+def run(
+    audio: Samples, options: StreamOptions = ALIGNATT, *, chunk_s: float | None = None
+) -> tuple[Session, list[Word]]:
+    """A session of one language in which everything is speech, and every word of it."""
+    if chunk_s is not None:
+        options = replace(options, chunk_s=chunk_s)
+    live = session(["en"], vad=False, switching="off", stream=options)
+    return live, said_words(listen(live, audio))
+
+
+def said_words(events: Sequence[Event]) -> list[Word]:
+    return [word for event in events if isinstance(event, Partial) for word in event.words]
+
+
+def text(words: Sequence[Word]) -> list[str]:
+    return "".join(word.word for word in words).split()
+
+
+def words_of(events: Sequence[Event]) -> list[str]:
+    return text(said_words(events))
+
+
+def changes_of(events: Sequence[Event]) -> list[LanguageChanged]:
+    return [event for event in events if isinstance(event, LanguageChanged)]
+
+
+def finals_of(events: Sequence[Event]) -> list[Final]:
+    return [event for event in events if isinstance(event, Final)]
+
+
+def spoken(language: str, n: int, seed: int = 0) -> list[str]:
+    """Words without immediate repeats, of which two tones would be one."""
+    rng = random.Random(f"{language} {seed}")
+    words: list[str] = []
+    while len(words) < n:
+        words.append(rng.choice([word for word in WORDS[language] if not words or word != words[-1]]))
+    return words
+
+
+def held_s(live: Session) -> float:
+    """Seconds of audio that the utterance of a session holds."""
+    assert live._speech is not None
+    utterance = live._speech.utterance
+    return (utterance.end_sample - utterance.start_sample) / SAMPLE_RATE
+
+
+class Reading:
+    """One utterance in one language, encoded and read by hand; what was read is committed."""
+
+    def __init__(
+        self,
+        options: StreamOptions = ALIGNATT,
+        *,
+        model: Backend | None = None,
+        tokenizer: Tokenizer = TOKENIZER,
+        language: str = "en",
+    ) -> None:
+        self.backend = model or backend()
+        chosen = SessionOptions((language,), switching="off", stream=options)
+        timeline = LanguageTimeline(
+            (language,), chosen.smoothing, chosen.switch, full_width_s=1.0, current=language
+        )
+        self.plans = Plans(self.backend, tokenizer, chosen, timeline)
+        self.plan = self.plans.of(language)
+        self.utterance = self.plans.utterance(0, None)
+
+    def append(self, audio: Samples) -> None:
+        self.utterance.append(audio)
+
+    def encode(self, *, until_sample: int | None = None) -> Window:
+        log_mel = self.utterance.log_mel(until_sample=until_sample)
+        (grown,) = self.backend.encode_growing([GrowingWindow(log_mel, self.plans.mode)])
+        return Window(grown.encoded, log_mel, self.utterance.start_sample)
+
+    def read(
+        self, window: Window, *, settled_until_s: float = float("inf"), final: bool = False
+    ) -> list[Word]:
+        steps = self.plan.read(self.utterance, window, settled_until_s=settled_until_s, final=final)
+        words: list[ReadWord] = run_steps(LocalEngine(self.backend), steps)
+        self.utterance.commit(words)
+        return [read.word for read in words]
