@@ -46,7 +46,8 @@ def test_live_words_are_the_files_words_and_come_soon(model: Model, data: Path |
         true = [word.word.strip() for word in words]
         latencies += word_latencies(said, run.delays_s, true, [word.end for word in words])
         known = {word.word.strip(): word.start for word in words}
-        starts += [abs(word.start - known[word.word.strip()]) for word in run.words if word.word.strip() in known]
+        both = [word for word in run.words if word.word.strip() in known]
+        starts += [abs(word.start - known[word.word.strip()]) for word in both]
         assert all(a.end <= b.start + 1e-6 and a.start < a.end for a, b in pairwise(run.words))
     assert (score(live).overall.wer.rate or 0.0) <= MORE_ERRORS
     assert median(latencies) <= LATENCY_S

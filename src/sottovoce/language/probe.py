@@ -28,8 +28,8 @@ from sottovoce.types import HOP_SAMPLES, SAMPLE_RATE, EncoderOutput
 
 MELS_PER_SECOND = SAMPLE_RATE // HOP_SAMPLES
 LEAN = 0.3
-"""How much of what the model says of silence is taken off its answers (a factor on log-probabilities). Chosen on
-development stretches, all languages to choose from: 72.0 % right instead of 69.5 (docs/log.md)."""
+"""How much of what the model says of silence is taken off its answers (a factor on log-probabilities). Chosen
+on development stretches, all languages to choose from: 72.0 % right instead of 69.5 (docs/log.md)."""
 SILENCE_MELS = 200
 TAIL_S = 1.0
 """Padding behind a stretch that is encoded by itself. To name the language takes less than to write the
