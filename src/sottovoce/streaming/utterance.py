@@ -47,6 +47,7 @@ class Utterance:
         self._mels = MelBuffer(n_mels, start_sample, device)
         self._tokenizer_of = tokenizer_of
         self._before = said
+        self._says_nothing = said is None
         self._contexts: dict[str, TextContext] = {}
         self.committed = CommittedWords(start_sample / SAMPLE_RATE)
         self.encoder_state: EncoderState | None = None
@@ -63,8 +64,11 @@ class Utterance:
         return self._mels.end_sample
 
     @property
-    def said(self) -> dict[str, tuple[int, ...]]:
-        """By language, text tokens for the prompt of an utterance that goes on from here."""
+    def said(self) -> dict[str, tuple[int, ...]] | None:
+        """By language, text tokens for the prompt of an utterance that goes on from here; None: nothing was
+        said in the session yet."""
+        if self._says_nothing:
+            return None
         tokens = self.committed.tokens
         here = {code: context.followed_by(tokens(code)) for code, context in self._contexts.items()}
         return {**(self._before or {}), **here}
@@ -87,6 +91,11 @@ class Utterance:
         return self._context(language).prefix(since, before)
 
     def commit(self, words: Sequence[ReadWord]) -> None:
+        if words and self._says_nothing:
+            self._says_nothing = False
+            for language, context in self._contexts.items():
+                if language != words[0].word.language:
+                    context.clear()
         for word in words:
             self.committed.add(word)
 
@@ -116,6 +125,6 @@ class Utterance:
 
     def _context(self, language: str) -> TextContext:
         if language not in self._contexts:
-            said = None if self._before is None else self._before.get(language, ())
+            said = None if self._says_nothing else (self._before or {}).get(language, ())
             self._contexts[language] = TextContext(self._tokenizer_of(language), self._options, said)
         return self._contexts[language]

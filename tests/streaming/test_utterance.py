@@ -1,0 +1,211 @@
+"""What an utterance holds: prompts that stay or move out, and text and audio within limits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from sottovoce.audio.vad_stream import VadStream
+from sottovoce.backends.fake import FakeBackend, Script, ScriptedToken
+from sottovoce.streaming.options import StreamOptions
+from sottovoce.streaming.session import Session, SessionOptions
+from sottovoce.streaming.utterance import MOST_TOKENS, Utterance
+from sottovoce.streaming.words import ReadWord
+from sottovoce.streaming.work import LocalEngine, Read, Work
+from sottovoce.types import SAMPLE_RATE, LanguageChanged, Partial, Word
+from tests.streaming.sessions import (
+    ALIGNATT,
+    TOKENIZER,
+    Reading,
+    held_s,
+    listen,
+    said_words,
+    spoken,
+    words_of,
+)
+from tests.streaming.speech import ToneDetector, backend, hear, say, silence
+
+OPTIONS = StreamOptions(init_prompt="once", static_prompt="always")
+
+
+def utterance(said: dict[str, tuple[int, ...]] | None = None, options: StreamOptions = OPTIONS) -> Utterance:
+    return Reading(options).plans.utterance(0, said)
+
+
+def commit(spoken_to: Utterance, text: str, *, language: str = "en", at_s: float = 1.0) -> None:
+    word = Word(text, at_s, at_s + 0.3, 0.9, language)
+    spoken_to.commit([ReadWord(word, tuple(TOKENIZER.encode(text)), 0.0, 60)])
+
+
+def prompt(spoken_to: Utterance, language: str = "en") -> str:
+    prefix = spoken_to.prefix(language)
+    return TOKENIZER.decode([token for token in prefix.tokens[: prefix.sot] if token < TOKENIZER.eot])
+
+
+def test_an_initial_prompt_stands_where_nothing_was_said() -> None:
+    assert prompt(utterance()) == " always once"
+    assert prompt(utterance({"en": tuple(TOKENIZER.encode(" said"))})) == " always said"
+    assert prompt(utterance({"en": ()})) == " always"
+
+
+def test_an_initial_prompt_comes_in_no_other_language_once_something_was_said() -> None:
+    fresh = utterance()
+    assert prompt(fresh) == " always once"
+    commit(fresh, " time")
+    assert prompt(fresh, "de") == " always"
+    asked_before = utterance()
+    assert prompt(asked_before, "de") == prompt(asked_before, "en") == " always once"
+    commit(asked_before, " und", language="de")
+    assert prompt(asked_before, "de") == " always once"
+    assert prompt(asked_before, "en") == " always"
+
+
+def test_an_initial_prompt_does_not_come_back_after_a_loop() -> None:
+    lost = utterance()
+    commit(lost, " time")
+    lost.forget_text()
+    assert prompt(lost) == prompt(lost, "de") == " always"
+    assert prompt(utterance(lost.said)) == " always time"
+    assert prompt(utterance(lost.said), "de") == " always"
+
+
+def test_an_initial_prompt_waits_for_the_first_words() -> None:
+    """An utterance that gave none, a cough, has not used it up; nor has one that nobody read."""
+    cough = utterance()
+    assert prompt(utterance(cough.said)) == " always once"
+    prompt(cough)
+    assert prompt(utterance(cough.said)) == " always once"
+    commit(cough, " time")
+    assert prompt(utterance(cough.said)) == " always once time"
+    assert prompt(utterance(cough.said), "de") == " always"
+
+
+def test_what_was_said_is_told_by_language() -> None:
+    mixed = utterance({"fr": (1, 2)}, replace(OPTIONS, init_prompt=""))
+    commit(mixed, " time")
+    commit(mixed, " und", language="de", at_s=2.0)
+    prompt(mixed, "en"), prompt(mixed, "de")
+    assert mixed.said == {
+        "fr": (1, 2),
+        "en": tuple(TOKENIZER.encode(" time")),
+        "de": tuple(TOKENIZER.encode(" und")),
+    }
+
+
+def test_dropped_words_become_the_prompt_of_their_language() -> None:
+    held = utterance(options=replace(OPTIONS, init_prompt=""))
+    held.append(silence(5.0))
+    commit(held, " time", at_s=1.0)
+    commit(held, " und", language="de", at_s=2.0)
+    held.drop_before(1.5)
+    assert (prompt(held), prompt(held, "de")) == (" always time", " always")
+    assert held.prefix("en").committed == ()
+    assert held.prefix("de").committed == tuple(TOKENIZER.encode(" und"))
+    assert held.start_sample == round(1.5 * SAMPLE_RATE)
+    assert held.encoder_state is None
+
+
+class Prompts(LocalEngine):
+    """Keeps what the decoder was made to say before each reading: language, prompt, committed text."""
+
+    seen: list[tuple[str, str, str]]
+
+    def __init__(self, model: FakeBackend) -> None:
+        super().__init__(model)
+        object.__setattr__(self, "seen", [])
+
+    def run(self, works: Sequence[Work]) -> None:
+        for work in works:
+            for request in work.requests if isinstance(work, Read) else ():
+                tokens, sot = request.prefix.tokens, request.prefix.sot
+                language = TOKENIZER.language_codes[tokens[sot + 1] - TOKENIZER.sot - 1]
+                before = TOKENIZER.decode([token for token in tokens[:sot] if token < TOKENIZER.eot])
+                self.seen.append((language, before, TOKENIZER.decode(request.prefix.committed)))
+        super().run(works)
+
+
+@pytest.mark.parametrize("switching", ["restart", "parallel"])
+def test_an_initial_prompt_is_before_the_first_words_alone(switching: str) -> None:
+    """Through a change of language and pauses, short and long."""
+    engine = Prompts(backend())
+    options = SessionOptions(("en", "de"), switching=switching, stream=StreamOptions(init_prompt="prelude"))  # type: ignore[arg-type]
+    live = Session(backend(), TOKENIZER, options, vad=VadStream(model=ToneDetector()), engine=engine)
+    parts = [("en", 0.8), ("de", 5.0), ("de", 0.8), ("en", 1.0)]
+    words = [spoken(language, 10, seed=i) for i, (language, _) in enumerate(parts)]
+    audio = [
+        part for said, (_, gap_s) in zip(words, parts, strict=True) for part in (say(said), silence(gap_s))
+    ]
+    events = listen(live, np.concatenate([silence(0.5), *audio]))
+    assert words_of(events) == [word for said in words for word in said]
+    changed = [event for event in events if isinstance(event, LanguageChanged)]
+    assert [event.target for event in changed] == ["en", "de", "en"]
+    first_language = engine.seen[0][0]
+    assert first_language == "en"
+    assert any("prelude" in before for _, before, _ in engine.seen)
+    said_something = False
+    for language, before, committed in engine.seen:
+        said_something = said_something or bool(committed)
+        assert language == "en" or not said_something or "prelude" not in before
+    long_pause = next(i for i, (language, before, _) in enumerate(engine.seen) if language == "de" and before)
+    assert all(
+        "prelude" not in before for language, before, _ in engine.seen[long_pause:] if language == "de"
+    )
+
+
+N_DENSE = 4
+
+
+def hear_densely(mel: object, row: int = 0) -> Script:
+    """Tones, each of which is a word of several tokens."""
+    script = hear(mel, row)  # type: ignore[arg-type]
+    tail = TOKENIZER.encode("xyzw")[:1] * (N_DENSE - 1)
+    tokens = [
+        ScriptedToken(id_, token.frame + i)
+        for token in script.tokens
+        for i, id_ in enumerate((token.id, *tail))
+    ]
+    return Script(tuple(tokens), script.languages)
+
+
+def test_dense_text_is_cut_by_its_tokens() -> None:
+    """13 tokens a second, for 60 s: the decoder never runs full, and words come in time."""
+    words = spoken("en", 200)
+    engine = Prompts(FakeBackend(hear_densely))
+    options = SessionOptions(("en",), stream=replace(ALIGNATT, max_repeats=10_000))
+    live = Session(FakeBackend(hear_densely), TOKENIZER, options, engine=engine)
+    most_committed, events = 0, []
+    audio = say(words, word_s=0.24, gap_s=0.06)
+    for start in range(0, len(audio), 8000):
+        events += live.push(audio[start : start + 8000])
+        assert live._speech is not None
+        most_committed = max(most_committed, len(live._speech.utterance.committed.tokens()))
+    latest = max(
+        event.emission_time - word.end
+        for event in events
+        if isinstance(event, Partial)
+        for word in event.words
+    )
+    events += live.close()
+    assert [
+        word.word.strip()[: len(said)] for word, said in zip(said_words(events), words, strict=True)
+    ] == words
+    assert most_committed <= MOST_TOKENS + 3 * 13, "what an update adds, before the next one cuts"
+    assert latest <= 2.0
+    assert held_s(live) < 29.0, "tokens cut it, not seconds"
+
+
+def test_committed_text_is_cut_at_the_widest_pause_of_its_middle() -> None:
+    held = utterance()
+    held.append(silence(25.0))
+    for i in range(60):
+        commit(held, " time year people", at_s=0.3 * i + (1.0 if i >= 27 else 0.0))
+    assert len(held.committed.tokens()) == 180 > MOST_TOKENS
+    held.trim()
+    assert held.start_sample / SAMPLE_RATE == pytest.approx(26 * 0.3 + 0.3 + 0.5, abs=0.021)
+    assert len(held.committed.tokens()) == 3 * 33
+    start = held.start_sample
+    held.trim()
+    assert held.start_sample == start, "once is enough"
