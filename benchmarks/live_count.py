@@ -6,6 +6,7 @@ no model and no audio.
 
 from __future__ import annotations
 
+import re
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from sottovoce.types import Word
 
 LOOP_RATIO, LOOP_UNITS = 1.5, 3
 """Half as many units again as were said, and no fewer than so many too many, are a loop."""
+REMARK = re.compile(r"\[[^\]]*\]")
 BRACKETS = str.maketrans(dict.fromkeys("()[]{}<>（）", " "))
 SHORT_S = 0.04
 """No subtitle can show a word shorter than this."""
@@ -67,9 +69,10 @@ def error_rate(items: Sequence[Item], texts: Sequence[str]) -> float:
 
 def utterance(item: Item, text: str) -> Utterance:
     """What was said and heard. Whisper's normaliser takes what stands in brackets for a comment and drops it,
-    but a program that writes some has heard the words: the brackets go, the words stay."""
-    heard = text.translate(BRACKETS)
-    return Utterance(item.text, heard, item.languages if len(item.languages) > 1 else item.language)
+    but a program that writes some has heard the words: the brackets go, the words stay. In what was said they
+    hold remarks of who wrote it down ("[false_start]"), which go."""
+    said, heard = REMARK.sub(" ", item.text), text.translate(BRACKETS)
+    return Utterance(said, heard, item.languages if len(item.languages) > 1 else item.language)
 
 
 def is_loop(counts: ErrorCounts) -> bool:

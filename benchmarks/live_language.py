@@ -195,7 +195,8 @@ def score(
     chosen: Sequence[Clip], spoken: Sequence[str], log: Log, side: str, seconds: float
 ) -> dict[str, Any]:
     """Accuracy among all languages, and in lists; spoken: the languages of all clips."""
-    scores = {size: LanguageScores() for size in ("all", *LISTS)}
+    sizes = [size for size in LISTS if size <= len(spoken)]
+    scores: dict[str | int, LanguageScores] = {size: LanguageScores() for size in ("all", *sizes)}
     for clip in chosen:
         if said(log, clip.name, THEIRS, seconds, CODES) is None:
             continue

@@ -4,8 +4,9 @@
     python benchmarks/probe.py --model nano --frames 1500 --rows 8 20 --hop-frames 70
 
 Random weights of a named size, loaded as any checkpoint is, or a model, in turns: the question put to the
-general decoder step, to the first step, and the whole probe. An update every 0.5 s adds two stretches; with a
-wide hop they lie all over the window, as those of a file do.
+general decoder step, to the first step, the whole probe of a window that is encoded already, as files are
+probed (with a wide hop the stretches lie all over it), and one stretch of 3 s encoded by itself, as a session
+hears one every 0.5 s.
 Then the bundled model on a clip: the time inside the probe against all other time of the session, and the
 session with and without probing. CPU time of the process (not the clock: other work beside it counts
 less). Prints tables, then one JSON line.
@@ -24,13 +25,13 @@ from unittest.mock import patch
 
 import numpy as np
 import torch
+from torch import Tensor
 
 import sottovoce
 from sottovoce.audio.io import load_audio
-from sottovoce.backends.base import Backend
 from sottovoce.backends.first_step import first_step_by_bias
 from sottovoce.backends.torch import TorchBackend
-from sottovoce.language.probe import LanguageProbe, ProbedLanguage
+from sottovoce.language.probe import LanguageProbe, ProbedLanguage, ProbeOptions
 from sottovoce.models.checkpoint.base import Checkpoint, expected_shapes
 from sottovoce.models.dims import ModelDims
 from sottovoce.streaming.session import Session
@@ -38,7 +39,7 @@ from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import EncoderOutput, Samples
 
 SIZES = {"tiny": (384, 6, 4), "base": (512, 8, 6), "small": (768, 12, 12)}
-Probe: TypeAlias = Callable[[LanguageProbe, EncoderOutput, Sequence[tuple[int, int]]], list[ProbedLanguage]]
+Hear: TypeAlias = Callable[[LanguageProbe, Sequence[Tensor]], list[ProbedLanguage]]
 WIDTH = 75
 CLIP = Path(__file__).parents[1] / "examples" / "clips" / "en.flac"
 
@@ -87,10 +88,12 @@ def measure(
     probe = LanguageProbe(backend, tokenizer, tokenizer.language_codes)
     general = partial(first_step_by_bias, backend)
     asked = {"token": tokenizer.sot, "vocabulary": vocabulary}
+    newest = torch.randn(backend.dims.n_mels, round(100 * ProbeOptions().width_s))
     sides: dict[str, Callable[[], object]] = {
         "general_ms": lambda: general(encoded, spans, **asked),
         "first_step_ms": lambda: backend.first_step(encoded, spans, **asked),
         "probe_ms": lambda: probe.probe(encoded, spans),
+        "hear_ms": lambda: probe.hear([newest]),
     }
     return {
         "dtype": str(backend.dtype).removeprefix("torch."),
@@ -101,22 +104,18 @@ def measure(
 
 
 class Stopwatch:
-    """Adds up the CPU time inside `LanguageProbe.probe`, once keys and values are there."""
+    """Adds up the CPU time inside `LanguageProbe.hear`."""
 
-    def __init__(self, backend: Backend) -> None:
-        self._backend = backend
+    def __init__(self) -> None:
         self.seconds = 0.0
         self.n_calls = 0
 
-    def timing(self, probe: Probe) -> Probe:
-        def timed(
-            this: LanguageProbe, encoded: EncoderOutput, spans: Sequence[tuple[int, int]]
-        ) -> list[ProbedLanguage]:
-            self._backend.start(encoded)  # makes the keys and values, which decoders share
+    def timing(self, hear: Hear) -> Hear:
+        def timed(this: LanguageProbe, log_mels: Sequence[Tensor]) -> list[ProbedLanguage]:
             began = time.process_time()
-            found = probe(this, encoded, spans)
+            found = hear(this, log_mels)
             self.seconds += time.process_time() - began
-            self.n_calls += bool(spans)
+            self.n_calls += len(log_mels)
             return found
 
         return timed
@@ -138,8 +137,8 @@ def measure_session(dtype: str, repeats: int) -> dict[str, object]:
     inside, outside = [], []
     for turn in range(repeats + 1):
         alone_s = listen(model.session(languages=["en"]), audio)
-        watch = Stopwatch(model.backend)
-        with patch.object(LanguageProbe, "probe", watch.timing(LanguageProbe.probe)):
+        watch = Stopwatch()
+        with patch.object(LanguageProbe, "hear", watch.timing(LanguageProbe.hear)):
             watching_s = listen(model.session(languages=["en", "de"]), audio)
         if turn:
             inside.append(watch.seconds / (watching_s - watch.seconds))

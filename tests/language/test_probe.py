@@ -14,6 +14,9 @@ from sottovoce.types import EncoderOutput, Features
 TOKENIZER = Tokenizer.for_model(51865)
 SCRIPT = Script(languages=(SpokenLanguage("en", 0, 50), SpokenLanguage("de", 50, 100)))
 
+BOTH = Script(languages=(SpokenLanguage("en", 0, 50), SpokenLanguage("de", 50, 100)))
+SILENT = Script(languages=(SpokenLanguage("en", 0, 100),))
+
 
 def encoded(backend: FakeBackend) -> EncoderOutput:
     return backend.encode(Features(torch.zeros(1, FAKE_DIMS.n_mels, 240), (240,)))
@@ -58,8 +61,16 @@ def test_stretches_are_heard_each_by_itself_in_one_batch() -> None:
         [torch.zeros(FAKE_DIMS.n_mels, 100), torch.zeros(FAKE_DIMS.n_mels, 41)]
     )
     assert [int(one.probabilities.argmax()) for one in found] == [1, 0]
-    assert backend.n_encoded == 2
+    assert backend.n_encoded == 3, "two stretches, and silence once"
     assert LanguageProbe(backend, TOKENIZER, ("de", "en")).hear([]) == []
+
+
+def test_what_is_heard_in_silence_counts_against_a_language() -> None:
+    backend = FakeBackend(lambda mel, _: SILENT if float(mel.std()) == 0.0 else BOTH)
+    noise = torch.randn(FAKE_DIMS.n_mels, 200)
+    (found,) = LanguageProbe(backend, TOKENIZER, ("de", "en")).hear([noise])
+    assert found.probabilities[0] > 0.9, "silence is heard as English, so German is likelier of the two"
+    assert found.no_speech < 0.01
 
 
 def test_wrong_use_is_refused() -> None:

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sottovoce.audio.mel import window_features
+from sottovoce.audio.mel import SILENCE_LOG_MEL, window_features
 from sottovoce.backends.base import Backend
 from sottovoce.errors import OptionError
 from sottovoce.language.smoothing import Posterior
@@ -27,6 +27,10 @@ from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import HOP_SAMPLES, SAMPLE_RATE, EncoderOutput
 
 MELS_PER_SECOND = SAMPLE_RATE // HOP_SAMPLES
+LEAN = 0.3
+"""How much of what the model says of silence is taken off its answers (a factor on log-probabilities). Chosen
+on development stretches, all languages to choose from: 72.0 % right instead of 69.5 (docs/log.md)."""
+SILENCE_MELS = 200
 TAIL_S = 1.0
 """Padding behind a stretch that is encoded by itself. To name the language takes less than to write the
 words: on development clips 0.5 to 5 s do the same, where words take 5."""
@@ -79,6 +83,7 @@ class LanguageProbe:
         self._token = tokenizer.sot
         rows = (*tokenizer.language_tokens, tokenizer.no_speech)
         self._rows = torch.tensor(rows, device=backend.device)  # (L + 1,)
+        self._lean: Tensor | None = None
 
     @property
     def languages(self) -> tuple[str, ...]:
@@ -104,9 +109,22 @@ class LanguageProbe:
         """
         return self._probed(self.logits(log_mels)) if log_mels else []
 
-    @torch.inference_mode()
     def logits(self, log_mels: Sequence[Tensor]) -> Tensor:
-        """Logits (n, L + 1) of all languages and of <|nospeech|> behind `hear`, of at least one stretch."""
+        """Logits (n, L + 1) of all languages and of <|nospeech|> behind `hear`, of at least one stretch.
+
+        What the model leans to in silence counts against a language; all languages together keep their share.
+        """
+        if self._lean is None:
+            silence = torch.full((self._backend.dims.n_mels, SILENCE_MELS), SILENCE_LOG_MEL)
+            self._lean = LEAN * self._asked([silence.to(self._backend.device)])[:, :-1].log_softmax(dim=1)
+        asked = self._asked(log_mels)
+        languages = asked[:, :-1]
+        total = languages.logsumexp(dim=1, keepdim=True)
+        corrected = (languages - self._lean).log_softmax(dim=1) + total
+        return torch.cat((corrected, asked[:, -1:]), dim=1)
+
+    @torch.inference_mode()
+    def _asked(self, log_mels: Sequence[Tensor]) -> Tensor:
         tail_s = min(TAIL_S, self._backend.tail_s)
         longest = max(log_mel.shape[1] for log_mel in log_mels) + round(tail_s * MELS_PER_SECOND)
         n_frames = min(longest + longest % 2, 2 * self._backend.dims.n_audio_ctx)

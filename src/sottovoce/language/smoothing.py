@@ -34,7 +34,7 @@ class SmoothingOptions:
     """
 
     stay: float = 0.9
-    renewal: float = 0.8
+    renewal: float = 0.4
     evidence: float = 0.4
 
     def __post_init__(self) -> None:

@@ -166,7 +166,7 @@ class LanguageTimeline:
     def add(self, start_s: float, end_s: float, probed: ProbedLanguage) -> None:
         """Take what was heard in a stretch; they must come in order of their ends."""
         weight = min(1.0, (end_s - start_s) / self._full_width_s)
-        weight *= (1.0 - probed.no_speech) * probed.allowed_mass
+        weight *= (1.0 - probed.no_speech) * math.sqrt(probed.allowed_mass)
         heard = np.maximum(probed.probabilities, 1e-9) ** weight
         heard = heard / heard.sum()
         is_whole = start_s <= self._floor_s + FROM_THE_START_S

@@ -44,7 +44,8 @@ class LiveVocabulary:
         said = sorted({*known, tokenizer.eot} - set(suppressed_tokens((NON_SPEECH,), tokenizer)))
         blank = set(tokenizer.encode(" "))
         places = [place for place, token in enumerate(said) if token in blank]
-        others = (tokenizer.no_speech, *tokenizer.language_tokens) if tokenizer.is_multilingual else ()
+        languages = tokenizer.language_tokens if tokenizer.is_multilingual else ()
+        others = (tokenizer.no_speech, *languages)
         return cls(
             torch.tensor(said, device=device),
             torch.tensor(places, dtype=torch.int64, device=device),

@@ -26,6 +26,7 @@ const timeline = new Timeline($("timeline"), transcript);
 const latencies = [];
 let source = null;
 let connection = null;
+let early = []; // sound that came before there was a connection
 let wakeLock = null;
 let model = "";
 let base = 0; // seconds of the recordings before this one, which stay on the page
@@ -41,6 +42,7 @@ async function start() {
   hideNotice();
   setRunning(true);
   base = timeline.now;
+  early = [];
   try {
     source = await Source.open(kind, {
       deviceId: $("device").value,
@@ -62,6 +64,7 @@ function connect() {
   const parameters = { unstable: $("unstable").checked, switching: $("switching").value };
   for (const name of ["languages", "model", "terms"]) if ($(name).value.trim()) parameters[name] = $(name).value.trim();
   connection = new Connection(parameters, $("key").value.trim());
+  early.forEach((pcm) => connection.push(pcm));
   connection.addEventListener("message", ({ detail }) => take(detail));
   connection.addEventListener("state", ({ detail }) => onState(detail));
   connection.addEventListener("lost", () => {
@@ -109,10 +112,12 @@ function onState({ state, reason, code }) {
 
 // What comes in
 
-function hear({ pcm, peak }) {
-  if (source?.analyser) timeline.push(source.analyser);
-  if (pcm.length) connection?.push(pcm);
-  else if (!connection) return;
+function hear({ pcm, peak }, { analyser }) {
+  if (pcm.length) {
+    timeline.push(analyser);
+    if (connection) connection.push(pcm);
+    else early.push(pcm);
+  }
   showLevel(peak);
   $("heard").textContent = clock(timeline.now);
 }

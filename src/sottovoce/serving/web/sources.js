@@ -14,11 +14,12 @@ export class Source {
 
   // kind: "microphone", "file" or "tab"; must be called from a click.
   static async open(kind, { deviceId, file, player, onMessage, onEnded }) {
-    const stream = kind === "file" ? null : await grant(kind, deviceId);
     const source = new Source(new AudioContext(), onMessage);
     source.onEnded = onEnded;
     try {
-      await source.start(stream, file, player);
+      await source.context.audioWorklet.addModule("/static/worklet.js"); // first: the first word is not waited for
+      source.stream = kind === "file" ? null : await grant(kind, deviceId);
+      await source.start(file, player);
     } catch (error) {
       await source.close();
       throw error;
@@ -26,10 +27,8 @@ export class Source {
     return source;
   }
 
-  async start(stream, file, player) {
-    const { context } = this;
-    this.stream = stream;
-    await context.audioWorklet.addModule("/static/worklet.js");
+  async start(file, player) {
+    const { context, stream } = this;
     const node = stream ? context.createMediaStreamSource(stream) : this.play(file, player);
     this.capture = new AudioWorkletNode(context, "capture", {
       numberOfOutputs: 1,
@@ -37,8 +36,8 @@ export class Source {
       channelCountMode: "explicit",
       channelInterpretation: "speakers",
     });
-    this.capture.port.onmessage = ({ data }) => this.onMessage(data);
     this.analyser = new AnalyserNode(context, { fftSize: 1024, smoothingTimeConstant: 0.2 });
+    this.capture.port.onmessage = ({ data }) => this.onMessage(data, this);
     node.connect(this.capture);
     node.connect(this.analyser);
     this.capture.connect(context.destination); // it gives silence, and is run because it leads somewhere
@@ -67,7 +66,7 @@ export class Source {
     const last = new Promise((resolve) => {
       const before = this.onMessage;
       this.onMessage = (message) => {
-        before(message);
+        before(message, this);
         if (message.last) resolve();
       };
       setTimeout(resolve, 500); // a context that the system took away answers nothing

@@ -1,0 +1,87 @@
+"""Live speech of people: as right as the file, soon, in its language; and nothing where nobody speaks."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+import pytest
+
+from sottovoce.api import Model
+from sottovoce.audio.io import load_audio
+from sottovoce.evaluation.latency import word_latencies
+from sottovoce.evaluation.live import run_live
+from sottovoce.evaluation.wer import Utterance, score
+from sottovoce.models.checkpoint.base import Checkpoint
+from sottovoce.types import SAMPLE_RATE
+from tests.real.conftest import EXAMPLES, model_of, people
+
+pytestmark = [pytest.mark.real_weights, pytest.mark.slow]
+
+CLIPS_A_LANGUAGE = 4
+MORE_ERRORS = 0.1
+"""Of the words of these few clips; tables in docs/streaming.md have many."""
+LATENCY_S = 1.2
+STARTS_WITHIN_S = 0.2
+
+
+@pytest.fixture(scope="module")
+def model(base: Checkpoint) -> Model:
+    return model_of(base)
+
+
+def test_live_words_are_the_files_words_and_come_soon(model: Model, data: Path | None) -> None:
+    live, whole, latencies, starts = [], [], [], []
+    for clip in [clip for code in ("en", "de") for clip in people(data, code, CLIPS_A_LANGUAGE)]:
+        audio = load_audio(str(clip.file))
+        file = model.transcribe(audio, language=clip.language, word_timestamps=True)
+        words = [word for segment in file for word in segment.words or ()]
+        run = run_live(model.session(clip.language, switching="off"), audio, chunk_s=0.1)
+        text = "".join(word.word for word in words)
+        live.append(Utterance(text, run.text, clip.language))
+        whole.append(text)
+        said = [word.word.strip() for word in run.words]
+        true = [word.word.strip() for word in words]
+        latencies += word_latencies(said, run.delays_s, true, [word.end for word in words])
+        known = {word.word.strip(): word.start for word in words}
+        both = [word for word in run.words if word.word.strip() in known]
+        starts += [abs(word.start - known[word.word.strip()]) for word in both]
+        assert all(a.end <= b.start + 1e-6 and a.start < a.end for a, b in pairwise(run.words))
+    assert (score(live).overall.wer.rate or 0.0) <= MORE_ERRORS
+    assert median(latencies) <= LATENCY_S
+    assert median(starts) <= STARTS_WITHIN_S
+
+
+def test_one_language_is_kept_among_all(model: Model) -> None:
+    """The founders' third test on Kennedy's address: no switch, whatever languages are allowed."""
+    run = run_live(model.session(), load_audio(str(EXAMPLES / "en.flac")), chunk_s=0.1)
+    assert [change.target for change in run.switches] == []
+    assert "ask not what your country can do for you" in "".join(
+        letter for letter in run.text.lower() if letter.isalnum() or letter == " "
+    )
+
+
+def test_sentences_are_followed_through_their_languages(model: Model) -> None:
+    run = run_live(
+        model.session(["en", "de", "pt", "es", "fr"]), load_audio(str(EXAMPLES / "mixed.flac")), chunk_s=0.1
+    )
+    assert [change.target for change in run.switches] == ["de", "pt"]
+    assert {word.language for word in run.words} == {"en", "de", "pt"}
+
+
+@pytest.mark.parametrize("kind", ["silence", "noise", "tones"])
+def test_nothing_is_said_where_nobody_speaks(model: Model, kind: str) -> None:
+    t = np.arange(20 * SAMPLE_RATE) / SAMPLE_RATE
+    sound = {
+        "silence": np.zeros(len(t)),
+        "noise": np.random.default_rng(0).normal(0.0, 0.05, len(t)),
+        "tones": 0.2 * np.sin(2 * np.pi * 440.0 * t) * (np.sin(2 * np.pi * t) > 0),
+    }[kind]
+    assert run_live(model.session("en"), sound.astype(np.float32), chunk_s=0.5).text == ""
+
+
+def test_an_english_model_says_nothing_in_noise(tiny_en: Checkpoint) -> None:
+    noise = np.random.default_rng(1).normal(0.0, 0.05, 20 * SAMPLE_RATE).astype(np.float32)
+    assert run_live(model_of(tiny_en).session(vad=False), noise, chunk_s=0.5).text == ""
