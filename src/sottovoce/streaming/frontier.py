@@ -61,7 +61,12 @@ class AttentionTracker:
         floor = SPREAD_FLOOR / self._n_frames[:, None, None]  # (R, 1, 1)
         score = self._statistics.normalize(self._last, floor=floor)
         several = self._statistics.n_tokens.unsqueeze(-2) > 1
-        score = mean_over_heads(median_filter(torch.where(several, score, self._last)))  # (R, 1, n_frames)
         frames = torch.arange(self._longest, device=score.device)
-        beyond = frames >= self._n_frames[:, None, None]
+        ends = self._n_frames[:, None, None]
+        beyond = frames >= ends  # (R, 1, n_frames)
+        # The filter mirrors what it sees at the end: a shorter row at its own end.
+        mirrored = torch.where(beyond, (2 * (ends - 1) - frames).clamp(min=0), frames)
+        score = torch.where(several, score, self._last)
+        score = score.gather(-1, mirrored[:, :, None].expand_as(score))
+        score = mean_over_heads(median_filter(score))  # (R, 1, n_frames)
         return score.masked_fill(beyond, -torch.inf).argmax(dim=-1)[:, 0]

@@ -6,6 +6,7 @@ Not known here: when updates are due, voice activity, and which language it is.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Protocol
 
 from sottovoce.streaming.agreement import Agreement
@@ -80,6 +81,8 @@ class OneLanguage:
         rules = rules_for(self._options, window.end_s - utterance.committed.until_s, final=final)
         if rules.frame_threshold >= window.n_frames:
             return []
+        if len(utterance.committed):
+            rules = replace(rules, said_until=window.frame(utterance.committed.until_s))
         request = ReadRequest(utterance.prefix(self.language), rules, None, self._guess)
         work = Read(self._reader, [window.encoded], [request])
         yield work

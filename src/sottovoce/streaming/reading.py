@@ -90,7 +90,9 @@ class ReadingRules:
     """When to stop. Frames are 20 ms.
 
     frame_threshold: a token attended this near to the end of the audio waits; inf: all tokens wait; 0:
-        none does. rewind_threshold: a jump back by more frames than this discards the update.
+        none does. rewind_threshold: a jump back by more frames than this discards the update. said_until: the
+        frame that the committed words end at, from which the first token may jump no further; None: none are
+        held.
     max_repeats: a run of tokens said more often than this in a row, 8 tokens or more in all, is a loop;
         below 32, so are 32 tokens with no more than 8 different ones.
     max_tokens: at most so many in one update.
@@ -100,6 +102,7 @@ class ReadingRules:
     rewind_threshold: int = 200
     max_repeats: int = 4
     max_tokens: int = 224
+    said_until: int | None = None
 
     def at_frontier(self, frame: int, n_frames: int) -> bool:
         return n_frames - frame <= self.frame_threshold
@@ -109,7 +112,7 @@ class ReadingRules:
 
     def halt(self, path: Path, frame: int, n_frames: int, token: int) -> Reading | None:
         """The reading if a path stops before its next token, which is attended to at `frame`."""
-        if self.rewound(frame, path.frames[-1] if path.frames else None):
+        if self.rewound(frame, path.frames[-1] if path.frames else self.said_until):
             return path.reading(Ending.REWOUND)
         if self.at_frontier(frame, n_frames):
             return path.reading(Ending.FRONTIER, refused=token)

@@ -22,6 +22,9 @@ LOST_S = 0.8
 NEWEST_S = 2.0
 """Audio that is kept where nothing in it gives words."""
 
+REST_OF_WORD_S = 0.3
+"""Within so much behind its last attended frame a word ends."""
+
 
 class Speech:
     """An utterance while it is spoken, and while it rests in a pause.
@@ -49,6 +52,7 @@ class Speech:
         self._wordless_s = wordless_s
         self._lost_s = lost_s
         self._from_s = utterance.start_sample / SAMPLE_RATE
+        self._was_stuck = False
 
     def go_on(self, from_s: float) -> None:
         """Somebody speaks again, after a pause."""
@@ -79,7 +83,7 @@ class Speech:
             yield from self._read(window, final=True)
             if not self.plan.is_stuck and self.unread_s(window.end_s) < self._lost_s:
                 return
-            self._begin_anew()
+            self._begin_anew(window)
 
     @property
     def waiting(self) -> DraftText:
@@ -121,16 +125,23 @@ class Speech:
 
     def _let_go(self, window: Window) -> None:
         """Let go what leads nowhere: first what lies before the unread audio, then most of that too."""
-        is_wordless = self.unread_s(window.end_s) > self._wordless_s and not self.plan.waiting
+        is_again, self._was_stuck = self._was_stuck and self.plan.is_stuck, self.plan.is_stuck
+        is_overdue = self.unread_s(window.end_s) > self._wordless_s
+        is_wordless = is_overdue and not self.plan.waiting
         if not (is_wordless or self.plan.is_stuck):
             return
-        if self.utterance.committed.last is not None:
-            self._begin_anew()
-        elif is_wordless:
+        has_words = self.utterance.committed.last is not None
+        if has_words:
+            self._begin_anew(window)
+        if is_overdue and (is_again or not has_words):
             self._from_s = max(self._from_s, window.end_s - NEWEST_S)
             self.utterance.drop_before(window.end_s - NEWEST_S)
 
-    def _begin_anew(self) -> None:
-        """Go on behind the last committed word, without what was said before."""
-        self.utterance.drop_before(self.utterance.committed.until_s)
+    def _begin_anew(self, window: Window) -> None:
+        """Go on behind the last committed word, without what was said before.
+
+        Attention leaves a word before it ends: what is left of it would be heard as another.
+        """
+        committed_s = self.utterance.committed.until_s
+        self.utterance.drop_before(window.quietest_s(committed_s, committed_s + REST_OF_WORD_S))
         self.utterance.forget_text()

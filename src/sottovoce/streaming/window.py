@@ -49,6 +49,13 @@ class Window:
         loud: npt.NDArray[np.float64] = means.reshape(self.n_frames, -1).mean(dim=1).cpu().double().numpy()
         return loud
 
+    def quietest_s(self, start_s: float, end_s: float) -> float:
+        """The middle of the quietest frame between two moments; start_s where the window ends by then."""
+        first, end = self.frame(start_s), self.frame(end_s)
+        if first >= end:
+            return start_s
+        return self.seconds(first + int(self.loudness[first:end].argmin())) + 0.5 / FRAMES_PER_SECOND
+
     @property
     def start_s(self) -> float:
         return self.start_sample / SAMPLE_RATE

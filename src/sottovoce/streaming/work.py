@@ -97,6 +97,8 @@ def side_by_side(heard: Sequence[EncoderOutput]) -> EncoderOutput:
     longest = max(one.n_frames for one in heard)
     states = torch.cat([F.pad(one.states, (0, 0, 0, longest - one.n_frames)) for one in heard])
     joined = EncoderOutput(states, tuple(one.n_content_frames[0] for one in heard))
+    if any(one.log_weights is not None for one in heard):
+        joined.log_weights = torch.cat([_weights(one, longest) for one in heard])
     known = [one.cross_kv for one in heard if one.cross_kv is not None]
     if len(known) == len(heard):
         joined.cross_kv = [
@@ -104,6 +106,13 @@ def side_by_side(heard: Sequence[EncoderOutput]) -> EncoderOutput:
             for layer in zip(*known, strict=True)
         ]
     return joined
+
+
+def _weights(window: EncoderOutput, n_frames: int) -> Tensor:
+    """The log-weights of a window of one row: (1, n_frames), 0 where there are none."""
+    own = window.log_weights
+    known = torch.zeros(1, window.n_frames, device=window.states.device) if own is None else own
+    return F.pad(known, (0, n_frames - window.n_frames))
 
 
 def _stacked(rows: Sequence[Tensor]) -> Tensor:

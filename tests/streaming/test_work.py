@@ -1,0 +1,133 @@
+"""Work of several sessions side by side, and what it costs to open one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+import torch
+
+from sottovoce.api import Model, load_model
+from sottovoce.backends.base import Backend, EncoderMode, GrowingWindow
+from sottovoce.streaming.alignatt import Reader, ReadRequest
+from sottovoce.streaming.context import TextContext
+from sottovoce.streaming.reading import Prefix, ReadingRules
+from sottovoce.streaming.session import Session, SessionOptions
+from sottovoce.streaming.vocabulary import LiveVocabulary
+from sottovoce.streaming.window import MelBuffer
+from sottovoce.streaming.words import WordMaker
+from sottovoce.streaming.work import read, run, side_by_side
+from sottovoce.text.tokenizer import Tokenizer
+from sottovoce.types import EncoderOutput
+from tests.streaming.sessions import TOKENIZER
+from tests.streaming.speech import backend, say
+
+MODES = [EncoderMode(tail_s=1.0), EncoderMode(tail_s=2.0, stride=4), EncoderMode(tail_s=0.0)]
+
+
+@pytest.fixture(scope="module")
+def nano() -> Model:
+    return load_model("nano", device="cpu", dtype="float32")
+
+
+def grown(model: Backend, words: list[str], mode: EncoderMode) -> EncoderOutput:
+    buffer = MelBuffer(model.dims.n_mels, 0, model.device)
+    buffer.append(say(words))
+    return model.encode_growing([GrowingWindow(buffer.frames(), mode)])[0].encoded
+
+
+@pytest.mark.parametrize("first", MODES, ids=str)
+@pytest.mark.parametrize("second", MODES, ids=str)
+def test_windows_encoded_in_any_way_are_read_side_by_side_as_alone(
+    nano: Model, first: EncoderMode, second: EncoderMode
+) -> None:
+    """Of a real network: what is behind a shorter window is hidden, and thin padding has its weight."""
+    tokenizer, model = nano.tokenizer, nano.backend
+    heard = [grown(model, ["time", "year", "people"], first), grown(model, ["und", "der"] * 3, second)]
+    vocabulary = LiveVocabulary.of(tokenizer, model.dims.n_vocab, model.device)
+    reader = Reader(model, tokenizer.eot, vocabulary)
+    rules = ReadingRules(frame_threshold=0, max_tokens=8)
+    requests = [
+        ReadRequest(Prefix(tokenizer.with_language(code).sot_sequence_including_notimestamps, 0, 0), rules)
+        for code in ("en", "de")
+    ]
+    alone = [read(reader, [one], [request])[0] for one, request in zip(heard, requests, strict=True)]
+    for ours, theirs in zip(read(reader, heard, requests), alone, strict=True):
+        assert (ours.tokens, ours.frames, ours.ending) == (theirs.tokens, theirs.frames, theirs.ending)
+        assert ours.logprobs == pytest.approx(theirs.logprobs, abs=1e-4)
+        assert ours.no_speech_prob == pytest.approx(theirs.no_speech_prob, abs=1e-5)
+
+
+def test_the_rows_of_one_window_lie_over_it() -> None:
+    states = torch.arange(24.0).reshape(1, 6, 4)
+    short, long = (
+        EncoderOutput(states[:, :4], (3,)),
+        EncoderOutput(states, (6,), log_weights=torch.ones(1, 6)),
+    )
+    joined = side_by_side([short, long])
+    assert joined.n_content_frames == (3, 6)
+    assert joined.states[0, 4:].eq(0).all()
+    assert joined.states[1].equal(states[0])
+    assert joined.log_weights is not None
+    assert joined.log_weights[0, :4].tolist() == [0.0] * 4
+    assert joined.log_weights[1].tolist() == [1.0] * 6
+
+
+def test_what_fails_in_the_engine_fails_in_the_steps_and_may_be_caught_there() -> None:
+    class Broken:
+        def run(self, works: object) -> None:
+            raise MemoryError
+
+    def caught() -> Iterator[object]:
+        try:
+            yield object()
+        except MemoryError:
+            return "given up"
+        return "done"
+
+    def not_caught() -> Iterator[object]:
+        yield object()
+
+    assert run(Broken(), caught()) == "given up"  # type: ignore[arg-type]
+    with pytest.raises(MemoryError):
+        run(Broken(), not_caught())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("switching", ["off", "restart", "parallel"])
+def test_opening_a_session_makes_nothing_for_a_language(
+    switching: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Words, prompts and tokenizers of a language are made when it is first spoken."""
+    made: list[str] = []
+
+    def counting(owner: type, name: str) -> None:
+        plain = getattr(owner, name)
+
+        def counted(*given: object, **options: object) -> object:
+            made.append(f"{owner.__name__}.{name}")
+            return plain(*given, **options)
+
+        monkeypatch.setattr(owner, name, counted)
+
+    for owner, name in (
+        (Tokenizer, "encode"),
+        (Tokenizer, "with_task"),
+        (TextContext, "__init__"),
+        (WordMaker, "__init__"),
+    ):
+        counting(owner, name)
+    counts = []
+    for languages in (("en", "de"), ()):
+        made.clear()
+        options = SessionOptions(languages, switching=switching)  # type: ignore[arg-type]
+        live = Session(backend(), TOKENIZER, options)
+        counts.append(sorted(made))
+    assert len(live.languages) == 99
+    assert counts[0] == counts[1]
+    assert not [name for name in made if name.startswith(("TextContext", "WordMaker"))]
+
+
+def test_a_window_of_one_row_is_not_copied() -> None:
+    one = EncoderOutput(torch.ones(1, 4, 2), (4,))
+    assert replace(side_by_side([one]), cross_kv=None).states.equal(one.states)
