@@ -42,7 +42,7 @@ BASE_ANCHORS = (
 )
 """Of OpenAI's `base`: padding where a fifth of development clips or more rest attention."""
 
-DENSE = EncoderMode(tail_s=5.0, recompute_s=2.5, refresh_s=2.0)
+DENSE = EncoderMode(tail_s=5.0, recompute_s=3.5, refresh_s=0.0)
 """Whisper of any size: nothing has to be known of it."""
 BASE = EncoderMode(stride=30, anchors=BASE_ANCHORS, recompute_s=3.5, refresh_s=0.0)
 """Nearer to 30 s than 5 s of padding computed whole. One frame of 60, or the newest 2 s alone, fails on
