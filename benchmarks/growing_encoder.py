@@ -68,6 +68,9 @@ MODES = {
     "newest 2.5 s, 8 s at every 4 s": dense(8.0, 2.5, 4.0),
     "newest 2.5 s, thin (30) each time": thin(30, 2.5),
     "newest 2.0 s, thin (30) each time": thin(30, 2.0),
+    "newest 3.5 s, thin (30) each time": thin(30, 3.5),
+    "newest 4.5 s, thin (30) each time": thin(30, 4.5),
+    "newest 3.5 s, thin (20) each time": thin(20, 3.5),
     "newest 2.5 s, thin (30) at every 1 s": thin(30, 2.5, 1.0),
     "newest 2.5 s, thin (60) each time": thin(60, 2.5),
     "newest 2.5 s, thin (150) each time": thin(150, 2.5),
@@ -224,6 +227,7 @@ def main() -> None:
     parser.add_argument("--model", default="base")
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--every", type=float, default=0.5, help="seconds from update to update")
+    parser.add_argument("--least", type=float, default=0.0, help="leave out clips of fewer seconds")
     parser.add_argument("--modes", nargs="*", help="parts of the names of the only modes to measure")
     parser.add_argument("--anchors", action="store_true", help="find the frames that attention rests on")
     given = parser.parse_args()
@@ -236,6 +240,8 @@ def main() -> None:
         if len(clip.languages) == 1 and clip.language not in LEFT_OUT
     ]
     chosen = spread(known, given.clips)
+    if given.least:
+        chosen = [clip for clip in chosen if len(load_audio(clip.file)) >= given.least * SAMPLE_RATE]
     if given.anchors:
         print(anchors(model, chosen))
         return

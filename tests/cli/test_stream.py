@@ -81,7 +81,8 @@ def test_unstable_text_is_shown_beside_the_committed(capsys: pytest.CaptureFixtu
         heard = lines(capsys)
         assert [event.pop("seq") for event in heard] == list(range(len(heard)))
         unstable = [str(event["text"]) for event in heard if event["type"] == "unstable"]
-        return unstable, [event for event in heard if event["type"] != "unstable"]
+        committed = [event for event in heard if event["type"] != "unstable"]
+        return unstable, [{name: event[name] for name in event if name != "seq"} for event in committed]
 
     none, committed = events()
     letters, beside_letters = events("--unstable", "ctc")

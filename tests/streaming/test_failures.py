@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from sottovoce.audio.vad_stream import VadStream
+from sottovoce.language.probe import ProbeOptions
 from sottovoce.streaming.options import StreamOptions
 from sottovoce.streaming.session import Session, SessionOptions
 from sottovoce.streaming.work import LocalEngine, Read, Work
@@ -44,7 +45,7 @@ class Stumbling:
 def open_session(
     engine: Stumbling, languages: Sequence[str] = ("en",), stream: StreamOptions = ALIGNATT
 ) -> Session:
-    options = SessionOptions(tuple(languages), stream=stream)
+    options = SessionOptions(tuple(languages), stream=stream, probe=ProbeOptions(1.0, 0.25, 0.25))
     return Session(backend(), TOKENIZER, options, vad=VadStream(model=ToneDetector()), engine=engine)
 
 
@@ -98,8 +99,10 @@ def test_a_failure_while_languages_are_followed_loses_no_more(failing: int) -> N
     whole = [*FIRST, *spoken("de", 9), *SECOND]
     found = words_of(events)
     assert len(whole) - len(found) <= 4
+    once = [word for i, word in enumerate(found) if found[i - 1 : i] != [word]]
+    assert len(found) - len(once) <= 1, "a word across the border may be heard on both sides of it"
     rest = iter(whole)
-    assert all(word in rest for word in found), "in order, and none twice"
+    assert all(word in rest for word in once), "in order, and none twice"
     assert {change.target for change in changes_of(events)} == {"en", "de"}
 
 

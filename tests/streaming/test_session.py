@@ -241,7 +241,7 @@ def test_switches_leave_no_trace(n_switches: int) -> None:
         events = live.push(parts["en" if i % 2 else "de"])
         words += len(words_of(events))
         n_found += len(changes_of(events))
-        said = utterance_of(live).said.values()
+        said = (utterance_of(live).said or {}).values()
         held.append((len(live._buffer), held_s(live), len(live.timeline.frames), sum(map(len, said))))
     words += len(words_of(live.close()))
     assert n_found >= n_switches - 2
