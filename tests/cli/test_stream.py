@@ -46,6 +46,8 @@ def test_a_file_becomes_events_and_a_log_line(tmp_path: Path, capsys: pytest.Cap
     kinds = {event["type"] for event in events}
     assert kinds <= {"partial", "final", "speech_started", "speech_ended"}
     assert "final" in kinds
+    assert [event["seq"] for event in events] == list(range(len(events)))
+    assert {event["utterance"] for event in events} == {1}
     partials = "".join(str(e["text"]) for e in events if e["type"] == "partial").split()
     (logged,) = [json.loads(line) for line in log.read_text().splitlines()]
     assert logged["prediction"].split() == partials
@@ -77,6 +79,7 @@ def test_unstable_text_is_shown_beside_the_committed(capsys: pytest.CaptureFixtu
     def events(*more: str) -> tuple[list[str], list[dict[str, Any]]]:
         assert run([*command, *more]) == 0
         heard = lines(capsys)
+        assert [event.pop("seq") for event in heard] == list(range(len(heard)))
         unstable = [str(event["text"]) for event in heard if event["type"] == "unstable"]
         committed = [event for event in heard if event["type"] != "unstable"]
         return unstable, [{name: event[name] for name in event if name != "seq"} for event in committed]
@@ -88,6 +91,14 @@ def test_unstable_text_is_shown_beside_the_committed(capsys: pytest.CaptureFixtu
     assert any(letters)
     assert letters != words
     assert beside_letters == beside_words == committed
+
+
+@pytest.mark.parametrize("encoder", ["auto", "whole", "exact"])
+def test_however_audio_is_encoded_it_is_understood(encoder: str, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["stream", str(CLIP), *QUICK, "--languages", "en", "--jsonl", "--encoder", encoder]
+    assert run(command) == 0
+    said = [event["text"] for event in lines(capsys) if event["type"] == "final"]
+    assert said == ["The garden is quiet in the morning."]
 
 
 def test_boosted_phrases_come_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
