@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.real_weights, pytest.mark.slow]
 
 CLIPS_A_LANGUAGE = 4
 MOST_DIFFERENT = 0.2
-"""Of the words of these few clips, against the file's: a tenth is usual. The tables are in docs/streaming.md."""
+"""Of the words of these few clips, against the file's: a tenth is usual. Tables are in docs/streaming.md."""
 LATENCY_S = 1.2
 STARTS_WITHIN_S = 0.2
 
