@@ -22,6 +22,7 @@ FLOORS = [
     {"streaming", "offline"},
     {"evaluation", "formats"},
     {"api", "ctc"},
+    {"archive"},
     {"serving"},
     {"cli"},
 ]
@@ -37,6 +38,7 @@ CONFINED = {
     "anyio": {"serving"},
     "websockets": {"serving"},
     "ray": {"serving"},
+    "pyarrow": {"archive"},
     "av": {"audio"},
 }
 FORBIDDEN = {"whisper", "faster_whisper", "ctranslate2", "pyctcdecode", "flashlight"}

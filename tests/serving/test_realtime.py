@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import hashlib
 import json
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed
 
 from sottovoce.audio.io import load_audio
+from sottovoce.serving.faults import ApiError
 from sottovoce.serving.realtime_wish import RealtimeWish
 from sottovoce.serving.secrets import Secrets
 from sottovoce.serving.server import ServerThread
@@ -367,6 +370,32 @@ def test_a_client_secret_opens_the_realtime_api_and_nothing_else() -> None:
             server, [], n_of("never"), subprotocols=["realtime", "openai-insecure-api-key.ek_x"]
         )
         assert (refused[0]["error"]["code"], code) == ("invalid_api_key", 1008)
+
+
+def test_a_secret_is_known_to_whoever_has_the_key_and_to_nobody_else() -> None:
+    wish = replace(RealtimeWish(), languages=("en", "de"), keywords=("Grüße", "Zürich"), turns=None)
+    secret, _ = Secrets(b"k" * 32).make(wish, 60.0)
+    assert Secrets(b"k" * 32).wish_of(["sk-other", secret]) == wish
+    assert Secrets(b"l" * 32).wish_of([secret]) is None
+    body, _, signature = secret.partition(".")
+    longer = Secrets(b"k" * 32).make(wish, 6000.0)[0].partition(".")[0]
+    for changed in (
+        f"{longer}.{signature}",
+        body,
+        f"{body}.",
+        f"{body}.ü",
+        "ek_.",
+        "ek_",
+        secret[3:],
+        secret + "x",
+    ):
+        assert Secrets(b"k" * 32).wish_of([changed]) is None
+
+
+def test_a_session_that_no_header_could_carry_gets_no_secret() -> None:
+    words = tuple(hashlib.sha256(str(i).encode()).hexdigest() for i in range(200))
+    with pytest.raises(ApiError, match="less text"):
+        Secrets().make(RealtimeWish(keywords=words), 60.0)
 
 
 def test_a_secret_ends() -> None:

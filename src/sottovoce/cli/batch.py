@@ -1,65 +1,80 @@
-"""Several files in one call: whatever happens to one, the others are done."""
+"""`sottovoce batch`: its options; the work is in `batch_run`.
+
+Imports nothing heavy: `--help` answers at once.
+"""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Sequence
+from typing import Any
 
-from sottovoce.cli.call import Call
-from sottovoce.cli.progress import Progress
-from sottovoce.errors import OutputError, SottovoceError
+import click
 
-OUT_OF_MEMORY = ("out of memory", "not enough memory", "can't allocate memory", "cannot allocate memory")
-"""How torch's allocators say it, in RuntimeErrors without a kind of their own."""
+from sottovoce.cli.call import this_call
+from sottovoce.cli.options import MODEL
+from sottovoce.cli.parameters import Finite
+from sottovoce.cli.sections import SectionedCommand
+from sottovoce.cli.transcribe import CONTEXT, FALLBACK, LANGUAGE, SEARCH, SPEECH
+
+TABLE = (
+    click.option("-w", "--word-timestamps", is_flag=True, help="Times and probabilities of words."),
+    click.option(
+        "--files-together",
+        type=click.IntRange(1),
+        default=8,
+        show_default=True,
+        help="Recordings whose windows share the batches of the model.",
+    ),
+    click.option("--retry-failed", is_flag=True, help="Do recordings again whose rows have an error."),
+)
+RAY = (
+    click.option("--ray", is_flag=True, help="Read on the processes of a Ray cluster (extra `ray`)."),
+    click.option(
+        "--ray-address", metavar="ADDRESS", help="Of a running cluster. [a new one, of this machine]"
+    ),
+    click.option(
+        "--actors",
+        metavar="N|MIN-MAX",
+        default="1",
+        show_default=True,
+        help="Processes that hold the model; of MIN-MAX, Ray takes as many as there is work for.",
+    ),
+    click.option("--cpus-per-actor", type=Finite(above=0), default=1.0, show_default=True),
+    click.option(
+        "--gpus-per-actor", type=Finite(0), default=0.0, show_default=True, help="0.25: four share one."
+    ),
+)
+SECTIONS = {
+    "Model": MODEL,
+    "Language": LANGUAGE,
+    "Table": TABLE,
+    "More than one process": RAY,
+    "Speech": SPEECH,
+    "Search": SEARCH,
+    "When a result looks wrong": FALLBACK,
+    "Context": CONTEXT,
+}
+ABSENT = {
+    "offset": None,
+    "duration": None,
+    "clip_timestamps": "",
+    "without_timestamps": False,
+    "hallucination_silence_threshold": None,
+}
+"""What `transcribe` has, and a whole archive has no use for."""
 
 
-def each_file(
-    files: Sequence[str], work: Callable[[str], None], *, progress: Progress, call: Call, advice: str
-) -> int:
-    """Do the work on every file; a failure is one line. Return the exit code of the call.
+@click.command(cls=SectionedCommand, sections=SECTIONS)
+@click.argument("source", metavar="INPUT")
+@click.argument("output", metavar="OUTPUT")
+@click.pass_context
+def batch(context: click.Context, /, source: str, output: str, **given: Any) -> int:
+    """Transcribe an archive into one table, and go on after a crash where it stopped.
 
-    advice: what to try against a lack of memory.
-    Raises: OutputError: where nothing can be written, the other files cannot succeed either.
+    INPUT: a folder, a .jsonl list with a `file` and maybe an `id` a line, or a .txt list of names. OUTPUT: a
+    .jsonl file, or a .parquet folder (extra `parquet`); a row for each recording: id, file, error, text,
+    language, duration, model, segments. A recording that cannot be read is a row with its error. Rows that
+    are there are not made again.
     """
-    n_failed = 0
-    with progress:
-        for name in files:
-            progress.begin(name)
-            try:
-                work(name)
-            except OutputError:
-                raise
-            except (SottovoceError, MemoryError, RuntimeError) as error:
-                progress.failed(told(error, name, advice), call.trace())
-                n_failed += 1
-                free_memory()
-            progress.end()
-    if not n_failed:
-        return 0
-    return 2 if n_failed == len(files) else 1
+    from sottovoce.cli.batch_run import run_batch
 
-
-def told(error: Exception, name: str, advice: str) -> str:
-    """The line for a failure that people can do something about.
-
-    Raises: the error itself when it is none: a fault of the program shows its traceback.
-    """
-    if is_out_of_memory(error):
-        return f"input '{name}': memory ran out; try {advice}"
-    if isinstance(error, SottovoceError):
-        return str(error)
-    raise error
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether memory ran out, on the processor or a device."""
-    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
-        return True
-    return isinstance(error, RuntimeError) and any(words in str(error).lower() for words in OUT_OF_MEMORY)
-
-
-def free_memory() -> None:
-    """Give back what a device keeps of a file that failed, for the next one."""
-    torch = sys.modules.get("torch")  # not imported yet means that nothing was allocated
-    if torch is not None and torch.cuda.is_initialized():
-        torch.cuda.empty_cache()
+    return run_batch(source, output, {**ABSENT, **given}, this_call(context))

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sottovoce.cli.batch import each_file
 from sottovoce.cli.call import this_call
+from sottovoce.cli.each_file import each_file
 from sottovoce.cli.options import MODEL, open_model
 from sottovoce.cli.progress import Progress
 from sottovoce.cli.sections import SectionedCommand

@@ -14,13 +14,14 @@ from contextlib import suppress
 
 import click
 
-from sottovoce.cli.batch import is_out_of_memory
 from sottovoce.cli.call import Call, say_error, with_call_options
+from sottovoce.cli.each_file import is_out_of_memory
 from sottovoce.cli.standard_streams import prepare_standard_streams
 from sottovoce.errors import OutputError, SottovoceError
 
 COMMANDS = {
     "transcribe": ("sottovoce.cli.transcribe", "transcribe", "Transcribe recordings into text files."),
+    "batch": ("sottovoce.cli.batch", "batch", "Transcribe an archive into one table."),
     "stream": ("sottovoce.cli.stream", "stream", "Transcribe live: microphone, standard input, or a file."),
     "detect-language": (
         "sottovoce.cli.detect_language",

@@ -12,8 +12,8 @@ from typing import Any
 from rich.console import Console
 
 from sottovoce.api import Model
-from sottovoce.cli.batch import each_file
 from sottovoce.cli.call import Call
+from sottovoce.cli.each_file import each_file
 from sottovoce.cli.interrupt import Interrupts
 from sottovoce.cli.options import fusion_of, open_model
 from sottovoce.cli.progress import Progress

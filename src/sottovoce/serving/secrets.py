@@ -1,57 +1,71 @@
 """Secrets that pass on a session: a page gets one from its own server, and needs no API key.
 
-They are known to this process alone, and open nothing but `/v1/realtime`.
+A secret is the session that it opens and when it ends, signed: nothing is kept, and every process with the
+key knows those of the others. It opens nothing but `/v1/realtime`.
 """
 
 from __future__ import annotations
 
+import base64
 import hashlib
+import hmac
+import json
 import secrets
 import time
+import zlib
 from collections.abc import Iterable
-from dataclasses import dataclass
 
-from sottovoce.serving.faults import busy
-from sottovoce.serving.realtime_wish import RealtimeWish
+from sottovoce.serving.faults import ApiError
+from sottovoce.serving.realtime_wish import RealtimeWish, updated
 
-MOST_SECRETS = 10_000
-RETRY_S = 10.0
-
-
-@dataclass(frozen=True, slots=True)
-class _Known:
-    wish: RealtimeWish
-    until: float
+PREFIX = "ek_"
+MOST_CHARACTERS = 4096
+"""Of a secret: it has to go through a header."""
+KEY_BYTES = 32
 
 
 class Secrets:
-    """Those that were given out and are still good, by their hashes."""
+    """Makes secrets, and knows them again. key: shared by the processes of a server; None: a new one."""
 
-    def __init__(self) -> None:
-        self._known: dict[bytes, _Known] = {}
+    def __init__(self, key: bytes | None = None) -> None:
+        self._key = key or secrets.token_bytes(KEY_BYTES)
 
     def make(self, wish: RealtimeWish, seconds: float) -> tuple[str, int]:
         """A new secret, and when it ends (seconds since 1970).
 
-        Raises: ApiError 429 where too many are out.
+        Raises: ApiError 400 for a session with too many words to go into one.
         """
-        now = time.time()
-        self._known = {digest: known for digest, known in self._known.items() if known.until > now}
-        if len(self._known) >= MOST_SECRETS:
-            raise busy(f"{MOST_SECRETS} client secrets are out: try again later", retry_s=RETRY_S)
-        secret = f"ek_{secrets.token_urlsafe(32)}"
-        self._known[digest_of(secret)] = _Known(wish, now + seconds)
-        return secret, int(now + seconds)
+        until = time.time() + seconds
+        content = {"until": until, "session": wish.document, "nonce": secrets.token_hex(8)}
+        body = _text(zlib.compress(json.dumps(content).encode(), 9))
+        secret = f"{PREFIX}{body}.{self._signature(body)}"
+        if len(secret) > MOST_CHARACTERS:
+            message = (
+                f"session: expected less text than makes a secret of {MOST_CHARACTERS} characters, got more"
+            )
+            raise ApiError(message, param="session", code="session_too_large")
+        return secret, int(until)
 
     def wish_of(self, keys: Iterable[str]) -> RealtimeWish | None:
         """The session of the first key that is a good secret."""
         for key in keys:
-            known = self._known.get(digest_of(key))
-            if known is not None and known.until > time.time():
-                return known.wish
+            if (wish := self._opened(key)) is not None:
+                return wish
         return None
 
+    def _opened(self, key: str) -> RealtimeWish | None:
+        body, dot, signature = key.removeprefix(PREFIX).partition(".")
+        if not (key.startswith(PREFIX) and dot and key.isascii() and len(key) <= MOST_CHARACTERS):
+            return None
+        if not hmac.compare_digest(signature, self._signature(body)):
+            return None
+        content = json.loads(zlib.decompress(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4))))
+        return updated(RealtimeWish(), content["session"]) if content["until"] > time.time() else None
 
-def digest_of(secret: str) -> bytes:
-    """What is kept of a secret: looking it up tells nothing of others by its time."""
-    return hashlib.sha256(secret.encode("utf-8", "replace")).digest()
+    def _signature(self, body: str) -> str:
+        return _text(hmac.digest(self._key, body.encode(), hashlib.sha256))
+
+
+def _text(data: bytes) -> str:
+    """Bytes in characters that a header and a subprotocol may hold."""
+    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()

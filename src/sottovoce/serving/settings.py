@@ -70,6 +70,8 @@ class Access:
 
     api_keys: any of them opens the API; none: everybody may. origins: of web pages elsewhere that may ask,
         such as https://example.org; the server's own page always may.
+    secret_key: signs the secrets of clients, see `serving.secrets`; the same in all processes of a server,
+        and a new one for every server where it is None.
     hosts: names under which the server is reached; empty: any, but on a loopback address only the names of
         this machine, so that no page elsewhere can reach it by a name that it points here.
 
@@ -79,6 +81,7 @@ class Access:
     api_keys: tuple[str, ...] = field(default=(), repr=False)
     origins: tuple[str, ...] = ()
     hosts: tuple[str, ...] = ()
+    secret_key: bytes | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         for i, key in enumerate(self.api_keys):

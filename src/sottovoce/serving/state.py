@@ -30,7 +30,7 @@ class Services:
         self.n_sessions = 0
         self.n_requests = 0
         self.is_ready = not settings.offer.preload
-        self.secrets = Secrets()
+        self.secrets = Secrets(settings.access.secret_key)
         self.preload_error: Exception | None = None
         """Why the default model could not be loaded."""
         self._leaving = anyio.Event()

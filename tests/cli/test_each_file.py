@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from sottovoce.cli.batch import each_file, is_out_of_memory
 from sottovoce.cli.call import Call
+from sottovoce.cli.each_file import each_file, is_out_of_memory
 from sottovoce.cli.progress import Progress
 from sottovoce.errors import AudioError, OutputError
 

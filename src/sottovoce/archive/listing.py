@@ -1,0 +1,75 @@
+"""What is to be transcribed: the recordings of a folder, or of a list."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from sottovoce.errors import ManifestError
+from sottovoce.evaluation.manifest import read_manifest
+
+_AUDIO = "aac ac3 aif aiff amr ape au caf flac m4a m4b mka mp2 mp3 oga ogg opus spx w64 wav weba wma wv"
+_VIDEO = "3gp avi flv m4v mkv mov mp4 mpeg mpg mts ogv ts vob webm wmv"
+SUFFIXES = frozenset(f".{kind}" for kind in f"{_AUDIO} {_VIDEO}".split())
+"""Of files in a folder that are taken for recordings; a list may name any file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One recording. id: its name in the results, once in a listing. path: where it is read."""
+
+    id: str
+    path: str
+
+
+def list_recordings(source: str | Path) -> list[Item]:
+    """The recordings of a folder and the folders in it, or those of a list, in order.
+
+    A folder's are called by their path in it. A list is JSON lines with a `file` each, relative to the list,
+    and maybe an `id`; or, where it ends in .txt, a file name a line. What stands there twice is done once.
+
+    Raises: ManifestError where there is nothing, or two recordings have one id.
+    """
+    place = Path(source)
+    if place.is_dir():
+        items = _of_folder(place)
+        if not items:
+            raise ManifestError(f"input '{source}': expected a folder with recordings, found none in it")
+        return items
+    if place.suffix.lower() == ".txt":
+        return _each_once(_of_names(place), source)
+    entries = read_manifest(place)
+    return _each_once((Item(entry.id, str(entry.path.absolute())) for entry in entries), source)
+
+
+def _of_folder(folder: Path) -> list[Item]:
+    found: list[Item] = []
+    for inside, folders, names in os.walk(folder, followlinks=False):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        for name in sorted(names):
+            path = Path(inside, name)
+            if path.suffix.lower() in SUFFIXES and not name.startswith("."):
+                found.append(Item(path.relative_to(folder).as_posix(), str(path.absolute())))
+    return found
+
+
+def _of_names(place: Path) -> list[Item]:
+    try:
+        lines = place.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ManifestError(f"{place}: expected a readable list of recordings ({error})") from error
+    names = [line.strip() for line in lines if line.strip()]
+    if not names:
+        raise ManifestError(f"{place}: expected at least one recording, got none")
+    return [Item(name, str((place.parent / name).absolute())) for name in names]
+
+
+def _each_once(items: Iterable[Item], source: str | Path) -> list[Item]:
+    """Raises: ManifestError for one id of two recordings."""
+    found: dict[str, Item] = {}
+    for item in items:
+        if found.setdefault(item.id, item).path != item.path:
+            raise ManifestError(f"{source}: expected an id for each recording, got '{item.id}' for two")
+    return list(found.values())

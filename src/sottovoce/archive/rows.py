@@ -1,0 +1,86 @@
+"""One recording, one row: its document, or why there is none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from sottovoce.api import Model
+from sottovoce.archive.listing import Item
+from sottovoce.errors import SottovoceError
+from sottovoce.formats.document import Json, document
+from sottovoce.offline.options import TranscribeOptions
+from sottovoce.types import Transcript
+
+Row: TypeAlias = "dict[str, Json]"
+"""id, file, error (None, or one line), and the JSON document: text, language, duration, model, segments."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How recordings are read.
+
+    options: as of `Model.transcribe`. language: a wish as there, for a model that is not opened yet.
+    n_together: recordings whose windows share the batches of the model.
+    """
+
+    options: TranscribeOptions = field(default_factory=TranscribeOptions)
+    language: str | None = None
+    n_together: int = 8
+
+
+def transcribe_items(model: Model, items: Iterable[Item], reading: Reading) -> Iterator[Row]:
+    """A row for each recording, in their order; one that cannot be read is a row with its error.
+
+    Raises: OptionError for options that no recording could be read with.
+    """
+    waiting: list[Item] = []
+
+    def paths() -> Iterator[str]:
+        for item in items:
+            waiting.append(item)
+            yield item.path
+
+    outcomes = model.transcribe_files(
+        paths(), batch_size=reading.n_together, language=reading.language, options=reading.options
+    )
+    for _, outcome in outcomes:
+        yield row_of(waiting.pop(0), outcome, model.name)
+
+
+def row_of(item: Item, outcome: Transcript | Exception, model: str) -> Row:
+    """The row of what came of a recording.
+
+    Raises: the error itself, where it is a fault of the program.
+    """
+    if isinstance(outcome, Transcript):
+        return {"id": item.id, "file": item.path, "error": None, **document(outcome)}
+    return failed_row(item, model, reason(outcome))
+
+
+def failed_row(item: Item, model: str, why: str) -> Row:
+    """The row of a recording that could not be read; why: one line."""
+    nothing: Sequence[Json] = []
+    return {
+        "id": item.id,
+        "file": item.path,
+        "error": why,
+        "text": "",
+        "language": "",
+        "duration": None,
+        "model": model,
+        "segments": nothing,
+    }
+
+
+def reason(error: Exception) -> str:
+    """What went wrong, as one line.
+
+    Raises: the error itself, where it is a fault of the program rather than of the recording.
+    """
+    if isinstance(error, SottovoceError):
+        return str(error)
+    if isinstance(error, MemoryError | RuntimeError):
+        return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+    raise error

@@ -1,0 +1,145 @@
+"""An archive over the processes of a Ray cluster: actors hold the model, rows come back to one writer.
+
+Ray Data hands out blocks of recordings, and does again what an actor did not finish. A recording that ends
+the process which reads it would do so for ever: what is without a row after a few tries is tried once more by
+itself, and is then a row with an error.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sottovoce.api import Model
+from sottovoce.archive.listing import Item
+from sottovoce.archive.rows import Reading, Row, failed_row, transcribe_items
+from sottovoce.errors import MissingExtraError, OptionError, SottovoceError
+from sottovoce.formats.document import json_text
+
+MOST_BLOCKS = 10_000
+N_RETRIES = 2
+"""Of a block whose actor died."""
+FATAL = "fatal"
+DIED = "the process that read it ended before it was done, twice"
+
+
+@dataclass(frozen=True, slots=True)
+class Actors:
+    """How many processes read, and what each takes of its machine.
+
+    n_min, n_max: Ray adds and ends actors in between. cpus, gpus: of each; a part of a GPU is shared.
+    Raises: OptionError.
+    """
+
+    n_min: int = 1
+    n_max: int = 1
+    cpus: float = 1.0
+    gpus: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.n_min <= self.n_max:
+            raise OptionError(f"actors: expected 1 or more, MIN-MAX in order, got {self.n_min}-{self.n_max}")
+        if not (self.cpus > 0 and self.gpus >= 0):
+            raise OptionError(
+                f"actors: expected cpus above 0 and gpus of 0 or more, got {self.cpus}, {self.gpus}"
+            )
+
+
+class Transcriber:
+    """An actor of the pool. open_model: called once, in its process."""
+
+    def __init__(self, open_model: Callable[[], Model], reading: Reading) -> None:
+        self._open_model = open_model
+        self._reading = reading
+        self._model: Model | None = None
+
+    def __call__(self, block: dict[str, Any]) -> dict[str, list[str]]:
+        """The rows of a block of recordings {id, path}, as JSON; or one line that ends the job."""
+        items = [Item(str(name), str(path)) for name, path in zip(block["id"], block["path"], strict=True)]
+        try:
+            if self._model is None:
+                self._model = self._open_model()
+            return {"row": [json_text(row) for row in transcribe_items(self._model, items, self._reading)]}
+        except SottovoceError as error:  # the model, or wishes that hold for all: no recording could be read
+            return {"row": [json_text({FATAL: str(error)})]}
+
+
+def connect(address: str | None) -> None:
+    """Join a cluster, or make one of this machine alone; ray's own lines are not shown.
+
+    Raises: MissingExtraError; OptionError where no cluster answers.
+    """
+    ray = _ray()
+    if ray.is_initialized():
+        return
+    try:
+        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, include_dashboard=False)
+    except (ConnectionError, ValueError) as error:
+        first_line = str(error).partition("\n")[0]
+        raise OptionError(f"--ray-address '{address}': expected a Ray cluster ({first_line})") from error
+
+
+def transcribe_on_ray(
+    items: Sequence[Item], open_model: Callable[[], Model], reading: Reading, actors: Actors
+) -> Iterator[Row]:
+    """A row for each recording, as they come; `connect` first.
+
+    Raises: OptionError with what keeps the model from being opened, or from reading any recording.
+    """
+    left = {item.id: item for item in items}
+    model = ""
+    for n_in_block in (reading.n_together, 1):
+        if not left:
+            return
+        for row in _round(list(left.values()), open_model, reading, actors, n_in_block):
+            if left.pop(str(row["id"]), None) is not None:
+                model = str(row["model"])
+                yield row
+    for item in left.values():
+        yield failed_row(item, model, DIED)
+
+
+def _round(
+    items: Sequence[Item], open_model: Callable[[], Model], reading: Reading, actors: Actors, n_in_block: int
+) -> Iterator[Row]:
+    """Rows of what could be read; blocks whose actors died again and again are left out."""
+    data = _ray().data
+    context = data.DataContext.get_current()
+    context.enable_progress_bars = False
+    context.max_errored_blocks = -1
+    logging.getLogger("ray.data").setLevel(logging.CRITICAL)
+    n_blocks = min(math.ceil(len(items) / n_in_block), MOST_BLOCKS)
+    listed = data.from_items(
+        [{"id": item.id, "path": item.path} for item in items], override_num_blocks=n_blocks
+    )
+    rows = listed.map_batches(
+        Transcriber,
+        fn_constructor_args=(open_model, reading),
+        batch_size=n_in_block,
+        batch_format="numpy",
+        compute=data.ActorPoolStrategy(
+            min_size=actors.n_min, max_size=min(actors.n_max, n_blocks), max_tasks_in_flight_per_actor=2
+        ),
+        num_cpus=actors.cpus,
+        num_gpus=actors.gpus,
+        max_restarts=-1,
+        max_task_retries=N_RETRIES,
+    )
+    for found in rows.iter_rows():
+        row: Row = json.loads(found["row"])
+        if FATAL in row:
+            raise OptionError(str(row[FATAL]))
+        yield row
+
+
+def _ray() -> Any:
+    try:
+        import ray
+        import ray.data
+    except ImportError as error:
+        raise MissingExtraError((error.name or "ray").partition(".")[0], "ray", "--ray") from error
+    return ray

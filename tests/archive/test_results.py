@@ -1,0 +1,137 @@
+"""Tables grow, go on after a crash, and never hold a recording twice."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from sottovoce.archive.job import left_to_do, write_rows
+from sottovoce.archive.listing import Item
+from sottovoce.archive.results import JsonLines, open_results
+from sottovoce.archive.rows import Row, failed_row, row_of
+from sottovoce.errors import OptionError
+from sottovoce.types import Segment, Transcript, Word
+
+Table = Callable[[str], Path]
+WORD = Word(" Grüße", 0.0, 0.5, 0.9, "de")
+SAID = Transcript((Segment(0, 0.0, 1.0, " Grüße,\n„du“", "de", (1, 2), words=(WORD,)),), "de", 1.0, "nano")
+
+
+def item(name: str) -> Item:
+    return Item(name, f"/archive/{name}")
+
+
+def good(name: str) -> Row:
+    return row_of(item(name), SAID, "nano")
+
+
+@pytest.fixture(params=["out.jsonl", "out.parquet"])
+def table(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    if request.param.endswith("parquet"):
+        pytest.importorskip("pyarrow", reason="pyarrow is not installed")
+    return tmp_path / request.param
+
+
+def rows_in(table: Path) -> list[Row]:
+    with open_results(table) as results:
+        return list(results.rows())
+
+
+def test_rows_come_back_as_they_were(table: Path) -> None:
+    wanted = [good("a"), failed_row(item("b"), "nano", "not a recording")]
+    with open_results(table) as results:
+        assert [row["id"] for row in write_rows(iter(wanted), results)] == ["a", "b"]
+    assert rows_in(table) == json.loads(json.dumps(wanted))
+
+
+def test_a_second_run_does_what_is_left_and_one_of_two_equal_rows_stays(table: Path) -> None:
+    items = [item(name) for name in "abc"]
+    with open_results(table) as results:
+        assert left_to_do(items, results) == items
+        list(write_rows([good("a"), good("b"), good("a")], results))
+    with open_results(table) as results:
+        assert left_to_do(items, results) == [item("c")]
+        list(write_rows([good("c")], results))
+    assert [row["id"] for row in rows_in(table)] == ["a", "b", "c"]
+
+
+def test_failed_ones_are_done_again_only_when_asked(table: Path) -> None:
+    items = [item("a"), item("b")]
+    with open_results(table) as results:
+        list(write_rows([good("a"), failed_row(item("b"), "nano", "cut off")], results))
+    with open_results(table) as results:
+        assert left_to_do(items, results) == []
+        assert left_to_do(items, results, again=True) == [item("b")]
+        list(write_rows([good("b")], results))
+    assert [(row["id"], row["error"]) for row in rows_in(table)] == [("a", None), ("b", None)]
+
+
+def test_what_came_before_a_crash_is_there(table: Path) -> None:
+    def crash() -> Iterator[Row]:
+        yield good("a")
+        raise RuntimeError("crash")
+
+    with pytest.raises(RuntimeError), open_results(table) as results:
+        list(write_rows(crash(), results))
+    assert [row["id"] for row in rows_in(table)] == ["a"]
+
+
+def test_half_a_line_is_dropped(tmp_path: Path) -> None:
+    path = tmp_path / "out.jsonl"
+    with open_results(path) as results:
+        list(write_rows([good("a")], results))
+    whole = path.read_bytes()
+    path.write_bytes(whole + whole[:40])
+    assert [row["id"] for row in rows_in(path)] == ["a"]
+    path.write_bytes(whole[:5])
+    assert rows_in(path) == []
+
+
+def test_a_file_of_something_else_stays_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "out.jsonl"
+    for text in ("a letter to a friend", '{"name": 1}\n{"id": "x"}'):
+        path.write_text(text)
+        with pytest.raises(OptionError, match="rows of transcripts"):
+            rows_in(path)
+        assert path.read_text() == text
+
+
+def test_one_table_holds_one_model(table: Path) -> None:
+    with open_results(table) as results:
+        list(write_rows([good("a")], results))
+    with open_results(table) as results, pytest.raises(OptionError, match="'nano'"):
+        list(write_rows([row_of(item("b"), replace(SAID, model="base"), "base")], results))
+    assert [row["id"] for row in rows_in(table)] == ["a"]
+
+
+def test_two_writers_do_not_share_a_table(table: Path) -> None:
+    with open_results(table), pytest.raises(OptionError, match="another program"), open_results(table):
+        pass
+
+
+@pytest.mark.parametrize("name", ["out.csv", "out"])
+def test_other_endings_are_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(OptionError, match=r"\.jsonl or \.parquet"), open_results(tmp_path / name):
+        pass
+
+
+def test_an_interrupted_replacement_leaves_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "out.jsonl"
+    with open_results(path) as results:
+        list(write_rows([good("a")], results))
+    before = path.read_bytes()
+
+    def full(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("sottovoce.archive.results.os.replace", full)
+    table = JsonLines(path)
+    with pytest.raises(KeyboardInterrupt):
+        table.replace([])
+    table.flush()
+    assert path.read_bytes() == before
+    assert [entry.name for entry in tmp_path.iterdir()] == ["out.jsonl"]
