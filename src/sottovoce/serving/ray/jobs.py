@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import math
+import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -76,6 +77,7 @@ def connect(address: str | None) -> None:
     ray = _ray()
     if ray.is_initialized():
         return
+    os.environ.setdefault("RAY_worker_niceness", "0")  # the actors are the job, not something beside it
     try:
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, include_dashboard=False)
     except (ConnectionError, ValueError) as error:
@@ -122,12 +124,13 @@ def _round(
         batch_size=n_in_block,
         batch_format="numpy",
         compute=data.ActorPoolStrategy(
-            min_size=actors.n_min, max_size=min(actors.n_max, n_blocks), max_tasks_in_flight_per_actor=2
+            min_size=min(actors.n_min, n_blocks),
+            max_size=min(actors.n_max, n_blocks),
+            max_tasks_in_flight_per_actor=2,
         ),
         num_cpus=actors.cpus,
         num_gpus=actors.gpus,
-        max_restarts=-1,
-        max_task_retries=N_RETRIES,
+        ray_remote_args_fn=lambda: {"max_restarts": -1, "max_task_retries": N_RETRIES},
     )
     for found in rows.iter_rows():
         row: Row = json.loads(found["row"])
