@@ -21,7 +21,8 @@ from sottovoce.cli.call import Call, one_line
 from sottovoce.cli.options import open_model
 from sottovoce.cli.transcribe_request import transcribe_options
 from sottovoce.errors import OptionError
-from sottovoce.serving.ray.jobs import Actors, connect, transcribe_on_ray
+from sottovoce.serving.ray.cluster import connect, counts
+from sottovoce.serving.ray.jobs import Actors, transcribe_on_ray
 
 
 def run_batch(source: str, output: str, given: dict[str, Any], call: Call) -> int:
@@ -58,11 +59,8 @@ def actors_of(given: Mapping[str, Any]) -> Actors:
 
     Raises: OptionError.
     """
-    least, dash, most = given["actors"].partition("-")
-    if not least.isdigit() or (dash and not most.isdigit()):
-        raise OptionError(f"--actors: expected a number or MIN-MAX, got '{given['actors']}'")
-    n_max = int(most) if dash else int(least)
-    return Actors(int(least), n_max, given["cpus_per_actor"], given["gpus_per_actor"])
+    least, most = counts("--actors", given["actors"])
+    return Actors(least, most, given["cpus_per_actor"], given["gpus_per_actor"])
 
 
 def _write(

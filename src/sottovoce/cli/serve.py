@@ -131,11 +131,44 @@ LIMITS = (
         help="Seconds for requests and sessions to come to their end.",
     ),
 )
+RAY = (
+    click.option("--ray", is_flag=True, help="Replicas on a Ray cluster, behind its proxies (extra `ray`)."),
+    click.option(
+        "--ray-address", metavar="ADDRESS", help="Of a running cluster. [a new one, of this machine]"
+    ),
+    click.option(
+        "--replicas",
+        metavar="N|MIN-MAX",
+        default="1",
+        show_default=True,
+        help="Servers; of MIN-MAX, Ray has as many as there are connections for.",
+    ),
+    click.option("--cpus-per-replica", type=Finite(above=0), default=1.0, show_default=True),
+    click.option(
+        "--gpus-per-replica", type=Finite(0), default=0.0, show_default=True, help="0.25: four share one."
+    ),
+    click.option(
+        "--connections-per-replica",
+        type=Finite(above=0),
+        default=8.0,
+        show_default=True,
+        help="On the mean, from which on another replica is added.",
+    ),
+    click.option(
+        "--drain",
+        type=Clock(),
+        metavar="TIME",
+        default="10:00",
+        show_default=True,
+        help="For the connections of a replica that is to go.",
+    ),
+)
 SECTIONS = {
     "Address": LISTENING,
     "Model": (*MODEL, *MODELS, *beam_size(5)),
     "Access": ACCESS,
     "Limits": LIMITS,
+    "More than one machine": RAY,
 }
 
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 import logging
 import os
 import signal
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +26,9 @@ if TYPE_CHECKING:
     from sottovoce.serving.server import Server
 
 
+LOOK_EVERY_S = 0.5
+
+
 def serve_app(given: dict[str, Any], call: Call) -> int:
     """Serve until a signal; return the exit code: 0 after Ctrl-C, 143 after SIGTERM.
 
@@ -34,6 +40,8 @@ def serve_app(given: dict[str, Any], call: Call) -> int:
     def open_named(name: str) -> Model:
         return open_model({**given, "model": paths[name]})
 
+    if given["ray"]:
+        return serve_on_ray(given, settings, open_named, call)
     server = make_server(settings, open_named)
     from sottovoce.serving.logs import log_as_json
 
@@ -43,27 +51,72 @@ def serve_app(given: dict[str, Any], call: Call) -> int:
     return 0 if is_polite else 128 + int(server.ended_by or 0)
 
 
-def make_server(settings: Settings, open_named: Any) -> Server:
-    """The server, listening.
+def serve_on_ray(given: Mapping[str, Any], settings: Settings, open_named: Any, call: Call) -> int:
+    """Serve as replicas of a Ray cluster, until a signal.
 
-    Raises: MissingExtraError without the packages of the extra; OptionError for an address that is taken.
+    Raises: OptionError, MissingExtraError.
     """
+    if settings.listening.port == 0:
+        raise OptionError("--ray: expected a --port, got 0: every machine listens on the same one")
+    with needing_extra():
+        from sottovoce.serving.ray.cluster import counts
+        from sottovoce.serving.ray.deployment import Replicas, serving_on_ray
+    least, most = counts("--replicas", given["replicas"])
+    replicas = Replicas(
+        least,
+        most,
+        given["cpus_per_replica"],
+        given["gpus_per_replica"],
+        given["connections_per_replica"],
+        given["drain"],
+    )
+    warn_if_open(settings)
+    with serving_on_ray(settings, open_named, replicas, address=given["ray_address"]):
+        say_where(settings, settings.listening.port)
+        try:
+            while True:
+                call.interrupts.check()
+                time.sleep(LOOK_EVERY_S)
+        except KeyboardInterrupt:
+            call.interrupts.take()
+    return 128 + signal.SIGTERM if call.interrupts.is_polite_end else 0
+
+
+@contextmanager
+def needing_extra() -> Iterator[None]:
+    """Raises: MissingExtraError where a package of the extra `serve` is not there."""
     try:
-        from sottovoce.serving.server import Server
+        yield
     except ImportError as error:
         name = (error.name or "").partition(".")[0]
         if name in ("starlette", "uvicorn", "anyio", "python_multipart", "websockets"):
             raise MissingExtraError(name, "serve", "sottovoce serve") from error
         raise
+
+
+def warn_if_open(settings: Settings) -> None:
+    """Say that everybody may ask, where more than this machine can."""
     listening = settings.listening
     if not listening.is_loopback and not settings.access.api_keys:
         click.echo(f"warning: {listening.host} is open to all who reach it: set {API_KEYS}", err=True)
 
-    def on_listening(port: int) -> None:
-        host = f"[{listening.host}]" if ":" in listening.host else listening.host
-        click.echo(f"listening on {listening.scheme}://{host}:{port}", err=True)
 
-    return Server(settings, open_named, on_listening)
+def say_where(settings: Settings, port: int) -> None:
+    """Say where the server answers."""
+    listening = settings.listening
+    host = f"[{listening.host}]" if ":" in listening.host else listening.host
+    click.echo(f"listening on {listening.scheme}://{host}:{port}", err=True)
+
+
+def make_server(settings: Settings, open_named: Any) -> Server:
+    """The server, listening.
+
+    Raises: MissingExtraError without the packages of the extra; OptionError for an address that is taken.
+    """
+    with needing_extra():
+        from sottovoce.serving.server import Server
+    warn_if_open(settings)
+    return Server(settings, open_named, partial(say_where, settings))
 
 
 def settings_of(given: Mapping[str, Any], names: list[str]) -> Settings:

@@ -22,7 +22,8 @@ from sottovoce.types import Segment, Transcript
 
 ray = pytest.importorskip("ray", reason="ray is not installed")
 pytest.importorskip("ray.data", reason="ray's extra `data` is not installed")
-from sottovoce.serving.ray.jobs import DIED, Actors, connect, transcribe_on_ray  # noqa: E402
+from sottovoce.serving.ray.cluster import connect  # noqa: E402
+from sottovoce.serving.ray.jobs import DIED, Actors, transcribe_on_ray  # noqa: E402
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 CLIPS = Path(__file__).parents[3] / "examples" / "clips"

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import logging
 import math
-import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,8 +17,9 @@ from typing import Any
 from sottovoce.api import Model
 from sottovoce.archive.listing import Item
 from sottovoce.archive.rows import Reading, Row, failed_row, transcribe_items
-from sottovoce.errors import MissingExtraError, OptionError, SottovoceError
+from sottovoce.errors import OptionError, SottovoceError
 from sottovoce.formats.document import json_text
+from sottovoce.serving.ray.cluster import library
 
 MOST_BLOCKS = 10_000
 N_RETRIES = 2
@@ -69,26 +69,10 @@ class Transcriber:
             return {"row": [json_text({FATAL: str(error)})]}
 
 
-def connect(address: str | None) -> None:
-    """Join a cluster, or make one of this machine alone; ray's own lines are not shown.
-
-    Raises: MissingExtraError; OptionError where no cluster answers.
-    """
-    ray = _ray()
-    if ray.is_initialized():
-        return
-    os.environ.setdefault("RAY_worker_niceness", "0")  # the actors are the job, not something beside it
-    try:
-        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, include_dashboard=False)
-    except (ConnectionError, ValueError) as error:
-        first_line = str(error).partition("\n")[0]
-        raise OptionError(f"--ray-address '{address}': expected a Ray cluster ({first_line})") from error
-
-
 def transcribe_on_ray(
     items: Sequence[Item], open_model: Callable[[], Model], reading: Reading, actors: Actors
 ) -> Iterator[Row]:
-    """A row for each recording, as they come; `connect` first.
+    """A row for each recording, as they come; `cluster.connect` first.
 
     Raises: OptionError with what keeps the model from being opened, or from reading any recording.
     """
@@ -109,7 +93,7 @@ def _round(
     items: Sequence[Item], open_model: Callable[[], Model], reading: Reading, actors: Actors, n_in_block: int
 ) -> Iterator[Row]:
     """Rows of what could be read; blocks whose actors died again and again are left out."""
-    data = _ray().data
+    data = library("ray.data")
     context = data.DataContext.get_current()
     context.enable_progress_bars = False
     context.max_errored_blocks = -1
@@ -137,12 +121,3 @@ def _round(
         if FATAL in row:
             raise OptionError(str(row[FATAL]))
         yield row
-
-
-def _ray() -> Any:
-    try:
-        import ray
-        import ray.data
-    except ImportError as error:
-        raise MissingExtraError((error.name or "ray").partition(".")[0], "ray", "--ray") from error
-    return ray

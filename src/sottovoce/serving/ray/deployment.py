@@ -1,0 +1,133 @@
+"""The server as replicas on a Ray cluster (Ray Serve): the same app, several times, behind Ray's proxies.
+
+A replica takes as many connections as it has places for, and Ray sends the next one elsewhere. One that goes
+gets no new connections, and ends when its last one has, or when `drain_s` is over.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import secrets
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+from starlette.applications import Starlette
+
+from sottovoce.api import Model
+from sottovoce.errors import OptionError
+from sottovoce.serving.app import make_app
+from sottovoce.serving.logs import log_as_json
+from sottovoce.serving.ray.cluster import connect, library
+from sottovoce.serving.secrets import KEY_BYTES
+from sottovoce.serving.settings import Settings
+
+NAME = "sottovoce"
+_NAMED = re.compile(r"[\w.]*Error: (?P<what>.+)")
+PLACES_BESIDE = 16
+"""Of a replica, for what is neither a session nor a recording: the page, health, metrics."""
+MOST_QUEUED = 256
+"""Connections that wait for a place anywhere; more are refused with 503."""
+
+
+@dataclass(frozen=True, slots=True)
+class Replicas:
+    """How many servers there are, and what each takes of its machine.
+
+    n_min, n_max: Ray adds and ends some in between. cpus, gpus: of each; a part of a GPU is shared.
+    connections: of a replica on the mean, from which on another is added. drain_s: for the connections of one
+    that is to go.
+
+    Raises: OptionError.
+    """
+
+    n_min: int = 1
+    n_max: int = 1
+    cpus: float = 1.0
+    gpus: float = 0.0
+    connections: float = 8.0
+    drain_s: float = 600.0
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.n_min <= self.n_max:
+            raise OptionError(
+                f"replicas: expected 1 or more, MIN-MAX in order, got {self.n_min}-{self.n_max}"
+            )
+        if not (self.cpus > 0 and self.gpus >= 0 and self.connections > 0 and self.drain_s >= 0):
+            raise OptionError(f"replicas: expected cpus and connections above 0, none negative, got {self}")
+
+
+@contextmanager
+def serving_on_ray(
+    settings: Settings, open_model: Callable[[str], Model], replicas: Replicas, *, address: str | None = None
+) -> Iterator[None]:
+    """Deploy the app; inside, it answers where the settings say, on every machine of the cluster.
+
+    open_model: called in the replicas, before they are given connections.
+    Raises: MissingExtraError; OptionError where the model cannot be opened, the address is taken, or there is
+        no cluster.
+    """
+    serve = library("ray.serve")
+    connect(address)
+    key = settings.access.secret_key or secrets.token_bytes(KEY_BYTES)
+    shared = replace(settings, access=replace(settings.access, secret_key=key))
+    listening = settings.listening
+    try:
+        serve.start(
+            proxy_location="EveryNode",
+            http_options={
+                "host": listening.host,
+                "port": listening.port,
+                "ssl_certfile": listening.certificate,
+                "ssl_keyfile": listening.key,
+            },
+        )
+        serve.run(deployment(serve, shared, open_model, replicas).bind(), name=NAME, route_prefix="/")
+    except (RuntimeError, ValueError) as error:
+        why = reason([str(error), *messages(serve)])
+        serve.shutdown()
+        raise OptionError(f"--ray: expected replicas that come up, got '{why}'") from error
+    try:
+        yield
+    finally:
+        serve.shutdown()
+
+
+def deployment(serve: Any, settings: Settings, open_model: Callable[[str], Model], replicas: Replicas) -> Any:
+    """The deployment of the app."""
+
+    def build() -> Starlette:
+        log_as_json(logging.INFO)
+        default = settings.offer.model
+        model = open_model(default)
+        return make_app(settings, lambda name: model if name == default else open_model(name))
+
+    limits = settings.limits
+    return serve.deployment(
+        serve.ingress(build)(),
+        name=NAME,
+        max_ongoing_requests=limits.sessions + limits.requests + PLACES_BESIDE,
+        max_queued_requests=MOST_QUEUED,
+        autoscaling_config={
+            "min_replicas": replicas.n_min,
+            "max_replicas": replicas.n_max,
+            "target_ongoing_requests": replicas.connections,
+        },
+        ray_actor_options={"num_cpus": replicas.cpus, "num_gpus": replicas.gpus},
+        graceful_shutdown_timeout_s=replicas.drain_s,
+    )
+
+
+def messages(serve: Any) -> list[str]:
+    """What Ray Serve says of the app's parts."""
+    app = serve.status().applications.get(NAME)
+    return [] if app is None else [app.message, *(part.message for part in app.deployments.values())]
+
+
+def reason(texts: Sequence[str]) -> str:
+    """The last line of texts and tracebacks that names an error, without the name."""
+    lines = [line.strip() for text in texts for line in text.splitlines() if line.strip()]
+    named = [found["what"] for line in lines if (found := _NAMED.match(line))]
+    return (named or lines or ["no reason given"])[-1][:300]
