@@ -65,6 +65,8 @@ def open_results(place: str | Path) -> Iterator[Results]:
             yield results
         finally:
             results.flush()
+            if path.is_file() and not path.stat().st_size:
+                path.unlink()
 
 
 @contextmanager

@@ -1,0 +1,109 @@
+"""`sottovoce batch` as people meet it: a table that grows, errors as rows, and what is left after Ctrl-C."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sottovoce.cli.main import run
+
+CLIPS = Path(__file__).parents[2] / "examples" / "clips"
+FAST = ["--model", "nano", "--beam-size", "1", "--temperature", "0", "--language", "en,de"]
+
+
+def rows_of(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+@pytest.fixture
+def archive(tmp_path: Path) -> Path:
+    folder = tmp_path / "archive"
+    (folder / "more").mkdir(parents=True)
+    shutil.copy(CLIPS / "en.flac", folder / "a.flac")
+    shutil.copy(CLIPS / "de.flac", folder / "more" / "b.flac")
+    return folder
+
+
+def test_a_folder_becomes_a_table_and_a_second_run_adds_what_is_new(
+    archive: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = archive.parent / "out.jsonl"
+    assert run(["batch", str(archive), str(out), *FAST]) == 0
+    assert [(row["id"], row["language"]) for row in rows_of(out)] == [("a.flac", "en"), ("more/b.flac", "de")]
+    assert "2 transcribed" in capsys.readouterr().err
+    before = out.read_text(encoding="utf-8")
+    (archive / "c.wav").write_text("no recording")
+    assert run(["batch", str(archive), str(out), *FAST]) == 2
+    said = capsys.readouterr().err
+    assert "0 transcribed (0.00 h), 1 failed, 2 there before" in said
+    assert said.count("error:") == 1
+    assert out.read_text(encoding="utf-8").startswith(before)
+    assert [row["error"] is None for row in rows_of(out)] == [True, True, False]
+
+
+def test_failed_ones_are_done_again_when_asked(archive: Path) -> None:
+    out = archive.parent / "out.jsonl"
+    clip = (archive / "a.flac").read_bytes()
+    (archive / "a.flac").write_bytes(b"nothing")
+    assert run(["batch", str(archive), str(out), *FAST]) == 1
+    (archive / "a.flac").write_bytes(clip)
+    assert run(["batch", str(archive), str(out), *FAST]) == 0
+    assert sum(row["error"] is not None for row in rows_of(out)) == 1
+    assert run(["batch", str(archive), str(out), *FAST, "--retry-failed"]) == 0
+    assert sorted(row["id"] for row in rows_of(out) if row["error"] is None) == ["a.flac", "more/b.flac"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["{archive}", "out.csv"], ".jsonl or .parquet"),
+        (["{archive}/nowhere", "out.jsonl"], "readable list"),
+        (["{archive}", "out.jsonl", "--actors", "some", "--ray"], "--actors"),
+        (["{archive}", "out.jsonl", "--hotwords", "Zürich"], "--hotwords"),
+        (["{archive}", "out.jsonl", "--language", "xx"], "xx"),
+    ],
+)
+def test_what_cannot_be_done_is_one_line_and_leaves_nothing(
+    archive: Path,
+    words: list[str],
+    said: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(archive.parent)
+    assert run(["batch", "--model", "nano", *(word.format(archive=archive) for word in words)]) == 2
+    lines = capsys.readouterr().err.strip().splitlines()
+    assert len(lines) == 1
+    assert said in lines[0]
+    assert list(archive.parent.iterdir()) == [archive]
+
+
+@pytest.mark.slow
+def test_ctrl_c_keeps_the_rows_that_are_there(archive: Path) -> None:
+    for i in range(40):
+        shutil.copy(CLIPS / "mixed.flac", archive / f"z{i:02}.flac")
+    out = archive.parent / "out.jsonl"
+    words = ["batch", str(archive), str(out), *FAST, "--files-together", "1"]
+    script = "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler);"
+    script += "from sottovoce.cli.main import main; main(sys.argv[1:])"
+    process = subprocess.Popen(
+        [sys.executable, "-c", script, *words], env=dict(os.environ), stderr=subprocess.PIPE, text=True
+    )
+    end = time.monotonic() + 120
+    while not (out.exists() and out.read_bytes().count(b"\n") >= 2) and time.monotonic() < end:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130, said
+    assert "Traceback" not in said
+    assert 2 <= len(rows_of(out)) < 42
+    assert sorted(path.name for path in archive.parent.iterdir()) == ["archive", "out.jsonl"]
