@@ -58,6 +58,7 @@ class Server(uvicorn.Server):
                 server_header=False,
                 lifespan="on",
                 loop="asyncio",
+                http="h11",  # whatever else happens to be installed: one parser of requests
                 ws="websockets-sansio",  # reads the next message when the last one was taken
                 ws_max_size=limits.message_kb * 1024,
                 ws_ping_interval=PING_EVERY_S,
