@@ -41,6 +41,9 @@ from sottovoce.types import FRAMES_PER_SECOND, SAMPLE_RATE, Event, LanguageChang
 
 log = logging.getLogger(__name__)
 
+SNAP_S = 0.25
+"""A change point is moved so far at most to where it is quietest: the timeline finds it to some tenths of a
+second, and within a word it would be heard on both sides."""
 IDLE_KEPT_S = 5.0
 """Audio kept in a pause: onset and pre-roll of the next utterance lie in it."""
 
@@ -312,7 +315,7 @@ class Session:
         utterance, at_s = speech.utterance, change.at_s
         if not self._is_parallel:
             if change.source is not None:
-                at_s = max(at_s, utterance.committed.until_s)
+                at_s = utterance.border_s(at_s, SNAP_S)
                 if speech.unread_s(at_s) > 0.0:
                     yield from self._attempt(self._read_out(speech, round(at_s * SAMPLE_RATE)))
                 self._sum_up(speech, goes_on=True)
