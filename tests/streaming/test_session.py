@@ -215,6 +215,15 @@ def test_bad_audio_is_refused_and_the_session_goes_on(bad: Samples) -> None:
     assert words_of(events + live.close()) == words
 
 
+def test_sessions_share_the_detector_and_nothing_that_it_heard() -> None:
+    """Its weights are read once in a process, which took most of the time that a session needs to open."""
+    one, other = VadStream(), VadStream()
+    assert one._model is other._model
+    one.push(say(spoken("en", 4)))
+    assert other.n_samples == 0
+    assert other.push(silence(1.0)) == VadStream().push(silence(1.0))
+
+
 def test_after_close_nothing_is_taken() -> None:
     live = session(["en"])
     live.push(say(["time"]))
