@@ -259,8 +259,6 @@ class Session:
                 yield from self._change(speech, change)
         if self._may_read(speech):
             window = yield from speech.read_on(self._settled_until_s)
-            if self._teller.is_long:
-                self._sum_up(speech, goes_on=True)
             self._show(speech, window)
 
     def _has_work(self, speech: Speech) -> bool:
@@ -303,7 +301,10 @@ class Session:
             self._teller.may_say(DraftText("", end_s, end_s), speech.plan.language, self._now_s)
 
     def _say(self, words: Sequence[Word], language: str) -> None:
-        self._teller.said(words, language, self._now_s)
+        for piece in self._teller.pieces(words):
+            self._teller.said(piece, language, self._now_s)
+            if self._teller.is_long and self._speech is not None:
+                self._sum_up(self._speech, goes_on=True)
 
     def _sum_up(self, speech: Speech, *, goes_on: bool) -> None:
         span = self._teller.span_s
