@@ -8,8 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sottovoce.cli.evaluate import mixed_with
+from sottovoce.cli.evaluate import latencies, mixed_with
 from sottovoce.cli.main import run
+from sottovoce.evaluation.live import LiveRun
+from sottovoce.evaluation.manifest import LabelledSpan, ManifestEntry
+from sottovoce.types import Word
 
 MANIFEST = str(Path(__file__).parents[2] / "examples" / "clips" / "manifest.jsonl")
 MODEL = ["--model", "nano", "--dtype", "float32"]
@@ -38,6 +41,21 @@ def test_latency_beside_offline(capsys: pytest.CaptureFixture[str]) -> None:
     document = json.loads(capsys.readouterr().out)
     assert document["n_recordings"] == 1
     assert document["live"][0]["laal_s"] > 0
+
+
+@pytest.mark.parametrize(
+    ("language", "text"), [("zh", "今天 天气好"), ("ja", "今日は晴れ"), ("th", "สวสดก"), ("yue", "今日好天氣")]
+)
+def test_lags_are_by_characters_where_words_have_no_spaces(language: str, text: str) -> None:
+    """Half of the characters came, one a second: the pace is that of all five, in both measures of lag."""
+    units = [*text.replace(" ", "")][:3]
+    words = tuple(Word(unit, float(i), i + 1.0, 0.9, language) for i, unit in enumerate(units))
+    delays = (1.0, 2.0, 3.0)
+    live = LiveRun(words, delays, delays, language, (), 10.0, 0.1, 0.1)
+    entry = ManifestEntry("a", Path("a"), language, text, (LabelledSpan(0.0, 10.0, language, text),))
+    found = latencies([entry], [(text, list(words))], [live])
+    assert found["laal_s"] == pytest.approx(0.0)
+    assert found["stream_laal_s"] == pytest.approx(0.0)
 
 
 def test_errors_of_offline_transcripts(capsys: pytest.CaptureFixture[str]) -> None:

@@ -117,6 +117,19 @@ def test_the_first_language_takes_a_larger_lead_until_it_has_waited() -> None:
     assert unsure.pending is not None
 
 
+def test_the_first_language_waits_from_where_speech_began_and_no_longer() -> None:
+    """Silence before it does not count, and one frame decides then."""
+    unsure = Hysteresis(SwitchOptions())
+    unsure.begin(60.0)
+    for time_s in (60.5, 61.0, 61.5, 62.0, 62.5, 63.0):
+        unsure.step(np.array([0.45, 0.55]), time_s, opening=True)
+        assert unsure.pending is None
+    unsure.step(np.array([0.45, 0.55]), 63.5, opening=True)
+    switch = unsure.due(63.5, at_boundary=False)
+    assert switch is not None
+    assert switch.target == 1
+
+
 def test_ties_and_noise_around_even_never_switch() -> None:
     hysteresis = Hysteresis(SwitchOptions(min_frames=2, min_dwell_s=0.0), current=0)
     rng = np.random.default_rng(7)

@@ -1,9 +1,9 @@
-"""Which words are safe: far from the end of the audio, surely heard, or read again; and never too early."""
+"""Which words are safe: surely heard, read again, or far from the end of the audio; and never too early."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
@@ -16,8 +16,10 @@ from sottovoce.streaming.window import Window
 from sottovoce.streaming.words import ReadWord
 from sottovoce.types import EncoderOutput, Word
 
-OPTIONS = AgreementOptions(trusted=0.8, far_frames=60, n_readings=2, least_s=2.0)
-NEAR, HALF_WAY, FAR = 20, 40, 60
+NEAR, AGREED, FAR = 20, 40, 60
+OPTIONS = AgreementOptions(
+    trusted=0.8, doubtful=0.5, agreed_frames=AGREED, far_frames=FAR, n_readings=2, n_doubtful=3, least_s=2.0
+)
 N_FRAMES = 300
 
 
@@ -47,25 +49,36 @@ def n_safe(agreement: Agreement, *words: Heard, n_frames: int = N_FRAMES) -> int
 
 
 @pytest.mark.parametrize(
-    ("probability", "n_behind", "at_first", "when_read_again"),
+    ("probability", "n_behind", "after"),
     [
-        (1.0, NEAR - 1, False, False),
-        (1.0, NEAR, True, True),
-        (0.8, NEAR, True, True),
-        (0.79, NEAR, False, False),
-        (0.1, HALF_WAY - 1, False, False),
-        (0.1, HALF_WAY, False, True),
-        (0.1, FAR - 1, False, True),
-        (0.1, FAR, True, True),
+        (1.0, NEAR - 1, None),
+        (1.0, NEAR, 1),
+        (0.8, NEAR, 1),
+        (0.79, NEAR, None),
+        (0.79, AGREED - 1, None),
+        (0.79, AGREED, 2),
+        (0.5, AGREED, 2),
+        (0.49, AGREED, 3),
+        (0.49, FAR - 1, 3),
+        (0.1, FAR, 1),
     ],
 )
 def test_a_word_is_safe_by_its_distance_its_probability_and_its_readings(
-    probability: float, n_behind: int, at_first: bool, when_read_again: bool
+    probability: float, n_behind: int, after: int | None
 ) -> None:
     agreement = Agreement(OPTIONS, NEAR)
     word = Heard(" time", probability, n_behind)
-    assert n_safe(agreement, word) == at_first
-    assert n_safe(agreement, word) == when_read_again
+    for n_readings in range(1, 5):
+        assert n_safe(agreement, word) == (after is not None and n_readings >= after)
+
+
+def test_unsure_words_at_the_beginning_wait_for_a_second_reading() -> None:
+    """The first reading comes when much audio is in: by their distance alone its words would all be safe."""
+    agreement = Agreement(AgreementOptions(), 25)
+    words = [Heard(" Er", 0.6, 90), Heard(" zeichnet", 0.65, 60)]
+    assert n_safe(agreement, *words, n_frames=100) == 0
+    mended = [Heard(" Erzeichnet", 0.9, 85)]
+    assert n_safe(agreement, *mended, n_frames=125) == 1
 
 
 def test_a_word_that_waits_holds_back_those_behind_it() -> None:
@@ -81,29 +94,29 @@ def test_nothing_is_said_before_there_is_enough_audio() -> None:
 
 def test_what_was_read_while_there_was_too_little_audio_counts() -> None:
     agreement = Agreement(OPTIONS, NEAR)
-    assert n_safe(agreement, Heard(" time", 0.1, 50), n_frames=80) == 0
-    assert n_safe(agreement, Heard(" time", 0.1, 50), n_frames=105) == 1
+    assert n_safe(agreement, Heard(" time", 0.6, 50), n_frames=80) == 0
+    assert n_safe(agreement, Heard(" time", 0.6, 50), n_frames=105) == 1
 
 
 def test_spelling_is_not_looked_at_but_letters_are() -> None:
     for second, is_same in ((" Time,", True), (" time", True), (" times", False), (" thyme", False)):
         agreement = Agreement(OPTIONS, NEAR)
-        n_safe(agreement, Heard(" time", 0.1, 45))
-        assert n_safe(agreement, Heard(second, 0.1, 45)) == is_same
+        n_safe(agreement, Heard(" time", 0.6, 45))
+        assert n_safe(agreement, Heard(second, 0.6, 45)) == is_same
 
 
 def test_a_word_counts_only_where_all_before_it_stayed() -> None:
     agreement = Agreement(OPTIONS, NEAR)
-    first = [Heard(" the", 0.1, 58), Heard(" candidate", 0.1, 50), Heard(" jays", 0.1, 45)]
+    first = [Heard(" the", 0.6, 58), Heard(" candidate", 0.6, 50), Heard(" jays", 0.6, 45)]
     n_safe(agreement, *first)
-    changed = [first[0], Heard(" Canada", 0.1, 50), first[2]]
+    changed = [first[0], Heard(" Canada", 0.6, 50), first[2]]
     assert n_safe(agreement, *changed) == 1
     assert n_safe(agreement, *changed) == 3
 
 
 def test_what_was_committed_is_counted_no_more_and_the_rest_goes_on() -> None:
     agreement = Agreement(OPTIONS, NEAR)
-    words = [Heard(" a", 1.0, 58), Heard(" b", 0.1, 45)]
+    words = [Heard(" a", 1.0, 58), Heard(" b", 0.6, 45)]
     assert n_safe(agreement, *words) == 1
     agreement.committed(1)
     assert n_safe(agreement, words[1]) == 1
@@ -111,10 +124,10 @@ def test_what_was_committed_is_counted_no_more_and_the_rest_goes_on() -> None:
 
 def test_a_lost_reading_is_forgotten() -> None:
     agreement = Agreement(OPTIONS, NEAR)
-    n_safe(agreement, Heard(" a", 0.1, 45))
+    n_safe(agreement, Heard(" a", 0.6, 45))
     agreement.forget()
-    assert n_safe(agreement, Heard(" a", 0.1, 45)) == 0
-    assert n_safe(agreement, Heard(" a", 0.1, 45)) == 1
+    assert n_safe(agreement, Heard(" a", 0.6, 45)) == 0
+    assert n_safe(agreement, Heard(" a", 0.6, 45)) == 1
 
 
 WORDS = st.builds(Heard, st.sampled_from([" a", " b", " c"]), st.floats(0.0, 1.0), st.integers(0, 120))
@@ -124,8 +137,11 @@ READINGS = st.lists(
 CHOSEN = st.builds(
     AgreementOptions,
     trusted=st.floats(0.0, 1.0),
+    doubtful=st.floats(0.0, 1.0),
+    agreed_frames=st.integers(0, 100),
     far_frames=st.integers(0, 100),
     n_readings=st.integers(1, 4),
+    n_doubtful=st.integers(1, 4),
     least_s=st.floats(0.0, 8.0),
 )
 
@@ -152,11 +168,14 @@ def test_who_asks_for_more_says_no_more(
     readings: list[list[Heard]], options: AgreementOptions, near: int
 ) -> None:
     """Of the same readings, stricter options let no more words through."""
-    strict = AgreementOptions(
-        min(1.0, options.trusted + 0.1),
-        options.far_frames + 10,
-        options.n_readings + 1,
-        options.least_s + 0.5,
+    strict = replace(
+        options,
+        trusted=min(1.0, options.trusted + 0.1),
+        agreed_frames=options.agreed_frames + 10,
+        far_frames=options.far_frames + 10,
+        n_readings=options.n_readings + 1,
+        n_doubtful=options.n_doubtful + 1,
+        least_s=options.least_s + 0.5,
     )
     loose_one, strict_one = Agreement(options, near), Agreement(strict, near)
     for words in readings:
@@ -165,7 +184,7 @@ def test_who_asks_for_more_says_no_more(
 
 @given(READINGS)
 def test_where_nothing_is_asked_all_is_safe(readings: list[list[Heard]]) -> None:
-    agreement = Agreement(AgreementOptions(0.0, 0, 1, 0.0), 0)
+    agreement = Agreement(AgreementOptions(trusted=0.0, agreed_frames=0, far_frames=0, n_readings=1, least_s=0.0), 0)
     assert all(n_safe(agreement, *words) == len(words) for words in readings)
 
 
@@ -176,7 +195,7 @@ def test_waiting_for_ever_says_nothing(readings: list[list[Heard]], options: Agr
 
 
 @pytest.mark.parametrize(
-    "bad", [{"trusted": -0.1}, {"far_frames": -1}, {"n_readings": 0}, {"least_s": float("nan")}]
+    "bad", [{"trusted": -0.1}, {"far_frames": -1}, {"n_readings": 0}, {"n_doubtful": 0}, {"least_s": float("nan")}]
 )
 def test_impossible_options_are_refused(bad: dict[str, float]) -> None:
     with pytest.raises(OptionError, match=next(iter(bad))):

@@ -99,10 +99,8 @@ def test_a_failure_while_languages_are_followed_loses_no_more(failing: int) -> N
     whole = [*FIRST, *spoken("de", 9), *SECOND]
     found = words_of(events)
     assert len(whole) - len(found) <= 4
-    once = [word for i, word in enumerate(found) if found[i - 1 : i] != [word]]
-    assert len(found) - len(once) <= 1, "a word across the border may be heard on both sides of it"
     rest = iter(whole)
-    assert all(word in rest for word in once), "in order, and none twice"
+    assert all(word in rest for word in found), "in order, and none twice"
     assert {change.target for change in changes_of(events)} == {"en", "de"}
 
 

@@ -12,6 +12,7 @@ import pytest
 from sottovoce.audio.vad_stream import VadStream
 from sottovoce.backends.fake import FakeBackend
 from sottovoce.errors import AudioError, OptionError, SessionClosedError
+from sottovoce.language.probe import ProbeOptions
 from sottovoce.streaming.options import StreamOptions
 from sottovoce.streaming.session import Session, SessionOptions
 from sottovoce.streaming.utterance import Utterance
@@ -86,6 +87,17 @@ def test_switches_lose_and_double_nothing(gap_s: float, switching_seed: int) -> 
     labelled = [word.language for event in events if isinstance(event, Partial) for word in event.words]
     expected = [language for language in languages for _ in range(10)]
     assert sum(a != b for a, b in zip(labelled, expected, strict=True)) <= 4
+
+
+@pytest.mark.parametrize("word_s", [0.3, 0.5])
+@pytest.mark.parametrize("shift_s", [0.0, 0.08, 0.12, 0.2, 0.28])
+def test_a_switch_cuts_no_word_in_two(word_s: float, shift_s: float) -> None:
+    """The timeline finds a border to half a hop; a word that it falls into is said on one side of it."""
+    first, second = spoken("en", 10), spoken("de", 10)
+    speech = say(first + second, word_s=word_s)
+    audio = np.concatenate([silence(0.8 + shift_s), speech, silence(1.0)])
+    live = session(["en", "de"], probe=ProbeOptions(width_s=2.0, hop_s=0.5, min_width_s=0.5))
+    assert words_of(listen(live, audio)) == first + second
 
 
 def test_partials_add_up_to_finals_and_time_goes_on() -> None:
@@ -201,6 +213,15 @@ def test_bad_audio_is_refused_and_the_session_goes_on(bad: Samples) -> None:
     events += live.push(np.zeros(0, np.float32))
     events += live.push(audio[20000:])
     assert words_of(events + live.close()) == words
+
+
+def test_sessions_share_the_detector_and_nothing_that_it_heard() -> None:
+    """Its weights are read once in a process, which took most of the time that a session needs to open."""
+    one, other = VadStream(), VadStream()
+    assert one._model is other._model
+    one.push(say(spoken("en", 4)))
+    assert other.n_samples == 0
+    assert other.push(silence(1.0)) == VadStream().push(silence(1.0))
 
 
 def test_after_close_nothing_is_taken() -> None:

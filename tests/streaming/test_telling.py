@@ -85,6 +85,15 @@ def test_without_a_sentence_time_makes_a_final() -> None:
     assert not told.is_long
 
 
+def test_words_are_parted_where_a_final_is_due() -> None:
+    told = teller(sentence_s=2.0)
+    told.said([word(" I", 0.0)], "en", 1.0)
+    new = [word(" am.", 2.0), word(" You", 3.0), word(" are.", 3.5), word(" We", 4.0), word(" are.", 6.0)]
+    texts = ["".join(one.word for one in piece) for piece in told.pieces(new)]
+    assert texts == [" am.", " You are. We are."]
+    assert told.pieces([]) == []
+
+
 def test_a_final_sums_up_and_what_follows_has_a_new_number() -> None:
     told = teller()
     told.said([word(" a", 0.0), word(" b", 0.5)], "en", 1.0)
@@ -133,14 +142,15 @@ def hear_sentences(mel: torch.Tensor, row: int = 0) -> Script:
     return Script(tuple(tokens), script.languages)
 
 
-@pytest.mark.parametrize("unstable", [False, True])
-def test_speech_without_a_pause_is_told_by_sentences(unstable: bool) -> None:
-    """40 s without a pause: a final at the end of each sentence of 4 s or more, and one at the end."""
+@pytest.mark.parametrize(("unstable", "chunk_s"), [(False, 0.5), (True, 0.5), (False, 3.0)])
+def test_speech_without_a_pause_is_told_by_sentences(unstable: bool, chunk_s: float) -> None:
+    """40 s without a pause: a final at the end of each sentence of 4 s or more, and one at the end; in
+    the middle of an update's words, too."""
     sentences = [
         [w for w in spoken("en", n, seed=n) if w != "child"] + ["child"] for n in (12, 15, 4, 20, 18, 14, 13)
     ]
     audio = np.concatenate([silence(0.5), say([w for sentence in sentences for w in sentence]), silence(1.0)])
-    stream = StreamOptions(sentence_s=4.0)
+    stream = StreamOptions(sentence_s=4.0, chunk_s=chunk_s)
     live = session(["en"], model=FakeBackend(hear_sentences), stream=stream, unstable=unstable)
     events = listen(live, audio)
     assert [event.seq for event in events] == list(range(len(events)))
@@ -152,7 +162,7 @@ def test_speech_without_a_pause_is_told_by_sentences(unstable: bool) -> None:
     for final in finals:
         partials = [e.text for e in events if isinstance(e, Partial) and e.utterance == final.utterance]
         assert "".join(partials).strip() == final.text
-        assert final.emission_time - final.end <= 2.5, "told soon after it was said"
+        assert final.emission_time - final.end <= 2.0 + chunk_s, "told soon after it was said"
 
 
 def test_speech_without_a_pause_and_sentences_is_told_by_time() -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Protocol
@@ -158,10 +159,16 @@ def load_silero() -> SileroModel:
     for folder in (spec.submodule_search_locations or []) if spec else []:
         path = Path(folder) / "data" / "silero_vad.jit"
         if path.is_file():
-            return SileroModel(_read_weights(path))
+            return _model_at(path)
     raise ModelNotFoundError(
         "Silero VAD: expected the package silero-vad, got none: pip install 'silero-vad>=6.2'"
     )
+
+
+@cache
+def _model_at(path: Path) -> SileroModel:
+    """One for all who ask: a model keeps nothing of what it hears."""
+    return SileroModel(_read_weights(path))
 
 
 def _read_weights(path: Path) -> dict[str, Tensor]:

@@ -31,6 +31,7 @@ from sottovoce.language.probe import LanguageProbe
 from sottovoce.offline.options import TranscribeOptions
 from sottovoce.streaming.options import StreamOptions
 from sottovoce.streaming.session import Session
+from sottovoce.text.languages import UNSPACED
 from sottovoce.text.normalize import normalizer_for
 from sottovoce.types import Samples, Word
 
@@ -327,7 +328,8 @@ def rates_of(entries: Sequence[ManifestEntry], texts: Sequence[str]) -> dict[str
 
 
 def _units(text: str, language: str | None) -> list[str]:
-    return list(text) if language == "zh" else text.split()
+    """What has a time of its own: words, and characters where no spaces are written between them."""
+    return [*"".join(text.split())] if language in UNSPACED else text.split()
 
 
 def _plain(word: str, language: str | None) -> str:

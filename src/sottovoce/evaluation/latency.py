@@ -11,8 +11,10 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from sottovoce.errors import InputError
 
@@ -42,44 +44,65 @@ def align(hypothesis: Sequence[str], reference: Sequence[str]) -> list[tuple[int
     """Pairs (hypothesis index, reference index) of a least-edit alignment; None stands for a gap.
 
     Of equally cheap alignments the one with the most matches is taken, so that words are paired with
-    their own kind rather than by place.
+    their own kind rather than by place. Of every few words of the hypothesis costs are kept, and those between
+    are computed again on the way back: an hour of speech takes some megabytes.
     """
-    n, m = len(hypothesis), len(reference)
     ids = {word: i for i, word in enumerate({*hypothesis, *reference})}
+    said = [ids[word] for word in hypothesis]
     wanted = np.array([ids[word] for word in reference], dtype=np.int64)
-    # A substitution costs a whisker less than two gaps would at equal edits, a match nothing.
-    gap, swap = 1.0, 1.0 + 1e-6
-    cost = np.zeros((n + 1, m + 1))
-    cost[0] = gap * np.arange(m + 1)
-    for i in range(1, n + 1):
-        diagonal = cost[i - 1, :-1] + np.where(wanted == ids[hypothesis[i - 1]], 0.0, swap)
-        best = np.concatenate(([i * gap], np.minimum(diagonal, cost[i - 1, 1:] + gap)))
+    block = max(1, math.isqrt(len(said)))
+    firsts = range(0, len(said), block)
+    kept = [_GAP * np.arange(len(wanted) + 1)]  # costs before the first word of each block
+    for first in firsts[:-1]:
+        kept.append(_costs(kept[-1], first, said[first : first + block], wanted)[-1].copy())
+    back: list[tuple[int | None, int | None]] = []
+    end = len(wanted)
+    for first, before in zip(reversed(firsts), reversed(kept), strict=True) if said else ():
+        part = said[first : first + block]
+        costs = _costs(before[: end + 1], first, part, wanted[:end])
+        pairs, end = _trace(costs, part, wanted[:end])
+        back += [(None if i is None else first + i, j) for i, j in pairs]
+    back += [(None, j) for j in range(end - 1, -1, -1)]
+    return back[::-1]
+
+
+_GAP, _SWAP = 1.0, 1.0 + 1e-6
+"""A substitution costs a whisker less than two gaps would at equal edits, a match nothing."""
+Costs: TypeAlias = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
+
+
+def _costs(before: Costs, first: int, said: Sequence[int], wanted: npt.NDArray[np.int64]) -> Costs:
+    """Edit costs (n + 1, m + 1) before and after each of n words of the hypothesis, the first of which is number
+    `first`; before: the row (m + 1,) before them."""
+    steps = _GAP * np.arange(len(wanted) + 1)
+    cost = np.empty((len(said) + 1, len(wanted) + 1))
+    cost[0] = before
+    for i, word in enumerate(said, 1):
+        diagonal = cost[i - 1, :-1] + np.where(wanted == word, 0.0, _SWAP)
+        best = np.concatenate(([(first + i) * _GAP], np.minimum(diagonal, cost[i - 1, 1:] + _GAP)))
         # Insertions run along the row: cost[i, j] = min over k <= j of best[k] + gap * (j - k).
-        steps = gap * np.arange(m + 1)
         cost[i] = np.minimum.accumulate(best - steps) + steps
-    return _trace(cost, hypothesis, reference, swap)
+    return cost
 
 
 def _trace(
-    cost: np.ndarray[tuple[int, ...], np.dtype[np.float64]],
-    hypothesis: Sequence[str],
-    reference: Sequence[str],
-    swap: float,
-) -> list[tuple[int | None, int | None]]:
-    i, j = len(hypothesis), len(reference)
+    cost: Costs, said: Sequence[int], wanted: npt.NDArray[np.int64]
+) -> tuple[list[tuple[int | None, int | None]], int]:
+    """The way back through the words of a block, last pair first, and how many of the reference are left."""
+    i, j = len(said), len(wanted)
     pairs: list[tuple[int | None, int | None]] = []
-    while i or j:
-        step = 0.0 if i and j and hypothesis[i - 1] == reference[j - 1] else swap
-        if i and j and math.isclose(cost[i, j], cost[i - 1, j - 1] + step, abs_tol=1e-9):
+    while i:
+        step = 0.0 if j and said[i - 1] == wanted[j - 1] else _SWAP
+        if j and math.isclose(cost[i, j], cost[i - 1, j - 1] + step, abs_tol=1e-9):
             i, j = i - 1, j - 1
             pairs.append((i, j))
-        elif i and math.isclose(cost[i, j], cost[i - 1, j] + 1.0, abs_tol=1e-9):
+        elif math.isclose(cost[i, j], cost[i - 1, j] + _GAP, abs_tol=1e-9):
             i -= 1
             pairs.append((i, None))
         else:
             j -= 1
             pairs.append((None, j))
-    return pairs[::-1]
+    return pairs, j
 
 
 @dataclass(frozen=True, slots=True)

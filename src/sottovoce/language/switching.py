@@ -22,7 +22,8 @@ class SwitchOptions:
     the last: both, because 6 frames of a 100 ms hop span 500 ms. At the beginning of an utterance, while all
     of it is heard at once, `opening_frames` and `opening_margin` do. A confirmed switch waits for a boundary
     (a pause, or a word's end), at most `max_wait_s`. The first language of a session, before which nothing is
-    said, takes `first_frames` and a lead of `first_margin`; after `first_wait_s` any lead will do."""
+    said, takes `first_frames` and a lead of `first_margin`; the first frame that ends `first_wait_s` after speech
+    began, or later, decides by any lead. With frames of half a second that is within 4 s."""
 
     margin: float = 0.35
     min_frames: int = 2
@@ -30,7 +31,7 @@ class SwitchOptions:
     opening_frames: int = 1
     first_frames: int = 2
     first_margin: float = 0.8
-    first_wait_s: float = 4.0
+    first_wait_s: float = 3.5
     min_dwell_s: float = 0.25
     max_wait_s: float = 0.25
 
@@ -107,9 +108,11 @@ class Hysteresis:
         """Whether a language other than the current one leads, or a switch is pending."""
         return self._pending is not None or (self._run is not None and self._run.language != self._current)
 
-    def begin(self) -> None:
+    def begin(self, start_s: float) -> None:
         """An utterance begins: what waited for a boundary has none to wait for, and runs start anew."""
         self._run = None
+        if self._current is None:
+            self._since_s = start_s
 
     def step(self, posterior: Posterior, time_s: float, *, opening: bool = False) -> None:
         """Take the posterior (L,) of the frame at time_s; times must not go back.
@@ -119,7 +122,8 @@ class Hysteresis:
         self._opening = opening
         if self._since_s is None:
             self._since_s = time_s
-        leader = self._leader(posterior, time_s - self._since_s)
+        waited_s = time_s - self._since_s
+        leader = self._leader(posterior, waited_s)
         if leader is None:
             self._run = None
             return
@@ -127,7 +131,7 @@ class Hysteresis:
             self._run = _Run(leader, time_s)
         else:
             self._run.n_frames += 1
-        if self._is_confirmed(self._run, time_s):
+        if self._is_confirmed(self._run, time_s, waited_s):
             self._confirm(self._run, time_s)
 
     def due(self, time_s: float, *, at_boundary: bool) -> Switch | None:
@@ -162,15 +166,19 @@ class Hysteresis:
         return best if float(posterior[best]) - rival > self._margin(waited_s) else None
 
     def _margin(self, waited_s: float) -> float:
-        """waited_s: since the first frame of the session."""
+        """waited_s: since speech began, before which nothing was said."""
         if self._current is not None:
             return self._options.opening_margin if self._opening else self._options.margin
-        return self._options.first_margin if waited_s < self._options.first_wait_s else 0.0
+        return 0.0 if self._is_overdue(waited_s) else self._options.first_margin
 
-    def _is_confirmed(self, run: _Run, time_s: float) -> bool:
+    def _is_overdue(self, waited_s: float) -> bool:
+        """Whether the first language has been waited for long enough."""
+        return self._current is None and waited_s >= self._options.first_wait_s - 1e-9
+
+    def _is_confirmed(self, run: _Run, time_s: float, waited_s: float) -> bool:
         least, dwell_s = self._options.min_frames, self._options.min_dwell_s
         if self._current is None:
-            least, dwell_s = self._options.first_frames, 0.0
+            least, dwell_s = 1 if self._is_overdue(waited_s) else self._options.first_frames, 0.0
         elif self._opening:
             least, dwell_s = self._options.opening_frames, 0.0
         return run.n_frames >= least and time_s - run.since_s >= dwell_s - 1e-9

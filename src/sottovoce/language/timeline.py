@@ -161,7 +161,7 @@ class LanguageTimeline:
         else:
             self._prior = np.full(n, 1.0 / n)
         self._forward.reset(self._prior)
-        self._hysteresis.begin()
+        self._hysteresis.begin(start_s)
 
     def add(self, start_s: float, end_s: float, probed: ProbedLanguage) -> None:
         """Take what was heard in a stretch; they must come in order of their ends."""

@@ -1,10 +1,10 @@
 """Which words of a reading are safe: those that were heard well before the end of the audio, or read twice.
 
 AlignAtt trusts a token as soon as enough audio lies behind it. Real Whisper still changes its mind there:
-"the candidate j's" becomes "the Canada jays" when half a second more is in. So a word near the end of the
-audio waits until the next reading says it too (as in the LocalAgreement policy, Liu et al. 2020,
-https://arxiv.org/abs/2005.11185), and only one far from it is taken at first sight. Not known here: models,
-and how words were read.
+"the candidate j's" becomes "the Canada jays" when half a second more is in. Its own probability tells which words
+it will change: so one that it is sure of is taken at first sight, and others wait until the next readings say
+them too (as in the LocalAgreement policy, Liu et al. 2020, https://arxiv.org/abs/2005.11185), however far from
+the end of the audio they were said. Not known here: models, and how words were read.
 """
 
 from __future__ import annotations
@@ -24,20 +24,25 @@ class AgreementOptions:
 
     A word's distance is from its last attended frame to the end; frames are 20 ms.
     trusted: a word of at least this probability is safe there.
-    far_frames: an unsure one needs this distance;
-    n_readings: or, at half of the way between the two, that so many readings in a row said it.
+    agreed_frames, n_readings: an unsure one needs this distance, and that so many readings in a row said it;
+    doubtful, n_doubtful: so many, where its probability is less than this.
+    far_frames: any word is safe at this distance.
     least_s: seconds of audio before the first word of an utterance.
     """
 
-    trusted: float = 0.85
-    far_frames: int = 50
+    trusted: float = 0.7
+    doubtful: float = 0.5
+    agreed_frames: int = 35
+    far_frames: int = 125
     n_readings: int = 2
+    n_doubtful: int = 3
     least_s: float = 2.0
 
     def __post_init__(self) -> None:
-        if self.n_readings < 1:
-            raise OptionError(f"n_readings: expected at least 1, got {self.n_readings}")
-        for name in ("trusted", "far_frames", "least_s"):
+        for name in ("n_readings", "n_doubtful"):
+            if getattr(self, name) < 1:
+                raise OptionError(f"{name}: expected at least 1, got {getattr(self, name)}")
+        for name in ("trusted", "doubtful", "agreed_frames", "far_frames", "least_s"):
             if not getattr(self, name) >= 0:
                 raise OptionError(f"{name}: expected 0 or more, got {getattr(self, name)}")
 
@@ -86,5 +91,5 @@ class Agreement:
             return False
         if probability >= options.trusted or n_behind >= options.far_frames:
             return True
-        half_way = (self._near_frames + options.far_frames) / 2
-        return count >= options.n_readings and n_behind >= half_way
+        needed = options.n_readings if probability >= options.doubtful else options.n_doubtful
+        return count >= needed and n_behind >= options.agreed_frames

@@ -21,7 +21,7 @@ from sottovoce.streaming.agreement import Agreement
 from sottovoce.streaming.alignatt import Reader, ReadRequest
 from sottovoce.streaming.fusing import Candidate, fuse, is_same_word
 from sottovoce.streaming.gating import Shares, owners, settled, shares_over, snapped
-from sottovoce.streaming.heard import Heard, Row
+from sottovoce.streaming.heard import FrameIndex, Heard, Row
 from sottovoce.streaming.options import StreamOptions
 from sottovoce.streaming.parallel_options import ParallelOptions
 from sottovoce.streaming.plan import is_no_speech, is_stuck, rules_for
@@ -114,6 +114,7 @@ class ByTimeline:
             rules = rules_for(self._options, len(places) / FRAMES_PER_SECOND, final=final)
             if not ends:
                 rules = replace(rules, frame_threshold=0)
+            rules = replace(rules, said_until=self._said_until(update, row.language, places))
             requests.append(ReadRequest(self._prefix(update.utterance, row.language), rules, bias))
         return requests
 
@@ -121,6 +122,19 @@ class ByTimeline:
         """What a row says first: its words since another language was said; those before are its prompt."""
         code = self._timeline.languages[language]
         return utterance.prefix_since(code) if self._hearing.apart else utterance.prefix(code)
+
+    def _said_until(self, update: _Update, language: int, places: FrameIndex) -> int | None:
+        """The frame, of those that a row hears, at which what it says first ends; None: that is nothing."""
+        code, committed = self._timeline.languages[language], update.utterance.committed
+        since_s = committed.run_of(code)[0] if self._hearing.apart else None
+        ends_s = [
+            read.word.end
+            for read in committed
+            if read.word.language == code and (since_s is None or read.word.end > since_s)
+        ]
+        if not ends_s:
+            return None
+        return int(np.searchsorted(places, update.window.frame(max(ends_s))))
 
     def _said(
         self, update: _Update, heard: Heard, place: int, reading: Reading, *, final: bool

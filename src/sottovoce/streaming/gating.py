@@ -14,11 +14,10 @@ import numpy.typing as npt
 
 from sottovoce.language.smoothing import SmoothingOptions, smoothed
 from sottovoce.language.timeline import TimelineFrame
-from sottovoce.streaming.window import Window
+from sottovoce.streaming.window import Window, quietest_border
 from sottovoce.types import FRAMES_PER_SECOND
 
 LEAST_SHARE = 1e-3
-_FARTHEST = 0.5
 Shares = npt.NDArray[np.float64]
 """(n_frames, L): how much of each frame of a window is each language's."""
 
@@ -76,16 +75,13 @@ def snapped(shares: Shares, loudness: npt.NDArray[np.float64], reach: int) -> Sh
     """Shares whose owners change where it is quietest, at most `reach` frames from where they did.
 
     The probe finds a border to some tenths of a second, and words end where it is quiet more often than
-    not. loudness: (n_frames,) in log10 units; a border as far as it may go costs `_FARTHEST` of them. Borders
-    keep their order.
+    not. loudness: (n_frames,), see `quietest_border`. Borders keep their order.
     """
     owner = shares.argmax(axis=1)
     borders = (np.flatnonzero(owner[1:] != owner[:-1]) + 1).tolist()
     moved, first = shares.copy(), 1
     for border, after in pairwise([*borders, len(shares)]):
-        at = np.arange(max(first, border - reach), min(after - 1, border + reach) + 1)
-        cost = loudness[at - 1] + loudness[at] + _FARTHEST * np.abs(at - border) / max(1, reach)
-        best = int(at[cost.argmin()])
+        best = quietest_border(loudness[:after], border, reach, least=first)
         moved[best:border] = shares[border]
         moved[border:best] = shares[border - 1]
         first = best + 1

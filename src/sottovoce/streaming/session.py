@@ -41,6 +41,9 @@ from sottovoce.types import FRAMES_PER_SECOND, SAMPLE_RATE, Event, LanguageChang
 
 log = logging.getLogger(__name__)
 
+SNAP_S = 0.25
+"""A change point is moved so far at most to where it is quietest: the timeline finds it to some tenths of a
+second, and within a word it would be heard on both sides."""
 IDLE_KEPT_S = 5.0
 """Audio kept in a pause: onset and pre-roll of the next utterance lie in it."""
 
@@ -256,8 +259,6 @@ class Session:
                 yield from self._change(speech, change)
         if self._may_read(speech):
             window = yield from speech.read_on(self._settled_until_s)
-            if self._teller.is_long:
-                self._sum_up(speech, goes_on=True)
             self._show(speech, window)
 
     def _has_work(self, speech: Speech) -> bool:
@@ -300,7 +301,10 @@ class Session:
             self._teller.may_say(DraftText("", end_s, end_s), speech.plan.language, self._now_s)
 
     def _say(self, words: Sequence[Word], language: str) -> None:
-        self._teller.said(words, language, self._now_s)
+        for piece in self._teller.pieces(words):
+            self._teller.said(piece, language, self._now_s)
+            if self._teller.is_long and self._speech is not None:
+                self._sum_up(self._speech, goes_on=True)
 
     def _sum_up(self, speech: Speech, *, goes_on: bool) -> None:
         span = self._teller.span_s
@@ -312,7 +316,7 @@ class Session:
         utterance, at_s = speech.utterance, change.at_s
         if not self._is_parallel:
             if change.source is not None:
-                at_s = max(at_s, utterance.committed.until_s)
+                at_s = utterance.border_s(at_s, SNAP_S)
                 if speech.unread_s(at_s) > 0.0:
                     yield from self._attempt(self._read_out(speech, round(at_s * SAMPLE_RATE)))
                 self._sum_up(speech, goes_on=True)

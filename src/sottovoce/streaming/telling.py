@@ -52,6 +52,18 @@ class Teller:
     def ended(self, at_s: float, now_s: float) -> None:
         self._tell(SpeechEnded(at_s, now_s, utterance=self._utterance))
 
+    def pieces(self, words: Sequence[Word]) -> list[list[Word]]:
+        """Words that are about to be told, parted where a final is due."""
+        pieces: list[list[Word]] = [[]]
+        start_s = self._words[0].start if self._words else None
+        for word in words:
+            start_s = word.start if start_s is None else start_s
+            pieces[-1].append(word)
+            if self._is_enough(start_s, word):
+                pieces.append([])
+                start_s = None
+        return [piece for piece in pieces if piece]
+
     def said(self, words: Sequence[Word], language: str, now_s: float) -> None:
         """Words were committed."""
         if not words:
@@ -75,11 +87,7 @@ class Teller:
     @property
     def is_long(self) -> bool:
         """Whether the words since the last final are enough for one."""
-        if not self._words:
-            return False
-        span_s = self._words[-1].end - self._words[0].start
-        ends = self._words[-1].word.rstrip().endswith(SENTENCE_ENDS)
-        return span_s > self._longest_s or (ends and span_s > self._sentence_s)
+        return bool(self._words) and self._is_enough(self._words[0].start, self._words[-1])
 
     def final(self, language: str, now_s: float, allowed_mass: float | None, *, goes_on: bool) -> None:
         """Sum up the words since the last final, if any. goes_on: speech does, under a new id."""
@@ -96,6 +104,11 @@ class Teller:
     def span_s(self) -> tuple[float, float] | None:
         """Of the words since the last final."""
         return (self._words[0].start, self._words[-1].end) if self._words else None
+
+    def _is_enough(self, start_s: float, last: Word) -> bool:
+        span_s = last.end - start_s
+        ends = last.word.rstrip().endswith(SENTENCE_ENDS)
+        return span_s > self._longest_s or (ends and span_s > self._sentence_s)
 
     def _tell(self, event: Event) -> None:
         self._events.append(replace(event, seq=self._n_told))

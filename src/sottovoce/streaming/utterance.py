@@ -7,6 +7,7 @@ moves into the prompt. Not known here: models, decoding, and when an utterance b
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 
 import torch
@@ -17,10 +18,10 @@ from sottovoce.streaming.committed import CommittedWords
 from sottovoce.streaming.context import TextContext
 from sottovoce.streaming.options import StreamOptions
 from sottovoce.streaming.reading import Prefix
-from sottovoce.streaming.window import MelBuffer
+from sottovoce.streaming.window import MelBuffer, loudness, quietest_border
 from sottovoce.streaming.words import ReadWord
 from sottovoce.text.tokenizer import Tokenizer
-from sottovoce.types import SAMPLE_RATE, Samples
+from sottovoce.types import FRAMES_PER_SECOND, SAMPLE_RATE, Samples
 
 MOST_TOKENS = 160
 """Committed text beside the audio held: with a prompt of 223 tokens, there is room for what comes."""
@@ -80,6 +81,17 @@ class Utterance:
     def log_mel(self, *, final: bool = False, until_sample: int | None = None) -> Tensor:
         """Un-normalised frames (n_mels, n) of the audio held; see `MelBuffer.frames`."""
         return self._mels.frames(final=final, until_sample=until_sample)
+
+    def border_s(self, around_s: float, reach_s: float) -> float:
+        """Where words can be parted: the quietest moment at most `reach_s` from another, behind the committed
+        words, whose last one ends a little after its last attended frame."""
+        start_s, until_s = self.start_sample / SAMPLE_RATE, self.committed.until_s
+        around_s = max(around_s, until_s)
+        border, least, reach = (
+            math.ceil(seconds * FRAMES_PER_SECOND) for seconds in (around_s - start_s, until_s - start_s, reach_s)
+        )
+        quiet = quietest_border(loudness(self.log_mel()), border, reach, least=least)
+        return max(until_s, start_s + quiet / FRAMES_PER_SECOND)
 
     def prefix(self, language: str) -> Prefix:
         """What the decoder of a language says first: its prompt, and all its committed words."""

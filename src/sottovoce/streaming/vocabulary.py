@@ -40,18 +40,16 @@ class LiveVocabulary:
         No space where a text begins. The end of text may come at once: forbidding it, as offline decoding
         does, invites hallucination.
         """
-        known = range(tokenizer.eot) if tokenizer.pieces is None else tokenizer.pieces.ids.values()
-        said = sorted({*known, tokenizer.eot} - set(suppressed_tokens((NON_SPEECH,), tokenizer)))
-        blank = set(tokenizer.encode(" "))
-        places = [place for place, token in enumerate(said) if token in blank]
+        can_say = torch.full((tokenizer.eot + 1,), tokenizer.pieces is None)
+        if tokenizer.pieces is not None:
+            can_say[list(tokenizer.pieces.ids.values())] = True
+        can_say[tokenizer.eot] = True
+        can_say[[token for token in suppressed_tokens((NON_SPEECH,), tokenizer) if token < len(can_say)]] = False
+        ids = can_say.nonzero()[:, 0]
+        blank = torch.isin(ids, torch.tensor(tokenizer.encode(" "))).nonzero()[:, 0]
         languages = tokenizer.language_tokens if tokenizer.is_multilingual else ()
-        others = (tokenizer.no_speech, *languages)
-        return cls(
-            torch.tensor(said, device=device),
-            torch.tensor(places, dtype=torch.int64, device=device),
-            torch.tensor(others, dtype=torch.int64, device=device),
-            n_vocab,
-        )
+        others = torch.tensor((tokenizer.no_speech, *languages), dtype=torch.int64)
+        return cls(ids.to(device), blank.to(device), others.to(device), n_vocab)
 
     @cached_property
     def rows(self) -> Tensor | None:

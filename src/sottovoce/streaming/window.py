@@ -19,6 +19,8 @@ from sottovoce.types import FRAMES_PER_SECOND, HOP_SAMPLES, SAMPLE_RATE, Encoder
 SAMPLES_PER_FRAME = SAMPLE_RATE // FRAMES_PER_SECOND
 MELS_PER_FRAME = SAMPLES_PER_FRAME // HOP_SAMPLES
 """Log-mel frames of an encoder frame."""
+FARTHEST = 0.5
+"""What a border that is moved as far as it may go costs, in log10 units of power."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -42,12 +44,8 @@ class Window:
 
     @property
     def loudness(self) -> npt.NDArray[np.float64]:
-        """How loud each frame is: (n_frames,), log10 of power, averaged over the spectrum, within Whisper's
-        dynamic range."""
-        mels = self.log_mel[:, : self.n_frames * MELS_PER_FRAME]
-        means = mels.clamp(min=float(mels.max()) - DYNAMIC_RANGE).mean(dim=0)
-        loud: npt.NDArray[np.float64] = means.reshape(self.n_frames, -1).mean(dim=1).cpu().double().numpy()
-        return loud
+        """How loud each frame is, see `loudness`: (n_frames,)."""
+        return loudness(self.log_mel[:, : self.n_frames * MELS_PER_FRAME])
 
     def quietest_s(self, start_s: float, end_s: float) -> float:
         """The middle of the quietest frame between two moments; start_s where the window ends by then."""
@@ -71,6 +69,31 @@ class Window:
     def frame(self, seconds: float) -> int:
         """The frame that holds this moment, clipped to the window."""
         return max(0, min(self.n_frames, math.floor((seconds - self.start_s) * FRAMES_PER_SECOND + 1e-6)))
+
+
+def loudness(log_mel: Tensor) -> npt.NDArray[np.float64]:
+    """How loud each frame of un-normalised log-mel (n_mels, n) is: (n // 2,), log10 of power, averaged over the
+    spectrum, within Whisper's dynamic range."""
+    n_frames = log_mel.shape[1] // MELS_PER_FRAME
+    if not n_frames:
+        return np.zeros(0)
+    mels = log_mel[:, : n_frames * MELS_PER_FRAME]
+    means = mels.clamp(min=float(mels.max()) - DYNAMIC_RANGE).mean(dim=0)
+    loud: npt.NDArray[np.float64] = means.reshape(n_frames, -1).mean(dim=1).cpu().double().numpy()
+    return loud
+
+
+def quietest_border(loud: npt.NDArray[np.float64], border: int, reach: int, *, least: int = 1) -> int:
+    """The frame that begins where it is quietest, at most `reach` frames from a border; `border` where none is.
+
+    loud: (n_frames,) in log10 units; a border as far as it may go costs `FARTHEST` of them. least: no frame
+    before it.
+    """
+    at = np.arange(max(1, least, border - reach), min(len(loud) - 1, border + reach) + 1)
+    if not len(at):
+        return border
+    cost = loud[at - 1] + loud[at] + FARTHEST * np.abs(at - border) / max(1, reach)
+    return int(at[cost.argmin()])
 
 
 class MelBuffer:
