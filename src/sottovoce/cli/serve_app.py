@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import sys
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +23,9 @@ from sottovoce.serving.settings import Access, Limits, Listening, Offer, Setting
 
 if TYPE_CHECKING:
     from sottovoce.serving.server import Server
+
+WORKER_NAME = "sottovoce-model"
+"""Of the threads that do a model's work."""
 
 
 def serve_app(given: dict[str, Any], call: Call) -> int:
@@ -40,7 +45,11 @@ def serve_app(given: dict[str, Any], call: Call) -> int:
     log_as_json(logging.DEBUG if call.verbosity else logging.INFO)
     server.serve_until_ended()
     is_polite = server.ended_by is None or server.ended_by is signal.SIGINT
-    return 0 if is_polite else 128 + int(server.ended_by or 0)
+    code = 0 if is_polite else 128 + int(server.ended_by or 0)
+    if any(thread.name == WORKER_NAME for thread in threading.enumerate()):
+        sys.stderr.flush()
+        os._exit(code)  # the interpreter's own end would tear that thread out of the model, and crash
+    return code
 
 
 def make_server(settings: Settings, open_named: Any) -> Server:

@@ -22,6 +22,7 @@ from sottovoce.api import Model
 from sottovoce.errors import OptionError
 from sottovoce.serving.app import make_app
 from sottovoce.serving.settings import Listening, Settings
+from sottovoce.serving.shelf import WORK_ENDS_WITHIN_S
 from sottovoce.serving.state import Services
 
 PING_EVERY_S = 20.0
@@ -170,6 +171,7 @@ class ServerThread:
     def __enter__(self) -> ServerThread:
         self._thread.start()
         if not self._listening.wait(60.0):
+            self.stop()
             raise RuntimeError("server: expected it to listen within 60 s")
         return self
 
@@ -188,9 +190,15 @@ class ServerThread:
             time.sleep(LOOK_EVERY_S)
 
     def stop(self) -> None:
-        """End the server gracefully."""
+        """End the server gracefully, with all of its threads.
+
+        Raises: RuntimeError where it does not end.
+        """
         self.server.should_exit = True
-        self._thread.join(60.0)
+        within_s = self._settings.limits.shutdown_s + 2 * WORK_ENDS_WITHIN_S
+        self._thread.join(within_s)
+        if self._thread.is_alive():
+            raise RuntimeError(f"server: expected it to end within {within_s:g} s")
 
     def _note(self, port: int) -> None:
         self._port = port
