@@ -1,5 +1,7 @@
-"""The live page in a real browser, whose microphone is a recording. `test_page` runs these in a process of their
-own: playwright switches stacks inside the process, and a browser that hangs is ended with that process.
+"""The live page in a real browser, whose microphone is a recording.
+
+`test_page` runs these in a process of their own: playwright switches stacks inside the process, and a browser
+that hangs is ended with that process.
 
 SOTTOVOCE_SCREENSHOTS names a folder to keep pictures in.
 """

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import threading
 import time
+from typing import cast
 
 import pytest
 from websockets.sync.client import connect
 
+from sottovoce.api import Model
 from sottovoce.cli.serve_app import WORKER_NAME
 from sottovoce.serving.server import ServerThread
 from sottovoce.serving.settings import Limits
-from tests.serving.servers import SlowModel, serving, until
+from tests.serving.servers import SlowModel, serving, settings, until
 
 
 def threads_of_servers() -> set[threading.Thread]:
@@ -33,21 +35,18 @@ def test_a_server_that_ends_leaves_no_thread(seconds: float) -> None:
     assert threads_of_servers() <= before
 
 
-def test_a_server_that_does_not_end_is_told(server: ServerThread, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_does_not_end_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """A thread that goes on unnoticed is what crashes a process at its end."""
     monkeypatch.setattr("sottovoce.serving.server.WORK_ENDS_WITHIN_S", 0.0)
-    release = threading.Event()
-    with (
-        pytest.raises(RuntimeError, match="expected it to end"),
-        serving(  # noqa: PT012
-            SlowModel(lambda: release.wait(20) and None), limits=Limits(shutdown_s=0.1)
-        ) as stuck,
-    ):
-        client = connect(f"ws://{stuck.address}/v1/live")
-        client.send(bytes(64_000))
-        until(lambda: stuck.services.shelf.schedulers[0].live_wait_s >= 0.0)
-        time.sleep(0.2)
+    release, model = threading.Event(), SlowModel(lambda: release.wait(20) and None)
+    server = ServerThread(settings(limits=Limits(shutdown_s=0.1)), lambda name: cast(Model, model))
+    server.__enter__()
+    client = connect(f"ws://{server.address}/v1/live")
+    client.send(bytes(64_000))
+    until(lambda: model.n_calls > 0)
+    with pytest.raises(RuntimeError, match="expected it to end"):
+        server.stop()
     release.set()
+    server._thread.join(20)
     client.close()
-    stuck._thread.join(20)
-    assert not stuck._thread.is_alive()
+    assert not server._thread.is_alive()

@@ -152,7 +152,7 @@ class _Convolution:
 
 
 _ONE_AT_A_TIME = Lock()
-"""Loads: TorchScript keeps what it reads in tables of the process, and two threads that read at once break them."""
+"""Loads: TorchScript keeps what it reads in tables of the process, which two threads at once would break."""
 
 
 def load_silero() -> SileroModel:
