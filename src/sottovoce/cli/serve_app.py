@@ -19,7 +19,7 @@ from sottovoce.cli.call import Call
 from sottovoce.cli.options import open_model
 from sottovoce.cli.serve import API_KEYS
 from sottovoce.errors import MissingExtraError, OptionError
-from sottovoce.serving.settings import Access, Limits, Listening, Offer, Settings
+from sottovoce.serving.settings import Access, Limits, Listening, Offer, Settings, WyomingAddress
 
 if TYPE_CHECKING:
     from sottovoce.serving.server import Server
@@ -68,6 +68,9 @@ def make_server(settings: Settings, open_named: Any) -> Server:
     if not listening.is_loopback and not settings.access.api_keys:
         click.echo(f"warning: {listening.host} is open to all who reach it: set {API_KEYS}", err=True)
 
+    if settings.wyoming and not settings.wyoming.is_loopback:
+        click.echo(f"warning: Wyoming at {settings.wyoming.host} is open to all who reach it", err=True)
+
     def on_listening(port: int) -> None:
         host = f"[{listening.host}]" if ":" in listening.host else listening.host
         click.echo(f"listening on {listening.scheme}://{host}:{port}", err=True)
@@ -90,6 +93,7 @@ def settings_of(given: Mapping[str, Any], names: list[str]) -> Settings:
             preload=not given["no_preload"],
         ),
         listening=Listening(given["host"], given["port"], given["tls_certificate"], given["tls_key"]),
+        wyoming=WyomingAddress.parse(given["wyoming"]) if given["wyoming"] else None,
         access=Access(
             api_keys=api_keys(given["api_key_file"], os.environ.get(API_KEYS, "")),
             origins=tuple(given["allow_origin"]),

@@ -6,6 +6,7 @@ answered. A second SIGINT does not wait for that.
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import socket
 import threading
@@ -24,6 +25,7 @@ from sottovoce.serving.app import make_app
 from sottovoce.serving.settings import Listening, Settings
 from sottovoce.serving.shelf import WORK_ENDS_WITHIN_S
 from sottovoce.serving.state import Services
+from sottovoce.serving.wyoming import start_wyoming
 
 PING_EVERY_S = 20.0
 PONG_WITHIN_S = 60.0
@@ -45,6 +47,8 @@ class Server(uvicorn.Server):
         self._services: Services = app.state.services
         self._on_listening = on_listening
         self._listening = listening_socket(settings.listening)
+        self._wyoming_socket = wyoming_socket(settings)
+        self._wyoming: asyncio.Server | None = None
         self.ended_by: signal.Signals | None = None
         limits, listening = settings.limits, settings.listening
         super().__init__(
@@ -73,6 +77,12 @@ class Server(uvicorn.Server):
         """What the server's parts share; to be read only."""
         return self._services
 
+    @property
+    def wyoming_port(self) -> int | None:
+        """Where Home Assistant is listened for."""
+        port: int | None = self._wyoming_socket.getsockname()[1] if self._wyoming_socket else None
+        return port
+
     def serve_until_ended(self) -> None:
         """Listen, until a signal or `should_exit` ends it.
 
@@ -89,6 +99,8 @@ class Server(uvicorn.Server):
     async def startup(self, sockets: list[Socket] | None = None) -> None:
         """Listen, and say where."""
         await super().startup(sockets)
+        if self.started and self._wyoming_socket is not None:
+            self._wyoming = await start_wyoming(self._services, self._wyoming_socket)
         if self.started:
             self._on_listening(self.servers[0].sockets[0].getsockname()[1])
 
@@ -96,6 +108,8 @@ class Server(uvicorn.Server):
         """Let live sessions come to their end, then requests, then close."""
         for server in self.servers:
             server.close()
+        if self._wyoming is not None:
+            self._wyoming.close()
         self._services.leave()
         end = time.monotonic() + self._services.settings.limits.shutdown_s
         while self._services.n_sessions and not self.force_exit and time.monotonic() < end:
@@ -136,6 +150,13 @@ def listening_socket(listening: Listening) -> Socket:
         cause = getattr(error, "strerror", None) or str(error)
         address = f"{listening.host}, port {listening.port}"
         raise OptionError(f"{address}: expected a free address of this machine, got '{cause}'") from error
+
+
+def wyoming_socket(settings: Settings) -> Socket | None:
+    """A socket for Home Assistant, where one is wanted. Raises: OptionError."""
+    if settings.wyoming is None:
+        return None
+    return listening_socket(Listening(settings.wyoming.host, settings.wyoming.port))
 
 
 class ServerThread:
