@@ -22,6 +22,7 @@ from sottovoce.api import Model
 from sottovoce.serving.client_secrets import client_secrets
 from sottovoce.serving.faults import ApiError, fault_of
 from sottovoce.serving.gate import Gate
+from sottovoce.serving.inference import inference, load, plainly
 from sottovoce.serving.listen import listen, listen_recording
 from sottovoce.serving.live import live
 from sottovoce.serving.metrics import CONTENT_TYPE, Metrics
@@ -149,6 +150,8 @@ ROUTES = [
     Route("/v1/models", guarded(model_list)),
     Route("/v1/models/{name:path}", guarded(model_entry)),
     Route("/v1/realtime/client_secrets", guarded(client_secrets), methods=["POST"]),
+    Route("/inference", guarded(plainly(inference)), methods=["POST"]),
+    Route("/load", guarded(plainly(load)), methods=["POST"]),
     Route("/v1/audio/transcriptions", guarded(transcriptions), methods=["POST"]),
     Route("/v1/audio/translations", guarded(translations), methods=["POST"]),
     Route("/v1/listen", guarded(listen_recording), methods=["POST"]),
