@@ -24,8 +24,9 @@ $(VENV)/test: $(VENV)/base
 	$(BIN)/sottovoce models download base tiny.en || echo "tests with real weights will skip"
 	touch $@
 
-# One process a core, each with one thread; a file's tests stay together, as they share models.
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist loadfile
+# One process a core, each with one thread; a file's tests stay together, as they share models. A process that
+# crashes ends the run: begun anew, it would crash at the same test again, and the run may never end.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist loadfile --max-worker-restart 0
 
 demo: $(VENV)/demo  ## transcribe the bundled clips with the bundled model, into demo/
 	$(BIN)/python examples/demo.py

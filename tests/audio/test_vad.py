@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import sys
+import threading
+import time
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
 
@@ -46,6 +49,29 @@ def segments_of(probabilities: list[float], **options: float) -> list[tuple[int,
 @pytest.fixture(scope="module")
 def silero() -> SileroModel:
     return load_silero()
+
+
+def test_threads_share_one_model_that_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """TorchScript's reader is for one thread at a time, and every session of a server has a detector."""
+    from sottovoce.audio import silero as module
+
+    module._model_of.cache_clear()
+    reading, n_read = threading.Lock(), 0
+
+    def read(path: Path) -> dict[str, Tensor]:
+        nonlocal n_read
+        assert reading.acquire(blocking=False), "two threads at once"
+        n_read += 1
+        time.sleep(0.05)
+        reading.release()
+        return original(path)
+
+    original = module._read_weights
+    monkeypatch.setattr(module, "_read_weights", read)
+    with ThreadPoolExecutor(4) as pool:
+        models = list(pool.map(lambda _: load_silero(), range(8)))
+    assert n_read == 1
+    assert all(model is models[0] for model in models)
 
 
 def test_two_thresholds() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -29,6 +30,14 @@ def server(nano: Model) -> Iterator[ServerThread]:
 def client(server: ServerThread) -> Iterator[OpenAI]:
     with OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as made:
         yield made
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _threads_end() -> Iterator[None]:
+    """Servers of tests end before the interpreter does: a thread that it finds in a model makes it crash."""
+    yield
+    left = [thread.name for thread in threading.enumerate() if thread.name.startswith("sottovoce-")]
+    assert left == []
 
 
 @pytest.fixture

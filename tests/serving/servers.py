@@ -6,13 +6,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
 from sottovoce.api import Model
 from sottovoce.errors import OptionError
 from sottovoce.serving.server import ServerThread
-from sottovoce.serving.settings import Access, Limits, Listening, Offer, Settings
+from sottovoce.serving.settings import Access, Limits, Listening, Offer, Settings, WyomingAddress
 from sottovoce.types import SAMPLE_RATE, Event, Final, Partial, Samples, Word
 
 CLIPS = Path(__file__).parents[2] / "examples" / "clips"
@@ -97,12 +98,16 @@ class SlowFile:
 
 @contextmanager
 def serving(
-    model: SlowModel | Model, *, limits: Limits | None = None, access: Access | None = None, port: int = 0
+    model: SlowModel | Model,
+    *,
+    limits: Limits | None = None,
+    access: Access | None = None,
+    port: int = 0,
+    wyoming: WyomingAddress | None = None,
 ) -> Iterator[ServerThread]:
     """A server of that model."""
-    with ServerThread(
-        settings(limits=limits, access=access, port=port), lambda name: cast(Model, model)
-    ) as running:
+    wanted = replace(settings(limits=limits, access=access, port=port), wyoming=wyoming)
+    with ServerThread(wanted, lambda name: cast(Model, model)) as running:
         running.wait_until_ready()
         yield running
 

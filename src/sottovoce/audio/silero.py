@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
+from threading import Lock
 from typing import Protocol
 
 import torch
@@ -150,8 +151,14 @@ class _Convolution:
         return product.relu_().view(*taps.shape[:2], -1)
 
 
+_ONE_AT_A_TIME = Lock()
+"""Loads: TorchScript keeps what it reads in tables of the process, which two threads at once would break."""
+
+
 def load_silero() -> SileroModel:
-    """Load the weights from the installed `silero-vad` package (2 MB).
+    """The model with the weights of the installed `silero-vad` package (2 MB), read once; any thread may ask.
+
+    It remembers nothing of what it hears, so that all who listen share it.
 
     Raises: ModelNotFoundError when the package is not there.
     """
@@ -159,15 +166,15 @@ def load_silero() -> SileroModel:
     for folder in (spec.submodule_search_locations or []) if spec else []:
         path = Path(folder) / "data" / "silero_vad.jit"
         if path.is_file():
-            return _model_at(path)
+            with _ONE_AT_A_TIME:
+                return _model_of(path)
     raise ModelNotFoundError(
         "Silero VAD: expected the package silero-vad, got none: pip install 'silero-vad>=6.2'"
     )
 
 
 @cache
-def _model_at(path: Path) -> SileroModel:
-    """One for all who ask: a model keeps nothing of what it hears."""
+def _model_of(path: Path) -> SileroModel:
     return SileroModel(_read_weights(path))
 
 

@@ -24,6 +24,11 @@ LISTENING = (
     click.option(
         "--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0: any free one."
     ),
+    click.option(
+        "--wyoming",
+        metavar="tcp://HOST:PORT",
+        help="Also speak Wyoming (Home Assistant) there; it knows no keys. [no]",
+    ),
     click.option("--tls-certificate", metavar="FILE", help="PEM file, for https (with --tls-key)."),
     click.option("--tls-key", metavar="FILE", help="PEM file with the key of the certificate."),
 )

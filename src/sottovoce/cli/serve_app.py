@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import sys
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -20,12 +22,13 @@ from sottovoce.cli.call import Call
 from sottovoce.cli.options import open_model
 from sottovoce.cli.serve import API_KEYS
 from sottovoce.errors import MissingExtraError, OptionError
-from sottovoce.serving.settings import Access, Limits, Listening, Offer, Settings
+from sottovoce.serving.settings import Access, Limits, Listening, Offer, Settings, WyomingAddress
 
 if TYPE_CHECKING:
     from sottovoce.serving.server import Server
 
-
+WORKER_NAME = "sottovoce-model"
+"""Of the threads that do a model's work."""
 LOOK_EVERY_S = 0.5
 
 
@@ -48,7 +51,11 @@ def serve_app(given: dict[str, Any], call: Call) -> int:
     log_as_json(logging.DEBUG if call.verbosity else logging.INFO)
     server.serve_until_ended()
     is_polite = server.ended_by is None or server.ended_by is signal.SIGINT
-    return 0 if is_polite else 128 + int(server.ended_by or 0)
+    code = 0 if is_polite else 128 + int(server.ended_by or 0)
+    if any(thread.name == WORKER_NAME for thread in threading.enumerate()):
+        sys.stderr.flush()
+        os._exit(code)  # the interpreter's own end would tear that thread out of the model, and crash
+    return code
 
 
 def serve_on_ray(given: Mapping[str, Any], settings: Settings, open_named: Any, call: Call) -> int:
@@ -58,6 +65,8 @@ def serve_on_ray(given: Mapping[str, Any], settings: Settings, open_named: Any, 
     """
     if settings.listening.port == 0:
         raise OptionError("--ray: expected a --port, got 0: every machine listens on the same one")
+    if settings.wyoming:
+        raise OptionError("--ray: expected without --wyoming, which is a port of one process")
     with needing_extra():
         from sottovoce.serving.ray.cluster import counts
         from sottovoce.serving.ray.deployment import Replicas, serving_on_ray
@@ -99,6 +108,8 @@ def warn_if_open(settings: Settings) -> None:
     listening = settings.listening
     if not listening.is_loopback and not settings.access.api_keys:
         click.echo(f"warning: {listening.host} is open to all who reach it: set {API_KEYS}", err=True)
+    if settings.wyoming and not settings.wyoming.is_loopback:
+        click.echo(f"warning: Wyoming at {settings.wyoming.host} is open to all who reach it", err=True)
 
 
 def say_where(settings: Settings, port: int) -> None:
@@ -134,6 +145,7 @@ def settings_of(given: Mapping[str, Any], names: list[str]) -> Settings:
             preload=not given["no_preload"],
         ),
         listening=Listening(given["host"], given["port"], given["tls_certificate"], given["tls_key"]),
+        wyoming=WyomingAddress.parse(given["wyoming"]) if given["wyoming"] else None,
         access=Access(
             api_keys=api_keys(given["api_key_file"], os.environ.get(API_KEYS, "")),
             origins=tuple(given["allow_origin"]),

@@ -22,6 +22,8 @@ from sottovoce.api import Model
 from sottovoce.serving.client_secrets import client_secrets
 from sottovoce.serving.faults import ApiError, fault_of
 from sottovoce.serving.gate import Gate
+from sottovoce.serving.inference import inference, load, plainly
+from sottovoce.serving.listen import listen, listen_recording
 from sottovoce.serving.live import live
 from sottovoce.serving.metrics import CONTENT_TYPE, Metrics
 from sottovoce.serving.models import model_entry, model_list
@@ -148,8 +150,12 @@ ROUTES = [
     Route("/v1/models", guarded(model_list)),
     Route("/v1/models/{name:path}", guarded(model_entry)),
     Route("/v1/realtime/client_secrets", guarded(client_secrets), methods=["POST"]),
+    Route("/inference", guarded(plainly(inference)), methods=["POST"]),
+    Route("/load", guarded(plainly(load)), methods=["POST"]),
     Route("/v1/audio/transcriptions", guarded(transcriptions), methods=["POST"]),
     Route("/v1/audio/translations", guarded(translations), methods=["POST"]),
+    Route("/v1/listen", guarded(listen_recording), methods=["POST"]),
+    WebSocketRoute("/v1/listen", listen),
     WebSocketRoute("/v1/live", live),
     WebSocketRoute("/v1/realtime", realtime),
     Mount("/static", StaticFiles(directory=WEB)),

@@ -19,7 +19,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from sottovoce.formats.document import Json, json_text
 from sottovoce.serving.faults import ApiError, fault_of
 from sottovoce.serving.inbox import Inbox
-from sottovoce.serving.observed import close_with
+from sottovoce.serving.observed import close_with, own_error
 from sottovoce.serving.state import Services
 from sottovoce.types import SAMPLE_RATE, Samples
 
@@ -167,8 +167,13 @@ class Exchange(ABC, Generic[W]):
 
 
 @asynccontextmanager
-async def last_words(socket: WebSocket, services: Services) -> AsyncIterator[None]:
-    """Let an error in here be the last thing that the client hears, where it still listens."""
+async def last_words(
+    socket: WebSocket, services: Services, shape: Callable[[ApiError], dict[str, Json]] = own_error
+) -> AsyncIterator[None]:
+    """Let an error in here be the last thing that the client hears, where it still listens.
+
+    shape: of the message that tells it.
+    """
     try:
         yield
     except (GoneError, WebSocketDisconnect):
@@ -180,6 +185,6 @@ async def last_words(socket: WebSocket, services: Services) -> AsyncIterator[Non
             logger.error("session failed", exc_info=error, extra={"request_id": request_id})
         with anyio.move_on_after(services.settings.limits.send_s):
             try:
-                await close_with(socket, fault)
+                await close_with(socket, fault, shape)
             except (WebSocketDisconnect, RuntimeError):
                 return

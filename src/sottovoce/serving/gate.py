@@ -18,6 +18,9 @@ OPEN_FOLDER = "/static/"
 SECRETS_PATH = "/v1/realtime"
 """What the secrets of clients open, and nothing else."""
 SUBPROTOCOL = "sottovoce"
+LISTEN_PATH = "/v1/listen"
+LISTEN_SUBPROTOCOLS = ("token", "bearer")
+"""Of Deepgram's clients in browsers; the next one is the key."""
 KEY_PREFIXES = ("sottovoce-key.", "openai-insecure-api-key.")
 """Of subprotocols that carry a key: a page cannot set headers of a socket."""
 
@@ -84,9 +87,12 @@ class Gate:
 def given_keys(authorization: str, subprotocols: Iterable[str]) -> list[str]:
     """The keys that a connection shows."""
     scheme, _, token = authorization.partition(" ")
-    keys = [token.strip()] if scheme.lower() == "bearer" and token.strip() else []
+    keys = [token.strip()] if scheme.lower() in ("bearer", "token") and token.strip() else []
+    offered = list(subprotocols)
+    if len(offered) > 1 and offered[0] in LISTEN_SUBPROTOCOLS:
+        keys.append(offered[1])
     for prefix in KEY_PREFIXES:
-        keys += [word[len(prefix) :] for word in subprotocols if word.startswith(prefix)]
+        keys += [word[len(prefix) :] for word in offered if word.startswith(prefix)]
     return keys
 
 

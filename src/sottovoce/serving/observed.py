@@ -9,15 +9,16 @@ import logging
 import re
 import time
 import uuid
+from collections.abc import Callable
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocket
 
-from sottovoce.formats.document import json_text
+from sottovoce.formats.document import Json, json_text
 from sottovoce.serving.faults import ApiError
-from sottovoce.serving.gate import SUBPROTOCOL, Gate
+from sottovoce.serving.gate import LISTEN_PATH, SUBPROTOCOL, Gate
 from sottovoce.serving.metrics import Metrics
 
 logger = logging.getLogger(__name__)
@@ -101,6 +102,8 @@ class Observed:
             nonlocal code
             if message["type"] == "websocket.close":
                 code = message.get("code", 1000)
+            elif message["type"] == "websocket.http.response.start":
+                code = message["status"]
             await send(message)
 
         try:
@@ -162,13 +165,40 @@ def error_response(fault: ApiError) -> JSONResponse:
 
 async def refuse(socket: WebSocket, fault: ApiError) -> None:
     """Say on a socket why it is closed: browsers do not see the status of a refused handshake."""
+    if socket.scope["path"] == LISTEN_PATH:
+        await deny(socket, fault)
+        return
     await socket.accept(subprotocol=SUBPROTOCOL if SUBPROTOCOL in socket.scope["subprotocols"] else None)
     await close_with(socket, fault)
 
 
-async def close_with(socket: WebSocket, fault: ApiError) -> None:
+def own_error(fault: ApiError) -> dict[str, Json]:
+    """A fault as a message of the server's own protocol, and of OpenAI's."""
+    return {"type": "error", **fault.body}
+
+
+def listen_error(fault: ApiError) -> dict[str, Json]:
+    """A fault as a message of Deepgram's protocol."""
+    return {"type": "Error", "variant": fault.code or fault.kind, "description": fault.message}
+
+
+async def deny(socket: WebSocket, fault: ApiError) -> None:
+    """Refuse a handshake with a status, as Deepgram's clients expect it."""
+    body = {
+        "err_code": fault.code,
+        "err_msg": fault.message,
+        "request_id": socket.scope["state"]["request_id"],
+    }
+    await socket.send_denial_response(
+        JSONResponse(body, status_code=fault.status, headers=dict(fault.headers))
+    )
+
+
+async def close_with(
+    socket: WebSocket, fault: ApiError, shape: Callable[[ApiError], dict[str, Json]] = own_error
+) -> None:
     """Tell a fault and close: 1013 where another try may be worth it, 1011 for our own fault, else 1008."""
-    await socket.send_text(json_text({"type": "error", **fault.body}))
+    await socket.send_text(json_text(shape(fault)))
     code = TRY_AGAIN if fault.retry_s is not None else FAILED if fault.status >= 500 else REFUSED
     await socket.close(code, reason_of(fault.message))
 

@@ -6,6 +6,7 @@ answered. A second SIGINT does not wait for that.
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import socket
 import threading
@@ -22,7 +23,9 @@ from sottovoce.api import Model
 from sottovoce.errors import OptionError
 from sottovoce.serving.app import make_app
 from sottovoce.serving.settings import Listening, Settings
+from sottovoce.serving.shelf import WORK_ENDS_WITHIN_S
 from sottovoce.serving.state import Services
+from sottovoce.serving.wyoming import start_wyoming
 
 PING_EVERY_S = 20.0
 PONG_WITHIN_S = 60.0
@@ -44,6 +47,8 @@ class Server(uvicorn.Server):
         self._services: Services = app.state.services
         self._on_listening = on_listening
         self._listening = listening_socket(settings.listening)
+        self._wyoming_socket = wyoming_socket(settings)
+        self._wyoming: asyncio.Server | None = None
         self.ended_by: signal.Signals | None = None
         limits, listening = settings.limits, settings.listening
         super().__init__(
@@ -73,6 +78,12 @@ class Server(uvicorn.Server):
         """What the server's parts share; to be read only."""
         return self._services
 
+    @property
+    def wyoming_port(self) -> int | None:
+        """Where Home Assistant is listened for."""
+        port: int | None = self._wyoming_socket.getsockname()[1] if self._wyoming_socket else None
+        return port
+
     def serve_until_ended(self) -> None:
         """Listen, until a signal or `should_exit` ends it.
 
@@ -89,6 +100,8 @@ class Server(uvicorn.Server):
     async def startup(self, sockets: list[Socket] | None = None) -> None:
         """Listen, and say where."""
         await super().startup(sockets)
+        if self.started and self._wyoming_socket is not None:
+            self._wyoming = await start_wyoming(self._services, self._wyoming_socket)
         if self.started:
             self._on_listening(self.servers[0].sockets[0].getsockname()[1])
 
@@ -96,6 +109,8 @@ class Server(uvicorn.Server):
         """Let live sessions come to their end, then requests, then close."""
         for server in self.servers:
             server.close()
+        if self._wyoming is not None:
+            self._wyoming.close()
         self._services.leave()
         end = time.monotonic() + self._services.settings.limits.shutdown_s
         while self._services.n_sessions and not self.force_exit and time.monotonic() < end:
@@ -138,6 +153,13 @@ def listening_socket(listening: Listening) -> Socket:
         raise OptionError(f"{address}: expected a free address of this machine, got '{cause}'") from error
 
 
+def wyoming_socket(settings: Settings) -> Socket | None:
+    """A socket for Home Assistant, where one is wanted. Raises: OptionError."""
+    if settings.wyoming is None:
+        return None
+    return listening_socket(Listening(settings.wyoming.host, settings.wyoming.port))
+
+
 class ServerThread:
     """A server in a thread of this process, for tests and programs that have one beside them.
 
@@ -171,6 +193,7 @@ class ServerThread:
     def __enter__(self) -> ServerThread:
         self._thread.start()
         if not self._listening.wait(60.0):
+            self.stop()
             raise RuntimeError("server: expected it to listen within 60 s")
         return self
 
@@ -189,9 +212,15 @@ class ServerThread:
             time.sleep(LOOK_EVERY_S)
 
     def stop(self) -> None:
-        """End the server gracefully."""
+        """End the server gracefully, with all of its threads.
+
+        Raises: RuntimeError where it does not end.
+        """
         self.server.should_exit = True
-        self._thread.join(60.0)
+        within_s = self._settings.limits.shutdown_s + 2 * WORK_ENDS_WITHIN_S
+        self._thread.join(within_s)
+        if self._thread.is_alive():
+            raise RuntimeError(f"server: expected it to end within {within_s:g} s")
 
     def _note(self, port: int) -> None:
         self._port = port

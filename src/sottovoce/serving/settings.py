@@ -151,13 +151,34 @@ class Listening:
 
 
 @dataclass(frozen=True, slots=True)
+class WyomingAddress:
+    """Where Home Assistant is listened for. port 0: any free one."""
+
+    host: str
+    port: int
+
+    @classmethod
+    def parse(cls, text: str) -> WyomingAddress:
+        """Read tcp://HOST:PORT. Raises: OptionError."""
+        found = re.fullmatch(r"tcp://(\[[0-9a-fA-F:.]+\]|[^:/\s\[\]]+):(\d{1,5})", text)
+        if not found or int(found[2]) > 65535:
+            raise OptionError(f"--wyoming: expected tcp://HOST:PORT, got '{text[:100]}'")
+        return cls(found[1].strip("[]"), int(found[2]))
+
+    @property
+    def is_loopback(self) -> bool:
+        return self.host in LOOPBACK
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
-    """All that a server is told."""
+    """All that a server is told. wyoming: None: Home Assistant is not listened for."""
 
     offer: Offer
     listening: Listening = field(default_factory=Listening)
     access: Access = field(default_factory=Access)
     limits: Limits = field(default_factory=Limits)
+    wyoming: WyomingAddress | None = None
 
     @property
     def hosts(self) -> tuple[str, ...]:

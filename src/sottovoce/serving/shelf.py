@@ -21,6 +21,9 @@ from sottovoce.serving.settings import Offer
 
 logger = logging.getLogger(__name__)
 
+WORK_ENDS_WITHIN_S = 60.0
+"""One piece of work at most: a window of a large model on a slow processor."""
+
 
 @dataclass(slots=True)
 class _Place:
@@ -99,8 +102,8 @@ class Shelf:
             place.scheduler = None
             logger.info("model unloaded", extra={"model": name})
 
-    def close(self, timeout_s: float = 10.0) -> None:
-        """End the threads of all models."""
+    def close(self, timeout_s: float = WORK_ENDS_WITHIN_S) -> None:
+        """End the threads of all models, after the work that they are at."""
         for scheduler in self.schedulers:
             scheduler.close()
         for scheduler in self.schedulers:

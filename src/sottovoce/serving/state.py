@@ -29,6 +29,8 @@ class Services:
         self.metrics = metrics
         self.n_sessions = 0
         self.n_requests = 0
+        self.inference_model = settings.offer.model
+        """Of whisper.cpp's `/inference`, which names none."""
         self.is_ready = not settings.offer.preload
         self.secrets = Secrets(settings.access.secret_key)
         self.preload_error: Exception | None = None

@@ -20,7 +20,7 @@ from sottovoce.serving.fields import Fields
 from sottovoce.serving.requests import FileRequest, transcription_request, translation_request
 from sottovoce.serving.scheduler import FileJob, Scheduler
 from sottovoce.serving.state import Services, services_of
-from sottovoce.serving.uploads import check_duration, received_form, require_file
+from sottovoce.serving.uploads import UploadedFile, check_duration, received_form, require_file
 from sottovoce.types import Transcript
 
 logger = logging.getLogger(__name__)
@@ -89,9 +89,15 @@ async def begun(request: Request, read: Callable[[Fields], FileRequest], stack: 
     limits = services.settings.limits
     fields, upload = await stack.enter_async_context(received_form(request, limits))
     wanted = read(fields)
-    recording = require_file(upload)
+    return await begun_with(services, wanted, require_file(upload), stack)
+
+
+async def begun_with(
+    services: Services, wanted: FileRequest, recording: UploadedFile, stack: AsyncExitStack
+) -> _Opened:
+    """Look at a recording, and begin with it; the stack ends it."""
     name = services.shelf.name_of(wanted.model)
-    await anyio.to_thread.run_sync(check_duration, recording, limits.duration_s)
+    await anyio.to_thread.run_sync(check_duration, recording, services.settings.limits.duration_s)
     scheduler = await stack.enter_async_context(services.shelf.use(name))
     job = await scheduler.transcribe(recording.source, wanted.wish)
     stack.callback(job.close)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
+from tempfile import SpooledTemporaryFile
 from typing import BinaryIO, cast
 
 import anyio
@@ -23,6 +24,7 @@ from sottovoce.types import SAMPLE_RATE
 MOST_FIELDS, FIELD_BYTES = 1_000, 64 * 1024
 """Beside the recording: they are held in memory."""
 MOST_NAME = 200
+IN_MEMORY_BYTES = 1024 * 1024
 
 
 class UploadedFile:
@@ -100,6 +102,26 @@ async def received_form(
         yield Fields(pairs), UploadedFile(uploads[0][1]) if uploads else None
     finally:
         await form.close()
+
+
+@asynccontextmanager
+async def received_body(request: Request, limits: Limits) -> AsyncIterator[UploadedFile]:
+    """The body of a request as a recording; the temporary file goes at the end.
+
+    Raises: ApiError: 413 for too much, 408 for too slow, 400 for nothing.
+    """
+    check_size(int_or_none(request.headers.get("content-length")), limits)
+    with SpooledTemporaryFile(max_size=IN_MEMORY_BYTES) as file:
+        upload = UploadFile(cast(BinaryIO, file), filename="the body", size=0)
+        try:
+            async for piece in limited(request, limits):
+                await upload.write(piece)
+        except _Refused as refused:
+            raise refused.error from None
+        if not upload.size:
+            raise ApiError("body: expected a recording, got 0 bytes", code="missing_parameter")
+        await upload.seek(0)
+        yield UploadedFile(upload)
 
 
 async def limited(request: Request, limits: Limits) -> AsyncGenerator[bytes, None]:

@@ -1,0 +1,117 @@
+"""`/inference` and `/load`, as whisper.cpp's server has them: a form in, text or subtitles out.
+
+What its fields mean, `inference_request` knows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+
+from sottovoce.formats.document import Json, score, seconds
+from sottovoce.serving.answers import TEXT_TYPES, text_answer, verbose_document
+from sottovoce.serving.faults import ApiError, fault_of
+from sottovoce.serving.inference_request import inference_request
+from sottovoce.serving.requests import FileRequest
+from sottovoce.serving.state import services_of
+from sottovoce.serving.transcriptions import begun_with, collected
+from sottovoce.serving.uploads import received_form, require_file
+from sottovoce.types import Segment, Transcript
+
+
+def plainly(endpoint: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
+    """The endpoint with its errors as whisper.cpp tells them: one line."""
+
+    async def answer(request: Request) -> Response:
+        try:
+            return await endpoint(request)
+        except Exception as error:
+            fault = fault_of(error)
+            if fault.status >= 500 and not isinstance(error, ApiError):
+                raise
+            return JSONResponse(
+                {"error": fault.message}, status_code=fault.status, headers=dict(fault.headers)
+            )
+
+    return answer
+
+
+async def inference(request: Request) -> Response:
+    """The answer to one recording. Raises: ApiError, and the errors of the library."""
+    services = services_of(request)
+    async with AsyncExitStack() as stack:
+        stack.enter_context(services.recording())
+        form = received_form(request, services.settings.limits)
+        fields, upload = await stack.enter_async_context(form)
+        wanted = inference_request(fields, services.inference_model)
+        opened = await begun_with(services, wanted, require_file(upload), stack)
+        transcript = await collected(request, opened.job)
+        opened.note(transcript)
+    if wanted.response_format in TEXT_TYPES:
+        kind = TEXT_TYPES[wanted.response_format]
+        return Response(text_answer(transcript, wanted), headers={"content-type": kind})
+    if wanted.response_format == "json":
+        return JSONResponse({"text": lines_of(transcript)})
+    return JSONResponse(verbose(transcript, wanted))
+
+
+async def load(request: Request) -> Response:
+    """Change the model of `/inference`, to one of those that the server offers.
+
+    Raises: ApiError 403 where it offers one alone, 404 for one that it does not offer.
+    """
+    services = services_of(request)
+    if len(services.shelf.offer.names) == 1:
+        message = "/load: expected models to choose from, got one alone (see --also-model)"
+        raise ApiError(message, status=403, code="not_allowed")
+    form = received_form(request, services.settings.limits)
+    async with form as (fields, _):
+        wanted = fields.text("model")
+        if wanted is None:
+            raise ApiError("model: expected a name, got none", param="model", code="missing_parameter")
+        name = services.shelf.name_of(wanted)
+    async with services.shelf.use(name):
+        services.inference_model = name
+    return PlainTextResponse("Load was successful!\n")
+
+
+def lines_of(transcript: Transcript) -> str:
+    """The text, a segment a line."""
+    return "".join(f"{segment.text}\n" for segment in transcript.segments)
+
+
+def verbose(transcript: Transcript, request: FileRequest) -> dict[str, Json]:
+    """`verbose_json`: OpenAI's, with words in their segments, and languages with their probabilities."""
+    document = verbose_document(transcript, request)
+    document["segments"] = [
+        {**bare, "words": [word_of(segment, i) for i in range(len(segment.words or ()))]}
+        for bare, segment in zip(segments_of(document), transcript.segments, strict=True)
+    ]
+    likely = {code: score(p) for code, p in transcript.language_probabilities.items() if p > 0.001}
+    document.pop("words", None)
+    document["detected_language"] = document["language"]
+    document["detected_language_probability"] = transcript.language_probability
+    document["language_probabilities"] = likely
+    return document
+
+
+def segments_of(document: dict[str, Json]) -> list[dict[str, Json]]:
+    """Those of a document of ours."""
+    segments = document["segments"]
+    assert isinstance(segments, list)
+    return segments
+
+
+def word_of(segment: Segment, index: int) -> dict[str, Json]:
+    """One of a segment's words; t_dtw: its start in hundredths of a second."""
+    word = (segment.words or ())[index]
+    return {
+        "word": word.word,
+        "start": seconds(word.start),
+        "end": seconds(word.end),
+        "t_dtw": round(100 * word.start),
+        "probability": score(word.probability),
+    }

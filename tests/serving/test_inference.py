@@ -1,0 +1,115 @@
+"""`/inference` and `/load`, as whisper.cpp's clients use them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import httpx
+import pytest
+
+from sottovoce.api import Model
+from sottovoce.serving.fields import Fields
+from sottovoce.serving.inference_request import KNOWN, inference_request
+from sottovoce.serving.server import ServerThread
+from sottovoce.serving.settings import Offer
+from tests.serving.servers import SlowModel, settings
+
+
+@pytest.fixture(scope="module")
+def quick() -> Iterator[ServerThread]:
+    wanted = settings(offer=Offer("small", others=("large",)))
+    with ServerThread(wanted, lambda name: cast(Model, SlowModel())) as server:
+        server.wait_until_ready()
+        yield server
+
+
+def asked(server: ServerThread, path: Path, **fields: str) -> httpx.Response:
+    with path.open("rb") as file:
+        return httpx.post(f"{server.url}/inference", data=fields, files={"file": file}, timeout=120)
+
+
+def test_every_format(server: ServerThread, english: Path) -> None:
+    """With the fields of the line that whisper.cpp's page shows."""
+    usual = {"temperature": "0.0", "temperature_inc": "0.2", "no_speech_thold": "0.6", "language": "en"}
+    text = asked(server, english, **usual).json()["text"]
+    assert "garden" in text
+    assert text.endswith("\n")
+    assert "garden" in asked(server, english, **usual, response_format="text").text
+    assert "-->" in asked(server, english, **usual, response_format="srt").text
+    assert asked(server, english, **usual, response_format="vtt").text.startswith("WEBVTT")
+
+
+def test_verbose_has_words_in_their_segments_and_languages(server: ServerThread, english: Path) -> None:
+    document = asked(server, english, response_format="verbose_json").json()
+    assert document["task"] == "transcribe"
+    assert document["language"] == document["detected_language"] == "english"
+    assert document["language_probabilities"]["en"] > 0.5
+    words = [word for segment in document["segments"] for word in segment["words"]]
+    assert "garden" in "".join(word["word"] for word in words)
+    assert words[0].keys() == {"word", "start", "end", "t_dtw", "probability"}
+    assert "words" not in document
+
+
+def test_a_part_of_a_recording(server: ServerThread, english: Path) -> None:
+    text = asked(server, english, language="en", offset_t="1200", vad="true", vad_threshold="0.4").json()[
+        "text"
+    ]
+    assert "morning" in text
+    assert "garden" not in text
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({"diarize": "true"}, "diarize"),
+        ({"max_len": "20"}, "max_len"),
+        ({"temperature": "warm"}, "temperature"),
+        ({"response_format": "lrc"}, "response_format"),
+        ({"modle": "a"}, "modle"),
+        ({"language": "klingon"}, "klingon"),
+        ({"vad": "true", "vad_threshold": "7"}, "vad_threshold"),
+    ],
+)
+def test_errors_are_one_line(quick: ServerThread, english: Path, fields: dict[str, str], told: str) -> None:
+    answer = asked(quick, english, **fields)
+    assert answer.status_code == 400
+    assert told in answer.json()["error"]
+
+
+def test_settings_of_their_search_have_no_effect() -> None:
+    usual = inference_request(Fields([]), "small")
+    other = inference_request(Fields([("beam_size", "8"), ("audio_ctx", "0"), ("diarize", "false")]), "small")
+    assert usual == other
+    assert set(KNOWN) > {"file", "vad", "translate"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "temperatures"),
+    [
+        ([], (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)),
+        ([("temperature", "0.4"), ("temperature_inc", "0.3")], (0.4, 0.7, 1.0)),
+        ([("temperature", "0.5"), ("temperature_inc", "0")], (0.5,)),
+    ],
+)
+def test_temperatures(fields: list[tuple[str, str]], temperatures: tuple[float, ...]) -> None:
+    found = inference_request(Fields(fields), "small").wish.options.fallback
+    assert found.temperatures == temperatures
+
+
+def load(server: ServerThread, **fields: Any) -> httpx.Response:
+    return httpx.post(f"{server.url}/load", files={name: (None, value) for name, value in fields.items()})
+
+
+def test_only_models_that_are_offered_can_be_loaded(quick: ServerThread, server: ServerThread) -> None:
+    assert load(server, model="nano").status_code == 403
+    for path in ("/etc/passwd", "../large", "models/ggml-large.bin"):
+        answer = load(quick, model=path)
+        assert answer.status_code == 404
+        assert "expected one of small, large" in answer.json()["error"]
+    assert load(quick, name="large").status_code == 400
+    assert quick.services.shelf.loaded("large") is None
+    assert load(quick, model="large").text == "Load was successful!\n"
+    assert quick.services.shelf.loaded("large") is not None
+    assert quick.services.inference_model == "large"

@@ -1,0 +1,315 @@
+"""`/v1/listen`: Deepgram's own client, unchanged, and sockets that say what it does not."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from websockets.asyncio.client import connect
+from websockets.exceptions import InvalidStatus
+
+from sottovoce.audio.io import load_audio
+from sottovoce.serving.server import ServerThread
+from sottovoce.serving.settings import Access, Limits
+from tests.serving.servers import CLIPS, SlowModel, serving
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*is deprecated:DeprecationWarning")
+"""Deepgram's client asks websockets for what is old there."""
+SECOND = bytes(2 * 16_000)
+PLAIN = "encoding=linear16&sample_rate=16000"
+
+
+@pytest.fixture(scope="module")
+def quick() -> Iterator[ServerThread]:
+    with serving(SlowModel()) as server:
+        yield server
+
+
+@contextmanager
+def deepgram(server: ServerThread) -> Iterator[Any]:
+    """Deepgram's client, with no word changed but where its server is."""
+    module = pytest.importorskip("deepgram", reason="deepgram-sdk is not installed")
+    from deepgram.environment import DeepgramClientEnvironment
+
+    sockets = f"ws://{server.address}"
+    where = DeepgramClientEnvironment(
+        base=server.url, production=sockets, agent=sockets, agent_rest=server.url
+    )
+    with httpx.Client(timeout=60) as requests:
+        yield module.DeepgramClient(api_key="none-is-needed", environment=where, httpx_client=requests)
+
+
+def pcm_of(path: Path) -> bytes:
+    data: bytes = (load_audio(path) * 32767).astype("<i2").tobytes()
+    return data
+
+
+def heard_by_client(server: ServerThread, audio: bytes, **options: Any) -> list[Any]:
+    """All messages, of a client that sends as fast as it can and listens beside that."""
+    messages: list[Any] = []
+    with (
+        deepgram(server) as client,
+        client.listen.v1.connect(
+            model="nova-3", encoding="linear16", sample_rate=16_000, **options
+        ) as connection,
+    ):
+
+        def send() -> None:
+            for start in range(0, len(audio), 6_400):
+                connection.send_media(audio[start : start + 6_400])
+            connection.send_keep_alive()
+            connection.send_close_stream()
+
+        sender = threading.Thread(target=send)
+        sender.start()
+        messages += connection
+        sender.join()
+    return messages
+
+
+@pytest.mark.slow
+def test_their_client_hears_a_recording(server: ServerThread) -> None:
+    audio = pcm_of(CLIPS / "mixed.flac")
+    messages = heard_by_client(
+        server,
+        audio,
+        interim_results=True,
+        punctuate=True,
+        language="multi",
+        language_hint=["en", "de", "es", "fr"],
+        endpointing=500,
+        vad_events=True,
+    )
+    kinds = [message.type for message in messages]
+    assert set(kinds) == {"SpeechStarted", "Results", "Metadata"}
+    results = [message for message in messages if message.type == "Results"]
+    finals = [result for result in results if result.is_final]
+    text = " ".join(final.channel.alternatives[0].transcript for final in finals).split()
+    assert text[:10] == ["We", "walked", "along", "the", "river", "and", "talked", "about", "the", "summer."]
+    assert "Wir haben heute viel Zeit." in " ".join(text)
+    assert any(not result.is_final for result in results)
+    assert sum(final.speech_final for final in finals) >= 4
+    words = [word for final in finals for word in final.channel.alternatives[0].words]
+    assert [word.punctuated_word for word in words] == text
+    assert words[0].word == "we"
+    assert {word.language for word in words} == {"en", "de", "es", "fr"}
+    assert all(a.start <= b.start for a, b in pairwise(words))
+    starts = [(final.start, final.duration) for final in finals]
+    assert all(b[0] == pytest.approx(a[0] + a[1], abs=0.002) for a, b in pairwise(starts))
+    assert messages[-1].type == "Metadata"
+    assert messages[-1].duration == pytest.approx(len(audio) / 32_000, abs=0.01)
+    assert messages[-1].sha256 == hashlib.sha256(audio).hexdigest()
+
+
+def test_their_client_sends_a_recording(server: ServerThread) -> None:
+    with deepgram(server) as client:
+        answer = client.listen.v1.media.transcribe_file(
+            request=(CLIPS / "en.flac").read_bytes(), model="nova-3", smart_format=True, utterances=True
+        )
+    (channel,) = answer.results.channels
+    assert "garden" in channel.alternatives[0].transcript
+    assert channel.detected_language == "en"
+    assert answer.results.utterances
+    assert channel.alternatives[0].words[0].end > 0
+    assert answer.metadata.duration == pytest.approx(len(load_audio(CLIPS / "en.flac")) / 16_000, abs=0.01)
+
+
+def test_their_client_is_told_why_it_is_refused(quick: ServerThread) -> None:
+    with deepgram(quick) as client:
+        from deepgram.core.api_error import ApiError
+
+        with pytest.raises(ApiError) as refused:
+            client.listen.v1.media.transcribe_url(url="http://127.0.0.1/secret")
+    assert refused.value.status_code == 400
+    assert "not fetched" in refused.value.body["err_msg"]
+
+
+async def talk(server: ServerThread, query: str, *messages: str | bytes) -> list[dict[str, Any]]:
+    """All that is said to a client that says this and closes the stream."""
+    heard = []
+    async with connect(f"ws://{server.address}/v1/listen?{query}") as client:
+        for message in (*messages, '{"type": "CloseStream"}'):
+            await client.send(message)
+        async for said in client:
+            heard.append(json.loads(said))
+    assert client.close_code == 1000
+    return heard
+
+
+def texts(messages: list[dict[str, Any]], **wanted: object) -> list[str]:
+    """Transcripts of results like these."""
+    return [
+        message["channel"]["alternatives"][0]["transcript"]
+        for message in messages
+        if message["type"] == "Results" and wanted.items() <= message.items()
+    ]
+
+
+def test_words_stay_after_some_seconds_and_at_the_end(quick: ServerThread) -> None:
+    messages = asyncio.run(talk(quick, PLAIN, SECOND * 5, SECOND * 2))
+    assert texts(messages, is_final=False) == []
+    assert len(texts(messages)) == 2
+    assert " ".join(texts(messages)).split() == ["word"] * 7
+    assert messages[-1]["type"] == "Metadata"
+    assert messages[-1]["duration"] == 7.0
+
+
+def test_results_that_may_change_come_only_when_asked_for(quick: ServerThread) -> None:
+    async def run() -> list[dict[str, Any]]:
+        heard = []
+        async with connect(f"ws://{quick.address}/v1/listen?{PLAIN}&interim_results=true") as client:
+            for _ in range(2):
+                await client.send(SECOND)
+                heard.append(json.loads(await asyncio.wait_for(client.recv(), 20)))
+        return heard
+
+    assert texts(asyncio.run(run()), is_final=False) == ["word", "word word"]
+
+
+def test_finalize_says_so_and_the_stream_goes_on(quick: ServerThread) -> None:
+    messages = asyncio.run(talk(quick, PLAIN, SECOND * 2, '{"type": "Finalize"}', SECOND))
+    assert texts(messages, from_finalize=True, is_final=True) == ["word word"]
+    assert texts(messages, from_finalize=False, is_final=True) == ["word"]
+    results = [message for message in messages if message["type"] == "Results"]
+    assert results[-1]["channel"]["alternatives"][0]["words"][0]["start"] == 2.0
+
+
+def test_an_empty_message_closes_the_stream(quick: ServerThread) -> None:
+    async def run() -> list[str]:
+        async with connect(f"ws://{quick.address}/v1/listen?{PLAIN}") as client:
+            await client.send(SECOND)
+            await client.send(b"")
+            return [json.loads(said)["type"] async for said in client]
+
+    assert asyncio.run(run()) == ["Results", "Metadata"]
+
+
+def test_the_end_of_an_utterance_is_told_once(quick: ServerThread) -> None:
+    """After a silence of at least so long behind the last word."""
+    half = bytes(16_000)
+    messages = asyncio.run(
+        talk(quick, f"{PLAIN}&interim_results=true&utterance_end_ms=1400", SECOND, half, half, half)
+    )
+    ends = [message for message in messages if message["type"] == "UtteranceEnd"]
+    assert all(end["channel"] == [0, 1] for end in ends)
+    assert len(ends) <= 1  # the model here says a word a second, also in silence
+
+
+def test_a_message_that_is_none_leaves_the_stream_open(quick: ServerThread) -> None:
+    wrong = ("{", "[]", '{"type": "Nothing"}', '{"type": "Configure", "features": {"numerals": true}}')
+    messages = asyncio.run(talk(quick, PLAIN, *wrong, '{"type": "KeepAlive"}', SECOND))
+    errors = [message for message in messages if message["type"] == "Error"]
+    assert [error["variant"] for error in errors] == ["SchemaError"] * 4
+    assert texts(messages, is_final=True) == ["word"]
+
+
+def test_terms_can_be_changed_under_way(quick: ServerThread) -> None:
+    configure = json.dumps({"type": "Configure", "keyterms": ["Tisza", "Kölcsey"]})
+    messages = asyncio.run(talk(quick, f"{PLAIN}&keyterm=Duna", SECOND, configure, SECOND))
+    told = [message for message in messages if message["type"] == "ConfigureSuccess"]
+    assert [message["keyterms"] for message in told] == [["Tisza", "Kölcsey"]]
+    assert " ".join(texts(messages, is_final=True)) == "word word"
+
+
+def test_telephone_sound_at_its_own_rate(server: ServerThread) -> None:
+    from sottovoce.serving.pcm import MULAW
+
+    samples = load_audio(CLIPS / "en.flac")[::2]
+    order = np.argsort(MULAW)
+    codes = order[np.searchsorted(MULAW[order], samples).clip(0, 255)].astype(np.uint8).tobytes()
+    messages = asyncio.run(talk(server, "encoding=mulaw&language=en-US", codes))
+    assert "quiet in the morning" in " ".join(texts(messages, is_final=True))
+
+
+REFUSED = (
+    ("", "encoding"),
+    ("encoding=opus", "encoding"),
+    ("encoding=linear16&sample_rate=9", "sample_rate"),
+    (f"{PLAIN}&channels=2", "channels"),
+    (f"{PLAIN}&diarize=true", "diarize"),
+    (f"{PLAIN}&redact=pci", "redact"),
+    (f"{PLAIN}&callback=http://127.0.0.1/", "callback"),
+    (f"{PLAIN}&language=klingon", "klingon"),
+    (f"{PLAIN}&prompt=a", "prompt"),
+    (f"{PLAIN}&endpointing=soon", "endpointing"),
+    (f"{PLAIN}&utterance_end_ms=5", "utterance_end_ms"),
+    (f"{PLAIN}&keyterm={'a' * 5000}", "keyterm"),
+)
+
+
+@pytest.mark.parametrize(("query", "told"), REFUSED)
+def test_what_cannot_be_refuses_the_handshake(quick: ServerThread, query: str, told: str) -> None:
+    async def run() -> None:
+        async with connect(f"ws://{quick.address}/v1/listen?{query}"):
+            pass
+
+    with pytest.raises(InvalidStatus) as refused:
+        asyncio.run(run())
+    assert refused.value.response.status_code == 400
+    assert told in json.loads(refused.value.response.body)["err_msg"]
+
+
+def test_a_model_that_is_not_there_is_404_and_theirs_mean_ours(quick: ServerThread) -> None:
+    async def run(model: str) -> None:
+        async with connect(f"ws://{quick.address}/v1/listen?{PLAIN}&model={model}"):
+            pass
+
+    for model in ("nova-2-phonecall", "enhanced", "whisper-large", "nano"):
+        asyncio.run(run(model))
+    with pytest.raises(InvalidStatus) as refused:
+        asyncio.run(run("other"))
+    assert refused.value.response.status_code == 404
+
+
+def test_keys_are_asked_for_as_their_clients_send_them() -> None:
+    access = Access(api_keys=("open-sesame",))
+    with serving(SlowModel(), access=access, limits=Limits(sessions=1)) as server:
+        address = f"ws://{server.address}/v1/listen?{PLAIN}"
+
+        async def run() -> None:
+            with pytest.raises(InvalidStatus) as refused:
+                await connect(address)
+            assert refused.value.response.status_code == 401
+            async with connect(address, subprotocols=["token", "open-sesame"]) as page:  # type: ignore[list-item]
+                assert page.subprotocol == "token"
+                with pytest.raises(InvalidStatus) as busy:
+                    await connect(address, additional_headers={"authorization": "Token open-sesame"})
+                assert busy.value.response.status_code == 429
+                assert busy.value.response.headers["retry-after"]
+
+        asyncio.run(run())
+        answer = httpx.post(f"{server.url}/v1/listen", content=b"a", headers={"authorization": "Token wrong"})
+        assert answer.status_code == 401
+
+
+@pytest.mark.parametrize("body", [b"", b"no audio at all", b"RIFF" + bytes(100)])
+def test_a_body_that_is_no_recording_is_one_line(quick: ServerThread, body: bytes) -> None:
+    answer = httpx.post(f"{quick.url}/v1/listen", content=body, params={"model": "nova-3"})
+    assert answer.status_code == 400
+    assert answer.json()["err_msg"]
+    assert answer.json()["request_id"] == answer.headers["x-request-id"]
+
+
+def test_a_body_that_is_too_large_or_too_slow_is_refused() -> None:
+    with serving(SlowModel(), limits=Limits(upload_mb=0.01, upload_s=0.3)) as server:
+
+        def slowly() -> Iterator[bytes]:
+            yield b"RIFF"
+            time.sleep(1.0)
+            yield b"more"
+
+        assert httpx.post(f"{server.url}/v1/listen", content=bytes(20_000)).status_code == 413
+        with suppress(httpx.HTTPError):  # the answer may come before the body has gone
+            assert httpx.post(f"{server.url}/v1/listen", content=slowly()).status_code == 408
+        assert server.services.n_requests == 0
