@@ -24,6 +24,7 @@ from sottovoce.decoding.options import DecodingOptions
 from sottovoce.errors import OptionError
 from sottovoce.lm.defaults import HOTWORD_WEIGHT
 from sottovoce.lm.fusion import ShallowFusion
+from sottovoce.lm.grammar import Grammar
 from sottovoce.lm.text_fusion import text_fusion
 from sottovoce.models.checkpoint.base import Checkpoint
 from sottovoce.models.ctc_head import CtcHead
@@ -190,11 +191,14 @@ class Model:
         lm_weight: float = 0.3,
         hotwords: str | Path | Sequence[str] | Mapping[str, float] | None = None,
         hotword_weight: float = HOTWORD_WEIGHT,
+        grammar: Grammar | str | Path | None = None,
+        grammar_penalty: float | None = None,
     ) -> ShallowFusion:
         """Language models for this model's beam search; see `lm.text_fusion`.
 
         lm: an ARPA file over token ids. hotwords: a file of phrases, phrases, or phrases with weights per
-        token; hotword_weight: that of the others.
+        token; hotword_weight: that of the others. grammar: a GBNF file, or one that was read;
+            grammar_penalty: what a token costs that it does not allow (nats), None: it is never said.
         Raises: LanguageModelError; OptionError when there is neither.
         """
         return text_fusion(
@@ -203,6 +207,8 @@ class Model:
             lm_weight=lm_weight,
             hotwords=hotwords,
             hotword_weight=hotword_weight,
+            grammar=grammar,
+            grammar_penalty=grammar_penalty,
             device=self.backend.device,
         )
 

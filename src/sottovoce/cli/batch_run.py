@@ -30,8 +30,8 @@ def run_batch(source: str, output: str, given: dict[str, Any], call: Call) -> in
 
     Raises: SottovoceError for what no recording could be read with.
     """
-    if given["hotwords"] or given["lm"]:
-        raise OptionError("--hotwords and --lm: not for a batch yet; use `sottovoce transcribe`")
+    if given["hotwords"] or given["lm"] or given["grammar"]:
+        raise OptionError("--hotwords, --lm and --grammar: not for a batch yet; use `sottovoce transcribe`")
     given = {**given, "model": given["model"] or default_model(choose_device(given["device"]))}
     items = list_recordings(source)
     actors = actors_of(given) if given["ray"] else None

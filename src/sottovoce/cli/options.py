@@ -60,6 +60,19 @@ FUSION = (
     ),
     click.option("--lm", metavar="FILE.arpa", help="n-gram model over token ids, for the beam search."),
     click.option("--lm-weight", type=Finite(), default=0.3, show_default=True, help="Weight of --lm."),
+    click.option(
+        "--grammar",
+        metavar="FILE.gbnf",
+        help="The form that text has (GBNF; extra `grammar`), for the beam search.",
+    ),
+    click.option(
+        "--grammar-rule", default="root", show_default=True, help="The rule of --grammar that text is."
+    ),
+    click.option(
+        "--grammar-penalty",
+        type=Finite(0),
+        help="What a token costs that --grammar does not allow. [it is never written]",
+    ),
 )
 
 
@@ -103,15 +116,20 @@ def fusion_of(model: Model, given: Mapping[str, Any]) -> ShallowFusion | None:
     Raises: LanguageModelError, OptionError.
     """
     phrases = given["hotwords"] if is_file(given["hotwords"]) else None
-    if given["lm"] is None and phrases is None:
+    if given["lm"] is None and phrases is None and given["grammar"] is None:
         return None
     if given["beam_size"] == 1:
-        raise OptionError("--lm and a file of --hotwords: need a beam search, got --beam-size 1")
+        raise OptionError("--lm, --grammar and a file of --hotwords: need a beam search, got --beam-size 1")
+    from sottovoce.lm.grammar import Grammar
+
+    grammar = given["grammar"] and Grammar.read(given["grammar"], given["grammar_rule"])
     return model.fusion(
         lm=given["lm"],
         lm_weight=given["lm_weight"],
         hotwords=phrases,
         hotword_weight=given["hotword_weight"],
+        grammar=grammar,
+        grammar_penalty=given["grammar_penalty"],
     )
 
 

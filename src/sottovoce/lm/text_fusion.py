@@ -11,6 +11,7 @@ from sottovoce.errors import LanguageModelError, OptionError
 from sottovoce.lm.boosting import Phrase, read_phrases
 from sottovoce.lm.defaults import HOTWORD_WEIGHT
 from sottovoce.lm.fusion import Relabelled, ShallowFusion, TensorModel
+from sottovoce.lm.grammar import Grammar, GrammarModel
 from sottovoce.lm.ngram import NgramModel
 from sottovoce.lm.whole_words import Edges, WholeWordBooster
 from sottovoce.text.tokenizer import Tokenizer
@@ -25,6 +26,8 @@ def text_fusion(
     hotword_weight: float = HOTWORD_WEIGHT,
     neural_lm: TensorModel | None = None,
     neural_weight: float = 0.3,
+    grammar: Grammar | str | Path | None = None,
+    grammar_penalty: float | None = None,
     device: torch.device | None = None,
 ) -> ShallowFusion:
     """Fusion for `decoding.beam.BeamSearch`: hand it to `decode` as `fusion`.
@@ -34,6 +37,8 @@ def text_fusion(
         written, as whole words.
         hotword_weight: what each token of a phrase adds (nats).
     neural_lm: a model over the same ids, see `lm.causal.CausalTokenModel`.
+    grammar: a GBNF file, or one that was read: the text of a window has its form. grammar_penalty: what a
+        token costs that it does not allow (nats); None: it is never said.
     Raises OptionError: nothing to fuse. LanguageModelError.
     """
     where = device or torch.device("cpu")
@@ -51,8 +56,13 @@ def text_fusion(
     if neural_lm is not None:
         models.append(neural_lm)
         weights.append(neural_weight)
+    if grammar is not None:
+        read = grammar if isinstance(grammar, Grammar) else Grammar.read(grammar)
+        spelled = [tokenizer.token_bytes(i) for i in range(tokenizer.eot)]
+        models.append(GrammarModel(read, spelled, tokenizer.encode, penalty=grammar_penalty, device=where))
+        weights.append(1.0)
     if not models:
-        raise OptionError("fusion: expected an n-gram model, hotwords or a neural model, got none")
+        raise OptionError("fusion: expected an n-gram or neural model, hotwords or a grammar, got none")
     return ShallowFusion(models, weights)
 
 

@@ -1,0 +1,226 @@
+"""Grammars beside a search: what is said has the form that a GBNF file describes, or pays for it.
+
+GBNF is llama.cpp's and whisper.cpp's notation of context-free grammars: rules `name ::= …` of quoted text,
+character classes, `|`, `( )`, `?`, `*` and `+`; the text of an utterance is `root`. The grammar engine is
+`llguidance`, which tells of a prefix which tokens may come next.
+
+States are numbers of prefixes, which are kept while they are few: a search goes on from the newest ones.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sottovoce.errors import LanguageModelError, MissingExtraError, OptionError
+
+START, BROKEN = 0, -1
+"""States: nothing was said; what was said is not of the grammar, and nothing is asked of the rest."""
+KEPT = 4096
+"""Prefixes whose place in the grammar is kept; others are gone through again when they are asked for."""
+_PIECE = re.compile(r'"(?:\\.|[^"\\\n])*"|\[(?:\\.|[^\]\\\n])*\]|#[^\n]*|[A-Za-z_][\w-]*')
+_RULE = re.compile(r"^\s*([A-Za-z_][\w-]*)\s*::=", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Grammar:
+    """A grammar as it is written. rule: what an utterance is; its text may begin with a space more.
+
+    Raises: LanguageModelError for text that is no grammar, or has no such rule.
+    """
+
+    text: str
+    rule: str = "root"
+
+    def __post_init__(self) -> None:
+        rules = _RULE.findall(self.text)
+        if not rules:
+            raise LanguageModelError('grammar: expected rules such as root ::= "yes" | "no", got none')
+        if self.rule not in rules:
+            known = ", ".join(dict.fromkeys(rules))[:200]
+            raise LanguageModelError(f"grammar: expected a rule '{self.rule}', got {known}")
+
+    @classmethod
+    def read(cls, path: str | Path, rule: str = "root") -> Grammar:
+        """Raises: LanguageModelError."""
+        try:
+            text = Path(path).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise LanguageModelError(f"{path}: expected a readable grammar ({error})") from error
+        return cls(text, rule)
+
+    @property
+    def spoken(self) -> str:
+        """The same, whose root is the rule behind a space or none: Whisper's words begin with one."""
+        body = _PIECE.sub(lambda piece: "the-root" if piece[0] == "root" else piece[0], self.text)
+        rule = "the-root" if self.rule == "root" else self.rule
+        return f'root ::= " "? {rule}\n{body}\n'
+
+
+@dataclass(slots=True)
+class _Prefix:
+    """What was said: a prefix and one token more."""
+
+    parent: int
+    token: int
+
+
+class GrammarModel:
+    """A grammar over the text tokens of a tokenizer, as a language model; states are (N,) int64.
+
+    token_bytes: of every token. encode: text into tokens, for text that the grammar forces. penalty: what a
+    token costs that the grammar does not allow (nats); None: it is never said. An utterance may be empty:
+    whether there is speech, others decide.
+
+    Raises: MissingExtraError without llguidance; LanguageModelError for a grammar that it cannot read or that
+        nothing could satisfy; OptionError for a penalty below 0.
+    """
+
+    def __init__(
+        self,
+        grammar: Grammar,
+        token_bytes: Sequence[bytes],
+        encode: Callable[[str], list[int]],
+        *,
+        penalty: float | None = None,
+        device: torch.device | None = None,
+    ) -> None:
+        if penalty is not None and not 0 <= penalty < float("inf"):
+            raise OptionError(f"grammar penalty: expected 0 or more, got {penalty}")
+        self._n_tokens = len(token_bytes)
+        self._refused = -float("inf") if penalty is None else -penalty
+        self._device = device or torch.device("cpu")
+        self._first = _matcher(grammar, token_bytes, encode)
+        self._prefixes: list[_Prefix] = [_Prefix(BROKEN, BROKEN)]
+        self._numbers: dict[tuple[int, int], int] = {}
+        self._places: OrderedDict[int, Any] = OrderedDict()
+        self._scores: OrderedDict[int, Tensor] = OrderedDict()
+        if not self._allows_something(token_bytes):
+            raise LanguageModelError("grammar: expected one with texts, got one that allows nothing")
+
+    @property
+    def n_tokens(self) -> int:
+        return self._n_tokens
+
+    def start(self, n: int) -> Tensor:
+        if len(self._prefixes) > KEPT:  # a new search: nobody goes on from an old one's
+            self._prefixes = self._prefixes[:1]
+            self._numbers.clear()
+            self._places.clear()
+            self._scores.clear()
+        return torch.full((n,), START, dtype=torch.int64, device=self._device)
+
+    def score(self, states: Tensor, tokens: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        before = states.tolist()
+        if tokens is None:
+            return torch.stack([self._row(state) for state in before]).to(states.device), states
+        said = tokens.tolist()
+        scores = [float(self._row(state)[token]) for state, token in zip(before, said, strict=True)]
+        after = [
+            self._after(state, token) if score == 0 and state != BROKEN else BROKEN
+            for state, token, score in zip(before, said, scores, strict=True)
+        ]
+        return torch.tensor(scores, device=states.device), torch.tensor(after, device=states.device)
+
+    def finish(self, states: Tensor) -> Tensor:
+        """0 where the text is complete, or nothing was said; elsewhere the penalty."""
+        ends = [
+            0.0 if state in (START, BROKEN) or self._place(state).is_accepting() else self._refused
+            for state in states.tolist()
+        ]
+        return torch.tensor(ends, device=states.device)
+
+    def select(self, states: Tensor, rows: Tensor) -> Tensor:
+        return states[rows]
+
+    def _allows_something(self, token_bytes: Sequence[bytes]) -> bool:
+        """Whether an utterance has a beginning, the space before it aside."""
+        firsts = (self._row(START) == 0).nonzero()[:, 0].tolist()
+        if firsts and all(token_bytes[token] == b" " for token in firsts):
+            return bool((self._row(self._after(START, firsts[0])) == 0).any())
+        return bool(firsts)
+
+    def _row(self, state: int) -> Tensor:
+        """Scores (n_tokens,) of every next token."""
+        if state in self._scores:
+            self._scores.move_to_end(state)
+            return self._scores[state]
+        if state == BROKEN:
+            row = torch.zeros(self._n_tokens)
+        else:
+            packed = np.frombuffer(self._place(state).compute_bitmask(), np.uint8)
+            allowed = np.unpackbits(packed, bitorder="little")[: self._n_tokens].astype(bool)
+            row = torch.where(torch.from_numpy(allowed), 0.0, self._refused)
+        _keep(self._scores, state, row, most=64)
+        return row
+
+    def _after(self, state: int, token: int) -> int:
+        number = self._numbers.get((state, token))
+        if number is None:
+            number = self._numbers[state, token] = len(self._prefixes)
+            self._prefixes.append(_Prefix(state, token))
+        return number
+
+    def _place(self, state: int) -> Any:
+        """The place in the grammar after a prefix; nobody may move it."""
+        if state == START:
+            return self._first
+        if state in self._places:
+            self._places.move_to_end(state)
+            return self._places[state]
+        prefix = self._prefixes[state]
+        place = self._place(prefix.parent).deep_copy()
+        place.consume_token(prefix.token)
+        _keep(self._places, state, place, most=KEPT)
+        return place
+
+
+def _keep(kept: OrderedDict[int, Any], key: int, value: Any, *, most: int) -> None:
+    kept[key] = value
+    if len(kept) > most:
+        kept.popitem(last=False)
+
+
+class _Tokens:
+    """A tokenizer as llguidance asks for one."""
+
+    bos_token_id = None
+
+    def __init__(self, token_bytes: Sequence[bytes], encode: Callable[[str], list[int]]) -> None:
+        self.tokens = [*token_bytes, b"<|endoftext|>"]
+        self.eos_token_id = len(token_bytes)
+        self.special_token_ids = [self.eos_token_id]
+        self._encode = encode
+
+    def __call__(self, text: bytes) -> list[int]:
+        return self._encode(text.decode("utf-8", "replace"))
+
+
+def _matcher(grammar: Grammar, token_bytes: Sequence[bytes], encode: Callable[[str], list[int]]) -> Any:
+    """The engine before the first token."""
+    try:
+        from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
+        from llguidance.gbnf_to_lark import gbnf_to_lark
+    except ImportError:
+        raise MissingExtraError("llguidance", "grammar", "a grammar") from None
+    try:
+        lark = gbnf_to_lark(grammar.spoken)
+    except Exception as error:  # its errors have no common base but this
+        raise LanguageModelError(f"grammar: expected GBNF ({_first_line(str(error))})") from error
+    tokenizer = LLTokenizer(TokenizerWrapper(_Tokens(token_bytes, encode)))
+    matcher = LLMatcher(tokenizer, LLMatcher.grammar_from_lark(lark), log_level=0)
+    if matcher.is_error():
+        raise LanguageModelError(f"grammar: expected GBNF ({_first_line(matcher.get_error())})")
+    return matcher
+
+
+def _first_line(text: str) -> str:
+    return text.strip().partition("\n")[0][:200]

@@ -1,0 +1,151 @@
+"""Grammars beside a search: what they allow is what the notation says, found by going through all texts."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+from sottovoce.api import Model, load_model
+from sottovoce.errors import LanguageModelError, OptionError
+from sottovoce.lm.grammar import BROKEN, START, Grammar, GrammarModel
+
+pytest.importorskip("llguidance", reason="llguidance is not installed")
+LETTERS = [b" ", b"a", b"b", b"c", b"ab", b"\xc3", b"\xbc"]
+CLIPS = Path(__file__).parents[2] / "examples" / "clips"
+
+
+def encode(text: str) -> list[int]:
+    letters = [bytes([byte]) for byte in text.encode()]
+    return [LETTERS.index(letter) for letter in letters if letter in LETTERS]
+
+
+def model_of(text: str, rule: str = "root", penalty: float | None = None) -> GrammarModel:
+    return GrammarModel(Grammar(text, rule), LETTERS, encode, penalty=penalty)
+
+
+def scored(model: GrammarModel, tokens: tuple[int, ...]) -> float:
+    """What a whole utterance is given."""
+    states, total = model.start(1), 0.0
+    for token in tokens:
+        every, _ = model.score(states)
+        one, states = model.score(states, torch.tensor([token]))
+        assert float(every[0, token]) == float(one)
+        total += float(one)
+    return total + float(model.finish(states))
+
+
+@pytest.mark.parametrize(
+    ("grammar", "same"),
+    [
+        ('root ::= "ab" | "c"', "ab|c"),
+        ('root ::= a "c"\na ::= "a" | "a" a', "a+c"),
+        ('root ::= [a-b]* "c"?  # letters', "[ab]*c?"),
+        ('root ::= ("a" "b")+ | [cü]', "(ab)+|c|ü"),
+        ('root ::= "a" root "b" | "c"', "c|acb|aacbb"),
+        ('root ::= "a root" | "ü"', "a root|ü"),
+    ],
+)
+def test_what_is_allowed_is_what_the_grammar_says(grammar: str, same: str) -> None:
+    wanted, n_wanted = re.compile(f" ?(?:{same})"), 0
+    model = model_of(grammar)
+    for length in (1, 2, 3, 4):
+        for tokens in itertools.product(range(len(LETTERS)), repeat=length):
+            said = b"".join(LETTERS[token] for token in tokens)
+            is_wanted = wanted.fullmatch(said.decode("utf-8", "replace")) is not None
+            n_wanted += is_wanted
+            given = scored(model, tokens)
+            if not is_wanted:
+                assert given == -torch.inf, said
+            elif LETTERS.index(b"ab") not in tokens and (b"ab" not in said):
+                assert given == 0, said  # where text is forced, one way of spelling it is
+    assert n_wanted
+
+
+def test_another_rule_may_be_the_utterance() -> None:
+    text = 'root ::= "a"\nother ::= "b" root'
+    assert scored(model_of(text, "other"), (2, 1)) == 0
+    assert scored(model_of(text, "other"), (1,)) == -torch.inf
+
+
+def test_a_penalty_is_paid_once_and_then_nothing_is_asked() -> None:
+    model = model_of('root ::= "aa"', penalty=3.0)
+    assert scored(model, (1, 1)) == 0
+    assert scored(model, (1, 2, 3, 3)) == -3.0
+    assert scored(model, (1,)) == -3.0
+    _, states = model.score(model.start(1), torch.tensor([2]))
+    assert states.tolist() == [BROKEN]
+
+
+def test_silence_needs_no_grammar() -> None:
+    model = model_of('root ::= "a"')
+    assert model.finish(torch.tensor([START])).tolist() == [0.0]
+
+
+def test_rows_are_independent_and_old_prefixes_are_found_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sottovoce.lm.grammar.KEPT", 2)
+    model = model_of('root ::= [a-b]+ "c"')
+    states = model.start(2)
+    for tokens in ((1, 2), (2, 1), (1, 1)):
+        _, states = model.score(states, torch.tensor(tokens))
+    swapped = model.select(states, torch.tensor([1, 0]))
+    assert torch.equal(model.score(swapped)[0], model.score(states)[0].flip(0))
+    assert model.finish(states).tolist() == [-torch.inf, -torch.inf]
+    assert model.finish(model.score(states, torch.tensor([3, 3]))[1]).tolist() == [0.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "got none"),
+        ('other ::= "a"', "a rule 'root'"),
+        ('root ::= "a', "GBNF"),
+        ("root ::= nowhere", "nowhere"),
+        ("root ::= root", "allows nothing"),
+    ],
+)
+def test_what_is_no_grammar_is_said_in_one_line(text: str, said: str) -> None:
+    with pytest.raises(LanguageModelError, match=said) as caught:
+        model_of(text)
+    assert "\n" not in str(caught.value)
+
+
+def test_files_and_penalties_are_checked(tmp_path: Path) -> None:
+    with pytest.raises(LanguageModelError, match="readable grammar"):
+        Grammar.read(tmp_path / "nowhere.gbnf")
+    with pytest.raises(OptionError, match="penalty"):
+        model_of('root ::= "a"', penalty=-1.0)
+
+
+@pytest.fixture(scope="module")
+def nano() -> Model:
+    return load_model("nano", device="cpu", dtype="float32")
+
+
+def test_speech_comes_out_in_the_form_that_is_asked_for(nano: Model) -> None:
+    said = 'root ::= "The garden is " ("quiet" | "loud") " in the " ("morning" | "evening") "."'
+    for text, wanted in (
+        (said, "The garden is quiet in the morning."),
+        (
+            'root ::= ("the house" | "the garden") " is" .*'.replace(".*", '" " [a-z ]+'),
+            r"the garden is [a-z ]+",
+        ),
+        ('root ::= "evening" | "morning"', "(evening|morning)"),
+    ):
+        fusion = nano.fusion(grammar=Grammar(text))
+        found = nano.transcribe(CLIPS / "en.flac", language="en", beam_size=5, fusion=fusion).text
+        assert re.fullmatch(wanted, found), found
+
+
+def test_a_light_penalty_changes_nothing_and_a_heavy_one_does(nano: Model) -> None:
+    def text(penalty: float) -> str:
+        fusion = nano.fusion(
+            grammar=Grammar('root ::= "The morning is quiet in the garden."'), grammar_penalty=penalty
+        )
+        return nano.transcribe(CLIPS / "en.flac", language="en", beam_size=5, fusion=fusion).text
+
+    assert text(0.0) == nano.transcribe(CLIPS / "en.flac", language="en", beam_size=5).text
+    assert text(100.0) == "The morning is quiet in the garden."
