@@ -4,10 +4,10 @@
     python benchmarks/soak.py --model base --sessions 4 --seconds 3600
 
 A server in a process of its own; some sessions that speak in real time, one after the other; beside them
-clients that misbehave (`soak_chaos`). Every session must say what the library says of the same audio, and none
-may fail; memory and open files must stay level. In the end all go, and the server must have nothing left of
-them; then it is killed in the middle of a session and started anew at the same port, and must serve the clients
-that come back.
+clients that misbehave (`soak_chaos`). Every session must say what the library says of the same audio, and
+none may fail; memory and open files must stay level. In the end all go, and the server must have nothing left
+of them; then it is killed in the middle of a session and started anew at the same port, and must serve the
+clients that come back.
 
 Latency is the time from the end of a word to its text: the middle, and one word of twenty is later. Prints a
 table, then one JSON line; ends with 1 where something did not hold.
