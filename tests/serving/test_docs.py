@@ -12,6 +12,9 @@ import click
 import pytest
 
 from sottovoce.cli.main import cli
+from sottovoce.serving.inference_request import KNOWN as INFERENCE
+from sottovoce.serving.inference_request import WITHOUT_EFFECT
+from sottovoce.serving.listen_wish import OF_BOTH, OF_RECORDINGS, OF_STREAMS
 from sottovoce.serving.protocol import FIELDS
 from sottovoce.serving.requests import KNOWN
 from sottovoce.serving.server import ServerThread
@@ -26,7 +29,8 @@ CURL = sorted(set(re.findall(r"^curl .*$", PAGES, re.MULTILINE)))
 @pytest.mark.skipif(shutil.which("curl") is None, reason="no curl on this machine")
 @pytest.mark.parametrize("line", CURL)
 def test_requests_of_curl_are_answered(server: ServerThread, line: str) -> None:
-    words = line.replace("http://127.0.0.1:8000", server.url).replace("talk.mp3", str(CLIPS / "en.flac"))
+    words = line.partition("  #")[0].replace("http://127.0.0.1:8000", server.url)
+    words = words.replace("talk.mp3", str(CLIPS / "en.flac"))
     done = subprocess.run([*shlex.split(words), "-sS", "--fail-with-body"], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.strip()
@@ -44,6 +48,11 @@ def test_the_file_of_options_is_understood(tmp_path: Path) -> None:
     given = command.make_context("serve", ["--config", str(file)], parent=context).params
     assert (given["port"], given["max_sessions"], given["unload_after"]) == (8080, 4, 1800.0)
     assert given["also_model"] == ("large-v3-turbo",)
+
+
+def test_every_field_of_the_other_apis_is_told() -> None:
+    for name in {*OF_BOTH, *OF_STREAMS, *OF_RECORDINGS} | set(INFERENCE) - {*WITHOUT_EFFECT, "file"}:
+        assert f"`{name}`" in SERVING, name
 
 
 def test_every_field_of_the_socket_and_parameter_of_the_api_is_told() -> None:

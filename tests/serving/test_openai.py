@@ -180,6 +180,7 @@ def test_the_models(client: OpenAI) -> None:
         client.models.retrieve("other")
 
 
+@pytest.mark.filterwarnings("ignore:The 'warn' method is deprecated:DeprecationWarning")  # in openai 2
 @pytest.mark.parametrize(
     ("given", "param", "code", "told"),
     [

@@ -28,6 +28,7 @@ from sottovoce.serving.live import live
 from sottovoce.serving.metrics import CONTENT_TYPE, Metrics
 from sottovoce.serving.models import model_entry, model_list
 from sottovoce.serving.observed import Observed, error_response
+from sottovoce.serving.openapi import document as openapi_document
 from sottovoce.serving.realtime import realtime
 from sottovoce.serving.scheduler import Scheduler
 from sottovoce.serving.settings import Settings
@@ -141,12 +142,18 @@ async def metrics_text(request: Request) -> Response:
     return PlainTextResponse(services_of(request).metrics.text(), headers={"content-type": CONTENT_TYPE})
 
 
+async def openapi(request: Request) -> Response:
+    """What may be asked, for programs."""
+    return JSONResponse(openapi_document())
+
+
 ROUTES = [
     Route("/", guarded(page)),
     Route("/favicon.ico", guarded(icon)),
     Route("/health", guarded(health)),
     Route("/ready", guarded(ready)),
     Route("/metrics", guarded(metrics_text)),
+    Route("/openapi.json", guarded(openapi)),
     Route("/v1/models", guarded(model_list)),
     Route("/v1/models/{name:path}", guarded(model_entry)),
     Route("/v1/realtime/client_secrets", guarded(client_secrets), methods=["POST"]),

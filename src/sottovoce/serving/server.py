@@ -7,6 +7,7 @@ answered. A second SIGINT does not wait for that.
 from __future__ import annotations
 
 import asyncio
+import logging
 import signal
 import socket
 import threading
@@ -59,6 +60,7 @@ class Server(uvicorn.Server):
                 ssl_certfile=listening.certificate,
                 ssl_keyfile=listening.key,
                 log_config=None,
+                log_level=logging.WARNING,  # below it, addresses of sockets with all they ask for
                 access_log=False,
                 server_header=False,
                 lifespan="on",

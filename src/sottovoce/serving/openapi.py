@@ -1,0 +1,275 @@
+"""The server's requests as an OpenAPI 3.1 document, from the tables that the code reads them by.
+
+What a field looks like stands here; which fields there are, and which values, stands where they are read.
+A field without a description here is an error. Sockets are no part of OpenAPI: docs/protocol.md has ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from importlib.metadata import version
+from types import MappingProxyType
+from typing import TypeAlias
+
+from sottovoce.formats.document import Json
+from sottovoce.serving.client_secrets import LEAST_S, MOST_S
+from sottovoce.serving.inference_request import KNOWN as INFERENCE
+from sottovoce.serving.inference_request import VAD_FIELDS
+from sottovoce.serving.listen_wish import OF_BOTH, OF_RECORDINGS, OFF_ONLY
+from sottovoce.serving.requests import FORMATS, KNOWN, TRANSLATION_FORMATS
+
+Schema: TypeAlias = dict[str, Json]
+
+TEXT: Schema = {"type": "string", "maxLength": 8000}
+TEXTS: Schema = {"type": "array", "items": {"type": "string", "maxLength": 200}, "maxItems": 1000}
+FLAG: Schema = {"type": "boolean"}
+OFF: Schema = {"type": "boolean", "const": False}
+STRING: Schema = {"type": "string"}
+SHARE: Schema = {"type": "number", "minimum": 0, "maximum": 1}
+COUNT: Schema = {"type": "integer", "minimum": 0, "maximum": 100_000}
+RECORDING: Schema = {"type": "string", "format": "binary"}
+LANGUAGE: Schema = {"type": "string", "examples": ["en", "german", "auto"], "maxLength": 50}
+
+
+def words_of(among: Sequence[str]) -> Schema:
+    """One of a few words."""
+    return {"type": "string", "enum": list(among)}
+
+
+OPENAI: Mapping[str, Schema] = MappingProxyType(
+    {
+        "file": RECORDING,
+        "model": TEXT,
+        "language": LANGUAGE,
+        "languages[]": {"type": "array", "items": LANGUAGE},
+        "prompt": TEXT,
+        "keywords[]": TEXTS,
+        "response_format": words_of(FORMATS),
+        "temperature": SHARE,
+        "timestamp_granularities[]": {"type": "array", "items": words_of(("word", "segment"))},
+        "include[]": {"type": "array", "items": words_of(("logprobs",))},
+        "chunking_strategy": {"type": "string", "examples": ["auto", '{"type": "server_vad"}']},
+        "known_speaker_names[]": TEXTS,
+        "known_speaker_references[]": TEXTS,
+        "stream": FLAG,
+    }
+)
+NUMBER: Schema = {"type": "number"}
+WHISPER_CPP: Mapping[str, Schema] = MappingProxyType(
+    {
+        "file": RECORDING,
+        "response_format": words_of(TRANSLATION_FORMATS),
+        "language": LANGUAGE,
+        "detect_language": FLAG,
+        "translate": FLAG,
+        "prompt": TEXT,
+        "carry_initial_prompt": FLAG,
+        "temperature": SHARE,
+        "temperature_inc": SHARE,
+        "logprob_thold": NUMBER,
+        "no_speech_thold": SHARE,
+        "no_timestamps": FLAG,
+        "offset_t": {"type": "number", "minimum": 0},
+        "duration": {"type": "number", "minimum": 0},
+        "vad": FLAG,
+        **{name: {"type": "number", "minimum": 0, "maximum": most} for name, (_, most) in VAD_FIELDS.items()},
+        **dict.fromkeys(("beam_size", "best_of", "audio_ctx", "max_context", "max_len", "offset_n"), COUNT),
+        **dict.fromkeys(("word_thold", "entropy_thold"), NUMBER),
+        **dict.fromkeys(("debug_mode", "no_language_probabilities", "token_timestamps", "encode"), FLAG),
+        **dict.fromkeys(("suppress_nst", "suppress_non_speech"), FLAG),
+        **dict.fromkeys(("diarize", "tinydiarize", "split_on_word"), FLAG),
+    }
+)
+DEEPGRAM: Mapping[str, Schema] = MappingProxyType(
+    {
+        "model": TEXT,
+        "language": {"type": "string", "examples": ["en-US", "multi"], "maxLength": 50},
+        "language_hint": {"type": "array", "items": LANGUAGE},
+        "keyterm": TEXTS,
+        "keywords": TEXTS,
+        "punctuate": FLAG,
+        "smart_format": FLAG,
+        "utterances": FLAG,
+        **dict.fromkeys(OFF_ONLY, OFF),
+    }
+)
+
+
+@lru_cache(maxsize=1)
+def document() -> dict[str, Json]:
+    """The whole document."""
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "sottovoce", "version": version("sottovoce"), "description": __doc__ or ""},
+        "paths": {**recordings(), **models(), **operation_paths()},
+        "components": {
+            "schemas": {"Error": error_schema(), "WhisperCppError": one_line("error")},
+            "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
+        },
+        "security": [{}, {"key": []}],
+    }
+
+
+def recordings() -> dict[str, Json]:
+    """What takes a recording."""
+    kinds = ("text/plain", "application/x-subrip", "text/vtt")
+    text: dict[str, Json] = {kind: {"schema": STRING} for kind in kinds}
+    whole: dict[str, Json] = {"application/json": {"schema": transcript_schema()}, **text}
+    streamed: dict[str, Json] = {**whole, "text/event-stream": {"schema": STRING}}
+    heard: Schema = {"type": "object", "required": ["metadata", "results"]}
+    translation = {**OPENAI, "response_format": words_of(TRANSLATION_FORMATS)}
+    return {
+        "/v1/audio/transcriptions": post(
+            "Text in the language that is spoken, as OpenAI's API",
+            form(KNOWN["transcribe"], OPENAI),
+            answers(streamed),
+        ),
+        "/v1/audio/translations": post(
+            "Text in English, as OpenAI's API", form(KNOWN["translate"], translation), answers(whole)
+        ),
+        "/inference": post(
+            "Text, as whisper.cpp's server", form(INFERENCE, WHISPER_CPP), answers(whole, "WhisperCppError")
+        ),
+        "/v1/listen": post(
+            "Text, as Deepgram's API; also a WebSocket",
+            {"required": True, "content": {"application/octet-stream": {"schema": RECORDING}}},
+            answers({"application/json": {"schema": heard}}, None),
+            parameters=[
+                {"name": name, "in": "query", "schema": DEEPGRAM[name]}
+                for name in (*OF_BOTH, *OF_RECORDINGS, *OFF_ONLY)
+            ],
+        ),
+    }
+
+
+def models() -> dict[str, Json]:
+    """What tells and chooses models."""
+    entry: Schema = {"type": "object", "required": ["id", "object", "created", "owned_by"]}
+    several: Schema = {
+        "type": "object",
+        "required": ["data"],
+        "properties": {"data": {"type": "array", "items": entry}},
+    }
+    name: Json = {
+        "name": "name",
+        "in": "path",
+        "required": True,
+        "schema": {"type": "string", "minLength": 1},
+    }
+    return {
+        "/v1/models": get("Models that may be asked for", json_answer(several)),
+        "/v1/models/{name}": get("One model", json_answer(entry), parameters=[name]),
+        "/load": post(
+            "Change the model of /inference, among those offered",
+            form(("model",), {"model": TEXT}, required="model"),
+            answers({"text/plain": {"schema": {"type": "string"}}}, "WhisperCppError"),
+        ),
+        "/v1/realtime/client_secrets": post(
+            "A secret for a page, with the realtime session that it opens",
+            {"content": {"application/json": {"schema": secret_schema()}}},
+            json_answer({"type": "object", "required": ["value", "expires_at", "session"]}),
+        ),
+    }
+
+
+def operation_paths() -> dict[str, Json]:
+    """What tells how the server is."""
+    plain: dict[str, Json] = {"text/plain": {"schema": {"type": "string"}}}
+    status: Schema = {"type": "object", "required": ["status"], "properties": {"status": {"type": "string"}}}
+    loading: Json = {
+        "description": "loading, or going down",
+        "content": {"application/json": {"schema": status}},
+    }
+    return {
+        "/health": get("The process answers", json_answer(status)),
+        "/ready": get("The model is loaded", {**json_answer(status), "503": loading}),
+        "/metrics": get("Counts and times for Prometheus", answers(plain)),
+        "/openapi.json": get("This document", json_answer({"type": "object"})),
+    }
+
+
+def post(summary: str, body: Json, responses: dict[str, Json], parameters: Sequence[Json] = ()) -> Schema:
+    """A path that takes something."""
+    return {
+        "post": {
+            "summary": summary,
+            "parameters": list(parameters),
+            "requestBody": body,
+            "responses": responses,
+        }
+    }
+
+
+def get(summary: str, responses: dict[str, Json], parameters: Sequence[Json] = ()) -> Schema:
+    """A path that tells something."""
+    return {"get": {"summary": summary, "parameters": list(parameters), "responses": responses}}
+
+
+def form(names: Sequence[str], schemas: Mapping[str, Schema], required: str = "file") -> Schema:
+    """A form of these fields, in this order."""
+    schema: Schema = {
+        "type": "object",
+        "properties": {name: schemas[name] for name in names},
+        "required": [required],
+        "additionalProperties": False,
+    }
+    return {"required": True, "content": {"multipart/form-data": {"schema": schema}}}
+
+
+def answers(content: Mapping[str, Json], error: str | None = "Error") -> dict[str, Json]:
+    """The answer, and what is told instead of it."""
+    schema: Schema = one_line("err_msg") if error is None else {"$ref": f"#/components/schemas/{error}"}
+    told: Json = {"application/json": {"schema": schema}}
+    return {
+        "200": {"description": "done", "content": dict(content)},
+        "4XX": {"description": "the request cannot be answered", "content": told},
+        "503": {"description": "not now: see retry-after", "content": told},
+    }
+
+
+def json_answer(schema: Schema) -> dict[str, Json]:
+    """An answer in JSON."""
+    return answers({"application/json": {"schema": schema}})
+
+
+def transcript_schema() -> Schema:
+    """What every document of a transcript has."""
+    return {"type": "object", "required": ["text"], "properties": {"text": {"type": "string"}}}
+
+
+def error_schema() -> Schema:
+    """OpenAI's errors."""
+    text: Json = {"type": ["string", "null"]}
+    fields: dict[str, Json] = {"message": {"type": "string"}, "type": {"type": "string"}}
+    inner: Schema = {
+        "type": "object",
+        "required": ["message", "type", "param", "code"],
+        "properties": {**fields, "param": text, "code": text},
+    }
+    return {"type": "object", "required": ["error"], "properties": {"error": inner}}
+
+
+def one_line(name: str) -> Schema:
+    """An error that is one line."""
+    return {"type": "object", "required": [name], "properties": {name: {"type": "string"}}}
+
+
+def secret_schema() -> Schema:
+    """What a client secret is made of; the session's fields are OpenAI's."""
+    seconds: Schema = {"type": "integer", "minimum": int(LEAST_S), "maximum": int(MOST_S)}
+    expires: Schema = {
+        "type": "object",
+        "properties": {"anchor": {"const": "created_at"}, "seconds": seconds},
+        "additionalProperties": False,
+    }
+    session: Schema = {
+        "type": "object",
+        "properties": {"type": {"const": "transcription"}, "audio": {"type": "object"}},
+        "required": ["type"],
+    }
+    return {
+        "type": "object",
+        "properties": {"expires_after": expires, "session": session},
+        "additionalProperties": False,
+    }

@@ -1,0 +1,146 @@
+"""The OpenAPI document says what the code reads: requests made from it and messages made up find no fault."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+import httpx
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from websockets.asyncio.client import connect
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+
+from sottovoce.serving.app import ROUTES
+from sottovoce.serving.inference_request import KNOWN as INFERENCE
+from sottovoce.serving.listen_wish import OF_BOTH, OF_STREAMS, OFF_ONLY, REFUSED
+from sottovoce.serving.openapi import document
+from sottovoce.serving.protocol import FIELDS
+from sottovoce.serving.requests import KNOWN
+from sottovoce.serving.server import ServerThread
+from sottovoce.serving.settings import Limits
+from tests.serving.servers import SlowModel, serving
+
+FEW = settings(
+    max_examples=10,
+    deadline=None,
+    phases=(Phase.generate,),
+    suppress_health_check=list(HealthCheck),
+    derandomize=True,
+)
+MORE = settings(
+    max_examples=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+
+
+@pytest.fixture(scope="module")
+def quick() -> Iterator[ServerThread]:
+    with serving(SlowModel(), limits=Limits(idle_s=20.0)) as server:
+        yield server
+
+
+def properties(path: str) -> set[str]:
+    """The fields of a path's form."""
+    body: Any = document()["paths"]
+    return set(body[path]["post"]["requestBody"]["content"]["multipart/form-data"]["schema"]["properties"])
+
+
+def test_it_has_every_path_and_field_that_is_read(quick: ServerThread) -> None:
+    assert httpx.get(f"{quick.url}/openapi.json").json() == document()
+    served = {route.path.replace(":path", "") for route in ROUTES if getattr(route, "methods", None)}
+    assert set(document()["paths"]) == served - {"/", "/favicon.ico"}  # type: ignore[arg-type]
+    assert properties("/v1/audio/transcriptions") == set(KNOWN["transcribe"])
+    assert properties("/v1/audio/translations") == set(KNOWN["translate"])
+    assert properties("/inference") == set(INFERENCE)
+
+
+def operations() -> list[Any]:
+    """Of the document, as schemathesis sees it."""
+    schemathesis = pytest.importorskip("schemathesis", reason="schemathesis is not installed")
+    schema = schemathesis.openapi.from_dict(document())
+    return [found.ok() for found in schema.get_all_operations()]
+
+
+@pytest.mark.slow
+def test_requests_made_from_it_find_no_fault(quick: ServerThread) -> None:
+    """No status, content type or document that it does not tell of, and no 5xx."""
+    found = operations()
+    from schemathesis.specs.openapi import checks as told
+
+    checks = [told.status_code_conformance, told.content_type_conformance, told.response_schema_conformance]
+    for operation in found:
+
+        @FEW
+        @given(case=operation.as_strategy())
+        def ask(case: Any) -> None:
+            answer = case.call(base_url=quick.url, timeout=20)
+            assert answer.status_code < 500, case.as_curl_command()
+            case.validate_response(answer, checks=checks)
+
+        ask()
+    assert len(found) == 12
+    assert quick.services.n_requests == 0
+
+
+NAMES = sorted({*FIELDS, *OF_BOTH, *OF_STREAMS, *OFF_ONLY, *REFUSED, "intent"})
+WORDS = ("true", "false", "1", "-1", "nan", "auto", "en", "linear16", "mulaw", "s16le", "16000")
+TYPES = (
+    *("finalize", "keepalive", "configure", "close", "Finalize", "KeepAlive", "CloseStream", "Configure"),
+    *("session.update", "input_audio_buffer.append", "input_audio_buffer.commit", "input_audio_buffer.clear"),
+)
+INNER = (
+    *("type", "session", "audio", "input", "format", "rate", "transcription", "turn_detection", "languages"),
+    *("keyterms", "features", "event_id", "include", "silence_duration_ms"),
+)
+LEAVES = (
+    st.none() | st.booleans() | st.integers() | st.floats() | st.sampled_from([*WORDS, *TYPES]) | st.text()
+)
+VALUES = st.recursive(
+    LEAVES,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(INNER), inner, max_size=4),
+    max_leaves=10,
+)
+OBJECTS = st.fixed_dictionaries(
+    {"type": st.sampled_from(TYPES)}, optional={name: VALUES for name in INNER if name != "type"}
+)
+MESSAGES = st.one_of(OBJECTS.map(json.dumps), VALUES.map(json.dumps), st.text(), st.binary(max_size=2_000))
+QUERIES = st.dictionaries(st.sampled_from(NAMES), st.sampled_from(WORDS) | st.text(max_size=20), max_size=3)
+ENDS = {"/v1/live": '{"type": "close"}', "/v1/realtime": "", "/v1/listen": '{"type": "CloseStream"}'}
+USUAL = {"/v1/listen": {"encoding": "linear16"}}
+
+
+@pytest.mark.parametrize("route", ENDS)
+@MORE
+@given(query=QUERIES, messages=st.lists(MESSAGES, max_size=5))
+def test_no_message_and_no_address_is_a_fault_of_the_server(
+    quick: ServerThread, route: str, query: dict[str, str], messages: list[str | bytes]
+) -> None:
+    """Whatever a socket is asked for and told, it is refused or goes on, and always ends."""
+
+    async def run() -> int | None:
+        url = httpx.URL(f"ws://{quick.address}{route}", params={**USUAL.get(route, {}), **query})
+        async with connect(str(url)) as client:
+            with suppress(ConnectionClosed):
+                for message in messages:
+                    await client.send(message)
+                if not ENDS[route]:
+                    return 1000  # realtime has no word for the end: the client goes
+                await client.send(ENDS[route])
+                while True:
+                    await asyncio.wait_for(client.recv(), 20)
+        return client.close_code
+
+    def ended() -> int | None:
+        try:
+            return asyncio.run(run())
+        except InvalidStatus as refused:
+            return refused.response.status_code
+
+    assert ended() in (1000, 1008, 1009, 400, 404)
+    assert httpx.get(f"{quick.url}/health").status_code == 200
