@@ -191,11 +191,23 @@ OUTPUT = (
         help="Characters a subtitle line (needs --word-timestamps).",
     ),
     click.option(
-        "--max-line-count", type=click.IntRange(1), help="Lines a subtitle (needs --max-line-width)."
+        "--max-line-count",
+        type=click.IntRange(1),
+        help="Lines a subtitle (needs --max-line-width or --reading-speed).",
     ),
     click.option("--max-words-per-line", type=click.IntRange(1), help="Words a subtitle."),
     click.option(
+        "--reading-speed",
+        type=Finite(1),
+        metavar="CHARACTERS",
+        help="Lay subtitles out for reading, at so many characters a second (17 is usual): 2 lines of 42 at "
+        "most, ended where sentences are, on the screen as long as it takes (needs --word-timestamps).",
+    ),
+    click.option(
         "--highlight-words", is_flag=True, help="Underline each word of a subtitle as it is spoken."
+    ),
+    click.option(
+        "--embed-audio", is_flag=True, help="html: put the recording into the page, rather than a link to it."
     ),
 )
 SECTIONS = {

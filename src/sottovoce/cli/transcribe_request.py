@@ -29,6 +29,7 @@ def writer_options(given: Mapping[str, Any]) -> WriterOptions:
         max_line_count=given["max_line_count"],
         max_words_per_line=given["max_words_per_line"],
         highlight_words=given["highlight_words"],
+        reading_speed=given["reading_speed"],
     )
     if options.need_words and not given["word_timestamps"]:
         raise OptionError("line breaking and highlighting place single words: add --word-timestamps")
