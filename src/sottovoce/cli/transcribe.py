@@ -115,6 +115,11 @@ SEARCH = (
         metavar="ID[,ID…]",
         help="Tokens never written; -1 stands for signs that are not speech, '' suppresses nothing.",
     ),
+    click.option(
+        "--suppress-regex",
+        metavar="REGEX",
+        help="Tokens never written: those whose whole text it matches, the space before a word included.",
+    ),
     *FUSION,
 )
 FALLBACK = (
@@ -125,12 +130,18 @@ FALLBACK = (
         metavar="T[,T…]",
         help="Tried in turn while the result looks wrong.",
     ),
+    click.option("--no-fallback", is_flag=True, help="Keep to the first temperature, whatever comes out."),
     click.option(
         "--compression-ratio-threshold",
         type=Finite(),
         default=2.4,
         show_default=True,
         help="Text that compresses better than this repeats itself: try the next temperature.",
+    ),
+    click.option(
+        "--entropy-threshold",
+        type=Finite(0),
+        help="Text whose last 32 tokens have less entropy repeats itself too; 2.4 in whisper.cpp. [none]",
     ),
     click.option(
         "--logprob-threshold",
@@ -162,6 +173,12 @@ CONTEXT = (
         help="Decode each window without the text of the one before.",
     ),
     click.option(
+        "--max-context",
+        type=click.IntRange(0),
+        metavar="TOKENS",
+        help="Tokens of earlier text given to a window at most. [as many as the model takes]",
+    ),
+    click.option(
         "--prompt-reset-on-temperature",
         type=Finite(0),
         default=0.5,
@@ -184,6 +201,11 @@ OUTPUT = (
         metavar="DIR",
         help="Where files go, made if it is not there; - writes documents to standard output. "
         "[txt alone: the terminal; else: here]",
+    ),
+    click.option(
+        "--colour-confidence",
+        is_flag=True,
+        help="Colour the words of the text on the terminal by how sure they are (needs --word-timestamps).",
     ),
     click.option(
         "--max-line-width",

@@ -119,8 +119,9 @@ def documents_of(files: Sequence[str], given: Mapping[str, Any]) -> Documents:
     formats = given["output_format"]
     writers = writers_for(formats, writer_options(given))
     shown = given["output_dir"] is None and formats == "txt"
-    if shown and sys.stdout.isatty():
-        writers = [ScreenWriter(Console(highlight=False))]
+    check_colours(given, shown)
+    if shown and (sys.stdout.isatty() or given["colour_confidence"]):
+        writers = [screen_writer(given["colour_confidence"])]
     folder = given["output_dir"] or (STANDARD_OUTPUT if formats == "txt" else ".")
     page = page_folder(writers, folder, given["embed_audio"])
     if folder == STANDARD_OUTPUT:
@@ -128,6 +129,20 @@ def documents_of(files: Sequence[str], given: Mapping[str, Any]) -> Documents:
     paths = output_paths(files, Path(folder), [writer.extension for writer in writers])
     writable_folder(Path(folder))
     return Documents(writers, paths, shown, page, given["embed_audio"])
+
+
+def screen_writer(by_confidence: bool) -> ScreenWriter:
+    """What shows the text; colours that were asked for go into a pipe too."""
+    console = Console(highlight=False, force_terminal=by_confidence or None)
+    return ScreenWriter(console, by_confidence=by_confidence)
+
+
+def check_colours(given: Mapping[str, Any], shown: bool) -> None:
+    """Raises: OptionError when words are to be coloured that are not shown, or not known."""
+    if given["colour_confidence"] and not shown:
+        raise OptionError("--colour-confidence: is for text on the terminal, without --output-dir")
+    if given["colour_confidence"] and not given["word_timestamps"]:
+        raise OptionError("--colour-confidence: needs --word-timestamps")
 
 
 def page_folder(writers: Sequence[Writer], folder: str, embeds: bool) -> Path | None:
