@@ -8,7 +8,7 @@ import pytest
 
 from sottovoce.errors import OptionError
 from sottovoce.formats.base import WriterOptions
-from sottovoce.formats.layout import LONGEST_RUN, ReadableCues, width
+from sottovoce.formats.layout import LONGEST_RUN, SENTENCE_ENDS, ReadableCues, ends_with, width
 from sottovoce.formats.subtitles import Cue
 from sottovoce.types import Segment, Word
 
@@ -48,6 +48,17 @@ def test_cues_end_where_sentences_do() -> None:
 def test_lines_are_balanced_and_cut_after_punctuation() -> None:
     (cue,) = cues(segment(words_of("And today, as I promised you, it is about what holds them up.")))
     assert cue.text == "And today, as I promised you,\nit is about what holds them up."
+
+
+def test_a_title_does_not_end_a_sentence() -> None:
+    text = (
+        "I could not help watching your face with some anxiety, when Mr. Thornton made his confession of it."
+    )
+    for cue in cues(segment(words_of(text))):
+        assert not cue.text.endswith("Mr.")
+    assert ends_with(" end.", SENTENCE_ENDS)
+    assert ends_with(' said."', SENTENCE_ENDS)
+    assert not any(ends_with(word, SENTENCE_ENDS) for word in (" Mr.", " J.", ' "Dr.', " one,"))
 
 
 def test_no_word_is_left_alone_on_a_line() -> None:

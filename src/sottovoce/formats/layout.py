@@ -33,7 +33,30 @@ GAP_S = 0.08
 LONGEST_RUN = 160
 """Words held before some are laid out, where nobody ever pauses."""
 SENTENCE_ENDS = tuple(".!?。！？…؟।")
+OPENING = "\"'“‘«([（「『"
 CLAUSE_ENDS = tuple(",;:，、；：،؛–—")
+ABBREVIATIONS = frozenset(
+    {
+        "mr",
+        "mrs",
+        "ms",
+        "dr",
+        "prof",
+        "st",
+        "sr",
+        "sra",
+        "jr",
+        "vs",
+        "hr",
+        "fr",
+        "mme",
+        "mlle",
+        "bzw",
+        "ca",
+        "nr",
+    }
+)
+"""Words whose full stop rarely ends a sentence; single letters are initials."""
 CLOSING = "\"'”’»)]）」』"
 
 
@@ -238,7 +261,14 @@ def last_sentence(words: Sequence[Word]) -> int:
 
 def ends_with(word: str, signs: tuple[str, ...]) -> bool:
     """Whether the word ends with one of the signs, before closing quotes and brackets."""
-    return word.strip().rstrip(CLOSING).endswith(signs)
+    bare = word.strip().rstrip(CLOSING)
+    return bare.endswith(signs) and not is_abbreviation(bare)
+
+
+def is_abbreviation(word: str) -> bool:
+    """Whether the full stop at the end of the word belongs to it."""
+    stem = word.removesuffix(".").lstrip(OPENING).casefold()
+    return word.endswith(".") and (stem in ABBREVIATIONS or (len(stem) == 1 and stem.isalpha()))
 
 
 def width(text: str) -> int:

@@ -58,10 +58,15 @@ const head = document.createElement("div");
 head.id = "head";
 if (lanes.childElementCount) lanes.append(head);
 
+// A pause before the first sound, or no recording: neither is worth a word.
+function start() {
+  player.play().catch(() => {});
+}
+
 function go(seconds, play) {
   if (!player.src) return;
   player.currentTime = Math.max(0, seconds);
-  if (play) player.play();
+  if (play) start();
   show();
 }
 
@@ -137,7 +142,7 @@ function line(step) {
 }
 
 const keys = {
-  " ": () => (player.paused ? player.play() : player.pause()),
+  " ": () => (player.paused ? start() : player.pause()),
   ArrowLeft: () => go(player.currentTime - 5, false),
   ArrowRight: () => go(player.currentTime + 5, false),
   ArrowUp: () => line(-1),
