@@ -109,8 +109,22 @@ class Emissions:
 
 
 @dataclass(frozen=True, slots=True)
+class Token:
+    """A text token as it was aligned: seconds, probability; U+FFFD where it ends inside a character."""
+
+    id: int
+    text: str
+    start: float
+    end: float
+    probability: float
+
+
+@dataclass(frozen=True, slots=True)
 class Word:
-    """A word as written (leading space included where the language has one), seconds, probability."""
+    """A word as written (leading space included where the language has one), seconds, probability.
+
+    tokens: it was written with, where they are known; a word is the same word without them.
+    """
 
     word: str
     start: float
@@ -118,6 +132,7 @@ class Word:
     probability: float
     language: str | None = None
     speaker: str | None = None
+    tokens: tuple[Token, ...] = field(default=(), compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -93,6 +94,27 @@ def test_files_of_every_format(clip: Path, tmp_path: Path) -> None:
     assert all(word["start"] <= word["end"] for word in words)
 
 
+def test_words_are_coloured_by_confidence(clip: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["transcribe", str(clip), *FAST]) == 0
+    plain = capsys.readouterr().out
+    assert run(["transcribe", str(clip), *FAST, "--word-timestamps", "--colour-confidence"]) == 0
+    shown = capsys.readouterr().out
+    assert "\x1b[" in shown
+    assert plain.strip() in re.sub(r"\x1b\[[\d;]*m", "", shown)
+
+
+def test_a_page_links_its_recording_or_holds_it(clip: Path, tmp_path: Path) -> None:
+    shown = ["transcribe", str(clip), *FAST, "--output-format", "html,json-full", "-w"]
+    assert run([*shown, "--output-dir", str(tmp_path / "out")]) == 0
+    assert 'src="../clip.flac"' in (tmp_path / "out" / "clip.html").read_text()
+    full = json.loads((tmp_path / "out" / "clip.full.json").read_text())
+    for segment in full["segments"]:
+        assert [t["id"] for t in segment["token_details"]] == [t for t in segment["tokens"] if t < 50257]
+        assert "".join(t["text"] for t in segment["token_details"]).strip() == segment["text"].strip()
+    assert run([*shown, "--output-dir", str(tmp_path / "out"), "--embed-audio"]) == 0
+    assert 'src="data:audio/' in (tmp_path / "out" / "clip.html").read_text()
+
+
 def test_other_files_are_done_when_one_fails(
     clip: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -138,6 +160,13 @@ def test_one_line_for_what_cannot_be_read(
         (["--model", "nano", "--clip-timestamps", "nan"], "--clip-timestamps"),
         (["--model", "nano", "--clip-timestamps", "0,inf"], "--clip-timestamps"),
         (["--model", "nano", "--suppress-tokens", "a"], "--suppress-tokens"),
+        (["--model", "nano", "--suppress-regex", "("], "suppress_regex: expected a regular expression"),
+        (["--model", "nano", "--max-context", "-1"], "--max-context"),
+        (["--model", "nano", "--entropy-threshold", "-1"], "--entropy-threshold"),
+        (["--model", "nano", "--reading-speed", "17"], "--word-timestamps"),
+        (["--model", "nano", "--embed-audio"], "--embed-audio"),
+        (["--model", "nano", "--colour-confidence"], "--word-timestamps"),
+        (["--model", "nano", "--colour-confidence", "-w", "-o", "x"], "without --output-dir"),
         (["--model", "nano", "--duration", "0"], "--duration"),
         (["--model", "nano", "--clip-timestamps", "0,1", "--batch-size", "2"], "--clip-timestamps"),
         (["--model", "nano", "--offset", "1", "--clip-timestamps", "0,1"], "--offset"),

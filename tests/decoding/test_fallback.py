@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 
@@ -9,14 +11,21 @@ from sottovoce.decoding.fallback import (
     count_loops,
     decode_with_fallback,
     mix_seed,
+    token_entropy,
 )
 from sottovoce.decoding.options import DecodingOptions
 from sottovoce.errors import OptionError
 from tests.decoding import rig
 
 
-def result(*, ratio: float = 1.0, logprob: float = -0.3, no_speech: float = 0.0) -> DecodingResult:
-    return DecodingResult("en", (1, 2, 3), "text", logprob, no_speech, 0.0, ratio)
+def result(
+    *,
+    ratio: float = 1.0,
+    logprob: float = -0.3,
+    no_speech: float = 0.0,
+    tokens: tuple[int, ...] = (1, 2, 3),
+) -> DecodingResult:
+    return DecodingResult("en", tokens, "text", logprob, no_speech, 0.0, ratio)
 
 
 def test_repetition_and_guesses_fail_but_silence_does_not() -> None:
@@ -122,3 +131,14 @@ def test_language_models_take_part_at_every_temperature() -> None:
     sampled = [DecodingOptions(language="en", sample_len=4, temperature=1.0, without_timestamps=True)]
     assert decode(model, tokenizer, encoded, sampled, fusion=Everywhere())[0].tokens == (50,) * 4
     assert decode(model, tokenizer, encoded, sampled)[0].tokens != (50,) * 4
+
+
+def test_entropy_tells_repetition_from_text() -> None:
+    assert token_entropy([7] * 32) == 0.0
+    assert token_entropy(range(32)) == pytest.approx(math.log(32))
+    limit = FallbackOptions(compression_ratio_threshold=None, entropy_threshold=2.4)
+    assert limit.repeats(result(tokens=(1, 2, 3) * 12))
+    assert not limit.repeats(result(tokens=tuple(range(40))))
+    assert not limit.repeats(result(tokens=(1, 2) * 10)), "too few tokens to tell"
+    with pytest.raises(OptionError, match="entropy_threshold: expected 0 or more"):
+        FallbackOptions(entropy_threshold=-1.0)

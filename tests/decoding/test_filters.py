@@ -11,9 +11,11 @@ from sottovoce.decoding.filters import (
     NoRepeatNgram,
     RepetitionPenalty,
     build_filters,
+    matching_tokens,
     suppressed_tokens,
 )
 from sottovoce.decoding.options import DecodingOptions
+from sottovoce.errors import OptionError
 from tests.decoding import rig
 
 BLOCKED = float("-inf")
@@ -112,3 +114,12 @@ def test_filters_equal_openai_whispers(seed: int) -> None:
     for rule in build_filters(DecodingOptions(), ours):
         rule.apply(found, history)
     assert torch.equal(expected, found)
+
+
+def test_a_regular_expression_suppresses_the_tokens_that_it_matches_as_a_whole() -> None:
+    tokenizer = rig.tokenizer()
+    ids = matching_tokens(r" ?[0-9]+", tokenizer.n_vocab)
+    assert set(tokenizer.encode("7")) | set(tokenizer.encode(" 7")) <= set(ids)
+    assert all(tokenizer.decode([token]).strip().isdecimal() for token in ids)
+    with pytest.raises(OptionError, match=r"suppress_regex: expected a regular expression, got '\('"):
+        DecodingOptions(suppress_regex="(")

@@ -125,6 +125,8 @@ def test_options_that_place_words_need_word_times() -> None:
         ({"max_line_width": 0}, "max_line_width: expected at least 1, got 0"),
         ({"max_line_count": 2}, "needs max_line_width"),
         ({"max_line_width": 9, "max_line_count": 2, "max_words_per_line": 3}, "cannot be combined"),
+        ({"reading_speed": 0.5}, "reading_speed: expected at least 1 a second, got 0.5"),
+        ({"reading_speed": 17, "max_words_per_line": 3}, "reading_speed: cannot be combined"),
     ],
 )
 def test_options_that_contradict_each_other_are_refused(options: dict[str, int], message: str) -> None:

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import pytest
+
+from sottovoce.errors import OptionError
 from sottovoce.offline.context import Context
 from sottovoce.offline.options import TranscribeOptions
 from sottovoce.text.tokenizer import Tokenizer
@@ -51,3 +54,16 @@ def test_without_conditioning_only_the_first_window_is_prompted() -> None:
     said.remember([1, 2])
     said.end_window(0.0)
     assert said.prompt() == ()
+
+
+def test_the_longest_context_is_an_option() -> None:
+    """A carried prompt is no part of what was said, and stays."""
+    said = context(max_context=2)
+    said.remember(range(9))
+    assert said.prompt() == (7, 8)
+    assert context(max_context=0, initial_prompt="a glossary").prompt() == ()
+    carried = context(max_context=1, initial_prompt="a glossary", carry_initial_prompt=True)
+    carried.remember(range(9))
+    assert carried.prompt() == (*INITIAL, 8)
+    with pytest.raises(OptionError, match="max_context: expected at least 0, got -1"):
+        context(max_context=-1)

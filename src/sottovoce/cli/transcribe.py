@@ -115,6 +115,11 @@ SEARCH = (
         metavar="ID[,ID…]",
         help="Tokens never written; -1 stands for signs that are not speech, '' suppresses nothing.",
     ),
+    click.option(
+        "--suppress-regex",
+        metavar="REGEX",
+        help="Tokens never written: those whose whole text it matches, the space before a word included.",
+    ),
     *FUSION,
 )
 FALLBACK = (
@@ -125,12 +130,18 @@ FALLBACK = (
         metavar="T[,T…]",
         help="Tried in turn while the result looks wrong.",
     ),
+    click.option("--no-fallback", is_flag=True, help="Keep to the first temperature, whatever comes out."),
     click.option(
         "--compression-ratio-threshold",
         type=Finite(),
         default=2.4,
         show_default=True,
         help="Text that compresses better than this repeats itself: try the next temperature.",
+    ),
+    click.option(
+        "--entropy-threshold",
+        type=Finite(0),
+        help="Text whose last 32 tokens have less entropy repeats itself too; 2.4 in whisper.cpp. [none]",
     ),
     click.option(
         "--logprob-threshold",
@@ -162,6 +173,12 @@ CONTEXT = (
         help="Decode each window without the text of the one before.",
     ),
     click.option(
+        "--max-context",
+        type=click.IntRange(0),
+        metavar="TOKENS",
+        help="Tokens of earlier text given to a window at most. [as many as the model takes]",
+    ),
+    click.option(
         "--prompt-reset-on-temperature",
         type=Finite(0),
         default=0.5,
@@ -186,16 +203,33 @@ OUTPUT = (
         "[txt alone: the terminal; else: here]",
     ),
     click.option(
+        "--colour-confidence",
+        is_flag=True,
+        help="Colour the words of the text on the terminal by how sure they are (needs --word-timestamps).",
+    ),
+    click.option(
         "--max-line-width",
         type=click.IntRange(1),
         help="Characters a subtitle line (needs --word-timestamps).",
     ),
     click.option(
-        "--max-line-count", type=click.IntRange(1), help="Lines a subtitle (needs --max-line-width)."
+        "--max-line-count",
+        type=click.IntRange(1),
+        help="Lines a subtitle (needs --max-line-width or --reading-speed).",
     ),
     click.option("--max-words-per-line", type=click.IntRange(1), help="Words a subtitle."),
     click.option(
+        "--reading-speed",
+        type=Finite(1),
+        metavar="CHARACTERS",
+        help="Lay subtitles out for reading, at so many characters a second (17 is usual): 2 lines of 42 at "
+        "most, ended where sentences are, on the screen as long as it takes (needs --word-timestamps).",
+    ),
+    click.option(
         "--highlight-words", is_flag=True, help="Underline each word of a subtitle as it is spoken."
+    ),
+    click.option(
+        "--embed-audio", is_flag=True, help="html: put the recording into the page, rather than a link to it."
     ),
 )
 SECTIONS = {

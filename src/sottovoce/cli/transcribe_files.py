@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +19,12 @@ from sottovoce.cli.options import fusion_of, open_model
 from sottovoce.cli.progress import Progress
 from sottovoce.cli.screen import ScreenWriter
 from sottovoce.cli.transcribe_request import transcribe_options, writer_options
+from sottovoce.errors import OptionError
 from sottovoce.formats.base import TranscriptInfo, Writer
 from sottovoce.formats.output import STANDARD_OUTPUT, open_output, writable_folder
 from sottovoce.formats.output_names import output_paths
+from sottovoce.formats.page.audio import audio_link, embedded_audio
+from sottovoce.formats.page.html import HtmlWriter
 from sottovoce.formats.registry import writers_for
 from sottovoce.lm.fusion import ShallowFusion
 from sottovoce.offline.options import TranscribeOptions
@@ -34,12 +37,25 @@ class Documents:
     """Where the text of every input goes.
 
     paths: by input and extension; None is standard output. shown: the text is for a person or a pipe to read
-    as it comes.
+    as it comes. folder: where a page among them looks for its recording; None where there is no page.
+    embeds: the page holds the recording.
     """
 
     writers: Sequence[Writer]
     paths: Mapping[tuple[str, str], Path] | None
     shown: bool
+    folder: Path | None = None
+    embeds: bool = False
+
+    def info(self, name: str, model: str) -> TranscriptInfo:
+        """What is known of an input before it is read.
+
+        Raises: OptionError when it cannot be put into a page.
+        """
+        if name == "-" or self.folder is None:
+            return TranscriptInfo(model, source=None if name == "-" else Path(name).name)
+        audio = embedded_audio(Path(name)) if self.embeds else audio_link(Path(name), self.folder)
+        return TranscriptInfo(model, source=Path(name).name, audio=audio)
 
     def places(self, name: str) -> list[Path | str]:
         """Where the documents of one input go, in the order of the writers."""
@@ -103,14 +119,42 @@ def documents_of(files: Sequence[str], given: Mapping[str, Any]) -> Documents:
     formats = given["output_format"]
     writers = writers_for(formats, writer_options(given))
     shown = given["output_dir"] is None and formats == "txt"
-    if shown and sys.stdout.isatty():
-        writers = [ScreenWriter(Console(highlight=False))]
+    check_colours(given, shown)
+    if shown and (sys.stdout.isatty() or given["colour_confidence"]):
+        writers = [screen_writer(given["colour_confidence"])]
     folder = given["output_dir"] or (STANDARD_OUTPUT if formats == "txt" else ".")
+    page = page_folder(writers, folder, given["embed_audio"])
     if folder == STANDARD_OUTPUT:
-        return Documents(writers, None, shown)
+        return Documents(writers, None, shown, page, given["embed_audio"])
     paths = output_paths(files, Path(folder), [writer.extension for writer in writers])
     writable_folder(Path(folder))
-    return Documents(writers, paths, shown)
+    return Documents(writers, paths, shown, page, given["embed_audio"])
+
+
+def screen_writer(by_confidence: bool) -> ScreenWriter:
+    """What shows the text; colours that were asked for go into a pipe too."""
+    console = Console(highlight=False, force_terminal=by_confidence or None)
+    return ScreenWriter(console, by_confidence=by_confidence)
+
+
+def check_colours(given: Mapping[str, Any], shown: bool) -> None:
+    """Raises: OptionError when words are to be coloured that are not shown, or not known."""
+    if given["colour_confidence"] and not shown:
+        raise OptionError("--colour-confidence: is for text on the terminal, without --output-dir")
+    if given["colour_confidence"] and not given["word_timestamps"]:
+        raise OptionError("--colour-confidence: needs --word-timestamps")
+
+
+def page_folder(writers: Sequence[Writer], folder: str, embeds: bool) -> Path | None:
+    """Where a page will lie, if there is one among the documents.
+
+    Raises: OptionError when a page is to hold its recording and there is none.
+    """
+    if any(isinstance(writer, HtmlWriter) for writer in writers):
+        return Path("." if folder == STANDARD_OUTPUT else folder)
+    if embeds:
+        raise OptionError("--embed-audio: is for html; add it to --output-format")
+    return None
 
 
 def transcribe_file(name: str, job: Job) -> None:
@@ -125,7 +169,7 @@ def transcribe_file(name: str, job: Job) -> None:
             stack.enter_context(open_output(place, live=job.documents.shown))
             for place in job.documents.places(name)
         ]
-        begun = TranscriptInfo(model=job.model.name)
+        begun = job.documents.info(name, job.model.name)
         for writer, output in zip(writers, outputs, strict=True):
             output.write(writer.begin(begun))
         for segment in transcription:
@@ -134,6 +178,6 @@ def transcribe_file(name: str, job: Job) -> None:
                 output.write(writer.segment(segment))
             job.progress.segment(segment, transcription.position, transcription.duration)
         job.interrupts.check()
-        ended = TranscriptInfo(job.model.name, transcription.language, transcription.duration)
+        ended = replace(begun, language=transcription.language, duration=transcription.duration)
         for writer, output in zip(writers, outputs, strict=True):
             output.write(writer.end(ended))

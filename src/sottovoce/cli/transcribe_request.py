@@ -29,6 +29,7 @@ def writer_options(given: Mapping[str, Any]) -> WriterOptions:
         max_line_count=given["max_line_count"],
         max_words_per_line=given["max_words_per_line"],
         highlight_words=given["highlight_words"],
+        reading_speed=given["reading_speed"],
     )
     if options.need_words and not given["word_timestamps"]:
         raise OptionError("line breaking and highlighting place single words: add --word-timestamps")
@@ -50,6 +51,7 @@ def transcribe_options(given: Mapping[str, Any]) -> TranscribeOptions:
         batch_size=given["batch_size"],
         condition_on_previous_text=not given["no_condition_on_previous_text"],
         prompt_reset_on_temperature=given["prompt_reset_on_temperature"],
+        max_context=given["max_context"],
         initial_prompt=given["initial_prompt"],
         carry_initial_prompt=given["carry_initial_prompt"],
         clip_timestamps=clips(given, mode),
@@ -70,6 +72,7 @@ def decoding_options(given: Mapping[str, Any]) -> DecodingOptions:
         prefix=given["prefix"],
         hotwords=hotword_text(given),
         suppress_tokens=whole_numbers("--suppress-tokens", given["suppress_tokens"]),
+        suppress_regex=given["suppress_regex"],
         without_timestamps=given["without_timestamps"],
         repetition_penalty=given["repetition_penalty"],
         no_repeat_ngram_size=given["no_repeat_ngram_size"],
@@ -79,8 +82,10 @@ def decoding_options(given: Mapping[str, Any]) -> DecodingOptions:
 
 def fallback_options(given: Mapping[str, Any]) -> FallbackOptions:
     """When to decode a window again."""
+    temperatures = numbers("--temperature", given["temperature"])
     return FallbackOptions(
-        temperatures=numbers("--temperature", given["temperature"]),
+        temperatures=temperatures[:1] if given["no_fallback"] else temperatures,
+        entropy_threshold=given["entropy_threshold"],
         best_of=given["best_of"],
         compression_ratio_threshold=given["compression_ratio_threshold"],
         logprob_threshold=given["logprob_threshold"],

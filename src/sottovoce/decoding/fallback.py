@@ -7,6 +7,7 @@ faster-whisper 1.2.1 keeps the likeliest reading that does not repeat itself rat
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
@@ -20,6 +21,8 @@ from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import EncoderOutput
 
 State = TypeVar("State")
+ENTROPY_TOKENS = 32
+"""Over which the entropy of a text is taken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +36,8 @@ class FallbackOptions:
         and not tried again.
     max_loops: a run of up to 16 tokens that the text ends with more often than this, one after the other,
         is a loop; None: no limit.
+    entropy_threshold: a text of more than 32 tokens, the last 32 of which have an entropy (nats) below this,
+        repeats itself; None: no limit. whisper.cpp, which has it instead of the compression ratio, takes 2.4.
     best_of: draws at temperatures above 0; None leaves it to the decoding options.
 
     Raises: OptionError for no temperature or thresholds out of range.
@@ -43,6 +48,7 @@ class FallbackOptions:
     logprob_threshold: float | None = -1.0
     no_speech_threshold: float | None = 0.6
     max_loops: int | None = None
+    entropy_threshold: float | None = None
     best_of: int | None = None
 
     def __post_init__(self) -> None:
@@ -52,6 +58,8 @@ class FallbackOptions:
             raise OptionError(f"temperatures: expected one or more from 0 up, got {self.temperatures}")
         if self.no_speech_threshold is not None and not 0.0 <= self.no_speech_threshold <= 1.0:
             raise OptionError(f"no_speech_threshold: expected 0 to 1, got {self.no_speech_threshold}")
+        if self.entropy_threshold is not None and not 0.0 <= self.entropy_threshold < math.inf:
+            raise OptionError(f"entropy_threshold: expected 0 or more, got {self.entropy_threshold}")
         if self.max_loops is not None and self.max_loops < 1:
             raise OptionError(f"max_loops: expected at least 1, got {self.max_loops}")
 
@@ -64,6 +72,10 @@ class FallbackOptions:
         """Whether the text repeats itself too much."""
         limit = self.compression_ratio_threshold
         if limit is not None and result.compression_ratio > limit:
+            return True
+        least, tokens = self.entropy_threshold, result.tokens
+        is_long = len(tokens) > ENTROPY_TOKENS
+        if least is not None and is_long and token_entropy(tokens[-ENTROPY_TOKENS:]) < least:
             return True
         return self.max_loops is not None and count_loops(result.tokens) > self.max_loops
 
@@ -146,6 +158,15 @@ def count_loops(tokens: Sequence[int], longest: int = 16) -> int:
             loops += 1
         most = max(most, loops)
     return most
+
+
+def token_entropy(tokens: Sequence[int]) -> float:
+    """How varied the tokens are, in nats: 0 for one that repeats, log(n) for n different ones.
+
+    Source: whisper.cpp, `whisper_sequence_score`.
+    """
+    shares = [count / len(tokens) for count in Counter(tokens).values()]
+    return -sum(share * math.log(share) for share in shares)
 
 
 def _choose(tried: Sequence[DecodingResult], fallback: FallbackOptions) -> DecodingResult:

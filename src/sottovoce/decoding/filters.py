@@ -6,8 +6,10 @@ by side. They change logits in place. Source of the first three: openai-whisper 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Protocol
 
 import torch
@@ -144,11 +146,26 @@ def build_filters(
     if options.suppress_tokens:
         ids = suppressed_tokens(options.suppress_tokens, tokenizer)
         filters.append(SuppressTokens(torch.tensor(ids, device=device)))
+    if options.suppress_regex is not None:
+        ids = matching_tokens(options.suppress_regex, tokenizer.n_vocab)
+        filters.append(SuppressTokens(torch.tensor(ids, dtype=torch.int64, device=device)))
     if not options.without_timestamps:
         limit = options.max_initial_timestamp
         max_initial = round(limit / SECONDS_PER_TIMESTAMP) if limit else None
         filters.append(ApplyTimestampRules(tokenizer.eot, tokenizer.timestamp_begin, max_initial))
     return tuple(filters)
+
+
+@lru_cache(maxsize=8)
+def matching_tokens(pattern: str, n_vocab: int) -> tuple[int, ...]:
+    """Ids of the text tokens of a vocabulary whose whole text the regular expression matches.
+
+    Source: whisper.cpp, `suppress_regex`; the dialect is Python's.
+    """
+    tokenizer = Tokenizer.for_model(n_vocab)
+    matches = re.compile(pattern).fullmatch
+    texts = (tokenizer.token_bytes(token).decode(errors="replace") for token in range(tokenizer.eot))
+    return tuple(token for token, text in enumerate(texts) if matches(text))
 
 
 def suppressed_tokens(wanted: Sequence[int], tokenizer: Tokenizer) -> tuple[int, ...]:

@@ -6,6 +6,7 @@ Knows nothing of recordings: seeking, fallback and word times have their own opt
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -36,6 +37,7 @@ class DecodingOptions:
         openai-whisper puts it before every window.
     suppress_tokens: ids never sampled; -1 stands for the non-speech signs. Empty: nothing, not even
         special tokens, is suppressed.
+    suppress_regex: text tokens whose whole text it matches (its space included) are never sampled.
     max_initial_timestamp: latest first timestamp in seconds; None or 0 sets no limit.
     repetition_penalty: above 1 makes text tokens that were sampled already less likely.
     no_repeat_ngram_size: no n-gram of this many tokens is sampled twice; 0 allows all.
@@ -55,6 +57,7 @@ class DecodingOptions:
     prefix: str | tuple[int, ...] | None = None
     hotwords: str | None = None
     suppress_tokens: tuple[int, ...] = (NON_SPEECH,)
+    suppress_regex: str | None = None
     suppress_blank: bool = True
     without_timestamps: bool = False
     max_initial_timestamp: float | None = 1.0
@@ -75,6 +78,8 @@ class DecodingOptions:
         _at_least("sample_len", self.sample_len, 1)
         _at_least("best_of", self.best_of, 1)
         _at_least("beam_size", self.beam_size, 1)
+        if self.suppress_regex is not None:
+            _check_regex(self.suppress_regex)
         _at_least("no_repeat_ngram_size", self.no_repeat_ngram_size, 0)
         if self.length_penalty is not None and not 0.0 <= self.length_penalty <= 1.0:
             raise OptionError(f"length_penalty: expected 0 to 1, got {self.length_penalty}")
@@ -125,6 +130,15 @@ def shared_options(options: Sequence[DecodingOptions]) -> DecodingOptions:
             "decoding options of one batch may differ in prompt, hotwords, language and seed only"
         )
     return common[0]
+
+
+def _check_regex(pattern: str) -> None:
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise OptionError(
+            f"suppress_regex: expected a regular expression, got '{pattern}' ({error})"
+        ) from None
 
 
 def _at_least(name: str, value: int | None, least: int) -> None:

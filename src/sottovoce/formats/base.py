@@ -7,6 +7,7 @@ this shape, and one line in `registry.py`.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -21,26 +22,42 @@ class WriterOptions:
     max_line_width: characters a line. max_line_count: lines a subtitle, together with max_line_width;
     subtitles may then run across segments. max_words_per_line: words a subtitle, where subtitles end
     with their segments. highlight_words: one cue a word, underlined as it is spoken.
+    reading_speed: characters a second that people can read. Subtitles are then laid out for them (`layout`),
+    in at most 2 lines of 42 where nothing else is said.
+
+    Raises: OptionError for values out of range or that exclude each other.
     """
 
     max_line_width: int | None = None
     max_line_count: int | None = None
     max_words_per_line: int | None = None
     highlight_words: bool = False
+    reading_speed: float | None = None
 
     def __post_init__(self) -> None:
         for name, value in self._limits.items():
             if value is not None and value < 1:
                 raise OptionError(f"{name}: expected at least 1, got {value}")
-        if self.max_line_count is not None and self.max_line_width is None:
+        self._check_reading()
+        if self.max_line_count is not None and self.max_line_width is None and self.reading_speed is None:
             raise OptionError(f"max_line_count {self.max_line_count}: needs max_line_width too")
         if self.max_line_count is not None and self.max_words_per_line is not None:
             raise OptionError("max_words_per_line: cannot be combined with max_line_count")
 
+    def _check_reading(self) -> None:
+        if self.reading_speed is None:
+            return
+        if not 1 <= self.reading_speed < math.inf:
+            raise OptionError(f"reading_speed: expected at least 1 a second, got {self.reading_speed}")
+        if self.highlight_words or self.max_words_per_line is not None:
+            raise OptionError("reading_speed: cannot be combined with highlight_words or max_words_per_line")
+
     @property
     def need_words(self) -> bool:
         """Whether any option is set: each of them places single words."""
-        return self.highlight_words or any(value is not None for value in self._limits.values())
+        if self.highlight_words or self.reading_speed is not None:
+            return True
+        return any(value is not None for value in self._limits.values())
 
     @property
     def _limits(self) -> dict[str, int | None]:
@@ -56,11 +73,15 @@ class TranscriptInfo:
     """What is known of a recording beside its segments; duration in seconds.
 
     At the beginning language and duration may still be unknown (None); at the end they are known.
+    source: the recording's name, for people. audio: its address for a page that plays it, relative to the
+    page or a `data:` address.
     """
 
     model: str
     language: str | None = None
     duration: float | None = None
+    source: str | None = None
+    audio: str | None = None
 
 
 class Writer(Protocol):

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
 from sottovoce.formats.base import TranscriptInfo
-from sottovoce.types import Segment, Transcript, Word
+from sottovoce.types import Segment, Token, Transcript, Word
 
 Json: TypeAlias = "bool | int | float | str | Sequence[Json] | Mapping[str, Json] | None"
 
@@ -35,12 +35,25 @@ class JsonWriter:
     def segment(self, segment: Segment) -> str:
         separator = ", " if self._texts else ""
         self._texts.append(segment.text)
-        return separator + json_text(segment_document(segment))
+        return separator + json_text(self._entry(segment))
 
     def end(self, info: TranscriptInfo) -> str:
         duration = None if info.duration is None else seconds(info.duration)
         rest = {"text": "".join(self._texts).strip(), "language": info.language, "duration": duration}
         return "], " + json_text(rest)[1:] + "\n"
+
+    def _entry(self, segment: Segment) -> Mapping[str, Json]:
+        return segment_document(segment)
+
+
+class JsonFullWriter(JsonWriter):
+    """The JSON document with the tokens of every segment; none where no word times were asked for."""
+
+    extension = "full.json"
+
+    def _entry(self, segment: Segment) -> Mapping[str, Json]:
+        details = [token_document(token) for word in segment.words or () for token in word.tokens]
+        return {**segment_document(segment), "token_details": details}
 
 
 def document(transcript: Transcript) -> dict[str, Json]:
@@ -81,6 +94,17 @@ def word_document(word: Word) -> dict[str, Json]:
         "probability": score(word.probability),
         "language": word.language,
         "speaker": word.speaker,
+    }
+
+
+def token_document(token: Token) -> dict[str, Json]:
+    """One entry of `token_details`."""
+    return {
+        "id": token.id,
+        "text": token.text,
+        "start": seconds(token.start),
+        "end": seconds(token.end),
+        "probability": score(token.probability),
     }
 
 

@@ -7,22 +7,39 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from sottovoce.errors import OptionError
+from sottovoce.formats.ass import AssWriter
 from sottovoce.formats.base import Writer, WriterOptions
-from sottovoce.formats.document import JsonWriter
+from sottovoce.formats.document import JsonFullWriter, JsonWriter
+from sottovoce.formats.labels import LabelsWriter
 from sottovoce.formats.lrc import LrcWriter
+from sottovoce.formats.page.html import HtmlWriter
 from sottovoce.formats.srt import SrtWriter
 from sottovoce.formats.tables import CsvWriter, TsvWriter
+from sottovoce.formats.textgrid import TextGridWriter
 from sottovoce.formats.txt import TxtWriter
 from sottovoce.formats.vtt import VttWriter
 
 SUBTITLES: Mapping[str, Callable[[WriterOptions], Writer]] = MappingProxyType(
-    {"srt": SrtWriter, "vtt": VttWriter}
+    {"srt": SrtWriter, "vtt": VttWriter, "ass": AssWriter}
 )
 """Formats that break lines, and so take options."""
 PLAIN: Mapping[str, Callable[[], Writer]] = MappingProxyType(
-    {"txt": TxtWriter, "tsv": TsvWriter, "json": JsonWriter, "csv": CsvWriter, "lrc": LrcWriter}
+    {
+        "txt": TxtWriter,
+        "tsv": TsvWriter,
+        "json": JsonWriter,
+        "json-full": JsonFullWriter,
+        "csv": CsvWriter,
+        "lrc": LrcWriter,
+        "labels": LabelsWriter,
+        "textgrid": TextGridWriter,
+        "html": HtmlWriter,
+    }
 )
-FORMATS: tuple[str, ...] = ("txt", "srt", "vtt", "tsv", "json", "csv", "lrc")
+FORMATS: tuple[str, ...] = (
+    *("txt", "srt", "vtt", "tsv", "json", "csv", "lrc"),
+    *("json-full", "ass", "labels", "textgrid", "html"),
+)
 
 
 def writer_for(name: str, options: WriterOptions | None = None) -> Writer:
@@ -38,7 +55,7 @@ def writer_for(name: str, options: WriterOptions | None = None) -> Writer:
         hint = f"; did you mean '{close[0]}'?" if close else ""
         raise OptionError(f"output format '{name}': expected one of {', '.join(FORMATS)}{hint}")
     if options.need_words:
-        raise OptionError(f"output format '{name}': line breaking and highlighting are for srt and vtt")
+        raise OptionError(f"output format '{name}': line breaking and highlighting are for srt, vtt and ass")
     return PLAIN[name]()
 
 

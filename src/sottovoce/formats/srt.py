@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from sottovoce.formats.base import TranscriptInfo, WriterOptions
-from sottovoce.formats.subtitles import Cue, CueMaker, timestamp
+from sottovoce.formats.layout import cue_maker
+from sottovoce.formats.subtitles import Cue, timestamp
 from sottovoce.types import Segment
 
 
@@ -14,11 +15,11 @@ class SrtWriter:
 
     def __init__(self, options: WriterOptions | None = None) -> None:
         self._options = options or WriterOptions()
-        self._cues = CueMaker(self._options)
+        self._cues = cue_maker(self._options)
         self._n_cues = 0
 
     def begin(self, info: TranscriptInfo) -> str:
-        self._cues, self._n_cues = CueMaker(self._options), 0
+        self._cues, self._n_cues = cue_maker(self._options), 0
         return ""
 
     def segment(self, segment: Segment) -> str:

@@ -76,7 +76,7 @@ class CueMaker:
         if segment.words is None and self.options.need_words:
             raise OptionError("line breaking and highlighting need word times: ask for word timestamps")
         if segment.words is None:
-            text = self.escape(_one_line(segment.text).strip())
+            text = self.escape(one_line(segment.text).strip())
             whole = Cue(segment.start, segment.end, (CueWord(text, segment.start, segment.end),))
             return [*self.flush(), *([whole] if text else [])]
         return self._finish(cue for chunk in self._chunks(segment.words) for cue in self._add(chunk))
@@ -103,7 +103,7 @@ class CueMaker:
         width = self.options.max_line_width or _NO_LIMIT
         pause = word.start - (word.start if self._last_start is None else self._last_start)
         long_pause = not self._keeps_segments and pause > LONG_PAUSE_S
-        text = _one_line(word.word)
+        text = one_line(word.word)
         self._last_start = word.start
         has_room = self._line_length + len(text) <= width
         if self._line_length > 0 and has_room and not long_pause and not breaks_segment:
@@ -146,6 +146,6 @@ def timestamp(seconds: float, *, marker: str, hours: bool) -> str:
     return f"{head}{minutes:02d}:{rest // 1000:02d}{marker}{rest % 1000:03d}"
 
 
-def _one_line(text: str) -> str:
+def one_line(text: str) -> str:
     """Text that can neither end a cue nor look like its times: no line breaks of its own, no arrow."""
     return " ".join(text.splitlines()).replace("-->", "->")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from sottovoce.formats.base import TranscriptInfo, WriterOptions
-from sottovoce.formats.subtitles import Cue, CueMaker, timestamp
+from sottovoce.formats.layout import cue_maker
+from sottovoce.formats.subtitles import Cue, timestamp
 from sottovoce.types import Segment
 
 
@@ -18,10 +19,10 @@ class VttWriter:
 
     def __init__(self, options: WriterOptions | None = None) -> None:
         self._options = options or WriterOptions()
-        self._cues = CueMaker(self._options, _escape)
+        self._cues = cue_maker(self._options, _escape)
 
     def begin(self, info: TranscriptInfo) -> str:
-        self._cues = CueMaker(self._options, _escape)
+        self._cues = cue_maker(self._options, _escape)
         return "WEBVTT\n\n"
 
     def segment(self, segment: Segment) -> str:

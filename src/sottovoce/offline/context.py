@@ -27,6 +27,8 @@ class Context:
     def prompt(self) -> tuple[int, ...]:
         """Tokens to give the next window; empty for none."""
         room = max(0, self._room - len(self._carried))
+        if self._options.max_context is not None:
+            room = min(room, self._options.max_context)
         return (*self._carried, *(self._said[-room:] if room else ()))
 
     def remember(self, tokens: Sequence[int]) -> None:

@@ -45,7 +45,8 @@ class TranscribeOptions:
     language_windows: most windows of 30 s with speech over which it is found; fewer where they agree.
     language_prior: what is common, see `combine_detections`; where the language is found once, among all.
     condition_on_previous_text: give what was said before as a prompt. prompt_reset_on_temperature: but
-        not after a window that needed a temperature above this.
+        not after a window that needed a temperature above this. max_context: tokens of it at most; None is as
+        many as the model has room for.
     initial_prompt: of the first window; with carry_initial_prompt of every window.
     clip_timestamps: start, end, start, ... in seconds, ascending; without a last end up to the end.
     offset_s, duration_s: the one part of the recording to transcribe, None: to its end. Times stay those of
@@ -69,6 +70,7 @@ class TranscribeOptions:
     language_prior: Mapping[str, float] = field(default_factory=lambda: dict(LANGUAGE_PRIOR), hash=False)
     condition_on_previous_text: bool = True
     prompt_reset_on_temperature: float = 0.5
+    max_context: int | None = None
     initial_prompt: str | None = None
     carry_initial_prompt: bool = False
     clip_timestamps: tuple[float, ...] = ()
@@ -103,6 +105,8 @@ class TranscribeOptions:
     def _check_prompts(self) -> None:
         if self.decoding.prompt is not None:
             raise OptionError("prompt: use initial_prompt for a recording")
+        if self.max_context is not None and self.max_context < 0:
+            raise OptionError(f"max_context: expected at least 0, got {self.max_context}")
         if self.carry_initial_prompt and self.initial_prompt is None:
             raise OptionError("carry_initial_prompt: needs an initial_prompt")
 

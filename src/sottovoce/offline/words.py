@@ -19,7 +19,7 @@ from sottovoce.decoding.alignment import alignment_matrix, dtw
 from sottovoce.decoding.decode import select_windows
 from sottovoce.errors import OptionError
 from sottovoce.text.tokenizer import Tokenizer
-from sottovoce.types import FRAMES_PER_SECOND, EncoderOutput, Segment, Word
+from sottovoce.types import FRAMES_PER_SECOND, EncoderOutput, Segment, Token, Word
 
 SENTENCE_ENDS = ".。!！?？"
 LONGEST_MEDIAN_S = 0.7
@@ -30,13 +30,17 @@ _CHUNK_TOKENS = 64
 
 @dataclass(frozen=True, slots=True)
 class TimedWord:
-    """A word of a window: seconds from the window's start, its tokens, their mean probability."""
+    """A word of a window: seconds from the window's start, its tokens, their mean probability.
+
+    pieces: the tokens as they were aligned, whatever the word's own times become.
+    """
 
     word: str
     tokens: tuple[int, ...]
     start: float
     end: float
     probability: float
+    pieces: tuple[Token, ...] = ()
 
     @property
     def duration(self) -> float:
@@ -141,6 +145,7 @@ def _timed_words(
 ) -> list[TimedWord]:
     words, pieces = text.tokenizer.split_to_word_tokens([*text.tokens, text.tokenizer.eot])
     bounds = [0, *accumulate(len(piece) for piece in pieces[:-1])]
+    tokens = _timed_tokens(text, onsets, probabilities)
     return [
         TimedWord(
             word=word,
@@ -148,8 +153,18 @@ def _timed_words(
             start=onsets[first],
             end=onsets[last],
             probability=statistics.fmean(probabilities[first:last]),
+            pieces=tuple(tokens[first:last]),
         )
         for word, piece, first, last in zip(words, pieces, bounds, bounds[1:], strict=False)
+    ]
+
+
+def _timed_tokens(text: WindowText, onsets: Sequence[float], probabilities: Sequence[float]) -> list[Token]:
+    return [
+        Token(token, text.tokenizer.token_bytes(token).decode(errors="replace"), start, end, probability)
+        for token, start, end, probability in zip(
+            text.tokens, onsets, onsets[1:], probabilities, strict=False
+        )
     ]
 
 
@@ -207,7 +222,12 @@ def _append_signs(words: Sequence[TimedWord], signs: str) -> list[TimedWord]:
 
 
 def _joined(kept: TimedWord, first: TimedWord, second: TimedWord) -> TimedWord:
-    return replace(kept, word=first.word + second.word, tokens=first.tokens + second.tokens)
+    return replace(
+        kept,
+        word=first.word + second.word,
+        tokens=first.tokens + second.tokens,
+        pieces=first.pieces + second.pieces,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,6 +276,10 @@ def _placed(word: TimedWord, window_start: float) -> Word:
         start=round(window_start + word.start, 2),
         end=round(window_start + word.end, 2),
         probability=word.probability,
+        tokens=tuple(
+            replace(piece, start=window_start + piece.start, end=window_start + piece.end)
+            for piece in word.pieces
+        ),
     )
 
 

@@ -1,0 +1,130 @@
+"""HTML: a player, lanes of languages and speakers, and the text; words can be clicked, and show confidence.
+
+The text is all there without scripts; `page.js` draws the lanes and follows the player. The page loads
+nothing from anywhere but the recording, and its policy says so.
+"""
+
+from __future__ import annotations
+
+import math
+import unicodedata
+from html import escape
+from importlib.resources import files
+
+from sottovoce.formats.base import TranscriptInfo
+from sottovoce.types import Segment, Word
+
+POLICY = (
+    "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
+    "media-src 'self' file: data: blob: http: https:"
+)
+UNSURE, DOUBTFUL = 0.5, 0.8
+"""Probabilities below which a word is marked as a guess, and as not sure."""
+
+
+class HtmlWriter:
+    """One page; segments are written as they come."""
+
+    extension = "html"
+
+    def begin(self, info: TranscriptInfo) -> str:
+        title = plain(info.source or "Transcript")
+        audio = f' src="{plain(info.audio)}"' if info.audio else ""
+        return (
+            '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+            f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n'
+            '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+            f"<title>{title}</title>\n<style>\n{asset('page.css')}</style>\n</head>\n<body>\n"
+            f'<header>\n<h1 dir="auto">{title}</h1>\n<p id="facts">{plain(info.model)}</p>\n'
+            f'<audio id="player" controls preload="metadata"{audio}></audio>\n'
+            f'<div id="lanes" aria-hidden="true"></div>\n{TOOLS}</header>\n<main id="text">\n'
+        )
+
+    def segment(self, segment: Segment) -> str:
+        speaker = f'<b class="speaker" dir="auto">{plain(segment.speaker)}</b> ' if segment.speaker else ""
+        marks = (
+            f'data-s="{time(segment.start)}" data-e="{time(segment.end)}" lang="{plain(segment.language)}"'
+        )
+        if segment.speaker:
+            marks += f' data-speaker="{plain(segment.speaker)}"'
+        text = "".join(map(word_span, segment.words)) if segment.words else plain(segment.text)
+        said = f'<span class="said" dir="{direction(segment.text)}">{speaker}{text.strip()}</span>'
+        link = f'<a class="at" href="#t={time(segment.start)}">{clock(segment.start)}</a>'
+        return f'<p class="segment" {marks}>{link}{said}</p>\n'
+
+    def end(self, info: TranscriptInfo) -> str:
+        facts = [info.model, info.language, None if info.duration is None else clock(info.duration)]
+        told = plain(" · ".join(fact for fact in facts if fact))
+        duration = time(info.duration or 0.0)
+        return (
+            f'</main>\n<div id="end" data-duration="{duration}" data-facts="{told}"></div>\n'
+            f"<script>\n{asset('page.js')}</script>\n</body>\n</html>\n"
+        )
+
+
+TOOLS = """\
+<div id="tools">
+<label><input type="checkbox" id="colours" checked> Confidence</label>
+<span id="legend"><span class="w c1">not sure</span> <span class="w c0">a guess</span></span>
+<label><input type="checkbox" id="follow" checked> Follow</label>
+<label id="choose">Recording: <input type="file" id="file" accept="audio/*,video/*"></label>
+<span id="keys"><kbd>space</kbd> play <kbd>←</kbd> <kbd>→</kbd> 5 s <kbd>↑</kbd> <kbd>↓</kbd> line \
+<kbd>c</kbd> confidence</span>
+</div>
+"""
+
+
+def word_span(word: Word) -> str:
+    """A word with its times; spaces stand outside, so that they are not underlined."""
+    text = plain(word.word)
+    bare = text.strip()
+    if not bare:
+        return text
+    before, after = text[: len(text) - len(text.lstrip())], text[len(text.rstrip()) :]
+    marks = f'data-s="{time(word.start)}" data-e="{time(word.end)}"'
+    if word.language:
+        marks += f' lang="{plain(word.language)}"'
+    title = "" if not math.isfinite(word.probability) else f' title="{word.probability:.0%}"'
+    return f'{before}<span class="w{confidence(word.probability)}" {marks}{title}>{bare}</span>{after}'
+
+
+def confidence(probability: float) -> str:
+    """The class that marks a word which may be wrong."""
+    if probability < UNSURE:
+        return " c0"
+    return " c1" if probability < DOUBTFUL else ""
+
+
+def plain(text: str) -> str:
+    """Text for an element or attribute: nothing is taken for markup, and no control character is in it."""
+    return escape("".join(" " if c.isspace() else c for c in text if c.isspace() or is_text(c)))
+
+
+def direction(text: str) -> str:
+    """Which way the text runs, by its first letter; names and tags before it do not count."""
+    for kind in map(unicodedata.bidirectional, text):
+        if kind in ("L", "R", "AL"):
+            return "ltr" if kind == "L" else "rtl"
+    return "ltr"
+
+
+def is_text(character: str) -> bool:
+    """Whether HTML allows the character: no control, no half of a pair."""
+    return not (character < " " or "\x7f" <= character <= "\x9f" or "\ud800" <= character <= "\udfff")
+
+
+def time(seconds: float) -> str:
+    """Seconds to the millisecond, without zeros at the end."""
+    return f"{seconds:.3f}".rstrip("0").rstrip(".")
+
+
+def clock(seconds: float) -> str:
+    """h:mm:ss or m:ss."""
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def asset(name: str) -> str:
+    """A file of this folder."""
+    return files(__package__).joinpath(name).read_text(encoding="utf-8")

@@ -1,0 +1,111 @@
+"""Subtitles for reading: cut where people would cut, wide characters counted, nothing invented."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+
+from sottovoce.errors import OptionError
+from sottovoce.formats.base import WriterOptions
+from sottovoce.formats.layout import LONGEST_RUN, SENTENCE_ENDS, ReadableCues, ends_with, width
+from sottovoce.formats.subtitles import Cue
+from sottovoce.types import Segment, Word
+
+SPEED = 17.0
+
+
+def words_of(text: str, *, start: float = 0.0, per_letter_s: float = 0.06) -> tuple[Word, ...]:
+    """Words as they would be said, one after the other; unspaced text a character each."""
+    pieces = [" " + piece for piece in text.split()] if " " in text else list(text)
+    words = []
+    for piece in pieces:
+        end = start + per_letter_s * len(piece)
+        words.append(Word(piece, start, end, 1.0))
+        start = end
+    return tuple(words)
+
+
+def segment(words: tuple[Word, ...], **more: str) -> Segment:
+    text = "".join(word.word for word in words)
+    return Segment(0, words[0].start, words[-1].end, text, more.pop("language", "en"), words=words, **more)
+
+
+def cues(*segments: Segment, speed: float = SPEED, **options: int) -> list[Cue]:
+    maker = ReadableCues(WriterOptions(reading_speed=speed, **options))
+    return [*(cue for one in segments for cue in maker.segment(one)), *maker.flush()]
+
+
+def test_cues_end_where_sentences_do() -> None:
+    text = "We went there in the morning. Nobody had told us about the bridge, so we had to walk back home."
+    first, second = cues(segment(words_of(text)))
+    assert first.text == "We went there in the morning."
+    assert second.text.replace("\n", " ") == (
+        "Nobody had told us about the bridge, so we had to walk back home."
+    )
+
+
+def test_lines_are_balanced_and_cut_after_punctuation() -> None:
+    (cue,) = cues(segment(words_of("And today, as I promised you, it is about what holds them up.")))
+    assert cue.text == "And today, as I promised you,\nit is about what holds them up."
+
+
+def test_a_title_does_not_end_a_sentence() -> None:
+    text = (
+        "I could not help watching your face with some anxiety, when Mr. Thornton made his confession of it."
+    )
+    for cue in cues(segment(words_of(text))):
+        assert not cue.text.endswith("Mr.")
+    assert ends_with(" end.", SENTENCE_ENDS)
+    assert ends_with(' said."', SENTENCE_ENDS)
+    assert not any(ends_with(word, SENTENCE_ENDS) for word in (" Mr.", " J.", ' "Dr.', " one,"))
+
+
+def test_no_word_is_left_alone_on_a_line() -> None:
+    (cue,) = cues(segment(words_of("It is about all of those things that hold bridges up")))
+    assert min(len(line.split()) for line in cue.text.split("\n")) > 1
+
+
+def test_a_short_cue_stays_long_enough_to_be_read_but_not_into_the_next() -> None:
+    hello, there = words_of("Hello everybody!", per_letter_s=0.01), words_of("Well now then.", start=9.0)
+    first, _ = cues(segment(hello), segment(there))
+    assert first.end == pytest.approx(len("Hello everybody!") / SPEED)
+    soon = words_of("Well now then.", start=hello[-1].end + 0.3)
+    first, second = cues(segment(hello, speaker="A"), segment(soon, speaker="B"))
+    assert hello[-1].end < first.end < second.start
+
+
+def test_speakers_and_languages_do_not_share_a_cue() -> None:
+    one, two = words_of("Yes we do."), words_of("No we don't.", start=0.7)
+    assert len(cues(segment(one), segment(two))) == 1
+    assert len(cues(segment(one, speaker="A"), segment(two, speaker="B"))) == 2
+    assert len(cues(segment(one), segment(two, language="de"))) == 2
+
+
+def test_full_width_characters_take_two_cells() -> None:
+    made = cues(segment(words_of("これはとても古い橋ですが明日も見に行きましょうと彼は言いましたそうです")))
+    assert all(width(line) <= 42 for cue in made for line in cue.text.split("\n"))
+    assert max(len(line) for cue in made for line in cue.text.split("\n")) <= 21
+    assert [width(text) for text in ("ab", "橋", "ﾊ", "e\u0301", "\u200f")] == [2, 2, 1, 1, 0]
+
+
+def test_talk_without_end_is_laid_out_on_the_way() -> None:
+    """Memory does not grow with somebody who never pauses; no word is lost."""
+    words = words_of("word " * 1000)
+    maker = ReadableCues(WriterOptions(reading_speed=SPEED))
+    early = maker.segment(segment(words))
+    assert sum(len(cue.words) for cue in early) >= len(words) - LONGEST_RUN - 40
+    made = [*early, *maker.flush()]
+    assert sum(len(cue.words) for cue in made) == len(words)
+    assert all(a.end <= b.start for a, b in pairwise(made))
+
+
+def test_options_narrow_the_lines() -> None:
+    text = "one two three four five six seven eight nine ten"
+    made = cues(segment(words_of(text)), max_line_width=10, max_line_count=1)
+    assert all(width(cue.text) <= 10 for cue in made)
+
+
+def test_segments_without_word_times_are_refused() -> None:
+    with pytest.raises(OptionError, match="reading speed needs word times"):
+        cues(Segment(0, 0.0, 1.0, " one", "en"))
