@@ -44,7 +44,8 @@ def test_latency_beside_offline(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("language", "text"), [("zh", "今天 天气好"), ("ja", "今日は晴れ"), ("th", "สวสดก"), ("yue", "今日好天氣")]
+    ("language", "text"),
+    [("zh", "今天 天气好"), ("ja", "今日は晴れ"), ("th", "สวสดก"), ("yue", "今日好天氣")],
 )
 def test_lags_are_by_characters_where_words_have_no_spaces(language: str, text: str) -> None:
     """Half of the characters came, one a second: the pace is that of all five, in both measures of lag."""

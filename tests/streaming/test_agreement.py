@@ -184,7 +184,9 @@ def test_who_asks_for_more_says_no_more(
 
 @given(READINGS)
 def test_where_nothing_is_asked_all_is_safe(readings: list[list[Heard]]) -> None:
-    agreement = Agreement(AgreementOptions(trusted=0.0, agreed_frames=0, far_frames=0, n_readings=1, least_s=0.0), 0)
+    agreement = Agreement(
+        AgreementOptions(trusted=0.0, agreed_frames=0, far_frames=0, n_readings=1, least_s=0.0), 0
+    )
     assert all(n_safe(agreement, *words) == len(words) for words in readings)
 
 
@@ -195,7 +197,8 @@ def test_waiting_for_ever_says_nothing(readings: list[list[Heard]], options: Agr
 
 
 @pytest.mark.parametrize(
-    "bad", [{"trusted": -0.1}, {"far_frames": -1}, {"n_readings": 0}, {"n_doubtful": 0}, {"least_s": float("nan")}]
+    "bad",
+    [{"trusted": -0.1}, {"far_frames": -1}, {"n_readings": 0}, {"n_doubtful": 0}, {"least_s": float("nan")}],
 )
 def test_impossible_options_are_refused(bad: dict[str, float]) -> None:
     with pytest.raises(OptionError, match=next(iter(bad))):
