@@ -44,8 +44,8 @@ def align(hypothesis: Sequence[str], reference: Sequence[str]) -> list[tuple[int
     """Pairs (hypothesis index, reference index) of a least-edit alignment; None stands for a gap.
 
     Of equally cheap alignments the one with the most matches is taken, so that words are paired with
-    their own kind rather than by place. Of every few words of the hypothesis costs are kept, and those between
-    are computed again on the way back: an hour of speech takes some megabytes.
+    their own kind rather than by place. Costs are kept for one in some words of the hypothesis, and those
+    between are computed again on the way back: an hour of speech takes some megabytes.
     """
     ids = {word: i for i, word in enumerate({*hypothesis, *reference})}
     said = [ids[word] for word in hypothesis]
@@ -72,8 +72,9 @@ Costs: TypeAlias = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 
 
 def _costs(before: Costs, first: int, said: Sequence[int], wanted: npt.NDArray[np.int64]) -> Costs:
-    """Edit costs (n + 1, m + 1) before and after each of n words of the hypothesis, the first of which is number
-    `first`; before: the row (m + 1,) before them."""
+    """Edit costs (n + 1, m + 1) before and after each of n words of the hypothesis.
+
+    first: number of the first of them. before: the row (m + 1,) before it."""
     steps = _GAP * np.arange(len(wanted) + 1)
     cost = np.empty((len(said) + 1, len(wanted) + 1))
     cost[0] = before

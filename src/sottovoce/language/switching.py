@@ -22,8 +22,8 @@ class SwitchOptions:
     the last: both, because 6 frames of a 100 ms hop span 500 ms. At the beginning of an utterance, while all
     of it is heard at once, `opening_frames` and `opening_margin` do. A confirmed switch waits for a boundary
     (a pause, or a word's end), at most `max_wait_s`. The first language of a session, before which nothing is
-    said, takes `first_frames` and a lead of `first_margin`; the first frame that ends `first_wait_s` after speech
-    began, or later, decides by any lead. With frames of half a second that is within 4 s."""
+    said, takes `first_frames` and a lead of `first_margin`; the first frame that ends `first_wait_s` after
+    speech began, or later, decides by any lead. With frames of half a second that is within 4 s."""
 
     margin: float = 0.35
     min_frames: int = 2

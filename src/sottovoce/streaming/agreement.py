@@ -1,10 +1,10 @@
 """Which words of a reading are safe: those that were heard well before the end of the audio, or read twice.
 
 AlignAtt trusts a token as soon as enough audio lies behind it. Real Whisper still changes its mind there:
-"the candidate j's" becomes "the Canada jays" when half a second more is in. Its own probability tells which words
-it will change: so one that it is sure of is taken at first sight, and others wait until the next readings say
-them too (as in the LocalAgreement policy, Liu et al. 2020, https://arxiv.org/abs/2005.11185), however far from
-the end of the audio they were said. Not known here: models, and how words were read.
+"the candidate j's" becomes "the Canada jays" when half a second more is in. Its own probability tells which
+words it will change: one that it is sure of is taken at first sight, and others wait until the next readings
+say them too (as in the LocalAgreement policy, Liu et al. 2020, https://arxiv.org/abs/2005.11185), unless they
+lie far from the end of the audio. Not known here: models, and how words were read.
 """
 
 from __future__ import annotations

@@ -88,7 +88,8 @@ class Utterance:
         start_s, until_s = self.start_sample / SAMPLE_RATE, self.committed.until_s
         around_s = max(around_s, until_s)
         border, least, reach = (
-            math.ceil(seconds * FRAMES_PER_SECOND) for seconds in (around_s - start_s, until_s - start_s, reach_s)
+            math.ceil(seconds * FRAMES_PER_SECOND)
+            for seconds in (around_s - start_s, until_s - start_s, reach_s)
         )
         quiet = quietest_border(loudness(self.log_mel()), border, reach, least=least)
         return max(until_s, start_s + quiet / FRAMES_PER_SECOND)

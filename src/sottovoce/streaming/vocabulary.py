@@ -44,7 +44,9 @@ class LiveVocabulary:
         if tokenizer.pieces is not None:
             can_say[list(tokenizer.pieces.ids.values())] = True
         can_say[tokenizer.eot] = True
-        can_say[[token for token in suppressed_tokens((NON_SPEECH,), tokenizer) if token < len(can_say)]] = False
+        can_say[[token for token in suppressed_tokens((NON_SPEECH,), tokenizer) if token < len(can_say)]] = (
+            False
+        )
         ids = can_say.nonzero()[:, 0]
         blank = torch.isin(ids, torch.tensor(tokenizer.encode(" "))).nonzero()[:, 0]
         languages = tokenizer.language_tokens if tokenizer.is_multilingual else ()

@@ -72,8 +72,9 @@ class Window:
 
 
 def loudness(log_mel: Tensor) -> npt.NDArray[np.float64]:
-    """How loud each frame of un-normalised log-mel (n_mels, n) is: (n // 2,), log10 of power, averaged over the
-    spectrum, within Whisper's dynamic range."""
+    """How loud each frame of un-normalised log-mel (n_mels, n) is: (n // 2,), log10 of power.
+
+    It is averaged over the spectrum, within Whisper's dynamic range."""
     n_frames = log_mel.shape[1] // MELS_PER_FRAME
     if not n_frames:
         return np.zeros(0)
@@ -84,7 +85,7 @@ def loudness(log_mel: Tensor) -> npt.NDArray[np.float64]:
 
 
 def quietest_border(loud: npt.NDArray[np.float64], border: int, reach: int, *, least: int = 1) -> int:
-    """The frame that begins where it is quietest, at most `reach` frames from a border; `border` where none is.
+    """The frame that begins where it is quietest, at most `reach` frames from a border; else the border.
 
     loud: (n_frames,) in log10 units; a border as far as it may go costs `FARTHEST` of them. least: no frame
     before it.
