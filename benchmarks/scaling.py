@@ -2,8 +2,8 @@
 
     python benchmarks/scaling.py ../shared --clips 48 --actors 1 2
 
-The same human clips, three rounds in turns; of each way: seconds until the first row (processes that start, models that
-load), and audio transcribed for a second of time after it. Run it where nothing else runs.
+The same human clips, three rounds in turns; of each way: seconds until the first row (processes that start,
+models that load), and audio transcribed for a second of time after it. Run it where nothing else runs.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from sottovoce.serving.ray.jobs import Actors, transcribe_on_ray
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("shared", type=Path)
     parser.add_argument("--model", default="base")
     parser.add_argument("--dtype", default="float32")
