@@ -51,7 +51,10 @@ class MultiHeadAttention(nn.Module):
 
         mask: broadcastable to (B, H, T, S); bool (True: may attend) or added to the logits.
         """
-        attended = _attend(queries, keys, values, mask, causal)
+        return self.merged(attend(queries, keys, values, mask, causal=causal))
+
+    def merged(self, attended: Tensor) -> Tensor:
+        """What heads (B, H, T, d_head) attended to, as one: (B, T, d)."""
         merged: Tensor = self.out(attended.transpose(1, 2).flatten(2))
         return merged
 
@@ -60,7 +63,9 @@ class MultiHeadAttention(nn.Module):
         return x.reshape(*x.shape[:2], self.n_head, -1).transpose(1, 2)
 
 
-def _attend(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, causal: bool) -> Tensor:
+def attend(
+    queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None = None, *, causal: bool = False
+) -> Tensor:
     """(B, H, T, d_head); by PyTorch's fused kernel, but where another way is much faster."""
     few = queries.shape[2] <= FEW_QUERIES and not causal
     if few and queries.dtype == torch.bfloat16 and queries.device.type == "cpu":
