@@ -4,16 +4,16 @@
     python benchmarks/serving.py DATA --streams 4 --alone --dtype bfloat16
     python benchmarks/serving.py DATA --streams 4 --clock real --side engine
 
-Each stream is a joined recording of people (test clips), spoken in real time from a moment of its own. A stream
-is served if 95 % of the words of all come within 2 s of their end. Sides: `engine`, many sessions put together
-(`sottovoce.engine`); `threads`, each session by itself in a thread of its own; `processes`, the same with a
-process and a model for each.
+Each stream is a joined recording of people (test clips), spoken in real time from a moment of its own. So
+many streams are served if 95 % of their words come within 2 s of their end. Sides: `engine`, many sessions
+put together (`sottovoce.engine`); `threads`, each session by itself in a thread of its own; `processes`, the
+same with a process and a model for each.
 
---clock simulated: the clock stands still but for the processor time that the work takes, over --cores, so that
-other programs on the machine change nothing; `threads` and `processes` are one side then: streams that share
-the cores evenly, at what each took alone, without the interpreter's lock or the cache between them.
---clock real: as it is; nothing else may run. --alone: no load is simulated; texts of sessions in company are
-compared with those of the same sessions alone.
+--clock simulated: the clock stands still but for the processor time that the work takes, over --cores, so
+that other programs on the machine change nothing; `threads` and `processes` are one side then, `alone`:
+streams that share the cores evenly, at what each took alone, without the interpreter's lock or the cache
+between them. --clock real: as it is; nothing else may run. --alone: the update interval never stretches, and
+texts of sessions in company are compared with those of the same sessions alone.
 """
 
 from __future__ import annotations
@@ -429,7 +429,9 @@ def main() -> None:
     model = load_model(args.model, device="cpu", dtype=args.dtype)
     warm(model, languages)
     known: list[tuple[Stream, list[Push]]] = []
-    print("| streams | side | words within 2 s | p50, s | p95, s | interval, s | MB a stream | words wrong | …")
+    print(
+        "| streams | side | words within 2 s | p50, s | p95, s | interval, s | MB a stream | words wrong | …"
+    )
     for n_streams in counts:
         some = streams(args.data, n_streams, args.seconds)
         alone = None
@@ -439,6 +441,9 @@ def main() -> None:
             pushes = [made for _, made in known[:n_streams]]
             spent = sum(push.took_s for own in pushes for push in own)
             alone = shared_out(pushes, some, args.cores)
+            for n_fewer in range(1, n_streams):
+                fewer = shared_out(pushes[:n_fewer], some[:n_fewer], args.cores)
+                print(f"{n_fewer} alone: {100 * Report('', fewer, {}).within():.1f} % of words in time")
             report = Report("alone", alone, shares({}, spent, some))
             print("".join(rows(report, some)), flush=True)
         if args.side in ("both", "engine"):

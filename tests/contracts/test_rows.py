@@ -8,7 +8,15 @@ import torch
 from sottovoce.backends.rows_by_step import RowsByStep
 from sottovoce.errors import OptionError
 from sottovoce.types import EncoderOutput
-from tests.contracts.test_backend import TOLERANCE, Subject, difference, one_row, random_torch, scripted, windows
+from tests.contracts.test_backend import (
+    TOLERANCE,
+    Subject,
+    difference,
+    one_row,
+    random_torch,
+    scripted,
+    windows,
+)
 
 
 @pytest.fixture(params=[random_torch, scripted], ids=["torch", "fake"])

@@ -168,7 +168,7 @@ class SmallMemory(FakeBackend):
         rows.step = step  # type: ignore[method-assign]
         return rows
 
-    def _check(self, *given: Any) -> None:  # type: ignore[override]
+    def _check(self, *given: Any) -> None:
         if len(given) == 1:
             if given[0] > self.most:
                 self.n_refused += 1
@@ -212,7 +212,9 @@ def test_who_fails_harms_nobody_else() -> None:
         assert found[i] == some[i].alone(backend())
     model.n_columns = 10_000
     told = words_of(sessions[1].close())
-    assert told == spoken("en", 12, seed=12)[: len(told)], "what was committed before is told by its next call"
+    assert told == spoken("en", 12, seed=12)[: len(told)], (
+        "what was committed before is told by its next call"
+    )
     assert len(told) > 3
 
 
@@ -247,6 +249,7 @@ def test_what_is_due_first_is_encoded_first() -> None:
         return plain(windows)
 
     model.encode_growing = encode_growing  # type: ignore[method-assign]
+
     def asking(n_frames: int) -> Steps[None]:
         yield Encode([GrowingWindow(torch.zeros(80, 2 * n_frames), model.encoder_mode)])
 

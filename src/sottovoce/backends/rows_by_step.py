@@ -1,4 +1,4 @@
-"""`Backend.rows` by way of `start` and `step`, one row at a time: for any backend that knows no better way."""
+"""`Backend.rows` by way of `start` and `step`, row by row: for any backend that knows no better way."""
 
 from __future__ import annotations
 

@@ -280,7 +280,6 @@ class TorchBackend:
             raise OptionError(f"step: {n_read} tokens in all, {self._name} reads {self.dims.n_text_ctx}")
 
 
-
 def _hears_padding(encoded: EncoderOutput, spans: Sequence[tuple[int, int]]) -> bool:
     """Whether a span may hold frames that count more than once."""
     return encoded.log_weights is not None and any(end > encoded.n_content_frames[0] for _, end in spans)

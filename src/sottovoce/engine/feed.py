@@ -38,6 +38,6 @@ class Feed:
 
     def take(self) -> Samples:
         """All that waits, (n,) float32."""
-        taken = np.concatenate([np.zeros(0, np.float32), *self._pieces])
+        taken: Samples = np.concatenate([np.zeros(0, np.float32), *self._pieces])
         self._pieces, self._n_samples = [], 0
         return taken

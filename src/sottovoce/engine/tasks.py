@@ -16,8 +16,8 @@ _numbers = itertools.count()
 class Task(Generic[Result]):
     """Drives one generator.
 
-    deadline_s: on any clock; what is due first goes first. began_s: on the engine's clock, when its first work
-    was begun; nan before.
+    deadline_s: on any clock; what is due first goes first. began_s: on the engine's clock, when its first
+    work was begun; nan before.
     """
 
     def __init__(

@@ -1,8 +1,8 @@
 """The decoder over rows of any age, each with its own tokens, its own memory and its own audio.
 
-All new tokens of all rows go through the linear layers as one batch, which is where the weights are read; only
-attention is taken row by row, so nothing is padded and nothing masked. Not known here: when rows come and go,
-and what is done with the logits.
+All new tokens of all rows go through the linear layers as one batch, which is where the weights are read;
+only attention is taken row by row, so nothing is padded and nothing masked. Not known here: when rows come
+and go, and what is done with the logits.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ FIRST_CAPACITY = 64
 
 
 class RowMemory:
-    """Self-attention keys and values (n_layer, 2, H, capacity, d_head) of one row, and how far they are filled."""
+    """Self-attention keys and values (n_layer, 2, H, capacity, d_head) of one row, and how many there are."""
 
     __slots__ = ("_buffer", "n_tokens")
 
@@ -32,7 +32,7 @@ class RowMemory:
         self.n_tokens = 0
 
     def append(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Write new positions (H, n_new, d_head) of a layer; all of its keys and values so far (1, H, n, d_head).
+        """Write new positions (H, n_new, d_head) of a layer; all of its keys and values (1, H, n, d_head).
 
         They count as read with `advance`, once all layers have written.
         """
@@ -103,8 +103,8 @@ def read_rows(
 ) -> tuple[Tensor, Tensor]:
     """Read tokens (n,) int64 of all rows into their memories.
 
-    Returns hidden states (n, d), normalised; and the attention of the captured heads (n_captured, n, n_frames)
-    float32, n_frames of the longest audio, 0 behind that of a row.
+    Returns hidden states (n, d), normalised; and the attention of the captured heads (n_captured, n,
+    n_frames) float32, n_frames of the longest audio, 0 behind that of a row.
     """
     places = [row.memory.n_tokens + i for row in rows for i in range(row.n_new)]
     positions = torch.tensor(places, device=tokens.device)
@@ -126,7 +126,11 @@ def read_rows(
 
 
 def _remembered(
-    attention: MultiHeadAttention, x: Tensor, rows: Sequence[RowTokens], masks: Sequence[Tensor | None], layer: int
+    attention: MultiHeadAttention,
+    x: Tensor,
+    rows: Sequence[RowTokens],
+    masks: Sequence[Tensor | None],
+    layer: int,
 ) -> Tensor:
     """Self-attention of every row over its own memory, which takes up its new positions: (1, n, d)."""
     queries = attention.queries(x)

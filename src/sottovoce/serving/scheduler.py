@@ -1,7 +1,7 @@
 """The one seam to the model: live sessions and recordings go in, events and segments come out.
 
-Whoever asks waits for a future; the model runs in the thread of a `Worker`, where an engine puts together what
-live sessions ask for. How that is done is decided behind this seam, and nowhere else in the server.
+Whoever asks waits for a future; the model runs in the thread of a `Worker`, where an engine puts together
+what live sessions ask for. How that is done is decided behind this seam, and nowhere else in the server.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TypeVar
 
 import numpy as np

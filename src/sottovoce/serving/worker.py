@@ -1,7 +1,7 @@
 """One thread that does the work of one model, the most urgent first; nobody else touches the model.
 
-Live work is steps of a generator, which the engine does in rounds together with those of others; all other work
-is a function without arguments. Knows neither sessions nor recordings.
+Live work is steps of a generator, which the engine does in rounds together with those of others; all other
+work is a function without arguments. Knows neither sessions nor recordings.
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ class _Work:
 class Worker:
     """Does work in its own thread until it is closed.
 
-    on_done: told urgency, seconds waited and seconds worked, in that thread. engine: does live work in rounds.
+    on_done: told urgency, seconds waited and seconds worked, in that thread. engine: does live work in
+    rounds.
     """
 
     def __init__(

@@ -67,9 +67,7 @@ class Reader:
         Each is read as it would be alone.
         """
         running = RunningReadings(self.backend, self.vocabulary)
-        tickets = [
-            running.admit(self, one, request) for one, request in zip(heard, requests, strict=True)
-        ]
+        tickets = [running.admit(self, one, request) for one, request in zip(heard, requests, strict=True)]
         found: dict[int, Reading] = {}
         while running.n_requests:
             found.update(running.step())
@@ -136,7 +134,7 @@ class _Request:
         return replace(max(self._done, key=_rank), no_speech_prob=self.no_speech_prob)
 
     def grow(self, choices: Sequence[_Choice]) -> list[int]:
-        """Stop or extend every beam; the former place of each beam that goes on, of which there may be none."""
+        """Stop or extend every beam; the former place of each that goes on, of which there may be none."""
         paths, self.paths = self.paths, []
         if len(paths[0].tokens) >= self._most_tokens:
             if not self._done:
@@ -305,7 +303,9 @@ class RunningReadings:
     def _choices(self, ready: Sequence[_Request], rows: Sequence[int]) -> list[_Choice]:
         """What may follow the beams of requests; what is decided by is read back once for all of them."""
         known = [one.logits for one in ready if one.logits is not None]
-        first = [place for place, path in enumerate(path for one in ready for path in one.paths) if not path.tokens]
+        first = [
+            place for place, path in enumerate(path for one in ready for path in one.paths) if not path.tokens
+        ]
         log_probs = self._vocabulary.log_probs(torch.cat(known).float(), first=first)
         entropies = -(log_probs.exp() * log_probs.clamp(min=LEAST_LOG_PROB)).sum(dim=-1)
         n_best = max(one.n_looked_at for one in ready)
