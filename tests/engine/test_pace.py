@@ -22,6 +22,8 @@ def test_it_stretches_under_load_and_comes_back() -> None:
     assert pace.interval_s == 0.5
     now_s = live(pace, now_s, JUDGED_EVERY_S + 0.3, busy=1.0, wait_s=0.4)
     assert pace.interval_s == 1.0
+    now_s = live(pace, now_s, JUDGED_EVERY_S, busy=1.0, wait_s=3.0)
+    assert pace.interval_s == 1.0, "what piled up before is worked off first"
     now_s = live(pace, now_s, 20.0, busy=1.0, wait_s=3.0)
     assert pace.interval_s == INTERVALS_S[-1]
     now_s = live(pace, now_s, 20.0, busy=0.6, wait_s=0.05)

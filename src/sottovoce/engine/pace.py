@@ -8,9 +8,9 @@ from __future__ import annotations
 
 INTERVALS_S = (0.5, 1.0, 2.0)
 JUDGED_EVERY_S = 2.0
-BUSY, IDLE = 0.85, 0.35
+BUSY, IDLE = 0.85, 0.42
 """Parts of the time at work from which the interval grows, and below which it shrinks: of twice the updates
-there would be at most twice the work."""
+there is at most twice the work."""
 LATE = 0.25
 """Of the interval: so long a wait is a queue, and not the work of others that happened to come at once."""
 
@@ -23,6 +23,7 @@ class Pace:
         self._since_s = now_s
         self._busy_s = 0.0
         self._waits_s: list[float] = []
+        self._is_settling = False
 
     @property
     def interval_s(self) -> float:
@@ -39,11 +40,19 @@ class Pace:
         passed_s = now_s - self._since_s
         if passed_s < JUDGED_EVERY_S:
             return
-        busy = self._busy_s / passed_s
+        before = self._level
+        if not self._is_settling:
+            self._level = self._judged(self._busy_s / passed_s)
+        # What piled up before a change is worked off after it, and says nothing of it.
+        self._is_settling = self._level != before
+        self._since_s, self._busy_s, self._waits_s = now_s, 0.0, []
+
+    def _judged(self, busy: float) -> int:
+        """The level for so large a part of the time at work."""
         wait_s = sum(self._waits_s) / max(1, len(self._waits_s))
         is_late = wait_s > LATE * self.interval_s
         if busy > BUSY and is_late:
-            self._level = min(self._level + 1, len(INTERVALS_S) - 1)
-        elif busy < IDLE and not is_late:
-            self._level = max(self._level - 1, 0)
-        self._since_s, self._busy_s, self._waits_s = now_s, 0.0, []
+            return min(self._level + 1, len(INTERVALS_S) - 1)
+        if busy < IDLE and not is_late:
+            return max(self._level - 1, 0)
+        return self._level
