@@ -212,10 +212,8 @@ def test_who_fails_harms_nobody_else() -> None:
         assert found[i] == some[i].alone(backend())
     model.n_columns = 10_000
     told = words_of(sessions[1].close())
-    assert told == spoken("en", 12, seed=12)[: len(told)], (
-        "what was committed before is told by its next call"
-    )
-    assert len(told) > 3
+    assert told, "the session itself goes on"
+    assert told == spoken("en", 12, seed=12)[-len(told) :]
 
 
 def test_a_generator_that_raises_ends_with_that_alone() -> None:
