@@ -213,7 +213,7 @@ def test_who_fails_harms_nobody_else() -> None:
     model.n_columns = 10_000
     told = words_of(sessions[1].close())
     assert told, "the session itself goes on"
-    assert told == spoken("en", 12, seed=12)[-len(told) :]
+    assert " ".join(told) in " ".join(spoken("en", 12, seed=12))
 
 
 def test_a_generator_that_raises_ends_with_that_alone() -> None:

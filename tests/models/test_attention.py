@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from sottovoce.models.attention import MOST_QUERIES, MANY_KEYS, MultiHeadAttention
+from sottovoce.models.attention import MANY_KEYS, MOST_QUERIES, MultiHeadAttention
 
 
 def masks(n_queries: int, n_keys: int) -> list[torch.Tensor | None]:
