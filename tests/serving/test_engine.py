@@ -119,7 +119,7 @@ def test_under_load_audio_is_held_until_an_update_is_due() -> None:
         finally:
             scheduler.close()
             scheduler.join(10)
-        return calls, [one.document["type"] for one in told]
+        return calls, [str(one.document["type"]) for one in told]
 
     calls, kinds = asyncio.run(run())
     assert calls == [1, 1, 2, 3]
