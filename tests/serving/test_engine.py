@@ -97,6 +97,26 @@ def test_steps_under_way_at_the_end_are_told_so() -> None:
     model.join(10)
 
 
+def test_a_fault_of_the_engine_itself_ends_what_is_under_way_and_nothing_else(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = worker()
+    plain = LiveEngine.round
+    faults = [AssertionError("of the engine")]
+
+    def round_(engine: LiveEngine) -> None:
+        if faults:
+            raise faults.pop()
+        plain(engine)
+
+    monkeypatch.setattr(LiveEngine, "round", round_)
+    with pytest.raises(AssertionError, match="of the engine"):
+        model.submit_steps(steps("lost")).result(10)
+    assert model.submit_steps(steps("kept")).result(10) == "kept"
+    model.close()
+    model.join(10)
+
+
 def test_under_load_audio_is_held_until_an_update_is_due() -> None:
     async def run() -> tuple[list[int], list[str]]:
         model = SlowModel()

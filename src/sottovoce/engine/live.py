@@ -132,6 +132,10 @@ class LiveEngine:
         self._read()
         self._settle()
 
+    def forget(self) -> None:
+        """Let go of everything that is under way, and tell nobody."""
+        self._tasks, self._decodes, self._under_way = [], {}, set()
+
     def _settle(self) -> None:
         self._tasks = [task for task in self._tasks if not task.is_done]
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import logging
 import math
 import threading
 import time
@@ -22,6 +23,7 @@ from sottovoce.engine.tasks import Task
 from sottovoce.serving.faults import leaving
 from sottovoce.streaming.work import Steps
 
+log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 LIVE, FILE = 0, 1
@@ -178,7 +180,15 @@ class Worker:
     def _round(self) -> None:
         assert self._engine is not None
         began = time.monotonic()
-        self._engine.round()
+        try:
+            self._engine.round()
+        except Exception as error:  # not of one session: the engine itself; the thread goes on
+            log.exception("a round failed")
+            self._engine.forget()
+            with self._condition:
+                lost, self._under_way = self._under_way, ()
+            for work in lost:
+                work.done.set_exception(error)
         now = time.monotonic()
         self.pace.worked(now - began, now)
 
