@@ -20,14 +20,14 @@ FLOORS = [
     {"decoding"},
     {"language"},
     {"streaming", "offline"},
-    {"evaluation", "formats"},
+    {"engine", "evaluation", "formats"},
     {"api", "ctc"},
     {"archive"},
     {"serving"},
     {"cli"},
 ]
 """From the ground up; a room sees the floors below its own, and itself."""
-BASE_ONLY = {"decoding", "language", "streaming", "offline"}
+BASE_ONLY = {"decoding", "language", "streaming", "offline", "engine"}
 """Rooms that see runtimes and language models through their seam alone."""
 SEAMS = {"sottovoce.backends.base", "sottovoce.lm.base"}
 CONFINED = {

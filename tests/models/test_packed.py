@@ -78,13 +78,6 @@ def test_layers_are_packed_wherever_they_are() -> None:
     torch.testing.assert_close(model(tokens), before, atol=2e-6, rtol=1e-5)
 
 
-def test_only_some_layers() -> None:
-    skip_unless_packed(torch.float32)
-    model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8)).requires_grad_(False)
-    pack(model, only=("1",))
-    assert [type(module) for module in model] == [nn.Linear, PackedLinear]
-
-
 def test_where_nothing_can_be_packed_all_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(table: torch.Tensor) -> torch.Tensor:
         raise RuntimeError("no")

@@ -14,6 +14,7 @@ from sottovoce.api import Model
 from sottovoce.errors import OptionError
 from sottovoce.serving.server import ServerThread
 from sottovoce.serving.settings import Access, Limits, Listening, Offer, Settings, WyomingAddress
+from sottovoce.streaming.work import Steps
 from sottovoce.types import SAMPLE_RATE, Event, Final, Partial, Samples, Word
 
 CLIPS = Path(__file__).parents[2] / "examples" / "clips"
@@ -30,6 +31,8 @@ class SlowModel:
 
     name = "slow"
     languages = ("en", "de")
+    backend = None
+    """Nothing is asked of it: these sessions do their work themselves."""
 
     def __init__(self, work: Callable[[], None] = lambda: None) -> None:
         self.work = work
@@ -52,6 +55,14 @@ class SlowSession:
         self._model = model
         self._n_samples = 0
         self._words: list[Word] = []
+
+    def listen(self, pcm: Samples, *, newest_only: bool = False) -> Steps[list[Event]]:
+        yield from ()
+        return self.push(pcm)
+
+    def finish(self) -> Steps[list[Event]]:
+        yield from ()
+        return self.close()
 
     def push(self, pcm: Samples) -> list[Event]:
         self._model.n_calls += 1

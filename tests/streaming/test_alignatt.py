@@ -35,59 +35,67 @@ def random_attention(seed: int, n_rows: int, n_tokens: int, n_frames: int) -> to
     return torch.randn(n_rows, 3, n_tokens, n_frames, generator=generator).mul(2).softmax(dim=-1)
 
 
-def tracker_of(*n_frames: int) -> AttentionTracker:
-    """Of rows with so many frames of audio each."""
-    return AttentionTracker(torch.tensor(n_frames))
+def whole(rows: torch.Tensor, n_frames: int) -> AttentionTracker:
+    """Of rows that come together, each with all its tokens."""
+    tracker = AttentionTracker()
+    for row in rows:
+        tracker.admit(n_frames, row)
+    return tracker
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_running_statistics_equal_the_whole_history(seed: int) -> None:
     rows = random_attention(seed, 2, 40, 90)
-    tracker = tracker_of(80, 80)
-    tracker.extend(rows[:, :, :5])
+    tracker = whole(rows[:, :, :5], 80)
     for t in range(5, 40):
-        tracker.extend(rows[:, :, t : t + 1])
+        tracker.extend(range(2), list(rows[:, :, t : t + 1]))
         expected = reference_frontier(rows[:, :, : t + 1, :80])
         assert tracker.frontier().tolist() == expected.tolist()
 
 
 def test_rows_follow_their_beam() -> None:
     rows = random_attention(9, 3, 12, 60)
-    order = torch.tensor([2, 2, 0])
-    tracker = tracker_of(60, 60, 60)
-    tracker.extend(rows[:, :, :6])
-    tracker.reorder(order)
+    order = [2, 2, 0]
+    tracker = whole(rows[:, :, :6], 60)
+    tracker.select(order)
+    for t in range(6, 12):
+        tracker.extend(range(3), list(rows[:, :, t : t + 1]))
     moved = torch.cat([rows[order, :, :6], rows[:, :, 6:]], dim=2)
-    tracker.extend(rows[:, :, 6:])
     assert tracker.frontier().tolist() == reference_frontier(moved).tolist()
 
 
-def test_padding_does_not_count() -> None:
-    rows = random_attention(4, 2, 10, 50)
-    tracker = tracker_of(50, 50)
-    tracker.extend(rows, n_padding=torch.tensor([0, 4]))
-    assert int(tracker.frontier()[0]) == int(reference_frontier(rows)[0])
-    assert int(tracker.frontier()[1]) == int(reference_frontier(rows[:, :, 4:])[1])
-
-
 @pytest.mark.parametrize("seed", range(20))
-def test_rows_of_different_length_are_tracked_as_alone(seed: int) -> None:
-    """What lies behind a shorter row's audio changes neither its statistics nor its frontier."""
-    rows = random_attention(seed, 2, 12, 70)
-    both = tracker_of(70, 40)
-    both.extend(rows)
-    for row, n_frames in ((0, 70), (1, 40)):
-        alone = tracker_of(n_frames)
-        alone.extend(rows[row : row + 1])
-        assert both.frontier()[row] == alone.frontier()[0]
-    both.reorder(torch.tensor([1, 1]))
-    assert both.frontier().tolist() == [int(alone.frontier()[0])] * 2
+def test_rows_of_any_length_and_age_are_tracked_as_alone(seed: int) -> None:
+    """What lies behind a shorter row's audio changes neither its statistics nor its frontier, nor does it
+    matter when a row comes and which others go on."""
+    rng = random.Random(seed)
+    lengths = [40, 70, 25]
+    histories = [random_attention(seed + 100 * i, 1, 12, 70)[0] for i in range(3)]
+    tracker, read = AttentionTracker(), [0, 0, 0]
+    for row, history in enumerate(histories):
+        read[row] = rng.randint(1, 4)
+        tracker.admit(lengths[row], history[:, : read[row], : 70 if row else 45])
+        going_on = [i for i in range(row + 1) if rng.random() < 0.7] or [row]
+        tracker.extend(going_on, [histories[i][:, read[i] : read[i] + 1] for i in going_on])
+        for i in going_on:
+            read[i] += 1
+    expected = [
+        int(reference_frontier(history[None, :, :n, :length])[0])
+        for history, n, length in zip(histories, read, lengths, strict=True)
+        if n > 1
+    ]
+    several = [i for i in range(3) if read[i] > 1]
+    assert tracker.frontier(several).tolist() == expected
+    tracker.select([2, 0])
+    assert tracker.frontier([1]).tolist() == tracker.frontier()[1:].tolist()
+    tracker.select([])
+    assert tracker.n_rows == 0
 
 
 def test_state_does_not_grow_with_tokens() -> None:
-    tracker = tracker_of(50)
+    tracker = whole(random_attention(0, 1, 1, 50), 50)
     for t in range(30):
-        tracker.extend(random_attention(t, 1, 1, 50))
+        tracker.extend([0], list(random_attention(t, 1, 1, 50)))
     statistics = tracker._statistics
     assert statistics is not None
     assert statistics.mean.shape == statistics.squares.shape == (1, 3, 50)
@@ -95,8 +103,7 @@ def test_state_does_not_grow_with_tokens() -> None:
 
 
 def test_short_audio_has_a_frontier_too() -> None:
-    tracker = tracker_of(2)
-    tracker.extend(random_attention(1, 1, 1, 2))
+    tracker = whole(random_attention(1, 1, 1, 2), 2)
     assert int(tracker.frontier()[0]) in (0, 1)
 
 
@@ -118,7 +125,7 @@ def read(
 ) -> Reading:
     """One request alone."""
     request = ReadRequest(prefix, ReadingRules(frame_threshold=frame_threshold), bias)
-    (reading,) = reader(beam_size).read(states, [request])
+    (reading,) = reader(beam_size).read([states], [request])
     return reading
 
 
@@ -185,7 +192,7 @@ def test_a_guess_saves_passes_and_changes_nothing(guess: list[str], n_passes: in
     )
     alone = read(encoded(words), prefix)
     assert alone.tokens == tuple(TOKEN_OF[word] for word in words[1:])
-    assert Reader(counted, TOKENIZER.eot, VOCABULARY).read(encoded(words), [guessing]) == [alone]
+    assert Reader(counted, TOKENIZER.eot, VOCABULARY).read([encoded(words)], [guessing]) == [alone]
     assert counted.n_passes == n_passes
 
 
@@ -226,6 +233,6 @@ def test_a_looping_model_is_stopped() -> None:
     looping = FakeBackend(Script(tuple(ScriptedToken(token, 3 * i) for i in range(40))))
     states = looping.encode(window_features([log_mel(say(["time"] * 8))], 400))
     request = ReadRequest(PREFIX, ReadingRules(frame_threshold=0))
-    (found,) = Reader(looping, TOKENIZER.eot, VOCABULARY).read(states, [request])
+    (found,) = Reader(looping, TOKENIZER.eot, VOCABULARY).read([states], [request])
     assert found.ending is Ending.REPEATED
     assert found.tokens == (token,)

@@ -31,7 +31,6 @@ from sottovoce.streaming.utterance import Utterance
 from sottovoce.streaming.vocabulary import LiveVocabulary
 from sottovoce.streaming.window import Window
 from sottovoce.streaming.words import ReadWord
-from sottovoce.streaming.work import read
 from sottovoce.types import EncoderOutput, Event, Samples, Word
 from tests.streaming.sessions import ALIGNATT, TOKENIZER, changes_of, said_words, session
 from tests.streaming.sessions import listen as listen_to
@@ -141,11 +140,11 @@ EVERY_SEARCH = pytest.mark.parametrize("beam_size", [1, 3])
 
 @EVERY_SEARCH
 def test_a_row_reads_as_it_would_alone(beam_size: int) -> None:
-    """Left padding and the other rows change nothing."""
+    """The other rows change nothing."""
     encoded = encoded_words(["time", "year", "people", "way"])
     reader = Reader(backend(), TOKENIZER.eot, VOCABULARY, beam_size)
-    alone = [reading for request in requests() for reading in reader.read(encoded, [request])]
-    assert_same(reader.read(encoded, requests()), alone)
+    alone = [reading for request in requests() for reading in reader.read([encoded], [request])]
+    assert_same(reader.read([encoded] * 2, requests()), alone)
 
 
 @EVERY_SEARCH
@@ -161,10 +160,10 @@ def test_windows_of_different_length_are_read_as_alone(beam_size: int, started: 
         for window in heard:
             model.start(window)
     reader = Reader(model, TOKENIZER.eot, VOCABULARY, beam_size)
-    alone = [read(reader, [one], [request])[0] for one, request in zip(heard, requests(), strict=True)]
+    alone = [reader.read([one], [request])[0] for one, request in zip(heard, requests(), strict=True)]
     assert [reading.tokens[0] for reading in alone] == [TOKEN_OF["time"], TOKEN_OF["way"]]
-    assert_same(read(reader, heard, requests()), alone)
-    assert_same(read(reader, heard[::-1], requests()[::-1]), alone[::-1])
+    assert_same(reader.read(heard, requests()), alone)
+    assert_same(reader.read(heard[::-1], requests()[::-1]), alone[::-1])
 
 
 @EVERY_SEARCH
@@ -174,13 +173,13 @@ def test_rows_under_different_masks_are_read_as_alone(beam_size: int) -> None:
     hidden[0, :18] = hidden[1, 38:58] = -torch.inf
     masked = [replace(request, bias=bias) for request, bias in zip(requests(), hidden, strict=True)]
     reader = Reader(backend(), TOKENIZER.eot, VOCABULARY, beam_size)
-    alone = [reading for request in masked for reading in reader.read(encoded, [request])]
+    alone = [reading for request in masked for reading in reader.read([encoded], [request])]
     assert alone[0].tokens == (TOKEN_OF["year"], TOKEN_OF["people"])
     assert alone[1].tokens == (TOKEN_OF["year"],)
-    assert_same(reader.read(encoded, masked), alone)
+    assert_same(reader.read([encoded] * 2, masked), alone)
     half = [masked[0], requests()[1]]
-    unmasked = reader.read(encoded, requests()[1:])
-    assert_same(reader.read(encoded, half), [alone[0], *unmasked])
+    unmasked = reader.read([encoded], requests()[1:])
+    assert_same(reader.read([encoded] * 2, half), [alone[0], *unmasked])
 
 
 @pytest.mark.parametrize("gate", [Gate(1.0, 15.0, 0.0), Gate(np.inf, 15.0, 0.0), Gate(np.inf, 15.0, 0.1)])

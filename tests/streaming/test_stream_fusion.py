@@ -54,7 +54,7 @@ def read(fusion: AfterThat | None, *, beam_size: int, committed: tuple[int, ...]
     encoded = backend.encode(Features(torch.zeros(1, 80, 100), (100,)))
     reader = Reader(backend, TOKENIZER.eot, VOCABULARY, beam_size, fusion)
     prefix = Prefix((*SOT, *committed), 0, len(committed))
-    (reading,) = reader.read(encoded, [ReadRequest(prefix, ReadingRules(frame_threshold=0))])
+    (reading,) = reader.read([encoded], [ReadRequest(prefix, ReadingRules(frame_threshold=0))])
     return reading
 
 

@@ -26,7 +26,7 @@ def test_few_rows_say_what_all_rows_say() -> None:
     assert few.rows is not None
     assert LiveVocabulary.of(TOKENIZER, TOKENIZER.n_vocab, CPU).rows is None
     logits = torch.randn(2, SMALL.n_vocab)
-    from_few = few.log_probs(logits[:, few.rows], first=False)
+    from_few = few.log_probs(logits[:, few.rows])
     assert torch.equal(from_few, logits[:, few.ids].log_softmax(dim=-1))
     assert torch.allclose(from_few.exp().sum(dim=1), torch.ones(2))
 
@@ -47,7 +47,7 @@ def test_no_text_begins_with_a_space_alone() -> None:
     space = TOKENIZER.encode(" ")[0]
     logits = torch.zeros(1, TOKENIZER.n_vocab)
     logits[0, space] = 9.0
-    best = vocabulary.log_probs(logits, first=False).argmax(dim=-1, keepdim=True)
+    best = vocabulary.log_probs(logits).argmax(dim=-1, keepdim=True)
     assert vocabulary.tokens(best) == [[space]]
-    best = vocabulary.log_probs(logits, first=True).argmax(dim=-1, keepdim=True)
+    best = vocabulary.log_probs(logits, first=[0]).argmax(dim=-1, keepdim=True)
     assert vocabulary.tokens(best) != [[space]]

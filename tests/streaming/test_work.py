@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 import pytest
-import torch
 
 from sottovoce.api import Model, load_model
 from sottovoce.backends.base import Backend, EncoderMode, GrowingWindow
@@ -17,7 +15,7 @@ from sottovoce.streaming.session import Session, SessionOptions
 from sottovoce.streaming.vocabulary import LiveVocabulary
 from sottovoce.streaming.window import MelBuffer
 from sottovoce.streaming.words import WordMaker
-from sottovoce.streaming.work import read, run, side_by_side
+from sottovoce.streaming.work import run
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import EncoderOutput
 from tests.streaming.sessions import TOKENIZER
@@ -52,26 +50,11 @@ def test_windows_encoded_in_any_way_are_read_side_by_side_as_alone(
         ReadRequest(Prefix(tokenizer.with_language(code).sot_sequence_including_notimestamps, 0, 0), rules)
         for code in ("en", "de")
     ]
-    alone = [read(reader, [one], [request])[0] for one, request in zip(heard, requests, strict=True)]
-    for ours, theirs in zip(read(reader, heard, requests), alone, strict=True):
+    alone = [reader.read([one], [request])[0] for one, request in zip(heard, requests, strict=True)]
+    for ours, theirs in zip(reader.read(heard, requests), alone, strict=True):
         assert (ours.tokens, ours.frames, ours.ending) == (theirs.tokens, theirs.frames, theirs.ending)
         assert ours.logprobs == pytest.approx(theirs.logprobs, abs=1e-4)
         assert ours.no_speech_prob == pytest.approx(theirs.no_speech_prob, abs=1e-5)
-
-
-def test_the_rows_of_one_window_lie_over_it() -> None:
-    states = torch.arange(24.0).reshape(1, 6, 4)
-    short, long = (
-        EncoderOutput(states[:, :4], (3,)),
-        EncoderOutput(states, (6,), log_weights=torch.ones(1, 6)),
-    )
-    joined = side_by_side([short, long])
-    assert joined.n_content_frames == (3, 6)
-    assert joined.states[0, 4:].eq(0).all()
-    assert joined.states[1].equal(states[0])
-    assert joined.log_weights is not None
-    assert joined.log_weights[0, :4].tolist() == [0.0] * 4
-    assert joined.log_weights[1].tolist() == [1.0] * 6
 
 
 def test_what_fails_in_the_engine_fails_in_the_steps_and_may_be_caught_there() -> None:
@@ -117,6 +100,7 @@ def test_opening_a_session_makes_nothing_for_a_language(
         (WordMaker, "__init__"),
     ):
         counting(owner, name)
+    Session(backend(), TOKENIZER, SessionOptions())  # what all sessions of a model share
     counts = []
     for languages in (("en", "de"), ()):
         made.clear()
@@ -126,8 +110,3 @@ def test_opening_a_session_makes_nothing_for_a_language(
     assert len(live.languages) == 99
     assert counts[0] == counts[1]
     assert not [name for name in made if name.startswith(("TextContext", "WordMaker"))]
-
-
-def test_a_window_of_one_row_is_not_copied() -> None:
-    one = EncoderOutput(torch.ones(1, 4, 2), (4,))
-    assert replace(side_by_side([one]), cross_kv=None).states.equal(one.states)

@@ -56,6 +56,60 @@ class DecoderState(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class RowsOutput:
+    """What a step of running rows says.
+
+    logits: (n_wanted, n_rows) float32, of the wanted positions of all rows, in their order. attention: of
+        every row (n_captured_heads, n_new, n_frames) float32, n_frames of its window or more.
+    """
+
+    logits: Tensor
+    attention: Sequence[Tensor]
+
+
+class RunningRows(Protocol):
+    """Decoder rows that come and go: each has its own tokens, its own audio, and its own age.
+
+    What they keep of tokens and audio is the backend's. A row says the same whatever others there are, but
+    for rounding.
+    """
+
+    @property
+    def n_rows(self) -> int: ...
+
+    def admit(self, encoded: EncoderOutput, bias: Tensor | None = None) -> None:
+        """One more row, behind the others, that has read nothing.
+
+        encoded: its window, of one row. bias: (n_frames,) float32, added to every cross-attention logit of
+            the row; see `Backend.step`.
+        """
+        ...
+
+    def select(self, rows: Sequence[int]) -> None:
+        """Replace the rows by these: in any order, some twice (beams that branch), others not at all."""
+        ...
+
+    def cut(self, row: int, n_tokens: int) -> None:
+        """Let a row forget so many of its newest tokens."""
+        ...
+
+    def step(
+        self,
+        tokens: Sequence[Sequence[int]],
+        wanted: Sequence[Sequence[int]],
+        *,
+        vocabulary: Tensor | None = None,
+        capture: AlignmentHeads = (),
+    ) -> RowsOutput:
+        """Append tokens to every row, as many as there are for it, which may be none.
+
+        wanted: which of a row's new positions get logits. vocabulary, capture: as in `Backend.step`. Where it
+        fails, the rows are as before.
+        """
+        ...
+
+
 class EncoderState(Protocol):
     """What a backend keeps of a growing window from one update to the next.
 
@@ -168,6 +222,13 @@ class Backend(Protocol):
         capture: heads whose cross-attention is returned for every new position, in this order.
         bias: (R, n_frames) float32, added to the cross-attention logits of every layer and head;
             -inf hides a frame, and each row must keep at least one frame.
+        """
+        ...
+
+    def rows(self) -> RunningRows:
+        """No rows yet, to which rows may be admitted at any time.
+
+        `backends.rows_by_step.RowsByStep` does it for every backend; a runtime may know better.
         """
         ...
 

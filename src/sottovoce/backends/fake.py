@@ -29,6 +29,7 @@ from sottovoce.backends.base import (
 )
 from sottovoce.backends.first_step import first_step_by_bias
 from sottovoce.backends.growing import Kept, check_windows, plan_update
+from sottovoce.backends.rows_by_step import RowsByStep
 from sottovoce.errors import OptionError
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import EncoderOutput, Features, StepOutput
@@ -261,6 +262,10 @@ class FakeBackend:
         asked = logits if positions is None else logits[:, list(positions)]
         rows = asked if vocabulary is None else asked.index_select(2, vocabulary)
         return StepOutput(rows, self._attention(frames, heard, len(capture)) if capture else None)
+
+    def rows(self) -> RowsByStep:
+        """Rows that come and go; see `Backend.rows`."""
+        return RowsByStep(self)
 
     def first_step(
         self, encoded: EncoderOutput, spans: Sequence[tuple[int, int]], *, token: int, vocabulary: Tensor

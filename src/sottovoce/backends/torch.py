@@ -19,6 +19,7 @@ from sottovoce.backends.base import (
 from sottovoce.backends.first_step import check_spans, first_step_by_bias
 from sottovoce.backends.growing import check_windows
 from sottovoce.backends.torch_growing import grow_windows
+from sottovoce.backends.torch_rows import TorchRows, check_heads
 from sottovoce.errors import OptionError
 from sottovoce.models.cache import CacheShape, DecoderCache, RowGroups
 from sottovoce.models.checkpoint.base import TAIL_S, Checkpoint
@@ -226,7 +227,7 @@ class TorchBackend:
         if not isinstance(state, TorchState):
             raise OptionError(f"step: a state of {type(state).__name__} given, expected one from start()")
         self._check_tokens(tokens, state)
-        self._check_heads(capture)
+        check_heads(capture, self.dims)
         folded_bias = self._fold_bias(bias, state, tokens.shape[1])
         audio = AudioContext(state.keys_values, state.groups, folded_bias, tuple(capture))
         hidden, attention = self._model.decoder(tokens.to(self._device), state.cache, audio)
@@ -234,6 +235,10 @@ class TorchBackend:
             hidden = hidden[:, list(positions)]
         rows = None if vocabulary is None else vocabulary.to(self._device)
         return StepOutput(self._model.decoder.logits(hidden, rows), attention)
+
+    def rows(self) -> TorchRows:
+        """Rows that come and go; see `Backend.rows`."""
+        return TorchRows(self._model, self.keys_values, self._name)
 
     @torch.no_grad()
     def first_step(
@@ -273,14 +278,6 @@ class TorchBackend:
         n_read = n_total - state.cache.least_padding
         if n_read > self.dims.n_text_ctx:
             raise OptionError(f"step: {n_read} tokens in all, {self._name} reads {self.dims.n_text_ctx}")
-
-    def _check_heads(self, heads: AlignmentHeads) -> None:
-        n_layer, n_head = self.dims.n_text_layer, self.dims.n_text_head
-        for layer, head in heads:
-            if not (0 <= layer < n_layer and 0 <= head < n_head):
-                raise OptionError(
-                    f"step: head ({layer}, {head}) of {n_layer} layers of {n_head} was asked for"
-                )
 
 
 def _hears_padding(encoded: EncoderOutput, spans: Sequence[tuple[int, int]]) -> bool:

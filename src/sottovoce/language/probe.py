@@ -125,16 +125,37 @@ class LanguageProbe:
 
     @torch.inference_mode()
     def _asked(self, log_mels: Sequence[Tensor]) -> Tensor:
-        tail_s = min(TAIL_S, self._backend.tail_s)
-        longest = max(log_mel.shape[1] for log_mel in log_mels) + round(tail_s * MELS_PER_SECOND)
-        n_frames = min(longest + longest % 2, 2 * self._backend.dims.n_audio_ctx)
-        encoded = self._backend.encode(window_features(log_mels, n_frames))
+        encoded = self._backend.encode(window_features(log_mels, self._n_columns(log_mels)))
         start = torch.full((len(log_mels), 1), self._token, device=self._backend.device)
         asked = self._backend.step(start, self._backend.start(encoded), vocabulary=self._rows)
         return asked.logits[:, 0].float()
 
+    def _n_columns(self, log_mels: Sequence[Tensor]) -> int:
+        """Log-mel frames that stretches are filled up to."""
+        tail_s = min(TAIL_S, self._backend.tail_s)
+        longest = max(log_mel.shape[1] for log_mel in log_mels) + round(tail_s * MELS_PER_SECOND)
+        return min(longest + longest % 2, 2 * self._backend.dims.n_audio_ctx)
+
+    def batch_of(self, log_mels: Sequence[Tensor]) -> tuple[int, ...]:
+        """What stretches of other probes have in common that may be heard together with these, to the same
+        effect: the model, its languages, and what stretches are filled up to."""
+        n_columns = self._n_columns(log_mels) if log_mels else 0
+        return id(self._backend), self._token, len(self._rows), n_columns
+
     def _probed(self, asked: Tensor) -> list[ProbedLanguage]:
         return probed_languages(asked.cpu().double().numpy(), self._allowed)
+
+
+def hear_together(
+    asked: Sequence[tuple[LanguageProbe, Sequence[Tensor]]],
+) -> list[list[ProbedLanguage]]:
+    """What each of several probes hears in its stretches, all of them as one batch; see `batch_of`."""
+    log_mels = [log_mel for _, own in asked for log_mel in own]
+    if not log_mels:
+        return [[] for _ in asked]
+    logits = asked[0][0].logits(log_mels)
+    parts = torch.split(logits, [len(own) for _, own in asked])
+    return [probe._probed(part) for (probe, _), part in zip(asked, parts, strict=True)]
 
 
 def probed_languages(logits: Posterior, allowed: Sequence[int]) -> list[ProbedLanguage]:

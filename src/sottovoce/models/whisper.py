@@ -263,15 +263,5 @@ def whisper_from_tensors(
     state.clear()  # so that each plain table goes when it is packed
     model.requires_grad_(False).eval()
     if device.type == "cpu":
-        _pack(model, dtype)
-    return model
-
-
-def _pack(model: Whisper, dtype: torch.dtype) -> None:
-    """Pack the layers that are quicker so: in bfloat16 all, else those that are given many rows at a time."""
-    if dtype == torch.bfloat16:
         pack(model)
-        return
-    pack(model.encoder)
-    for block in model.decoder.layers:
-        pack(block.cross_attn, only=("key", "value"))
+    return model

@@ -1,7 +1,7 @@
 """The one seam to the model: live sessions and recordings go in, events and segments come out.
 
-Whoever asks waits for a future; the model runs in the thread of a `Worker`. How the work of many is put
-together is decided behind this seam, and nowhere else in the server.
+Whoever asks waits for a future; the model runs in the thread of a `Worker`, where an engine puts together
+what live sessions ask for. How that is done is decided behind this seam, and nowhere else in the server.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TypeVar
 
 import numpy as np
@@ -17,12 +16,16 @@ import numpy as np
 from sottovoce.api import Model
 from sottovoce.audio.io import AudioSource
 from sottovoce.audio.vad_stream import VadStreamOptions
+from sottovoce.engine.feed import Feed
+from sottovoce.engine.live import LiveEngine
+from sottovoce.engine.pace import INTERVALS_S
 from sottovoce.offline.options import TranscribeOptions
 from sottovoce.offline.result import FileTranscription
 from sottovoce.serving.told import Teller, Told
 from sottovoce.serving.worker import FILE, LIVE, Worker
 from sottovoce.streaming.options import StreamOptions
 from sottovoce.streaming.session import Session, Switching
+from sottovoce.streaming.work import Steps
 from sottovoce.types import SAMPLE_RATE, Event, Samples, Segment, Task, Transcript
 
 T = TypeVar("T")
@@ -68,6 +71,7 @@ class Live:
         self._options = options
         self._teller = Teller()
         self._session: Session | None = None
+        self._feed = Feed()
         self._n_samples = 0
         self._began_at = 0
 
@@ -86,19 +90,23 @@ class Live:
     async def push(self, pcm: Samples) -> list[Told]:
         """Take samples (n,) float32, mono, 16 kHz; the events that follow from them.
 
+        Under load they are held until an update is due, and that update takes all of them.
+
         Raises: AudioError for samples that are not finite.
         """
         told: list[Told] = []
         step = round(MOST_AT_ONCE_S * SAMPLE_RATE)
         for start in range(0, len(pcm), step):
             piece = np.ascontiguousarray(pcm[start : start + step])
-            told += self._tell(await done(self._worker, partial(self._push, piece), LIVE))
+            self._feed.add(piece)
             self._n_samples += len(piece)
+            if self._feed.is_due(self._worker.pace.interval_s):
+                told += self._tell(await self._done(self._listen()))
         return told
 
     async def finalize(self) -> list[Told]:
         """Say now what was heard so far, without waiting for more; the session goes on."""
-        told = self._tell(await done(self._worker, self._finish, LIVE))
+        told = self._tell(await self._done(self._finish()))
         self._began_at = self._n_samples
         return told
 
@@ -125,17 +133,29 @@ class Live:
     def discard(self) -> None:
         """Forget what was heard so far, without saying it."""
         self._session = None
+        self._feed = Feed()
         self._began_at = self._n_samples
 
     def _tell(self, events: list[Event]) -> list[Told]:
         return self._teller.tell(events, offset_s=self._began_at / SAMPLE_RATE)
 
-    def _push(self, piece: Samples) -> list[Event]:
-        return self._open().push(piece)
+    async def _done(self, steps: Steps[list[Event]]) -> list[Event]:
+        return await asyncio.wrap_future(self._worker.submit_steps(steps))
 
-    def _finish(self) -> list[Event]:
+    def _listen(self) -> Steps[list[Event]]:
+        """One update, of all that waits by the time when it begins."""
+        is_stretched = self._worker.pace.interval_s > INTERVALS_S[0]
+        events = yield from self._open().listen(self._feed.take(), newest_only=is_stretched)
+        return events
+
+    def _finish(self) -> Steps[list[Event]]:
+        events: list[Event] = []
+        if self._feed.waiting_s:
+            events += yield from self._listen()
         session, self._session = self._session, None
-        return [] if session is None else session.close()
+        if session is not None:
+            events += yield from session.finish()
+        return events
 
     def _open(self) -> Session:
         if self._session is None:
@@ -207,7 +227,7 @@ class Scheduler:
         self.model = model
         self._beam_size = beam_size
         self._on_live = on_live
-        self._worker = Worker(self._note)
+        self._worker = Worker(self._note, LiveEngine(model.backend))
 
     @property
     def live_wait_s(self) -> float:

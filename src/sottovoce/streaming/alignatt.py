@@ -5,8 +5,8 @@ the decoder attends to most is looked at: too near the end of the audio, the tok
 update. Sources: Papi et al., AlignAtt (2023), https://arxiv.org/abs/2305.11408; Wang et al.,
 Simul-Whisper (2024), https://arxiv.org/abs/2406.10052.
 
-Requests are read side by side, as rows of one batch: languages of one utterance, or several utterances.
-Not known here: audio, time, words, and what became of earlier updates.
+There is one loop for all that is read: requests join it at any step and leave it when they are done, whatever
+their age, window, language and rules. Not known here: audio, time, words, and what became of earlier updates.
 """
 
 from __future__ import annotations
@@ -20,11 +20,15 @@ import torch
 from torch import Tensor
 
 from sottovoce.backends.base import Backend
-from sottovoce.decoding.beam import FusedRows, Fusion
+from sottovoce.decoding.beam import Fusion
 from sottovoce.streaming.frontier import AttentionTracker
+from sottovoce.streaming.language_rows import LanguageRows
 from sottovoce.streaming.reading import Ending, Path, Prefix, Reading, ReadingRules
 from sottovoce.streaming.vocabulary import LiveVocabulary
 from sottovoce.types import EncoderOutput
+
+LEAST_LOG_PROB = -1e4
+"""In sums of p log p: what is forbidden adds nothing."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -33,7 +37,7 @@ class ReadRequest:
 
     bias: (n_frames,) float32 added to every cross-attention logit, see `Backend.step`. guess: tokens that may
     come next, such as those that the update before could not commit. What is read does not depend on them,
-    only how many passes it takes; one request alone with one beam makes use of them.
+    only how many passes it takes; a request with one beam makes use of them.
     """
 
     prefix: Prefix
@@ -57,18 +61,22 @@ class Reader:
     beam_size: int = 1
     fusion: Fusion[Tensor] | None = None
 
-    @torch.inference_mode()
-    def read(self, encoded: EncoderOutput, requests: Sequence[ReadRequest]) -> list[Reading]:
-        """One reading for each request; encoded: one window for all of them, or one a request.
+    def read(self, heard: Sequence[EncoderOutput], requests: Sequence[ReadRequest]) -> list[Reading]:
+        """One reading for each request; heard: the window of each, of one row.
 
         Each is read as it would be alone.
         """
-        return _Update(self, encoded, requests).run()
+        running = RunningReadings(self.backend, self.vocabulary)
+        tickets = [running.admit(self, one, request) for one, request in zip(heard, requests, strict=True)]
+        found: dict[int, Reading] = {}
+        while running.n_requests:
+            found.update(running.step())
+        return [found[ticket] for ticket in tickets]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Guessed:
-    """A token read ahead: its attention (1, n_heads, 1, n_frames), and the logits after it (1, n_rows)."""
+    """A token read ahead: its attention (n_heads, 1, n_frames), and the logits after it (1, n_rows)."""
 
     token: int
     logits: Tensor
@@ -76,207 +84,269 @@ class _Guessed:
 
 
 @dataclass(frozen=True, slots=True)
-class _Beam:
-    """A row of the batch: the request that it belongs to, and what it said so far."""
+class _Choice:
+    """What may follow a beam, best first: tokens, their log-probabilities, and what language models add.
 
-    request: int
-    path: Path
+    frame: where the beam attends to. entropy: of all that may follow.
+    """
+
+    frame: int
+    entropy: float
+    tokens: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    language: tuple[float, ...]
 
 
-class _Update:
-    """One update of a Reader. Beams that are done leave the batch."""
+class _Request:
+    """A request under way: its beams, each a row of the decoder, and what became of those that stopped."""
 
-    def __init__(self, reader: Reader, encoded: EncoderOutput, requests: Sequence[ReadRequest]) -> None:
-        self._reader = reader
-        self._requests = requests
-        self._device = reader.backend.device
-        n_requests, n_audio = len(requests), encoded.batch_size
-        self._n_frames = [encoded.n_content_frames[i * n_audio // n_requests] for i in range(n_requests)]
-        self._tracker = AttentionTracker(torch.tensor(self._n_frames, device=self._device))
-        self._beams = [_Beam(i, Path()) for i in range(n_requests)]
-        self._done: list[list[Reading]] = [[] for _ in requests]
-        self._over: set[int] = set()
-        self._longest = max(len(request.prefix.tokens) for request in requests)
-        self._room = reader.backend.dims.n_text_ctx - self._longest
-        padding = [self._longest - len(request.prefix.tokens) for request in requests]
-        self._padding = torch.tensor(padding, device=self._device) if any(padding) else None
-        self._state = reader.backend.start(encoded, n_requests // n_audio, left_padding=self._padding)
-        self._bias = _stacked([request.bias for request in requests], encoded.n_frames, self._device)
-        self._languages = None if reader.fusion is None else _LanguageRows(reader, reader.fusion, requests)
-        alone = n_requests == 1 and reader.beam_size == 1
-        self._guess = requests[0].guess[: max(0, self._room)] if alone else ()
-        self._ahead: deque[_Guessed] = deque()
+    def __init__(self, ticket: int, reader: Reader, request: ReadRequest, n_frames: int) -> None:
+        self.ticket = ticket
+        self.prefix = request.prefix
+        self.n_frames = n_frames
+        self.size = reader.beam_size
+        self.paths = [Path()]
+        self.logits: Tensor | None = None
+        """Of what follows each beam (n_beams, n_rows), once that is computed."""
+        self.is_new = True
+        self.no_speech_prob = 0.0
+        self.ahead: deque[_Guessed] = deque()
+        self._rules = request.rules
+        self._eot = reader.eot
+        self._done: list[Reading] = []
+        room = max(0, reader.backend.dims.n_text_ctx - len(request.prefix.tokens))
+        self._most_tokens = min(room, request.rules.max_tokens)
+        self.guess = request.guess[:room] if self.size == 1 else ()
+        self.language: LanguageRows | None = None
+        if reader.fusion is not None:
+            self.language = LanguageRows(
+                reader.fusion, reader.vocabulary, reader.eot, reader.backend.device, request.prefix.committed
+            )
 
-    def run(self) -> list[Reading]:
-        no_speech, logits = self._read_prefixes()
-        for n_read in range(self._room):
-            self._fill(n_read)
-            owners = [beam.request for beam in self._beams]
-            rows = self._advance(logits)
-            if not rows:
-                break
-            self._follow(rows, owners)
-            newest = [[beam.path.tokens[-1]] for beam in self._beams]
-            logits = self._next(torch.tensor(newest, device=self._device))
-        self._fill(math.inf)
-        return [
-            replace(max(found, key=_rank), no_speech_prob=silent)
-            for found, silent in zip(self._done, no_speech, strict=True)
-        ]
+    @property
+    def n_looked_at(self) -> int:
+        """Tokens that may follow a beam, of which the best beams are chosen."""
+        return self.size + 1 if self.size > 1 else 1
 
-    def _fill(self, n_read: float) -> None:
-        """What beams say when their request may say no more; they leave the batch in the next step."""
-        for beam in self._beams:
-            if n_read >= self._requests[beam.request].rules.max_tokens:
-                self._over.add(beam.request)
-                if not self._done[beam.request]:
-                    self._done[beam.request].append(beam.path.reading(Ending.FULL))
+    @property
+    def reading(self) -> Reading:
+        """The best of all, at the end."""
+        return replace(max(self._done, key=_rank), no_speech_prob=self.no_speech_prob)
 
-    def _read_prefixes(self) -> tuple[list[float], Tensor]:
-        """The probability of no speech of each request, and the logits (R, n_rows) of its first token."""
-        longest, eot = self._longest, self._reader.eot
-        prefixes = [request.prefix for request in self._requests]
-        tokens = [[eot] * (longest - len(p.tokens)) + [*p.tokens, *self._guess] for p in prefixes]
-        places = [longest - len(p.tokens) + p.sot for p in prefixes]
-        wanted = sorted({*places, *range(longest - 1, longest + len(self._guess))})
-        logits, attention = self._step(torch.tensor(tokens, device=self._device), wanted)
-        self._tracker.extend(attention[:, :, :longest], n_padding=self._padding)
-        for i, token in enumerate(self._guess):
-            after = logits[:, wanted.index(longest + i)]
-            self._ahead.append(_Guessed(token, after, attention[:, :, longest + i : longest + i + 1]))
-        at_sot = torch.stack([logits[row, wanted.index(place)] for row, place in enumerate(places)])
-        return self._reader.vocabulary.no_speech_probs(at_sot), logits[:, wanted.index(longest - 1)]
+    def grow(self, choices: Sequence[_Choice]) -> list[int]:
+        """Stop or extend every beam; the former place of each that goes on, of which there may be none."""
+        paths, self.paths = self.paths, []
+        if len(paths[0].tokens) >= self._most_tokens:
+            if not self._done:
+                self._done.append(paths[0].reading(Ending.FULL))
+            return []
+        grown: list[tuple[Path, int]] = []
+        for place, (path, choice) in enumerate(zip(paths, choices, strict=True)):
+            if not self._is_done and not self._halts(path, choice):
+                grown += [(said, place) for said in _continuations(path, choice, self.n_looked_at)]
+        kept = self._best(grown)
+        self.paths = [path for path, _ in kept]
+        parents = [place for _, place in kept]
+        if self.language is not None:
+            self.language.follow(parents, [path.tokens[-1] for path in self.paths])
+        return parents
 
-    def _next(self, newest: Tensor) -> Tensor:
-        """Logits (R, n_rows) after the newest token (R, 1) of each beam."""
-        guessed = self._ahead.popleft() if self._ahead else None
-        if guessed is not None and guessed.token == int(newest):
-            self._tracker.extend(guessed.attention)
-            return guessed.logits
-        if guessed is not None:  # a wrong guess, and those after it, leave the cache
-            self._state.truncate(self._state.n_tokens - len(self._ahead) - 1)
-            self._ahead.clear()
-        logits, attention = self._step(newest, (-1,))
-        self._tracker.extend(attention)
-        return logits[:, -1]
+    @property
+    def _is_done(self) -> bool:
+        return len(self._done) >= self.size
 
-    def _step(self, tokens: Tensor, positions: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """Logits (R, n_positions, n_rows) and attention (R, n_heads, n_new, n_frames) of new tokens."""
-        backend = self._reader.backend
-        output = backend.step(
-            tokens,
-            self._state,
-            positions=positions,
-            vocabulary=self._reader.vocabulary.rows,
-            capture=backend.alignment_heads,
-            bias=None if self._bias is None else self._bias[[beam.request for beam in self._beams]],
-        )
-        assert output.attention is not None
-        return output.logits.float(), output.attention
-
-    def _follow(self, rows: list[int], owners: list[int]) -> None:
-        """Let caches, statistics and language models follow the beams: row i was row rows[i] of owners."""
-        if rows != list(range(self._state.n_rows)):
-            order = torch.tensor(rows, device=self._device)
-            self._state.reorder(order)
-            self._tracker.reorder(order)
-        if self._languages is not None:
-            self._languages.follow(rows, owners, [beam.path.tokens[-1] for beam in self._beams])
-
-    def _advance(self, logits: Tensor) -> list[int]:
-        """Stop or extend every beam; the former row of each beam that goes on."""
-        vocabulary, size = self._reader.vocabulary, self._reader.beam_size
-        log_probs = vocabulary.log_probs(logits, first=not self._beams[0].path.tokens)
-        entropies = torch.special.entr(log_probs.exp()).sum(dim=-1).tolist()
-        frames = self._tracker.frontier().tolist()
-        added = log_probs.new_zeros(1)
-        if self._languages is not None:
-            added = self._languages.added(log_probs, [beam.request for beam in self._beams])
-        places = (log_probs + added).topk(size + 1 if size > 1 else 1, dim=-1).indices
-        values, tokens = log_probs.gather(1, places).tolist(), vocabulary.tokens(places)
-        helped = added.expand_as(log_probs).gather(1, places).tolist()
-        grown: list[list[tuple[Path, int]]] = [[] for _ in self._requests]
-        for row, beam in enumerate(self._beams):
-            if self._is_done(beam.request) or self._halts(beam, frames[row], tokens[row][0]):
-                continue
-            for token, value, language in zip(tokens[row], values[row], helped[row], strict=True):
-                path = beam.path.said(token, frames[row], value, entropies[row], language)
-                grown[beam.request].append((path, row))
-        kept = [(i, path, row) for i, paths in enumerate(grown) for path, row in self._select(i, paths)]
-        self._beams = [_Beam(i, path) for i, path, _ in kept]
-        return [row for _, _, row in kept]
-
-    def _is_done(self, request: int) -> bool:
-        return request in self._over or len(self._done[request]) >= self._reader.beam_size
-
-    def _halts(self, beam: _Beam, frame: int, token: int) -> bool:
+    def _halts(self, path: Path, choice: _Choice) -> bool:
         """Whether a beam stops before its next token."""
-        if token == self._reader.eot:
+        token = choice.tokens[0]
+        if token == self._eot:
             return False
-        rules = self._requests[beam.request].rules
-        reading = rules.halt(beam.path, frame, self._n_frames[beam.request], token)
+        reading = self._rules.halt(path, choice.frame, self.n_frames, token)
         if reading is not None:
-            self._done[beam.request].append(reading)
+            self._done.append(reading)
         return reading is not None
 
-    def _select(self, request: int, grown: list[tuple[Path, int]]) -> list[tuple[Path, int]]:
-        """The best beams of a request, and their rows; those that said the end of text, or loop, are done."""
+    def _best(self, grown: list[tuple[Path, int]]) -> list[tuple[Path, int]]:
+        """The best beams, and their former places; those that said the end of text, or loop, are done."""
         grown.sort(key=lambda item: item[0].rank, reverse=True)
-        rules, committed = self._requests[request].rules, self._requests[request].prefix.committed
         kept: list[tuple[Path, int]] = []
-        for path, row in grown:
-            if len(kept) == self._reader.beam_size:
+        for path, place in grown:
+            if len(kept) == self.size:
                 break
-            if path.tokens[-1] == self._reader.eot:
-                self._done[request].append(path.reading(Ending.END_OF_TEXT, n_kept=-1))
-            elif looped := rules.loop(path, committed):
-                self._done[request].append(looped)
+            if path.tokens[-1] == self._eot:
+                self._done.append(path.reading(Ending.END_OF_TEXT, n_kept=-1))
+            elif looped := self._rules.loop(path, self.prefix.committed):
+                self._done.append(looped)
             else:
-                kept.append((path, row))
-        return [] if self._is_done(request) else kept
+                kept.append((path, place))
+        return [] if self._is_done else kept
+
+
+class RunningReadings:
+    """All that one model reads at a time: requests are admitted at any step, and leave when they are done.
+
+    A step reads the prefixes of new requests and the newest token of every beam of the others, all in one
+    pass. Readers may differ in beams and language models, not in model and vocabulary.
+    """
+
+    def __init__(self, backend: Backend, vocabulary: LiveVocabulary) -> None:
+        self._backend = backend
+        self._vocabulary = vocabulary
+        self._rows = backend.rows()
+        self._tracker = AttentionTracker()
+        self._running: list[_Request] = []
+        self._n_admitted = 0
+
+    @property
+    def n_requests(self) -> int:
+        return len(self._running)
+
+    @torch.inference_mode()
+    def admit(self, reader: Reader, encoded: EncoderOutput, request: ReadRequest) -> int:
+        """Take a request, to be read from the next step on; a ticket for its reading."""
+        assert reader.vocabulary is self._vocabulary, "one vocabulary for all that is read together"
+        running = _Request(self._n_admitted, reader, request, encoded.n_content_frames[0])
+        self._rows.admit(encoded, request.bias)
+        self._running.append(running)
+        self._n_admitted += 1
+        return running.ticket
+
+    @torch.inference_mode()
+    def step(self) -> list[tuple[int, Reading]]:
+        """Read a token of every request, or as many as were guessed; readings that are done, by ticket.
+
+        Where it fails, nothing that is under way can go on.
+        """
+        self._read()
+        ready = list(self._running)
+        finished: list[tuple[int, Reading]] = []
+        while ready:
+            self._grow(ready)
+            finished += [(one.ticket, one.reading) for one in ready if not one.paths]
+            ready = [one for one in ready if one.paths and self._was_guessed(one)]
+        return finished
+
+    def _read(self) -> None:
+        """One pass: the logits that follow every beam."""
+        tokens: list[Sequence[int]] = []
+        wanted: list[Sequence[int]] = []
+        for one in self._running:
+            if one.is_new:
+                n_prefix = len(one.prefix.tokens)
+                tokens.append([*one.prefix.tokens, *one.guess])
+                wanted.append([one.prefix.sot, *range(n_prefix - 1, n_prefix + len(one.guess))])
+            else:
+                tokens += [path.tokens[-1:] for path in one.paths]
+                wanted += [[0]] * len(one.paths)
+        heads, rows = self._backend.alignment_heads, self._vocabulary.rows
+        output = self._rows.step(tokens, wanted, vocabulary=rows, capture=heads)
+        n_old = self._tracker.n_rows
+        if n_old:
+            self._tracker.extend(range(n_old), output.attention[:n_old])
+        attention = iter(output.attention[n_old:])
+        at = 0
+        for one in self._running:
+            n_logits = 2 + len(one.guess) if one.is_new else len(one.paths)
+            logits = output.logits[at : at + n_logits]
+            at += n_logits
+            if one.is_new:
+                self._begin(one, logits, next(attention))
+            else:
+                one.logits = logits
+
+    def _begin(self, one: _Request, logits: Tensor, attention: Tensor) -> None:
+        """Take what a prefix and the tokens guessed after it gave."""
+        n_prefix = len(one.prefix.tokens)
+        one.is_new = False
+        one.no_speech_prob = self._vocabulary.no_speech_probs(logits[:1])[0]
+        one.logits = logits[1:2]
+        self._tracker.admit(one.n_frames, attention[:, :n_prefix])
+        for i, token in enumerate(one.guess):
+            after = attention[:, n_prefix + i : n_prefix + i + 1]
+            one.ahead.append(_Guessed(token, logits[2 + i : 3 + i], after))
+
+    def _was_guessed(self, one: _Request) -> bool:
+        """Whether what follows the newest token is known, since that was guessed; a wrong guess, and those
+        after it, are forgotten."""
+        one.logits = None
+        if not one.ahead:
+            return False
+        guessed, row = one.ahead.popleft(), self._first_row(one)
+        if guessed.token == one.paths[0].tokens[-1]:
+            self._tracker.extend([row], [guessed.attention])
+            one.logits = guessed.logits
+            return True
+        self._rows.cut(row, len(one.ahead) + 1)
+        one.ahead.clear()
+        return False
+
+    def _first_row(self, one: _Request) -> int:
+        return sum(len(other.paths) for other in self._running[: self._running.index(one)])
+
+    def _grow(self, ready: Sequence[_Request]) -> None:
+        """Let requests whose logits are known go on by a token; rows and statistics follow their beams."""
+        places: dict[int, range] = {}
+        at = 0
+        for one in self._running:
+            places[one.ticket] = range(at, at + len(one.paths))
+            at += len(one.paths)
+        choices = iter(self._choices(ready, [row for one in ready for row in places[one.ticket]]))
+        parents = {one.ticket: one.grow([next(choices) for _ in one.paths]) for one in ready}
+        rows: list[int] = []
+        for one in self._running:
+            own = places[one.ticket]
+            rows += [own[parent] for parent in parents[one.ticket]] if one.ticket in parents else own
+        self._running = [one for one in self._running if one.paths]
+        if rows != list(range(at)):
+            self._rows.select(rows)
+            self._tracker.select(rows)
+
+    def _choices(self, ready: Sequence[_Request], rows: Sequence[int]) -> list[_Choice]:
+        """What may follow the beams of requests; what is decided by is read back once for all of them."""
+        known = [one.logits for one in ready if one.logits is not None]
+        first = [
+            place for place, path in enumerate(path for one in ready for path in one.paths) if not path.tokens
+        ]
+        log_probs = self._vocabulary.log_probs(torch.cat(known).float(), first=first)
+        entropies = -(log_probs.exp() * log_probs.clamp(min=LEAST_LOG_PROB)).sum(dim=-1)
+        n_best = max(one.n_looked_at for one in ready)
+        added = _added(ready, log_probs)
+        best = (log_probs if added is None else log_probs + added).topk(n_best, dim=-1).indices
+        logprobs = log_probs.gather(1, best)
+        helped = torch.zeros_like(logprobs) if added is None else added.gather(1, best)
+        frames, tokens = self._tracker.frontier(rows).to(logprobs), self._vocabulary.ids[best].to(logprobs)
+        read_back = torch.cat([frames[:, None], entropies[:, None], tokens, logprobs, helped], dim=1).tolist()
+        return [_choice(row, n_best) for row in read_back]
+
+
+def _choice(values: Sequence[float], n_best: int) -> _Choice:
+    frame, entropy, *others = values
+    tokens, logprobs, language = (others[i * n_best : (i + 1) * n_best] for i in range(3))
+    return _Choice(int(frame), entropy, tuple(map(int, tokens)), tuple(logprobs), tuple(language))
+
+
+def _added(ready: Sequence[_Request], log_probs: Tensor) -> Tensor | None:
+    """What language models add to log-probabilities (R, n) of all beams; None without any."""
+    if all(one.language is None for one in ready):
+        return None
+    added = torch.zeros_like(log_probs)
+    at = 0
+    for one in ready:
+        own = slice(at, at + len(one.paths))
+        if one.language is not None:
+            added[own] = one.language.added(log_probs[own])
+        at += len(one.paths)
+    return added
+
+
+def _continuations(path: Path, choice: _Choice, n_best: int) -> list[Path]:
+    return [
+        path.said(token, choice.frame, value, choice.entropy, language)
+        for token, value, language in zip(
+            choice.tokens[:n_best], choice.logprobs[:n_best], choice.language[:n_best], strict=True
+        )
+    ]
 
 
 def _rank(reading: Reading) -> tuple[bool, float]:
     sound = reading.ending not in (Ending.REWOUND, Ending.REPEATED)
     return sound, reading.rank if reading.logprobs else -math.inf
-
-
-def _stacked(biases: Sequence[Tensor | None], n_frames: int, device: torch.device) -> Tensor | None:
-    """Biases (R, n_frames) of requests, 0 for those without one; None: of none."""
-    if all(bias is None for bias in biases):
-        return None
-    zero = torch.zeros(n_frames, device=device)
-    return torch.stack([zero if bias is None else bias.to(device) for bias in biases])
-
-
-class _LanguageRows:
-    """Language models beside every request's beams, each after the text that its request has committed."""
-
-    def __init__(self, reader: Reader, fusion: Fusion[Tensor], requests: Sequence[ReadRequest]) -> None:
-        self._vocabulary = reader.vocabulary
-        self._device = reader.backend.device
-        self._rows = [FusedRows(fusion, 1, reader.eot, self._device) for _ in requests]
-        for rows, request in zip(self._rows, requests, strict=True):
-            for token in request.prefix.committed:
-                rows.advance(self._ids([0]), self._ids([token]))
-
-    def added(self, log_probs: Tensor, owners: Sequence[int]) -> Tensor:
-        """What they add to the log-probabilities (R, n) of what may be said; owners: each row's request."""
-        nothing = log_probs.new_zeros(len(owners), self._vocabulary.n_vocab)
-        for request, rows in enumerate(self._rows):
-            mine = self._ids([row for row, owner in enumerate(owners) if owner == request])
-            if len(mine):
-                nothing[mine] = rows.add_to(nothing[mine])
-        return nothing.index_select(1, self._vocabulary.ids)
-
-    def follow(self, parents: Sequence[int], owners: Sequence[int], tokens: Sequence[int]) -> None:
-        """Row i continues the former row parents[i], whose request is owners[parents[i]], with a token."""
-        places = [owners[:row].count(owner) for row, owner in enumerate(owners)]
-        for request, rows in enumerate(self._rows):
-            mine = [i for i, parent in enumerate(parents) if owners[parent] == request]
-            if mine:
-                within = self._ids([places[parents[i]] for i in mine])
-                rows.advance(within, self._ids([tokens[i] for i in mine]))
-
-    def _ids(self, numbers: Sequence[int]) -> Tensor:
-        return torch.tensor(numbers, dtype=torch.int64, device=self._device)

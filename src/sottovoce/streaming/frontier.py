@@ -5,8 +5,11 @@ Not known here: tokens, and what follows from where the attention is.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from sottovoce.decoding.alignment import RunningStatistics, mean_over_heads, median_filter
 
@@ -22,51 +25,103 @@ class AttentionTracker:
     As for word times, each head's attention is normalised over the tokens (mean 0, variance 1 at every
     frame), median-filtered over the frames, and averaged over the heads. Only the newest token's row is
     needed, so statistics are kept instead of the rows: the work for a token does not grow with the tokens
-    before it. Statistics are (R, n_heads, n_frames), per row, and follow the rows when beams move.
+    before it. Statistics are (R, n_heads, n_frames), per row: rows of any age and length come and go.
     """
 
-    def __init__(self, n_frames: Tensor) -> None:
-        """n_frames: (R,) int64, frames of each row that hold audio; attention beyond is not looked at."""
-        self._n_frames = n_frames
-        self._longest = int(n_frames.max())
+    def __init__(self) -> None:
+        self._forget()
+
+    def _forget(self) -> None:
+        self._lengths: list[int] = []  # frames that hold audio
+        self._n_frames = torch.zeros(0, dtype=torch.int64)  # the same, where the statistics are
         self._statistics: RunningStatistics | None = None
-        self._last = torch.zeros(0)
+        self._last = torch.zeros(0)  # (R, n_heads, 1, longest), of each row's newest token
 
-    def extend(self, attention: Tensor, *, n_padding: Tensor | None = None) -> None:
-        """Take the attention (R, n_heads, n_new, n_frames or more) of new tokens.
+    @property
+    def n_rows(self) -> int:
+        return len(self._lengths)
 
-        n_padding: (R,) int64, leading new tokens of each row that are padding and do not count.
+    @property
+    def _longest(self) -> int:
+        return max(self._lengths)
+
+    def admit(self, n_frames: int, attention: Tensor) -> None:
+        """One more row, with the attention (n_heads, n_tokens, n_frames or more) of its first tokens.
+
+        n_frames: those that hold audio; attention beyond is not looked at.
         """
-        rows = attention[..., : self._longest].float()
-        counted = rows.new_ones(rows.shape[0], 1, rows.shape[2])
-        if n_padding is not None:
-            column = torch.arange(rows.shape[2], device=rows.device)
-            counted = (column >= n_padding[:, None]).to(rows)[:, None]  # (R, 1, n_new)
-        known = self._statistics
-        self._statistics = (
-            RunningStatistics.of(rows, counted) if known is None else known.updated(rows, counted)
+        rows = attention[None, ..., :n_frames].float()
+        new = RunningStatistics.of(rows, rows.new_ones(1, 1, rows.shape[2]))
+        count = torch.tensor([n_frames], device=rows.device)
+        known, last = self._statistics, rows[:, :, -1:]
+        self._lengths.append(n_frames)
+        if known is None:
+            self._n_frames, self._statistics, self._last = count, new, last
+            return
+        self._n_frames = torch.cat([self._n_frames, count])
+        self._last = self._joined(self._last, last)
+        self._statistics = RunningStatistics(
+            torch.cat([known.n_tokens, new.n_tokens]),
+            self._joined(known.mean, new.mean),
+            self._joined(known.squares, new.squares),
         )
-        self._last = rows[:, :, -1:]
 
-    def reorder(self, rows: Tensor) -> None:
-        """Let row i continue the former row rows[i]; rows (R',) int64."""
+    def extend(self, rows: Sequence[int], attention: Sequence[Tensor]) -> None:
+        """Take the attention (n_heads, 1, n_frames or more) of one new token of each of these rows."""
         assert self._statistics is not None
-        self._statistics = self._statistics.select(rows)
-        self._last = self._last[rows]
-        self._n_frames = self._n_frames[rows]
+        newest = torch.stack([self._cut(one.float()) for one in attention])
+        counted = newest.new_ones(len(rows), 1, 1)
+        if list(rows) == list(range(self.n_rows)):
+            self._statistics, self._last = self._statistics.updated(newest, counted), newest
+            return
+        index = torch.tensor(rows, device=newest.device)
+        updated = self._statistics.select(index).updated(newest, counted)
+        known = self._statistics
+        for whole, part in (
+            (known.n_tokens, updated.n_tokens),
+            (known.mean, updated.mean),
+            (known.squares, updated.squares),
+            (self._last, newest),
+        ):
+            whole.index_copy_(0, index, part)
 
-    def frontier(self) -> Tensor:
-        """The frame that the newest token of each row attends to most: (R,) int64."""
+    def select(self, rows: Sequence[int]) -> None:
+        """Let row i continue the former row rows[i]."""
+        if not rows:
+            self._forget()
+            return
         assert self._statistics is not None
-        floor = SPREAD_FLOOR / self._n_frames[:, None, None]  # (R, 1, 1)
-        score = self._statistics.normalize(self._last, floor=floor)
-        several = self._statistics.n_tokens.unsqueeze(-2) > 1
+        index = torch.tensor(rows, device=self._last.device)
+        self._lengths = [self._lengths[row] for row in rows]
+        self._n_frames = self._n_frames[index]
+        self._last = self._cut(self._last[index])
+        kept = self._statistics.select(index)
+        self._statistics = RunningStatistics(kept.n_tokens, self._cut(kept.mean), self._cut(kept.squares))
+
+    def frontier(self, rows: Sequence[int] | None = None) -> Tensor:
+        """The frame that the newest token of each of these rows attends to most: (n,) int64; None: all."""
+        assert self._statistics is not None
+        statistics, last, n_frames = self._statistics, self._last, self._n_frames
+        if rows is not None and list(rows) != list(range(self.n_rows)):
+            index = torch.tensor(rows, device=last.device)
+            statistics, last, n_frames = statistics.select(index), last[index], n_frames[index]
+        floor = SPREAD_FLOOR / n_frames[:, None, None]  # (R, 1, 1)
+        score = statistics.normalize(last, floor=floor)
+        several = statistics.n_tokens.unsqueeze(-2) > 1
         frames = torch.arange(self._longest, device=score.device)
-        ends = self._n_frames[:, None, None]
+        ends = n_frames[:, None, None]
         beyond = frames >= ends  # (R, 1, n_frames)
         # The filter mirrors what it sees at the end: a shorter row at its own end.
         mirrored = torch.where(beyond, (2 * (ends - 1) - frames).clamp(min=0), frames)
-        score = torch.where(several, score, self._last)
+        score = torch.where(several, score, last)
         score = score.gather(-1, mirrored[:, :, None].expand_as(score))
         score = mean_over_heads(median_filter(score))  # (R, 1, n_frames)
         return score.masked_fill(beyond, -torch.inf).argmax(dim=-1)[:, 0]
+
+    def _joined(self, known: Tensor, new: Tensor) -> Tensor:
+        """Rows behind others, as long as the longest."""
+        return torch.cat([self._cut(known), self._cut(new)])
+
+    def _cut(self, rows: Tensor) -> Tensor:
+        """Rows (..., n) as long as the longest: cut, or filled up with 0."""
+        return F.pad(rows[..., : self._longest], (0, max(0, self._longest - rows.shape[-1])))

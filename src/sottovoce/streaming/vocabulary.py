@@ -6,8 +6,9 @@ computes the remaining rows alone where they are few. Not known here: models, an
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import torch
 from torch import Tensor
@@ -34,8 +35,9 @@ class LiveVocabulary:
     n_vocab: int
 
     @classmethod
+    @lru_cache(maxsize=8)
     def of(cls, tokenizer: Tokenizer, n_vocab: int, device: torch.device) -> LiveVocabulary:
-        """Of a model with n_vocab rows.
+        """Of a model with n_vocab rows; the same one for all sessions of a model.
 
         No space where a text begins. The end of text may come at once: forbidding it, as offline decoding
         does, invites hallucination.
@@ -70,15 +72,16 @@ class LiveVocabulary:
         found: list[float] = logits.float().softmax(dim=-1)[:, column].tolist()
         return found
 
-    def log_probs(self, logits: Tensor, *, first: bool) -> Tensor:
+    def log_probs(self, logits: Tensor, *, first: Sequence[int] = ()) -> Tensor:
         """Log-probabilities (R, n) of what may be said.
 
-        logits: (R, n_rows) of `rows`. first: of the first token of a text.
+        logits: (R, n_rows) of `rows`. first: rows that say the first token of a text.
         """
         whole = self.rows is None
-        chosen = logits.index_select(1, self.ids) if whole else logits[:, : len(self.ids)]
+        chosen = logits.index_select(1, self.ids) if whole else logits[:, : len(self.ids)].clone()
         if first and len(self.blank):
-            chosen = chosen.index_fill(1, self.blank, FORBIDDEN)
+            rows = torch.tensor(first, device=chosen.device)
+            chosen[rows[:, None], self.blank] = FORBIDDEN
         return chosen.log_softmax(dim=-1)
 
     def tokens(self, places: Tensor) -> list[list[int]]:

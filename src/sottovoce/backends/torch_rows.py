@@ -1,0 +1,123 @@
+"""Decoder rows that come and go, on PyTorch: nothing is copied when one is admitted or released."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from sottovoce.backends.base import AlignmentHeads, ModelDims, RowsOutput
+from sottovoce.backends.rows_by_step import check_admitted, check_selected, check_step
+from sottovoce.errors import OptionError
+from sottovoce.models.rows import RowAudio, RowMemory, RowTokens, read_rows
+from sottovoce.models.whisper import KeysValues, Whisper
+from sottovoce.types import EncoderOutput
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Row:
+    memory: RowMemory
+    audio: RowAudio
+
+
+class TorchRows:
+    """Rows of one model.
+
+    keys_values: gives the cross-attention keys and values of a window.
+    """
+
+    def __init__(
+        self, model: Whisper, keys_values: Callable[[EncoderOutput], Sequence[KeysValues]], name: str
+    ) -> None:
+        self._model = model
+        self._keys_values = keys_values
+        self._name = name
+        self._rows: list[_Row] = []
+
+    @property
+    def n_rows(self) -> int:
+        return len(self._rows)
+
+    @torch.no_grad()
+    def admit(self, encoded: EncoderOutput, bias: Tensor | None = None) -> None:
+        """One more row; see `RunningRows.admit`."""
+        check_admitted(encoded, bias)
+        dims, states = self._model.dims, encoded.states
+        n_layer, n_head = dims.n_text_layer, dims.n_text_head
+        memory = RowMemory(n_layer, n_head, dims.n_text_state // n_head, states)
+        added = None if bias is None else bias.to(states.device, torch.float32)[None]
+        if encoded.log_weights is not None:
+            added = encoded.log_weights if added is None else added + encoded.log_weights
+        folded = None if added is None else added[:, None, None]
+        self._rows.append(_Row(memory, self._audio(self._keys_values(encoded), folded)))
+
+    def _audio(self, keys_values: Sequence[KeysValues], bias: Tensor | None) -> RowAudio:
+        """What a row listens to; that of the row before, where it is the same."""
+        last = self._rows[-1].audio if self._rows else None
+        if last is not None and bias is None and last.bias is None and last.keys_values is keys_values:
+            return last
+        return RowAudio(keys_values, bias)
+
+    def select(self, rows: Sequence[int]) -> None:
+        """Replace the rows; see `RunningRows.select`. What branches is copied, and nothing else."""
+        check_selected(rows, self.n_rows)
+        taken: set[int] = set()
+        chosen = []
+        for index in rows:
+            row = self._rows[index]
+            chosen.append(replace(row, memory=row.memory.copy()) if index in taken else row)
+            taken.add(index)
+        self._rows = chosen
+
+    def cut(self, row: int, n_tokens: int) -> None:
+        """Let a row forget its newest tokens."""
+        self._rows[row].memory.cut(n_tokens)
+
+    @torch.no_grad()
+    def step(
+        self,
+        tokens: Sequence[Sequence[int]],
+        wanted: Sequence[Sequence[int]],
+        *,
+        vocabulary: Tensor | None = None,
+        capture: AlignmentHeads = (),
+    ) -> RowsOutput:
+        """Append tokens to every row; see `RunningRows.step`."""
+        check_step(tokens, wanted, self.n_rows)
+        check_heads(capture, self._model.dims)
+        decoder = self._model.decoder
+        device = decoder.positional_embedding.device
+        reading, places = self._placed(tokens, wanted)
+        flat = torch.tensor([token for new in tokens for token in new], device=device)
+        hidden, captured = read_rows(decoder, flat, [row for row in reading if row.n_new], capture)
+        rows = None if vocabulary is None else vocabulary.to(device)
+        logits = decoder.logits(hidden[torch.tensor(places, device=device)][None], rows)[0]
+        attention = [captured[:, row.start : row.end, : row.audio.n_frames] for row in reading]
+        return RowsOutput(logits, attention)
+
+    def _placed(
+        self, tokens: Sequence[Sequence[int]], wanted: Sequence[Sequence[int]]
+    ) -> tuple[list[RowTokens], list[int]]:
+        """Where the new tokens of each row lie in the batch, and the wanted positions."""
+        longest = self._model.dims.n_text_ctx
+        reading: list[RowTokens] = []
+        places: list[int] = []
+        at = 0
+        for row, new, positions in zip(self._rows, tokens, wanted, strict=True):
+            n_total = row.memory.n_tokens + len(new)
+            if n_total > longest:
+                raise OptionError(f"rows: {n_total} tokens in a row, {self._name} reads {longest}")
+            reading.append(RowTokens(row.memory, row.audio, at, at + len(new)))
+            places += [at + position for position in positions]
+            at += len(new)
+        return reading, places
+
+
+def check_heads(heads: AlignmentHeads, dims: ModelDims) -> None:
+    """Raises: OptionError for a head that the model does not have."""
+    n_layer, n_head = dims.n_text_layer, dims.n_text_head
+    for layer, head in heads:
+        if not (0 <= layer < n_layer and 0 <= head < n_head):
+            raise OptionError(f"step: head ({layer}, {head}) of {n_layer} layers of {n_head} was asked for")

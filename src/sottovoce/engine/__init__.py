@@ -1,0 +1,1 @@
+"""Many live sessions on one model: what their generators ask for, put together and done."""

@@ -1,0 +1,58 @@
+"""How often live sessions are brought up to date: less often under load, before anybody is refused.
+
+Twice the interval is half of the encoder's work, and words come a little later; a queue would let them come
+ever later. Not known here: sessions, models, and whose clock it is.
+"""
+
+from __future__ import annotations
+
+INTERVALS_S = (0.5, 1.0, 2.0)
+JUDGED_EVERY_S = 2.0
+BUSY, IDLE = 0.85, 0.42
+"""Parts of the time at work from which the interval grows, and below which it shrinks: of twice the updates
+there is at most twice the work."""
+LATE = 0.25
+"""Of the interval: so long a wait is a queue, and not the work of others that happened to come at once."""
+
+
+class Pace:
+    """The interval between two updates of a session, from how busy the model is and how long updates wait."""
+
+    def __init__(self, now_s: float = 0.0) -> None:
+        self._level = 0
+        self._since_s = now_s
+        self._busy_s = 0.0
+        self._waits_s: list[float] = []
+        self._is_settling = False
+
+    @property
+    def interval_s(self) -> float:
+        """Audio between two updates of a session."""
+        return INTERVALS_S[self._level]
+
+    def waited(self, seconds: float) -> None:
+        """An update waited so long until it began."""
+        self._waits_s.append(seconds)
+
+    def worked(self, seconds: float, now_s: float) -> None:
+        """The model was at work for so long, until now."""
+        self._busy_s += seconds
+        passed_s = now_s - self._since_s
+        if passed_s < JUDGED_EVERY_S:
+            return
+        before = self._level
+        if not self._is_settling:
+            self._level = self._judged(self._busy_s / passed_s)
+        # What piled up before a change is worked off after it, and says nothing of it.
+        self._is_settling = self._level != before
+        self._since_s, self._busy_s, self._waits_s = now_s, 0.0, []
+
+    def _judged(self, busy: float) -> int:
+        """The level for so large a part of the time at work."""
+        wait_s = sum(self._waits_s) / max(1, len(self._waits_s))
+        is_late = wait_s > LATE * self.interval_s
+        if busy > BUSY and is_late:
+            return min(self._level + 1, len(INTERVALS_S) - 1)
+        if busy < IDLE and not is_late:
+            return max(self._level - 1, 0)
+        return self._level

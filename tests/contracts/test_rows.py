@@ -1,0 +1,155 @@
+"""Rows that come and go, on every backend: each says what it says alone."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from sottovoce.backends.rows_by_step import RowsByStep
+from sottovoce.errors import OptionError
+from sottovoce.types import EncoderOutput
+from tests.contracts.test_backend import (
+    TOLERANCE,
+    Subject,
+    difference,
+    one_row,
+    random_torch,
+    scripted,
+    windows,
+)
+
+
+@pytest.fixture(params=[random_torch, scripted], ids=["torch", "fake"])
+def subject(request: pytest.FixtureRequest) -> Subject:
+    made: Subject = request.param()
+    return made
+
+
+def heard(subject: Subject) -> list[EncoderOutput]:
+    """Windows of different lengths."""
+    backend = subject.backend
+    return [one_row(backend.encode(windows(backend, 2, n)), row) for n, row in ((60, 0), (40, 1), (60, 1))]
+
+
+def alone(
+    subject: Subject, encoded: EncoderOutput, tokens: list[int], bias: torch.Tensor | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Logits and attention after the last token, read in one go."""
+    backend = subject.backend
+    output = backend.step(
+        torch.tensor([tokens]),
+        backend.start(encoded),
+        capture=backend.alignment_heads,
+        bias=None if bias is None else bias[None],
+    )
+    assert output.attention is not None
+    return output.logits[0, -1], output.attention[0, :, -1:]
+
+
+def test_rows_of_any_age_audio_and_length_read_as_alone(subject: Subject) -> None:
+    backend, prompt = subject.backend, list(subject.prompt)
+    first, second, third = heard(subject)
+    hidden = torch.zeros(second.n_frames)
+    hidden[:7] = -torch.inf
+    rows, heads = backend.rows(), backend.alignment_heads
+    rows.admit(first)
+    rows.step([prompt[:3]], [[2]], capture=heads)
+    rows.admit(second, hidden)
+    output = rows.step([prompt[3:], prompt], [[len(prompt) - 4], [0, len(prompt) - 1]], capture=heads)
+    rows.admit(third)
+    rows.admit(third)
+    last = rows.step([[9], [], prompt[:2], prompt[:4]], [[0], [], [1], [3]], capture=heads)
+    for logits, attention, expected in (
+        (output.logits[0], output.attention[0][:, -1:], alone(subject, first, prompt)),
+        (output.logits[2], output.attention[1][:, -1:], alone(subject, second, prompt, hidden)),
+        (last.logits[0], last.attention[0], alone(subject, first, [*prompt, 9])),
+        (last.logits[1], last.attention[2][:, -1:], alone(subject, third, prompt[:2])),
+        (last.logits[2], last.attention[3][:, -1:], alone(subject, third, prompt[:4])),
+    ):
+        assert difference(logits, expected[0]) <= TOLERANCE
+        n_frames = expected[1].shape[-1]
+        assert difference(attention[..., :n_frames], expected[1]) <= TOLERANCE
+        assert not attention[..., n_frames:].any()
+    assert last.attention[1].shape[1] == 0
+
+
+@pytest.mark.parametrize("chosen", [[1, 0], [0, 0, 1], [1], [1, 1, 1], []])
+def test_rows_branch_move_and_leave(subject: Subject, chosen: list[int]) -> None:
+    backend, prompt = subject.backend, list(subject.prompt)
+    encoded = heard(subject)[:2]
+    rows = backend.rows()
+    for one in encoded:
+        rows.admit(one)
+    rows.step([prompt, prompt[:2]], [[0], [0]])
+    rows.select(chosen)
+    assert rows.n_rows == len(chosen)
+    if not chosen:
+        return
+    output = rows.step([[5 + i] for i in range(len(chosen))], [[0]] * len(chosen))
+    for place, row in enumerate(chosen):
+        read = [*(prompt, prompt[:2])[row], 5 + place]
+        assert difference(output.logits[place], alone(subject, encoded[row], read)[0]) <= TOLERANCE
+
+
+def test_wrong_guesses_are_forgotten_by_their_row_alone(subject: Subject) -> None:
+    backend, prompt = subject.backend, list(subject.prompt)
+    encoded = heard(subject)[:2]
+    rows = backend.rows()
+    for one in encoded:
+        rows.admit(one)
+    rows.step([[*prompt, 7, 8], [*prompt, 7]], [[0], [0]])
+    rows.cut(0, 2)
+    output = rows.step([[9], [9]], [[0], [0]])
+    assert difference(output.logits[0], alone(subject, encoded[0], [*prompt, 9])[0]) <= TOLERANCE
+    assert difference(output.logits[1], alone(subject, encoded[1], [*prompt, 7, 9])[0]) <= TOLERANCE
+
+
+def test_several_tokens_behind_others_see_what_came_before_each(subject: Subject) -> None:
+    backend, prompt = subject.backend, list(subject.prompt)
+    encoded = heard(subject)[0]
+    rows = backend.rows()
+    rows.admit(encoded)
+    rows.step([prompt[:2]], [[0]])
+    output = rows.step([prompt[2:]], [list(range(len(prompt) - 2))])
+    for i in range(2, len(prompt)):
+        assert difference(output.logits[i - 2], alone(subject, encoded, prompt[: i + 1])[0]) <= TOLERANCE
+
+
+def test_a_vocabulary_is_all_that_is_computed(subject: Subject) -> None:
+    rows, some = subject.backend.rows(), torch.tensor([3, 50])
+    encoded = heard(subject)[0]
+    rows.admit(encoded)
+    found = rows.step([list(subject.prompt)], [[len(subject.prompt) - 1]], vocabulary=some)
+    assert difference(found.logits[0], alone(subject, encoded, list(subject.prompt))[0][some]) <= TOLERANCE
+
+
+def test_ragged_passes_equal_one_row_at_a_time() -> None:
+    """The short way of a runtime and the general one."""
+    subject = random_torch()
+    encoded, prompt = heard(subject), list(subject.prompt)
+    ours, theirs = subject.backend.rows(), RowsByStep(subject.backend)
+    for rows in (ours, theirs):
+        for one in encoded:
+            rows.admit(one)
+    for tokens in ([prompt, prompt[:1], prompt[1:]], [[3], [4], []], [[5], [], [6]]):
+        wanted = [[len(new) - 1] if new else [] for new in tokens]
+        found, expected = (rows.step(tokens, wanted) for rows in (ours, theirs))
+        assert difference(found.logits, expected.logits) <= TOLERANCE
+
+
+def test_what_cannot_be_is_said_in_one_line(subject: Subject) -> None:
+    backend = subject.backend
+    rows = backend.rows()
+    with pytest.raises(OptionError, match="one row"):
+        rows.admit(backend.encode(windows(backend)))
+    encoded = heard(subject)[0]
+    with pytest.raises(OptionError, match="bias"):
+        rows.admit(encoded, torch.zeros(3))
+    rows.admit(encoded)
+    for tokens, wanted in (([], []), ([[1], [2]], [[0], [0]]), ([[]], [[]])):
+        with pytest.raises(OptionError, match="tokens"):
+            rows.step(tokens, wanted)
+    with pytest.raises(OptionError, match="tokens"):
+        rows.step([[1] * (backend.dims.n_text_ctx + 1)], [[0]])
+    with pytest.raises(OptionError, match="expected indices"):
+        rows.select([1])

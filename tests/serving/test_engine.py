@@ -1,0 +1,146 @@
+"""The model's thread: live sessions in rounds, recordings between them, and updates that come less often."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import cast
+
+import numpy as np
+import pytest
+
+from sottovoce.api import Model
+from sottovoce.backends.fake import FakeBackend, Script
+from sottovoce.engine.live import LiveEngine
+from sottovoce.errors import OptionError
+from sottovoce.serving import worker as room
+from sottovoce.serving.faults import ApiError
+from sottovoce.serving.scheduler import LiveOptions, Scheduler
+from sottovoce.serving.worker import FILE, Worker
+from sottovoce.streaming.work import Steps
+from tests.serving.servers import SlowModel
+
+TENTH = np.zeros(1600, np.float32)
+
+
+def worker() -> Worker:
+    return Worker(engine=LiveEngine(FakeBackend(Script())))
+
+
+def steps(said: str, error: Exception | None = None) -> Steps[str]:
+    yield from ()
+    if error is not None:
+        raise error
+    return said
+
+
+def test_steps_end_with_what_they_return_or_raise() -> None:
+    model = worker()
+    good, bad = model.submit_steps(steps("a")), model.submit_steps(steps("b", OptionError("mine")))
+    other = model.submit_steps(steps("c"))
+    assert (good.result(10), other.result(10)) == ("a", "c")
+    with pytest.raises(OptionError, match="mine"):
+        bad.result(10)
+    model.close()
+    model.join(10)
+    with pytest.raises(ApiError):
+        model.submit_steps(steps("d"))
+
+
+class Endless:
+    """An engine whose tasks go on until they are let go."""
+
+    def __init__(self) -> None:
+        self.n_rounds = 0
+        self.is_free = threading.Event()
+        self.tasks: list[object] = []
+
+    def begin(self, steps: Steps[str], deadline_s: float, on_end: object) -> object:
+        from sottovoce.engine.tasks import Task
+
+        task = Task(steps, deadline_s, on_end)  # type: ignore[arg-type]
+        self.tasks.append(task)
+        return task
+
+    def round(self) -> None:
+        self.n_rounds += 1
+        self.is_free.wait(0.01)
+        if self.is_free.is_set():
+            for task in self.tasks:
+                task.advance()  # type: ignore[attr-defined]
+            self.tasks = []
+
+
+def test_a_recording_has_its_turn_however_much_live_work_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(room, "PATIENCE_S", 0.2)
+    engine = Endless()
+    model = Worker(engine=cast(LiveEngine, engine))
+    live = model.submit_steps(steps("live"))
+    recording = model.submit(lambda: engine.n_rounds, FILE)
+    assert recording.result(20) > 0, "live work goes first"
+    assert not live.done()
+    engine.is_free.set()
+    assert live.result(20) == "live"
+    model.close()
+    model.join(10)
+
+
+def test_steps_under_way_at_the_end_are_told_so() -> None:
+    engine = Endless()
+    model = Worker(engine=cast(LiveEngine, engine))
+    live = model.submit_steps(steps("live"))
+    while not engine.n_rounds:
+        pass
+    model.close()
+    with pytest.raises(ApiError, match="shutting down"):
+        live.result(10)
+    model.join(10)
+
+
+def test_a_fault_of_the_engine_itself_ends_what_is_under_way_and_nothing_else(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = worker()
+    plain = LiveEngine.round
+    faults = [AssertionError("of the engine")]
+
+    def round_(engine: LiveEngine) -> None:
+        if faults:
+            raise faults.pop()
+        plain(engine)
+
+    monkeypatch.setattr(LiveEngine, "round", round_)
+    with pytest.raises(AssertionError, match="of the engine"):
+        model.submit_steps(steps("lost")).result(10)
+    assert model.submit_steps(steps("kept")).result(10) == "kept"
+    model.close()
+    model.join(10)
+
+
+def test_under_load_audio_is_held_until_an_update_is_due() -> None:
+    async def run() -> tuple[list[int], list[str]]:
+        model = SlowModel()
+        scheduler = Scheduler(cast(Model, model))
+        session = await scheduler.open(LiveOptions())
+        calls = []
+        try:
+            await session.push(TENTH)
+            calls.append(model.n_calls)
+            scheduler._worker.pace._level = 1
+            for _ in range(9):
+                assert await session.push(TENTH) == []
+            calls.append(model.n_calls)
+            told = await session.push(TENTH)
+            calls.append(model.n_calls)
+            assert await session.push(TENTH) == []
+            assert session.received_s == pytest.approx(1.2)
+            told += await session.close()
+            calls.append(model.n_calls)
+        finally:
+            scheduler.close()
+            scheduler.join(10)
+        return calls, [str(one.document["type"]) for one in told]
+
+    calls, kinds = asyncio.run(run())
+    assert calls == [1, 1, 2, 3]
+    assert kinds == ["partial", "final"]
