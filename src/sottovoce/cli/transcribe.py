@@ -215,7 +215,7 @@ OUTPUT = (
     click.option(
         "--max-line-count",
         type=click.IntRange(1),
-        help="Lines a subtitle (needs --max-line-width or --reading-speed).",
+        help="Lines a subtitle (needs a line width or a reading speed).",
     ),
     click.option("--max-words-per-line", type=click.IntRange(1), help="Words a subtitle."),
     click.option(
