@@ -22,7 +22,7 @@ from sottovoce.decoding.ctc.text import Labels
 from sottovoce.decoding.ctc.weighing import Weighing
 from sottovoce.errors import InputError
 from sottovoce.lm.neural import WordLanguageModel
-from sottovoce.types import Hypothesis
+from sottovoce.types import Hypothesis, Partial
 
 Emitted = (
     Tensor
@@ -113,8 +113,12 @@ class CtcDecoder:
     def decode_chunk(
         self, state: PrefixState, log_probs: Emitted, lengths: Lengths | None = None
     ) -> list[str]:
-        """Advance the state over the next frames; returns the best texts so far, which may change."""
+        """Advance the state over the next frames; returns the best texts so far, whose ends may change."""
         return self._decoder.decode_chunk(state, *self._tensors(log_probs, lengths))
+
+    def committed(self, state: PrefixState) -> list[Partial]:
+        """What no further frame can change and was not told before; `utterance` is the stream's row."""
+        return self._decoder.committed(state)
 
     def finish(self, state: PrefixState) -> list[list[Hypothesis]]:
         """The hypotheses of streams that have ended; the state is left as it is."""
