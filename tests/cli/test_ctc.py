@@ -5,11 +5,13 @@ from __future__ import annotations
 import io
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from sottovoce.cli.main import run
+from sottovoce.lm.lexicon import Lexicon
 
 LABELS = ["-", "a", "b", "c", "|"]
 ARPA = "\\data\\\nngram 1=5\n\n\\1-grams:\n-5 <unk>\n-99 <s>\n-0.5 </s>\n-0.3 ab\n-3 ac\n\n\\end\\\n"
@@ -116,6 +118,26 @@ def test_tuning_prints_the_best_last(folder: Path, capsys: pytest.CaptureFixture
         "0",
     )
     assert [(row["wer"], row["lm_weight"]) for row in found] == [(1.0, 0.0), (0.0, 0.5)]
+
+
+def test_tuning_builds_the_lexicon_once(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No weight is in the tree of its words; one that is used again finds the same."""
+    np.save(folder / "dev.npy", emitted("ac", doubt="b"))
+    (folder / "dev.jsonl").write_text(json.dumps({"emissions": "dev.npy", "text": "ab"}) + "\n")
+    built: list[int] = []
+    make = Lexicon.__init__
+
+    def counted(self: Lexicon, *given: Any, **named: Any) -> None:
+        built.append(1)
+        make(self, *given, **named)
+
+    monkeypatch.setattr(Lexicon, "__init__", counted)
+    shared = ["tune", folder / "dev.jsonl", "--labels", folder / "labels.txt", "--lm", folder / "lm.arpa"]
+    found = lines(capsys, *shared, "--lm-weights", "0,0.5", "--word-scores", "0,1")
+    assert len(found) == 4
+    assert len(built) == 1
 
 
 def test_tuning_tries_every_combination(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

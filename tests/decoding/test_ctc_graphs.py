@@ -148,7 +148,7 @@ def test_a_stream_goes_on_from_chunk_to_chunk(part: int, tmp_path: Path) -> None
 
 
 def test_histories_outgrow_their_room() -> None:
-    """Every size of room is recorded once; what no beam needs does not grow."""
+    """Every size of room is recorded once; a stream, whose histories are committed, needs one."""
     names = Labels(("-", "a", "b"), 0)
     log_probs = emissions(600, 3, 1) * 3
     log_probs[:, 0] -= 4.0
@@ -161,8 +161,11 @@ def test_histories_outgrow_their_room() -> None:
     for frames in log_probs.split(90):
         replayed.decode_chunk(state, frames)
     assert exactly(replayed.finish(state)) == exactly(plain.decode(log_probs))
+    assert stand_in.n_recorded == 1
+    assert state.symbols.shape[2] == 256
+    for n_frames in (90, 300, 600):
+        assert exactly(replayed.decode(log_probs[:n_frames])) == exactly(plain.decode(log_probs[:n_frames]))
     assert stand_in.n_recorded == 3
-    assert state.symbols.shape[2] == 1024
 
 
 def test_what_cannot_be_recorded_runs_in_the_plain_loop() -> None:

@@ -17,6 +17,7 @@ from sottovoce.ctc import CtcDecoder, CtcFusionOptions, WordOrTokenModel
 from sottovoce.decoding.ctc.labels import LabelList, read_labels
 from sottovoce.decoding.ctc.search_options import CtcOptions, Engine
 from sottovoce.errors import OptionError
+from sottovoce.lm.lexicon import Lexicon
 from sottovoce.lm.neural import WordLanguageModel
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
@@ -150,14 +151,15 @@ class DecoderRequest:
         fusion: CtcFusionOptions,
         lm: WordOrTokenModel | None,
         neural_lm: WordLanguageModel | None = None,
+        lexicon: Lexicon | None = None,
     ) -> CtcDecoder:
-        """neural_lm: in place of the one that is named, so that many decoders share one."""
+        """neural_lm, lexicon: in place of those that are named, so that many decoders share one."""
         blank = self.blank if self.blank is not None else labels.blank
         return CtcDecoder(
             labels.names,
             0 if blank is None else blank,
             lm=lm,
-            lexicon=self.lexicon,
+            lexicon=self.lexicon if lexicon is None else lexicon,
             hotwords=self.hotwords,
             neural_lm=self.neural_lm if neural_lm is None else neural_lm,
             beam_size=self.beam_size,

@@ -58,10 +58,12 @@ def tried(
     choices: Sequence[Mapping[str, float]],
 ) -> Iterator[dict[str, float]]:
     """The word error rate with every choice of weights."""
-    lm, neural = load_ngram(request.lm), _neural(request)
+    lm, neural, lexicon = load_ngram(request.lm), _neural(request), None
     for chosen in choices:
         fusion: CtcFusionOptions = replace(request.fusion(), **chosen)  # type: ignore[arg-type]
-        found = request.decoder(labels, 1, fusion, lm, neural).decode(dev.log_probs, dev.lengths)
+        decoder = request.decoder(labels, 1, fusion, lm, neural, lexicon=lexicon)
+        lexicon = decoder.lexicon  # no weight is in it
+        found = decoder.decode(dev.log_probs, dev.lengths)
         rate = dev.word_error_rate([best[0].text if best else "" for best in found])
         yield {"wer": round(rate, 4), **chosen}
 

@@ -21,8 +21,9 @@ from sottovoce.decoding.ctc.state import PrefixState
 from sottovoce.decoding.ctc.text import Labels
 from sottovoce.decoding.ctc.weighing import Weighing
 from sottovoce.errors import InputError
+from sottovoce.lm.lexicon import Lexicon
 from sottovoce.lm.neural import WordLanguageModel
-from sottovoce.types import Hypothesis
+from sottovoce.types import Hypothesis, Partial
 
 Emitted = (
     Tensor
@@ -39,9 +40,10 @@ class CtcDecoder:
 
     labels: one name per output; blank: its index, -1 for the last. lm: an ARPA file (.gz too), a KenLM
     binary (extra `kenlm`) or a model. lexicon: a file as in `lm.lexicon.read_lexicon`, or (word, label
-    ids) pairs; without one a word model's own vocabulary is spelled in characters, and other words are
-    unknown words. hotwords: a file, phrases, or phrases with weights per label. neural_lm: a Hugging Face
-    causal model's folder or name (extra `neural-lm`) or a model; it replaces the n-gram's word scores.
+    ids) pairs, or the tree of another decoder of the same labels and hotwords; without one a word model's own
+    vocabulary is spelled in characters, and other words are unknown words. hotwords: a file, phrases, or
+    phrases with weights per label. neural_lm: a Hugging Face causal model's folder or name (extra
+    `neural-lm`) or a model; it replaces the n-gram's word scores.
     beam_size, n_best: in place of those of the options; None: those of the options.
     unknown_words: whether words outside the lexicon may be said; None: only where no lexicon was given.
     Raises OptionError, LanguageModelError.
@@ -53,7 +55,7 @@ class CtcDecoder:
         blank: int = 0,
         *,
         lm: str | Path | WordOrTokenModel | None = None,
-        lexicon: str | Path | Spellings | None = None,
+        lexicon: str | Path | Spellings | Lexicon | None = None,
         hotwords: Hotwords | None = None,
         neural_lm: str | Path | WordLanguageModel | None = None,
         beam_size: int | None = None,
@@ -74,7 +76,9 @@ class CtcDecoder:
         parts = DecoderParts(self.labels, fusion or CtcFusionOptions(), self._device)
         model = load_ngram(lm)
         phrases = parts.phrases(hotwords)
-        scorer, words = parts.scorer(model, lexicon, phrases, unknown_words)
+        scorer, self.lexicon = parts.scorer(model, lexicon, phrases, unknown_words)
+        """The words' tree, made or given; None where words are free."""
+        words = () if self.lexicon is None else self.lexicon.words
         self._history = parts.history_scorer(neural_lm, model, words)
         self._decoder = EmissionDecoder(
             self.labels, options, scorer=scorer, lexicon=words, history_scorer=self._history
@@ -113,8 +117,12 @@ class CtcDecoder:
     def decode_chunk(
         self, state: PrefixState, log_probs: Emitted, lengths: Lengths | None = None
     ) -> list[str]:
-        """Advance the state over the next frames; returns the best texts so far, which may change."""
+        """Advance the state over the next frames; returns the best texts so far, whose ends may change."""
         return self._decoder.decode_chunk(state, *self._tensors(log_probs, lengths))
+
+    def committed(self, state: PrefixState) -> list[Partial]:
+        """What no further frame can change and was not told before; `utterance` is the stream's row."""
+        return self._decoder.committed(state)
 
     def finish(self, state: PrefixState) -> list[list[Hypothesis]]:
         """The hypotheses of streams that have ended; the state is left as it is."""

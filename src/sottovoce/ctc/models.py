@@ -58,13 +58,13 @@ class DecoderParts:
     def scorer(
         self,
         model: WordOrTokenModel | None,
-        lexicon: str | Path | Spellings | None,
+        lexicon: str | Path | Spellings | Lexicon | None,
         phrases: list[tuple[str, float]],
         unknown_words: bool | None,
-    ) -> tuple[PrefixScorer | None, tuple[str | None, ...]]:
+    ) -> tuple[PrefixScorer | None, Lexicon | None]:
         over_words = lexicon is not None or (model is not None and not self._is_over_labels(model))
         if not over_words:
-            return self._token_fusion(model, phrases), ()
+            return self._token_fusion(model, phrases), None
         words = self._lexicon(model, lexicon, phrases, unknown_words)
         boosts_words = self.labels.separator is None and bool(phrases)
         models = [self._word_model(model, words)] if model is not None else []
@@ -77,7 +77,7 @@ class DecoderParts:
             look_ahead=self.options.look_ahead and model is not None,
             tokens=None if boosts_words else self._token_fusion(None, phrases, word_score=False),
         )
-        return fused, words.words
+        return fused, words
 
     def history_scorer(
         self,
@@ -165,10 +165,12 @@ class DecoderParts:
     def _lexicon(
         self,
         model: WordOrTokenModel | None,
-        lexicon: str | Path | Spellings | None,
+        lexicon: str | Path | Spellings | Lexicon | None,
         phrases: list[tuple[str, float]],
         unknown_words: bool | None,
     ) -> Lexicon:
+        if isinstance(lexicon, Lexicon):
+            return lexicon
         allow = lexicon is None if unknown_words is None else unknown_words
         if isinstance(lexicon, str | Path):
             spellings: list[tuple[str, Sequence[int]]] = [*read_lexicon(lexicon, self.labels.names)]

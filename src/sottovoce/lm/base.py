@@ -126,6 +126,19 @@ class HistoryScorer(Protocol):
         ...
 
 
+class Asked(NamedTuple):
+    """A language model that compiled code asks by a call, and the table of what it was asked before.
+
+    found: (2 ** n,) `FOUND`, at the place that the hash of the key (state + 1, id + 1) tells or after it; key
+    0 is a free place. address: of a C function (int64 state, int64 id) -> int64: the score's bits as a
+    float32 in the upper half, the state after it in the lower; id `END` asks for the score of ending. It
+    takes Python's lock, and writes to `found`.
+    """
+
+    found: Records
+    address: int
+
+
 class Automaton(NamedTuple):
     """A language model as arrays: weighted arcs between nodes, with back-off; its states are nodes.
 
@@ -135,7 +148,8 @@ class Automaton(NamedTuple):
     weights (natural logs), targets: (n_arcs,). backoff, parent: (n_nodes,). root_weights, root_targets:
     (n_ids,). ids: (n_tokens,) what the tokens of whoever asks are called here. ends: (n_nodes,) score of
     ending there. silent: an id that is said silently before each of the tokens `begins` (n_tokens,) bool;
-    None: before none.
+    None: before none. asked: where arcs come from a call instead; the root's then tell the most that each
+    token can score, and there are no others.
     """
 
     first: Ints
@@ -150,6 +164,7 @@ class Automaton(NamedTuple):
     ends: Floats
     silent: int | None = None
     begins: Bools | None = None
+    asked: Asked | None = None
 
 
 @runtime_checkable
@@ -176,7 +191,18 @@ def stays_on_device(model: object) -> bool:
     return isinstance(model, DeviceModel) and model.stays_on_device
 
 
-MODEL = np.dtype([("base", np.int64), ("weight", np.float32)])
+MODEL = np.dtype(
+    [
+        ("base", np.int64),
+        ("weight", np.float32),
+        ("address", np.int64),
+        ("found_first", np.int64),
+        ("found_size", np.int64),
+    ]
+)
+FOUND = np.dtype([("key", np.int64), ("score", np.float32), ("target", np.int32)])
+END = -1
+"""In place of a token's id: that nothing more is said."""
 NODE = np.dtype([("first", np.int64), ("parent", np.int32), ("backoff", np.float32)])
 ARC = np.dtype([("token", np.int32), ("target", np.int32), ("weight", np.float32)])
 ROOT_ARC = np.dtype([("id", np.int32), ("target", np.int32), ("weight", np.float32), ("is_begun", np.bool_)])
@@ -196,11 +222,12 @@ CHILD = np.dtype([("token", np.int32), ("target", np.int32)])
 class FlatModels(NamedTuple):
     """The automata of M models over the same tokens, their nodes and arcs in a row; see `Automaton`.
 
-    models: (M,) `MODEL`, the first node of each and its factor. nodes: (n_nodes + 1,) `NODE`; parents and
+    models: (M,) `MODEL`, the first node of each and its factor; for those that are asked (`Asked`) the
+    address, else 0, and where their part of `found` begins. nodes: (n_nodes + 1,) `NODE`; parents and
     targets are counted per model. arcs: (n_arcs,) `ARC`, by the model's ids. roots: (M, n_tokens + 1)
     `ROOT_ARC`, with the model's id of every token and whether the silent one, the last, comes before it.
     bounds: (n_tokens,), the most that each token scores in any state, all models together. ends: (n_nodes,),
-    weighted, what ending at each node scores.
+    weighted, what ending at each node scores. found: `FOUND` of the models that are asked.
     """
 
     models: Records
@@ -209,6 +236,7 @@ class FlatModels(NamedTuple):
     roots: Records
     bounds: Floats
     ends: Floats
+    found: Records
 
 
 class FlatLexicon(NamedTuple):
@@ -267,6 +295,7 @@ def silent_scorer(n_tokens: int) -> FlatScorer:
         roots=np.zeros((0, n_tokens + 1), ROOT_ARC),
         bounds=np.zeros(n_tokens, np.float32),
         ends=np.zeros(0, np.float32),
+        found=np.zeros(0, FOUND),
     )
     return FlatScorer(1, lexicon, models, models, 0.0)
 

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from sottovoce.lm.base import (
     ARC,
+    FOUND,
     MODEL,
     NODE,
     ROOT_ARC,
@@ -52,15 +53,15 @@ def flat_models(models: Sequence[Weighted], n_tokens: int) -> FlatModels | None:
     if not models:
         return silent_scorer(n_tokens).tokens
     found: list[Automaton] = []
-    for model, _ in models:
+    for model, weight in models:
         automaton = model.automaton() if isinstance(model, AutomatonModel) else None
-        if automaton is None:
-            return None
+        if automaton is None or (automaton.asked is not None and weight < 0):
+            return None  # nothing bounds what a negative weight makes of low scores
         found.append(automaton)
     n_nodes = [len(each.parent) for each in found]
     weights = [weight for _, weight in models]
     return FlatModels(
-        models=_records(MODEL, base=_before(n_nodes), weight=np.array(weights, np.float32)),
+        models=_models(found, n_nodes, weights),
         nodes=_nodes(found),
         arcs=_records(
             ARC,
@@ -71,7 +72,28 @@ def flat_models(models: Sequence[Weighted], n_tokens: int) -> FlatModels | None:
         roots=np.stack([_root(each) for each in found]),
         ends=np.concatenate([_ends(each, w) for each, w in zip(found, weights, strict=True)]),
         bounds=np.sum([_bounds(each, w) for each, w in zip(found, weights, strict=True)], axis=0),
+        found=_found(found),
     )
+
+
+def _models(found: Sequence[Automaton], n_nodes: Sequence[int], weights: Sequence[float]) -> Records:
+    sizes = [0 if each.asked is None else len(each.asked.found) for each in found]
+    return _records(
+        MODEL,
+        base=_before(n_nodes),
+        weight=np.array(weights, np.float32),
+        address=np.array([0 if each.asked is None else each.asked.address for each in found], np.int64),
+        found_first=_before(sizes),
+        found_size=np.array(sizes, np.int64),
+    )
+
+
+def _found(found: Sequence[Automaton]) -> Records:
+    """The tables of the models that are asked: their own memory where there is one, as it is written to."""
+    tables = [each.asked.found for each in found if each.asked is not None]
+    if len(tables) == 1:
+        return tables[0]
+    return np.concatenate(tables) if tables else np.zeros(0, FOUND)
 
 
 def _nodes(found: Sequence[Automaton]) -> Records:

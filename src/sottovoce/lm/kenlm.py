@@ -1,24 +1,32 @@
 """KenLM models through the `kenlm` package (an extra): binaries that only KenLM itself can read.
 
-Slower than `lm.ngram`, which reads ARPA files: KenLM's Python interface takes one word at a time.
+KenLM's Python interface takes one word at a time: every pair of state and word is asked for once, and kept
+in a table that compiled searches read without a call. ARPA files need no call at all in `lm.ngram`.
 """
 
 from __future__ import annotations
 
+import ctypes
 import math
+import struct
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from sottovoce.errors import LanguageModelError, MissingExtraError
+from sottovoce.lm.base import END, FOUND, Asked, Automaton, Ints
 
 if TYPE_CHECKING:
     import kenlm
 
 _LN10 = math.log(10)
+_FREE = 0
+_TABLE_SIZE = 2**20
+_CALL = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
 _MAGIC = b"mmap lm http://kheafield.com/code"
 
 
@@ -56,6 +64,10 @@ class KenlmModel:
         self._words: list[str] = []
         self._ids: dict[str, int] = {}
         self._indices: dict[kenlm.State, int] = {first: 0}
+        self._found = np.zeros(_TABLE_SIZE, FOUND)  # pages that are never touched take no memory
+        self.n_asked = 0
+        """Pairs of state and word in the table."""
+        self._called = _CALL(self._answer)  # kept, as compiled code has its address alone
 
     @property
     def n_tokens(self) -> int:
@@ -98,6 +110,54 @@ class KenlmModel:
     def select(self, states: Tensor, rows: Tensor) -> Tensor:
         return states[rows]
 
+    def automaton(self) -> Automaton:
+        """The model as one that compiled code asks; no word scores above 0."""
+        n_words = len(self._words)
+        address = ctypes.cast(self._called, ctypes.c_void_p).value
+        assert address is not None
+        return Automaton(
+            first=np.zeros(2, np.int64),
+            tokens=np.zeros(0, np.int32),
+            weights=np.zeros(0, np.float32),
+            targets=np.zeros(0, np.int64),
+            backoff=np.zeros(1, np.float32),
+            parent=np.zeros(1, np.int64),
+            root_weights=np.zeros(n_words, np.float32),
+            root_targets=np.zeros(n_words, np.int64),
+            ids=np.arange(n_words),
+            ends=np.zeros(1, np.float32),
+            asked=Asked(self._found, address),
+        )
+
+    def forget(self) -> None:
+        """Forget what was asked; states stay."""
+        self._found["key"] = _FREE
+        self.n_asked = 0
+        self._after.clear()
+
+    def _answer(self, state: int, word: int) -> int:
+        """See `lm.base.Asked`. The entry is whole before its key is there: others read without a lock."""
+        if word == END:
+            score, after = self._model.BaseScore(self._states[state], "</s>", self._state()) * _LN10, 0
+        else:
+            score, after = self._follow(state, word)
+        bits: int = struct.unpack("<i", struct.pack("<f", score))[0]
+        if self.n_asked < _TABLE_SIZE // 2:
+            key = ((state + 1) << 32) | (word + 1)
+            place = _place_of(key)
+            keys = self._keys
+            while keys[place] != _FREE and keys[place] != key:
+                place = (place + 1) & (_TABLE_SIZE - 1)
+            self._found[place] = (_FREE, score, after)
+            keys[place] = key
+            self.n_asked += 1
+        return (bits << 32) | after
+
+    @property
+    def _keys(self) -> Ints:
+        keys: Ints = self._found["key"]
+        return keys
+
     def _follow(self, state: int, word: int) -> tuple[float, int]:
         """Score of a word and the state after it, each pair asked for once."""
         key = (state, word)
@@ -109,3 +169,10 @@ class KenlmModel:
                 self._states.append(after)
             self._after[key] = (score, index)
         return self._after[key]
+
+
+def _place_of(key: int) -> int:
+    """As compiled code has it, in signed 64 bits."""
+    mixed = (key * 0x9E3779B97F4A7C15) & (2**64 - 1)
+    signed = mixed - 2**64 if mixed >= 2**63 else mixed
+    return (signed ^ (signed >> 29)) & (_TABLE_SIZE - 1)

@@ -6,40 +6,11 @@ with the maximum in place of the sum.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
-
 import torch
 from torch import Tensor
 
 from sottovoce.decoding.ctc.state import NEVER
-
-
-class TokenSpans(NamedTuple):
-    """First frame, last frame (inclusive) and highest log-probability of every token: (N, L) each.
-
-    Padding holds zeros. score: (N,) float32, log-probability of the path.
-    """
-
-    first: Tensor
-    last: Tensor
-    peak: Tensor
-    score: Tensor
-
-
-class TokenTimes(NamedTuple):
-    """First frame, last frame (inclusive) and highest log-probability of the tokens of one hypothesis."""
-
-    first: list[int]
-    last: list[int]
-    peak: list[float]
-
-
-def token_times(spans: TokenSpans, n_tokens: Sequence[int]) -> list[TokenTimes]:
-    """Spans as numbers, without the padding."""
-    parts = (part.tolist() for part in (spans.first, spans.last, spans.peak))
-    rows = zip(*parts, n_tokens, strict=True)
-    return [TokenTimes(first[:n], last[:n], peak[:n]) for first, last, peak, n in rows]
+from sottovoce.decoding.ctc.times import TokenSpans
 
 
 @torch.no_grad()
@@ -51,6 +22,18 @@ def align(
     log_probs: (B, T, V) float32. lengths: (B,) int64. Tokens that cannot be aligned (more of them than
     frames) get a score of -inf and meaningless spans.
     """
+    limits = lengths[rows]
+    steps, score = walk(log_probs, limits, tokens, rows=rows, blank=blank)
+    return _trace(log_probs, steps, score, tokens, n_tokens, limits, rows)
+
+
+def walk(
+    log_probs: Tensor, limits: Tensor, tokens: Tensor, *, rows: Tensor, blank: int
+) -> tuple[Tensor, Tensor]:
+    """How each state was reached at each frame (T, N, S) uint8, and the best path to each state (N, S).
+
+    limits: (N,) frames of each. A step is how many states the path came from below: 0, 1 or 2.
+    """
     n_frames, device = log_probs.shape[1], log_probs.device
     path = _path_labels(tokens, blank)  # (N, S)
     can_skip = _can_skip(path, blank)
@@ -58,12 +41,11 @@ def align(
     score[:, :1] = 0.0  # before the first frame: in the first blank, and one step from the first token
     steps = torch.zeros((n_frames, *path.shape), dtype=torch.uint8, device=device)
     emitted = log_probs.transpose(0, 1)  # (T, B, V)
-    limits = lengths[rows]
     for t in range(n_frames):
         best, steps[t] = _best_step(score, can_skip)
         best = best + emitted[t].index_select(0, rows).gather(1, path)
         score = torch.where((limits > t)[:, None], best, score)
-    return _trace(log_probs, steps, score, tokens, n_tokens, limits, rows)
+    return steps, score
 
 
 def _path_labels(tokens: Tensor, blank: int) -> Tensor:

@@ -17,11 +17,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sottovoce.decoding.ctc.align import TokenSpans
 from sottovoce.decoding.ctc.graphs import GraphSearch
 from sottovoce.decoding.ctc.search import PrefixSearch
 from sottovoce.decoding.ctc.search_options import Engine
+from sottovoce.decoding.ctc.settling import MARGIN, Cut
 from sottovoce.decoding.ctc.state import PrefixState, first_state
+from sottovoce.decoding.ctc.times import TokenSpans
 from sottovoce.errors import MissingExtraError
 from sottovoce.lm.base import Endings, FlatPrefixScorer, FlatScorer, PrefixScorer, silent_scorer
 
@@ -126,6 +127,18 @@ class CompiledSearch:
             ),
         )
         return TokenSpans(*(torch.from_numpy(np.concatenate(each)) for each in zip(*parts, strict=True)))
+
+    def settled(
+        self, log_probs: Tensor, tokens: Tensor, n_tokens: Tensor, n_shared: int, *, is_late: bool
+    ) -> Cut:
+        """See `settling.settled`."""
+        if log_probs.device.type != "cpu":
+            return self._plain.settled(log_probs, tokens, n_tokens, n_shared, is_late=is_late)
+        from sottovoce.decoding.ctc.kernel.align import settled_frames
+
+        frames, said, n_said = log_probs.contiguous().numpy(), tokens.contiguous().numpy(), n_tokens.numpy()
+        blank = self._plain.blank
+        return Cut(*settled_frames(frames, said, n_said, n_shared, blank, MARGIN, is_late))
 
     @cached_property
     def _first(self) -> Tensor:

@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from sottovoce.decoding.ctc.align import TokenTimes, token_times
+from sottovoce.decoding.ctc.committing import Committer, newly_committed
 from sottovoce.decoding.ctc.compiled import fastest
 from sottovoce.decoding.ctc.emissions import checked, joined, without_blank_runs
+from sottovoce.decoding.ctc.past import Past
 from sottovoce.decoding.ctc.search import PrefixSearch
 from sottovoce.decoding.ctc.search_options import CtcOptions
 from sottovoce.decoding.ctc.state import NEVER, PrefixState
 from sottovoce.decoding.ctc.text import UNFINISHED, Labels, SpelledWord, Speller
+from sottovoce.decoding.ctc.times import TokenTimes, token_times
 from sottovoce.decoding.ctc.weighing import Weighing
 from sottovoce.errors import OptionError
 from sottovoce.lm.base import Floats, HistoryScorer, PrefixScorer
-from sottovoce.types import Hypothesis, Word
+from sottovoce.types import Hypothesis, Partial, Word
 
 
 class EmissionDecoder:
@@ -59,6 +62,13 @@ class EmissionDecoder:
             top_tokens=self.options.top_tokens,
         )
         self._search = fastest(search, self.options.engine)
+        self._committer = Committer(
+            self._search,
+            self._speller,
+            self._with_idle_gaps,
+            has_times=self.options.times,
+            most_frames=self.options.commit_frames,
+        )
 
     def decode(self, log_probs: Tensor, lengths: Tensor | None = None) -> list[list[Hypothesis]]:
         """Decode log-probabilities (B, T, V) or (T, V); returns per utterance its best, best first.
@@ -80,14 +90,24 @@ class EmissionDecoder:
     def decode_chunk(self, state: PrefixState, log_probs: Tensor, lengths: Tensor | None = None) -> list[str]:
         """Advance the state over the next frames (B, T, V); returns the best text so far per utterance.
 
-        A text so far may still change. Whatever the chunks, `finish` returns what `decode` does.
+        A text so far may still change, but for its beginning that `committed` tells. Whatever the chunks,
+        `finish` returns what `decode` does.
         """
         log_probs, lengths = self._checked(log_probs, lengths)
         self._advance(state, log_probs, lengths)
+        self._committer.commit(state)
         best = list(enumerate((state.acoustic + state.lm).argmax(dim=1).tolist()))
         return [
-            self._speller.text(symbols, self._speller.words(symbols)) for symbols in _histories(state, best)
+            self._text_so_far(past, [*past.open_symbols(), *symbols])
+            for past, symbols in zip(state.past, _histories(state, best), strict=True)
         ]
+
+    def committed(self, state: PrefixState) -> list[Partial]:
+        """What no further frame can change and was not told before: an event an utterance that has some.
+
+        utterance: its row of the batch. start, end and words are known with the option `times` alone.
+        """
+        return newly_committed(state, self._speller, self.options.frame_s)
 
     def finish(self, state: PrefixState) -> list[list[Hypothesis]]:
         """The hypotheses of a state after its last frame; the state itself is left as it is.
@@ -97,22 +117,29 @@ class EmissionDecoder:
         """
         if not len(state.length):
             return []
-        acoustic = state.acoustic + state.skipped[:, None]
         found = [
             _Ending(b, *ending)
-            for b, endings in enumerate(self._endings(state, acoustic))
+            for b, endings in enumerate(self._endings(state))
             for ending in endings
             if ending[0] > NEVER
         ]
         symbols = _histories(state, [(ending.utterance, ending.beam) for ending in found])
         spans = self._align(state, found, symbols) if self.options.times and state.emissions else None
-        heard = acoustic.tolist()
+        heard = state.acoustic.tolist()
         hypotheses: list[list[Hypothesis]] = [[] for _ in range(len(state.length))]
         for i, (ending, history) in enumerate(zip(found, symbols, strict=True)):
-            said = heard[ending.utterance][ending.beam]
-            hypothesis = self._hypothesis(history, ending, said, None if spans is None else spans[i])
-            hypotheses[ending.utterance].append(hypothesis)
+            past = state.past[ending.utterance]
+            hypothesis = self._hypothesis(
+                [*past.symbols, *history],
+                ending,
+                heard[ending.utterance][ending.beam],
+                None if spans is None else past.times(spans[i]),
+            )
+            hypotheses[ending.utterance].append(_counted_from(hypothesis, state, ending.utterance))
         return hypotheses
+
+    def _text_so_far(self, past: Past, symbols: Sequence[int]) -> str:
+        return self._speller.together([past.text, self._speller.text(symbols, self._speller.words(symbols))])
 
     def _checked(self, emissions: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
         return checked(
@@ -163,8 +190,8 @@ class EmissionDecoder:
         if not places:
             return
         histories = [
-            tuple(word.text for word in self._speller.finished_words(symbols))
-            for symbols in _histories(state, places)
+            self._finished_words(state.past[place[0]], symbols)
+            for place, symbols in zip(places, _histories(state, places), strict=True)
         ]
         values = self._history_scorer.adjustments(histories, final=False)
         new = state.adjustment.clone()
@@ -172,13 +199,19 @@ class EmissionDecoder:
         state.lm = state.lm - state.adjustment + new
         state.adjustment = new
 
-    def _words(self, symbols: Sequence[int], mark: int) -> tuple[str, ...]:
-        return tuple(word.text for word in self._speller.words(symbols, mark))
+    def _finished_words(self, past: Past, symbols: Sequence[int]) -> tuple[str, ...]:
+        newer = self._speller.finished_words([*past.open_symbols(), *symbols])
+        return (*past.words, *(word.text for word in newer))
 
-    def _endings(self, state: PrefixState, acoustic: Tensor) -> list[list[tuple[float, float, int, int]]]:
+    def _words(self, past: Past, symbols: Sequence[int], mark: int) -> tuple[str, ...]:
+        newer = self._speller.words([*past.open_symbols(), *symbols], mark)
+        return (*past.words, *(word.text for word in newer))
+
+    def _endings(self, state: PrefixState) -> list[list[tuple[float, float, int, int]]]:
         """Score, posterior, beam and mark of the best complete hypotheses of every utterance, best first."""
         n_batch, n_beams = state.length.shape
-        scores = (acoustic + state.lm)[:, :, None]  # (B, K, E)
+        ranked = state.acoustic + state.lm
+        scores = ranked[:, :, None]  # (B, K, E)
         endings = self._search.endings(state.scores.reshape(n_batch * n_beams, -1))
         if endings is None:
             marks = torch.zeros_like(state.length)[:, :, None]
@@ -191,7 +224,7 @@ class EmissionDecoder:
         if self._history_scorer is not None:
             beams = torch.arange(scores.shape[1], device=scores.device) // n_ways
             scores = self._adjusted(state, scores, beams, marks)
-        scores[is_stuck, ::n_ways] = (acoustic + state.lm)[is_stuck]
+        scores[is_stuck, ::n_ways] = ranked[is_stuck]
         marks[is_stuck] = UNFINISHED
         best, index = scores.topk(min(self.options.n_best, scores.shape[1]), dim=1)
         with_merged = scores + state.merged.repeat_interleave(n_ways, dim=1)
@@ -205,7 +238,8 @@ class EmissionDecoder:
         alive = (scores > NEVER).nonzero().tolist()
         symbols = _histories(state, [(b, int(beams[i])) for b, i in alive])
         histories = [
-            self._words(history, int(marks[b, i])) for history, (b, i) in zip(symbols, alive, strict=True)
+            self._words(state.past[b], history, int(marks[b, i]))
+            for history, (b, i) in zip(symbols, alive, strict=True)
         ]
         values = self._history_scorer.adjustments(histories, final=True)
         scores = scores - state.adjustment.gather(1, beams.expand(len(scores), -1))
@@ -219,13 +253,12 @@ class EmissionDecoder:
         n_tokens = [len(history) for history in symbols]
         longest = max(n_tokens, default=0)
         if not longest:
-            return None
+            return [TokenTimes([], [], []) for _ in found]
         tokens = np.zeros((len(symbols), longest), dtype=np.int64)
         for row, history in enumerate(symbols):
             tokens[row, : len(history)] = history
         log_probs, lengths = joined(state)
-        if self._scorer is not None and self._scorer.gap is not None:
-            log_probs = self._with_idle_gaps(log_probs, self._scorer.gap)
+        log_probs = self._with_idle_gaps(log_probs)
         device = state.length.device
         spans = self._search.align(
             log_probs,
@@ -237,11 +270,14 @@ class EmissionDecoder:
         )
         return token_times(spans, n_tokens)
 
-    def _with_idle_gaps(self, log_probs: Tensor, gap: int) -> Tensor:
+    def _with_idle_gaps(self, log_probs: Tensor) -> Tensor:
         """Let separators that say nothing, which no hypothesis holds, pass for blanks.
 
         Those that say something are a little likelier.
         """
+        gap = None if self._scorer is None else self._scorer.gap
+        if gap is None:
+            return log_probs
         idle = torch.maximum(log_probs[:, :, self.labels.blank], log_probs[:, :, gap] - 1e-3)
         return log_probs.index_copy(
             2, torch.tensor([self.labels.blank], device=idle.device), idle[:, :, None]
@@ -290,6 +326,19 @@ class _Ending(NamedTuple):
     posterior: float
     beam: int
     mark: int
+
+
+def _counted_from(hypothesis: Hypothesis, state: PrefixState, row: int) -> Hypothesis:
+    """With what was taken off the scores of an utterance on the way."""
+    heard, added = float(state.skipped[row]), float(state.taken[row])
+    if not heard and not added:
+        return hypothesis
+    return replace(
+        hypothesis,
+        score=hypothesis.score + heard + added,
+        acoustic_score=hypothesis.acoustic_score + heard,
+        lm_score=hypothesis.lm_score + added,
+    )
 
 
 def _histories(state: PrefixState, places: Iterable[Sequence[int]]) -> list[list[int]]:

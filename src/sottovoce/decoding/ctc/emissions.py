@@ -118,10 +118,10 @@ def without_blank_runs(
 
 
 def joined(state: PrefixState) -> tuple[Tensor, Tensor]:
-    """All emissions (B, T, V) that a state has seen, and their lengths (B,)."""
+    """All emissions (B, T, V) that a state has seen and not settled, and their lengths (B,)."""
     if len(state.emissions) == 1:
         return state.emissions[0]
-    lengths = state.n_frames
+    lengths = state.n_frames - torch.tensor([past.n_frames for past in state.past]).to(state.n_frames)
     n_frames = int(lengths.max()) if len(lengths) else 0
     n_labels = state.emissions[0][0].shape[2]
     whole = state.blank.new_full((len(lengths), n_frames, n_labels), NEVER)

@@ -15,9 +15,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from sottovoce.decoding.ctc.align import TokenSpans, align
+from sottovoce.decoding.ctc.align import align
 from sottovoce.decoding.ctc.merging import Candidates, kept
+from sottovoce.decoding.ctc.settling import Cut, settled
 from sottovoce.decoding.ctc.state import NEVER, PrefixState, first_state
+from sottovoce.decoding.ctc.times import TokenSpans
 from sottovoce.lm.base import Arcs, Endings, PrefixScorer
 
 
@@ -122,6 +124,12 @@ class PrefixSearch:
     ) -> TokenSpans:
         """See `align.align`."""
         return align(log_probs, lengths, tokens, n_tokens, rows=rows, blank=blank)
+
+    def settled(
+        self, log_probs: Tensor, tokens: Tensor, n_tokens: Tensor, n_shared: int, *, is_late: bool
+    ) -> Cut:
+        """See `settling.settled`."""
+        return settled(log_probs, tokens, n_tokens, n_shared=n_shared, blank=self.blank, is_late=is_late)
 
     @torch.no_grad()
     def run(self, state: PrefixState, log_probs: Tensor, lengths: Tensor, n_full: int) -> None:

@@ -28,6 +28,9 @@ class CtcOptions:
     adjust_every_frames: how often a `HistoryScorer` replaces the scores of the words said so far.
     times: align the returned hypotheses for token frames, word times and confidences.
     frame_s: seconds per frame.
+    commit_frames: when so many frames of a stream are not settled, hypotheses that differ from the best in
+        the older half of them are dropped, so that time and memory stay level; None: never. What is found is
+        that of the whole for streams up to this; after that an n-best list differs in newer words alone.
     engine: "compiled" is the frame loop as machine code on the CPU (extra `fast`), "tensors" the one in
         tensors on any device, "graphs" the same with chunks of frames as CUDA graphs where there is CUDA;
         "auto" takes the first where it can, else the second. What is found is the same.
@@ -47,10 +50,13 @@ class CtcOptions:
     times: bool = True
     frame_s: float = 0.02
     engine: Engine = "auto"
+    commit_frames: int | None = 500
 
     def __post_init__(self) -> None:
         for name in ("beam_size", "n_best", "adjust_every_frames"):
             _at_least(name, getattr(self, name), 1)
+        if self.commit_frames is not None:
+            _at_least("commit_frames", self.commit_frames, 1)
         if self.top_tokens is not None:
             _at_least("top_tokens", self.top_tokens, 1)
         for name in ("acoustic_scale", "frame_s"):

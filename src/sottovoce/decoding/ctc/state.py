@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
+
+from sottovoce.decoding.ctc.past import Past
 
 NEVER = float("-inf")
 _NOTHING = -1
@@ -41,8 +44,13 @@ class PrefixState:
     n_frames: (B,) int64, frames seen. n_steps: steps made, an upper bound of every length.
     n_searched: (B,) int64, frames searched: those that were not skipped.
     in_blank: (B,) bool, the last frame began or continued a run of blanks that can be skipped.
-    skipped: (B,) float32, what the skipped blanks scored.
-    emissions: what was decoded, for alignment: ((B, T) log-probabilities, lengths) per chunk.
+    skipped: (B,) float64, what the skipped blanks scored, and what was taken off `blank` and `token`.
+    taken: (B,) float64, what was taken off `lm`.
+    emissions: what was decoded and is not settled, for alignment: log-probabilities and lengths per chunk.
+    past: of each utterance, what is settled: it is no longer in `symbols`, `length` and `emissions`, and
+        place 0 of the histories holds its last symbol.
+    n_waiting: (of each utterance) symbols that beams shared when last looked at, and that were not settled.
+    n_patient: (of each utterance) frames that may wait before beams that differ are dropped, if any are.
     """
 
     blank: Tensor
@@ -61,6 +69,10 @@ class PrefixState:
     n_searched: Tensor
     in_blank: Tensor
     skipped: Tensor
+    taken: Tensor
+    past: list[Past] = field(repr=False)
+    n_waiting: list[int] = field(repr=False)
+    n_patient: list[int] = field(repr=False)
     n_steps: int = 0
     emissions: list[tuple[Tensor, Tensor]] = field(default_factory=list, repr=False)
 
@@ -76,6 +88,42 @@ class PrefixState:
             n_batch, n_beams, capacity = self.symbols.shape
             more = self.symbols.new_full((n_batch, n_beams, max(missing, capacity)), _NOTHING)
             self.symbols = torch.cat((self.symbols, more), dim=2)
+
+    @property
+    def is_alive(self) -> Tensor:
+        """Slots (B, K) that hold a prefix."""
+        return (self.blank > NEVER) | (self.token > NEVER)
+
+    def forget_symbols(self, counts: Sequence[int]) -> None:
+        """Take the first symbols of every history off, as many as `counts` (B,) says."""
+        device = self.length.device
+        n_taken = torch.tensor(counts, device=device)[:, None]
+        self.length = (self.length - n_taken).masked_fill_(~self.is_alive, 0)
+        self.n_steps = int(self.length.max())
+        capacity = _FIRST_CAPACITY
+        while capacity < self.n_steps + 2:
+            capacity *= 2
+        places = n_taken[:, :, None] + torch.arange(capacity, device=device)  # (B, 1, L')
+        places = places.clamp_(max=self.symbols.shape[2] - 1).expand(-1, self.symbols.shape[1], -1)
+        self.symbols = self.symbols.gather(2, places)
+
+    def drop(self, row: int, beams: Tensor) -> None:
+        """Leave beams (n,) of an utterance out."""
+        for scores, nothing in ((self.blank, NEVER), (self.token, NEVER), (self.lm, 0.0)):
+            scores[row, beams] = nothing
+        self.adjustment[row, beams] = 0.0
+        self.length[row, beams] = 0
+        for pairs in (self.begins, self.spells):
+            pairs[row, beams] = False
+            pairs[row, :, beams] = False
+
+    def level(self) -> None:
+        """Take what the best beam has scored off all, so that a long stream counts in small numbers."""
+        best = (self.acoustic + self.lm).argmax(dim=1, keepdim=True)
+        heard, added = self.acoustic.gather(1, best), self.lm.gather(1, best)
+        self.blank, self.token, self.lm = self.blank - heard, self.token - heard, self.lm - added
+        self.skipped = self.skipped + heard[:, 0]
+        self.taken = self.taken + added[:, 0]
 
     def copied_beams(self) -> PrefixState:
         """A state of its own memory, with these beams and no past."""
@@ -124,5 +172,9 @@ def first_state(n_batch: int, beam_size: int, first: int, scores: Tensor) -> Pre
         n_frames=torch.zeros(n_batch, dtype=torch.int64, device=device),
         n_searched=torch.zeros(n_batch, dtype=torch.int64, device=device),
         in_blank=torch.zeros(n_batch, dtype=torch.bool, device=device),
-        skipped=torch.zeros(n_batch, device=device),
+        skipped=torch.zeros(n_batch, dtype=torch.float64, device=device),
+        taken=torch.zeros(n_batch, dtype=torch.float64, device=device),
+        past=[Past() for _ in range(n_batch)],
+        n_waiting=[0] * n_batch,
+        n_patient=[0] * n_batch,
     )

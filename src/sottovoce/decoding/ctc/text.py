@@ -48,7 +48,8 @@ class Labels:
     """Which labels say nothing and stand between words: the separator, or the lone mark of a beginning."""
     has_pieces: bool = field(init=False, repr=False, compare=False)
     """Labels carry the beginning of words."""
-    _glue: str = field(init=False, repr=False, compare=False)
+    glue: str = field(init=False, repr=False, compare=False)
+    """What stands between labels that know no words."""
 
     def __post_init__(self) -> None:
         if len(self.names) < 2:
@@ -71,7 +72,7 @@ class Labels:
             ("word_starts", starts),
             ("gaps", gaps),
             ("has_pieces", has_pieces),
-            ("_glue", "" if is_single else " "),
+            ("glue", "" if is_single else " "),
         ):
             object.__setattr__(self, name, value)
 
@@ -89,10 +90,15 @@ class Labels:
     def __len__(self) -> int:
         return len(self.names)
 
+    @property
+    def has_words(self) -> bool:
+        """Whether labels tell where words begin or end."""
+        return self.separator is not None or self.has_pieces
+
     def spell(self, tokens: Sequence[int]) -> str:
         """The text of tokens, spaces at its ends taken off."""
-        if self.separator is None and not self.has_pieces:
-            return self._glue.join(self.names[token] for token in tokens)
+        if not self.has_words:
+            return self.glue.join(self.names[token] for token in tokens)
         parts = (" " if token == self.separator else self.names[token] for token in tokens)
         return " ".join("".join(parts).replace(PIECE_START, " ").split())
 
@@ -146,6 +152,27 @@ class Speller:
         if not self.lexicon and words and words[-1].end == len(symbols):
             words.pop()
         return words
+
+    def closed(self, symbols: Sequence[int]) -> tuple[list[SpelledWord], int]:
+        """The words that no further token can change, and how many symbols they and what stands before them
+        take. Labels without words are taken each for itself."""
+        n_labels = len(self.labels)
+        if self.lexicon:
+            ends = [i + 1 for i, symbol in enumerate(symbols) if 0 < symbol // n_labels <= len(self.lexicon)]
+            n_closed = ends[-1] if ends else 0
+            return self.words(symbols[:n_closed]), n_closed
+        if not self.labels.has_words:
+            names = self.labels.names
+            return [SpelledWord(names[s % n_labels], i, i + 1) for i, s in enumerate(symbols)], len(symbols)
+        words = self.finished_words(symbols)
+        return words, words[-1].end if words else 0
+
+    def together(self, texts: Sequence[str]) -> str:
+        """The text of texts of closed words, one after the other; empty ones say nothing."""
+        spoken = [text for text in texts if text]
+        if self.lexicon or self.labels.has_words:
+            return " ".join(spoken)
+        return self.labels.glue.join(spoken)
 
     def text(self, symbols: Sequence[int], words: Sequence[SpelledWord]) -> str:
         """The text of a hypothesis; words: its words, as `words` tells them."""

@@ -8,6 +8,9 @@ from sottovoce.decoding.ctc.kernel.slots import NEVER
 from sottovoce.jit import compiled
 from sottovoce.lm.base import Floats, Ints
 
+_BAND = 300.0
+"""Nats behind the best at which a state is given up; where the end is not reached, none is."""
+
 
 @compiled
 def align_rows(
@@ -23,8 +26,10 @@ def align_rows(
     for i in range(len(tokens)):
         frames = log_probs[rows[i], : lengths[rows[i]]]
         said = tokens[i, : n_tokens[i]]
-        _walk(frames, said, blank, path, steps)
+        _walk(frames, said, blank, path, steps, _BAND)
         place = 2 * len(said)
+        if path[place] == NEVER and (place == 0 or path[place - 1] == NEVER):
+            _walk(frames, said, blank, path, steps, np.inf)
         if place and path[place - 1] > path[place]:
             place -= 1
         score[i] = path[place]
@@ -33,15 +38,25 @@ def align_rows(
 
 
 @compiled
-def _walk(frames: Floats, said: Ints, blank: int, path: Floats, steps: np.ndarray) -> None:  # type: ignore[type-arg]
-    """Scores of the best path to every state after the last frame; how each was reached at each frame."""
-    n_states = 2 * len(said) + 1
+def _walk(
+    frames: Floats,
+    said: Ints,
+    blank: int,
+    path: Floats,
+    steps: np.ndarray,  # type: ignore[type-arg]
+    band: float,
+) -> None:
+    """Scores of the best path to every state after the last frame; how each was reached at each frame.
+
+    band: states that are this far (nats) behind the best of a frame are given up.
+    """
+    n_states, low, high = 2 * len(said) + 1, 0, 0
     path[:n_states] = NEVER
     path[0] = 0.0
     for t in range(len(frames)):
-        # No path is further than two states a frame, nor so far back that it cannot reach the end.
-        highest = min(n_states - 1, 2 * t + 1)
-        for state in range(highest, -1, -1):
+        high = min(n_states - 1, high + 2)  # no path is further than two states a frame
+        top = NEVER
+        for state in range(high, low - 1, -1):
             best, step = path[state], 0
             if state > 0 and path[state - 1] > best:
                 best, step = path[state - 1], 1
@@ -50,6 +65,14 @@ def _walk(frames: Floats, said: Ints, blank: int, path: Floats, steps: np.ndarra
                 best, step = path[state - 2], 2
             steps[t, state] = step
             path[state] = best + frames[t, said[state >> 1] if odd else blank]
+            top = max(top, path[state])
+        least = top - np.float32(band)
+        while low < high and path[low] < least:
+            path[low] = NEVER
+            low += 1
+        while high > low and path[high] < least:
+            path[high] = NEVER
+            high -= 1
 
 
 @compiled
@@ -73,3 +96,32 @@ def _trace(
             first[token] = t
             peak[token] = max(peak[token], now)
         place -= steps[t, place]
+
+
+@compiled
+def settled_frames(
+    frames: Floats, tokens: Ints, n_tokens: Ints, n_shared: int, blank: int, margin: float, is_late: bool
+) -> tuple[int, int]:
+    """Frames and tokens before the cut of `settling.settled`."""
+    n_rows, n_frames, n_states = len(tokens), len(frames), 2 * tokens.shape[1] + 1
+    steps = np.empty((n_rows, n_frames, n_states), np.uint8)
+    path = np.empty(n_states, np.float32)
+    rows, places, n_places = np.empty(n_rows * n_states, np.int64), np.empty(n_rows * n_states, np.int64), 0
+    for i in range(n_rows):
+        _walk(frames, tokens[i, : n_tokens[i]], blank, path, steps[i], 1.5 * margin)
+        n_reached = 2 * n_tokens[i] + 1
+        first = max(2 * n_tokens[i] - 1, 0) if is_late else 0
+        least = path[first:n_reached].max() - np.float32(margin)
+        for state in range(first, n_reached):
+            if path[state] > least:
+                rows[n_places], places[n_places] = i, state
+                n_places += 1
+    for t in range(n_frames, 0, -1):
+        at, is_one = places[0], True
+        for p in range(n_places):
+            is_one = is_one and places[p] == at
+        if is_one and at & 1 == 0 and at >> 1 <= n_shared:
+            return t, at >> 1
+        for p in range(n_places):
+            places[p] -= steps[rows[p], t - 1, places[p]]
+    return 0, 0

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import numpy as np
 
+from sottovoce.decoding.ctc.kernel.calls import call, float_of_bits
 from sottovoce.decoding.ctc.kernel.slots import NEVER
 from sottovoce.jit import inner
 from sottovoce.lm.base import FlatLexicon, FlatModels, FlatScorer, Ints, Records
 
 _ROOT = 0
 _UNKNOWN_NODE = 1
+_FREE = 0
 
 
 @inner
@@ -40,10 +42,36 @@ def follow(models: FlatModels, model: int, node: int, token: int) -> tuple[np.fl
 
 
 @inner
+def place_of(key: np.int64, size: int) -> int:
+    """Where a table of `size`, a power of two, has a key: here, or after it."""
+    mixed = key * -7046029254386353131
+    return int((mixed ^ (mixed >> 29)) & (size - 1))
+
+
+@inner
+def asked(models: FlatModels, model: int, state: int, token_id: int) -> tuple[np.float32, int]:
+    """What a model that is asked says of an id after a state: unweighted score, and the state after."""
+    which = models.models[model]
+    key = (np.int64(state + 1) << 32) | np.int64(token_id + 1)
+    first, size = which.found_first, which.found_size
+    place = place_of(key, size)
+    while models.found[first + place].key != _FREE:
+        entry = models.found[first + place]
+        if entry.key == key:
+            return entry.score, int(entry.target)
+        place = (place + 1) & (size - 1)
+    answer: int = call(which.address, state, token_id)  # type: ignore[call-arg]  # numba adds the first
+    return float_of_bits(answer >> 32), answer & 0xFFFFFFFF
+
+
+@inner
 def follow_arc(models: FlatModels, model: int, node: int, token: int) -> tuple[np.float32, int]:
     """As `follow`, of the token alone."""
     base, factor = models.models[model].base, models.models[model].weight
     last = models.roots[model, token]
+    if models.models[model].address != 0:
+        found, target = asked(models, model, node, last.id)
+        return weighted(found, factor), target
     score = np.float32(0.0)
     while node != _ROOT:
         at = base + node

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from sottovoce.decoding.ctc.kernel.arcs import score_word, separated_arc
+from sottovoce.decoding.ctc.kernel.arcs import asked, score_word, separated_arc, weighted
 from sottovoce.decoding.ctc.kernel.slots import NEVER
 from sottovoce.jit import compiled, inner
-from sottovoce.lm.base import FlatLexicon, FlatModels, FlatScorer, Floats, Ints
+from sottovoce.lm.base import END, FlatLexicon, FlatModels, FlatScorer, Floats, Ints
 
 
 @compiled
@@ -47,5 +47,9 @@ def _mark_of(lexicon: FlatLexicon, node: int, way: int) -> int:
 def _sum_of_ends(models: FlatModels, nodes: Ints) -> np.float32:
     total = np.float32(0.0)
     for model in range(len(models.models)):
-        total += models.ends[models.models[model].base + nodes[model]]
+        which = models.models[model]
+        if which.address != 0:
+            total += weighted(asked(models, model, nodes[model], END)[0], which.weight)
+        else:
+            total += models.ends[which.base + nodes[model]]
     return total

@@ -135,7 +135,7 @@ def store(
                 beams.scores[row, k, n] = slots.states[side * n_beams + k, n]
             write_beginnings(tree, slot.node, beams.begins[row, k])
         node = slot.node if alive else 0
-        write_history(tree, node, beams.histories[row, k], beams.length[row, k], first)
+        write_history(tree, node, beams.histories[row, k], beams.length[row, k], beams.symbols[row, k, 0])
     if merges:
         _store_spellings(beams.spells[row], slots.beams[side], count, trees.spellings)
 

@@ -1,0 +1,31 @@
+"""Compiled: calls to C functions whose address is known when the code runs, and numbers in their answers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+from numba.core import types
+from numba.extending import intrinsic
+
+
+@intrinsic
+def call(_typing: Any, address: Any, state: Any, token_id: Any) -> Any:
+    """The int64 that the function at an address returns for two int64."""
+
+    def generated(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+        number = ir.IntType(64)
+        function = ir.FunctionType(number, [number, number]).as_pointer()
+        return builder.call(builder.inttoptr(args[0], function), [args[1], args[2]])
+
+    return types.int64(types.int64, types.int64, types.int64), generated
+
+
+@intrinsic
+def float_of_bits(_typing: Any, bits: Any) -> Any:
+    """The float32 whose bits are the lower half of an int64."""
+
+    def generated(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+        return builder.bitcast(builder.trunc(args[0], ir.IntType(32)), ir.FloatType())
+
+    return types.float32(types.int64), generated

@@ -1,0 +1,90 @@
+"""KenLM's models in the compiled search: the same hypotheses, each state and word asked for once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from sottovoce.ctc import CtcDecoder, CtcFusionOptions
+from sottovoce.decoding.ctc.search import PrefixSearch
+from sottovoce.decoding.ctc.search_options import CtcOptions
+from sottovoce.lm import kenlm as kenlm_module
+from sottovoce.lm.kenlm import KenlmModel
+from tests.decoding.enumeration import emissions
+from tests.decoding.test_ctc_engines import LABELS, random_arpa
+
+pytest.importorskip("kenlm", reason="KenLM's package is not installed")
+pytest.importorskip("numba", reason="the extra fast is not installed")
+
+WORDS = ["ab", "ba", "a", "aab", "bb"]
+LEXICON = [(word, [LABELS.index(letter) for letter in word]) for word in WORDS]
+ROWS = torch.stack([emissions(40, len(LABELS), seed) for seed in range(6)])
+
+
+@pytest.fixture
+def arpa(tmp_path: Path) -> Path:
+    path = tmp_path / "words.arpa"
+    path.write_text(random_arpa())
+    return path
+
+
+def decoder(model: KenlmModel | Path, engine: str, **fusion: float) -> CtcDecoder:
+    return CtcDecoder(
+        LABELS,
+        0,
+        lm=model,
+        lexicon=LEXICON,
+        unknown_words=True,
+        fusion=CtcFusionOptions(level="word", **fusion),  # type: ignore[arg-type]
+        options=CtcOptions(n_best=4, engine=engine),  # type: ignore[arg-type]
+    )
+
+
+def scores(found: CtcDecoder) -> list[tuple[str, float]]:
+    return [(best.text, best.score) for row in found.decode(ROWS) for best in row]
+
+
+def assert_same(ours: CtcDecoder, theirs: CtcDecoder) -> None:
+    for (text, score), (wanted, expected) in zip(scores(ours), scores(theirs), strict=True):
+        assert text == wanted
+        assert score == pytest.approx(expected, abs=1e-3)
+
+
+@pytest.mark.reference
+@pytest.mark.parametrize("table_size", [2**20, 8])
+@pytest.mark.parametrize("n_threads", [1, 3])
+def test_the_compiled_search_finds_the_same(
+    arpa: Path, table_size: int, n_threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With room for all answers, and without."""
+    monkeypatch.setattr(kenlm_module, "_TABLE_SIZE", table_size)
+    monkeypatch.setattr("sottovoce.decoding.ctc.compiled._LEAST_FRAMES", 0)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: n_threads)
+    slow = decoder(KenlmModel(arpa), "tensors")
+    expected = decoder(arpa, "compiled")
+    assert_same(slow, expected)
+    monkeypatch.setattr(PrefixSearch, "run", None)  # nothing is handed over to the search in tensors
+    assert_same(decoder(KenlmModel(arpa), "compiled"), expected)
+
+
+@pytest.mark.reference
+def test_each_state_and_word_is_asked_for_once(arpa: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = KenlmModel(arpa)
+    searcher = decoder(model, "compiled")
+    first = scores(searcher)
+    n_asked = model.n_asked
+    assert n_asked > 5
+    assert scores(searcher) == first
+    assert model.n_asked == n_asked
+    model.forget()
+    assert scores(searcher) == first
+    assert model.n_asked == n_asked
+
+
+@pytest.mark.reference
+def test_a_negative_weight_is_searched_in_tensors(arpa: Path) -> None:
+    """Nothing says then how much a word can add at most."""
+    ours = decoder(KenlmModel(arpa), "compiled", lm_weight=-0.5)
+    assert_same(ours, decoder(arpa, "tensors", lm_weight=-0.5))
