@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable
+from functools import partial
 
 import torch
 
@@ -44,6 +45,10 @@ def read(backend: Backend, rows: RunningRows, tokens: list[tuple[int, ...]]) -> 
     rows.step(tokens, [[len(new) - 1] for new in tokens], capture=backend.alignment_heads)
 
 
+def read_anew(backend: Backend, encoded: EncoderOutput, tokens: list[tuple[int, ...]]) -> None:
+    read(backend, admitted(backend, encoded, len(tokens)), tokens)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--model", default="base")
@@ -57,18 +62,14 @@ def main() -> None:
     window = GrowingWindow(log_mel, mode, first.state)
     for n in (1, 2, 4):
         together = [window] * n
-        print(f"encode {n}: {least_ms(lambda some=together: backend.encode_growing(some)) / n:.0f} ms each")
+        print(f"encode {n}: {least_ms(partial(backend.encode_growing, together)) / n:.0f} ms each")
     for n in (1, 4, 8):
         prefixes = [PREFIX] * n
-        spent = least_ms(
-            lambda some=prefixes: read(backend, admitted(backend, first.encoded, len(some)), some)
-        )
+        spent = least_ms(partial(read_anew, backend, first.encoded, prefixes))
         print(f"prefix of {len(PREFIX)}, {n} in a pass: {spent / n:.0f} ms each")
         rows = admitted(backend, first.encoded, n)
         read(backend, rows, prefixes)
-        print(
-            f"step of {n}: {least_ms(lambda rows=rows, n=n: read(backend, rows, [(5,)] * n)):.0f} ms in all"
-        )
+        print(f"step of {n}: {least_ms(partial(read, backend, rows, [(5,)] * n)):.0f} ms in all")
     rows = admitted(backend, first.encoded, 4)
     read(backend, rows, [PREFIX] * 4)
     rows.admit(first.encoded)
