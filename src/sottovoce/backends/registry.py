@@ -34,8 +34,8 @@ DTYPES = MappingProxyType({"float32": torch.float32, "bfloat16": torch.bfloat16,
 
 KERNELS = "ONEDNN_PRIMITIVE_CACHE_CAPACITY"
 """How many kernels oneDNN keeps, one for each shape; 1024 where nobody says. Windows that grow have hundreds
-of shapes that never come again: with 16 a session of base in bfloat16 takes 1.4 GB instead of 1.8, and no more
-time."""
+of shapes that never come again: with 16 a session of base in bfloat16 takes 1.4 GB instead of 1.8, and no
+more time."""
 
 
 def _torch(checkpoint: Checkpoint, device: torch.device, numbers: NumberFormat) -> TorchBackend:

@@ -34,8 +34,8 @@ SILENCE_MELS = 200
 TAIL_S = 1.0
 """Padding behind a stretch that is encoded by itself. To name the language takes less than to write the
 words: on development clips 0.5 to 5 s do the same, where words take 5. Where the full window costs little
-(`EncoderMode.is_thin`) it is better: among all languages 90 instead of 68 % of development clips of people reading
-are told after one second, and 95 instead of 88 % after two."""
+(`EncoderMode.is_thin`) it is better: among all languages 90 instead of 68 % of development clips of people
+reading are told after one second, and 95 instead of 88 % after two."""
 
 
 @dataclass(frozen=True, slots=True)
