@@ -11,9 +11,11 @@ import pytest
 
 from sottovoce.api import Model
 from sottovoce.audio.io import load_audio
+from sottovoce.audio.mel import log_mel
 from sottovoce.evaluation.latency import word_latencies
 from sottovoce.evaluation.live import run_live
 from sottovoce.evaluation.wer import Utterance, score
+from sottovoce.language.probe import LanguageProbe
 from sottovoce.models.checkpoint.base import Checkpoint
 from sottovoce.types import SAMPLE_RATE
 from tests.real.conftest import EXAMPLES, model_of, people
@@ -69,6 +71,17 @@ def test_sentences_are_followed_through_their_languages(model: Model) -> None:
     )
     assert [change.target for change in run.switches] == ["de", "pt"]
     assert {word.language for word in run.words} == {"en", "de", "pt"}
+
+
+def test_a_stretch_is_heard_as_in_the_full_window(model: Model) -> None:
+    probe = LanguageProbe(model.backend, model.tokenizer, model.languages)
+    for name in ("en", "de", "pt", "mixed"):
+        audio = load_audio(str(EXAMPLES / f"{name}.flac"))[: 3 * SAMPLE_RATE]
+        mel = log_mel(audio, model.backend.dims.n_mels, model.backend.device)
+        heard = probe.hear([mel, mel[:, :200]])[0].probabilities
+        whole = model.detect_language(audio).probabilities
+        assert model.languages[int(heard.argmax())] == max(whole, key=lambda code: whole[code])
+        assert np.abs(heard - [whole[code] for code in model.languages]).sum() < 0.2
 
 
 @pytest.mark.parametrize("kind", ["silence", "noise", "tones"])

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from sottovoce.audio.mel import SILENCE_LOG_MEL, window_features
-from sottovoce.backends.base import Backend
+from sottovoce.backends.base import Backend, GrowingWindow
 from sottovoce.errors import OptionError
 from sottovoce.language.smoothing import Posterior
 from sottovoce.language.switching import allowed_indices
@@ -33,7 +33,9 @@ on development stretches, all languages to choose from: 72.0 % right instead of 
 SILENCE_MELS = 200
 TAIL_S = 1.0
 """Padding behind a stretch that is encoded by itself. To name the language takes less than to write the
-words: on development clips 0.5 to 5 s do the same, where words take 5."""
+words: on development clips 0.5 to 5 s do the same, where words take 5. Where the full window costs little
+(`EncoderMode.is_thin`) it is better: among all languages 90 instead of 68 % of development clips of people
+reading are told after one second, and 95 instead of 88 % after two."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +103,7 @@ class LanguageProbe:
         return self._probed(asked)
 
     def hear(self, log_mels: Sequence[Tensor]) -> list[ProbedLanguage]:
-        """Hear stretches of speech, each encoded by itself with a short tail of padding behind it, as one
-        batch.
+        """Hear stretches of speech, each encoded by itself, as one batch.
 
         log_mels: un-normalised log-mel frames (n_mels, n_i) on the backend's device, of at least one encoder
             frame each.
@@ -112,8 +113,11 @@ class LanguageProbe:
     def logits(self, log_mels: Sequence[Tensor]) -> Tensor:
         """Logits (n, L + 1) of all languages and of <|nospeech|> behind `hear`, of at least one stretch.
 
-        What the model leans to in silence counts against a language; all languages together keep their share.
+        Behind a tail of padding, what the model leans to in silence counts against a language; all languages
+        together keep their share. In a full window that does not pay.
         """
+        if self._backend.encoder_mode.is_thin:
+            return self._asked(log_mels)
         if self._lean is None:
             silence = torch.full((self._backend.dims.n_mels, SILENCE_MELS), SILENCE_LOG_MEL)
             self._lean = LEAN * self._asked([silence.to(self._backend.device)])[:, :-1].log_softmax(dim=1)
@@ -125,10 +129,21 @@ class LanguageProbe:
 
     @torch.inference_mode()
     def _asked(self, log_mels: Sequence[Tensor]) -> Tensor:
+        """Logits (n, L + 1): of a full window where its padding can be thin, else of a stretch and a tail."""
+        mode = self._backend.encoder_mode.whole()
+        if mode.is_thin:
+            return self._asked_of_windows([GrowingWindow(log_mel, mode) for log_mel in log_mels])
         encoded = self._backend.encode(window_features(log_mels, self._n_columns(log_mels)))
         start = torch.full((len(log_mels), 1), self._token, device=self._backend.device)
         asked = self._backend.step(start, self._backend.start(encoded), vocabulary=self._rows)
         return asked.logits[:, 0].float()
+
+    def _asked_of_windows(self, windows: Sequence[GrowingWindow]) -> Tensor:
+        rows = self._backend.rows()
+        for grown in self._backend.encode_growing(windows):
+            rows.admit(grown.encoded)
+        said, wanted = [[self._token] for _ in windows], [[0] for _ in windows]
+        return rows.step(said, wanted, vocabulary=self._rows).logits.float()
 
     def _n_columns(self, log_mels: Sequence[Tensor]) -> int:
         """Log-mel frames that stretches are filled up to."""

@@ -83,6 +83,11 @@ class EncoderMode:
         if not self.level_drift >= 0.0:
             raise OptionError(f"level_drift: expected 0 or more, got {self.level_drift}")
 
+    @property
+    def is_thin(self) -> bool:
+        """Whether the padding is, up to the full window."""
+        return self.stride > 1 and self.tail_s is None
+
     def whole(self) -> EncoderMode:
         """The same window with everything computed at every update."""
         return EncoderMode(self.tail_s, self.stride, self.anchors, self.bucket_s)
