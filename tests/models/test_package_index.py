@@ -24,6 +24,8 @@ from tests.models import wheels
 CLOSED = "http://127.0.0.1:9"
 ROOT = Path(__file__).parents[2]
 FETCH = """
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in what a shell runs in the background
 from sottovoce.models.sources.base import Sources
 from sottovoce.models.sources.find import resolve
 from tests.models import wheels

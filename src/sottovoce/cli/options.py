@@ -66,12 +66,12 @@ FUSION = (
         help="The form that text has (GBNF; extra `grammar`), for the beam search.",
     ),
     click.option(
-        "--grammar-rule", default="root", show_default=True, help="The rule of --grammar that text is."
+        "--grammar-rule", default="root", show_default=True, help="The rule of the grammar that text is."
     ),
     click.option(
         "--grammar-penalty",
         type=Finite(0),
-        help="What a token costs that --grammar does not allow. [it is never written]",
+        help="What a token costs that the grammar does not allow. [it is never written]",
     ),
 )
 

@@ -79,12 +79,10 @@ def attend(
 
 
 def _by_products(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
-    logits = queries * queries.shape[-1] ** -0.5 @ keys.transpose(-1, -2)
-    if mask is not None and mask.dtype == torch.bool:
-        logits = logits.masked_fill(~mask, -torch.inf)
-    elif mask is not None:
-        logits = logits.add_(mask.to(logits.dtype))
-    attended: Tensor = logits.softmax(dim=-1) @ values  # summed in float32, whatever comes in
+    logits = (queries * queries.shape[-1] ** -0.5 @ keys.transpose(-1, -2)).float()
+    if mask is not None:
+        logits = logits.masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else logits + mask
+    attended: Tensor = logits.softmax(dim=-1).to(values.dtype) @ values
     return attended
 
 
