@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from sottovoce.models.attention import MANY_KEYS, MOST_QUERIES, MultiHeadAttention
+from sottovoce.models.attention import FEW_QUERIES, MANY_KEYS, MultiHeadAttention
 
 
 def masks(n_queries: int, n_keys: int) -> list[torch.Tensor | None]:
@@ -16,7 +16,7 @@ def masks(n_queries: int, n_keys: int) -> list[torch.Tensor | None]:
     return [None, hidden, bias]
 
 
-@pytest.mark.parametrize("n_queries", [1, 5, 40, MOST_QUERIES + 1])
+@pytest.mark.parametrize("n_queries", [1, 5, 40, FEW_QUERIES + 1])
 @pytest.mark.parametrize("which", [0, 1, 2])
 @pytest.mark.parametrize("n_keys", [MANY_KEYS - 1, MANY_KEYS])
 def test_bfloat16_queries_of_any_number(n_queries: int, n_keys: int, which: int) -> None:

@@ -13,9 +13,10 @@ from torch.nn import functional as F
 
 from sottovoce.models.linear import Linear
 
-MOST_QUERIES = 512
-"""Up to here plain products are used in bfloat16 on a CPU, where PyTorch's kernel takes twice as long (on
-Zen 4: 320 queries over 900 keys 7.6 ms instead of 3.5); beyond, the memory that they need grows large."""
+FEW_QUERIES = 8
+"""Up to here PyTorch's bfloat16 kernel on a CPU takes twice as long as plain products (on Zen 4). It does so for
+hundreds of queries too, but a product's logits are rounded to bfloat16, and words change: of a minute of German
+read with int8 weights 24 were wrong, where the kernel's logits give 20 to 22."""
 MANY_KEYS = 64
 """Below, as in a cache that grows, plain products would cost a new kernel for every number of keys."""
 
@@ -68,7 +69,7 @@ def attend(
     queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None = None, *, causal: bool = False
 ) -> Tensor:
     """(B, H, T, d_head); by PyTorch's fused kernel, but where another way is much faster."""
-    few = queries.shape[2] <= MOST_QUERIES and not causal
+    few = queries.shape[2] <= FEW_QUERIES and not causal
     if few and queries.dtype == torch.bfloat16 and queries.device.type == "cpu":
         if keys.shape[2] >= MANY_KEYS:
             return _by_products(queries, keys, values, mask)
