@@ -14,9 +14,9 @@ from torch.nn import functional as F
 from sottovoce.models.linear import Linear
 
 FEW_QUERIES = 8
-"""Up to here PyTorch's bfloat16 kernel on a CPU takes twice as long as plain products (on Zen 4). It does so for
-hundreds of queries too, but a product's logits are rounded to bfloat16, and words change: of a minute of German
-read with int8 weights 24 were wrong, where the kernel's logits give 20 to 22."""
+"""Up to here PyTorch's bfloat16 kernel on a CPU takes twice as long as plain products (on Zen 4). It does so
+for hundreds of queries too, but a product's logits are rounded to bfloat16, and words change: of a minute of
+German read with int8 weights 24 were wrong, where the kernel's logits give 20 to 22."""
 MANY_KEYS = 64
 """Below, as in a cache that grows, plain products would cost a new kernel for every number of keys."""
 
