@@ -3,7 +3,7 @@
     python benchmarks/live_level.py ../shared --dtype bfloat16 --rounds 7
     ONEDNN_PRIMITIVE_CACHE_CAPACITY=1024 python benchmarks/live_level.py ../shared --dtype bfloat16
 
-Processor seconds for a second of sound, and the memory of the process, of every round: whatever grows, grows by
+Processor seconds for a second of sound, and the memory of the process, of every round: what grows, grows by
 itself, as what is said does not change. There are no long pauses, so that the window of the utterance is soon
 full.
 """
