@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import signal
@@ -21,6 +22,7 @@ import pytest
 from sottovoce.cli.main import cli, run
 from sottovoce.cli.serve_app import aliases, api_keys, model_paths, settings_of
 from sottovoce.errors import OptionError
+from sottovoce.serving.worker import Worker
 from tests.serving.servers import CLIPS
 
 
@@ -175,13 +177,18 @@ def test_on_all_addresses_without_a_key_it_warns(
     from sottovoce.serving.server import Server
 
     monkeypatch.setattr(Server, "serve_until_ended", lambda self: self._listening.close())
-    assert run(["serve", "-m", "nano", "--host", "0.0.0.0", "--port", "0"]) == 0
+    handlers = logging.getLogger().handlers[:]
+    others = Worker()  # of another server in this process: the command must not end it all for its sake
+    try:
+        assert run(["serve", "-m", "nano", "--host", "0.0.0.0", "--port", "0"]) == 0
+    finally:
+        others.close()
+        others.join(10)
+        logging.getLogger().handlers[:] = handlers
     assert "open to all" in capsys.readouterr().err
 
 
 def test_a_model_that_is_not_there_ends_it_with_one_line(capfd: pytest.CaptureFixture[str]) -> None:
-    import logging
-
     root = logging.getLogger()
     before = (root.handlers[:], root.level)
     try:

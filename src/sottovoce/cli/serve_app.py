@@ -37,6 +37,7 @@ def serve_app(given: dict[str, Any], call: Call) -> int:
 
     Raises: OptionError, MissingExtraError, and what keeps the model from being loaded.
     """
+    before = set(threading.enumerate())
     paths = model_paths(given)
     settings = settings_of(given, list(paths))
 
@@ -52,7 +53,7 @@ def serve_app(given: dict[str, Any], call: Call) -> int:
     server.serve_until_ended()
     is_polite = server.ended_by is None or server.ended_by is signal.SIGINT
     code = 0 if is_polite else 128 + int(server.ended_by or 0)
-    if any(thread.name == WORKER_NAME for thread in threading.enumerate()):
+    if any(thread.name == WORKER_NAME for thread in set(threading.enumerate()) - before):
         sys.stderr.flush()
         os._exit(code)  # the interpreter's own end would tear that thread out of the model, and crash
     return code
