@@ -41,7 +41,10 @@ def test_a_recording_has_the_text_of_the_library(base: Model, server_of_base: Se
     assert "ask not what your country can do for you" in found.text
 
 
-def test_a_live_session_has_the_events_of_the_library(base: Model, server_of_base: ServerThread) -> None:
+def test_a_live_session_has_the_events_of_the_library(
+    base: Model, server_of_base: ServerThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sottovoce.engine.pace.INTERVALS_S", (0.5,))  # also where others use the processor
     audio = pcm(load_audio(SPEECH / "de.flac"))
     messages, code, _ = talk(server_of_base, saying(audio), "languages=de")
     session = base.session(["de"])

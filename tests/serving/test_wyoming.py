@@ -258,7 +258,7 @@ def test_clients_that_vanish_or_stay_silent_leave_nothing() -> None:
         with socket.create_connection(("127.0.0.1", port_of(server)), timeout=20) as silent:
             assert b"expected something within" in silent.recv(65_536)
         asyncio.run(text_of(server, SECOND))
-        assert server.services.n_sessions == 0
+        until(lambda: server.services.n_sessions == 0)
 
 
 def test_a_server_that_goes_says_what_it_heard() -> None:
