@@ -114,3 +114,5 @@ def test_a_page_whose_recording_is_gone_asks_for_it(page: Any, tmp_path: Path) -
     until(page, "!document.getElementById('choose').hidden")
     page.set_input_files("#file", str(CLIP))
     until(page, "player.readyState >= 2")
+    assert page.evaluate("player.currentSrc").startswith("blob:")
+    assert page.evaluate("player.duration") > 1
