@@ -28,89 +28,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
-from human_clips import PAUSES_S, Clip, clips, spread
-from live_run import spoken_on
+from serving_streams import SHARE, Report, Said, Stream, n_wrong, streams
 
 from sottovoce.api import Model, load_model
-from sottovoce.audio.io import load_audio
 from sottovoce.engine.feed import Feed
 from sottovoce.engine.live import LiveEngine
 from sottovoce.engine.pace import INTERVALS_S, Pace
 from sottovoce.engine.tasks import Task
-from sottovoce.evaluation.wer import Utterance, count_errors
 from sottovoce.streaming.session import Session
-from sottovoce.types import SAMPLE_RATE, Event, Partial, Samples
+from sottovoce.types import SAMPLE_RATE, Event
 
-WITHIN_S, SHARE = 2.0, 0.95
 PUSH_S = 0.1
 """Audio that a client sends at a time."""
 PAGE_MB = 4096 / 1e6
-
-
-@dataclass(frozen=True, slots=True)
-class Stream:
-    """Somebody who speaks from a moment on (seconds), and what is said."""
-
-    audio: Samples = field(repr=False)
-    text: str
-    from_s: float = 0.0
-
-    @property
-    def duration_s(self) -> float:
-        return len(self.audio) / SAMPLE_RATE
-
-    def piece(self, start_s: float, end_s: float) -> Samples:
-        return self.audio[round(start_s * SAMPLE_RATE) : round(end_s * SAMPLE_RATE)]
-
-
-@dataclass(slots=True)
-class Said:
-    """What came of a stream: seconds from the end of each word to when it was told, and the text."""
-
-    delays_s: list[float] = field(default_factory=list)
-    text: str = ""
-
-    def add(self, events: Sequence[Event], now_s: float, stream: Stream) -> None:
-        for event in events:
-            if isinstance(event, Partial):
-                self.delays_s += [now_s - stream.from_s - word.end for word in event.words]
-                self.text += event.text
-
-
-@dataclass(frozen=True, slots=True)
-class Report:
-    """A side at so many streams; parts: processor seconds a second of speech, by what they were spent on."""
-
-    side: str
-    said: list[Said]
-    parts: dict[str, float]
-    memory_mb: float = 0.0
-    interval_s: float = INTERVALS_S[0]
-
-    def within(self) -> float:
-        """The share of words that came in time."""
-        delays = [delay for one in self.said for delay in one.delays_s]
-        return sum(delay <= WITHIN_S for delay in delays) / max(1, len(delays))
-
-    def quantile_s(self, share: float) -> float:
-        delays = sorted(delay for one in self.said for delay in one.delays_s)
-        return delays[min(len(delays) - 1, round(share * len(delays)))] if delays else 0.0
-
-
-def streams(data: Path, n_streams: int, seconds: float) -> list[Stream]:
-    """Streams of whole clips, none twice while there are others, that begin at moments of their own."""
-    found = spread(clips(data, "test", language="en", with_text=True), 400)
-    waiting = iter(found * (1 + n_streams))
-    made = []
-    for number in range(n_streams):
-        chosen: list[Clip] = []
-        pieces: list[Samples] = []
-        while sum(len(one) for one in pieces) < (seconds - len(pieces) * PAUSES_S[0]) * SAMPLE_RATE:
-            chosen.append(next(waiting))
-            pieces.append(load_audio(chosen[-1].file))
-        text = " ".join(clip.text or "" for clip in chosen)
-        made.append(Stream(spoken_on(pieces), text, from_s=0.5 * number / n_streams))
-    return made
 
 
 def open_session(model: Model, languages: Sequence[str]) -> Session:
@@ -384,16 +314,6 @@ def warm(model: Model, languages: Sequence[str]) -> None:
     session = open_session(model, languages)
     session.push(torch.zeros(2 * SAMPLE_RATE).numpy())
     session.close()
-
-
-def n_wrong(said: Sequence[Said], texts: Sequence[str]) -> tuple[int, int]:
-    """Words that differ from other texts, and words of those."""
-    wrong = total = 0
-    for one, text in zip(said, texts, strict=True):
-        counts = count_errors(Utterance(text, one.text, "en")).word
-        wrong += counts.n_errors
-        total += counts.n_reference
-    return wrong, total
 
 
 def rows(report: Report, some: Sequence[Stream], alone: Sequence[Said] | None = None) -> Iterator[str]:
