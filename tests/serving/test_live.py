@@ -82,7 +82,15 @@ def events_of(messages: list[Message]) -> list[Message]:
 
 
 def bare(message: Message) -> Message:
-    return {name: value for name, value in message.items() if name not in ("seq", "utterance")}
+    """A message as the library has it, without probabilities, which are equal but for rounding."""
+    kept = {name: value for name, value in message.items() if name not in ("seq", "utterance")}
+    words = [{**word, "probability": None} for word in message.get("words", [])]
+    return {**kept, "words": words} if words else kept
+
+
+def probabilities(messages: list[Message]) -> list[float]:
+    """Of all words of all messages."""
+    return [word["probability"] for message in messages for word in message.get("words", [])]
 
 
 @pytest.mark.slow
@@ -95,8 +103,9 @@ def test_events_are_those_of_the_library_however_the_audio_is_cut(
     session = nano.session(["en", "de", "es", "fr"], unstable=True)
     samples = np.frombuffer(audio, "<i2").astype(np.float32) / 32768
     expected = [event_document(event) for event in [*session.push(samples), *session.close()]]
-    told = [bare(event) for event in json.loads(json.dumps(expected))]
-    assert [bare(event) for event in events_of(messages)] == told
+    told = json.loads(json.dumps(expected))
+    assert [bare(event) for event in events_of(messages)] == [bare(event) for event in told]
+    assert probabilities(events_of(messages)) == pytest.approx(probabilities(told), abs=1e-3)
     assert code == 1000
     assert messages[0]["type"] == "ready"
     assert messages[0]["languages"] == ["en", "de", "es", "fr"]
