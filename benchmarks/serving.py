@@ -26,6 +26,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 from serving_streams import SHARE, Report, Said, Stream, n_wrong, streams
@@ -280,29 +281,30 @@ def on_threads(model: Model, some: Sequence[Stream], languages: Sequence[str]) -
 
 
 def _process(
-    wish: tuple[str, str], stream: Stream, languages: Sequence[str], barrier: object, results: object
+    place: int, wish: tuple[str, str], stream: Stream, languages: Sequence[str], barrier: Any, results: Any
 ) -> None:
     torch.set_num_threads(1)
     model = load_model(wish[0], device="cpu", dtype=wish[1])
     warm(model, languages)
-    barrier.wait()  # type: ignore[attr-defined]
+    barrier.wait()
     said = Said()
     talk(model, stream, languages, time.monotonic(), said)
-    results.put((said, memory_mb()))  # type: ignore[attr-defined]
+    results.put((place, said, memory_mb()))
 
 
 def on_processes(wish: tuple[str, str], some: Sequence[Stream], languages: Sequence[str]) -> Report:
     context = multiprocessing.get_context("spawn")
     barrier, results = context.Barrier(len(some)), context.Queue()
     processes = [
-        context.Process(target=_process, args=(wish, stream, languages, barrier, results)) for stream in some
+        context.Process(target=_process, args=(place, wish, stream, languages, barrier, results))
+        for place, stream in enumerate(some)
     ]
     for process in processes:
         process.start()
-    found = [results.get() for _ in processes]
+    found = sorted((results.get() for _ in processes), key=lambda one: one[0])
     for process in processes:
         process.join()
-    return Report("processes", [said for said, _ in found], {}, sum(mb for _, mb in found) / len(found))
+    return Report("processes", [said for _, said, _ in found], {}, sum(mb for _, _, mb in found) / len(found))
 
 
 def memory_mb() -> float:

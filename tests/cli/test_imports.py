@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -33,3 +34,16 @@ def test_the_options_of_models_need_no_pytorch() -> None:
     script = "import sys, sottovoce.cli.options; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
+
+
+@pytest.mark.parametrize(("given", "expected"), [(None, "passive"), ("active", "active")])
+def test_threads_sleep_while_they_wait_unless_told_otherwise(given: str | None, expected: str) -> None:
+    script = (
+        "import atexit, os, sys; from sottovoce.cli.main import main; "
+        "atexit.register(lambda: print(os.environ['OMP_WAIT_POLICY'], file=sys.stderr)); main(['--version'])"
+    )
+    environment = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
+    environment |= {} if given is None else {"OMP_WAIT_POLICY": given}
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    assert done.stderr == f"{expected}\n"

@@ -55,10 +55,16 @@ class SlowSession:
         self._model = model
         self._n_samples = 0
         self._words: list[Word] = []
+        self._n_final = 0
 
     def listen(self, pcm: Samples, *, newest_only: bool = False) -> Steps[list[Event]]:
         yield from ()
         return self.push(pcm)
+
+    def conclude(self) -> Steps[list[Event]]:
+        yield from ()
+        said, self._n_final = self._words[self._n_final :], len(self._words)
+        return [self._final(said)] if said else []
 
     def finish(self) -> Steps[list[Event]]:
         yield from ()
@@ -78,10 +84,12 @@ class SlowSession:
         return [Partial(new[0].start, new[-1].end, text, "en", tuple(new), float(seconds))]
 
     def close(self) -> list[Event]:
-        if not self._words:
-            return []
-        words, end = tuple(self._words), self._words[-1].end
-        return [Final(0.0, end, "".join(word.word for word in words).strip(), "en", words, end)]
+        said, self._n_final = self._words[self._n_final :], len(self._words)
+        return [self._final(said)] if said else []
+
+    def _final(self, words: list[Word]) -> Final:
+        text, end = "".join(word.word for word in words).strip(), words[-1].end
+        return Final(words[0].start, end, text, "en", tuple(words), end)
 
 
 class SlowFile:

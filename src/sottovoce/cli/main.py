@@ -7,6 +7,7 @@ ended by SIGTERM and SIGHUP.
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 import traceback
 from collections.abc import Sequence
@@ -34,6 +35,11 @@ COMMANDS = {
     "eval": ("sottovoce.cli.evaluate", "evaluate", "Measure errors, latency and language over a manifest."),
 }
 """Name, then module, attribute and one line of help: nothing heavy is imported to print the help."""
+
+WHILE_WAITING = ("OMP_WAIT_POLICY", "passive")
+"""Threads of an operation that wait for each other sleep. Spinning, as OpenMP has it otherwise, they take the
+processor from whatever else runs, and from the one they wait for: with anything beside it a server of eight
+streams fell behind without end (docs/serving.md). Read when torch is imported, which comes later."""
 
 
 class CallInterruptedError(Exception):
@@ -79,6 +85,7 @@ with_call_options(cli)
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit with its code."""
+    os.environ.setdefault(*WHILE_WAITING)
     prepare_standard_streams()
     code = run(arguments)
     with suppress(OutputError, click.exceptions.Exit):  # said already, or nobody is left to read it

@@ -220,7 +220,7 @@ class RealtimeTalk(Exchange[Update | Commit | Clear]):
             await self.send(self._items.fault(fault, commit.event_id))
             return
         try:
-            told = await session.finalize()
+            told = await session.begin_anew()
         except Exception as error:
             await self._failed(error)
             return

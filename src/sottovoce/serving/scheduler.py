@@ -105,7 +105,11 @@ class Live:
         return told
 
     async def finalize(self) -> list[Told]:
-        """Say now what was heard so far, without waiting for more; the session goes on."""
+        """Say now what was heard so far, without waiting for more; the session goes on with what it knows."""
+        return self._tell(await self._done(self._conclude()))
+
+    async def begin_anew(self) -> list[Told]:
+        """Say what was heard so far; what follows is heard as if nothing had been before."""
         told = self._tell(await self._done(self._finish()))
         self._began_at = self._n_samples
         return told
@@ -122,13 +126,13 @@ class Live:
         except BaseException:
             self._options = before
             raise
-        told = await self.finalize()
+        told = await self.begin_anew()
         self._session = session
         return told
 
     async def close(self) -> list[Told]:
         """Finish what is being said, and end."""
-        return await self.finalize()
+        return await self.begin_anew()
 
     def discard(self) -> None:
         """Forget what was heard so far, without saying it."""
@@ -148,10 +152,21 @@ class Live:
         events = yield from self._open().listen(self._feed.take(), newest_only=is_stretched)
         return events
 
-    def _finish(self) -> Steps[list[Event]]:
+    def _conclude(self) -> Steps[list[Event]]:
+        events = yield from self._caught_up()
+        if self._session is not None:
+            events += yield from self._session.conclude()
+        return events
+
+    def _caught_up(self) -> Steps[list[Event]]:
+        """What waits, whether or not an update is due."""
         events: list[Event] = []
         if self._feed.waiting_s:
             events += yield from self._listen()
+        return events
+
+    def _finish(self) -> Steps[list[Event]]:
+        events = yield from self._caught_up()
         session, self._session = self._session, None
         if session is not None:
             events += yield from session.finish()

@@ -1,7 +1,7 @@
 """Events of a live session with their number and the utterance they belong to, at the times of the client.
 
-The library's session counts from its own beginning. A client's session may be several of those (`finalize`
-ends one), so that times are moved here, and events numbered through.
+The library's session counts from its own beginning. A client's session may be several of those (other
+options begin another), so that times are moved here, and events numbered through.
 """
 
 from __future__ import annotations

@@ -132,6 +132,11 @@ class Session:
         """
         return run(self._engine, self.finish())
 
+    def finalize(self) -> list[Event]:
+        """Say now what was heard so far, as at the end of an utterance; the session goes on in its language,
+        and reads on behind what was said. Harmless in a pause."""
+        return run(self._engine, self.conclude())
+
     def listen(self, pcm: Samples, *, newest_only: bool = False) -> Steps[list[Event]]:
         """`push` as steps, for an engine that serves several sessions."""
         if self._closed:
@@ -142,6 +147,16 @@ class Session:
         elif self._speech is None and len(pcm):
             self._edges.append(SpeechEdge("start", 0, 0))
         yield from self._go(self._buffer.end, newest_only=newest_only)
+        return self._told()
+
+    def conclude(self) -> Steps[list[Event]]:
+        """`finalize` as steps."""
+        speech, end = self._speech, self._buffer.end
+        if speech is not None and speech.is_open and not self._closed:
+            self._feed(speech.utterance, end)
+            yield from self._attempt(self._settle(speech, end))
+            yield from self._attempt(self._read_out(speech, end))
+            self._sum_up(speech, goes_on=True)
         return self._told()
 
     def finish(self) -> Steps[list[Event]]:
