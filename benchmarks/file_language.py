@@ -53,7 +53,8 @@ def detections(model: Model, chosen: Sequence[Clip], log: Path | None) -> dict[s
     if log is not None and log.exists():
         for line in log.read_text("utf-8").splitlines():
             row = json.loads(line)
-            known[row.pop("clip")] = LanguageDetection(**row)
+            name = row.pop("clip")
+            known[name] = LanguageDetection(**row)
     for clip in chosen:
         if clip.name in known:
             continue
