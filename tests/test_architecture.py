@@ -20,14 +20,14 @@ FLOORS = [
     {"decoding"},
     {"language"},
     {"streaming", "offline"},
-    {"engine", "evaluation", "formats"},
+    {"engine", "evaluation", "formats", "alignment"},
     {"api", "ctc"},
     {"archive"},
     {"serving"},
     {"cli"},
 ]
 """From the ground up; a room sees the floors below its own, and itself."""
-BASE_ONLY = {"decoding", "language", "streaming", "offline", "engine"}
+BASE_ONLY = {"decoding", "language", "streaming", "offline", "engine", "alignment"}
 """Rooms that see runtimes and language models through their seam alone."""
 SEAMS = {"sottovoce.backends.base", "sottovoce.lm.base"}
 CONFINED = {

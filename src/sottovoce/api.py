@@ -12,6 +12,11 @@ from typing import Literal
 
 import torch
 
+from sottovoce.alignment.find import LEAST_SCORE, Match, find_phrase
+from sottovoce.alignment.forced import TextAligner
+from sottovoce.alignment.options import AlignOptions
+from sottovoce.alignment.script import lines_of
+from sottovoce.alignment.spoken import CtcAligner
 from sottovoce.audio.features import RecordingFeatures
 from sottovoce.audio.io import AudioSource, load_audio
 from sottovoce.audio.mel import log_mel, window_features
@@ -211,6 +216,71 @@ class Model:
             grammar_penalty=grammar_penalty,
             device=self.backend.device,
         )
+
+    def align(
+        self,
+        source: AudioSource,
+        text: str | Sequence[str] | Transcript,
+        *,
+        language: str | None = None,
+        options: AlignOptions | None = None,
+        sample_rate: int = SAMPLE_RATE,
+        on_progress: Callable[[float, float | None], None] | None = None,
+    ) -> Transcript:
+        """When the words of a text are said in a recording; a long text is looked for in it first.
+
+        text: a string, whose lines and sentences become segments; its segments; or a transcript, whose times
+            are refined. language: of the text; None takes that of the transcript, or what is heard.
+        Raises: AudioError; OptionError for a text that is not said there.
+        """
+        options = options or AlignOptions()
+        lines = lines_of(text)
+        if options.method == "ctc" and self.ctc_head is None:
+            raise OptionError(f"method 'ctc': expected a model with a CTC head, {self.name} has none")
+        with Recording(source, sample_rate=sample_rate) as recording:
+            known = text.language if isinstance(text, Transcript) else None
+            code = self._one_language(language or known or None, recording)
+            aligner = TextAligner(
+                self.backend,
+                self.tokenizer.with_language(code),
+                options,
+                CtcAligner(self.ctc_head) if self.ctc_head and options.method == "ctc" else None,
+                on_progress,
+            )
+            segments, duration_s = aligner.segments(lines, recording)
+        return Transcript(tuple(segments), code, duration_s, self.name)
+
+    def find(
+        self,
+        source: AudioSource | Transcript,
+        phrase: str,
+        *,
+        least_score: float = LEAST_SCORE,
+        language: str | Sequence[str] | None = None,
+        options: TranscribeOptions | None = None,
+        sample_rate: int = SAMPLE_RATE,
+    ) -> list[Match]:
+        """Where a phrase is said in a recording, which is transcribed for it, or in a transcript.
+
+        least_score: how like the phrase the words must be; see `find_phrase`. The rest as in `transcribe`.
+        Raises: AudioError, OptionError.
+        """
+        find_phrase(Transcript((), "", 0.0, ""), phrase, least_score=least_score)  # before the work
+        if not isinstance(source, Transcript):
+            source = self.transcribe(
+                source, language=language, word_timestamps=True, options=options, sample_rate=sample_rate
+            ).collect()
+        return find_phrase(source, phrase, least_score=least_score)
+
+    def _one_language(self, wish: str | None, recording: Recording) -> str:
+        """The language that is wished, or that of the recording's first 30 s."""
+        if not self.tokenizer.is_multilingual:
+            return "en"
+        choice = LanguageChoice.parse(wish, self.languages)
+        if choice.fixed is not None:
+            return choice.fixed
+        samples = recording.beginning(30.0)
+        return self.detect_language(samples, languages=list(choice.allowed) or None).language
 
     def detect_language(
         self,

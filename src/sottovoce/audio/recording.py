@@ -19,7 +19,7 @@ import numpy as np
 from sottovoce.audio.io import AudioReader, open_audio
 from sottovoce.audio.sources import AudioSource, is_seekable, open_path, source_name
 from sottovoce.errors import AudioError
-from sottovoce.types import SAMPLE_RATE
+from sottovoce.types import SAMPLE_RATE, Samples
 
 _SPOOL_BYTES = 16 * 2**20
 
@@ -66,6 +66,20 @@ class Recording:
             cast(BinaryIO, self._source).seek(self._position)
         self._n_readings += 1
         return open_audio(self._source, sample_rate=self._sample_rate, channel=self._channel)
+
+    def beginning(self, seconds: float) -> Samples:
+        """The first samples (n,), at most so many seconds.
+
+        Raises: AudioError as `open`.
+        """
+        n_left, pieces = int(seconds * SAMPLE_RATE), [np.zeros(0, np.float32)]
+        with self.open() as reader:
+            for chunk in reader:
+                pieces.append(chunk.samples[:n_left])
+                n_left -= len(pieces[-1])
+                if not n_left:
+                    break
+        return np.concatenate(pieces)
 
     def close(self) -> None:
         """Remove the copy of a pipe."""

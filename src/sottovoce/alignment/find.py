@@ -1,0 +1,142 @@
+"""Where a phrase is said: the stretches of a transcript that are most like it, with their times.
+
+Words are compared by their letters, so that a misheard name is found; a word written as two, or two as one,
+costs little. Knows transcripts, not recordings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from sottovoce.alignment.edits import unlikeness
+from sottovoce.errors import OptionError
+from sottovoce.text.languages import UNSPACED
+from sottovoce.text.normalize import plain
+from sottovoce.types import Segment, Transcript, Word
+
+LEAST_SCORE = 0.7
+JOINING = 0.25
+"""What it costs that one word is written as two or two as one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """Where a phrase is said: seconds, the words as written there, and how like it they are, up to 1."""
+
+    start: float
+    end: float
+    text: str
+    score: float
+    words: tuple[Word, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Heard:
+    letters: str
+    word: Word
+
+
+def find_phrase(transcript: Transcript, phrase: str, *, least_score: float = LEAST_SCORE) -> list[Match]:
+    """The places where a phrase is said, in order; they do not overlap.
+
+    Words without times get their share, by letters, of their segment's. least_score: 1 is the same letters,
+        0.7 lets three of ten be others.
+    Raises: OptionError for a phrase without letters, or a score out of range.
+    """
+    if not 0.0 < least_score <= 1.0:
+        raise OptionError(f"least_score: expected above 0 up to 1, got {least_score}")
+    apart = transcript.language in UNSPACED
+    wanted = _units(phrase, apart)
+    if not wanted:
+        raise OptionError(f"phrase: expected letters or digits to look for, got {phrase!r}")
+    heard = [one for segment in transcript.segments for one in _heard(segment, apart)]
+    found = [one for one in _ends(wanted, [one.letters for one in heard]) if one[0] >= least_score]
+    return [_match(heard[first:end], score, apart) for score, first, end in _apart(found)]
+
+
+def _units(text: str, apart: bool) -> list[str]:
+    words = plain(text).split()
+    return [letter for word in words for letter in word] if apart else words
+
+
+def _heard(segment: Segment, apart: bool) -> Iterator[_Heard]:
+    for word in segment.words or _shares(segment):
+        letters = _units(word.word, apart)
+        length = (word.end - word.start) / max(1, len(letters))
+        if not apart:
+            letters = ["".join(letters)] if letters else []
+            length = word.end - word.start
+        for number, unit in enumerate(letters):
+            start = word.start + number * length
+            text = word.word if not apart else unit
+            yield _Heard(
+                unit, Word(text, start, start + length, word.probability, word.language, word.speaker)
+            )
+
+
+def _shares(segment: Segment) -> Iterator[Word]:
+    """The words of a segment without word times."""
+    words = segment.text.split()
+    total = max(1, sum(len(word) + 1 for word in words))
+    done = 0
+    for word in words:
+        start = segment.start + (segment.end - segment.start) * done / total
+        done += len(word) + 1
+        end = segment.start + (segment.end - segment.start) * done / total
+        yield Word(" " + word, start, end, float("nan"), segment.language, segment.speaker)
+
+
+def _ends(wanted: Sequence[str], heard: Sequence[str]) -> Iterator[tuple[float, int, int]]:
+    """The best stretch that ends with each word heard: score, first word, end.
+
+    Edit distance where the stretch begins anywhere; a word weighs as many as it has letters, so that a small
+    one that is missing costs little.
+    """
+    weights = [len(word) for word in wanted]
+    total = sum(weights)
+    start: list[tuple[float, int]] = [(0.0, 0)]
+    for weight in weights:
+        start.append((start[-1][0] + weight, 0))
+    columns = [start]
+    for j, word in enumerate(heard, 1):
+        column: list[tuple[float, int]] = [(0.0, j)]
+        for i, sought in enumerate(wanted, 1):
+            weight = weights[i - 1]
+            steps = [
+                _add(columns[j - 1][i - 1], weight * unlikeness(sought, word)),
+                _add(columns[j - 1][i], len(word)),
+                _add(column[i - 1], weight),
+            ]
+            if j > 1:
+                two = unlikeness(sought, heard[j - 2] + word)
+                steps.append(_add(columns[j - 2][i - 1], weight * two + JOINING))
+            if i > 1:
+                two = unlikeness(wanted[i - 2] + sought, word)
+                steps.append(_add(columns[j - 1][i - 2], (weight + weights[i - 2]) * two + JOINING))
+            column.append(min(steps))
+        columns.append(column)
+        cost, first = column[-1]
+        if first < j:
+            yield max(0.0, 1 - cost / total), first, j
+        if j > 2:
+            columns[j - 2] = []  # no longer looked at
+
+
+def _add(cell: tuple[float, int], cost: float) -> tuple[float, int]:
+    return cell[0] + cost, cell[1]
+
+
+def _apart(found: Sequence[tuple[float, int, int]]) -> list[tuple[float, int, int]]:
+    """The best of those that overlap, in order."""
+    kept: list[tuple[float, int, int]] = []
+    for one in sorted(found, key=lambda one: (-one[0], one[2] - one[1], one[1])):
+        if all(one[2] <= other[1] or one[1] >= other[2] for other in kept):
+            kept.append(one)
+    return sorted(kept, key=lambda one: one[1])
+
+
+def _match(heard: Sequence[_Heard], score: float, apart: bool) -> Match:
+    words = tuple(one.word for one in heard)
+    text = "".join(word.word for word in words).strip()
+    return Match(words[0].start, words[-1].end, text, round(score, 3), words)

@@ -1,0 +1,182 @@
+"""Forced alignment: the words of a text are given, their times in a recording are found.
+
+A recording of up to 30 s is one window. In a longer one the text is first placed roughly: by the times of the
+transcript that it is, or by reading the recording once and pairing its words with those of the text. Then the
+words of each window are timed, and brought to the speech.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from sottovoce.alignment.edits import paired
+from sottovoce.alignment.options import AlignOptions
+from sottovoce.alignment.script import Line, Unit, units_of
+from sottovoce.alignment.spoken import AttentionAligner, CtcAligner, in_order, kept_to_speech
+from sottovoce.alignment.windows import LONGEST_S, MOST_TOKENS, Span, Window, plan
+from sottovoce.audio.features import RecordingFeatures
+from sottovoce.audio.recording import Recording
+from sottovoce.audio.vad import SpeechSegment, VadOptions, speech_segments
+from sottovoce.backends.base import Backend
+from sottovoce.decoding.fallback import FallbackOptions
+from sottovoce.decoding.options import DecodingOptions
+from sottovoce.errors import OptionError
+from sottovoce.offline.longform import Watch, engine_for, transcription_of
+from sottovoce.offline.options import APPENDED, PREPENDED, TranscribeOptions
+from sottovoce.offline.words import TimedWord, cut_at_sentence_ends, merge_punctuation, usual_duration
+from sottovoce.text.normalize import plain
+from sottovoce.text.tokenizer import Tokenizer
+from sottovoce.types import Segment, Transcript, Word
+
+SPEECH = VadOptions(min_silence_ms=100.0, speech_pad_ms=30.0)
+"""Fine enough for the pauses between words."""
+SPEECH_MARGIN_S = 0.2
+ROUGH = TranscribeOptions(
+    decoding=DecodingOptions(),
+    fallback=FallbackOptions(temperatures=(0.0,)),
+    mode="vad",
+    word_timestamps=True,
+)
+"""How a recording is read to see where its text is: once, greedily."""
+FRAMES_A_SECOND = 100
+"""Log-mel frames."""
+Progress = Callable[[float, float | None], None]
+
+
+@dataclass(frozen=True, slots=True)
+class TextAligner:
+    """Aligns texts with recordings.
+
+    tokenizer: with the language of the text. ctc: aligns by a CTC head instead of the decoder's attention.
+    on_progress: called with the seconds that are aligned and those of the recording.
+    """
+
+    backend: Backend
+    tokenizer: Tokenizer
+    options: AlignOptions
+    ctc: CtcAligner | None = None
+    on_progress: Progress | None = None
+
+    def segments(self, lines: Sequence[Line], recording: Recording) -> tuple[list[Segment], float]:
+        """The lines with their times and those of their words, and the seconds of the recording.
+
+        Raises: AudioError; OptionError for a text that is not said there, or that the model cannot align.
+        """
+        units = units_of(lines, self.tokenizer)
+        with RecordingFeatures(recording, self.backend.dims.n_mels, self.backend.device) as features:
+            duration_s = features.duration_s or 0.0
+            if (features.n_frames or 0) < 2:
+                raise OptionError(f"{recording.name}: expected a recording to align the text with, got none")
+            speech = self._speech(recording) if self.options.keep_to_speech else []
+            windows = [trimmed(window, speech) for window in self._windows(units, recording, duration_s)]
+            words = [word for window in windows for word in self._window(window, units, features, duration_s)]
+        words = kept_to_speech(words, speech)
+        return list(self._lines(lines, units, in_order(words))), duration_s
+
+    def _windows(self, units: Sequence[Unit], recording: Recording, duration_s: float) -> list[Window]:
+        n_tokens = sum(len(unit.tokens) for unit in units)
+        if duration_s <= LONGEST_S and n_tokens <= MOST_TOKENS:
+            return [Window(0, len(units), 0.0, duration_s)]
+        if all(unit.known is not None for unit in units):
+            return plan(units, [unit.known for unit in units], duration_s)
+        return plan(units, self._heard(units, recording), duration_s)
+
+    def _heard(self, units: Sequence[Unit], recording: Recording) -> list[Span | None]:
+        """When the words of the text were heard in one rough reading of the recording."""
+        words = [(word, key) for word in self._rough(recording) if (key := levelled(word.word))]
+        given = [i for i, unit in enumerate(units) if unit.letters]
+        pairs = paired([units[i].letters for i in given], [key for _, key in words])
+        n_found = sum(pair is not None for pair in pairs)
+        if n_found < max(1.0, self.options.least_found * len(given)):
+            raise OptionError(
+                f"text: expected what is said in {recording.name}, but {n_found} of its {len(given)} words "
+                "were heard there"
+            )
+        heard: list[Span | None] = [None] * len(units)
+        for unit, pair in zip(given, pairs, strict=True):
+            if pair is not None:
+                heard[unit] = (words[pair][0].start, words[pair][0].end)
+        return heard
+
+    def _rough(self, recording: Recording) -> Iterator[Word]:
+        decoding = replace(ROUGH.decoding, language=self.tokenizer.language)
+        engine = engine_for(self.backend, self.tokenizer, replace(ROUGH, decoding=decoding), None)
+        for segment in transcription_of(engine, recording, Watch()):
+            yield from segment.words or ()
+
+    def _window(
+        self, window: Window, units: Sequence[Unit], features: RecordingFeatures, duration_s: float
+    ) -> list[TimedWord]:
+        first_frame = int(window.start_s * FRAMES_A_SECOND)
+        end_frame = max(first_frame + 2, int(window.end_s * FRAMES_A_SECOND))
+        features.drop_before(first_frame)
+        mel = features.window(first_frame, end_frame, n_frames=2 * self.backend.dims.n_audio_ctx)
+        encoded = self.backend.encode(mel)
+        aligner = self.ctc or AttentionAligner(self.backend)
+        words = aligner.timed(encoded, units[window.first : window.end], self.tokenizer)
+        if self.on_progress is not None:
+            self.on_progress(window.end_s, duration_s)
+        return [later(word, first_frame / FRAMES_A_SECOND) for word in words]
+
+    def _speech(self, recording: Recording) -> list[SpeechSegment]:
+        with recording.open() as reader:
+            return speech_segments(reader, SPEECH)
+
+    def _lines(
+        self, lines: Sequence[Line], units: Sequence[Unit], words: Sequence[TimedWord]
+    ) -> Iterator[Segment]:
+        usual = usual_duration(words)
+        for number, line in enumerate(lines):
+            own = [word for word, unit in zip(words, units, strict=True) if unit.line == number]
+            merged = merge_punctuation(cut_at_sentence_ends(own, 2 * usual), PREPENDED, APPENDED)
+            yield self._segment(number, line, merged)
+
+    def _segment(self, number: int, line: Line, words: Sequence[TimedWord]) -> Segment:
+        language = self.tokenizer.language or "en"
+        old = line.segment or Segment(number, 0.0, 0.0, line.text, language)
+        placed = tuple(
+            Word(
+                word.word,
+                round(word.start, 3),
+                round(word.end, 3),
+                word.probability,
+                language=old.language,
+                speaker=old.speaker,
+                tokens=word.pieces,
+            )
+            for word in words
+        )
+        tokens = tuple(token for word in words for token in word.tokens)
+        text = "".join(word.word for word in words)
+        return replace(old, start=placed[0].start, end=placed[-1].end, text=text, tokens=tokens, words=placed)
+
+
+def trimmed(window: Window, speech: Sequence[SpeechSegment]) -> Window:
+    """The window without the silence at both ends, but for a margin: attention goes astray there."""
+    inside = [one for one in speech if one.start_s < window.end_s and one.end_s > window.start_s]
+    if not inside:
+        return window
+    return replace(
+        window,
+        start_s=max(window.start_s, inside[0].start_s - SPEECH_MARGIN_S),
+        end_s=min(window.end_s, inside[-1].end_s + SPEECH_MARGIN_S),
+    )
+
+
+def later(word: TimedWord, seconds: float) -> TimedWord:
+    """The word and its tokens so many seconds later."""
+    pieces = tuple(
+        replace(piece, start=piece.start + seconds, end=piece.end + seconds) for piece in word.pieces
+    )
+    return replace(word, start=word.start + seconds, end=word.end + seconds, pieces=pieces)
+
+
+def levelled(text: str) -> str:
+    """Letters and digits alone, as `Unit.letters`."""
+    return plain(text).replace(" ", "")
+
+
+def transcript_of(segments: Sequence[Segment], language: str, duration_s: float, model: str) -> Transcript:
+    """The aligned lines as a transcript."""
+    return Transcript(tuple(segments), language, duration_s, model)

@@ -1,0 +1,155 @@
+"""Words of one window, timed: by the decoder's attention, or by the path of a CTC head."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from sottovoce.alignment.script import Unit
+from sottovoce.audio.vad import SpeechSegment
+from sottovoce.backends.base import Backend
+from sottovoce.decoding.ctc.align import align
+from sottovoce.decoding.ctc.text import SEPARATORS
+from sottovoce.decoding.ctc.times import token_times
+from sottovoce.errors import OptionError
+from sottovoce.models.ctc_head import CtcHead
+from sottovoce.offline.words import TimedWord, WindowText, align_windows
+from sottovoce.text.tokenizer import Tokenizer
+from sottovoce.types import FRAMES_PER_SECOND, EncoderOutput
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionAligner:
+    """The decoder reads the text, and its attention is aligned with the audio."""
+
+    backend: Backend
+
+    def timed(self, encoded: EncoderOutput, units: Sequence[Unit], tokenizer: Tokenizer) -> list[TimedWord]:
+        """One timed word for every unit; seconds from the start of the window."""
+        tokens = tuple(token for unit in units for token in unit.tokens)
+        text = WindowText(tokenizer, tokens, 2 * encoded.n_content_frames[0])
+        found = align_windows(self.backend, encoded, [text])[0]
+        if [word.tokens for word in found] == [unit.tokens for unit in units]:
+            return found
+        return _regrouped(found, units)
+
+
+def _regrouped(found: Sequence[TimedWord], units: Sequence[Unit]) -> list[TimedWord]:
+    """By the units' own bounds, where the words of a window are cut otherwise than those of its lines."""
+    pieces = [piece for word in found for piece in word.pieces]
+    words, done = [], 0
+    for unit in units:
+        own = tuple(pieces[done : done + len(unit.tokens)])
+        done += len(unit.tokens)
+        probability = sum(piece.probability for piece in own) / len(own)
+        words.append(TimedWord(unit.text, unit.tokens, own[0].start, own[-1].end, probability, own))
+    return words
+
+
+class CtcAligner:
+    """The likeliest path of a CTC head that spells the text, but for letters that it does not know."""
+
+    def __init__(self, head: CtcHead) -> None:
+        self._head = head
+        self._ids = {name: i for i, name in enumerate(head.labels) if name and i != head.blank}
+        self._gap = next((self._ids[name] for name in SEPARATORS if name in self._ids), None)
+
+    def timed(self, encoded: EncoderOutput, units: Sequence[Unit], tokenizer: Tokenizer) -> list[TimedWord]:
+        """One timed word for every unit; seconds from the start of the window.
+
+        Raises: OptionError where more is written than can be said in the window.
+        """
+        emissions = self._head.emissions_of(encoded)
+        n_frames = encoded.n_content_frames[0]
+        labels, owners = self._spelled(units)
+        if not labels:
+            return [TimedWord(unit.text, unit.tokens, 0.0, 0.0, 0.0) for unit in units]
+        spans = align(
+            emissions.log_probs[:1, :n_frames].float().cpu(),
+            torch.tensor([n_frames]),
+            torch.tensor([labels]),
+            torch.tensor([len(labels)]),
+            rows=torch.tensor([0]),
+            blank=self._head.blank,
+        )
+        if not torch.isfinite(spans.score).all() or float(spans.score[0]) < -1e9:
+            raise OptionError(
+                f"text: expected what can be said in {n_frames / FRAMES_PER_SECOND:.1f} s, "
+                f"got {len(labels)} letters"
+            )
+        times = token_times(spans, [len(labels)])[0]
+        return _by_owner(units, owners, times.first, times.last, times.peak)
+
+    def _spelled(self, units: Sequence[Unit]) -> tuple[list[int], list[int | None]]:
+        """Label ids of the text, and the unit of each; gaps between words belong to none."""
+        labels: list[int] = []
+        owners: list[int | None] = []
+        for number, unit in enumerate(units):
+            ids = [self._ids[name] for letter in unit.letters if (name := self._name(letter)) is not None]
+            if ids and labels and self._gap is not None and unit.text[:1].isspace():
+                labels.append(self._gap)
+                owners.append(None)
+            labels += ids
+            owners += [number] * len(ids)
+        return labels, owners
+
+    def _name(self, letter: str) -> str | None:
+        return next((name for name in (letter, letter.upper()) if name in self._ids), None)
+
+
+def _by_owner(
+    units: Sequence[Unit],
+    owners: Sequence[int | None],
+    first: Sequence[int],
+    last: Sequence[int],
+    peak: Sequence[float],
+) -> list[TimedWord]:
+    words: list[TimedWord] = []
+    at = 0.0
+    for number, unit in enumerate(units):
+        own = [i for i, owner in enumerate(owners) if owner == number]
+        if own:
+            start, end = first[own[0]] / FRAMES_PER_SECOND, (last[own[-1]] + 1) / FRAMES_PER_SECOND
+            probability = math.exp(sum(peak[i] for i in own) / len(own))
+        else:
+            start, end, probability = at, at, 0.0
+        words.append(TimedWord(unit.text, unit.tokens, start, end, probability))
+        at = end
+    return words
+
+
+def kept_to_speech(
+    words: Sequence[TimedWord], speech: Sequence[SpeechSegment], shortest_s: float = 0.06
+) -> list[TimedWord]:
+    """Words whose start and end lie in silence brought to the speech that they overlap most.
+
+    speech: in the same seconds as the words. A word that overlaps none, or that would become shorter than
+    `shortest_s`, stays.
+    """
+    kept = []
+    for word in words:
+        best, most = None, shortest_s
+        for segment in speech:
+            shared = min(word.end, segment.end_s) - max(word.start, segment.start_s)
+            if shared > most:
+                best, most = segment, shared
+        if best is None:
+            kept.append(word)
+        else:
+            kept.append(replace(word, start=max(word.start, best.start_s), end=min(word.end, best.end_s)))
+    return kept
+
+
+def in_order(words: Sequence[TimedWord]) -> list[TimedWord]:
+    """No word begins before the one before it, and none ends after the next one begins."""
+    if not words:
+        return []
+    ordered = [words[0]]
+    for word in words[1:]:
+        start = max(word.start, ordered[-1].start)
+        ordered[-1] = replace(ordered[-1], end=max(ordered[-1].start, min(ordered[-1].end, start)))
+        ordered.append(replace(word, start=start, end=max(start, word.end)))
+    return ordered

@@ -1,0 +1,78 @@
+"""A recording and its text in, documents with times out."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from sottovoce.alignment.options import AlignOptions
+from sottovoce.cli.call import Call
+from sottovoce.cli.each_file import each_file
+from sottovoce.cli.options import open_model
+from sottovoce.cli.progress import Progress
+from sottovoce.cli.transcribe_files import Documents, documents_of
+from sottovoce.errors import OptionError
+from sottovoce.formats.output import open_output
+from sottovoce.formats.reading import READABLE, read_transcript
+from sottovoce.types import Transcript
+
+ADVICE = "--dtype int8 or a smaller --model"
+
+
+def align_file(recording: str, text: str, given: Mapping[str, Any], call: Call) -> int:
+    """Align a recording with its text; return the exit code.
+
+    Raises: SottovoceError for a text that cannot be read, or wrong options.
+    """
+    options = AlignOptions(method=given["method"], keep_to_speech=given["keep_to_speech"])
+    if recording == text == "-":
+        raise OptionError("standard input: expected the recording or the text there, got '-' for both")
+    wished = {**given, "word_timestamps": True, "colour_confidence": False}
+    documents = documents_of([recording], wished)
+    script = read_text(text)
+    progress = Progress(1, quiet=False)
+    model = open_model(given)
+
+    def work(name: str) -> None:
+        aligned = model.align(
+            sys.stdin.buffer if name == "-" else name, script, language=given["language"], options=options
+        )
+        call.interrupts.check()
+        write_documents(aligned, name, documents)
+
+    return each_file([recording], work, progress=progress, call=call, advice=ADVICE)
+
+
+def write_documents(transcript: Transcript, name: str, documents: Documents) -> None:
+    """All documents of a transcript that is complete."""
+    begun = documents.info(name, transcript.model)
+    info = replace(begun, language=transcript.language, duration=transcript.duration)
+    with ExitStack() as stack:
+        for writer, place in zip(documents.writers, documents.places(name), strict=True):
+            output = stack.enter_context(open_output(place, live=documents.shown))
+            output.write(writer.begin(info))
+            for segment in transcript.segments:
+                output.write(writer.segment(segment))
+            output.write(writer.end(info))
+
+
+def read_text(name: str) -> str | Transcript:
+    """A text, or the transcript of a file that is one.
+
+    Raises: OptionError naming the file.
+    """
+    if name == "-":
+        return sys.stdin.read()
+    path = Path(name)
+    if path.suffix.lower() in READABLE:
+        return read_transcript(path)
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise OptionError(f"text '{name}': cannot be read ({error.strerror or error})") from error
+    except UnicodeDecodeError as error:
+        raise OptionError(f"text '{name}': expected UTF-8, got other bytes") from error

@@ -1,0 +1,106 @@
+"""`sottovoce align` and `sottovoce find` as people and programs meet them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from sottovoce.cli.main import run
+
+CLIPS = Path(__file__).parents[2] / "examples" / "clips"
+TEXT = "Wir haben heute viel Zeit."
+NANO = ["--model", "nano", "--language", "de"]
+
+
+@pytest.fixture
+def clip(tmp_path: Path) -> Path:
+    return Path(shutil.copy(CLIPS / "de.flac", tmp_path / "clip.flac"))
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> Path:
+    path = tmp_path / "said.txt"
+    path.write_text(TEXT + "\n", encoding="utf-8")
+    return path
+
+
+def error_of(output: str) -> str:
+    lines = [line for line in output.splitlines() if line.strip()]
+    assert len(lines) == 1, output
+    assert lines[0].startswith("error: ")
+    return lines[0]
+
+
+def test_subtitles_of_a_given_text(clip: Path, text: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["align", str(clip), str(text), *NANO]) == 0
+    output = capsys.readouterr()
+    assert TEXT in output.out
+    assert "-->" in output.out
+
+
+@pytest.mark.parametrize("method", ["attention", "ctc"])
+def test_every_format_into_a_folder(clip: Path, text: Path, tmp_path: Path, method: str) -> None:
+    folder = tmp_path / "out"
+    words = ["align", str(clip), str(text), *NANO, "--method", method, "-f", "all", "-o", str(folder)]
+    assert run(words) == 0
+    document = json.loads((folder / "clip.json").read_text(encoding="utf-8"))
+    (segment,) = document["segments"]
+    assert [word["word"].strip() for word in segment["words"]] == TEXT.split()
+    assert {path.suffix for path in folder.iterdir()} >= {".srt", ".ass", ".vtt", ".html", ".TextGrid"}
+
+
+def test_a_transcript_is_refined(clip: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rough = tmp_path / "rough.srt"
+    rough.write_text(f"1\n00:00:00,000 --> 00:00:03,000\n{TEXT}\n", encoding="utf-8")
+    assert run(["align", str(clip), str(rough), *NANO, "-f", "json"]) == 0
+    (segment,) = json.loads(capsys.readouterr().out)["segments"]
+    assert segment["start"] == pytest.approx(0.26, abs=0.3)
+    assert segment["end"] == pytest.approx(2.14, abs=0.7)
+
+
+def test_a_phrase_in_a_recording_and_in_its_transcript(
+    clip: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["find", str(clip), "heute viel", *NANO, "--json"]) == 0
+    heard = json.loads(capsys.readouterr().out)
+    assert heard["text"] == "heute viel"
+    assert 0.2 < heard["start"] < heard["end"] < 2.2
+    transcript = tmp_path / "talk.srt"
+    transcript.write_text(f"1\n00:00:01,000 --> 00:00:03,000\n{TEXT}\n", encoding="utf-8")
+    assert run(["find", str(transcript), "heute viel"]) == 0
+    line = capsys.readouterr().out
+    assert line.startswith("0:01.")
+    assert line.rstrip().endswith("heute viel")
+
+
+def test_what_is_not_found_is_said_apart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    transcript = tmp_path / "talk.srt"
+    transcript.write_text(f"1\n00:00:01,000 --> 00:00:03,000\n{TEXT}\n", encoding="utf-8")
+    assert run(["find", str(transcript), "purple elephants"]) == 0
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert "nothing like 'purple elephants'" in output.err
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["align", "{clip}", "nowhere.txt"], "text 'nowhere.txt': cannot be read"),
+        (["align", "nowhere.wav", "{text}", *NANO], "nowhere.wav"),
+        (["align", "-", "-"], "got '-' for both"),
+        (["align", "{clip}", "{text}", "-f", "tsx"], "output format 'tsx'"),
+        (["align", "{clip}", "{text}", "--model", "nano", "-l", "xx"], "xx"),
+        (["align", "{clip}", "{clip}"], "expected UTF-8"),
+        (["find", "{clip}", "?!"], "expected letters or digits to look for"),
+        (["find", "{clip}", "word", "--least-score", "0"], "--least-score"),
+        (["find", "nowhere.json", "word"], "nowhere.json"),
+    ],
+)
+def test_bad_input_is_one_line(
+    words: list[str], told: str, clip: Path, text: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run([word.format(clip=clip, text=text) for word in words]) == 2
+    assert told in error_of(capsys.readouterr().err)
