@@ -22,7 +22,7 @@ FLOORS = [
     {"streaming", "offline"},
     {"engine", "evaluation", "formats", "alignment"},
     {"api", "ctc"},
-    {"archive"},
+    {"archive", "pictures"},
     {"serving"},
     {"cli"},
 ]

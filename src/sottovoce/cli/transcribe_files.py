@@ -25,6 +25,7 @@ from sottovoce.formats.output import STANDARD_OUTPUT, open_output, writable_fold
 from sottovoce.formats.output_names import output_paths
 from sottovoce.formats.page.audio import audio_link, embedded_audio
 from sottovoce.formats.page.html import HtmlWriter
+from sottovoce.formats.page.spectrogram import spectrogram_address
 from sottovoce.formats.registry import writers_for
 from sottovoce.lm.fusion import ShallowFusion
 from sottovoce.offline.options import TranscribeOptions
@@ -55,7 +56,9 @@ class Documents:
         if name == "-" or self.folder is None:
             return TranscriptInfo(model, source=None if name == "-" else Path(name).name)
         audio = embedded_audio(Path(name)) if self.embeds else audio_link(Path(name), self.folder)
-        return TranscriptInfo(model, source=Path(name).name, audio=audio)
+        return TranscriptInfo(
+            model, source=Path(name).name, audio=audio, spectrogram=spectrogram_address(Path(name))
+        )
 
     def places(self, name: str) -> list[Path | str]:
         """Where the documents of one input go, in the order of the writers."""

@@ -74,7 +74,7 @@ class TranscriptInfo:
 
     At the beginning language and duration may still be unknown (None); at the end they are known.
     source: the recording's name, for people. audio: its address for a page that plays it, relative to the
-    page or a `data:` address.
+    page or a `data:` address. spectrogram: the address of its picture, for a page.
     """
 
     model: str
@@ -82,6 +82,7 @@ class TranscriptInfo:
     duration: float | None = None
     source: str | None = None
     audio: str | None = None
+    spectrogram: str | None = None
 
 
 class Writer(Protocol):

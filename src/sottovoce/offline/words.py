@@ -82,6 +82,17 @@ def align_windows(
     return words
 
 
+@torch.inference_mode()
+def attention_of(backend: Backend, encoded: EncoderOutput, text: WindowText) -> Tensor:
+    """What the words of one window are timed by: (n_text_tokens + 1, n_frames), higher where they fit.
+
+    Row i tells when token i begins; the last one, when the text ends.
+    """
+    reading = _read(backend, encoded, [text])
+    matrix = alignment_matrix(reading.attention[0].float(), text.n_frames // 2)
+    return matrix[len(text.tokenizer.sot_sequence) : -1]
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class _Reading:
     """attention: (R, n_heads, n_tokens, n_frames). probabilities: of each text token of each row."""

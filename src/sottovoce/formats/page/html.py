@@ -16,7 +16,7 @@ from sottovoce.types import Segment, Word
 
 POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
-    "media-src 'self' file: data: blob: http: https:"
+    "media-src 'self' file: data: blob: http: https:; img-src data:"
 )
 UNSURE, DOUBTFUL = 0.5, 0.8
 """Probabilities below which a word is marked as a guess, and as not sure."""
@@ -30,6 +30,7 @@ class HtmlWriter:
     def begin(self, info: TranscriptInfo) -> str:
         title = plain(info.source or "Transcript")
         audio = f' src="{plain(info.audio)}"' if info.audio else ""
+        picture = f'<img id="spectrogram" alt="" src="{plain(info.spectrogram)}">' if info.spectrogram else ""
         return (
             '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
             f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n'
@@ -37,7 +38,7 @@ class HtmlWriter:
             f"<title>{title}</title>\n<style>\n{asset('page.css')}</style>\n</head>\n<body>\n"
             f'<header>\n<h1 dir="auto">{title}</h1>\n<p id="facts">{plain(info.model)}</p>\n'
             f'<audio id="player" controls preload="metadata"{audio}></audio>\n'
-            f'<div id="lanes" aria-hidden="true"></div>\n{TOOLS}</header>\n<main id="text">\n'
+            f'<div id="lanes" aria-hidden="true">{picture}</div>\n{TOOLS}</header>\n<main id="text">\n'
         )
 
     def segment(self, segment: Segment) -> str:

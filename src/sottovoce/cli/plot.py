@@ -1,0 +1,91 @@
+"""`sottovoce plot`: a picture of what a model hears in a recording."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import click
+
+from sottovoce.cli.call import this_call
+from sottovoce.cli.each_file import each_file
+from sottovoce.cli.options import MODEL
+from sottovoce.cli.parameters import Clock
+from sottovoce.cli.progress import Progress
+from sottovoce.cli.sections import SectionedCommand
+
+LANGUAGE = (
+    click.option(
+        "-l",
+        "--language",
+        default="auto",
+        show_default=True,
+        metavar="auto|CODE[,CODE…]",
+        help="Of the recording, as for `transcribe`.",
+    ),
+)
+PICTURE = (
+    click.option(
+        "-o", "--output", required=True, metavar="FILE", help="The picture: a name in .png, .svg or .pdf."
+    ),
+    click.option(
+        "--panels",
+        default="all",
+        show_default=True,
+        metavar="PANEL[,PANEL…]",
+        help="mel, speech, language, attention, confidence or all.",
+    ),
+    click.option("--offset", type=Clock(), metavar="TIME", help="Begin there. [the beginning]"),
+    click.option("--duration", type=Clock(), metavar="TIME", help="So much of it, at most 30 s. [30]"),
+    click.option(
+        "--text", metavar="FILE", help="What is said there: it is aligned, rather than transcribed."
+    ),
+)
+
+
+@click.command(cls=SectionedCommand, sections={"Model": MODEL, "Language": LANGUAGE, "Picture": PICTURE})
+@click.argument("recording")
+@click.pass_context
+def plot(context: click.Context, /, recording: str, **given: Any) -> int:
+    """Draw what is heard in up to 30 s of a recording (extra `plot`).
+
+    Panels: the log-mel spectrogram with the words, where speech is, the language over time, the attention
+    that words are timed by, and how sure each word is.
+    """
+    from pathlib import Path
+
+    from sottovoce.audio.io import load_audio
+    from sottovoce.cli.align_files import read_text
+    from sottovoce.cli.options import open_model
+    from sottovoce.errors import OptionError
+    from sottovoce.pictures.draw import check_picture, draw, panels_of
+    from sottovoce.pictures.heard import LONGEST_S, heard
+
+    panels = panels_of(given["panels"])
+    path = Path(given["output"])
+    check_picture(path)
+    duration_s = LONGEST_S if given["duration"] is None else given["duration"]
+    if not 0.1 <= duration_s <= LONGEST_S:
+        raise OptionError(f"--duration: expected 0.1 to {LONGEST_S:g} s, got {duration_s:g}")
+    text = None if given["text"] is None else read_text(given["text"])
+    start_s = given["offset"] or 0.0
+    model = open_model(given)
+
+    def work(name: str) -> None:
+        source = sys.stdin.buffer if name == "-" else name
+        samples = load_audio(source, start_s, duration_s)
+        if text is None:
+            transcript = model.transcribe(samples, language=given["language"], word_timestamps=True).collect()
+        else:
+            language = None if given["language"] == "auto" else given["language"]
+            transcript = model.align(samples, text, language=language)
+        shown = "standard input" if name == "-" else Path(name).name
+        draw(heard(model, samples, transcript, name=shown, start_s=start_s), path, panels)
+
+    return each_file(
+        [recording],
+        work,
+        progress=Progress(1),
+        call=this_call(context),
+        advice="--dtype int8 or a smaller --model",
+    )
