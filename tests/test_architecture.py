@@ -22,7 +22,7 @@ FLOORS = [
     {"streaming", "offline"},
     {"engine", "evaluation", "formats", "alignment"},
     {"api", "ctc"},
-    {"archive", "pictures"},
+    {"archive", "pictures", "translation"},
     {"serving"},
     {"cli"},
 ]

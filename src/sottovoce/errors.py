@@ -9,6 +9,7 @@
     │   └── OptionError                   options that contradict each other or the model
     ├── ModelNotFoundError(LookupError)   no model of that name, here or where it could be fetched
     ├── OutputError(OSError)              standard output that cannot be written
+    ├── TranslationError(ConnectionError) a server that does not translate
     ├── MissingExtraError(ImportError)    an optional dependency is not installed
     └── SessionClosedError(RuntimeError)  audio was pushed after close()
 
@@ -52,6 +53,10 @@ class ModelNotFoundError(SottovoceError, LookupError):
 
 class OutputError(SottovoceError, OSError):
     """Standard output is closed or full: nothing more can be said there."""
+
+
+class TranslationError(SottovoceError, ConnectionError):
+    """A translation server that cannot be reached, or answers something else."""
 
 
 class MissingExtraError(SottovoceError, ImportError):

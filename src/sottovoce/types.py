@@ -163,6 +163,7 @@ class Segment:
 
     tokens: text ids and timestamps. avg_logprob: mean natural log-probability of the tokens and the
     end. compression_ratio: bytes over zlib bytes of the text. no_speech_prob: at the SOT position.
+    translation: the text in another language, where one was asked for.
     """
 
     id: int
@@ -177,6 +178,7 @@ class Segment:
     no_speech_prob: float = 0.0
     words: tuple[Word, ...] | None = None
     speaker: str | None = None
+    translation: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from sottovoce.cli.call import this_call
 from sottovoce.cli.options import FUSION, MODEL, TASK, beam_size
 from sottovoce.cli.parameters import Clock, Finite
 from sottovoce.cli.sections import SectionedCommand
+from sottovoce.cli.translation import TRANSLATION
 from sottovoce.formats.registry import FORMATS
 
 LANGUAGE = (
@@ -240,6 +241,7 @@ SECTIONS = {
     "Search": SEARCH,
     "When a result looks wrong": FALLBACK,
     "Context": CONTEXT,
+    "Translation": TRANSLATION,
     "Output": OUTPUT,
 }
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,6 +19,7 @@ from sottovoce.cli.options import fusion_of, open_model
 from sottovoce.cli.progress import Progress
 from sottovoce.cli.screen import ScreenWriter
 from sottovoce.cli.transcribe_request import transcribe_options, writer_options
+from sottovoce.cli.translation import Translation, translation_of
 from sottovoce.errors import OptionError
 from sottovoce.formats.base import TranscriptInfo, Writer
 from sottovoce.formats.output import STANDARD_OUTPUT, open_output, writable_folder
@@ -29,6 +30,7 @@ from sottovoce.formats.page.spectrogram import spectrogram_address
 from sottovoce.formats.registry import writers_for
 from sottovoce.lm.fusion import ShallowFusion
 from sottovoce.offline.options import TranscribeOptions
+from sottovoce.types import Segment
 
 ADVICE = "--dtype int8, a smaller --batch-size or --beam-size, or a smaller --model"
 
@@ -85,6 +87,7 @@ class Job:
     documents: Documents
     progress: Progress
     interrupts: Interrupts
+    translation: Translation | None = None
 
 
 def transcribe_files(files: Sequence[str], given: Mapping[str, Any], call: Call) -> int:
@@ -94,6 +97,7 @@ def transcribe_files(files: Sequence[str], given: Mapping[str, Any], call: Call)
     Raises: SottovoceError.
     """
     options = transcribe_options(given)
+    translation = translation_of(given, files)
     documents = documents_of(files, given)
     inputs = documents.inputs(files)
     model = open_model(given)
@@ -104,6 +108,7 @@ def transcribe_files(files: Sequence[str], given: Mapping[str, Any], call: Call)
         documents=documents,
         progress=Progress(len(inputs), quiet=documents.shown and sys.stdout.isatty()),
         interrupts=call.interrupts,
+        translation=translation,
     )
     return each_file(
         inputs,
@@ -173,9 +178,13 @@ def transcribe_file(name: str, job: Job) -> None:
             for place in job.documents.places(name)
         ]
         begun = job.documents.info(name, job.model.name)
+        segments: Iterable[Segment] = transcription
+        if job.translation is not None:
+            begun = replace(begun, translation=job.translation.target)
+            segments = job.translation.of(transcription, job.model, name, job.options)
         for writer, output in zip(writers, outputs, strict=True):
             output.write(writer.begin(begun))
-        for segment in transcription:
+        for segment in segments:
             job.interrupts.check()
             for writer, output in zip(writers, outputs, strict=True):
                 output.write(writer.segment(segment))

@@ -50,7 +50,7 @@ class AssWriter:
         return HEAD
 
     def segment(self, segment: Segment) -> str:
-        is_timed = segment.words is not None
+        is_timed = bool(segment.words) if segment.translation is not None else segment.words is not None
         before = [] if is_timed else self._cues.flush()
         cues = self._cues.segment(segment)
         return "".join([*(line(cue, True) for cue in before), *(line(cue, is_timed) for cue in cues)])

@@ -69,6 +69,7 @@ def document(transcript: Transcript) -> dict[str, Json]:
 
 def segment_document(segment: Segment) -> dict[str, Json]:
     """One entry of `segments`."""
+    translation = {} if segment.translation is None else {"translation": segment.translation}
     return {
         "id": segment.id,
         "start": seconds(segment.start),
@@ -82,6 +83,7 @@ def segment_document(segment: Segment) -> dict[str, Json]:
         "compression_ratio": score(segment.compression_ratio),
         "no_speech_prob": score(segment.no_speech_prob),
         "words": [word_document(word) for word in segment.words or ()],
+        **translation,
     }
 
 

@@ -19,6 +19,8 @@ class LabelsWriter:
 
     def segment(self, segment: Segment) -> str:
         text = f"{segment.speaker}: {segment.text.strip()}" if segment.speaker else segment.text
+        if segment.translation:
+            text += f" | {segment.translation}"
         # A line that begins with a backslash carries frequencies; a label's line begins with a number.
         return f"{segment.start:.6f}\t{segment.end:.6f}\t{' '.join(text.split())}\n"
 

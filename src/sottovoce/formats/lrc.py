@@ -24,7 +24,8 @@ class LrcWriter:
     def segment(self, segment: Segment) -> str:
         self._last_end = max(self._last_end, segment.end)
         start = segment.words[0].start if segment.words else segment.start
-        return f"[{_time(start)}]{' '.join(segment.text.split())}\n"
+        lines = [segment.text] if segment.translation is None else [segment.text, segment.translation]
+        return "".join(f"[{_time(start)}]{' '.join(line.split())}\n" for line in lines)
 
     def end(self, info: TranscriptInfo) -> str:
         return f"[{_time(self._last_end)}]\n" if self._last_end else ""

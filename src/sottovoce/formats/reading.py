@@ -53,7 +53,7 @@ def _of_json(document: Mapping[str, object]) -> Transcript:
 def _segment(number: int, row: Mapping[str, object], language: str) -> Segment:
     own = str(row.get("language") or language)
     listed = _list(row.get("words") or [])
-    speaker = row.get("speaker")
+    speaker, translation = row.get("speaker"), row.get("translation")
     return Segment(
         id=number,
         start=_seconds(row["start"]),
@@ -62,6 +62,7 @@ def _segment(number: int, row: Mapping[str, object], language: str) -> Segment:
         language=own,
         words=tuple(_word(one, own) for one in listed) or None,
         speaker=None if speaker is None else str(speaker),
+        translation=None if translation is None else str(translation),
     )
 
 

@@ -75,11 +75,30 @@ class CueMaker:
         """
         if segment.words is None and self.options.need_words:
             raise OptionError("line breaking and highlighting need word times: ask for word timestamps")
+        if segment.translation is not None:
+            return [*self.flush(), *self._bilingual(segment)]
         if segment.words is None:
-            text = self.escape(one_line(segment.text).strip())
-            whole = Cue(segment.start, segment.end, (CueWord(text, segment.start, segment.end),))
-            return [*self.flush(), *([whole] if text else [])]
+            return [*self.flush(), *self._whole(segment)]
         return self._finish(cue for chunk in self._chunks(segment.words) for cue in self._add(chunk))
+
+    def _whole(self, segment: Segment) -> list[Cue]:
+        """A segment without word times."""
+        text = self.escape(one_line(segment.text).strip())
+        return [Cue(segment.start, segment.end, (CueWord(text, segment.start, segment.end),))] if text else []
+
+    def _bilingual(self, segment: Segment) -> list[Cue]:
+        """A segment and its translation under it.
+
+        Raises: OptionError where lines are laid out: how two languages share them is not known.
+        """
+        if self.options.need_words:
+            raise OptionError("line breaking and highlighting: cannot be combined with a translation")
+        cues = self._finish([*self._add(segment.words), *self._close()]) if segment.words else []
+        text = self.escape(one_line(segment.translation or "").strip())
+        below = CueWord("\n" + text, segment.end, segment.end)
+        return [
+            replace(cue, words=(*cue.words, below)) if text else cue for cue in cues or self._whole(segment)
+        ]
 
     def flush(self) -> list[Cue]:
         """The open cue, taken as complete."""

@@ -11,16 +11,21 @@ from sottovoce.types import Segment
 
 
 class TsvWriter:
-    """Columns start, end, text. Source: openai-whisper's `WriteTSV`; line breaks become spaces too."""
+    """Columns start, end, text, and translation where there is one.
+
+    Source: openai-whisper's `WriteTSV`; line breaks become spaces too.
+    """
 
     extension = "tsv"
 
     def begin(self, info: TranscriptInfo) -> str:
-        return "start\tend\ttext\n"
+        return "start\tend\ttext" + ("\ttranslation" if info.translation else "") + "\n"
 
     def segment(self, segment: Segment) -> str:
         start, end, text = milliseconds(segment.start), milliseconds(segment.end), _flat(segment.text)
         text = text.replace("\t", " ")
+        if segment.translation is not None:
+            text += "\t" + _flat(segment.translation).replace("\t", " ")
         return f"{start}\t{end}\t{text}\n"
 
     def end(self, info: TranscriptInfo) -> str:
@@ -28,16 +33,22 @@ class TsvWriter:
 
 
 class CsvWriter:
-    """Columns start, end, language, speaker, text; quoted as RFC 4180 says, lines ended by \\n."""
+    """Columns start, end, language, speaker, text, and translation where there is one.
+
+    Quoted as RFC 4180 says, lines ended by \\n.
+    """
 
     extension = "csv"
 
     def begin(self, info: TranscriptInfo) -> str:
-        return _row("start", "end", "language", "speaker", "text")
+        return _row(
+            "start", "end", "language", "speaker", "text", *(["translation"] if info.translation else [])
+        )
 
     def segment(self, segment: Segment) -> str:
         start, end = (str(milliseconds(t)) for t in (segment.start, segment.end))
-        return _row(start, end, segment.language, segment.speaker or "", _flat(segment.text))
+        more = [] if segment.translation is None else [_flat(segment.translation)]
+        return _row(start, end, segment.language, segment.speaker or "", _flat(segment.text), *more)
 
     def end(self, info: TranscriptInfo) -> str:
         return ""

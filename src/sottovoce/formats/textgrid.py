@@ -44,6 +44,8 @@ class TextGridWriter:
             self._add("words", word.start, word.end, word.word)
         if segment.speaker:
             self._add("speakers", segment.start, segment.end, segment.speaker)
+        if segment.translation:
+            self._add("translations", segment.start, segment.end, segment.translation)
         return ""
 
     def end(self, info: TranscriptInfo) -> str:

@@ -1,4 +1,4 @@
-"""Plain text: one segment a line."""
+"""Plain text: one segment a line, its translation in the next."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ class TxtWriter:
         return ""
 
     def segment(self, segment: Segment) -> str:
-        return segment.text.strip() + "\n"
+        translation = "" if segment.translation is None else segment.translation.strip() + "\n"
+        return segment.text.strip() + "\n" + translation
 
     def end(self, info: TranscriptInfo) -> str:
         return ""

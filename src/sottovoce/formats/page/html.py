@@ -50,6 +50,9 @@ class HtmlWriter:
             marks += f' data-speaker="{plain(segment.speaker)}"'
         text = "".join(map(word_span, segment.words)) if segment.words else plain(segment.text)
         said = f'<span class="said" dir="{direction(segment.text)}">{speaker}{text.strip()}</span>'
+        if segment.translation:
+            shown = plain(segment.translation)
+            said += f'<span class="translation" dir="{direction(segment.translation)}">{shown}</span>'
         link = f'<a class="at" href="#t={time(segment.start)}">{clock(segment.start)}</a>'
         return f'<p class="segment" {marks}>{link}{said}</p>\n'
 

@@ -1,0 +1,116 @@
+"""The options of translation, and what they ask for."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from sottovoce.errors import OptionError
+
+if TYPE_CHECKING:
+    from sottovoce.api import Model
+    from sottovoce.offline.options import TranscribeOptions
+    from sottovoce.translation.translator import Translator
+    from sottovoce.types import Segment
+
+KEY = "SOTTOVOCE_TRANSLATION_KEY"
+TRANSLATION = (
+    click.option(
+        "--translate-to",
+        metavar="CODE",
+        help="Write a translation beside what was said, sentence by sentence; into English by Whisper, "
+        "into others by --translation-url.",
+    ),
+    click.option(
+        "--translation-url",
+        metavar="URL",
+        help=f"A server with OpenAI's chat API, as http://127.0.0.1:8080/v1; its key, if it wants one, "
+        f"in {KEY}.",
+    ),
+    click.option("--translation-model", metavar="NAME", help="The model to ask there for."),
+    click.option(
+        "--glossary",
+        metavar="FILE",
+        help="Terms for the server, one a line: term = translation.",
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Translation:
+    """Into which language, and by whom: a server, or the model itself (None)."""
+
+    target: str
+    translator: Translator | None
+
+    def of(
+        self, segments: Iterable[Segment], model: Model, source: Any, options: TranscribeOptions
+    ) -> Iterator[Segment]:
+        """The sentences with their translations; the model's own come when all has been read.
+
+        Raises: TranslationError, AudioError, OptionError.
+        """
+        if self.translator is not None:
+            return self.translator.segments(segments)
+        from sottovoce.translation.own import with_english
+
+        return iter(with_english(model, source, list(segments), options))
+
+
+def translation_of(given: Mapping[str, Any], files: Iterable[str]) -> Translation | None:
+    """What the options ask for; None without a language.
+
+    Raises: OptionError for options that nothing would use, that exclude each other, or that cannot be done.
+    """
+    target = given["translate_to"]
+    if target is None:
+        check_unused(given)
+        return None
+    from sottovoce.text.languages import find_language
+
+    code = find_language(target)
+    check_layout(given)
+    if given["task"] == "translate":
+        raise OptionError("--translate-to: cannot be combined with --task translate")
+    if given["translation_url"] is not None:
+        return Translation(code, server(given, code))
+    if code != "en":
+        raise OptionError(
+            f"--translate-to {target}: needs --translation-url; Whisper itself translates into English alone"
+        )
+    check_unused(given)
+    if "-" in files:
+        raise OptionError(
+            "--translate-to en: reads a recording twice, which standard input is not; give a file"
+        )
+    return Translation(code, None)
+
+
+def check_unused(given: Mapping[str, Any]) -> None:
+    for name in ("translation_url", "translation_model", "glossary"):
+        if given[name] is not None:
+            needed = "--translate-to" if given["translate_to"] is None else "--translation-url"
+            raise OptionError(f"--{name.replace('_', '-')}: needs {needed}")
+
+
+def check_layout(given: Mapping[str, Any]) -> None:
+    names = ("max_line_width", "max_line_count", "max_words_per_line", "highlight_words", "reading_speed")
+    for name in names:
+        if given[name]:
+            raise OptionError(f"--{name.replace('_', '-')}: cannot be combined with --translate-to")
+
+
+def server(given: Mapping[str, Any], code: str) -> Translator:
+    from sottovoce.translation.chat import ChatServer
+    from sottovoce.translation.glossary import Glossary
+    from sottovoce.translation.translator import Translator
+
+    if given["translation_model"] is None:
+        raise OptionError("--translation-url: needs --translation-model, the name of the model there")
+    chat = ChatServer(given["translation_url"], given["translation_model"], os.environ.get(KEY) or None)
+    glossary = Glossary() if given["glossary"] is None else Glossary.read(given["glossary"])
+    return Translator(chat, code, glossary)

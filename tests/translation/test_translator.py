@@ -1,0 +1,164 @@
+"""Translations beside what was said, asked of a server that stands in for a chat model."""
+
+from __future__ import annotations
+
+import json
+import socket
+from pathlib import Path
+
+import pytest
+
+from sottovoce.errors import OptionError, TranslationError
+from sottovoce.formats.base import TranscriptInfo
+from sottovoce.formats.registry import FORMATS, writer_for
+from sottovoce.translation.chat import ChatServer
+from sottovoce.translation.glossary import Glossary
+from sottovoce.translation.sentences import sentences
+from sottovoce.translation.translator import Translator
+from sottovoce.types import Segment, Word
+from tests.translation.server import Answer, completion, stand_in, upper
+
+
+def said(number: int, text: str, language: str = "de", start: float | None = None) -> Segment:
+    begin = 2.0 * number if start is None else start
+    return Segment(number, begin, begin + 1.5, f" {text}", language, avg_logprob=-0.1)
+
+
+def test_segments_are_joined_to_sentences() -> None:
+    parts = [said(0, "Erst das"), said(1, "und dann jenes."), said(2, "Neu"), said(3, "beginnt", start=90.0)]
+    whole = list(sentences(parts))
+    assert [one.text for one in whole] == [" Erst das und dann jenes.", " Neu", " beginnt"]
+    assert [one.id for one in whole] == [0, 1, 2]
+    assert (whole[0].start, whole[0].end) == (0.0, 3.5)
+
+
+def test_languages_and_speakers_are_not_joined() -> None:
+    parts = [said(0, "Erst"), said(1, "then", "en")]
+    assert len(list(sentences(parts))) == 2
+
+
+def test_each_sentence_is_asked_with_those_before_it() -> None:
+    with stand_in(upper) as server:
+        translator = Translator(ChatServer(server.url, "tiny", key="secret"), "fr")
+        found = list(translator.segments([said(0, "Guten Tag."), said(1, "Wie geht es?")]))
+    assert [one.translation for one in found] == ["GUTEN TAG.", "WIE GEHT ES?"]
+    assert [one.text for one in found] == [" Guten Tag.", " Wie geht es?"]
+    assert server.keys == ["Bearer secret"] * 2
+    assert [asked["path"] for asked in server.asked] == ["/v1/chat/completions"] * 2
+    system, before, answer, last = server.asked[1]["messages"]
+    assert "German" in system["content"]
+    assert "French" in system["content"]
+    assert (before["content"], answer["content"], last["content"]) == (
+        "Guten Tag.",
+        "GUTEN TAG.",
+        "Wie geht es?",
+    )
+    assert server.asked[0]["model"] == "tiny"
+
+
+def test_terms_are_told_where_they_are_said(tmp_path: Path) -> None:
+    path = tmp_path / "terms.txt"
+    path.write_text("# names\nRechnungshof = Cour des comptes\nZug\ttrain\n\n", encoding="utf-8")
+    with stand_in(upper) as server:
+        translator = Translator(ChatServer(server.url, "tiny"), "fr", Glossary.read(path))
+        translator.text("Der Rechnungshof prüft.", "de")
+        translator.text("Niemand prüft.", "de")
+    first, second = (asked["messages"][0]["content"] for asked in server.asked)
+    assert "Rechnungshof = Cour des comptes" in first
+    assert "train" not in first
+    assert "Cour" not in second
+    assert server.keys == [None, None]
+
+
+def test_what_is_in_the_language_already_is_not_asked() -> None:
+    with stand_in(upper) as server:
+        translator = Translator(ChatServer(server.url, "tiny"), "fr")
+        assert translator.text(" Bonjour.", "fr") == "Bonjour."
+    assert server.asked == []
+
+
+def test_answers_are_tidied() -> None:
+    with stand_in(lambda _: completion('\n "Bon\njour" \n')) as server:
+        assert Translator(ChatServer(server.url, "tiny"), "fr").text("Guten Tag", "de") == "Bon jour"
+
+
+def test_a_busy_server_is_asked_again() -> None:
+    answers: list[Answer] = [(503, "busy"), (429, "{}"), completion("Bonjour.")]
+    with stand_in(lambda _: answers.pop(0)) as server:
+        chat = ChatServer(server.url, "tiny", waits_s=(0.0, 0.0))
+        assert Translator(chat, "fr").text("Guten Tag.", "de") == "Bonjour."
+    assert len(server.asked) == 3
+
+
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        ((401, json.dumps({"error": {"message": "wrong\nkey"}})), r"answered 401 \(wrong key\)"),
+        ((404, "<html>"), "answered 404"),
+        ((500, "[]"), "answered 500"),
+        ((302, "http://127.0.0.1:9/elsewhere"), "answered 302"),
+        ((200, "<html>"), "expected a chat completion"),
+        ((200, json.dumps({"choices": []})), "expected a chat completion, got another document"),
+        ((200, json.dumps({"choices": [{"message": {"content": None}}]})), "got no text"),
+        (completion("  "), "expected text from the server, got none"),
+    ],
+)
+def test_what_is_no_translation_is_one_line(answer: Answer, told: str) -> None:
+    with stand_in(lambda _: answer) as server:
+        translator = Translator(ChatServer(server.url, "tiny", key="secret", waits_s=()), "fr")
+        with pytest.raises(TranslationError, match=told) as caught:
+            translator.text("Guten Tag.", "de")
+    assert "\n" not in str(caught.value)
+    assert "secret" not in str(caught.value)
+
+
+def test_a_server_that_is_not_there_is_told() -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{unused.getsockname()[1]}"
+        with pytest.raises(TranslationError, match="cannot be reached"):
+            Translator(ChatServer(url, "tiny", waits_s=()), "fr").text("Guten Tag.", "de")
+
+
+@pytest.mark.parametrize(
+    ("url", "model", "key"),
+    [
+        ("ftp://x", "m", None),
+        ("nonsense", "m", None),
+        ("http://", "m", None),
+        ("http://x", " ", None),
+        ("http://x", "m", "a\nb"),
+        ("http://x:99999999", "m", None),
+    ],
+)
+def test_wrong_servers_are_told(url: str, model: str, key: str | None) -> None:
+    with pytest.raises(OptionError, match="expected"):
+        ChatServer(url, model, key)
+
+
+def test_the_key_is_not_shown() -> None:
+    assert "secret" not in repr(ChatServer("http://x", "m", "secret"))
+
+
+@pytest.mark.parametrize("content", ["nothing here", "= b", "a ="])
+def test_a_wrong_glossary_is_told(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "terms.txt"
+    path.write_text("a = b\n" + content + "\n", encoding="utf-8")
+    with pytest.raises(OptionError, match=r"line 2: expected 'term = translation'"):
+        Glossary.read(path)
+
+
+@pytest.mark.parametrize("with_words", [True, False])
+@pytest.mark.parametrize("name", FORMATS)
+def test_every_format_holds_both(name: str, with_words: bool) -> None:
+    words = (Word(" Guten", 0.0, 0.4, 0.9), Word(" Tag.", 0.4, 1.0, 0.9)) if with_words else None
+    segments = [
+        Segment(0, 0.0, 1.0, " Guten Tag.", "de", words=words, translation="Bonjour."),
+        Segment(1, 1.0, 2.0, " Ja.", "de", words=(Word(" Ja.", 1.0, 2.0, 0.9),), translation="Oui."),
+    ]
+    writer, info = writer_for(name), TranscriptInfo("nano", "de", 2.0, translation="fr")
+    text = "".join([writer.begin(info), *map(writer.segment, segments), writer.end(info)])
+    assert "Bonjour." in text
+    assert "Oui." in text
+    assert text.index("Bonjour.") < text.index("Oui.")
+    assert "Guten" in text
