@@ -19,7 +19,7 @@ SHORT = {
     "-v": {"--verbose"},
     "-m": {"--model"},
     "-l": {"--language", "--languages"},
-    "-o": {"--output-dir"},
+    "-o": {"--output-dir", "--output"},
     "-f": {"--output-format"},
     "-w": {"--word-timestamps"},
 }

@@ -16,6 +16,7 @@ from sottovoce.types import Segment
 from tests.translation.server import stand_in, upper
 
 CLIP = Path(__file__).parents[2] / "examples" / "clips" / "de.flac"
+SERVER = ["--translate-to", "fr", "--translation-url", "http://x", "--translation-model", "m"]
 FAST = ["--model", "nano", "--beam-size", "1", "--temperature", "0", "--language", "de"]
 
 
@@ -77,16 +78,7 @@ def test_an_english_only_model_cannot(monkeypatch: pytest.MonkeyPatch) -> None:
         (["--translate-to", "en", "--glossary", "x"], "--glossary: needs --translation-url"),
         (["--translate-to", "en", "-w", "--max-line-width", "20"], "cannot be combined with --translate-to"),
         (
-            [
-                "--translate-to",
-                "fr",
-                "--translation-url",
-                "http://x",
-                "--translation-model",
-                "m",
-                "--glossary",
-                "nowhere.txt",
-            ],
+            [*SERVER, "--glossary", "nowhere.txt"],
             "glossary 'nowhere.txt': cannot be read",
         ),
     ],

@@ -32,6 +32,7 @@ COMMANDS = {
     "align": ("sottovoce.cli.align", "align", "Find when the words of a text are said."),
     "find": ("sottovoce.cli.find", "find", "Find where a phrase is said."),
     "plot": ("sottovoce.cli.plot", "plot", "Draw what is heard in a recording."),
+    "karaoke": ("sottovoce.cli.karaoke", "karaoke", "Make a video whose words are lit as they are said."),
     "serve": ("sottovoce.cli.serve", "serve", "Serve OpenAI's API, live sockets and a web page."),
     "models": ("sottovoce.cli.models", "models", "List, inspect, fetch and convert models."),
     "ctc": ("sottovoce.cli.ctc", "ctc", "Decode CTC emissions with language models."),

@@ -11,7 +11,9 @@ from sottovoce.types import Segment
 
 STYLE = "Default,Arial,60,&H0000D7FF,&H00FFFFFF,&H00101010,&H80000000,0,0,0,0,100,100,0,0,1,3,1,2,80,80,60,-1"
 """White, gold (&HAABBGGRR) once spoken, at the bottom; encoding -1 finds the direction of the text."""
-HEAD = f"""\
+CENTRED = STYLE.replace(",60,&H0000D7FF", ",84,&H0000D7FF").replace(",2,80,80,60,", ",5,80,80,60,")
+"""Larger, and in the middle: for a picture with nothing else in it."""
+HEAD = """\
 [Script Info]
 ScriptType: v4.00+
 PlayResX: 1920
@@ -23,8 +25,8 @@ ScaledBorderAndShadow: yes
 Format: Name, Fontname, Fontsize, PrimaryColour, SecondaryColour, OutlineColour, BackColour, Bold, Italic, \
 Underline, StrikeOut, ScaleX, ScaleY, Spacing, Angle, BorderStyle, Outline, Shadow, Alignment, MarginL, \
 MarginR, MarginV, Encoding
-Style: {STYLE}
-Style: {STYLE.replace("Default", "Plain").replace("&H0000D7FF", "&H00FFFFFF")}
+Style: {style}
+Style: {plain}
 
 [Events]
 Format: Layer, Start, End, Style, Name, MarginL, MarginR, MarginV, Effect, Text
@@ -41,13 +43,14 @@ class AssWriter:
 
     extension = "ass"
 
-    def __init__(self, options: WriterOptions | None = None) -> None:
+    def __init__(self, options: WriterOptions | None = None, *, style: str = STYLE) -> None:
         self._options = replace(options or WriterOptions(), highlight_words=False)
+        self._head = head(style)
         self._cues = cue_maker(self._options, escape)
 
     def begin(self, info: TranscriptInfo) -> str:
         self._cues = cue_maker(self._options, escape)
-        return HEAD
+        return self._head
 
     def segment(self, segment: Segment) -> str:
         is_timed = bool(segment.words) if segment.translation is not None else segment.words is not None
@@ -57,6 +60,12 @@ class AssWriter:
 
     def end(self, info: TranscriptInfo) -> str:
         return "".join([line(cue, True) for cue in self._cues.flush()])
+
+
+def head(style: str) -> str:
+    """What stands before the events; plain text is not in gold."""
+    plain = style.replace("Default", "Plain").replace("&H0000D7FF", "&H00FFFFFF")
+    return HEAD.format(style=style, plain=plain)
 
 
 def line(cue: Cue, is_timed: bool) -> str:

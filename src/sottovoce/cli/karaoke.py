@@ -1,0 +1,72 @@
+"""`sottovoce karaoke`: a video whose words are lit as they are said."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from sottovoce.cli.call import this_call
+from sottovoce.cli.each_file import each_file
+from sottovoce.cli.options import MODEL
+from sottovoce.cli.progress import Progress
+from sottovoce.cli.sections import SectionedCommand
+
+LANGUAGE = (
+    click.option(
+        "-l",
+        "--language",
+        default="auto",
+        show_default=True,
+        metavar="auto|CODE[,CODE…]",
+        help="Of the recording, as for `transcribe`.",
+    ),
+)
+VIDEO = (
+    click.option("-o", "--output", required=True, metavar="FILE", help="The video: .mp4, .mkv or .mov."),
+    click.option(
+        "--text",
+        metavar="FILE",
+        help="What is said, a text or a transcript (json, srt, vtt): it is aligned, not transcribed.",
+    ),
+    click.option(
+        "--size", default="1280x720", show_default=True, metavar="WIDTHxHEIGHT", help="Of the picture."
+    ),
+    click.option(
+        "--background", default="#101418", show_default=True, metavar="#RRGGBB", help="Of the picture."
+    ),
+)
+
+
+@click.command(cls=SectionedCommand, sections={"Model": MODEL, "Language": LANGUAGE, "Video": VIDEO})
+@click.argument("recording")
+@click.pass_context
+def karaoke(context: click.Context, /, recording: str, **given: Any) -> int:
+    """Make a video of a recording whose words are lit as they are said (needs the program ffmpeg).
+
+    To burn words into a video that exists: `transcribe -w -f ass`, and `ffmpeg -i talk.mp4 -vf ass=talk.ass`.
+    """
+    from pathlib import Path
+
+    from sottovoce.cli.align_files import read_text
+    from sottovoce.cli.options import open_model
+    from sottovoce.formats.video import check_video, write_karaoke
+
+    path = Path(given["output"])
+    check_video(path, given["size"], given["background"])
+    text = None if given["text"] is None else read_text(given["text"])
+    model = open_model(given)
+    call = this_call(context)
+
+    def work(name: str) -> None:
+        if text is None:
+            transcript = model.transcribe(name, language=given["language"], word_timestamps=True).collect()
+        else:
+            language = None if given["language"] == "auto" else given["language"]
+            transcript = model.align(name, text, language=language)
+        call.interrupts.check()
+        write_karaoke(transcript, Path(name), path, size=given["size"], background=given["background"])
+
+    return each_file(
+        [recording], work, progress=Progress(1), call=call, advice="--dtype int8 or a smaller --model"
+    )

@@ -1,0 +1,95 @@
+"""Karaoke videos, where ffmpeg is installed: a picture, a sound, and words that are lit as they are said."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import av
+import numpy as np
+import pytest
+
+from sottovoce.cli.main import run
+from sottovoce.errors import OptionError
+from sottovoce.formats.video import check_video, write_karaoke
+from sottovoce.types import Segment, Transcript, Word
+
+CLIP = Path(__file__).parents[2] / "examples" / "clips" / "de.flac"
+WORDS = (Word(" GRÜSSE", 0.5, 1.5, 0.9), Word(" HEUTE", 1.5, 2.5, 0.9))
+SAID = Transcript((Segment(0, 0.5, 2.5, " GRÜSSE HEUTE", "de", words=WORDS),), "de", 3.1, "nano")
+
+
+def can_burn() -> bool:
+    """Whether there is an ffmpeg that draws subtitles."""
+    program = shutil.which("ffmpeg")
+    if program is None:
+        return False
+    done = subprocess.run([program, "-hide_banner", "-filters"], capture_output=True, text=True, check=False)
+    return " ass " in done.stdout
+
+
+with_ffmpeg = pytest.mark.skipif(not can_burn(), reason="no ffmpeg that draws subtitles on this machine")
+
+
+def gold(frame: np.ndarray) -> int:
+    """Points of a picture (height, width, 3) in the colour of words that were said."""
+    return int(((frame[..., 0] > 180) & (frame[..., 1] > 140) & (frame[..., 2] < 90)).sum())
+
+
+@with_ffmpeg
+def test_words_are_lit_as_they_are_said(tmp_path: Path) -> None:
+    path = tmp_path / "a 'b',c.mp4"
+    write_karaoke(SAID, CLIP, path, size="640x360")
+    with av.open(str(path)) as file:
+        assert len(file.streams.audio) == 1
+        frames = {
+            round(frame.time or 0.0, 2): frame.to_ndarray(format="rgb24") for frame in file.decode(video=0)
+        }
+    at = sorted(frames)
+    assert at[-1] == pytest.approx(3.1, abs=0.3)
+    before, first, both = (gold(frames[min(at, key=lambda t: abs(t - wish))]) for wish in (0.1, 1.2, 2.3))
+    assert before == 0
+    assert 0 < first < both
+    assert [one.name for one in tmp_path.iterdir()] == [path.name]
+
+
+@with_ffmpeg
+def test_the_command_makes_a_video(tmp_path: Path) -> None:
+    text = tmp_path / "said.txt"
+    text.write_text("Wir haben heute viel Zeit.", encoding="utf-8")
+    words = ["karaoke", str(CLIP), "-m", "nano", "-l", "de", "--text", str(text), "--size", "320x180"]
+    assert run([*words, "-o", str(tmp_path / "talk.mkv")]) == 0
+    assert (tmp_path / "talk.mkv").stat().st_size > 1000
+
+
+@with_ffmpeg
+def test_what_ffmpeg_says_is_told_and_nothing_is_left(tmp_path: Path) -> None:
+    broken = tmp_path / "broken.wav"
+    broken.write_bytes(b"no sound")
+    with pytest.raises(OptionError, match=r"video: ffmpeg failed \(") as caught:
+        write_karaoke(SAID, broken, tmp_path / "talk.mp4")
+    assert "\n" not in str(caught.value)
+    assert [one.name for one in tmp_path.iterdir()] == ["broken.wav"]
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "background", "told"),
+    [
+        ("talk.gif", "1280x720", "#000000", "expected a name that ends in"),
+        ("none/talk.mp4", "1280x720", "#000000", "its folder is not there"),
+        ("talk.mp4", "1281x720", "#000000", "expected even WIDTHxHEIGHT"),
+        ("talk.mp4", "9x9", "#000000", "expected even WIDTHxHEIGHT"),
+        ("talk.mp4", "wide", "#000000", "expected even WIDTHxHEIGHT"),
+        ("talk.mp4", "1280x720", "red", "expected a colour such as"),
+    ],
+)
+def test_bad_wishes_are_told(tmp_path: Path, name: str, size: str, background: str, told: str) -> None:
+    with pytest.raises(OptionError, match=told):
+        check_video(tmp_path / name, size, background)
+
+
+def test_without_ffmpeg_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(OptionError, match="needs the program ffmpeg"):
+        check_video(tmp_path / "talk.mp4", "1280x720", "#000000")
