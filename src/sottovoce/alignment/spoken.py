@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -121,26 +122,47 @@ def _by_owner(
     return words
 
 
-def kept_to_speech(
-    words: Sequence[TimedWord], speech: Sequence[SpeechSegment], shortest_s: float = 0.06
-) -> list[TimedWord]:
-    """Words whose start and end lie in silence brought to the speech that they overlap most.
+REACH_S = 0.4
+"""How far a word beside a pause is stretched to where speech begins or ends."""
+SHORTEST_S = 0.06
 
-    speech: in the same seconds as the words. A word that overlaps none, or that would become shorter than
-    `shortest_s`, stays.
+
+def kept_to_speech(words: Sequence[TimedWord], speech: Sequence[SpeechSegment]) -> list[TimedWord]:
+    """Words brought to the speech that they overlap most, by bounds in silence and those beside a pause.
+
+    speech: in the same seconds as the words. A word that overlaps none by `SHORTEST_S` stays. One with a
+    pause before or after it begins or ends with the speech, if that is within `REACH_S`.
     """
-    kept = []
-    for word in words:
-        best, most = None, shortest_s
-        for segment in speech:
-            shared = min(word.end, segment.end_s) - max(word.start, segment.start_s)
-            if shared > most:
-                best, most = segment, shared
-        if best is None:
-            kept.append(word)
-        else:
-            kept.append(replace(word, start=max(word.start, best.start_s), end=min(word.end, best.end_s)))
+    homes = [_home(word, speech) for word in words]
+    spoken = [i for i, home in enumerate(homes) if home is not None and words[i].word.strip(SIGNS)]
+    kept = list(words)
+    for place, i in enumerate(spoken):
+        home = homes[i]
+        assert home is not None
+        before = homes[spoken[place - 1]] if place else None
+        after = homes[spoken[place + 1]] if place + 1 < len(spoken) else None
+        start, end = max(words[i].start, home.start_s), min(words[i].end, home.end_s)
+        if before != home and start - home.start_s <= REACH_S:
+            start = home.start_s
+        if after != home and home.end_s - end <= REACH_S:
+            end = home.end_s
+        kept[i] = replace(words[i], start=start, end=end)
     return kept
+
+
+SIGNS = " .,;:!?…\"'()[]{}«»“”‘’„¿¡-–—。，！？、：；「」『』"
+
+
+def _home(word: TimedWord, speech: Sequence[SpeechSegment]) -> SpeechSegment | None:
+    """The speech that a word is in, if it overlaps any enough."""
+    best, most = None, SHORTEST_S
+    for segment in speech[bisect_left(speech, word.start, key=lambda one: one.end_s) :]:
+        if segment.start_s >= word.end:
+            break
+        shared = min(word.end, segment.end_s) - max(word.start, segment.start_s)
+        if shared > most:
+            best, most = segment, shared
+    return best
 
 
 def in_order(words: Sequence[TimedWord]) -> list[TimedWord]:
