@@ -77,6 +77,12 @@ SPEECH = (
     ),
     click.option("--vad-speech-pad-ms", type=Finite(0), help="Added at both sides of speech. [200]"),
     click.option("--vad-overlap-s", type=Finite(0), help="Added again, into what follows. [0]"),
+    click.option(
+        "--audio-ctx",
+        type=click.IntRange(50),
+        metavar="FRAMES",
+        help="Encoder frames of 20 ms in a window; fewer than the model's lose words. [1500]",
+    ),
 )
 SEARCH = (
     *beam_size(5),
@@ -209,6 +215,11 @@ OUTPUT = (
         help="Colour the words of the text on the terminal by how sure they are (needs --word-timestamps).",
     ),
     click.option(
+        "--print-special",
+        is_flag=True,
+        help="Write timestamps and other special tokens in txt, as the model does.",
+    ),
+    click.option(
         "--max-line-width",
         type=click.IntRange(1),
         help="Characters a subtitle line (needs --word-timestamps).",
@@ -233,11 +244,21 @@ OUTPUT = (
         "--embed-audio", is_flag=True, help="html: put the recording into the page, rather than a link to it."
     ),
 )
+WORKERS = (
+    click.option(
+        "--processors",
+        type=click.IntRange(1),
+        default=1,
+        show_default=True,
+        help="Processes that read one recording, cut at pauses; each holds the model.",
+    ),
+)
 SECTIONS = {
     "Model": MODEL,
     "Language": LANGUAGE,
     "Times": PART,
     "Speech": SPEECH,
+    "Workers": WORKERS,
     "Search": SEARCH,
     "When a result looks wrong": FALLBACK,
     "Context": CONTEXT,

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
 from sottovoce.api import Model
+from sottovoce.archive.parts import PartsTranscription, transcribe_parts
 from sottovoce.cli.call import Call
 from sottovoce.cli.each_file import each_file
 from sottovoce.cli.interrupt import Interrupts
-from sottovoce.cli.options import fusion_of, open_model
+from sottovoce.cli.options import fusion_of, is_file, open_model
 from sottovoce.cli.progress import Progress
 from sottovoce.cli.screen import ScreenWriter
 from sottovoce.cli.transcribe_request import transcribe_options, writer_options
@@ -30,8 +32,11 @@ from sottovoce.formats.page.spectrogram import spectrogram_address
 from sottovoce.formats.registry import writers_for
 from sottovoce.lm.fusion import ShallowFusion
 from sottovoce.offline.options import TranscribeOptions
+from sottovoce.offline.result import FileTranscription
 from sottovoce.types import Segment
 
+LOADED = ("model", "device", "dtype", "threads", "model_dir", "revision", "local_only")
+"""What `open_model` looks at."""
 ADVICE = "--dtype int8, a smaller --batch-size or --beam-size, or a smaller --model"
 
 
@@ -88,6 +93,18 @@ class Job:
     progress: Progress
     interrupts: Interrupts
     translation: Translation | None = None
+    processors: int = 1
+    load: Callable[[], Model] | None = None
+    specials: bool = False
+
+    def begin(self, source: Any) -> FileTranscription | PartsTranscription:
+        """The transcription of one recording.
+
+        Raises: AudioError, OptionError.
+        """
+        if self.processors == 1 or self.load is None:
+            return self.model.transcribe(source, options=self.options, fusion=self.fusion)
+        return transcribe_parts(self.model, self.load, source, self.options, self.processors)
 
 
 def transcribe_files(files: Sequence[str], given: Mapping[str, Any], call: Call) -> int:
@@ -97,6 +114,8 @@ def transcribe_files(files: Sequence[str], given: Mapping[str, Any], call: Call)
     Raises: SottovoceError.
     """
     options = transcribe_options(given)
+    check_workers(files, given)
+    check_specials(given)
     translation = translation_of(given, files)
     documents = documents_of(files, given)
     inputs = documents.inputs(files)
@@ -109,6 +128,9 @@ def transcribe_files(files: Sequence[str], given: Mapping[str, Any], call: Call)
         progress=Progress(len(inputs), quiet=documents.shown and sys.stdout.isatty()),
         interrupts=call.interrupts,
         translation=translation,
+        processors=given["processors"],
+        load=partial(open_model, {name: given[name] for name in LOADED}),
+        specials=given["print_special"],
     )
     return each_file(
         inputs,
@@ -137,6 +159,34 @@ def documents_of(files: Sequence[str], given: Mapping[str, Any]) -> Documents:
     paths = output_paths(files, Path(folder), [writer.extension for writer in writers])
     writable_folder(Path(folder))
     return Documents(writers, paths, shown, page, given["embed_audio"])
+
+
+def check_workers(files: Sequence[str], given: Mapping[str, Any]) -> None:
+    """Raises: OptionError for what several processes cannot do."""
+    if given["processors"] == 1:
+        return
+    if "-" in files:
+        raise OptionError(
+            "--processors: every process reads the recording, which standard input is not; give a file"
+        )
+    for name in ("lm", "grammar", "clip_timestamps", "prefix"):
+        if given[name]:
+            raise OptionError(f"--processors: cannot be combined with --{name.replace('_', '-')}")
+    if is_file(given["hotwords"]):
+        raise OptionError("--processors: cannot be combined with a file of --hotwords")
+
+
+def check_specials(given: Mapping[str, Any]) -> None:
+    """Raises: OptionError for special tokens in another format than txt, or in a translation."""
+    if given["print_special"] and (given["output_format"] != "txt" or given["translate_to"]):
+        raise OptionError("--print-special: is for txt alone, without --translate-to")
+    if given["print_special"] and given["colour_confidence"]:
+        raise OptionError("--print-special: cannot be combined with --colour-confidence")
+
+
+def with_specials(segment: Segment, model: Model) -> Segment:
+    """The segment with the text of all its tokens, timestamps as the model writes them: <|1.08|>."""
+    return replace(segment, text=model.tokenizer.decode_with_timestamps(segment.tokens), words=None)
 
 
 def screen_writer(by_confidence: bool) -> ScreenWriter:
@@ -170,9 +220,8 @@ def transcribe_file(name: str, job: Job) -> None:
     source = sys.stdin.buffer if name == "-" else name
     writers = job.documents.writers
     with ExitStack() as stack:
-        transcription = stack.enter_context(
-            job.model.transcribe(source, options=job.options, fusion=job.fusion)
-        )
+        transcription = job.begin(source)
+        stack.callback(transcription.close)
         outputs = [
             stack.enter_context(open_output(place, live=job.documents.shown))
             for place in job.documents.places(name)
@@ -186,6 +235,8 @@ def transcribe_file(name: str, job: Job) -> None:
             output.write(writer.begin(begun))
         for segment in segments:
             job.interrupts.check()
+            if job.specials:
+                segment = with_specials(segment, job.model)
             for writer, output in zip(writers, outputs, strict=True):
                 output.write(writer.segment(segment))
             job.progress.segment(segment, transcription.position, transcription.duration)

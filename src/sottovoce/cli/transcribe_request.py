@@ -55,6 +55,7 @@ def transcribe_options(given: Mapping[str, Any]) -> TranscribeOptions:
         initial_prompt=given["initial_prompt"],
         carry_initial_prompt=given["carry_initial_prompt"],
         clip_timestamps=clips(given, mode),
+        audio_ctx=given["audio_ctx"],
         offset_s=given["offset"] or 0.0,
         duration_s=given["duration"],
         follow_languages=given["follow_languages"],

@@ -63,7 +63,7 @@ class Engine:
     @property
     def window_frames(self) -> int:
         """Log-mel frames of a full window: 3000 for Whisper."""
-        return 2 * self.backend.dims.n_audio_ctx
+        return 2 * (self.options.audio_ctx or self.backend.dims.n_audio_ctx)
 
     @property
     def known_language(self) -> str | None:

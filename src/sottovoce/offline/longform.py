@@ -142,6 +142,9 @@ def engine_for(
     """
     if fusion is not None and options.decoding.beam_size is None:
         raise OptionError("language model fusion: needs beam search, got no beam_size")
+    most = backend.dims.n_audio_ctx
+    if options.audio_ctx is not None and options.audio_ctx > most:
+        raise OptionError(f"audio_ctx: expected at most {most}, the model's, got {options.audio_ctx}")
     engine = Engine(backend, tokenizer, options, fusion)
     engine.tokenizer_of(engine.known_language or "en")
     return engine

@@ -49,6 +49,8 @@ class TranscribeOptions:
         many as the model has room for.
     initial_prompt: of the first window; with carry_initial_prompt of every window.
     clip_timestamps: start, end, start, ... in seconds, ascending; without a last end up to the end.
+    audio_ctx: encoder frames of 20 ms in a window, None: as many as the model was trained on (1500). Fewer
+        take less time, and lose words and times: other lengths were never seen in training.
     offset_s, duration_s: the one part of the recording to transcribe, None: to its end. Times stay those of
         the recording.
     word_timestamps: times of words. prepend_punctuations, append_punctuations: signs that belong to the
@@ -74,6 +76,7 @@ class TranscribeOptions:
     initial_prompt: str | None = None
     carry_initial_prompt: bool = False
     clip_timestamps: tuple[float, ...] = ()
+    audio_ctx: int | None = None
     offset_s: float = 0.0
     duration_s: float | None = None
     word_timestamps: bool = False
@@ -116,6 +119,8 @@ class TranscribeOptions:
             raise OptionError(f"clip_timestamps: expected ascending seconds, got {times}")
         if times and self.mode == "vad":
             raise OptionError("clip_timestamps: need mode 'seek', got 'vad'")
+        if self.audio_ctx is not None and self.audio_ctx < 50:
+            raise OptionError(f"audio_ctx: expected at least 50 (a second), got {self.audio_ctx}")
         if not 0 <= self.offset_s < math.inf:
             raise OptionError(f"offset_s: expected seconds from 0, got {self.offset_s}")
         if self.duration_s is not None and not 0 < self.duration_s < math.inf:
