@@ -19,9 +19,11 @@ from sottovoce.audio.microphone import Microphone
 from sottovoce.audio.vad_stream import VadStreamOptions
 from sottovoce.backends.base import EXACT, EncoderMode
 from sottovoce.cli.interrupt import Interrupts
+from sottovoce.cli.live_translation import TranslatedView
 from sottovoce.cli.live_view import LiveView
 from sottovoce.cli.options import fusion_of, hotword_text, open_model
 from sottovoce.cli.recorder import WaveRecorder
+from sottovoce.cli.translation import live_translator
 from sottovoce.errors import OptionError
 from sottovoce.evaluation.latency import LogLine
 from sottovoce.formats.events import event_line
@@ -37,6 +39,7 @@ def transcribe_live(source: str | None, given: dict[str, Any], interrupts: Inter
     Raises: SottovoceError.
     """
     check(source, given)
+    live_translator(given)
     chunk_samples = round(given["chunk_ms"] * SAMPLE_RATE / 1000)
     with ExitStack() as stack:
         pieces = source_pieces(source, chunk_samples, realtime=given["realtime"])
@@ -163,6 +166,11 @@ def caught_up(
 
 def sink(given: dict[str, Any], stack: ExitStack) -> Callable[[Sequence[Event]], None]:
     """What shows events: JSON lines, or text on the terminal."""
+    translator = live_translator(given)
+    if translator is not None:
+        if given["jsonl"]:
+            return TranslatedView(translator, out=sys.stdout)
+        return TranslatedView(translator, show=stack.enter_context(LiveView()).show)
     if given["jsonl"]:
         return lambda events: write_lines(events, sys.stdout)
     return stack.enter_context(LiveView()).show

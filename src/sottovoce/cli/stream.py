@@ -13,6 +13,7 @@ from sottovoce.cli.call import this_call
 from sottovoce.cli.options import FUSION, MODEL, TASK, beam_size
 from sottovoce.cli.parameters import Finite
 from sottovoce.cli.sections import SectionedCommand
+from sottovoce.cli.translation import TRANSLATION
 
 SOURCES = (
     click.option("--mic", is_flag=True, help="Listen to the microphone (needs the extra `mic`)."),
@@ -113,6 +114,7 @@ SECTIONS = {
     "Search": (*beam_size(1), *FUSION),
     "When words are said": POLICY,
     "Speech": VAD,
+    "Translation": TRANSLATION,
     "Output": SINKS,
 }
 

@@ -46,9 +46,10 @@ class Translator:
         for segment in sentences(segments):
             yield replace(segment, translation=self.text(segment.text, segment.language))
 
-    def text(self, text: str, language: str) -> str:
+    def text(self, text: str, language: str, *, remembers: bool = True) -> str:
         """The translation of one sentence; those before it are known.
 
+        remembers: give it along with those after it.
         Raises: TranslationError.
         """
         said = " ".join(text.split())
@@ -57,7 +58,8 @@ class Translator:
         reply = _tidied(self.chat.reply(self._messages(said, language)), said)
         if not reply:
             raise TranslationError("translation: expected text from the server, got none")
-        self._before.append((said, reply))
+        if remembers:
+            self._before.append((said, reply))
         return reply
 
     def _messages(self, said: str, language: str) -> list[Message]:

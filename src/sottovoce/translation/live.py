@@ -1,0 +1,91 @@
+"""Translation of what is said live: shown as far as two readings agree, and whole at the end of an utterance.
+
+While an utterance grows, what was said of it is translated again and again; the words with which two
+translations in a row begin are shown, and never taken back. The end of the utterance brings its whole
+translation, which may differ from what was shown. Knows events, not sessions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from sottovoce.translation.translator import Translator
+from sottovoce.types import Event, Final, Partial
+
+N_NEW_WORDS = 3
+"""Words that must come before an utterance is translated again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Translated:
+    """What an utterance says in another language.
+
+    text: the words that two readings agree on and that were not shown yet; where is_final, all of it. start,
+    end: of what was said, in seconds.
+    """
+
+    start: float
+    end: float
+    text: str
+    language: str
+    emission_time: float
+    utterance: int | None
+    is_final: bool
+
+
+@dataclass(slots=True)
+class LiveTranslator:
+    """Translates one session; `take` is given all its events in order."""
+
+    translator: Translator
+    _said: str = field(default="", init=False)
+    _asked: int = field(default=0, init=False)
+    _last: tuple[str, ...] = field(default=(), init=False)
+    _shown: tuple[str, ...] = field(default=(), init=False)
+    _start: float = field(default=0.0, init=False)
+
+    def take(self, event: Event) -> Iterator[Translated]:
+        """What is to be shown after an event.
+
+        Raises: TranslationError; the session goes on with the next event.
+        """
+        if isinstance(event, Partial):
+            yield from self._grow(event)
+        elif isinstance(event, Final):
+            self._begin()
+            if event.text.strip():
+                text = self.translator.text(event.text, event.language)
+                yield self._told(event, event.start, text, is_final=True)
+
+    def _begin(self) -> None:
+        self._said, self._asked, self._last, self._shown = "", 0, (), ()
+
+    def _grow(self, event: Partial) -> Iterator[Translated]:
+        if not self._said:
+            self._start = event.start
+        self._said += event.text
+        n_words = len(self._said.split())
+        if n_words - self._asked < N_NEW_WORDS:
+            return
+        self._asked = n_words
+        now = tuple(self.translator.text(self._said, event.language, remembers=False).split())
+        agreed = common_beginning(self._last, now)
+        self._last = now
+        if len(agreed) > len(self._shown) and agreed[: len(self._shown)] == self._shown:
+            new = agreed[len(self._shown) :]
+            self._shown = agreed
+            yield self._told(event, self._start, " ".join(new), is_final=False)
+
+    def _told(self, event: Partial | Final, start: float, text: str, *, is_final: bool) -> Translated:
+        target = self.translator.target
+        return Translated(start, event.end, text, target, event.emission_time, event.utterance, is_final)
+
+
+def common_beginning(first: Sequence[str], second: Sequence[str]) -> tuple[str, ...]:
+    """The words with which both begin."""
+    n_equal = next(
+        (i for i, (one, other) in enumerate(zip(first, second, strict=False)) if one != other),
+        min(len(first), len(second)),
+    )
+    return tuple(first[:n_equal])

@@ -1,0 +1,120 @@
+"""Live translation: nothing is shown that two readings do not agree on, and the end brings the whole."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from sottovoce.cli.main import run
+from sottovoce.translation.chat import Message
+from sottovoce.translation.live import LiveTranslator, common_beginning
+from sottovoce.translation.translator import Translator
+from sottovoce.types import Event, Final, Partial, SpeechStarted
+from tests.translation.server import stand_in, upper
+
+CLIP = Path(__file__).parents[2] / "examples" / "clips" / "de.flac"
+
+
+class Scripted:
+    """Answers one after the other, whatever is asked."""
+
+    def __init__(self, *answers: str) -> None:
+        self.answers = list(answers)
+        self.asked: list[str] = []
+
+    def reply(self, messages: list[Message]) -> str:
+        self.asked.append(messages[-1]["content"])
+        return self.answers.pop(0)
+
+
+def partial(text: str, end: float) -> Partial:
+    return Partial(0.0, end, text, "de", (), end, utterance=1)
+
+
+def final(text: str) -> Final:
+    return Final(0.0, 4.0, text, "de", (), 4.5, utterance=1)
+
+
+def told(translator: LiveTranslator, *events: Event) -> list[tuple[str, bool]]:
+    return [(one.text, one.is_final) for event in events for one in translator.take(event)]
+
+
+def test_only_what_two_readings_agree_on_is_shown() -> None:
+    chat = Scripted("I have", "I have today a lot", "I have today much time", "I have a lot of time today.")
+    live = LiveTranslator(Translator(chat, "en"))
+    events = [
+        partial(" Ich habe heute", 1.0),
+        partial(" sehr viel Zeit", 2.0),
+        partial(" für euch alle", 3.0),
+    ]
+    assert told(live, *events) == [("I have", False), ("today", False)]
+    assert told(live, final(" Ich habe heute sehr viel Zeit für euch alle")) == [
+        ("I have a lot of time today.", True)
+    ]
+    assert chat.asked[1] == "Ich habe heute sehr viel Zeit"
+
+
+def test_what_was_shown_is_not_taken_back() -> None:
+    chat = Scripted("one two", "one two three", "uno", "uno dos")
+    live = LiveTranslator(Translator(chat, "en"))
+    grown = [partial(f" a{i} b{i} c{i}", float(i)) for i in range(4)]
+    assert told(live, *grown) == [("one two", False)]
+
+
+def test_a_few_words_are_not_asked_for_and_silence_is_not_said() -> None:
+    chat = Scripted()
+    live = LiveTranslator(Translator(chat, "en"))
+    assert told(live, SpeechStarted(0.0, 0.0), partial(" Ja", 1.0), final(" ")) == []
+
+
+def test_an_utterance_begins_anew() -> None:
+    chat = Scripted("a b c", "A.", "x y", "x y z")
+    live = LiveTranslator(Translator(chat, "en"))
+    assert told(live, partial(" eins zwei drei", 1.0), final(" eins zwei drei")) == [("A.", True)]
+    grown = [partial(" vier fünf sechs", 5.0), partial(" sieben acht neun", 6.0)]
+    assert told(live, *grown) == [("x y", False)]
+
+
+def test_common_beginnings() -> None:
+    assert common_beginning(("a", "b"), ("a", "c")) == ("a",)
+    assert common_beginning((), ("a",)) == ()
+
+
+def test_the_command_tells_both_and_counts_on(capsys: pytest.CaptureFixture[str]) -> None:
+    with stand_in(upper) as server:
+        words = ["--translate-to", "fr", "--translation-url", server.url, "--translation-model", "tiny"]
+        assert run(["stream", str(CLIP), "-m", "nano", "-l", "de", "--unaware", "--jsonl", *words]) == 0
+    events = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    numbers = [event["seq"] for event in events]
+    assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))
+    finals = [event for event in events if event["type"] == "final"]
+    translations = [event for event in events if event["type"] == "translation" and event["final"]]
+    assert finals
+    assert [one["text"] for one in translations] == [one["text"].strip().upper() for one in finals]
+    assert [one["utterance"] for one in translations] == [one["utterance"] for one in finals]
+
+
+def test_a_server_that_fails_does_not_end_the_session(capsys: pytest.CaptureFixture[str]) -> None:
+    with stand_in(lambda _: (401, "no")) as server:
+        words = ["--translate-to", "fr", "--translation-url", server.url, "--translation-model", "tiny"]
+        assert run(["stream", str(CLIP), "-m", "nano", "-l", "de", "--unaware", *words]) == 0
+    output = capsys.readouterr()
+    assert output.out.strip()
+    assert "answered 401" in output.err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--translate-to", "en"], "--task translate is Whisper's own English"),
+        (["--translate-to", "fr"], "needs --translation-url where speech is live"),
+        (["--glossary", "x"], "--glossary: needs --translate-to"),
+    ],
+)
+def test_bad_input_is_one_line(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["stream", str(CLIP), "-m", "nano", *words]) == 2
+    lines = capsys.readouterr().err.strip().splitlines()
+    assert len(lines) == 1
+    assert said in lines[0]
