@@ -207,6 +207,33 @@ def test_one_bad_file_among_many_does_not_stop_the_others(
     assert "logits.npy" in output.err
 
 
+@pytest.mark.parametrize("way", [[], ["--greedy"]])
+def test_batches_of_any_size_say_the_same(
+    folder: Path, capsys: pytest.CaptureFixture[str], way: list[str]
+) -> None:
+    files = [folder / name for name in ("one.npy", "two.npz", "three.csv")]
+    shared = [*files, "--labels", folder / "labels.txt", *way]
+    found = [lines(capsys, *shared, "--batch-size", size) for size in (1, 3, 8)]
+    texts = [[(row["id"], row["text"]) for row in rows] for rows in found]
+    assert len(texts[0]) == 4
+    assert texts[0] == texts[1] == texts[2]
+
+
+def test_one_bad_utterance_of_a_batch_does_not_stop_the_others(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    np.save(folder / "logits.npy", np.full((3, 5), 4.0, dtype=np.float32))
+    np.save(folder / "narrow.npy", np.zeros((3, 1), dtype=np.float32))
+    names = ("one.npy", "logits.npy", "narrow.npy", "three.csv")
+    assert run(["ctc", *(str(folder / n) for n in names), "--labels", str(folder / "labels.txt")]) == 1
+    output = capsys.readouterr()
+    assert [Path(json.loads(line)["id"]).name for line in output.out.splitlines()] == ["one.npy", "three.csv"]
+    errors = output.err.splitlines()
+    assert len(errors) == 2
+    assert "logits.npy: emissions" in errors[0]
+    assert "narrow.npy" in errors[1]
+
+
 def test_labels_of_other_toolkits(tmp_path: Path) -> None:
     from sottovoce.decoding.ctc.labels import labels_of_nemo, labels_of_processor, read_labels
 

@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import click
-from torch import Tensor
 
+from sottovoce.cli.ctc_batch import BatchedDecoding, Decoded
 from sottovoce.cli.ctc_request import FILE, DecoderRequest, decoder_options
 from sottovoce.cli.ctc_tune import DevelopmentSet, combinations, tried
 from sottovoce.cli.parameters import numbers
-from sottovoce.ctc import CtcDecoder, load_ngram
-from sottovoce.errors import InputError, SottovoceError
+from sottovoce.ctc import load_ngram
 from sottovoce.types import Hypothesis
 
 
@@ -45,7 +44,10 @@ def ctc() -> None:
     "--nbest", type=click.IntRange(1), default=1, show_default=True, help="Hypotheses per utterance."
 )
 @click.option("--greedy", is_flag=True, help="The likeliest path instead of a search.")
-def decode(files: tuple[Path, ...], nbest: int, greedy: bool, **options: Any) -> int:
+@click.option(
+    "--batch-size", type=click.IntRange(1), default=8, show_default=True, help="Utterances decoded at once."
+)
+def decode(files: tuple[Path, ...], nbest: int, greedy: bool, batch_size: int, **options: Any) -> int:
     """Decode FILES into one JSON line per hypothesis, best first.
 
     FILES: .npy, .npz or .csv; - is an .npy from standard input; recordings with --model.
@@ -54,26 +56,16 @@ def decode(files: tuple[Path, ...], nbest: int, greedy: bool, **options: Any) ->
     model = request.loaded_model()
     decoder = request.decoder(request.label_list(model), nbest, request.fusion(), load_ngram(request.lm))
     n_failed = 0
-    for path in files:
-        try:
-            for source in request.sources([path], model):
-                found = _decoded(decoder, request.prepared(source.values), source.name, greedy)
-                for rank, hypothesis in enumerate(found):
-                    click.echo(json.dumps(_line(source.name, rank, hypothesis), ensure_ascii=False))
-        except SottovoceError as error:
-            if len(files) == 1:
-                raise
-            click.echo(f"error: {error}", err=True)
-            n_failed += 1
+    for outcome in BatchedDecoding(request, model, decoder, batch_size, greedy).outcomes(files):
+        if isinstance(outcome, Decoded):
+            for rank, hypothesis in enumerate(outcome.found):
+                click.echo(json.dumps(_line(outcome.name, rank, hypothesis), ensure_ascii=False))
+            continue
+        if len(files) == 1:
+            raise outcome
+        click.echo(f"error: {outcome}", err=True)
+        n_failed += 1
     return int(n_failed > 0)
-
-
-def _decoded(decoder: CtcDecoder, values: Tensor, name: str, greedy: bool) -> list[Hypothesis]:
-    """The hypotheses of one utterance. Raises InputError, which names it."""
-    try:
-        return decoder.greedy(values) if greedy else decoder.decode(values)[0]
-    except InputError as error:
-        raise InputError(f"{name}: {error}") from error
 
 
 def _line(name: str, rank: int, hypothesis: Hypothesis) -> dict[str, object]:
