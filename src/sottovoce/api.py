@@ -92,7 +92,7 @@ class Model:
         self.ctc_head = (
             CtcHead(checkpoint.ctc_head, backend.encode, backend.device) if checkpoint.ctc_head else None
         )
-        """The CTC head that came with the checkpoint (nano has one), or None."""
+        """The CTC head that came with the checkpoint (nano and base have one), or None."""
 
     def transcribe(
         self,

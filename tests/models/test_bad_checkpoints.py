@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 
 from sottovoce.errors import CheckpointError
-from sottovoce.models.checkpoint.base import Checkpoint, CtcWeights, check_dims, validated
+from sottovoce.models.checkpoint.base import Checkpoint, Convolution, CtcWeights, check_dims, validated
 from sottovoce.models.checkpoint.ctranslate2_write import save_ctranslate2
 from sottovoce.models.checkpoint.ggml import HEADER
 from sottovoce.models.checkpoint.ggml_blocks import BY_NAME
@@ -214,8 +214,12 @@ def test_dimensions_that_no_whisper_has(changes: dict[str, int], message: str) -
         check_dims(dataclasses.replace(SMALL, **changes), "model")
 
 
-def ctc(n_inputs: int, blank: int) -> CtcWeights:
-    return CtcWeights(torch.zeros(2, n_inputs), torch.zeros(2), ("a", "b"), blank)
+def ctc(n_inputs: int, blank: int, *layers: Convolution) -> CtcWeights:
+    return CtcWeights(torch.zeros(2, n_inputs), torch.zeros(2), ("a", "b"), blank, layers)
+
+
+def convolution(*shape: int) -> Convolution:
+    return Convolution(torch.zeros(shape), torch.zeros(shape[0]))
 
 
 @pytest.mark.parametrize(
@@ -224,8 +228,11 @@ def ctc(n_inputs: int, blank: int) -> CtcWeights:
         (dataclasses.replace(small(), alignment_heads=((0, 4),)), r"alignment head \(0, 4\)"),
         (dataclasses.replace(small(), ctc_head=ctc(31, 0)), "CTC head"),
         (dataclasses.replace(small(), ctc_head=ctc(32, 2)), "CTC blank 2"),
+        (dataclasses.replace(small(), ctc_head=ctc(32, 0, convolution(8, 32, 3))), "CTC head"),
+        (dataclasses.replace(small(), ctc_head=ctc(8, 0, convolution(8, 31, 3))), "CTC convolution"),
+        (dataclasses.replace(small(), ctc_head=ctc(8, 0, convolution(8, 32, 2))), "an odd width"),
     ],
-    ids=["alignment", "ctc shape", "ctc blank"],
+    ids=["alignment", "ctc shape", "ctc blank", "ctc after convolution", "convolution", "even width"],
 )
 def test_heads_outside_the_model(spoilt: Checkpoint, message: str) -> None:
     with pytest.raises(CheckpointError, match=message):

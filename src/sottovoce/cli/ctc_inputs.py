@@ -15,8 +15,10 @@ from torch import Tensor
 
 from sottovoce.api import Model
 from sottovoce.audio.io import load_audio
-from sottovoce.audio.mel import log_mel, window_features
+from sottovoce.audio.mel import log_mel
 from sottovoce.errors import InputError, OptionError
+from sottovoce.models.ctc_windows import emissions_of_recording
+from sottovoce.types import FRAMES_PER_SECOND
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,17 +64,17 @@ def read_priors(path: Path) -> tuple[float, ...]:
 def recorded_emissions(path: Path, model: Model) -> EmissionSource:
     """The emissions of a recording through a model's CTC head, window by window. Raises OptionError."""
     if model.ctc_head is None:
-        raise OptionError(f"--model: expected a model with a CTC head (nano has one), got {model.name}")
+        raise OptionError(
+            f"--model: expected a model with a CTC head (nano and base have one), got {model.name}"
+        )
     dims = model.backend.dims
-    mel = log_mel(load_audio(path), dims.n_mels, model.backend.device)
-    longest = 2 * dims.n_audio_ctx
-    parts = []
-    for start in range(0, mel.shape[1], longest):
-        part = mel[:, start : start + longest]
-        window = model.ctc_head.emissions(window_features([part], part.shape[1] + part.shape[1] % 2))
-        parts.append(window.log_probs[0, : int(window.lengths[0])].cpu())
-    empty = torch.zeros(0, len(model.ctc_head.labels))
-    return EmissionSource(str(path), torch.cat(parts) if parts else empty)
+    values = emissions_of_recording(
+        model.ctc_head,
+        log_mel(load_audio(path), dims.n_mels, model.backend.device),
+        n_audio_ctx=dims.n_audio_ctx,
+        n_tail_frames=round(model.backend.tail_s * FRAMES_PER_SECOND),
+    )
+    return EmissionSource(str(path), values)
 
 
 def _utterances(

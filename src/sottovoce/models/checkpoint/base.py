@@ -38,16 +38,26 @@ decoder loops and does not find the end of the text, with 5 s it errs as with 30
 
 
 @dataclass(frozen=True, slots=True)
-class CtcWeights:
-    """A linear CTC head on the encoder's states.
+class Convolution:
+    """Over frames, as wide to both sides: weight (n_out, n_in, an odd width), bias (n_out,)."""
 
-    weight: (n_labels, d); bias: (n_labels,); labels: one string an output, the blank included.
+    weight: Tensor
+    bias: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class CtcWeights:
+    """A CTC head on the encoder's states: convolutions, if any, each with a GELU behind, and a linear layer.
+
+    weight: (n_labels, d), d being what the last convolution gives, or the encoder's; bias: (n_labels,);
+    labels: one string an output, the blank included.
     """
 
     weight: Tensor
     bias: Tensor
     labels: tuple[str, ...]
     blank: int
+    convolutions: tuple[Convolution, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +136,7 @@ def validated(checkpoint: Checkpoint, source: str) -> Checkpoint:
     check_dims(checkpoint.dims, source)
     _check_tensors(checkpoint, source)
     _check_heads(checkpoint, source)
-    _check_ctc(checkpoint, source)
+    check_ctc(checkpoint.ctc_head, checkpoint.dims, source)
     return replace(checkpoint, alignment_heads=checkpoint.alignment_heads or None)
 
 
@@ -155,11 +165,20 @@ def _check_heads(checkpoint: Checkpoint, source: str) -> None:
             )
 
 
-def _check_ctc(checkpoint: Checkpoint, source: str) -> None:
-    head = checkpoint.ctc_head
+def check_ctc(head: CtcWeights | None, dims: ModelDims, source: str) -> None:
+    """Raise CheckpointError unless every layer of a CTC head fits the one before and the labels."""
     if head is None:
         return
-    expected = (len(head.labels), checkpoint.dims.n_audio_state)
+    n_in = dims.n_audio_state
+    for layer in head.convolutions:
+        found = tuple(layer.weight.shape)
+        if len(found) != 3 or found[1] != n_in or not found[2] % 2 or tuple(layer.bias.shape) != found[:1]:
+            raise CheckpointError(
+                f"{source}: CTC convolution has shapes {found} and {tuple(layer.bias.shape)}, "
+                f"expected (n, {n_in}, an odd width) and (n,)"
+            )
+        n_in = found[0]
+    expected = (len(head.labels), n_in)
     if tuple(head.weight.shape) != expected or tuple(head.bias.shape) != expected[:1]:
         raise CheckpointError(
             f"{source}: CTC head has shapes {tuple(head.weight.shape)} and {tuple(head.bias.shape)}, "
