@@ -116,27 +116,27 @@ class FeatureStore:
         return self._offsets[-1] / 360_000
 
 
-def write_store(clips: Iterable[Clip], folder: Path) -> FeatureStore:
-    """Compute the features of all clips that can be used: speech of at most 15 s after trimming.
+def write_store(clips: Iterable[Clip], folder: Path, *, max_clip_s: float = MAX_CLIP_S) -> FeatureStore:
+    """Compute the features of all clips that can be used: speech of at most so many seconds after trimming.
 
-    Raises: AudioError for a recording that cannot be read.
+    Raises: AudioError for a recording that cannot be read; ManifestError when no clip can be used.
     """
     folder.mkdir(parents=True, exist_ok=True)
     kept: list[Clip] = []
     parts: list[LogMel] = []
     for clip in clips:
         samples = trim_silence(load_audio(clip.file))
-        if samples is None or len(samples) > MAX_CLIP_S * SAMPLE_RATE:
+        if samples is None or len(samples) > max_clip_s * SAMPLE_RATE:
             continue
         kept.append(clip)
         parts.append(log_mel(samples).T.numpy().astype(np.float16))
+    if not parts:
+        raise ManifestError(f"{folder}: none of the clips holds speech of at most {max_clip_s:g} s")
     _save(kept, parts, folder)
     return FeatureStore(folder)
 
 
 def _save(clips: Sequence[Clip], parts: Sequence[LogMel], folder: Path) -> None:
-    if not parts:
-        raise ManifestError(f"{folder}: none of the clips holds speech of at most {MAX_CLIP_S:g} s")
     offsets = [0, *np.cumsum([len(part) for part in parts]).tolist()]
     np.save(folder / "mel.npy", np.concatenate(parts))
     index = {"clips": [asdict(clip) for clip in clips], "offsets": offsets}
