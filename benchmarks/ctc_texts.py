@@ -57,7 +57,7 @@ def corpus(data: Path, folder: Path, letters: str, n_spoken: int, n_read: int) -
         lines = _sentences(data, language, letters)
         said, kept = lines[: 4 * n_spoken], lines[4 * n_spoken :]
         clips = [speak(folder, language, voice, text, i) for i, text in enumerate(said)]
-        kept += _passages(data, language, letters)
+        kept += passages(data, language, letters)
         of_reader = [row for row in rows if row["id"].startswith(READERS.get(language, "?") + "/")]
         held = [row for row in of_reader if row.get("split") == "test"][: 4 * n_read]
         clips += [Clip(data / row["file"], spelled(row["text"], letters), language) for row in held]
@@ -74,7 +74,7 @@ def holds_any(text: str, spoken: Iterable[str]) -> bool:
     return any(each == text or (each.count(" ") >= 3 and f" {each} " in f" {text} ") for each in spoken)
 
 
-def _passages(data: Path, language: str, letters: str) -> list[str]:
+def passages(data: Path, language: str, letters: str) -> list[str]:
     """All lines without digits, the Declaration of Human Rights too; of the damaged Spanish lines the runs of
     three and more frequent words."""
     paths = (
