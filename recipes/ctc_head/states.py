@@ -119,7 +119,7 @@ class WindowMaker:
 
         Windows are mostly full: their padding costs as much as a clip.
         """
-        room = 0 if self._rng.random() < ALONE else self._rng.randint(MAX_FRAMES // 3, MAX_FRAMES)
+        room = 0 if self._rng.random() < ALONE else self._rng.randint(MAX_FRAMES // 2, MAX_FRAMES)
         parts: list[Mel] = [silence(self._rng.randint(0, 40))]
         taken: list[int] = []
         while order and (not taken or sum(map(len, parts)) + self._store.n_frames(order[-1]) <= room):

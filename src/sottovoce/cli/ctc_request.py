@@ -31,11 +31,13 @@ DECODER = (
     click.option("--beam-size", type=click.IntRange(1), default=16, show_default=True),
     click.option("--lm", type=FILE, help="N-gram model: ARPA, ARPA.gz or KenLM binary."),
     click.option("--lm-weight", type=Finite(), default=0.5, show_default=True),
+    click.option("--label-lm", type=FILE, help="N-gram model over labels, beside an --lm over words."),
+    click.option("--label-lm-weight", type=Finite(), default=0.3, show_default=True),
     click.option("--lm-level", type=click.Choice(["auto", "token", "word"]), default="auto"),
     click.option(
         "--token-offset",
         type=click.IntRange(0),
-        help="The n-gram's words are chr(label + this): 100 for models made by NeMo.",
+        help="Words of the n-gram over labels are chr(label + this): 100 for models made by NeMo.",
     ),
     click.option("--word-score", type=Finite(), default=0.0, show_default=True, help="Added for every word."),
     click.option("--lexicon", type=FILE, help="Words and their labels, a word a line; or words alone."),
@@ -109,6 +111,8 @@ class DecoderRequest:
     beam_size: int
     lm: Path | None
     lm_weight: float
+    label_lm: Path | None
+    label_lm_weight: float
     lm_level: str
     token_offset: int | None
     word_score: float
@@ -159,6 +163,7 @@ class DecoderRequest:
             labels.names,
             0 if blank is None else blank,
             lm=lm,
+            label_lm=self.label_lm,
             lexicon=self.lexicon if lexicon is None else lexicon,
             hotwords=self.hotwords,
             neural_lm=self.neural_lm if neural_lm is None else neural_lm,
@@ -184,6 +189,7 @@ class DecoderRequest:
     def fusion(self) -> CtcFusionOptions:
         return CtcFusionOptions(
             lm_weight=self.lm_weight,
+            label_lm_weight=self.label_lm_weight,
             word_score=self.word_score,
             unknown_score=self.unknown_score,
             neural_weight=self.neural_weight,

@@ -39,11 +39,12 @@ class CtcDecoder:
     """Decodes the emissions of any CTC model, with language models.
 
     labels: one name per output; blank: its index, -1 for the last. lm: an ARPA file (.gz too), a KenLM
-    binary (extra `kenlm`) or a model. lexicon: a file as in `lm.lexicon.read_lexicon`, or (word, label
-    ids) pairs, or the tree of another decoder of the same labels and hotwords; without one a word model's own
-    vocabulary is spelled in characters, and other words are unknown words. hotwords: a file, phrases, or
-    phrases with weights per label. neural_lm: a Hugging Face causal model's folder or name (extra
-    `neural-lm`) or a model; it replaces the n-gram's word scores.
+    binary (extra `kenlm`) or a model. label_lm: the like over labels, where `lm` is one over words.
+    lexicon: a file as in `lm.lexicon.read_lexicon`, or (word, label ids) pairs, or the tree of another
+    decoder of the same labels and hotwords; without one a word model's own vocabulary is spelled in
+    characters, and other words are unknown words. hotwords: a file, phrases, or phrases with weights per
+    label. neural_lm: a Hugging Face causal model's folder or name (extra `neural-lm`) or a model; it
+    replaces the n-gram's word scores.
     beam_size, n_best: in place of those of the options; None: those of the options.
     unknown_words: whether words outside the lexicon may be said; None: only where no lexicon was given.
     Raises OptionError, LanguageModelError.
@@ -55,6 +56,7 @@ class CtcDecoder:
         blank: int = 0,
         *,
         lm: str | Path | WordOrTokenModel | None = None,
+        label_lm: str | Path | WordOrTokenModel | None = None,
         lexicon: str | Path | Spellings | Lexicon | None = None,
         hotwords: Hotwords | None = None,
         neural_lm: str | Path | WordLanguageModel | None = None,
@@ -76,7 +78,8 @@ class CtcDecoder:
         parts = DecoderParts(self.labels, fusion or CtcFusionOptions(), self._device)
         model = load_ngram(lm)
         phrases = parts.phrases(hotwords)
-        scorer, self.lexicon = parts.scorer(model, lexicon, phrases, unknown_words)
+        beside = load_ngram(label_lm)
+        scorer, self.lexicon = parts.scorer(model, lexicon, phrases, unknown_words, beside)
         """The words' tree, made or given; None where words are free."""
         words = () if self.lexicon is None else self.lexicon.words
         self._history = parts.history_scorer(neural_lm, model, words)

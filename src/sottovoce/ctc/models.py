@@ -61,10 +61,16 @@ class DecoderParts:
         lexicon: str | Path | Spellings | Lexicon | None,
         phrases: list[tuple[str, float]],
         unknown_words: bool | None,
+        label_model: WordOrTokenModel | None = None,
     ) -> tuple[PrefixScorer | None, Lexicon | None]:
-        over_words = lexicon is not None or (model is not None and not self._is_over_labels(model))
-        if not over_words:
-            return self._token_fusion(model, phrases), None
+        """label_model: over labels, beside a model over words."""
+        if model is not None and label_model is not None and self.options.level == "token":
+            raise OptionError("lm: expected a model over words beside label_lm, got level 'token'")
+        over_labels = [] if label_model is None else [(label_model, self.options.label_lm_weight)]
+        if model is not None and label_model is None and lexicon is None and self._is_over_labels(model):
+            over_labels, model = [(model, self.options.lm_weight)], None
+        if lexicon is None and model is None:
+            return self._token_fusion(over_labels, phrases), None
         words = self._lexicon(model, lexicon, phrases, unknown_words)
         boosts_words = self.labels.separator is None and bool(phrases)
         models = [self._word_model(model, words)] if model is not None else []
@@ -75,7 +81,7 @@ class DecoderParts:
             word_score=self.options.word_score,
             unknown_score=self.options.unknown_score,
             look_ahead=self.options.look_ahead and model is not None,
-            tokens=None if boosts_words else self._token_fusion(None, phrases, word_score=False),
+            tokens=self._token_fusion(over_labels, [] if boosts_words else phrases, word_score=False),
         )
         return fused, words
 
@@ -128,14 +134,18 @@ class DecoderParts:
         return next(names, self.labels.names[label])
 
     def _token_fusion(
-        self, model: WordOrTokenModel | None, phrases: list[tuple[str, float]], *, word_score: bool = True
+        self,
+        weighted: Sequence[tuple[WordOrTokenModel, float]],
+        phrases: list[tuple[str, float]],
+        *,
+        word_score: bool = True,
     ) -> ShallowFusion | None:
         models: list[TensorModel] = []
         weights: list[float] = []
-        if model is not None:
+        for model, weight in weighted:
             ids = model.ids([self._label_name(i, model) for i in range(len(self.labels))])
             models.append(Relabelled(model.to(self.device), torch.tensor(ids, device=self.device)))
-            weights.append(self.options.lm_weight)
+            weights.append(weight)
         if phrases:
             spelled = [Phrase(tuple(self._spell(text)), weight) for text, weight in phrases]
             models.append(self._booster(spelled))

@@ -15,19 +15,22 @@ Case = Literal["keep", "lower", "upper"]
 class CtcFusionOptions:
     """How much each part of a `CtcDecoder` counts; scores are natural logs.
 
-    lm_weight: times the n-gram model's log-probability. word_score: added for every word.
+    lm_weight: times the n-gram model's log-probability. label_lm_weight: that of the model over labels beside
+    it. word_score: added for every word.
     unknown_score: added for every word that the lexicon does not have.
     neural_weight: times the neural model's log-probability, which replaces the n-gram's over words.
     lm_kept: the share of lm_weight that stays beside the neural model.
     hotword_weight: what each label of a hotword adds where its list gives no weight.
     look_ahead: use the n-gram's unigrams inside words.
     level: whether the n-gram model is over labels or over words; "auto" looks at its vocabulary.
-    token_offset: the n-gram model's words are `chr(label + token_offset)`, as NeMo writes them with 100.
+    token_offset: the words of the n-gram model over labels are `chr(label + token_offset)`, as NeMo writes
+    them with 100.
     case: how words of the n-gram model and of word lists are changed before they are spelled in labels.
     Raises OptionError: lm_kept is no share, or token_offset negative or of a model over words.
     """
 
     lm_weight: float = 0.5
+    label_lm_weight: float = 0.3
     word_score: float = 0.0
     unknown_score: float = -10.0
     neural_weight: float = 0.5
