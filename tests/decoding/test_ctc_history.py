@@ -11,6 +11,7 @@ import torch
 from sottovoce.decoding.ctc.emission_decoder import EmissionDecoder
 from sottovoce.decoding.ctc.search_options import CtcOptions
 from sottovoce.decoding.ctc.text import Labels
+from sottovoce.lm.neural import History, NeuralRescorer
 from tests.decoding.engines import engine  # noqa: F401  # every test runs on both
 from tests.decoding.enumeration import Reading, Tokens, all_texts, best_of, emissions
 
@@ -79,3 +80,47 @@ def test_ragged_chunks_equal_the_whole(seed: int, blank_skip: float | None) -> N
         assert [h.score for h in ours] == pytest.approx([h.score for h in theirs], abs=1e-4)
         alone = searcher.decode(row[:length])[0]
         assert [h.tokens for h in alone] == [h.tokens for h in theirs]
+
+
+class CountedWords:
+    """A word model that gives every pair a number of its own, and counts what it is asked."""
+
+    def __init__(self) -> None:
+        self.n_begun = self.n_asked = 0
+
+    def begin(self) -> None:
+        self.n_begun += 1
+
+    def score_words(self, pairs: Sequence[tuple[History, str]]) -> dict[tuple[History, str], float]:
+        self.n_asked += len(pairs)
+        return {pair: random.Random(f"{pair[0][-3:]} {pair[1]}").uniform(-4, 0) for pair in pairs}
+
+    def score_ends(self, histories: Sequence[History]) -> dict[History, float]:
+        return dict.fromkeys(histories, -1.0)
+
+
+def test_a_stream_keeps_few_histories_and_finds_the_same() -> None:
+    n_words = 120
+    rows = torch.full((4 * n_words, 4), 0.05)
+    for word in range(n_words):
+        for at, label in enumerate((1, 2, 3, 0)):
+            rows[4 * word + at, label] = 0.85
+    log_probs = rows.log().log_softmax(dim=1)
+    texts, scores, asked = [], [], []
+    for most_kept in (20, 10**6):
+        model = CountedWords()
+        scorer = NeuralRescorer(model, 0.3, most_kept=most_kept)
+        options = CtcOptions(beam_size=4, n_best=2, adjust_every_frames=10)
+        searcher = EmissionDecoder(LABELS, options, history_scorer=scorer)
+        state = searcher.start()
+        for chunk in log_probs.split(25):
+            searcher.decode_chunk(state, chunk[None])
+            assert scorer.n_kept <= most_kept + 16 * 4
+        best = searcher.finish(state)[0][0]
+        texts.append(best.text)
+        scores.append(best.score)
+        asked.append(model.n_asked)
+        assert (model.n_begun > 0) == (most_kept == 20)
+    assert texts[0] == texts[1]
+    assert scores[0] == pytest.approx(scores[1], abs=1e-3)
+    assert asked[0] <= 2 * asked[1]

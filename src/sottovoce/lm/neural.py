@@ -16,6 +16,12 @@ import torch
 from sottovoce.lm.fusion import TensorModel
 
 History = tuple[str, ...]
+MOST_KEPT = 2000
+"""Histories whose scores are kept, unless so many are asked for at once; a large model keeps a quarter of a
+megabyte for each."""
+TIMES_ASKED = 16
+"""At least so many times those asked for at once are kept, so that beams of a batch do not drive each other
+out."""
 
 
 class WordLanguageModel(Protocol):
@@ -66,14 +72,21 @@ class NeuralRescorer:
 
     weight: times the neural log-probability. replaces: what to take out, None to keep everything.
     Each (history, word) is scored once however many beams and utterances share it; scores are kept until
-    `forget`.
+    `forget`, or until there are too many, as in a stream without end: then those alone that were asked for
+    last. most_kept: histories that are never too many.
     """
 
     def __init__(
-        self, model: WordLanguageModel, weight: float, *, replaces: ReplacedModel | None = None
+        self,
+        model: WordLanguageModel,
+        weight: float,
+        *,
+        replaces: ReplacedModel | None = None,
+        most_kept: int = MOST_KEPT,
     ) -> None:
         self._model = model
         self._weight = weight
+        self._most_kept = most_kept
         self._replaces = replaces
         self._known: dict[History, _Known] = {}
         self._ends: dict[History, float] = {}
@@ -82,10 +95,16 @@ class NeuralRescorer:
         self._learn(histories)
         known = [self._known[history] for history in histories]
         values = [self._weight * each.neural - each.ngram for each in known]
-        if not final:
-            return values
-        self._learn_ends(histories)
-        return [value + self._ends[history] for value, history in zip(values, histories, strict=True)]
+        if final:
+            self._learn_ends(histories)
+            values = [v + self._ends[history] for v, history in zip(values, histories, strict=True)]
+        self._drop_old(histories)
+        return values
+
+    @property
+    def n_kept(self) -> int:
+        """Histories whose scores are kept."""
+        return len(self._known)
 
     def forget(self) -> None:
         """Drop all scores: before the next batch of utterances."""
@@ -98,7 +117,7 @@ class NeuralRescorer:
         if () not in self._known:
             start = 0 if self._replaces is None else int(self._replaces.model.start(1)[0])
             self._known[()] = _Known(0.0, 0.0, start)
-        new = {h[:n] for h in set(histories) for n in range(1, len(h) + 1)} - self._known.keys()
+        new = self._unknown(histories)
         scores = self._model.score_words([(history[:-1], history[-1]) for history in sorted(new, key=len)])
         for length in sorted({len(history) for history in new}):
             level = [history for history in new if len(history) == length]
@@ -107,6 +126,24 @@ class NeuralRescorer:
             for history, parent, (ngram, state) in zip(level, before, ngrams, strict=True):
                 neural = parent.neural + scores[history[:-1], history[-1]]
                 self._known[history] = _Known(neural, parent.ngram + ngram, state)
+
+    def _unknown(self, histories: Sequence[History]) -> set[History]:
+        """The histories and their beginnings down to one that is known: beyond it nothing is needed."""
+        new: set[History] = set()
+        for history in set(histories):
+            while history not in self._known and history not in new:
+                new.add(history)
+                history = history[:-1]
+        return new
+
+    def _drop_old(self, histories: Sequence[History]) -> None:
+        """What comes goes on from the histories of now: scores of others are kept while there is room."""
+        asked = set(histories)
+        if len(self._known) <= max(self._most_kept, TIMES_ASKED * len(asked)):
+            return
+        self._known = {history: self._known[history] for history in {(), *asked}}
+        self._ends.clear()
+        self._model.begin()
 
     def _ngram(self, before: Sequence[_Known], words: Sequence[str]) -> list[tuple[float, int]]:
         if self._replaces is None:
