@@ -37,6 +37,7 @@ from sottovoce.cli.ctc_inputs import recorded_emissions
 from sottovoce.ctc import CtcDecoder, CtcFusionOptions
 from sottovoce.evaluation.wer import align
 from sottovoce.lm.causal import CausalWordModel
+from sottovoce.lm.lexicon import Lexicon
 from sottovoce.lm.neural import NeuralRescorer, ReplacedModel
 from sottovoce.lm.ngram import NgramModel
 from sottovoce.types import Hypothesis
@@ -123,6 +124,7 @@ class Bench:
         self._labels, self._blank = list(model.ctc_head.labels), model.ctc_head.blank
         self._emissions = {clip.path: recorded_emissions(clip.path, model).values for clip in (*dev, *test)}
         self.chosen: dict[str, dict[str, float]] = {}
+        self._trees: dict[tuple[str, bool], Lexicon] = {}
 
     def steps(self) -> Iterator[tuple[str, list[str]]]:
         """The texts of the test clips after every step."""
@@ -137,17 +139,21 @@ class Bench:
     def _decoder(
         self, language: str, fusion: CtcFusionOptions | None = None, *, lm: bool = True, lexicon: bool = False
     ) -> CtcDecoder:
+        key = (language, lexicon)
         ids = {label: i for i, label in enumerate(self._labels)}
         words = [(word, [ids[c] for c in word]) for word in self._texts.words[language]] if lexicon else None
-        return CtcDecoder(
+        decoder = CtcDecoder(
             self._labels,
             self._blank,
             lm=self._texts.ngrams[language] if lm else None,
-            lexicon=words,
+            lexicon=self._trees.get(key, words) if lm else None,
             beam_size=BEAM,
             n_best=BEAM,
             fusion=fusion,
         )
+        if decoder.lexicon is not None:
+            self._trees[key] = decoder.lexicon
+        return decoder
 
     def _decoded(self, decoder: CtcDecoder, clips: Sequence[Said]) -> list[list[Hypothesis]]:
         rows = [self._emissions[clip.path] for clip in clips]

@@ -67,7 +67,7 @@ def speech(seed: int, data: Path | None, spoken: float, manifests: tuple[Path, .
 @cli.command()
 @model_option
 @seed_option
-@click.option("--rounds", default=2, show_default=True, help="How often each clip is changed and encoded.")
+@click.option("--rounds", default=1, show_default=True, help="How often each clip is changed and encoded.")
 @click.argument("folder", type=FOLDER)
 def states(model: str, rounds: int, seed: int, folder: Path) -> None:
     """Encode the clips in FOLDER, those held out as they are, the others changed."""
