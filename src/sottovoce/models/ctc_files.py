@@ -26,7 +26,7 @@ from sottovoce.models.checkpoint.writing import whole_file
 from sottovoce.models.dims import ModelDims
 
 ASSETS = Path(__file__).parent / "assets"
-KNOWN: Mapping[tuple[int, int, int], str] = MappingProxyType({})
+KNOWN = MappingProxyType({(6, 512, 51865): "base.ctc.safetensors"})
 """Encoder layers, width and size of the vocabulary to the head in the package."""
 SUFFIX = ".ctc.safetensors"
 METADATA_KEY = "sottovoce-ctc"
