@@ -14,8 +14,8 @@ from torch import Tensor
 
 from sottovoce.audio.mel import mel_filters
 from sottovoce.backends.torch import TorchBackend
-from sottovoce.errors import OptionError
-from sottovoce.models.checkpoint.base import Checkpoint, CtcWeights
+from sottovoce.errors import CheckpointError, OptionError
+from sottovoce.models.checkpoint.base import Checkpoint, Convolution, CtcWeights
 from sottovoce.models.checkpoint.convert import write_checkpoint
 from sottovoce.models.checkpoint.ctranslate2_write import save_ctranslate2
 from sottovoce.models.checkpoint.ggml_write import save_ggml
@@ -185,6 +185,10 @@ def test_compact_form_keeps_what_was_trained(tmp_path: Path) -> None:
     assert torch.equal(found.tensors["decoder.token_embedding.weight"], table)
     assert found.ctc_head is not None
     assert (found.ctc_head.labels, found.ctc_head.blank) == (head.labels, 0)
+    layer = Convolution(torch.randn(32, 32, 3), torch.randn(32))
+    deep = dataclasses.replace(compact, ctc_head=dataclasses.replace(head, convolutions=(layer,)))
+    with pytest.raises(CheckpointError, match="linear CTC heads alone"):
+        save_compact(deep, tmp_path / "deep.safetensors")
 
 
 def test_the_bundled_model_reads() -> None:

@@ -89,6 +89,8 @@ def save_compact(checkpoint: Checkpoint, path: Path) -> None:
         "token_ids": kept,
     }
     if checkpoint.ctc_head is not None:
+        if checkpoint.ctc_head.convolutions:
+            raise CheckpointError(f"{checkpoint.name}: the compact form keeps linear CTC heads alone")
         metadata |= {"ctc_vocab": checkpoint.ctc_head.labels, "ctc_blank": checkpoint.ctc_head.blank}
         tensors |= {f"{CTC}.weight": checkpoint.ctc_head.weight, f"{CTC}.bias": checkpoint.ctc_head.bias}
     halves = {name: tensor.to(torch.float16).contiguous() for name, tensor in tensors.items()}
