@@ -56,11 +56,11 @@ class Said(Clip):
     group: str
 
 
-def reported(data: Path, letters: str) -> list[Said]:
+def reported(data: Path, languages: Sequence[str], letters: str) -> list[Said]:
     """The clips of the reporting part whose letters say how they sound."""
     found = [
         clip
-        for language in LANGUAGES
+        for language in languages
         for clip in human_clips.clips(data, "test", language=language, with_text=True)
         if is_spelt(language, clip.text or "")
     ]
@@ -70,12 +70,12 @@ def reported(data: Path, letters: str) -> list[Said]:
     ]
 
 
-def held_out(data: Path, letters: str) -> list[Said]:
+def held_out(data: Path, languages: Sequence[str], letters: str) -> list[Said]:
     """The clips that choose: known text, not trained on."""
     return [
         Said(Path(clip.file), spelled(clip.text, letters), clip.language, group_of(clip.group, clip.language))
         for clip in human_clips_of(data)
-        if clip.split == "dev" and clip.text and clip.language in LANGUAGES
+        if clip.split == "dev" and clip.text and clip.language in languages
     ]
 
 
@@ -95,7 +95,8 @@ class Texts:
         self.ngrams: dict[str, NgramModel] = {}
         self.words: dict[str, list[str]] = {}
         self.neural: dict[str, CausalWordModel] = {}
-        for language in LANGUAGES:
+        languages = list(dict.fromkeys(clip.language for clip in clips))
+        for language in languages:
             spoken = {clip.text for clip in clips if clip.language == language}
             texts = self._read(data, language, letters, spoken)
             frequent = frequencies(data, language, letters, 20_000)
@@ -106,7 +107,7 @@ class Texts:
                 dict.fromkeys([*(word for text in texts for word in text.split()), *frequent])
             )
             if neural_s > 0:
-                self.neural[language] = trained(texts, frequent, neural_s / len(LANGUAGES))
+                self.neural[language] = trained(texts, frequent, neural_s / len(languages))
 
     @staticmethod
     def _read(data: Path, language: str, letters: str, spoken: set[str]) -> list[str]:
@@ -118,8 +119,17 @@ class Texts:
 class Bench:
     """The steps of the table for one model."""
 
-    def __init__(self, model: Model, texts: Texts, dev: Sequence[Said], test: Sequence[Said]) -> None:
+    def __init__(
+        self,
+        model: Model,
+        texts: Texts,
+        dev: Sequence[Said],
+        test: Sequence[Said],
+        weights: Sequence[tuple[float, float]],
+    ) -> None:
+        """weights: pairs of lm_weight and word_score to choose among."""
         assert model.ctc_head is not None
+        self._weights = weights
         self.dev, self.test, self._texts = dev, test, texts
         self._labels, self._blank = list(model.ctc_head.labels), model.ctc_head.blank
         self._emissions = {clip.path: recorded_emissions(clip.path, model).values for clip in (*dev, *test)}
@@ -128,7 +138,7 @@ class Bench:
 
     def steps(self) -> Iterator[tuple[str, list[str]]]:
         """The texts of the test clips after every step."""
-        plain = self._decoder("en", lm=False)
+        plain = self._decoder(self.test[0].language, lm=False)
         yield "greedy", [plain.greedy(self._emissions[clip.path])[0].text for clip in self.test]
         yield f"beam {BEAM}", _best(self._decoded(plain, self.test))
         yield "+ n-gram", self._tuned("n-gram", lexicon=False)
@@ -174,13 +184,14 @@ class Bench:
 
     def _tuned(self, name: str, *, lexicon: bool) -> list[str]:
         """Texts at the weights that are best on all clips held out."""
-        pairs = list(itertools.product(LM_WEIGHTS, WORD_SCORES))
+        pairs = self._weights
         rates = {
             pair: word_error_rate(self.dev, _best(self._listed(pair, self.dev, lexicon=lexicon)))
             for pair in pairs
+            if len(pairs) > 1
         }
-        best = min(pairs, key=rates.__getitem__)
-        self.chosen[name] = {"lm_weight": best[0], "word_score": best[1], "dev": rates[best]}
+        best = min(pairs, key=lambda pair: rates.get(pair, 0.0))
+        self.chosen[name] = {"lm_weight": best[0], "word_score": best[1]}
         return _best(self._listed(best, self.test, lexicon=lexicon))
 
     def _rescored(self) -> list[str]:
@@ -256,23 +267,32 @@ def main() -> None:
         "--data", type=Path, required=True, help="manifest.jsonl, text/sentences, text/freqwords"
     )
     parser.add_argument("--models", nargs="+", default=["base", "nano"])
+    parser.add_argument("--languages", nargs="+", default=LANGUAGES, choices=LANGUAGES)
+    parser.add_argument(
+        "--weights",
+        type=float,
+        nargs=2,
+        metavar=("LM", "WORD"),
+        help="of the n-gram and a word, where a language has too few clips to choose by",
+    )
     parser.add_argument("--clips", type=int, default=1000, help="at most, the same share of every set")
     parser.add_argument(
         "--neural-seconds", type=float, default=0, help="processor time to train the networks"
     )
     options = parser.parse_args()
+    weights = [tuple(options.weights)] if options.weights else [*itertools.product(LM_WEIGHTS, WORD_SCORES)]
     begin = time.process_time()
     torch.set_num_threads(1)
     models = [load_model(name) for name in options.models]
     letters = letters_of(models[0])
-    test, dev = reported(options.data, letters), held_out(options.data, letters)
+    test, dev = (select(options.data, options.languages, letters) for select in (reported, held_out))
     share = max(1, -(-len(test) // options.clips))
     test, dev = test[::share], dev[::share]
     rows = {}
     with tempfile.TemporaryDirectory() as name:
         texts = Texts(options.data, Path(name), [*test, *dev], letters, options.neural_seconds)
         for model in models:
-            bench = Bench(model, texts, dev, test)
+            bench = Bench(model, texts, dev, test, weights)
             rows[model.name] = {"steps": show(model.name, bench), "chosen": bench.chosen}
     seconds = round(time.process_time() - begin)
     print(f"\n{len(test)} clips reported, {len(dev)} to choose by, {seconds} s of processor time")

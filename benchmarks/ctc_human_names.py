@@ -62,7 +62,7 @@ class Counts:
         return self.written / max(1, self.said) - self.alarmed / max(1, self.n_clips)
 
 
-def clips_of(model: Model, data: Path, language: str, part: str) -> list[NamedClip]:
+def clips_of(model: Model, data: Path, language: str, part: str, n_clips: int) -> list[NamedClip]:
     letters, frequent = letters_of(model), frequent_words(data.parent, language)
     if part == "test":
         found = human_clips.clips(data, "test", sets={READERS[language]}, with_text=True)
@@ -79,7 +79,7 @@ def clips_of(model: Model, data: Path, language: str, part: str) -> list[NamedCl
             tuple(spelled(name, letters) for name in names_of(text, frequent)),
             recorded_emissions(path, model).values,
         )
-        for path, text in rows
+        for path, text in rows[:: max(1, len(rows) // n_clips)]
     ]
 
 
@@ -101,11 +101,11 @@ def counted(model: Model, clips: Sequence[NamedClip], weight: float) -> Counts:
     return Counts(said, written, alarmed, len(clips), wrong, words)
 
 
-def show(model: Model, data: Path, language: str) -> dict[str, object]:
+def show(model: Model, data: Path, language: str, n_clips: int) -> dict[str, object]:
     parts = {
         part: {weight: counted(model, clips, weight) for weight in WEIGHTS}
         for part in ("dev", "test")
-        for clips in [clips_of(model, data, language, part)]
+        for clips in [clips_of(model, data, language, part, n_clips)]
     }
     best = max(WEIGHTS, key=lambda weight: parts["dev"][weight].gain)
     for weight in WEIGHTS:
@@ -128,6 +128,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--data", type=Path, required=True, help="manifest.jsonl and text/freqwords")
     parser.add_argument("--model", default="base")
+    parser.add_argument("--languages", nargs="+", default=list(READERS), choices=list(READERS))
+    parser.add_argument("--clips", type=int, default=90, help="of each part, about")
     options = parser.parse_args()
     begin = time.process_time()
     torch.set_num_threads(1)
@@ -135,7 +137,7 @@ def main() -> None:
     titles = ("names written", "clips with a false alarm", "words wrong")
     print(f"| language | weight | {' | '.join(titles)} | {' | '.join(f'dev: {title}' for title in titles)} |")
     print("|---" * 8 + "|")
-    rows = [show(model, options.data, language) for language in READERS]
+    rows = [show(model, options.data, language, options.clips) for language in options.languages]
     seconds = round(time.process_time() - begin)
     print(f"{seconds} s of processor time")
     print(json.dumps({"model": options.model, "rows": rows, "seconds": seconds}))
