@@ -182,11 +182,21 @@ class Segment:
 
 
 @dataclass(frozen=True, slots=True)
+class Turn:
+    """Seconds in which a speaker speaks; turns of different speakers may overlap."""
+
+    start: float
+    end: float
+    speaker: str
+
+
+@dataclass(frozen=True, slots=True)
 class Transcript:
     """A whole recording: what writers receive.
 
     language: spoken most; "" where there is no speech. language_probability: of the language as it was
     detected, among those allowed; None where it was given. language_probabilities: of all of the model.
+    turns: who speaks when, where that was asked for.
     """
 
     segments: tuple[Segment, ...]
@@ -195,6 +205,7 @@ class Transcript:
     model: str
     language_probability: float | None = None
     language_probabilities: Mapping[str, float] = field(default_factory=dict)
+    turns: tuple[Turn, ...] = ()
 
     @property
     def text(self) -> str:

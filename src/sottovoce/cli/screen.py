@@ -46,6 +46,8 @@ class ScreenWriter:
         text = escape(segment.text.strip())
         if self._by_confidence and segment.words:
             text = "".join(map(coloured, segment.words)).strip()
+        if segment.speaker:
+            text = f"[bold]{escape(segment.speaker)}:[/bold] {text}"
         with self._console.capture() as capture:
             self._console.print(f"{times} [{colour}]{segment.language}[/{colour}]  {text}", soft_wrap=True)
         return capture.get()

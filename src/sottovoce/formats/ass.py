@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from sottovoce.formats.base import TranscriptInfo, WriterOptions
 from sottovoce.formats.layout import cue_maker
-from sottovoce.formats.subtitles import Cue, CueWord
+from sottovoce.formats.subtitles import Cue, CueWord, one_line
 from sottovoce.types import Segment
 
 STYLE = "Default,Arial,60,&H0000D7FF,&H00FFFFFF,&H00101010,&H80000000,0,0,0,0,100,100,0,0,1,3,1,2,80,80,60,-1"
@@ -37,8 +37,9 @@ JOINER = "\u2060"
 class AssWriter:
     """Source: the format as Aegisub writes it and libass reads it; times are hundredths of a second.
 
-    Subtitles without word times are plain. Braces begin commands, and no player knows the same way to write
-    them: they become full-width ones; a backslash gets an invisible joiner behind it.
+    Subtitles without word times are plain. A speaker is the name of an event, and stands before its text.
+    Braces begin commands, and no player knows the same way to write them: they become full-width ones; a
+    backslash gets an invisible joiner behind it.
     """
 
     extension = "ass"
@@ -72,8 +73,11 @@ def line(cue: Cue, is_timed: bool) -> str:
     """One event; karaoke where the words are timed."""
     text = (karaoke(cue) if is_timed else cue.text).replace("\n", "\\N")
     style = "Default" if is_timed else "Plain"
+    # A comma would end the field of the name.
+    name = escape(one_line(cue.speaker)).replace(",", "") if cue.speaker else ""
+    text = f"{name}: {text}" if name else text
     start, end = clock(cue.start), clock(max(cue.start, cue.end))
-    return f"Dialogue: 0,{start},{end},{style},,0,0,0,,{text}\n"
+    return f"Dialogue: 0,{start},{end},{style},{name},0,0,0,,{text}\n"
 
 
 def karaoke(cue: Cue) -> str:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from sottovoce.errors import OptionError
-from sottovoce.types import Segment, Transcript
+from sottovoce.types import Segment, Transcript, Turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,8 @@ class TranscriptInfo:
     At the beginning language and duration may still be unknown (None); at the end they are known.
     source: the recording's name, for people. audio: its address for a page that plays it, relative to the
     page or a `data:` address. spectrogram: the address of its picture, for a page. translation: code of
-    the language that segments are translated into, None where they are not.
+    the language that segments are translated into, None where they are not. turns: who speaks when, at the end,
+    where that was asked for.
     """
 
     model: str
@@ -85,6 +86,7 @@ class TranscriptInfo:
     audio: str | None = None
     spectrogram: str | None = None
     translation: str | None = None
+    turns: tuple[Turn, ...] = ()
 
 
 class Writer(Protocol):
@@ -113,6 +115,6 @@ class Writer(Protocol):
 
 def write_transcript(writer: Writer, transcript: Transcript) -> str:
     """The whole document of a transcript."""
-    info = TranscriptInfo(transcript.model, transcript.language, transcript.duration)
+    info = TranscriptInfo(transcript.model, transcript.language, transcript.duration, turns=transcript.turns)
     pieces = [writer.begin(info), *map(writer.segment, transcript.segments), writer.end(info)]
     return "".join(pieces)

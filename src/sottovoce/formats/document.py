@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
 from sottovoce.formats.base import TranscriptInfo
-from sottovoce.types import Segment, Token, Transcript, Word
+from sottovoce.types import Segment, Token, Transcript, Turn, Word
 
 Json: TypeAlias = "bool | int | float | str | Sequence[Json] | Mapping[str, Json] | None"
 
@@ -39,7 +39,13 @@ class JsonWriter:
 
     def end(self, info: TranscriptInfo) -> str:
         duration = None if info.duration is None else seconds(info.duration)
-        rest = {"text": "".join(self._texts).strip(), "language": info.language, "duration": duration}
+        rest: dict[str, Json] = {
+            "text": "".join(self._texts).strip(),
+            "language": info.language,
+            "duration": duration,
+        }
+        if info.turns:
+            rest["turns"] = [turn_document(turn) for turn in info.turns]
         return "], " + json_text(rest)[1:] + "\n"
 
     def _entry(self, segment: Segment) -> Mapping[str, Json]:
@@ -58,12 +64,14 @@ class JsonFullWriter(JsonWriter):
 
 def document(transcript: Transcript) -> dict[str, Json]:
     """The JSON document of a whole transcript, as plain values."""
+    turns = {"turns": [turn_document(turn) for turn in transcript.turns]} if transcript.turns else {}
     return {
         "text": transcript.text,
         "language": transcript.language,
         "duration": seconds(transcript.duration),
         "model": transcript.model,
         "segments": [segment_document(segment) for segment in transcript.segments],
+        **turns,
     }
 
 
@@ -97,6 +105,11 @@ def word_document(word: Word) -> dict[str, Json]:
         "language": word.language,
         "speaker": word.speaker,
     }
+
+
+def turn_document(turn: Turn) -> dict[str, Json]:
+    """One entry of `turns`."""
+    return {"start": seconds(turn.start), "end": seconds(turn.end), "speaker": turn.speaker}
 
 
 def token_document(token: Token) -> dict[str, Json]:

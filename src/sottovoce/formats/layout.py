@@ -118,7 +118,7 @@ class ReadableCues:
         placed = [
             CueWord(self.escape(text), word.start, word.end) for text, word in zip(texts, words, strict=True)
         ]
-        return Cue(words[0].start, max(word.end for word in words), tuple(placed))
+        return Cue(words[0].start, max(word.end for word in words), tuple(placed), words[0].speaker)
 
     def _stay(self, cue: Cue, next_start: float) -> Cue:
         """The cue, on the screen as long as it takes to read, where the next one leaves room."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from sottovoce.formats.base import TranscriptInfo
+from sottovoce.formats.subtitles import behind_speaker
 from sottovoce.types import Segment
 
 
@@ -24,7 +25,8 @@ class LrcWriter:
     def segment(self, segment: Segment) -> str:
         self._last_end = max(self._last_end, segment.end)
         start = segment.words[0].start if segment.words else segment.start
-        lines = [segment.text] if segment.translation is None else [segment.text, segment.translation]
+        text = behind_speaker(segment.speaker, segment.text.strip())
+        lines = [text] if segment.translation is None else [text, segment.translation]
         return "".join(f"[{_time(start)}]{' '.join(line.split())}\n" for line in lines)
 
     def end(self, info: TranscriptInfo) -> str:

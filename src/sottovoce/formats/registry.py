@@ -13,6 +13,7 @@ from sottovoce.formats.document import JsonFullWriter, JsonWriter
 from sottovoce.formats.labels import LabelsWriter
 from sottovoce.formats.lrc import LrcWriter
 from sottovoce.formats.page.html import HtmlWriter
+from sottovoce.formats.rttm import RttmWriter
 from sottovoce.formats.srt import SrtWriter
 from sottovoce.formats.tables import CsvWriter, TsvWriter
 from sottovoce.formats.textgrid import TextGridWriter
@@ -34,11 +35,12 @@ PLAIN: Mapping[str, Callable[[], Writer]] = MappingProxyType(
         "labels": LabelsWriter,
         "textgrid": TextGridWriter,
         "html": HtmlWriter,
+        "rttm": RttmWriter,
     }
 )
 FORMATS: tuple[str, ...] = (
     *("txt", "srt", "vtt", "tsv", "json", "csv", "lrc"),
-    *("json-full", "ass", "labels", "textgrid", "html"),
+    *("json-full", "ass", "labels", "textgrid", "html", "rttm"),
 )
 
 

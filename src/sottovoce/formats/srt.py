@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sottovoce.formats.base import TranscriptInfo, WriterOptions
 from sottovoce.formats.layout import cue_maker
-from sottovoce.formats.subtitles import Cue, timestamp
+from sottovoce.formats.subtitles import Cue, behind_speaker, timestamp
 from sottovoce.types import Segment
 
 
@@ -31,4 +31,4 @@ class SrtWriter:
     def _render(self, cue: Cue) -> str:
         self._n_cues += 1
         start, end = (timestamp(t, marker=",", hours=True) for t in (cue.start, cue.end))
-        return f"{self._n_cues}\n{start} --> {end}\n{cue.text}\n\n"
+        return f"{self._n_cues}\n{start} --> {end}\n{behind_speaker(cue.speaker, cue.text)}\n\n"

@@ -35,6 +35,7 @@ class Cue:
     start: float
     end: float
     words: tuple[CueWord, ...]
+    speaker: str | None = None
 
     @property
     def text(self) -> str:
@@ -49,7 +50,8 @@ class Cue:
             bare = word.text.lstrip()
             space = word.text[: len(word.text) - len(bare)]
             marked = replace(word, text=f"{space}<u>{bare}</u>")
-            yield Cue(word.start, word.end, (*self.words[:i], marked, *self.words[i + 1 :]))
+            words = (*self.words[:i], marked, *self.words[i + 1 :])
+            yield replace(self, start=word.start, end=word.end, words=words)
             last = word.end
 
 
@@ -67,6 +69,7 @@ class CueMaker:
     _line_length: int = field(default=0, init=False)
     _n_lines: int = field(default=1, init=False)
     _last_start: float | None = field(default=None, init=False)
+    _speaker: str | None = field(default=None, init=False)
 
     def segment(self, segment: Segment) -> list[Cue]:
         """Cues that are complete once this segment has come.
@@ -75,6 +78,11 @@ class CueMaker:
         """
         if segment.words is None and self.options.need_words:
             raise OptionError("line breaking and highlighting need word times: ask for word timestamps")
+        before = self.flush() if segment.speaker != self._speaker else []
+        self._speaker = segment.speaker
+        return before + self._cues(segment)
+
+    def _cues(self, segment: Segment) -> list[Cue]:
         if segment.translation is not None:
             return [*self.flush(), *self._bilingual(segment)]
         if segment.words is None:
@@ -84,7 +92,8 @@ class CueMaker:
     def _whole(self, segment: Segment) -> list[Cue]:
         """A segment without word times."""
         text = self.escape(one_line(segment.text).strip())
-        return [Cue(segment.start, segment.end, (CueWord(text, segment.start, segment.end),))] if text else []
+        words = (CueWord(text, segment.start, segment.end),)
+        return [Cue(segment.start, segment.end, words, segment.speaker)] if text else []
 
     def _bilingual(self, segment: Segment) -> list[Cue]:
         """A segment and its translation under it.
@@ -144,7 +153,7 @@ class CueMaker:
     def _close(self) -> Iterator[Cue]:
         cue_words, self._open, self._n_lines, self._line_length = tuple(self._open), [], 1, 0
         if any(word.text.strip() for word in cue_words):
-            yield Cue(cue_words[0].start, cue_words[-1].end, cue_words)
+            yield Cue(cue_words[0].start, cue_words[-1].end, cue_words, self._speaker)
 
     def _finish(self, cues: Iterable[Cue]) -> list[Cue]:
         if not self.options.highlight_words:
@@ -163,6 +172,11 @@ def timestamp(seconds: float, *, marker: str, hours: bool) -> str:
     n_hours, minutes = divmod(minutes, 60)
     head = f"{n_hours:02d}:" if hours or n_hours else ""
     return f"{head}{minutes:02d}:{rest // 1000:02d}{marker}{rest % 1000:03d}"
+
+
+def behind_speaker(speaker: str | None, text: str) -> str:
+    """Text as a play has it: "A: Good morning." The name is not counted in the width of a line."""
+    return f"{one_line(speaker)}: {text}" if speaker else text
 
 
 def one_line(text: str) -> str:

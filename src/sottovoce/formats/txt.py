@@ -1,8 +1,9 @@
-"""Plain text: one segment a line, its translation in the next."""
+"""Plain text: one segment a line, behind its speaker where known, its translation in the next."""
 
 from __future__ import annotations
 
 from sottovoce.formats.base import TranscriptInfo
+from sottovoce.formats.subtitles import behind_speaker
 from sottovoce.types import Segment
 
 
@@ -16,7 +17,7 @@ class TxtWriter:
 
     def segment(self, segment: Segment) -> str:
         translation = "" if segment.translation is None else segment.translation.strip() + "\n"
-        return segment.text.strip() + "\n" + translation
+        return behind_speaker(segment.speaker, segment.text.strip()) + "\n" + translation
 
     def end(self, info: TranscriptInfo) -> str:
         return ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sottovoce.formats.base import TranscriptInfo, WriterOptions
 from sottovoce.formats.layout import cue_maker
-from sottovoce.formats.subtitles import Cue, timestamp
+from sottovoce.formats.subtitles import Cue, one_line, timestamp
 from sottovoce.types import Segment
 
 
@@ -12,7 +12,8 @@ class VttWriter:
     """Source: https://www.w3.org/TR/webvtt1/, laid out as openai-whisper's `WriteVTT` does.
 
     That one writes `&` and `<` bare, which players take for entities and tags and swallow; here they
-    are escaped (section 3.1 of the specification), and nothing else differs.
+    are escaped (section 3.1 of the specification). A speaker is the voice of a cue (`<v A>`). Nothing else
+    differs.
     """
 
     extension = "vtt"
@@ -33,7 +34,8 @@ class VttWriter:
 
     def _render(self, cue: Cue) -> str:
         start, end = (timestamp(t, marker=".", hours=False) for t in (cue.start, cue.end))
-        return f"{start} --> {end}\n{cue.text}\n\n"
+        voice = f"<v {_escape(one_line(cue.speaker))}>" if cue.speaker else ""
+        return f"{start} --> {end}\n{voice}{cue.text}\n\n"
 
 
 def _escape(text: str) -> str:

@@ -1,0 +1,115 @@
+"""Speakers in every format that can show them, read back by other programs where there are any."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from sottovoce.formats.base import TranscriptInfo, WriterOptions, write_transcript
+from sottovoce.formats.registry import FORMATS, writer_for
+from sottovoce.formats.rttm import RttmWriter
+from sottovoce.types import Segment, Transcript, Turn, Word
+
+SCHEMA = Path(__file__).parents[2] / "docs" / "transcript.schema.json"
+
+
+def segment(number: int, start: float, text: str, speaker: str | None, *, timed: bool = True) -> Segment:
+    words = tuple(
+        Word(f" {word}", start + 0.4 * place, start + 0.4 * place + 0.3, 0.9, speaker=speaker)
+        for place, word in enumerate(text.split())
+    )
+    end = start + 0.4 * len(words)
+    return Segment(number, start, end, f" {text}", "en", words=words if timed else None, speaker=speaker)
+
+
+def talk(*, timed: bool = True, speakers: tuple[str | None, ...] = ("A", "A", "B & Co")) -> Transcript:
+    texts = ("Good morning.", "How are you?", "Well, thanks.")
+    segments = tuple(
+        segment(number, 2.0 * number, text, speaker, timed=timed)
+        for number, (text, speaker) in enumerate(zip(texts, speakers, strict=True))
+    )
+    turns = (Turn(0.0, 3.5, "A"), Turn(3.25, 5.0, "B & Co"))
+    return Transcript(segments, "en", 6.0, "nano", turns=turns if speakers[0] else ())
+
+
+def written(name: str, transcript: Transcript, **options: object) -> str:
+    return write_transcript(writer_for(name, WriterOptions(**options)), transcript)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", sorted(set(FORMATS) - {"tsv"}))
+@pytest.mark.parametrize("timed", [True, False])
+def test_every_format_but_one_shows_who_speaks(name: str, timed: bool) -> None:
+    text = written(name, talk(timed=timed))
+    assert "B & Co" in text or "B &amp; Co" in text or "B_&_Co" in text
+    assert "B & Co" not in written(name, talk(timed=timed, speakers=(None, None, None)))
+
+
+def test_the_table_of_openai_whisper_keeps_its_columns() -> None:
+    assert written("tsv", talk()).splitlines()[0] == "start\tend\ttext"
+
+
+def test_text_reads_like_a_play() -> None:
+    assert written("txt", talk()) == "A: Good morning.\nA: How are you?\nB & Co: Well, thanks.\n"
+    assert written("lrc", talk()).splitlines()[1] == "[00:00.00]A: Good morning."
+
+
+def module(name: str) -> ModuleType:
+    return pytest.importorskip(name, reason=f"{name} is not installed")
+
+
+def test_srt() -> None:
+    cues = list(module("srt").parse(written("srt", talk())))
+    assert [cue.content for cue in cues] == ["A: Good morning.", "A: How are you?", "B & Co: Well, thanks."]
+
+
+@pytest.mark.parametrize("options", [{}, {"max_line_width": 9}, {"highlight_words": True}])
+def test_a_voice_of_webvtt(options: dict[str, object]) -> None:
+    document = module("webvtt").from_string(written("vtt", talk(), **options))
+    assert [caption.voice for caption in document if "thanks" in caption.text] != []
+    voices = {caption.voice for caption in document}
+    assert voices == {"A", "B &amp; Co"}
+
+
+def test_the_name_of_an_event() -> None:
+    events = list(module("pysubs2").SSAFile.from_string(written("ass", talk())))
+    assert [event.name for event in events] == ["A", "A", "B & Co"]
+    assert events[0].plaintext == "A: Good morning."
+    odd = written("ass", talk(speakers=("A", "A", "{b}, c\nDialogue: x")))
+    assert [event.name for event in module("pysubs2").SSAFile.from_string(odd)][2] == "｛b｝ c Dialogue: x"
+
+
+@pytest.mark.parametrize("name", ["srt", "vtt"])
+@pytest.mark.parametrize(
+    "options",
+    [{"max_line_width": 80, "max_line_count": 2}, {"reading_speed": 17.0}, {"max_words_per_line": 9}],
+)
+def test_cues_that_run_across_segments_end_with_the_speaker(name: str, options: dict[str, object]) -> None:
+    blocks = written(name, talk(), **options).split("\n\n")
+    assert not any("you?" in block and "thanks" in block for block in blocks)
+    assert any("thanks" in block and ("B & Co:" in block or "<v B" in block) for block in blocks)
+    assert all("A:" in block or "<v A>" in block for block in blocks if "morning" in block or "you?" in block)
+
+
+def test_turns_are_in_the_json_document() -> None:
+    document = json.loads(written("json", talk()))
+    assert document["turns"] == [
+        {"start": 0.0, "end": 3.5, "speaker": "A"},
+        {"start": 3.25, "end": 5.0, "speaker": "B & Co"},
+    ]
+    schema = json.loads(SCHEMA.read_text(encoding="utf-8"))
+    module("jsonschema").validate(document, schema)
+    assert "turns" not in json.loads(written("json", talk(speakers=(None, None, None))))
+
+
+def test_rttm() -> None:
+    lines = written("rttm", talk()).splitlines()
+    assert lines[1] == "SPEAKER recording 1 3.250 1.750 <NA> <NA> B_&_Co <NA> <NA>"
+    writer = RttmWriter()
+    for one in talk().segments:
+        assert writer.segment(one) == ""
+    document = writer.end(TranscriptInfo("nano", source="my talk.mp3"))
+    assert document.splitlines()[0] == "SPEAKER my_talk 1 0.000 0.800 <NA> <NA> A <NA> <NA>"
+    assert all(len(line.split()) == 10 for line in document.splitlines())
