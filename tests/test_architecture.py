@@ -18,7 +18,7 @@ FLOORS = [
     {"models"},
     {"backends", "lm"},
     {"decoding"},
-    {"language"},
+    {"language", "speakers"},
     {"streaming", "offline"},
     {"engine", "evaluation", "formats", "alignment"},
     {"api", "ctc"},

@@ -1,0 +1,112 @@
+"""How well a system knows who speaks when: the diarization error rate, and words with their right speaker.
+
+Everything is seconds: what was missed, what was heard where nobody speaks, and what was given to somebody
+else, over the speech of all speakers. Names do not matter: speakers are paired so that they agree for the
+longest time.
+Around every edge of a true turn a collar is left out, since nobody knows edges exactly.
+
+Source: NIST, The Rich Transcription 2009 evaluation plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from sottovoce.types import Turn
+
+COLLAR_S = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class DiarizationErrors:
+    """Seconds of speech (speech of two at once counts twice), and of each kind of error."""
+
+    speech: float = 0.0
+    missed: float = 0.0
+    false_alarm: float = 0.0
+    confused: float = 0.0
+
+    @property
+    def rate(self) -> float:
+        """All errors over the speech; 0 where there is neither."""
+        wrong = self.missed + self.false_alarm + self.confused
+        return wrong / self.speech if self.speech else float(wrong > 0)
+
+    def __add__(self, other: DiarizationErrors) -> DiarizationErrors:
+        return DiarizationErrors(
+            self.speech + other.speech,
+            self.missed + other.missed,
+            self.false_alarm + other.false_alarm,
+            self.confused + other.confused,
+        )
+
+
+def diarization_errors(
+    truth: Sequence[Turn], found: Sequence[Turn], *, collar_s: float = COLLAR_S, with_overlap: bool = True
+) -> DiarizationErrors:
+    """Compare turns of one recording.
+
+    collar_s: left out on either side of every edge of a true turn. with_overlap: False leaves out where more
+    than one speaks in truth.
+    """
+    pieces = list(_pieces(truth, found, collar_s))
+    if not with_overlap:
+        pieces = [piece for piece in pieces if len(piece[1]) <= 1]
+    together: dict[tuple[str, str], float] = {}
+    for seconds, true, heard in pieces:
+        for pair in ((one, other) for one in true for other in heard):
+            together[pair] = together.get(pair, 0.0) + seconds
+    partner = best_pairs(together)
+    errors = DiarizationErrors()
+    for seconds, true, heard in pieces:
+        n_right = sum(partner.get(one) in heard for one in true)
+        n_true, n_heard = len(true), len(heard)
+        errors += DiarizationErrors(
+            speech=seconds * n_true,
+            missed=seconds * max(0, n_true - n_heard),
+            false_alarm=seconds * max(0, n_heard - n_true),
+            confused=seconds * (min(n_true, n_heard) - n_right),
+        )
+    return errors
+
+
+def _pieces(
+    truth: Sequence[Turn], found: Sequence[Turn], collar_s: float
+) -> Iterable[tuple[float, frozenset[str], frozenset[str]]]:
+    """Seconds, true speakers and those found of every piece between two edges, outside the collars."""
+    edges = sorted(edge for turn in truth for edge in (turn.start, turn.end))
+    left_out = [(edge - collar_s, edge + collar_s) for edge in edges] if collar_s else []
+    cuts = {edge for turn in (*truth, *found) for edge in (turn.start, turn.end)}
+    cuts |= {edge for span in left_out for edge in span}
+    for start, end in pairwise(sorted(cuts)):
+        middle = (start + end) / 2
+        if any(first < middle < last for first, last in left_out):
+            continue
+        yield end - start, _speaking(truth, middle), _speaking(found, middle)
+
+
+def _speaking(turns: Sequence[Turn], at: float) -> frozenset[str]:
+    return frozenset(turn.speaker for turn in turns if turn.start < at < turn.end)
+
+
+def best_pairs(weights: Mapping[tuple[str, str], float]) -> dict[str, str]:
+    """Pairs of the first with the second names, each name once, with the greatest sum of weights.
+
+    Exact; the time grows with two to the power of the fewer names.
+    """
+    first, second = ({pair[side] for pair in weights} for side in (0, 1))
+    if len(second) > len(first):
+        turned = best_pairs({(other, one): weight for (one, other), weight in weights.items()})
+        return {one: other for other, one in turned.items()}
+    few = sorted(second)
+    best: dict[int, tuple[float, tuple[tuple[str, str], ...]]] = {0: (0.0, ())}
+    for one in sorted(first):
+        for taken, (total, pairs) in sorted(best.items()):
+            for place, other in enumerate(few):
+                bits = taken | 1 << place
+                reached = total + weights.get((one, other), 0.0)
+                if bits != taken and reached > best.get(bits, (-1.0, ()))[0]:
+                    best[bits] = (reached, (*pairs, (one, other)))
+    return dict(max(best.values(), key=lambda entry: entry[0])[1])

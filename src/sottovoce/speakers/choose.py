@@ -1,0 +1,40 @@
+"""From what a caller wishes to what tells speakers apart."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+from sottovoce.errors import OptionError
+from sottovoce.speakers.base import Diarizer
+from sottovoce.speakers.diarize import OwnDiarizer
+from sottovoce.speakers.options import SpeakerOptions
+from sottovoce.speakers.segmentation import load_segmentation
+from sottovoce.speakers.voices import load_voices
+
+Speakers: TypeAlias = "SpeakerOptions | Diarizer | int | str"
+
+
+def parsed(wish: Speakers) -> SpeakerOptions | Diarizer:
+    """What people say: "auto" where nobody knows how many there are, or their number.
+
+    Raises: OptionError.
+    """
+    if isinstance(wish, str):
+        if wish != "auto" and not (wish.isascii() and wish.isdecimal()):
+            raise OptionError(f"speakers: expected 'auto' or how many there are, got '{wish}'")
+        return SpeakerOptions() if wish == "auto" else SpeakerOptions(n_speakers=int(wish))
+    return SpeakerOptions(n_speakers=wish) if isinstance(wish, int) else wish
+
+
+def diarizer_of(wish: SpeakerOptions | Diarizer) -> Diarizer:
+    """What tells speakers apart; weights are fetched where they are not here.
+
+    Raises: ModelNotFoundError, CheckpointError, MissingExtraError.
+    """
+    if not isinstance(wish, SpeakerOptions):
+        return wish
+    if wish.engine == "pyannote":
+        from sottovoce.speakers.pyannote import PyannoteDiarizer
+
+        return PyannoteDiarizer(wish)
+    return OwnDiarizer(load_segmentation(), load_voices(), wish)

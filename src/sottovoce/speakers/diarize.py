@@ -1,0 +1,192 @@
+"""Who speaks when in a recording: short windows first, then who is who over all of them.
+
+Each window of five seconds says which of its few speakers is heard in which frame. What each says alone is
+made a vector; vectors of one voice are one speaker; and the windows, laid over each other with that
+knowledge, give the turns, where they overlap too. The recording is read once, and nothing but probabilities
+and vectors of it is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from sottovoce.audio.recording import Recording
+from sottovoce.speakers.base import Floats, LocalSpeakers, VoiceEncoder
+from sottovoce.speakers.clustering import speaker_vectors
+from sottovoce.speakers.names import named
+from sottovoce.speakers.options import SpeakerOptions
+from sottovoce.types import SAMPLE_RATE, AudioChunk, Turn
+
+STEP_FRAMES = 59
+"""Between the beginnings of windows: about a second."""
+BATCH = 8
+ACTIVE = 0.5
+LEAST_ALONE_S = 0.4
+"""Of speech of one speaker alone for a vector that says anything."""
+TRUSTED_S = 1.0
+"""Of it for a vector to have a say in who the speakers are."""
+SHORTEST_TURN_S = 0.1
+LONGEST_GAP_S = 0.3
+"""A pause of a speaker in which nobody else speaks is no end of a turn."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Heard:
+    """One window: probabilities (n_frames, n_local), vectors (n_local, size), seconds alone (n_local,)."""
+
+    activity: Floats
+    vectors: Floats
+    alone_s: Floats
+
+
+class OwnDiarizer:
+    """Local speakers, their voices, and one clustering of them."""
+
+    def __init__(self, local: LocalSpeakers, voices: VoiceEncoder, options: SpeakerOptions) -> None:
+        self._local = local
+        self._voices = voices
+        self._options = options
+
+    def turns(self, recording: Recording) -> list[Turn]:
+        """See `Diarizer`."""
+        with recording.open() as reader:
+            heard = [window for windows in self.batches(reader) for window in self.hear(windows)]
+        return self.told_apart(heard)
+
+    def batches(self, audio: Iterable[AudioChunk]) -> Iterator[list[Tensor]]:
+        """The windows of a recording, one about every second, a few at a time."""
+        windows = self._windows(audio)
+        while batch := list(islice(windows, BATCH)):
+            yield batch
+
+    def hear(self, windows: Sequence[Tensor]) -> list[Heard]:
+        """What is heard in each window (window_samples,)."""
+        activity = self._local.activity(torch.stack(list(windows))).numpy()
+        stretches = [
+            self._alone(samples, frames, local)
+            for samples, frames in zip(windows, activity, strict=True)
+            for local in range(frames.shape[1])
+        ]
+        vectors = self._voices.embed(stretches).reshape(len(windows), activity.shape[2], -1)
+        lengths = np.array([len(one) / SAMPLE_RATE for one in stretches], dtype=np.float32)
+        return list(map(Heard, activity, vectors, lengths.reshape(len(windows), -1)))
+
+    def _windows(self, audio: Iterable[AudioChunk]) -> Iterator[Tensor]:
+        """Windows (window_samples,) every `STEP_FRAMES` frames, the last one filled up with zeros."""
+        size, step = self._local.window_samples, STEP_FRAMES * self._local.frame_samples
+        held = torch.zeros(0)
+        is_first = True
+        for chunk in audio:
+            held = torch.cat((held, torch.from_numpy(np.array(chunk.samples))))
+            while len(held) >= size:
+                yield held[:size]
+                held, is_first = held[step:], False
+        if is_first or len(held) > size - step:
+            yield torch.nn.functional.pad(held, (0, size - len(held)))
+
+    def _alone(self, samples: Tensor, activity: Floats, local: int) -> Tensor:
+        """What one speaker of a window says alone, end to end."""
+        is_active = activity > ACTIVE
+        is_alone = is_active[:, local] & (is_active.sum(axis=1) == 1)
+        size = self._local.frame_samples
+        first = self._local.first_samples - size // 2
+        pieces = [samples[first + start * size : first + end * size] for start, end in stretches_of(is_alone)]
+        alone = torch.cat(pieces) if pieces else samples[:0]
+        return alone if len(alone) >= LEAST_ALONE_S * SAMPLE_RATE else samples[:0]
+
+    def told_apart(self, heard: Sequence[Heard]) -> list[Turn]:
+        """The turns of a recording of which each window was heard."""
+        centres = self._centres(heard)
+        if len(centres) == 0:
+            return []
+        n_frames = STEP_FRAMES * (len(heard) - 1) + self._local.n_frames
+        scores = np.zeros((n_frames, len(centres)), dtype=np.float32)
+        counts = np.zeros(n_frames, dtype=np.float32)
+        n_windows = np.zeros(n_frames, dtype=np.float32)
+        for index, window in enumerate(heard):
+            span = slice(index * STEP_FRAMES, index * STEP_FRAMES + self._local.n_frames)
+            for local, speaker in assigned(window, centres):
+                scores[span, speaker] += window.activity[:, local]
+            counts[span] += (window.activity > ACTIVE).sum(axis=1)
+            n_windows[span] += 1
+        n_active = np.rint(counts / n_windows).astype(int)
+        return named(self._turns(is_heard(scores, n_active)))
+
+    def _centres(self, heard: Sequence[Heard]) -> Floats:
+        vectors = np.concatenate([window.vectors for window in heard])
+        seconds = np.concatenate([window.alone_s for window in heard])
+        trusted = seconds >= TRUSTED_S
+        if not trusted.any():
+            trusted = seconds > 0
+        options = self._options
+        step_s = STEP_FRAMES * self._local.frame_samples / SAMPLE_RATE
+        n_overlapping = self._local.window_samples / SAMPLE_RATE / step_s
+        return speaker_vectors(
+            vectors[trusted],
+            seconds[trusted] / n_overlapping,
+            n_speakers=options.n_speakers,
+            most=options.most,
+            distance=options.distance,
+            least_weight=options.least_speech_s,
+        )
+
+    def _turns(self, active: npt.NDArray[np.bool_]) -> list[tuple[float, float, int]]:
+        """Start, end (seconds) and speaker of every stretch of (n_frames, n_speakers)."""
+        frame_s = self._local.frame_samples / SAMPLE_RATE
+        first_s = self._local.first_samples / SAMPLE_RATE - frame_s / 2
+        nobody = ~active.any(axis=1)
+        turns = []
+        for speaker in range(active.shape[1]):
+            for start, end in _joined(stretches_of(active[:, speaker]), nobody, LONGEST_GAP_S / frame_s):
+                if (end - start) * frame_s >= SHORTEST_TURN_S:
+                    turns.append((max(0.0, first_s + start * frame_s), first_s + end * frame_s, speaker))
+        return sorted(turns)
+
+
+def assigned(window: Heard, centres: Floats) -> Iterator[tuple[int, int]]:
+    """The speaker of each local speaker with a voice, the surest first; no two of a window are one speaker
+    while there are enough of them."""
+    similarity = window.vectors @ centres.T  # (n_local, n_speakers)
+    free = set(range(len(centres)))
+    left = {local for local in range(len(window.vectors)) if window.alone_s[local] > 0}
+    while left:
+        options = free or set(range(len(centres)))
+        local, speaker = max(
+            ((local, speaker) for local in left for speaker in options), key=lambda pair: similarity[pair]
+        )
+        yield local, speaker
+        left.discard(local)
+        free.discard(speaker)
+
+
+def is_heard(scores: Floats, n_active: npt.NDArray[np.int_]) -> npt.NDArray[np.bool_]:
+    """Which speakers are heard in each frame: as many as speak there, the most probable."""
+    order = np.argsort(-scores, axis=1, kind="stable")
+    ranks = np.argsort(order, axis=1, kind="stable")
+    return (ranks < n_active[:, None]) & (scores > 0)
+
+
+def stretches_of(is_active: npt.NDArray[np.bool_]) -> list[tuple[int, int]]:
+    """First frame and the one after the last of every stretch that is active."""
+    edges = np.flatnonzero(np.diff(np.concatenate(([False], is_active, [False])).astype(np.int8)))
+    return [(int(start), int(end)) for start, end in edges.reshape(-1, 2)]
+
+
+def _joined(
+    stretches: Sequence[tuple[int, int]], nobody: npt.NDArray[np.bool_], longest_gap: float
+) -> list[tuple[int, int]]:
+    """Stretches with short pauses between them, in which nobody speaks, as one."""
+    joined: list[tuple[int, int]] = []
+    for start, end in stretches:
+        if joined and start - joined[-1][1] <= longest_gap and nobody[joined[-1][1] : start].all():
+            joined[-1] = (joined[-1][0], end)
+        else:
+            joined.append((start, end))
+    return joined

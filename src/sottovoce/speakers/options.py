@@ -1,0 +1,44 @@
+"""What a caller can ask of the telling apart of speakers."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal, TypeAlias, get_args
+
+from sottovoce.errors import OptionError
+
+Engine: TypeAlias = Literal["own", "pyannote"]
+
+
+@dataclass(frozen=True, slots=True)
+class SpeakerOptions:
+    """How speakers are told apart. Defaults were chosen on development voices (docs/speakers.md).
+
+    n_speakers: how many there are, None where nobody knows. most: of them, where their number is not given.
+    engine: "own" (weights of the package index), or "pyannote": its pipeline, with its own weights (extra
+        `pyannote`), whose other settings stay as they come.
+    distance: of two voices, 0 to 2 (cosine), up to which they are one speaker; where the number is not given.
+    least_speech_s: a speaker who says less in the whole recording is taken for one of the others, where the
+        number is not given.
+
+    Raises: OptionError for values out of range.
+    """
+
+    n_speakers: int | None = None
+    most: int = 10
+    engine: Engine = "own"
+    distance: float = 0.26
+    least_speech_s: float = 3.0
+
+    def __post_init__(self) -> None:
+        if self.n_speakers is not None and self.n_speakers < 1:
+            raise OptionError(f"speakers: expected 'auto' or at least 1, got {self.n_speakers}")
+        if self.most < 1:
+            raise OptionError(f"most speakers: expected at least 1, got {self.most}")
+        if self.engine not in get_args(Engine):
+            raise OptionError(f"speakers: expected the engine 'own' or 'pyannote', got '{self.engine}'")
+        if not 0 < self.distance < 2:
+            raise OptionError(f"distance of voices: expected between 0 and 2, got {self.distance}")
+        if not 0 <= self.least_speech_s < math.inf:
+            raise OptionError(f"least_speech_s: expected 0 or more seconds, got {self.least_speech_s}")

@@ -1,0 +1,93 @@
+"""pyannote.audio's pipelines behind our seam: another program with its own weights, installed by who wants
+it.
+
+Written to the documented interface of pyannote.audio 3 and 4, and tested with a stand-in: the weights lie
+behind an account on the Hugging Face hub (HF_TOKEN, and the conditions of the pipeline accepted there).
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Callable, Iterable, Mapping
+from typing import Protocol, cast
+
+import torch
+from torch import Tensor
+
+from sottovoce.audio.recording import Recording
+from sottovoce.errors import MissingExtraError, ModelNotFoundError
+from sottovoce.speakers.names import named
+from sottovoce.speakers.options import SpeakerOptions
+from sottovoce.types import SAMPLE_RATE, Turn
+
+PIPELINE = "pyannote/speaker-diarization-community-1"
+VARIABLE = "SOTTOVOCE_PYANNOTE"
+"""Environment variable that names another pipeline, or a folder."""
+
+
+class Stretch(Protocol):
+    """Seconds, as pyannote.core has them."""
+
+    start: float
+    end: float
+
+
+class Annotation(Protocol):
+    """What a pipeline finds."""
+
+    def itertracks(self, *, yield_label: bool) -> Iterable[tuple[Stretch, object, str]]:
+        """Stretches with their labels."""
+        ...
+
+
+Pipeline = Callable[..., object]
+
+
+class PyannoteDiarizer:
+    """A pipeline of pyannote.audio; overlaps are those that it finds.
+
+    pipeline: one that was loaded; the one of VARIABLE or PIPELINE when None.
+    Raises: MissingExtraError, ModelNotFoundError.
+    """
+
+    def __init__(self, options: SpeakerOptions, pipeline: Pipeline | None = None) -> None:
+        self._options = options
+        self._pipeline = pipeline or load_pipeline(os.environ.get(VARIABLE, PIPELINE))
+
+    def turns(self, recording: Recording) -> list[Turn]:
+        """See `Diarizer`; the pipeline takes the whole recording at once."""
+        with recording.open() as reader:
+            samples = torch.cat([torch.from_numpy(chunk.samples) for chunk in reader])
+        audio: Mapping[str, Tensor | int] = {"waveform": samples[None], "sample_rate": SAMPLE_RATE}
+        known = self._options.n_speakers
+        wish = {"max_speakers": self._options.most} if known is None else {"num_speakers": known}
+        output = self._pipeline(audio, **wish)
+        # Version 4 gives an object that has the annotation, earlier ones the annotation itself.
+        found = cast(Annotation, getattr(output, "speaker_diarization", output))
+        return named((one.start, one.end, label) for one, _, label in found.itertracks(yield_label=True))
+
+
+def load_pipeline(name: str) -> Pipeline:
+    """A pretrained pipeline, of the hub or a folder.
+
+    Raises: MissingExtraError, ModelNotFoundError.
+    """
+    try:
+        audio = importlib.import_module("pyannote.audio")
+    except ImportError as error:
+        raise MissingExtraError(
+            "pyannote.audio", "pyannote", "telling speakers apart with pyannote"
+        ) from error
+    try:
+        loaded = audio.Pipeline.from_pretrained(name)
+    except (
+        Exception
+    ) as error:  # of the hub, of the file, of the network: whatever it is, there is no pipeline
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise ModelNotFoundError(f"pyannote pipeline {name}: cannot be loaded ({reason})") from error
+    if loaded is None:
+        raise ModelNotFoundError(
+            f"pyannote pipeline {name}: cannot be loaded; accept its conditions on the hub and set HF_TOKEN"
+        )
+    return cast(Pipeline, loaded)
