@@ -40,6 +40,7 @@ from sottovoce.offline.options import TranscribeOptions
 from sottovoce.offline.result import FileTranscription
 from sottovoce.offline.together import transcribe_together
 from sottovoce.offline.turns import LanguageSpan, language_spans
+from sottovoce.speakers.choose import Speakers, parsed
 from sottovoce.streaming.draft import CtcDraft
 from sottovoce.streaming.endofword import EndOfWord
 from sottovoce.streaming.options import StreamOptions
@@ -102,6 +103,7 @@ class Model:
         task: Task | None = None,
         word_timestamps: bool | None = None,
         beam_size: int | None = None,
+        speakers: Speakers | None = None,
         options: TranscribeOptions | None = None,
         fusion: ShallowFusion | None = None,
         sample_rate: int = SAMPLE_RATE,
@@ -113,6 +115,7 @@ class Model:
         source: path, binary file, bytes, or samples (n,) or (n_channels, n) at `sample_rate`.
         language: a code or English name; "auto" finds the language of the recording once; several ("en,de"
             or a list) are followed as they change.
+        speakers: tell them apart, and time words: "auto", how many there are, options, or what does it.
         options: everything else; the keywords above win over it wherever they are given.
         fusion: language models and phrases beside the beam search, made by `fusion`; needs a beam_size.
         on_progress: called with the seconds that are done and those of the recording, None while unknown.
@@ -121,6 +124,8 @@ class Model:
         Raises: AudioError, OptionError.
         """
         chosen = self.options(language, task, word_timestamps, beam_size, options or TranscribeOptions())
+        if speakers is not None:
+            chosen = replace(chosen, speakers=parsed(speakers))
         watch = Watch(on_progress, abort)
         engine = engine_for(self.backend, self.tokenizer, chosen, fusion)
         recording = Recording(source, sample_rate=sample_rate)

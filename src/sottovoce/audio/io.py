@@ -33,6 +33,7 @@ __all__ = [
     "load_audio",
     "load_channels",
     "open_audio",
+    "open_channels",
     "probe_audio",
     "read_pcm",
     "source_name",
@@ -159,9 +160,17 @@ def load_channels(source: AudioSource, *, sample_rate: int = SAMPLE_RATE) -> Sam
 
     Raises: AudioError as in `open_audio`, and when the number of channels changes on the way.
     """
-    opened = open_source(source, sample_rate=sample_rate, keep_channels=True)
-    with AudioReader(opened, chunk_samples=round(CHUNK_S * SAMPLE_RATE), channel=None) as reader:
+    with open_channels(source, sample_rate=sample_rate) as reader:
         return np.concatenate(list(reader.channels()), axis=1)
+
+
+def open_channels(source: AudioSource, *, sample_rate: int = SAMPLE_RATE) -> AudioReader:
+    """Open a recording whose channels stay apart: to be read with `AudioReader.channels`.
+
+    Raises: AudioError as in `open_audio`.
+    """
+    opened = open_source(source, sample_rate=sample_rate, keep_channels=True)
+    return AudioReader(opened, chunk_samples=round(CHUNK_S * SAMPLE_RATE), channel=None)
 
 
 def probe_audio(source: AudioSource, *, sample_rate: int = SAMPLE_RATE) -> AudioInfo:

@@ -16,7 +16,7 @@ from typing import BinaryIO, cast
 
 import numpy as np
 
-from sottovoce.audio.io import AudioReader, open_audio
+from sottovoce.audio.io import AudioReader, open_audio, open_channels
 from sottovoce.audio.sources import AudioSource, is_seekable, open_path, source_name
 from sottovoce.errors import AudioError
 from sottovoce.types import SAMPLE_RATE, Samples
@@ -28,7 +28,8 @@ class Recording:
     """A source to be opened as often as needed, one reading at a time.
 
     sample_rate and channel: see `open_audio`. reread: whether more than one reading will be asked for;
-    with False a pipe is passed on as it comes, and a second `open` of it raises. A context manager.
+    with False a pipe is passed on as it comes, and a second `open` of it raises. name: for people, where the
+    source has none. A context manager.
 
     Raises: AudioError when a pipe cannot be read.
     """
@@ -40,8 +41,9 @@ class Recording:
         sample_rate: int = SAMPLE_RATE,
         channel: int | None = None,
         reread: bool = True,
+        name: str | None = None,
     ) -> None:
-        self.name = source_name(source)
+        self.name = name or source_name(source)
         self._sample_rate = sample_rate
         self._channel = channel
         self._spool: BinaryIO | None = None
@@ -60,12 +62,40 @@ class Recording:
 
         Raises: AudioError as in `open_audio`, and for a second reading of a pipe.
         """
+        self._begin_reading()
+        return open_audio(self._source, sample_rate=self._sample_rate, channel=self._channel)
+
+    def open_channels(self) -> AudioReader:
+        """Begin a reading from the start of all channels, to be read with `AudioReader.channels`.
+
+        Raises: AudioError, as `open`.
+        """
+        self._begin_reading()
+        return open_channels(self._source, sample_rate=self._sample_rate)
+
+    def channels(self) -> list[Recording]:
+        """A recording of each channel, which can be read side by side; to be closed before this one.
+
+        Raises: AudioError.
+        """
+        with self.open_channels() as reader:
+            n_channels = reader.info.n_channels
+        source = self._source
+        if self._position is not None:  # one place of reading cannot serve several readers
+            file = cast(BinaryIO, source)
+            file.seek(self._position)
+            source = file.read()
+        return [
+            Recording(source, sample_rate=self._sample_rate, channel=channel, name=self.name)
+            for channel in range(n_channels)
+        ]
+
+    def _begin_reading(self) -> None:
         if self._is_pipe and self._n_readings:
             raise AudioError(f"{self.name}: expected one reading of a pipe, got a second (use reread=True)")
         if self._position is not None:
             cast(BinaryIO, self._source).seek(self._position)
         self._n_readings += 1
-        return open_audio(self._source, sample_rate=self._sample_rate, channel=self._channel)
 
     def beginning(self, seconds: float) -> Samples:
         """The first samples (n,), at most so many seconds.

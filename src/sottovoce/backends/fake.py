@@ -351,7 +351,8 @@ class FakeBackend:
         literal = any(names.is_timestamp(token) for token, _ in heard.tokens)
         wanted = [pair for pair in heard.tokens if timed or not names.is_timestamp(pair[0])]
         last_frame = wanted[-1][1] if wanted else 0
-        said = [token for token in after if token < names.eot or names.is_timestamp(token)]
+        may_say = (names.sot_lm,)  # a turn, for checkpoints that know it
+        said = [t for t in after if t < names.eot or names.is_timestamp(t) or t in may_say]
         if timed and not literal and wanted:
             begin = min(wanted[0][1], LATEST_BEGIN)
             first = (names.timestamp_begin + begin, wanted[0][1])

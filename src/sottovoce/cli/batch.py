@@ -59,6 +59,10 @@ ABSENT = {
     "clip_timestamps": "",
     "without_timestamps": False,
     "hallucination_silence_threshold": None,
+    "speakers": None,
+    "speaker_engine": "own",
+    "channels": "mixed",
+    "tinydiarize": False,
 }
 """What `transcribe` has, and a whole archive has no use for."""
 

@@ -13,6 +13,7 @@ from sottovoce.cli.call import this_call
 from sottovoce.cli.options import FUSION, MODEL, TASK, beam_size
 from sottovoce.cli.parameters import Clock, Finite
 from sottovoce.cli.sections import SectionedCommand
+from sottovoce.cli.speakers import SPEAKERS
 from sottovoce.cli.translation import TRANSLATION
 from sottovoce.formats.registry import FORMATS
 
@@ -259,6 +260,7 @@ SECTIONS = {
     "Times": PART,
     "Speech": SPEECH,
     "Workers": WORKERS,
+    "Speakers": SPEAKERS,
     "Search": SEARCH,
     "When a result looks wrong": FALLBACK,
     "Context": CONTEXT,

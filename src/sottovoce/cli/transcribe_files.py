@@ -199,7 +199,9 @@ def check_colours(given: Mapping[str, Any], shown: bool) -> None:
     """Raises: OptionError when words are to be coloured that are not shown, or not known."""
     if given["colour_confidence"] and not shown:
         raise OptionError("--colour-confidence: is for text on the terminal, without --output-dir")
-    if given["colour_confidence"] and not given["word_timestamps"]:
+    if given["colour_confidence"] and not (
+        given["word_timestamps"] or given["speakers"] or given["channels"] == "energy"
+    ):
         raise OptionError("--colour-confidence: needs --word-timestamps")
 
 
@@ -241,6 +243,11 @@ def transcribe_file(name: str, job: Job) -> None:
                 output.write(writer.segment(segment))
             job.progress.segment(segment, transcription.position, transcription.duration)
         job.interrupts.check()
-        ended = replace(begun, language=transcription.language, duration=transcription.duration)
+        ended = replace(
+            begun,
+            language=transcription.language,
+            duration=transcription.duration,
+            turns=transcription.turns,
+        )
         for writer, output in zip(writers, outputs, strict=True):
             output.write(writer.end(ended))

@@ -9,6 +9,7 @@ from typing import Any
 from sottovoce.audio.vad import VadOptions
 from sottovoce.cli.options import hotword_text
 from sottovoce.cli.parameters import numbers, times, whole_numbers
+from sottovoce.cli.speakers import speakers_of
 from sottovoce.decoding.fallback import FallbackOptions
 from sottovoce.decoding.options import DecodingOptions
 from sottovoce.errors import OptionError
@@ -31,7 +32,9 @@ def writer_options(given: Mapping[str, Any]) -> WriterOptions:
         highlight_words=given["highlight_words"],
         reading_speed=given["reading_speed"],
     )
-    if options.need_words and not given["word_timestamps"]:
+    if options.need_words and not (
+        given["word_timestamps"] or given["speakers"] or given["channels"] == "energy"
+    ):
         raise OptionError("line breaking and highlighting place single words: add --word-timestamps")
     return options
 
@@ -42,7 +45,9 @@ def transcribe_options(given: Mapping[str, Any]) -> TranscribeOptions:
     Raises: OptionError.
     """
     vad = vad_options(given)
-    mode: Mode = "vad" if given["vad"] or vad or given["batch_size"] > 1 else "seek"
+    mode: Mode = (
+        "vad" if given["vad"] or vad or given["batch_size"] > 1 or given["channels"] == "apart" else "seek"
+    )
     return TranscribeOptions(
         decoding=decoding_options(given),
         fallback=fallback_options(given),
@@ -61,6 +66,8 @@ def transcribe_options(given: Mapping[str, Any]) -> TranscribeOptions:
         follow_languages=given["follow_languages"],
         word_timestamps=given["word_timestamps"],
         hallucination_silence_threshold=given["hallucination_silence_threshold"],
+        speakers=speakers_of(given),
+        channels=given["channels"],
     )
 
 
@@ -75,6 +82,7 @@ def decoding_options(given: Mapping[str, Any]) -> DecodingOptions:
         suppress_tokens=whole_numbers("--suppress-tokens", given["suppress_tokens"]),
         suppress_regex=given["suppress_regex"],
         without_timestamps=given["without_timestamps"],
+        speaker_turns=given["tinydiarize"],
         repetition_penalty=given["repetition_penalty"],
         no_repeat_ngram_size=given["no_repeat_ngram_size"],
         seed=given["seed"],

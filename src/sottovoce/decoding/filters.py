@@ -144,7 +144,8 @@ def build_filters(
         blank = [*tokenizer.encode(" "), tokenizer.eot]
         filters.append(SuppressBlank(torch.tensor(blank, device=device)))
     if options.suppress_tokens:
-        ids = suppressed_tokens(options.suppress_tokens, tokenizer)
+        wanted = suppressed_tokens(options.suppress_tokens, tokenizer)
+        ids = tuple(id for id in wanted if id != tokenizer.sot_lm or not options.speaker_turns)
         filters.append(SuppressTokens(torch.tensor(ids, device=device)))
     if options.suppress_regex is not None:
         ids = matching_tokens(options.suppress_regex, tokenizer.n_vocab)

@@ -37,6 +37,8 @@ class DecodingOptions:
         openai-whisper puts it before every window.
     suppress_tokens: ids never sampled; -1 stands for the non-speech signs. Empty: nothing, not even
         special tokens, is suppressed.
+    speaker_turns: let the model write its token for "somebody else speaks" (`<|startoflm|>`), which
+        tinydiarize's checkpoints have learnt. Others write it nowhere, or anywhere.
     suppress_regex: text tokens whose whole text it matches (its space included) are never sampled.
     max_initial_timestamp: latest first timestamp in seconds; None or 0 sets no limit.
     repetition_penalty: above 1 makes text tokens that were sampled already less likely.
@@ -58,6 +60,7 @@ class DecodingOptions:
     hotwords: str | None = None
     suppress_tokens: tuple[int, ...] = (NON_SPEECH,)
     suppress_regex: str | None = None
+    speaker_turns: bool = False
     suppress_blank: bool = True
     without_timestamps: bool = False
     max_initial_timestamp: float | None = 1.0

@@ -129,7 +129,7 @@ class _SpeechLoop:
         work = Read(encoded, requests)
         yield work
         cuts = [self._cut(attempt, window) for attempt, window in zip(work.attempts, windows, strict=True)]
-        if engine.options.word_timestamps:
+        if engine.options.needs_words:
             cuts = yield from self._with_words(work, cuts, windows)
         self._read += map(_ReadWindow, windows, work.attempts, cuts)
         self._take_up_unread(windows, cuts)

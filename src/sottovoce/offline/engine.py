@@ -19,7 +19,7 @@ from sottovoce.offline.cut import WindowCut
 from sottovoce.offline.options import TranscribeOptions
 from sottovoce.offline.words import WindowText, WordRules
 from sottovoce.text.tokenizer import Tokenizer
-from sottovoce.types import EncoderOutput, Segment
+from sottovoce.types import EncoderOutput, Segment, Turn
 
 
 @dataclass(slots=True)
@@ -28,13 +28,15 @@ class Progress:
 
     language: being spoken; of the recording, where it has one. detection: what named the first one, None
     while that is not known and where it was given. duration: seconds, as the file declares at first and
-    exactly once its end was read. position: seconds that are transcribed.
+    exactly once its end was read. position: seconds that are transcribed. turns: of speakers, once they are
+    known.
     """
 
     language: str | None = None
     detection: LanguageDetection | None = None
     duration: float | None = None
     position: float = 0.0
+    turns: tuple[Turn, ...] = ()
     n_segments: int = field(default=0, repr=False)
 
 
@@ -141,6 +143,6 @@ class Engine:
                 avg_logprob=result.avg_logprob,
                 compression_ratio=result.compression_ratio,
                 no_speech_prob=result.no_speech_prob,
-                words=words if self.options.word_timestamps else None,
+                words=words if self.options.needs_words else None,
             )
             progress.n_segments += 1

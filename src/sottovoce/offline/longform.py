@@ -20,12 +20,16 @@ from sottovoce.decoding.beam import Fusion
 from sottovoce.decoding.detect import LanguageDetection
 from sottovoce.errors import OptionError
 from sottovoce.offline.batched import transcribe_speech
+from sottovoce.offline.channels import channels_apart
 from sottovoce.offline.engine import Engine, Progress
 from sottovoce.offline.options import TranscribeOptions
 from sottovoce.offline.seek import transcribe_seeking
-from sottovoce.offline.work import Step, Steps, perform
+from sottovoce.offline.speaking import by_turn_tokens, with_speakers
+from sottovoce.offline.work import Listen, Step, Steps, perform
+from sottovoce.speakers.channels import ChannelDiarizer
+from sottovoce.speakers.choose import diarizer_of
 from sottovoce.text.tokenizer import Tokenizer
-from sottovoce.types import Segment
+from sottovoce.types import Segment, Turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +61,17 @@ class Transcription(Iterator[Segment]):
         self._progress = progress
         self._watch = watch
         self._told_s = 0.0
+        self._held: Step | None = None
+
+    def prepare(self) -> bool:
+        """Do a piece of what has to be heard before the first segment; whether there may be more."""
+        if self._held is None:
+            self._held = self.next_step()
+            if isinstance(self._held, Listen):
+                perform(self._engine, [self._held])
+                self._held = None
+                return True
+        return False
 
     def __next__(self) -> Segment:
         while (step := self.next_step()) is not None:
@@ -69,6 +84,9 @@ class Transcription(Iterator[Segment]):
         """The next segment, or work to be done before it is asked for again; None at the end."""
         if self._watch.is_over():
             return None
+        if self._held is not None:
+            held, self._held = self._held, None
+            return held
         step = next(self._steps, None)
         if self._watch.on_progress is not None and self.position > self._told_s:
             self._told_s = self.position
@@ -98,6 +116,11 @@ class Transcription(Iterator[Segment]):
     def language_probabilities(self) -> Mapping[str, float]:
         """Of every language of the model; empty when it was given or is not known yet."""
         return {} if self.detection is None else self.detection.probabilities
+
+    @property
+    def turns(self) -> tuple[Turn, ...]:
+        """Who speaks when; empty while that is not known, and where it was not asked for."""
+        return self._progress.turns
 
     @property
     def duration(self) -> float | None:
@@ -155,8 +178,19 @@ def transcription_of(
 ) -> Transcription:
     """A recording at its beginning."""
     progress = Progress(language=engine.known_language)
-    if engine.options.mode == "vad":
-        steps = transcribe_speech(engine, recording, progress, speech_model)
-    else:
-        steps = transcribe_seeking(engine, recording, progress)
+
+    def begin(one: Recording, own: Progress) -> Steps:
+        if engine.options.mode == "vad":
+            return transcribe_speech(engine, one, own, speech_model)
+        return transcribe_seeking(engine, one, own)
+
+    if engine.options.channels == "apart":
+        return Transcription(engine, channels_apart(recording, progress, begin), progress, watch)
+    steps = begin(recording, progress)
+    if engine.options.decoding.speaker_turns:
+        steps = by_turn_tokens(steps, engine.tokenizer, progress)
+    if engine.options.channels == "energy":
+        steps = with_speakers(steps, ChannelDiarizer(), recording, progress)
+    if engine.options.speakers is not None:
+        steps = with_speakers(steps, diarizer_of(engine.options.speakers), recording, progress)
     return Transcription(engine, steps, progress, watch)

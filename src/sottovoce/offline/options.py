@@ -13,8 +13,11 @@ from sottovoce.audio.vad import VadOptions
 from sottovoce.decoding.fallback import FallbackOptions
 from sottovoce.decoding.options import DecodingOptions
 from sottovoce.errors import OptionError
+from sottovoce.speakers.base import Diarizer
+from sottovoce.speakers.options import SpeakerOptions
 
 Mode: TypeAlias = Literal["seek", "vad"]
+Channels: TypeAlias = Literal["mixed", "apart", "energy"]
 
 PREPENDED = "\"'“¿([{-"
 APPENDED = "\"'.。,，!！?？:：”)]}、"
@@ -58,6 +61,9 @@ class TranscribeOptions:
     hallucination_silence_threshold: silence in seconds around improbable words that makes them
         hallucinations, with word_timestamps; None keeps them.
     normalization: over what the log-mel's maximum is taken, see `audio.features`.
+    speakers: how speakers are told apart, or what does it; words are then timed too. None: they are not.
+    channels: "mixed" reads them as one; "apart" transcribes each by itself, as one speaker (mode "vad");
+        "energy" reads them as one, and whoever's channel is the loudest speaks (words are timed).
 
     Raises: OptionError for values out of range or that exclude each other.
     """
@@ -84,11 +90,14 @@ class TranscribeOptions:
     append_punctuations: str = APPENDED
     hallucination_silence_threshold: float | None = None
     normalization: Normalization = "recording"
+    speakers: SpeakerOptions | Diarizer | None = None
+    channels: Channels = "mixed"
 
     def __post_init__(self) -> None:
         self._check_mode()
         self._check_prompts()
         self._check_times()
+        self._check_channels()
 
     def _check_mode(self) -> None:
         if self.mode not in get_args(Mode):
@@ -132,8 +141,24 @@ class TranscribeOptions:
             return
         if not threshold > 0:
             raise OptionError(f"hallucination_silence_threshold: expected more than 0 s, got {threshold}")
-        if not self.word_timestamps or self.mode == "vad":
+        if not self.needs_words or self.mode == "vad":
             raise OptionError("hallucination_silence_threshold: needs word_timestamps and mode 'seek'")
+
+    def _check_channels(self) -> None:
+        if self.channels not in get_args(Channels):
+            raise OptionError(f"channels: expected 'mixed', 'apart' or 'energy', got '{self.channels}'")
+        if self.channels != "mixed" and self.speakers is not None:
+            raise OptionError(f"channels '{self.channels}': say who speaks; expected no speakers beside")
+        if self.decoding.speaker_turns and (self.channels != "mixed" or self.speakers is not None):
+            raise OptionError("speaker_turns: expected neither speakers nor channels beside")
+        if self.channels == "apart" and self.mode == "seek":
+            raise OptionError("channels 'apart': need mode 'vad', since each is silent half of the time")
+
+    @property
+    def needs_words(self) -> bool:
+        """Whether words are timed: speakers are those of words."""
+        tells_speakers = self.speakers is not None or self.channels == "energy"
+        return self.word_timestamps or tells_speakers or self.decoding.speaker_turns
 
     @property
     def follows_languages(self) -> bool:

@@ -8,7 +8,7 @@ from types import TracebackType
 
 from sottovoce.audio.recording import Recording
 from sottovoce.offline.longform import Transcription, Watch
-from sottovoce.types import Segment, Transcript
+from sottovoce.types import Segment, Transcript, Turn
 
 
 class FileTranscription:
@@ -38,6 +38,20 @@ class FileTranscription:
                 raise
         self._segments.append(segment)
         return segment
+
+    def prepare(self) -> bool:
+        """Do a few seconds' share of what comes before the first segment: who speaks when is found first.
+
+        Whether to call again; iterating does what is left, so nobody needs it but who has other work too.
+        Raises: AudioError, as the iteration.
+        """
+        with self._busy:
+            try:
+                return self._transcription.prepare()
+            except BaseException:
+                self._watch.stopped.set()
+                self._release()
+                raise
 
     def __enter__(self) -> FileTranscription:
         return self
@@ -98,6 +112,11 @@ class FileTranscription:
         return self._transcription.language_probabilities
 
     @property
+    def turns(self) -> tuple[Turn, ...]:
+        """Who speaks when, known before the first segment; empty where that was not asked for."""
+        return self._transcription.turns
+
+    @property
     def duration(self) -> float | None:
         """Seconds: as the recording declares, and exactly once its end was read; None if unknown."""
         return self._transcription.duration
@@ -126,4 +145,5 @@ def transcript_of(segments: list[Segment], transcription: Transcription, model: 
         model=model,
         language_probability=transcription.language_probability,
         language_probabilities=transcription.language_probabilities,
+        turns=transcription.turns,
     )

@@ -174,7 +174,7 @@ class _SeekLoop:
             return window.end
         tokenizer = engine.tokenizer_of(result.language)
         cut = cut_window(result.tokens, tokenizer, seek=window.seek, n_frames=window.n_frames)
-        if self._options.word_timestamps:
+        if self._options.needs_words:
             cut = yield from self._with_words(window, cut, result)
         if cut.restarts:
             return cut.seek

@@ -15,7 +15,7 @@ from sottovoce.errors import SottovoceError
 from sottovoce.offline.engine import Engine
 from sottovoce.offline.longform import Transcription, Watch, transcription_of
 from sottovoce.offline.result import transcript_of
-from sottovoce.offline.work import Align, Encode, Read, Work, perform
+from sottovoce.offline.work import Align, Encode, Listen, Read, Work, perform
 from sottovoce.types import Segment, Transcript
 
 Source = TypeVar("Source")
@@ -119,7 +119,7 @@ def _work_on(engine: Engine, runs: Sequence[_Run[Source]]) -> None:
 
     Encoding goes first and aligning last, so that recordings wait for each other and share the next batch.
     """
-    for kind in (Encode, Read, Align):
+    for kind in (Listen, Encode, Read, Align):
         asking = [(run, run.work) for run in runs if isinstance(run.work, kind)]
         if asking:
             break

@@ -7,7 +7,7 @@ is done as one batch, and each of them gives the same text as alone.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias, TypeVar
 
@@ -52,7 +52,14 @@ class Align:
     words: list[list[TimedWord]] = field(default_factory=list, init=False)
 
 
-Work: TypeAlias = Encode | Read | Align
+@dataclass(slots=True, eq=False)
+class Listen:
+    """A piece of work of another network than the model, and of one recording alone: what to call."""
+
+    do: Callable[[], None]
+
+
+Work: TypeAlias = Encode | Read | Align | Listen
 Step: TypeAlias = Segment | Work
 Steps: TypeAlias = Generator[Step, None, None]
 
@@ -62,6 +69,9 @@ def perform(engine: Engine, works: Sequence[Work]) -> None:
 
     Raises: OptionError for what the model cannot do.
     """
+    for work in works:
+        if isinstance(work, Listen):
+            work.do()
     encodings = [work for work in works if isinstance(work, Encode)]
     if encodings:
         _encode(engine, encodings)

@@ -1,0 +1,85 @@
+"""Speakers who have a channel each: whose channel is the loudest, where anything is heard at all.
+
+A is the first channel, B the second, and so on, whoever begins. Both speak where both channels are about as
+loud, so what leaks from one microphone into the other must be quieter than that.
+
+Source of the idea: whisper.cpp, `--diarize`, which compares two channels over a whole segment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+import numpy.typing as npt
+
+from sottovoce.audio.recording import Recording
+from sottovoce.errors import AudioError
+from sottovoce.speakers.base import Floats
+from sottovoce.speakers.diarize import stretches_of
+from sottovoce.speakers.names import letter
+from sottovoce.types import SAMPLE_RATE, Samples, Turn
+
+FRAME_SAMPLES = SAMPLE_RATE // 50
+SMOOTH_FRAMES = 15
+"""Levels are means over 0.3 s: between syllables nobody is silent."""
+QUIET_DB = 35.0
+"""This far below the loud parts of the recording nobody speaks."""
+SILENCE_DB = -70.0
+APART_DB = 6.0
+"""A channel this much quieter than the loudest is silent."""
+SHORTEST_S = 0.2
+ALIKE_DB = 0.5
+"""Channels that never differ by more are the same sound twice."""
+
+
+class ChannelDiarizer:
+    """Turns by the levels of channels; see `Diarizer`."""
+
+    def turns(self, recording: Recording) -> list[Turn]:
+        """See `Diarizer`.
+
+        Raises: AudioError for a recording of one channel, or with the same sound in all of them.
+        """
+        with recording.open_channels() as reader:
+            levels = levels_db(reader.channels())
+        n_channels = levels.shape[1]
+        if n_channels < 2:
+            raise AudioError(f"{recording.name}: expected a channel for each speaker, got 1 channel")
+        loudest = levels.max(axis=1)
+        is_loud = loudest > max(SILENCE_DB, np.percentile(loudest, 98) - QUIET_DB)
+        if is_loud.any() and np.ptp(levels[is_loud], axis=1).max() < ALIKE_DB:
+            raise AudioError(
+                f"{recording.name}: expected a channel for each speaker, got the same sound in all"
+            )
+        found = [
+            Turn(start * FRAME_SAMPLES / SAMPLE_RATE, end * FRAME_SAMPLES / SAMPLE_RATE, letter(channel))
+            for channel in range(n_channels)
+            for start, end in stretches_of(is_loud & (levels[:, channel] > loudest - APART_DB))
+            if (end - start) * FRAME_SAMPLES >= SHORTEST_S * SAMPLE_RATE
+        ]
+        return sorted(found, key=lambda turn: (turn.start, turn.end))
+
+
+def levels_db(blocks: Iterable[Samples]) -> Floats:
+    """Levels (n_frames, n_channels) of a recording in frames of 20 ms, smoothed.
+
+    blocks: (n_channels, n) each.
+    """
+    powers: list[npt.NDArray[np.float32]] = []
+    held: Samples | None = None
+    for block in blocks:
+        joined = block if held is None else np.concatenate((held, block), axis=1)
+        n_frames = joined.shape[1] // FRAME_SAMPLES
+        held = joined[:, n_frames * FRAME_SAMPLES :]
+        frames = joined[:, : n_frames * FRAME_SAMPLES].reshape(len(joined), n_frames, FRAME_SAMPLES)
+        powers.append(np.mean(np.square(frames), axis=2).T)
+    if held is not None and held.shape[1]:
+        powers.append(np.mean(np.square(held), axis=1)[None])
+    power = np.concatenate(powers)
+    sums = np.cumsum(np.concatenate((np.zeros((1, power.shape[1])), power.astype(np.float64))), axis=0)
+    frames_at = np.arange(len(power))
+    first = np.maximum(0, frames_at - SMOOTH_FRAMES // 2)
+    last = np.minimum(len(power), frames_at + SMOOTH_FRAMES // 2 + 1)
+    mean = (sums[last] - sums[first]) / (last - first)[:, None]
+    return np.asarray(10 * np.log10(np.maximum(mean, 1e-10)), dtype=np.float32)

@@ -1,0 +1,136 @@
+"""Transcriptions with speakers: what tells them apart is handed in, so that no weights are needed."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import sottovoce
+from sottovoce import FallbackOptions, Model, TranscribeOptions
+from sottovoce.audio.recording import Recording
+from sottovoce.cli.main import run
+from sottovoce.errors import AudioError
+from sottovoce.speakers.diarize import OwnDiarizer
+from sottovoce.speakers.options import SpeakerOptions
+from sottovoce.types import Segment, Turn
+from tests.speakers.tones import ToneSpeakers, ToneVoices
+
+CLIP = Path(__file__).parents[2] / "examples" / "clips" / "de.flac"
+ONCE = TranscribeOptions(fallback=FallbackOptions(temperatures=(0.0,)))
+FAST = ["--model", "nano", "--beam-size", "1", "--temperature", "0", "--language", "de"]
+
+
+class Known:
+    """Tells the turns that it was made with, and how often it was asked."""
+
+    def __init__(self, *turns: Turn) -> None:
+        self.n_asked = 0
+        self._turns = turns
+
+    def turns(self, recording: Recording) -> list[Turn]:
+        self.n_asked += 1
+        return list(self._turns)
+
+
+@pytest.fixture(scope="module")
+def model() -> Model:
+    return sottovoce.load_model("nano", device="cpu", dtype="float32")
+
+
+@pytest.fixture(scope="module")
+def plain(model: Model) -> tuple[Segment, ...]:
+    return model.transcribe(CLIP, language="de", word_timestamps=True, options=ONCE).collect().segments
+
+
+def middle(segments: tuple[Segment, ...]) -> float:
+    """Where a word of the recording ends, in its middle."""
+    words = [word for segment in segments for word in segment.words or ()]
+    return words[len(words) // 2].end
+
+
+def test_segments_are_cut_where_the_speaker_changes(model: Model, plain: tuple[Segment, ...]) -> None:
+    at = middle(plain)
+    turns = (Turn(0.0, at, "A"), Turn(at, 60.0, "B"))
+    known = Known(*turns)
+    found = model.transcribe(CLIP, language="de", speakers=known, options=ONCE).collect()
+    assert known.n_asked == 1
+    assert found.turns == turns
+    assert found.text == "".join(segment.text for segment in plain).strip()
+    assert len(found.segments) == len(plain) + 1
+    assert [segment.id for segment in found.segments] == list(range(len(found.segments)))
+    assert [segment.speaker for segment in found.segments] == sorted(s.speaker or "" for s in found.segments)
+    assert {segment.speaker for segment in found.segments} == {"A", "B"}
+    tokens = [token for segment in found.segments for token in segment.tokens]
+    assert tokens == [token for segment in plain for token in segment.tokens]
+
+
+@pytest.mark.parametrize("options", [ONCE, replace(ONCE, mode="vad", batch_size=2)])
+def test_several_recordings_and_modes(model: Model, options: TranscribeOptions) -> None:
+    known = Known(Turn(0.0, 60.0, "A"))
+    wish = replace(options, speakers=known)
+    for _, found in model.transcribe_files([CLIP, CLIP], language="de", options=wish, batch_size=2):
+        assert not isinstance(found, Exception)
+        assert {word.speaker for segment in found.segments for word in segment.words or ()} == {"A"}
+    assert known.n_asked == 2
+
+
+def test_our_own_hears_a_recording_piece_by_piece(model: Model) -> None:
+    """Tones are not in speech: there is nobody, and words have no speaker."""
+    own = OwnDiarizer(ToneSpeakers(), ToneVoices(), SpeakerOptions())
+    found = model.transcribe(CLIP, language="de", speakers=own, options=ONCE).collect()
+    assert found.turns == ()
+    assert {segment.speaker for segment in found.segments} == {None}
+
+
+def test_who_stops_early_needs_no_speakers(model: Model) -> None:
+    known = Known(Turn(0.0, 60.0, "A"))
+    with model.transcribe(CLIP, language="de", speakers=known):
+        pass
+    assert known.n_asked == 0
+    assert model.transcribe(CLIP, language="de", speakers=known, abort=lambda: True).collect().segments == ()
+
+
+def test_a_recording_that_cannot_be_read_is_said_once(model: Model, tmp_path: Path) -> None:
+    (tmp_path / "x.wav").write_bytes(b"no sound")
+    own = OwnDiarizer(ToneSpeakers(), ToneVoices(), SpeakerOptions())
+    with pytest.raises(AudioError, match=r"x\.wav"):
+        list(model.transcribe(tmp_path / "x.wav", speakers=own))
+
+
+@pytest.fixture
+def _known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Our own engine knows the turns of every recording."""
+    monkeypatch.setattr(
+        "sottovoce.offline.longform.diarizer_of", lambda _: Known(Turn(0.0, 1.0, "A"), Turn(1.0, 60.0, "B"))
+    )
+
+
+@pytest.mark.usefixtures("_known")
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["transcribe", str(CLIP), *FAST, "--speakers", "2"]
+    assert run([*command, "-f", "json,rttm,srt", "-o", str(tmp_path), "--max-line-width", "30"]) == 0
+    document = json.loads((tmp_path / "de.json").read_text("utf-8"))
+    assert [turn["speaker"] for turn in document["turns"]] == ["A", "B"]
+    assert document["segments"][-1]["speaker"] == "B"
+    assert document["segments"][-1]["words"]
+    assert (tmp_path / "de.rttm").read_text("utf-8").startswith("SPEAKER de 1 0.000 1.000")
+    assert "B: " in (tmp_path / "de.srt").read_text("utf-8")
+    capsys.readouterr()
+    assert run(command) == 0
+    assert "B: " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("wish", "told"),
+    [
+        (["--speakers", "many"], "speakers: expected 'auto' or how many there are, got 'many'"),
+        (["--speakers", "0"], "speakers: expected 'auto' or at least 1, got 0"),
+        (["--speaker-engine", "pyannote"], "--speaker-engine: needs --speakers"),
+    ],
+)
+def test_one_line_for_what_cannot_be(wish: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["transcribe", str(CLIP), "--model", "nano", *wish]) == 2
+    assert capsys.readouterr().err.splitlines() == [f"error: {told}"]
