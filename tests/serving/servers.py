@@ -102,6 +102,9 @@ class SlowFile:
     def __iter__(self) -> SlowFile:
         return self
 
+    def prepare(self) -> bool:
+        return False
+
     def __next__(self) -> object:
         if self.is_closed:
             raise StopIteration

@@ -24,7 +24,9 @@ TEXT_TYPES = {
 
 
 def json_answer(transcript: Transcript, request: FileRequest) -> dict[str, Json]:
-    """The document of `json` or `verbose_json`."""
+    """The document of `json`, `verbose_json` or `diarized_json`."""
+    if request.response_format == "diarized_json":
+        return diarized_document(transcript)
     if request.response_format == "verbose_json":
         return verbose_document(transcript, request)
     document: dict[str, Json] = {"text": transcript.text}
@@ -60,6 +62,34 @@ def verbose_document(transcript: Transcript, request: FileRequest) -> dict[str, 
     if not is_translation:
         document["usage"] = duration_usage(transcript)
     return document
+
+
+def diarized_document(transcript: Transcript) -> dict[str, Json]:
+    """The document of `diarized_json`."""
+    return {
+        "task": "transcribe",
+        "duration": seconds(transcript.duration),
+        "text": transcript.text,
+        "segments": [speaker_segment(segment) for segment in transcript.segments],
+        "usage": duration_usage(transcript),
+    }
+
+
+def speaker_segment(segment: Segment) -> dict[str, Json]:
+    """One of its `segments`, and an event of its stream; where nobody could be told apart, all is A's."""
+    return {
+        "type": "transcript.text.segment",
+        "id": segment_id(segment),
+        "start": seconds(segment.start),
+        "end": seconds(segment.end),
+        "text": segment.text,
+        "speaker": segment.speaker or "A",
+    }
+
+
+def segment_id(segment: Segment) -> str:
+    """By which the delta of a segment names it."""
+    return f"seg_{segment.id}"
 
 
 def segment_document(segment: Segment) -> dict[str, Json]:
@@ -145,6 +175,8 @@ def delta_event(delta: str, segment: Segment, request: FileRequest) -> dict[str,
     event: dict[str, Json] = {"type": "transcript.text.delta", "delta": delta}
     if request.logprobs:
         event["logprobs"] = [logprob(word) for word in segment.words or ()]
+    if request.response_format == "diarized_json":
+        event["segment_id"] = segment_id(segment)
     return event
 
 

@@ -14,16 +14,15 @@ from sottovoce.offline.options import WINDOW_VAD, TranscribeOptions
 from sottovoce.serving.faults import ApiError
 from sottovoce.serving.fields import Fields, number_of, wrong
 from sottovoce.serving.scheduler import FileWish
+from sottovoce.speakers.options import SpeakerOptions
 from sottovoce.text.languages import find_language
 from sottovoce.types import Task
 
 Format: TypeAlias = Literal["json", "text", "srt", "verbose_json", "vtt", "diarized_json"]
 FORMATS: tuple[Format, ...] = ("json", "text", "srt", "verbose_json", "vtt", "diarized_json")
 TRANSLATION_FORMATS: tuple[Format, ...] = ("json", "text", "srt", "verbose_json", "vtt")
-STREAMED: tuple[Format, ...] = ("json", "text")
-NO_SPEAKERS = (
-    "speakers are not told apart yet: expected a response_format of json, text, srt, vtt or verbose_json"
-)
+STREAMED: tuple[Format, ...] = ("json", "text", "diarized_json")
+NO_NAMES = "speakers are told apart, but known ones not found yet: expected none"
 KNOWN = {
     "transcribe": (
         "file",
@@ -69,17 +68,19 @@ def transcription_request(fields: Fields) -> FileRequest:
     granularities = granularities_of(fields, response_format)
     logprobs = bool(fields.several_of("include", ("logprobs",)))
     stream = fields.flag("stream")
+    options = options_of(fields, "transcribe", words="word" in granularities or logprobs)
+    if response_format == "diarized_json":
+        options = replace(options, speakers=SpeakerOptions())
     wish = FileWish(
-        options_of(fields, "transcribe", words="word" in granularities or logprobs),
+        options,
         languages=languages_of(fields),
         phrases=tuple(fields.many("keywords")),
     )
     names = fields.many("known_speaker_names") + fields.many("known_speaker_references")
     model = fields.text("model")
     fields.require_known(KNOWN["transcribe"])
-    if response_format == "diarized_json" or names:
-        param = "response_format" if response_format == "diarized_json" else "known_speaker_names"
-        raise ApiError(NO_SPEAKERS, param=param, code="unsupported_value")
+    if names:
+        raise ApiError(NO_NAMES, param="known_speaker_names", code="unsupported_value")
     if logprobs and response_format != "json":
         raise wrong("include[]", "logprobs with response_format json", response_format)
     if stream and response_format not in STREAMED:

@@ -200,6 +200,7 @@ class FileJob:
         self._worker = worker
         self._start = start
         self._running: FileTranscription | None = None
+        self._is_prepared = False
 
     async def begin(self) -> None:
         """Look at the options and open the recording.
@@ -214,6 +215,8 @@ class FileJob:
     async def __anext__(self) -> Segment:
         running = self._running
         assert running is not None, "begin() first"
+        while not self._is_prepared:  # in pieces, so that live work need not wait for all of it
+            self._is_prepared = not await done(self._worker, running.prepare, FILE)
         segment = await done(self._worker, lambda: next(running, None), FILE)
         if segment is None:
             raise StopAsyncIteration

@@ -15,11 +15,11 @@ OPENAI_NAMES = (
     "gpt-4o-transcribe",
     "gpt-4o-mini-transcribe",
     "gpt-4o-mini-transcribe-2025-12-15",
+    "gpt-4o-transcribe-diarize",
     "gpt-live-transcribe",
     "gpt-realtime-whisper",
 )
-"""Names that OpenAI's clients ask for; without a word to the contrary they mean the default model. The name
-of its diarizing model is not among them: it would promise speakers."""
+"""Names that OpenAI's clients ask for; without a word to the contrary they mean the default model."""
 LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 _KEY = re.compile(r"[A-Za-z0-9._~-]{8,200}")
 

@@ -14,7 +14,15 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from sottovoce.formats.document import Json, json_text
-from sottovoce.serving.answers import TEXT_TYPES, Deltas, delta_event, done_event, json_answer, text_answer
+from sottovoce.serving.answers import (
+    TEXT_TYPES,
+    Deltas,
+    delta_event,
+    done_event,
+    json_answer,
+    speaker_segment,
+    text_answer,
+)
 from sottovoce.serving.faults import ApiError, fault_of
 from sottovoce.serving.fields import Fields
 from sottovoce.serving.requests import FileRequest, transcription_request, translation_request
@@ -181,6 +189,8 @@ async def events(opened: _Opened) -> AsyncIterator[dict[str, Json]]:
             delta = deltas.add(segment)
             if delta:
                 yield delta_event(delta, segment, opened.request)
+            if opened.request.response_format == "diarized_json":
+                yield speaker_segment(segment)
         transcript = await opened.job.collect()
     except Exception as error:
         fault = fault_of(error)

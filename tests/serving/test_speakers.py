@@ -1,0 +1,60 @@
+"""`diarized_json`, with OpenAI's own client: segments with speakers, whole and in pieces."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from openai import OpenAI
+from openai.types.audio import TranscriptionDiarized
+
+from sottovoce.api import Model
+from sottovoce.audio.recording import Recording
+from sottovoce.serving.settings import OPENAI_NAMES
+from sottovoce.types import Turn
+
+
+class Known:
+    """The first second of every recording is of one, and the rest of another."""
+
+    def turns(self, recording: Recording) -> list[Turn]:
+        return [Turn(0.0, 1.0, "A"), Turn(1.0, 60.0, "B")]
+
+
+@pytest.fixture(autouse=True)
+def _known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No weights are needed."""
+    monkeypatch.setattr("sottovoce.offline.longform.diarizer_of", lambda _: Known())
+
+
+def test_segments_have_speakers(client: OpenAI, nano: Model, english: Path) -> None:
+    found = client.audio.transcriptions.create(
+        model="gpt-4o-transcribe-diarize", file=english, response_format="diarized_json"
+    )
+    assert isinstance(found, TranscriptionDiarized)
+    assert found.task == "transcribe"
+    assert found.text == "".join(segment.text for segment in found.segments).strip() != ""
+    assert found.segments[-1].speaker == "B"
+    assert {segment.speaker for segment in found.segments} <= {"A", "B"}
+    assert len({segment.id for segment in found.segments}) == len(found.segments)
+    assert all(segment.type == "transcript.text.segment" for segment in found.segments)
+    assert found.duration > found.segments[-1].start
+
+
+def test_a_stream_tells_segments_as_they_are_found(client: OpenAI, english: Path) -> None:
+    whole = client.audio.transcriptions.create(model="nano", file=english, response_format="diarized_json")
+    events = list(
+        client.audio.transcriptions.create(
+            model="nano", file=english, response_format="diarized_json", stream=True
+        )
+    )
+    segments = [event for event in events if event.type == "transcript.text.segment"]
+    deltas = [event for event in events if event.type == "transcript.text.delta"]
+    assert [(one.speaker, one.text) for one in segments] == [(s.speaker, s.text) for s in whole.segments]
+    assert [delta.segment_id for delta in deltas] == [segment.id for segment in segments]
+    assert events[-1].type == "transcript.text.done"
+    assert events[-1].text == whole.text
+
+
+def test_its_name_is_known() -> None:
+    assert "gpt-4o-transcribe-diarize" in OPENAI_NAMES
