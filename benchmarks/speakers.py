@@ -1,0 +1,194 @@
+"""Who speaks when: the diarization error rate on made conversations, and words with their right speaker.
+
+    python benchmarks/speakers.py ../shared                          # voices that report
+    python benchmarks/speakers.py ../shared --part dev               # other voices, to choose settings on
+    python benchmarks/speakers.py ../shared --words --model base     # words, of conversations of whole clips
+    python benchmarks/speakers.py ../shared --engine pyannote        # where pyannote.audio and its weights
+    are
+
+Conversations of one to four speakers are made of recordings of people (`conversations`), and told apart with
+the number of speakers given and not. The collar is 0.25 s on either side of every edge; speech of two at once
+counts. Words are aligned with what was said, and those that are right are looked at: whether their speaker
+is.
+The processor's time is that of telling apart alone, on one thread. Prints a table and one JSON line.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+from difflib import SequenceMatcher
+from pathlib import Path
+
+import torch
+from conversations import Conversation, made
+
+from sottovoce.api import Model, load_model
+from sottovoce.audio.recording import Recording
+from sottovoce.evaluation.diarization import DiarizationErrors, best_pairs, diarization_errors
+from sottovoce.speakers.choose import diarizer_of
+from sottovoce.speakers.diarize import OwnDiarizer
+from sottovoce.speakers.options import SpeakerOptions
+from sottovoce.speakers.segmentation import load_segmentation
+from sottovoce.speakers.voices import load_voices
+from sottovoce.speakers.words import SpeakerLabels
+from sottovoce.text.normalize import plain
+from sottovoce.types import SAMPLE_RATE, Segment, Turn
+
+Line = dict[str, object]
+
+
+def told_apart(talks: Sequence[Conversation], options: SpeakerOptions) -> list[Line]:
+    """Errors over conversations, how often the number of speakers was found, and what it took."""
+    tallies = [Tally(number="given"), Tally(number="found")]
+    for talk in talks:
+        n_true = len({turn.speaker for turn in talk.turns})
+        wishes = (replace(options, n_speakers=n_true), options)
+        for tally, turns, took_s in zip(tallies, *both_ways(talk, wishes), strict=True):
+            tally.errors += diarization_errors(talk.turns, turns)
+            tally.without_overlap += diarization_errors(talk.turns, turns, with_overlap=False)
+            tally.n_right += len({turn.speaker for turn in turns}) == n_true
+            tally.took_s += took_s
+    seconds = sum(len(talk.samples) for talk in talks) / SAMPLE_RATE
+    return [tally.line(len(talks), seconds) for tally in tallies]
+
+
+def both_ways(talk: Conversation, wishes: Sequence[SpeakerOptions]) -> tuple[list[list[Turn]], list[float]]:
+    """Turns under each wish, and the processor's seconds; our own engine hears the recording once for all."""
+    began = time.process_time()
+    if wishes[0].engine != "own":
+        found = [diarizer_of(wish).turns(Recording(talk.samples)) for wish in wishes]
+        return found, [(time.process_time() - began) / len(wishes)] * len(wishes)
+    networks = load_segmentation(), load_voices()
+    with Recording(talk.samples).open() as reader:
+        own = OwnDiarizer(*networks, wishes[0])
+        heard = [window for windows in own.batches(reader) for window in own.hear(windows)]
+    hearing_s = time.process_time() - began
+    return [OwnDiarizer(*networks, wish).told_apart(heard) for wish in wishes], [hearing_s] * len(wishes)
+
+
+@dataclass
+class Tally:
+    """What came of conversations, with the number of speakers given or found."""
+
+    number: str
+    errors: DiarizationErrors = field(default_factory=DiarizationErrors)
+    without_overlap: DiarizationErrors = field(default_factory=DiarizationErrors)
+    n_right: int = 0
+    took_s: float = 0.0
+
+    def line(self, n_talks: int, seconds: float) -> Line:
+        """One line of the table."""
+        errors = self.errors
+        return {
+            "number": self.number,
+            "der": errors.rate,
+            "der_without_overlap": self.without_overlap.rate,
+            **{kind: getattr(errors, kind) / errors.speech for kind in ("missed", "false_alarm", "confused")},
+            "number_found": self.n_right / n_talks,
+            "minutes": seconds / 60,
+            "processor_s_per_s": self.took_s / seconds,
+        }
+
+
+def words_told(model: Model, talks: Sequence[Conversation], options: SpeakerOptions) -> list[Line]:
+    """Of the words that were recognised: the share that has its speaker, their number given and found.
+
+    Every conversation is transcribed once: who speaks changes no word.
+    """
+    heard = [list(model.transcribe(talk.samples, language="en", word_timestamps=True)) for talk in talks]
+    lines: list[Line] = []
+    for is_given in (True, False):
+        n_said = n_matched = n_right = 0
+        for talk, segments in zip(talks, heard, strict=True):
+            n_true = len({turn.speaker for turn in talk.turns})
+            wish = replace(options, n_speakers=n_true if is_given else None)
+            labels = SpeakerLabels(diarizer_of(wish).turns(Recording(talk.samples)))
+            found = [part for segment in segments for part in labels.split(segment)]
+            said = [(bare, name) for word, name in talk.words for bare in plain(word).split()]
+            pairs = matched(said, spoken(found))
+            counts: dict[tuple[str, str], float] = {}
+            for pair in pairs:
+                counts[pair] = counts.get(pair, 0.0) + 1.0
+            partner = best_pairs(counts)
+            n_said += len(said)
+            n_matched += len(pairs)
+            n_right += sum(partner.get(name) == other for name, other in pairs)
+        shares = {"recognised": n_matched / n_said, "right_speaker": n_right / max(1, n_matched)}
+        lines.append({"number": "given" if is_given else "found", "words": n_said, **shares})
+    return lines
+
+
+def spoken(segments: Sequence[Segment]) -> list[tuple[str, str]]:
+    """Words of a transcript as they are compared, with their speakers."""
+    return [
+        (bare, word.speaker or "")
+        for segment in segments
+        for word in segment.words or ()
+        for bare in plain(word.word).split()
+    ]
+
+
+def matched(said: Sequence[tuple[str, str]], heard: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+    """The true speaker and the one found of every word that was recognised."""
+    blocks = SequenceMatcher(None, [word for word, _ in said], [word for word, _ in heard], autojunk=False)
+    return [
+        (said[block.a + i][1], heard[block.b + i][1])
+        for block in blocks.get_matching_blocks()
+        for i in range(block.size)
+    ]
+
+
+def table(lines: Sequence[Line]) -> str:
+    """Markdown; shares in percent."""
+    names = list(lines[0])
+    rows = [[shown(name, line[name]) for name in names] for line in lines]
+    return "\n".join("| " + " | ".join(row) + " |" for row in [names, ["---"] * len(names), *rows])
+
+
+def shown(name: str, value: object) -> str:
+    if not isinstance(value, float):
+        return str(value)
+    return (
+        f"{value:.1f}" if name == "minutes" else f"{value:.3f}" if "_s_" in name else f"{100 * value:.1f} %"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("shared", type=Path, help="folder with data/manifest.jsonl")
+    parser.add_argument("--part", choices=["dev", "test"], default="test")
+    parser.add_argument("--speakers", default="1,2,3,4")
+    parser.add_argument("--conversations", type=int, default=8, help="of each number of speakers")
+    parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--engine", choices=["own", "pyannote"], default="own")
+    parser.add_argument("--distance", type=float, default=SpeakerOptions().distance)
+    parser.add_argument("--words", action="store_true", help="look at words rather than at turns")
+    parser.add_argument("--model", default="base")
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    options = SpeakerOptions(engine=given.engine, distance=given.distance)
+    model = load_model(given.model, device="cpu", dtype="float32") if given.words else None
+    lines: list[Line] = []
+    for n_speakers in map(int, given.speakers.split(",")):
+        talks = made(
+            given.shared / "data",
+            given.part,
+            n_speakers,
+            given.conversations,
+            seconds=given.seconds,
+            whole=given.words,
+        )
+        new = told_apart(talks, options) if model is None else words_told(model, talks, options)
+        for line in new:
+            lines.append({"speakers": n_speakers, **line})
+            print(lines[-1], flush=True)
+    print(table(lines))
+    print(json.dumps({"part": given.part, "options": asdict(options), "lines": lines}))
+
+
+if __name__ == "__main__":
+    main()
