@@ -32,7 +32,7 @@ def test_a_writer_forgets_the_document_before(name: str) -> None:
     first = write_transcript(writer, spoken(1))
     write_transcript(writer, spoken(2))
     assert write_transcript(writer, spoken(1)) == first
-    assert first.endswith("\n")
+    assert first.endswith("\n") or name == "rttm"  # of a recording without speakers it has no line
 
 
 def test_unknown_format_and_unused_options_are_refused() -> None:

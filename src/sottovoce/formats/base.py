@@ -75,8 +75,8 @@ class TranscriptInfo:
     At the beginning language and duration may still be unknown (None); at the end they are known.
     source: the recording's name, for people. audio: its address for a page that plays it, relative to the
     page or a `data:` address. spectrogram: the address of its picture, for a page. translation: code of
-    the language that segments are translated into, None where they are not. turns: who speaks when, at the end,
-    where that was asked for.
+    the language that segments are translated into, None where they are not. turns: who speaks when, at the
+    end, where that was asked for.
     """
 
     model: str
