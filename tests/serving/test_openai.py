@@ -184,7 +184,7 @@ def test_the_models(client: OpenAI) -> None:
 @pytest.mark.parametrize(
     ("given", "param", "code", "told"),
     [
-        ({"known_speaker_names": ["a"]}, "known_speaker_names", "unsupported_value", "speakers"),
+        ({"known_speaker_names": ["a"]}, "known_speaker_names[]", "invalid_value", "diarized_json"),
         ({"response_format": "docx"}, "response_format", "invalid_value", "expected one of json"),
         ({"language": "klingon"}, "language", "invalid_value", "klingon"),
         ({"languages": ["en", "klingon"]}, "languages[]", "invalid_value", "klingon"),

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import base64
 from pathlib import Path
 
+import openai
 import pytest
 from openai import OpenAI
 from openai.types.audio import TranscriptionDiarized
 
 from sottovoce.api import Model
 from sottovoce.audio.recording import Recording
+from sottovoce.serving.known_speakers import known_speakers
 from sottovoce.serving.settings import OPENAI_NAMES
 from sottovoce.types import Turn
 
@@ -58,3 +61,37 @@ def test_a_stream_tells_segments_as_they_are_found(client: OpenAI, english: Path
 
 def test_its_name_is_known() -> None:
     assert "gpt-4o-transcribe-diarize" in OPENAI_NAMES
+
+
+def reference(path: Path) -> str:
+    return "data:audio/flac;base64," + base64.b64encode(path.read_bytes()).decode()
+
+
+def test_known_speakers_are_read(english: Path) -> None:
+    found = known_speakers(["Anna"], [reference(english)])
+    assert found.keys() == {"Anna"}
+    assert found["Anna"].ndim == 1
+
+
+@pytest.mark.parametrize(
+    ("names", "references", "told"),
+    [
+        (["Anna"], [], "expected a reference for each name, got 1 and 0"),
+        (["Anna"], ["speech"], "expected 'data:audio/wav;base64,…', got something else"),
+        (["Anna"], ["data:audio/wav;base64,?"], "got something else"),
+        (["Anna"], ["data:audio/wav;base64,AAAA"], "expected 'data:audio/wav;base64,…'"),
+        (["A", "A"], ["data:,", "data:,"], "at most 4 different names"),
+        (list("ABCDE"), ["data:,"] * 5, "at most 4 different names"),
+    ],
+)
+def test_known_speakers_that_cannot_be(
+    client: OpenAI, english: Path, names: list[str], references: list[str], told: str
+) -> None:
+    with pytest.raises(openai.BadRequestError, match=told.replace("?", ".")):
+        client.audio.transcriptions.create(
+            model="nano",
+            file=english,
+            response_format="diarized_json",
+            known_speaker_names=names,
+            known_speaker_references=references,
+        )

@@ -122,3 +122,14 @@ def test_tones_are_told_apart_by_the_stand_in() -> None:
     activity = ToneSpeakers().activity(samples[None])[0]
     assert activity[:100].sum(1).max() == 1
     assert activity[150:].sum(1).min() == 2
+
+
+def test_known_voices_have_their_names() -> None:
+    known = {"Anna": recording((Turn(0.0, 2.0, "low"),), 2.0), "Nobody": np.zeros(32_000, np.float32)}
+    turns = found(replace(AUTO, known=known))
+    assert {turn.speaker for turn in turns} == {"A", "Anna", "B"}
+    assert [turn.speaker for turn in turns if turn.start < 4.5 < turn.end] == ["Anna"]
+
+
+def test_letters_are_no_known_names() -> None:
+    assert named([(0.0, 1.0, 7), (1.0, 2.0, 8)], {8: "A"}) == [Turn(0.0, 1.0, "B"), Turn(1.0, 2.0, "A")]

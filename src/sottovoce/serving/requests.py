@@ -13,6 +13,7 @@ from sottovoce.errors import OptionError
 from sottovoce.offline.options import WINDOW_VAD, TranscribeOptions
 from sottovoce.serving.faults import ApiError
 from sottovoce.serving.fields import Fields, number_of, wrong
+from sottovoce.serving.known_speakers import known_speakers
 from sottovoce.serving.scheduler import FileWish
 from sottovoce.speakers.options import SpeakerOptions
 from sottovoce.text.languages import find_language
@@ -22,7 +23,6 @@ Format: TypeAlias = Literal["json", "text", "srt", "verbose_json", "vtt", "diari
 FORMATS: tuple[Format, ...] = ("json", "text", "srt", "verbose_json", "vtt", "diarized_json")
 TRANSLATION_FORMATS: tuple[Format, ...] = ("json", "text", "srt", "verbose_json", "vtt")
 STREAMED: tuple[Format, ...] = ("json", "text", "diarized_json")
-NO_NAMES = "speakers are told apart, but known ones not found yet: expected none"
 KNOWN = {
     "transcribe": (
         "file",
@@ -69,18 +69,19 @@ def transcription_request(fields: Fields) -> FileRequest:
     logprobs = bool(fields.several_of("include", ("logprobs",)))
     stream = fields.flag("stream")
     options = options_of(fields, "transcribe", words="word" in granularities or logprobs)
+    names = fields.many("known_speaker_names")
     if response_format == "diarized_json":
-        options = replace(options, speakers=SpeakerOptions())
+        known = known_speakers(names, fields.many("known_speaker_references"))
+        options = replace(options, speakers=SpeakerOptions(known=known))
     wish = FileWish(
         options,
         languages=languages_of(fields),
         phrases=tuple(fields.many("keywords")),
     )
-    names = fields.many("known_speaker_names") + fields.many("known_speaker_references")
     model = fields.text("model")
     fields.require_known(KNOWN["transcribe"])
-    if names:
-        raise ApiError(NO_NAMES, param="known_speaker_names", code="unsupported_value")
+    if response_format != "diarized_json" and (names or fields.many("known_speaker_references")):
+        raise wrong("known_speaker_names[]", "response_format diarized_json", response_format)
     if logprobs and response_format != "json":
         raise wrong("include[]", "logprobs with response_format json", response_format)
     if stream and response_format not in STREAMED:

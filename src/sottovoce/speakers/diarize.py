@@ -8,7 +8,7 @@ and vectors of it is kept.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
@@ -117,7 +117,22 @@ class OwnDiarizer:
             counts[span] += (window.activity > ACTIVE).sum(axis=1)
             n_windows[span] += 1
         n_active = np.rint(counts / n_windows).astype(int)
-        return named(self._turns(is_heard(scores, n_active)))
+        return named(self._turns(is_heard(scores, n_active)), self._known(centres))
+
+    def _known(self, centres: Floats) -> dict[Hashable, str]:
+        """Names of speakers whose voice is known, the nearest first."""
+        names = list(self._options.known)
+        if not names:
+            return {}
+        speech = [torch.from_numpy(np.array(samples)) for samples in self._options.known.values()]
+        similarity = self._voices.embed(speech) @ centres.T  # (n_known, n_speakers)
+        found: dict[Hashable, str] = {}
+        for place in np.argsort(-similarity, axis=None, kind="stable"):
+            known, speaker = divmod(int(place), len(centres))
+            is_near = similarity[known, speaker] >= 1 - self._options.distance
+            if is_near and speaker not in found and names[known] not in found.values():
+                found[speaker] = names[known]
+        return found
 
     def _centres(self, heard: Sequence[Heard]) -> Floats:
         vectors = np.concatenate([window.vectors for window in heard])

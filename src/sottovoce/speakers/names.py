@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Mapping
+from itertools import count
 
 from sottovoce.types import Turn
 
@@ -17,10 +18,18 @@ def letter(index: int) -> str:
     return name
 
 
-def named(turns: Iterable[tuple[float, float, Hashable]]) -> list[Turn]:
-    """Turns (start, end in seconds, any sign of a speaker) in the order of their beginnings, with names."""
-    names: dict[Hashable, str] = {}
-    ordered = sorted(turns, key=lambda turn: turn[:2])
-    return [
-        Turn(start, end, names.setdefault(speaker, letter(len(names)))) for start, end, speaker in ordered
-    ]
+def named(
+    turns: Iterable[tuple[float, float, Hashable]], known: Mapping[Hashable, str] | None = None
+) -> list[Turn]:
+    """Turns (start, end in seconds, any sign of a speaker) in the order of their beginnings, with names.
+
+    known: names that signs have already; the others have letters that are no known name.
+    """
+    names = dict(known or {})
+    letters = (name for name in map(letter, count()) if name not in (known or {}).values())
+    made = []
+    for start, end, speaker in sorted(turns, key=lambda turn: turn[:2]):
+        if speaker not in names:
+            names[speaker] = next(letters)
+        made.append(Turn(start, end, names[speaker]))
+    return made

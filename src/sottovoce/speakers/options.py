@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal, TypeAlias, get_args
 
 from sottovoce.errors import OptionError
+from sottovoce.types import Samples
 
 Engine: TypeAlias = Literal["own", "pyannote"]
 
@@ -21,6 +23,8 @@ class SpeakerOptions:
     distance: of two voices, 0 to 2 (cosine), up to which they are one speaker; where the number is not given.
     least_speech_s: a speaker who says less in the whole recording is taken for one of the others, where the
         number is not given.
+    known: names of people with some seconds of their speech (n,) at 16 kHz: a voice as near to it as
+        `distance` has the name, others have letters (engine "own").
 
     Raises: OptionError for values out of range.
     """
@@ -30,6 +34,7 @@ class SpeakerOptions:
     engine: Engine = "own"
     distance: float = 0.26
     least_speech_s: float = 3.0
+    known: Mapping[str, Samples] = field(default_factory=dict, hash=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.n_speakers is not None and self.n_speakers < 1:
@@ -42,3 +47,5 @@ class SpeakerOptions:
             raise OptionError(f"distance of voices: expected between 0 and 2, got {self.distance}")
         if not 0 <= self.least_speech_s < math.inf:
             raise OptionError(f"least_speech_s: expected 0 or more seconds, got {self.least_speech_s}")
+        if self.known and self.engine != "own":
+            raise OptionError(f"known speakers: expected the engine 'own', got '{self.engine}'")
