@@ -3,6 +3,7 @@
     python benchmarks/speakers.py ../shared                          # voices that report
     python benchmarks/speakers.py ../shared --part dev               # other voices, to choose settings on
     python benchmarks/speakers.py ../shared --words --model base     # words, of conversations of whole clips
+    python benchmarks/speakers.py ../shared --windows                # without the segmentation network
     python benchmarks/speakers.py ../shared --engine pyannote        # where pyannote.audio and its weights
     are
 
@@ -25,10 +26,13 @@ from pathlib import Path
 
 import torch
 from conversations import Conversation, made
+from torch import Tensor
 
 from sottovoce.api import Model, load_model
 from sottovoce.audio.recording import Recording
+from sottovoce.audio.silero import WINDOW_SAMPLES, load_silero
 from sottovoce.evaluation.diarization import DiarizationErrors, best_pairs, diarization_errors
+from sottovoce.speakers.base import LocalSpeakers
 from sottovoce.speakers.choose import diarizer_of
 from sottovoce.speakers.diarize import OwnDiarizer
 from sottovoce.speakers.options import SpeakerOptions
@@ -41,13 +45,13 @@ from sottovoce.types import SAMPLE_RATE, Segment, Turn
 Line = dict[str, object]
 
 
-def told_apart(talks: Sequence[Conversation], options: SpeakerOptions) -> list[Line]:
+def told_apart(talks: Sequence[Conversation], options: SpeakerOptions, local: LocalSpeakers) -> list[Line]:
     """Errors over conversations, how often the number of speakers was found, and what it took."""
     tallies = [Tally(number="given"), Tally(number="found")]
     for talk in talks:
         n_true = len({turn.speaker for turn in talk.turns})
         wishes = (replace(options, n_speakers=n_true), options)
-        for tally, turns, took_s in zip(tallies, *both_ways(talk, wishes), strict=True):
+        for tally, turns, took_s in zip(tallies, *both_ways(talk, wishes, local), strict=True):
             tally.errors += diarization_errors(talk.turns, turns)
             tally.without_overlap += diarization_errors(talk.turns, turns, with_overlap=False)
             tally.n_right += len({turn.speaker for turn in turns}) == n_true
@@ -56,13 +60,31 @@ def told_apart(talks: Sequence[Conversation], options: SpeakerOptions) -> list[L
     return [tally.line(len(talks), seconds) for tally in tallies]
 
 
-def both_ways(talk: Conversation, wishes: Sequence[SpeakerOptions]) -> tuple[list[list[Turn]], list[float]]:
+class VoiceActivity:
+    """Stands in for the segmentation network: windows of 1.6 s with one speaker where Silero hears speech."""
+
+    window_samples = 25_600
+    first_samples = 270 // 2
+    frame_samples = 270
+    n_frames = window_samples // frame_samples
+
+    def activity(self, windows: Tensor) -> Tensor:
+        """(n, 25600) to (n, 94, 1)."""
+        model = load_silero()
+        rows = [model.probabilities(window, model.start())[0] for window in windows]
+        places = (torch.arange(self.n_frames) * self.frame_samples + self.first_samples) // WINDOW_SAMPLES
+        return torch.stack(rows)[:, places, None]
+
+
+def both_ways(
+    talk: Conversation, wishes: Sequence[SpeakerOptions], local: LocalSpeakers
+) -> tuple[list[list[Turn]], list[float]]:
     """Turns under each wish, and the processor's seconds; our own engine hears the recording once for all."""
     began = time.process_time()
     if wishes[0].engine != "own":
         found = [diarizer_of(wish).turns(Recording(talk.samples)) for wish in wishes]
         return found, [(time.process_time() - began) / len(wishes)] * len(wishes)
-    networks = load_segmentation(), load_voices()
+    networks = local, load_voices()
     with Recording(talk.samples).open() as reader:
         own = OwnDiarizer(*networks, wishes[0])
         heard = [window for windows in own.batches(reader) for window in own.hear(windows)]
@@ -166,10 +188,12 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--engine", choices=["own", "pyannote"], default="own")
     parser.add_argument("--distance", type=float, default=SpeakerOptions().distance)
+    parser.add_argument("--windows", action="store_true", help="speech and windows, no segmentation network")
     parser.add_argument("--words", action="store_true", help="look at words rather than at turns")
     parser.add_argument("--model", default="base")
     given = parser.parse_args()
     torch.set_num_threads(1)
+    local = VoiceActivity() if given.windows else load_segmentation()
     options = SpeakerOptions(engine=given.engine, distance=given.distance)
     model = load_model(given.model, device="cpu", dtype="float32") if given.words else None
     lines: list[Line] = []
@@ -182,7 +206,7 @@ def main() -> None:
             seconds=given.seconds,
             whole=given.words,
         )
-        new = told_apart(talks, options) if model is None else words_told(model, talks, options)
+        new = told_apart(talks, options, local) if model is None else words_told(model, talks, options)
         for line in new:
             lines.append({"speakers": n_speakers, **line})
             print(lines[-1], flush=True)
