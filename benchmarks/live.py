@@ -17,6 +17,7 @@ from typing import Any
 import live_codeswitch
 import live_errors
 import live_hour
+import live_policy
 import live_sounds
 import live_switch
 import live_translate
@@ -24,6 +25,7 @@ from live_run import GIVEN, Log, options_from, source_version
 
 COMMANDS: dict[str, Any] = {
     "errors": live_errors,
+    "policy": live_policy,
     "noise": live_sounds,
     "hour": live_hour,
     "switching": live_switch,

@@ -153,7 +153,7 @@ def followed(log: Log, one: Recorded, languages: Sequence[str], options: Options
         line.begin(begin / SAMPLE_RATE)
         for now in (*updates(begin, known, options.probe.hop_s), known):
             until = min(now, end) if now == known else now
-            start = max(round(line.since_s * SAMPLE_RATE), until - round(width_s * SAMPLE_RATE))
+            start = options.probe.start(round(line.since_s * SAMPLE_RATE), until)
             if until - start >= options.probe.min_width_s * SAMPLE_RATE:
                 probed = log.heard(one.name, start, until, allowed)
                 line.add(start / SAMPLE_RATE, until / SAMPLE_RATE, probed)

@@ -28,6 +28,7 @@ from typing import Any
 import numpy as np
 import torch
 from human_clips import Clip, Part, clips, spread
+from live_changes import Options, options_with
 from references import openai_model
 
 from sottovoce.api import Model, load_model
@@ -36,8 +37,6 @@ from sottovoce.audio.mel import log_mel
 from sottovoce.audio.vad_stream import VadStream
 from sottovoce.evaluation.language_id import LanguageScores
 from sottovoce.language.probe import LanguageProbe, ProbeOptions, probed_languages
-from sottovoce.language.smoothing import SmoothingOptions
-from sottovoce.language.switching import SwitchOptions
 from sottovoce.language.timeline import LanguageTimeline
 from sottovoce.models.load import load_checkpoint
 from sottovoce.text.tokenizer import Tokenizer
@@ -47,6 +46,7 @@ CODES = Tokenizer.for_model(51865).language_codes
 SECONDS = (1.0, 2.0, 3.0, 5.0)
 THEIRS, OURS = "openai-whisper", "ours"
 LISTS = (2, 5, 12)
+DEFAULTS = options_with([])
 DRAWS = 5
 """Lists of each size a clip."""
 VOXLINGUA = "voxlingua107-dev"
@@ -141,21 +141,22 @@ def asked(data: Path, part: Part, n_voxlingua: int, n_readers: int) -> list[Clip
     return [*spread(readers, n_readers), *in_turns[:n_voxlingua]]
 
 
-def stretches(clip: str, side: str) -> list[Stretch]:
+def stretches(clip: str, side: str, options: ProbeOptions = DEFAULTS.probe) -> list[Stretch]:
     """What a program hears of a clip: the first seconds, or what a session hears at every hop of them."""
     if side == THEIRS:
         return [Stretch(clip, side, 0.0, seconds) for seconds in SECONDS]
-    options = ProbeOptions()
     n_hops = round(SECONDS[-1] / options.hop_s)
     ends = [hop * options.hop_s for hop in range(1, n_hops + 1) if hop * options.hop_s >= options.min_width_s]
-    return [Stretch(clip, side, max(0.0, end - options.width_s), end) for end in ends]
+    starts = [options.start(0, round(end * SAMPLE_RATE)) / SAMPLE_RATE for end in ends]
+    return [Stretch(clip, side, start, end) for start, end in zip(starts, ends, strict=True)]
 
 
-def listen(name: str, chosen: Sequence[Clip], sides: Sequence[str], log: Log) -> None:
+def listen(name: str, chosen: Sequence[Clip], sides: Sequence[str], log: Log, options: ProbeOptions) -> None:
     """Hear what the log lacks."""
     programs = Programs(name)
     for clip in chosen:
-        wanted = [one for side in sides for one in stretches(clip.name, side) if one not in log.known]
+        wanted = [one for side in sides for one in stretches(clip.name, side, options)]
+        wanted = [one for one in wanted if one not in log.known]
         if not wanted:
             continue
         audio = load_audio(clip.file)
@@ -165,17 +166,17 @@ def listen(name: str, chosen: Sequence[Clip], sides: Sequence[str], log: Log) ->
             log.add(one, programs.logits(one.side, audio[start:end]) if end <= len(audio) else [])
 
 
-def said(log: Log, clip: str, side: str, seconds: float, languages: Sequence[str]) -> str | None:
+def said(
+    log: Log, clip: str, side: str, seconds: float, languages: Sequence[str], options: Options = DEFAULTS
+) -> str | None:
     """The language that a program names after some seconds; None for a clip that is too short."""
     allowed = [CODES.index(code) for code in languages]
     if side == THEIRS:
         logits = log.known.get(Stretch(clip, side, 0.0, seconds))
         return max(languages, key=lambda code: logits[CODES.index(code)]) if logits else None
-    line = LanguageTimeline(
-        languages, SmoothingOptions(), SwitchOptions(), full_width_s=ProbeOptions().width_s
-    )
+    line = LanguageTimeline(languages, options.smoothing, options.switch, full_width_s=options.probe.width_s)
     line.begin(0.0)
-    for one in stretches(clip, side):
+    for one in stretches(clip, side, options.probe):
         logits = log.known.get(one)
         if one.end_s <= seconds and not logits:
             return None
@@ -192,17 +193,22 @@ def lists_of(clip: Clip, size: int, languages: Sequence[str]) -> Iterator[list[s
 
 
 def score(
-    chosen: Sequence[Clip], spoken: Sequence[str], log: Log, side: str, seconds: float
+    chosen: Sequence[Clip],
+    spoken: Sequence[str],
+    log: Log,
+    side: str,
+    seconds: float,
+    options: Options = DEFAULTS,
 ) -> dict[str, Any]:
     """Accuracy among all languages, and in lists; spoken: the languages of all clips."""
     sizes = [size for size in LISTS if size <= len(spoken)]
     scores: dict[str | int, LanguageScores] = {size: LanguageScores() for size in ("all", *sizes)}
     for clip in chosen:
-        if said(log, clip.name, THEIRS, seconds, CODES) is None:
+        if said(log, clip.name, side, seconds, CODES, options) is None:
             continue
         for size, tally in scores.items():
             for allowed in [list(CODES)] if isinstance(size, str) else lists_of(clip, size, spoken):
-                tally.add(clip.language, said(log, clip.name, side, seconds, allowed) or "")
+                tally.add(clip.language, said(log, clip.name, side, seconds, allowed, options) or "")
     low, high = scores["all"].interval()
     found: Mapping[str, Any] = {f"{size}": tally.accuracy for size, tally in scores.items()}
     return {"n": scores["all"].n, **found, "all, from": low, "to": high}
@@ -230,11 +236,13 @@ def main() -> None:
     parser.add_argument("--sides", nargs="+", choices=[THEIRS, OURS], default=[THEIRS, OURS])
     parser.add_argument("--log", type=Path, help="JSON lines of what was heard")
     parser.add_argument("--only-log", action="store_true", help="score what the log holds")
+    parser.add_argument("--set", nargs="+", default=[], metavar="ROOM.FIELD=VALUE", help="other options")
     given = parser.parse_args()
     torch.set_num_threads(1)
+    options = options_with(given.set)
     log, chosen = Log(given.log), asked(given.data, given.part, given.clips, given.readers)
     if not given.only_log:
-        listen(given.model, chosen, given.sides, log)
+        listen(given.model, chosen, given.sides, log, options.probe)
     heard = {one.clip for one in log.known}
     chosen = [clip for clip in chosen if clip.name in heard]
     spoken = sorted({clip.language for clip in chosen})
@@ -243,7 +251,7 @@ def main() -> None:
         "readers": [clip for clip in chosen if clip.group != VOXLINGUA],
     }
     rows = [
-        {"clips": name, "seconds": seconds, "side": side} | score(group, spoken, log, side, seconds)
+        {"clips": name, "seconds": seconds, "side": side} | score(group, spoken, log, side, seconds, options)
         for name, group in groups.items()
         for seconds in SECONDS
         for side in given.sides

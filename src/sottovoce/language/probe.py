@@ -41,11 +41,16 @@ reading are told after one second, and 95 instead of 88 % after two."""
 @dataclass(frozen=True, slots=True)
 class ProbeOptions:
     """Which stretches are probed: the newest `width_s`, every `hop_s`; at the start of an utterance shorter
-    ones, from `min_width_s`, count for less."""
+    ones, from `min_width_s`, count for less.
+
+    opening_s: at the start of an utterance, or of its part in another language, a stretch holds all of it up
+        to this length; 0: no more than `width_s`.
+    """
 
     width_s: float = 3.0
     hop_s: float = 0.5
     min_width_s: float = 0.5
+    opening_s: float = 0.0
 
     def __post_init__(self) -> None:
         if not 0.02 <= self.min_width_s <= self.width_s <= 30.0:
@@ -55,6 +60,14 @@ class ProbeOptions:
             )
         if not 0.02 <= self.hop_s <= 30.0:
             raise OptionError(f"hop_s: expected 0.02 to 30 seconds, got {self.hop_s}")
+        if not 0.0 <= self.opening_s <= 30.0:
+            raise OptionError(f"opening_s: expected 0 to 30 seconds, got {self.opening_s}")
+
+    def start(self, earliest: int, end: int) -> int:
+        """The first sample of the stretch that ends at a sample; none begins before `earliest`."""
+        if end - earliest <= round(max(self.width_s, self.opening_s) * SAMPLE_RATE):
+            return earliest
+        return end - round(self.width_s * SAMPLE_RATE)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

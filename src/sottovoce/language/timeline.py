@@ -95,6 +95,7 @@ class LanguageTimeline:
         self._floor_s = 0.0
         self._prior = self._forward.belief
         self._after_pause = True
+        self._changes: deque[LanguageChange] = deque()
 
     @property
     def languages(self) -> tuple[str, ...]:
@@ -143,6 +144,16 @@ class LanguageTimeline:
                 sure = frame is self._frames[-1] and not self._hysteresis.in_doubt
                 return math.inf if sure else frame.centre_s
         return self._floor_s
+
+    def in_use(self, since_s: float) -> tuple[str, ...]:
+        """The languages that were switched to, and in use at a moment of the last minute or after it."""
+        found = {self.current} if self.current is not None else set()
+        until_s = math.inf
+        for change in reversed(self._changes):
+            if until_s > since_s:
+                found.add(change.target)
+            until_s = change.at_s
+        return tuple(code for code in self._languages if code in found)
 
     def allowed_mass(self, start_s: float, end_s: float) -> float | None:
         """What the allow-list had among all languages of the model, on average over the stretches with their
@@ -208,7 +219,11 @@ class LanguageTimeline:
         self._prior = self._surely(switch.target, SURE_OF_A_SWITCH)
         self._forward.reset(self._prior)
         source = None if switch.source is None else self._languages[switch.source]
-        return LanguageChange(source, self._languages[switch.target], at_s, switch.confirmed_s)
+        change = LanguageChange(source, self._languages[switch.target], at_s, switch.confirmed_s)
+        while self._changes and self._changes[0].confirmed_s < switch.confirmed_s - KEPT_S:
+            self._changes.popleft()
+        self._changes.append(change)
+        return change
 
     def _change_point(self, source: int, target: int) -> float:
         """Between the middles of the stretches that the best split parts."""

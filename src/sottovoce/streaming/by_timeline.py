@@ -20,7 +20,7 @@ from sottovoce.language.timeline import LanguageTimeline
 from sottovoce.streaming.agreement import Agreement
 from sottovoce.streaming.alignatt import Reader, ReadRequest
 from sottovoce.streaming.fusing import Candidate, fuse, is_same_word
-from sottovoce.streaming.gating import Shares, owners, settled, shares_over, snapped
+from sottovoce.streaming.gating import LEAST_SHARE, Shares, owners, settled, shares_over, snapped
 from sottovoce.streaming.heard import FrameIndex, Heard, Row
 from sottovoce.streaming.options import StreamOptions
 from sottovoce.streaming.parallel_options import ParallelOptions
@@ -190,12 +190,24 @@ class ByTimeline:
         """The timeline over a window, shared out among the active languages, which are those with a row."""
         belief = list(self._timeline.belief.values())
         shares = shares_over(self._timeline.frames, window, belief, self._parallel.smoothing)
+        if self._parallel.confirmed:
+            shares = self._of_confirmed(shares, window)
         active = self._active(self._settled(utterance, shares, window))
         shares[:, [i for i in range(shares.shape[1]) if i not in active]] = 0.0
         reach = round(self._parallel.snap_s * FRAMES_PER_SECOND)
         if reach:
             shares = snapped(shares, window.loudness, reach)
         return self._settled(utterance, shares, window), active
+
+    def _of_confirmed(self, shares: Shares, window: Window) -> Shares:
+        """Each frame shared out among the languages that were switched to."""
+        in_use = self._timeline.in_use(window.start_s)
+        kept = np.array([code in in_use for code in self._timeline.languages])
+        if not kept.any():
+            return shares
+        left = np.where(kept, np.maximum(shares, LEAST_SHARE), 0.0)
+        shared: Shares = left / left.sum(axis=1, keepdims=True)
+        return shared
 
     def _settled(self, utterance: Utterance, shares: Shares, window: Window) -> Shares:
         """Shares in which committed words have settled whose their audio is."""

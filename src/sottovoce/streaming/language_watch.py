@@ -59,7 +59,7 @@ class LanguageWatch:
         found = []
         for end in ends:
             end = min(end, last)
-            start = max(earliest, end - round(self._options.width_s * SAMPLE_RATE))
+            start = self._options.start(earliest, end)
             if end - start >= round(least_s * SAMPLE_RATE):
                 found.append((start, end))
         return found

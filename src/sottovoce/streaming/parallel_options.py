@@ -23,6 +23,8 @@ class ParallelOptions:
     weight: of the timeline in the fused score. stable_s: a word waits until the timeline is this far past
         it. least_share: a word whose language has less of its frames than this part of the largest share
         is dropped.
+    confirmed: only languages that the session has switched to are active, and words wait while a change is in
+        doubt, as in restart mode.
     stretch_s: the probe hears stretches of this length, shorter than in restart mode, so that a phrase
         shows. smoothing: of their shares, looking both ways. snap_s: a border between two languages is
         moved so far at most to where it is quietest; 0: it stays.
@@ -38,6 +40,7 @@ class ParallelOptions:
     weight: float = 0.5
     stable_s: float = 0.25
     least_share: float = 0.5
+    confirmed: bool = False
     stretch_s: float = 1.0
     smoothing: SmoothingOptions = field(default_factory=lambda: SmoothingOptions(stay=0.85, evidence=0.5))
     snap_s: float = 0.25

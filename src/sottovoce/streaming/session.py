@@ -295,8 +295,11 @@ class Session:
     @property
     def _settled_until_s(self) -> float:
         """Where the language is sure until."""
-        waits = self._follows and not self._is_parallel
-        return self._timeline.settled_until_s if waits else math.inf
+        if not self._follows:
+            return math.inf
+        known = self._timeline.current is not None
+        free = self._is_parallel and known and not self._options.parallel.confirmed
+        return math.inf if free else self._timeline.settled_until_s
 
     def _show(self, speech: Speech, window: Window | None) -> None:
         """Tell what may still change, if that is asked for."""

@@ -49,4 +49,5 @@ class SessionOptions:
         if self.switching != "parallel":
             return self.probe
         width_s = min(self.probe.width_s, self.parallel.stretch_s)
-        return replace(self.probe, width_s=width_s, min_width_s=min(self.probe.min_width_s, width_s))
+        least_s = min(self.probe.min_width_s, width_s)
+        return replace(self.probe, width_s=width_s, min_width_s=least_s, opening_s=0.0)
