@@ -85,3 +85,12 @@ def test_wrong_use_is_refused() -> None:
         LanguageProbe(backend, Tokenizer.for_model(51864), ("en",))
     with pytest.raises(OptionError, match="width_s"):
         ProbeOptions(width_s=0.2, min_width_s=0.5)
+    with pytest.raises(OptionError, match="opening_s"):
+        ProbeOptions(opening_s=31.0)
+
+
+def test_a_stretch_holds_the_whole_opening_and_then_the_newest_part() -> None:
+    second = 16_000
+    plain, opening = ProbeOptions(), ProbeOptions(opening_s=5.0)
+    assert [plain.start(second, end * second) // second for end in (2, 4, 5, 6)] == [1, 1, 2, 3]
+    assert [opening.start(second, end * second) // second for end in (2, 4, 6, 7)] == [1, 1, 1, 4]

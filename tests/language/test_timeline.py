@@ -103,6 +103,22 @@ def test_a_stretch_begins_no_earlier_than_the_last_change() -> None:
     assert line.since_s == change.at_s > 6.0
 
 
+def test_the_languages_in_use_are_those_that_were_switched_to() -> None:
+    line = timeline()
+    line.begin(0.0)
+    assert line.in_use(0.0) == ()
+    hear(line, 6.0, 0.0, 3.0)
+    assert line.due(3.0, at_boundary=True) is not None
+    assert line.in_use(0.0) == ("en",)
+    for end in np.arange(3.25, 9.1, HOP):
+        english = float(np.clip((6.0 - (end - WIDTH)) / WIDTH, 0.02, 0.98))
+        line.add(end - WIDTH, end, ProbedLanguage(np.array([english, 1 - english]), 1.0, 0.0))
+    change = line.due(9.0, at_boundary=True)
+    assert change is not None
+    assert line.in_use(0.0) == ("en", "de")
+    assert line.in_use(change.at_s) == ("de",)
+
+
 def test_silence_and_short_stretches_say_little() -> None:
     loud, quiet = timeline(), timeline()
     for line, no_speech in ((loud, 0.0), (quiet, 1.0)):

@@ -13,7 +13,7 @@ from sottovoce.backends.fake import FakeBackend, Script, ScriptedToken
 from sottovoce.decoding.alignment import median_filter
 from sottovoce.streaming.alignatt import Reader, ReadRequest
 from sottovoce.streaming.frontier import SPREAD_FLOOR, AttentionTracker
-from sottovoce.streaming.reading import Ending, Prefix, Reading, ReadingRules, most_tokens, n_looping
+from sottovoce.streaming.reading import Ending, Path, Prefix, Reading, ReadingRules, most_tokens, n_looping
 from sottovoce.streaming.vocabulary import LiveVocabulary
 from sottovoce.types import EncoderOutput, StepOutput
 from tests.streaming.speech import TOKEN_OF, TOKENIZER, backend, hear, say
@@ -201,6 +201,16 @@ def test_a_jump_back_discards_the_update() -> None:
     assert rules.rewound(99, 300)
     assert not rules.rewound(100, 300)
     assert not rules.rewound(0, None)
+
+
+def test_the_first_token_may_not_jump_back_behind_what_was_said() -> None:
+    """Else committed audio would be said twice."""
+    rules = ReadingRules(frame_threshold=0, rewind_threshold=200, said_until=500)
+    jumped = rules.halt(Path(), 299, 600, 7)
+    assert jumped is not None
+    assert jumped.ending is Ending.REWOUND
+    assert rules.halt(Path(), 300, 600, 7) is None
+    assert rules.halt(Path().said(5, 310, -0.1, 0.1), 299, 600, 7) is None, "only the first token looks there"
 
 
 def test_loops_are_cut_to_their_first_saying() -> None:
