@@ -13,6 +13,7 @@ import torch
 from sottovoce.audio.mel import log_mel, window_features
 from sottovoce.errors import OptionError
 from sottovoce.language.probe import ProbeOptions
+from sottovoce.language.switching import SwitchOptions
 from sottovoce.language.timeline import LanguageTimeline
 from sottovoce.streaming.alignatt import Reader, ReadRequest
 from sottovoce.streaming.by_timeline import ByTimeline
@@ -31,7 +32,7 @@ from sottovoce.streaming.utterance import Utterance
 from sottovoce.streaming.vocabulary import LiveVocabulary
 from sottovoce.streaming.window import Window
 from sottovoce.streaming.words import ReadWord
-from sottovoce.types import EncoderOutput, Event, Samples, Word
+from sottovoce.types import EncoderOutput, Event, LanguageChanged, Partial, Samples, Word
 from tests.streaming.sessions import ALIGNATT, TOKENIZER, changes_of, said_words, session
 from tests.streaming.sessions import listen as listen_to
 from tests.streaming.speech import TOKEN_OF, WORDS, backend, say, silence
@@ -52,7 +53,8 @@ EVERY_HEARING = pytest.mark.parametrize("options", [OPTIONS, MASKED], ids=["alon
 
 def listen(audio: Samples, options: SessionOptions = OPTIONS, chunk: int = 8000) -> list[Event]:
     given = {
-        name: getattr(options, name) for name in ("switching", "probe", "smoothing", "stream", "parallel")
+        name: getattr(options, name)
+        for name in ("switching", "probe", "smoothing", "switch", "stream", "parallel")
     }
     return listen_to(session(options.languages, **given), audio, chunk)
 
@@ -106,6 +108,23 @@ def test_a_switch_between_sentences_loses_and_doubles_nothing(options: SessionOp
     assert [word for word, _ in said(events)] == first + second
     changes = [(change.source, change.target) for change in changes_of(events)]
     assert changes == [(None, "en"), ("en", "de")]
+
+
+def test_nothing_is_said_before_the_first_language_is_known() -> None:
+    """Words of the language that stands first in the list would come in a language nobody speaks."""
+    options = replace(OPTIONS, switch=SwitchOptions(first_frames=12, first_wait_s=2.5))
+    audio = np.concatenate([silence(0.5), say(["und", "der", "die", "nicht", "auch"] * 3), silence(1.0)])
+    events = listen(audio, options)
+    kinds = [type(event) for event in events]
+    assert kinds.index(LanguageChanged) < kinds.index(Partial)
+    assert {language for _, language in said(events)} == {"de"}
+
+
+def test_confirmed_languages_alone_have_rows() -> None:
+    options = replace(OPTIONS, languages=("fr", "en", "de"), parallel=ParallelOptions(confirmed=True))
+    first, second = ["time", "year", "people", "way", "day"] * 2, ["und", "der", "die", "nicht", "auch"] * 2
+    audio = np.concatenate([silence(0.5), say(first), silence(0.3), say(second), silence(1.0)])
+    assert [word for word, _ in said(listen(audio, options))] == first + second
 
 
 def test_cutting_changes_no_event() -> None:
