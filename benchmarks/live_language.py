@@ -182,7 +182,8 @@ def said(
             return None
         if one.end_s <= seconds and logits:
             line.add(one.start_s, one.end_s, probed_languages(np.array([logits]), allowed)[0])
-    return line.likeliest
+            line.due(one.end_s)
+    return line.current or line.likeliest
 
 
 def lists_of(clip: Clip, size: int, languages: Sequence[str]) -> Iterator[list[str]]:

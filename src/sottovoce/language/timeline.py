@@ -216,8 +216,9 @@ class LanguageTimeline:
         at_s = self._floor_s if switch.source is None else self._change_point(switch.source, switch.target)
         self._after_pause = self._after_pause and at_s == self._floor_s
         self._floor_s = at_s
-        self._prior = self._surely(switch.target, SURE_OF_A_SWITCH)
-        self._forward.reset(self._prior)
+        if switch.source is not None:
+            self._prior = self._surely(switch.target, SURE_OF_A_SWITCH)
+            self._forward.reset(self._prior)
         source = None if switch.source is None else self._languages[switch.source]
         change = LanguageChange(source, self._languages[switch.target], at_s, switch.confirmed_s)
         while self._changes and self._changes[0].confirmed_s < switch.confirmed_s - KEPT_S:
