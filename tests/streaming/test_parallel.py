@@ -127,6 +127,17 @@ def test_confirmed_languages_alone_have_rows() -> None:
     assert [word for word, _ in said(listen(audio, options))] == first + second
 
 
+@EVERY_HEARING
+def test_a_third_language_has_a_row_though_two_own_most_of_what_is_held(options: SessionOptions) -> None:
+    """Rows go to the languages of what is not said yet; the third one's words were read by the others' rows."""
+    options = replace(options, languages=("en", "de", "es"))
+    parts = [("en", WORDS["en"][:8]), ("de", WORDS["de"][:8]), ("es", WORDS["es"][:4])]
+    audio = np.concatenate([silence(0.5), *(say(words) for _, words in parts), silence(1.0)])
+    found = said(listen(audio, options))
+    assert [word for word, _ in found] == [word for _, words in parts for word in words]
+    assert [language for _, language in found[-3:]] == ["es"] * 3
+
+
 def test_cutting_changes_no_event() -> None:
     audio = np.concatenate([silence(0.5), say(["time", "year", "people", "und", "der", "die"]), silence(1.0)])
     assert listen(audio, chunk=len(audio)) == listen(audio, chunk=997)

@@ -50,7 +50,7 @@ class ProbeOptions:
     width_s: float = 3.0
     hop_s: float = 0.5
     min_width_s: float = 0.5
-    opening_s: float = 0.0
+    opening_s: float = 5.0
 
     def __post_init__(self) -> None:
         if not 0.02 <= self.min_width_s <= self.width_s <= 30.0:

@@ -27,7 +27,7 @@ class SwitchOptions:
 
     margin: float = 0.35
     min_frames: int = 2
-    opening_margin: float = 0.5
+    opening_margin: float = 0.7
     opening_frames: int = 1
     first_frames: int = 2
     first_margin: float = 0.8

@@ -192,7 +192,8 @@ class ByTimeline:
         shares = shares_over(self._timeline.frames, window, belief, self._parallel.smoothing)
         if self._parallel.confirmed:
             shares = self._of_confirmed(shares, window)
-        active = self._active(self._settled(utterance, shares, window))
+        unread = window.frame(utterance.committed.until_s) if len(utterance.committed) else 0
+        active = self._active(self._settled(utterance, shares, window)[min(unread, len(shares) - 1) :])
         shares[:, [i for i in range(shares.shape[1]) if i not in active]] = 0.0
         reach = round(self._parallel.snap_s * FRAMES_PER_SECOND)
         if reach:
@@ -216,7 +217,7 @@ class ByTimeline:
         return settled(shares, window, known)
 
     def _active(self, shares: Shares) -> list[int]:
-        """Languages with a row, the largest first; each owns some of the window."""
+        """Languages with a row, the largest first; each owns some of the audio that is not said yet."""
         peak, mass = shares.max(axis=0), shares.sum(axis=0)
         n_owned = owners(shares).sum(axis=0)
         order = [int(i) for i in np.argsort(-mass, kind="stable") if n_owned[i]]
