@@ -33,7 +33,7 @@ def spoken_log(path: Path) -> Log:
     row = {"recording": "known-0", "kind": "known", "spans": spans, "duration_s": 12.0}
     rows: list[dict[str, object]] = [row | {"utterances": edges}]
     for start in range(0, 12 * s, s // 2):
-        for end in range(start + s // 2, min(start + 3 * s, 12 * s) + 1, s // 2):
+        for end in range(start + s // 2, min(start + 5 * s, 12 * s) + 1, s // 2):
             code = "en" if (start + end) / 2 < 5.5 * s else "de"
             rows.append({"stretch": "known-0", "start": start, "end": end, "logits": logits(code)})
     path.write_text("".join(json.dumps(one) + "\n" for one in rows))
