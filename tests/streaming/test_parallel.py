@@ -11,10 +11,13 @@ import pytest
 import torch
 
 from sottovoce.audio.mel import log_mel, window_features
+from sottovoce.backends.fake import FAKE_DIMS
 from sottovoce.errors import OptionError
 from sottovoce.language.probe import ProbeOptions
 from sottovoce.language.switching import SwitchOptions
 from sottovoce.language.timeline import LanguageTimeline
+from sottovoce.models.growing_modes import known_mode
+from sottovoce.models.nano import GROWING
 from sottovoce.streaming.alignatt import Reader, ReadRequest
 from sottovoce.streaming.by_timeline import ByTimeline
 from sottovoce.streaming.committed import CommittedWords
@@ -127,9 +130,18 @@ def test_confirmed_languages_alone_have_rows() -> None:
     assert [word for word, _ in said(listen(audio, options))] == first + second
 
 
+def test_real_whisper_hears_longer_stretches_than_a_toy() -> None:
+    real, toy = ParallelOptions.suited_to(known_mode(FAKE_DIMS)), ParallelOptions.suited_to(GROWING)
+    assert real.confirmed
+    assert not toy.confirmed
+    assert real.stretch_s > toy.stretch_s
+    given = SessionOptions(parallel=ParallelOptions(stretch_s=2.0))
+    assert given.suited_to(known_mode(FAKE_DIMS)) is given, "what was asked for stays"
+
+
 @EVERY_HEARING
 def test_a_third_language_has_a_row_though_two_own_most_of_what_is_held(options: SessionOptions) -> None:
-    """Rows go to the languages of what is not said yet; the third one's words were read by the others' rows."""
+    """Rows go to the languages of what is not said yet: the third one's words were read by other rows."""
     options = replace(options, languages=("en", "de", "es"))
     parts = [("en", WORDS["en"][:8]), ("de", WORDS["de"][:8]), ("es", WORDS["es"][:4])]
     audio = np.concatenate([silence(0.5), *(say(words) for _, words in parts), silence(1.0)])

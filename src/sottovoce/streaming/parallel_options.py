@@ -11,6 +11,9 @@ from sottovoce.language.smoothing import SmoothingOptions
 from sottovoce.streaming.gating import Gate
 from sottovoce.streaming.heard import Alone, Hearing, Masked
 
+LONG_TAIL_S = 5.0
+"""Padding that models need which were trained on windows of 30 s."""
+
 
 @dataclass(frozen=True, slots=True)
 class ParallelOptions:
@@ -58,6 +61,17 @@ class ParallelOptions:
             raise OptionError(f"stretch_s: expected 0.1 to 30 seconds, got {self.stretch_s}")
         if math.isinf(self.most_bias):
             raise OptionError("most_bias: expected a finite number, got inf")
+
+    @classmethod
+    def suited_to(cls, mode: EncoderMode) -> ParallelOptions:
+        """What a checkpoint bears; mode: how it bears audio that grows.
+
+        One that was trained on short windows tells the language of a phrase in a second. Real Whisper, which
+        needs padding, takes a second for the right one of all languages one time in four: it hears stretches
+        as long as in restart mode, and rows are of languages that were switched to.
+        """
+        needs_padding = mode.is_thin or (mode.tail_s or 0.0) >= LONG_TAIL_S
+        return cls(stretch_s=3.0, confirmed=True) if needs_padding else cls()
 
     def hearing(self, mode: EncoderMode) -> Hearing:
         """How rows are given their audio; mode: how stretches are encoded by themselves."""

@@ -64,7 +64,8 @@ class Plans:
 
     def by_timeline(self) -> ByTimeline:
         """A plan for several languages at once."""
-        options = self._options
+        options = self._options.suited_to(self._backend.encoder_mode)
+        assert options.parallel is not None, "suited_to fills it"
         return ByTimeline(
             self._reader, self.maker, options.stream, options.parallel, self._timeline, self.mode
         )

@@ -70,7 +70,7 @@ class Session:
         engine: Engine | None = None,
     ) -> None:
         self._backend = backend
-        self._options = options or SessionOptions()
+        self._options = (options or SessionOptions()).suited_to(backend.encoder_mode)
         self._engine = engine or LocalEngine(backend)
         self._vad = vad
         self._draft = draft
@@ -298,7 +298,8 @@ class Session:
         if not self._follows:
             return math.inf
         known = self._timeline.current is not None
-        free = self._is_parallel and known and not self._options.parallel.confirmed
+        parallel = self._options.parallel
+        free = self._is_parallel and known and not (parallel and parallel.confirmed)
         return math.inf if free else self._timeline.settled_until_s
 
     def _show(self, speech: Speech, window: Window | None) -> None:

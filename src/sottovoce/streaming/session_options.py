@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
+from sottovoce.backends.base import EncoderMode
 from sottovoce.errors import OptionError
 from sottovoce.language.probe import ProbeOptions
 from sottovoce.language.smoothing import SmoothingOptions
@@ -22,6 +23,7 @@ class SessionOptions:
     languages: allow-list of codes; one: the language is given; empty: all that the model knows.
     switching: "off" detects the language once and keeps it; "restart" begins a new stream at a change
         point; "parallel" decodes the active languages side by side, for switches inside a sentence.
+    parallel: how that is done; None: as the checkpoint bears it.
     unstable: also send text that may still change: words that were read but not committed, or, where the
         session has a `CtcDraft`, the text of that.
     """
@@ -32,7 +34,7 @@ class SessionOptions:
     probe: ProbeOptions = field(default_factory=ProbeOptions)
     smoothing: SmoothingOptions = field(default_factory=SmoothingOptions)
     switch: SwitchOptions = field(default_factory=SwitchOptions)
-    parallel: ParallelOptions = field(default_factory=ParallelOptions)
+    parallel: ParallelOptions | None = None
     unstable: bool = False
 
     def __post_init__(self) -> None:
@@ -43,10 +45,14 @@ class SessionOptions:
         if self.switching == "parallel" and self.stream.fusion is not None:
             raise OptionError("fusion: expected switching off or restart, got parallel")
 
+    def suited_to(self, mode: EncoderMode) -> SessionOptions:
+        """The same, with what was left to a checkpoint; mode: how it bears audio that grows."""
+        return self if self.parallel else replace(self, parallel=ParallelOptions.suited_to(mode))
+
     @property
     def stretches(self) -> ProbeOptions:
         """Which stretches are probed: parallel mode hears shorter ones."""
-        if self.switching != "parallel":
+        if self.switching != "parallel" or self.parallel is None:
             return self.probe
         width_s = min(self.probe.width_s, self.parallel.stretch_s)
         least_s = min(self.probe.min_width_s, width_s)
