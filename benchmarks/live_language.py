@@ -167,9 +167,19 @@ def listen(name: str, chosen: Sequence[Clip], sides: Sequence[str], log: Log, op
 
 
 def said(
-    log: Log, clip: str, side: str, seconds: float, languages: Sequence[str], options: Options = DEFAULTS
+    log: Log,
+    clip: str,
+    side: str,
+    seconds: float,
+    languages: Sequence[str],
+    options: Options = DEFAULTS,
+    *,
+    in_use: bool = False,
 ) -> str | None:
-    """The language that a program names after some seconds; None for a clip that is too short."""
+    """The language that a program names after some seconds; None for a clip that is too short.
+
+    in_use: of a session, the one that it writes in then, which it does not give up for any lead.
+    """
     allowed = [CODES.index(code) for code in languages]
     if side == THEIRS:
         logits = log.known.get(Stretch(clip, side, 0.0, seconds))
@@ -183,7 +193,7 @@ def said(
         if one.end_s <= seconds and logits:
             line.add(one.start_s, one.end_s, probed_languages(np.array([logits]), allowed)[0])
             line.due(one.end_s)
-    return line.current or line.likeliest
+    return (in_use and line.current) or line.likeliest
 
 
 def lists_of(clip: Clip, size: int, languages: Sequence[str]) -> Iterator[list[str]]:
@@ -204,15 +214,18 @@ def score(
     """Accuracy among all languages, and in lists; spoken: the languages of all clips."""
     sizes = [size for size in LISTS if size <= len(spoken)]
     scores: dict[str | int, LanguageScores] = {size: LanguageScores() for size in ("all", *sizes)}
+    in_use = LanguageScores()
     for clip in chosen:
         if said(log, clip.name, side, seconds, CODES, options) is None:
             continue
         for size, tally in scores.items():
             for allowed in [list(CODES)] if isinstance(size, str) else lists_of(clip, size, spoken):
                 tally.add(clip.language, said(log, clip.name, side, seconds, allowed, options) or "")
+        written = said(log, clip.name, side, seconds, CODES, options, in_use=True)
+        in_use.add(clip.language, written or "")
     low, high = scores["all"].interval()
     found: Mapping[str, Any] = {f"{size}": tally.accuracy for size, tally in scores.items()}
-    return {"n": scores["all"].n, **found, "all, from": low, "to": high}
+    return {"n": scores["all"].n, **found, "all, from": low, "to": high, "in use": in_use.accuracy}
 
 
 def show(rows: Sequence[dict[str, Any]]) -> None:

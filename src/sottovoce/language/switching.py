@@ -23,7 +23,8 @@ class SwitchOptions:
     of it is heard at once, `opening_frames` and `opening_margin` do. A confirmed switch waits for a boundary
     (a pause, or a word's end), at most `max_wait_s`. The first language of a session, before which nothing is
     said, takes `first_frames` and a lead of `first_margin`; the first frame that ends `first_wait_s` after
-    speech began, or later, decides by any lead. With frames of half a second that is within 4 s."""
+    speech began, or later, decides by any lead. With frames of half a second that is within 4 s. While all of
+    that utterance is heard at once, a lead of `revision_margin` corrects it, without a boundary."""
 
     margin: float = 0.35
     min_frames: int = 2
@@ -32,6 +33,7 @@ class SwitchOptions:
     first_frames: int = 2
     first_margin: float = 0.8
     first_wait_s: float = 3.5
+    revision_margin: float = 0.2
     min_dwell_s: float = 0.25
     max_wait_s: float = 0.25
 
@@ -40,6 +42,7 @@ class SwitchOptions:
             ("margin", self.margin),
             ("opening_margin", self.opening_margin),
             ("first_margin", self.first_margin),
+            ("revision_margin", self.revision_margin),
         ):
             if not 0.0 <= value < 1.0:
                 raise OptionError(f"{name}: expected a difference of probabilities in [0, 1), got {value}")
@@ -92,6 +95,7 @@ class Hysteresis:
         self._pending: Switch | None = None
         self._since_s: float | None = None
         self._opening = False
+        self._is_first = False
 
     @property
     def current(self) -> int | None:
@@ -111,6 +115,7 @@ class Hysteresis:
     def begin(self, start_s: float) -> None:
         """An utterance begins: what waited for a boundary has none to wait for, and runs start anew."""
         self._run = None
+        self._is_first = False
         if self._current is None:
             self._since_s = start_s
 
@@ -140,13 +145,15 @@ class Hysteresis:
         if switch is None:
             return None
         waited = time_s - switch.confirmed_s
-        if not at_boundary and waited < self._options.max_wait_s and switch.source is not None:
+        has_words = switch.source is not None and not self._is_first
+        if has_words and not at_boundary and waited < self._options.max_wait_s:
             return None
         self.settle(switch.target)
         return switch
 
     def settle(self, language: int) -> None:
         """Make `language` the current one, whatever the evidence so far."""
+        self._is_first = self._current is None
         self._current = language
         self._pending = None
         self._run = None
@@ -167,9 +174,12 @@ class Hysteresis:
 
     def _margin(self, waited_s: float) -> float:
         """waited_s: since speech began, before which nothing was said."""
-        if self._current is not None:
-            return self._options.opening_margin if self._opening else self._options.margin
-        return 0.0 if self._is_overdue(waited_s) else self._options.first_margin
+        options = self._options
+        if self._current is None:
+            return 0.0 if self._is_overdue(waited_s) else options.first_margin
+        if not self._opening:
+            return options.margin
+        return options.revision_margin if self._is_first else options.opening_margin
 
     def _is_overdue(self, waited_s: float) -> bool:
         """Whether the first language has been waited for long enough."""
