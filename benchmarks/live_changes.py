@@ -153,7 +153,8 @@ def followed(log: Log, one: Recorded, languages: Sequence[str], options: Options
         line.begin(begin / SAMPLE_RATE)
         for now in (*updates(begin, known, options.probe.hop_s), known):
             until = min(now, end) if now == known else now
-            start = options.probe.start(round(line.since_s * SAMPLE_RATE), until)
+            earliest = round(line.since_s * SAMPLE_RATE)
+            start = options.probe.start(earliest, until, opening=line.is_opening)
             if until - start >= options.probe.min_width_s * SAMPLE_RATE:
                 probed = log.heard(one.name, start, until, allowed)
                 line.add(start / SAMPLE_RATE, until / SAMPLE_RATE, probed)

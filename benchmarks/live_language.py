@@ -147,7 +147,7 @@ def stretches(clip: str, side: str, options: ProbeOptions = DEFAULTS.probe) -> l
         return [Stretch(clip, side, 0.0, seconds) for seconds in SECONDS]
     n_hops = round(SECONDS[-1] / options.hop_s)
     ends = [hop * options.hop_s for hop in range(1, n_hops + 1) if hop * options.hop_s >= options.min_width_s]
-    starts = [options.start(0, round(end * SAMPLE_RATE)) / SAMPLE_RATE for end in ends]
+    starts = [options.start(0, round(end * SAMPLE_RATE), opening=True) / SAMPLE_RATE for end in ends]
     return [Stretch(clip, side, start, end) for start, end in zip(starts, ends, strict=True)]
 
 

@@ -92,5 +92,11 @@ def test_wrong_use_is_refused() -> None:
 def test_a_stretch_holds_the_whole_opening_and_then_the_newest_part() -> None:
     second = 16_000
     plain, opening = ProbeOptions(opening_s=0.0), ProbeOptions(opening_s=5.0)
-    assert [plain.start(second, end * second) // second for end in (2, 4, 5, 6)] == [1, 1, 2, 3]
-    assert [opening.start(second, end * second) // second for end in (2, 4, 6, 7)] == [1, 1, 1, 4]
+    assert [plain.start(second, end * second, opening=True) // second for end in (2, 4, 5, 6)] == [1, 1, 2, 3]
+    assert [opening.start(second, end * second, opening=True) // second for end in (2, 4, 6, 7)] == [
+        1,
+        1,
+        1,
+        4,
+    ]
+    assert opening.start(second, 6 * second, opening=False) == 3 * second, "a change was found"

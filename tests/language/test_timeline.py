@@ -101,6 +101,31 @@ def test_a_stretch_begins_no_earlier_than_the_last_change() -> None:
     change = line.due(10.0, at_boundary=True)
     assert change is not None
     assert line.since_s == change.at_s > 6.0
+    assert not line.is_opening
+
+
+def test_the_first_language_leaves_the_utterance_open() -> None:
+    line = timeline()
+    line.begin(0.0)
+    hear(line, 100.0, 0.0, 3.0)
+    assert line.due(3.0, at_boundary=True) is not None
+    assert line.is_opening, "all of the utterance may still be heard at once"
+
+
+def test_a_first_language_is_corrected_by_all_of_the_utterance() -> None:
+    """Its evidence is replaced by that of longer stretches, and does not count twice."""
+    line = LanguageTimeline(("en", "de", "es"), SmoothingOptions(), SwitchOptions(), full_width_s=WIDTH)
+    line.begin(0.0)
+    for end in (1.0, 1.5, 2.0):
+        line.add(0.0, end, ProbedLanguage(np.array([0.95, 0.03, 0.02]), 1.0, 0.0))
+    first = line.due(2.0)
+    assert first is not None
+    assert first.target == "en"
+    line.add(0.0, 4.0, ProbedLanguage(np.array([0.3, 0.65, 0.05]), 1.0, 0.0))
+    corrected = line.due(4.0)
+    assert corrected is not None
+    assert (corrected.source, corrected.target) == ("en", "de")
+    assert corrected.at_s <= 2.0, "what may be another language is no later than what spoke for the first"
 
 
 def test_the_languages_in_use_are_those_that_were_switched_to() -> None:

@@ -43,8 +43,8 @@ class ProbeOptions:
     """Which stretches are probed: the newest `width_s`, every `hop_s`; at the start of an utterance shorter
     ones, from `min_width_s`, count for less.
 
-    opening_s: at the start of an utterance, or of its part in another language, a stretch holds all of it up
-        to this length; 0: no more than `width_s`.
+    opening_s: at the start of an utterance a stretch holds all of it up to this length, until a change is
+        found in it; 0: no more than `width_s`.
     """
 
     width_s: float = 3.0
@@ -63,9 +63,13 @@ class ProbeOptions:
         if not 0.0 <= self.opening_s <= 30.0:
             raise OptionError(f"opening_s: expected 0 to 30 seconds, got {self.opening_s}")
 
-    def start(self, earliest: int, end: int) -> int:
-        """The first sample of the stretch that ends at a sample; none begins before `earliest`."""
-        if end - earliest <= round(max(self.width_s, self.opening_s) * SAMPLE_RATE):
+    def start(self, earliest: int, end: int, *, opening: bool) -> int:
+        """The first sample of the stretch that ends at a sample; none begins before `earliest`.
+
+        opening: no change was found in the utterance yet.
+        """
+        whole_s = max(self.width_s, self.opening_s) if opening else self.width_s
+        if end - earliest <= round(whole_s * SAMPLE_RATE):
             return earliest
         return end - round(self.width_s * SAMPLE_RATE)
 

@@ -128,6 +128,11 @@ class LanguageTimeline:
         return self._floor_s
 
     @property
+    def is_opening(self) -> bool:
+        """Whether no change was found in the utterance, but the session's first language."""
+        return self._after_pause
+
+    @property
     def settled_until_s(self) -> float:
         """Words that end by then are surely in the current language.
 

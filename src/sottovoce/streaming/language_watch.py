@@ -59,7 +59,7 @@ class LanguageWatch:
         found = []
         for end in ends:
             end = min(end, last)
-            start = self._options.start(earliest, end)
+            start = self._options.start(earliest, end, opening=self._timeline.is_opening)
             if end - start >= round(least_s * SAMPLE_RATE):
                 found.append((start, end))
         return found
