@@ -1,10 +1,10 @@
-"""Threads that spin or sleep while they wait for each other: a recording transcribed both ways, taking turns.
+"""Threads that spin, or sleep, while they wait for each other: a recording transcribed each way, taking turns.
 
     python benchmarks/waiting.py examples/speech/en.flac --rounds 3
     python benchmarks/waiting.py examples/speech/en.flac --rounds 3 --beside 0.3
 
 --beside: another program takes so much of a core meanwhile. Each run is a process of its own, since OpenMP
-reads OMP_WAIT_POLICY once. Prints the median seconds by the clock, and of processor time.
+reads these variables once. Prints the median seconds by the clock, and of processor time.
 """
 
 from __future__ import annotations
@@ -18,7 +18,12 @@ import sys
 import time
 from pathlib import Path
 
-POLICIES = ("active", "passive")
+WAYS: dict[str, dict[str, str]] = {
+    "300,000 turns (OpenMP's own)": {},
+    "10,000 turns": {"GOMP_SPINCOUNT": "10000"},
+    "1,000 turns": {"GOMP_SPINCOUNT": "1000"},
+    "none": {"OMP_WAIT_POLICY": "passive"},
+}
 SLICE_S = 0.02
 SCRIPT = """
 import sys, time, torch, sottovoce
@@ -39,11 +44,10 @@ def work(share: float) -> None:
         time.sleep((1.0 - share) * SLICE_S)
 
 
-def run(policy: str, given: argparse.Namespace) -> tuple[float, float]:
-    """Seconds by the clock and of processor time. active: as it is where nobody says anything."""
-    environment = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
-    if policy == "passive":
-        environment["OMP_WAIT_POLICY"] = policy
+def run(way: dict[str, str], given: argparse.Namespace) -> tuple[float, float]:
+    """Seconds by the clock and of processor time."""
+    others = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
+    environment = {name: value for name, value in os.environ.items() if name not in others} | way
     words = [str(given.recording), str(given.threads), given.model, given.dtype, str(given.beam_size)]
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT, *words], env=environment, capture_output=True, text=True, check=True
@@ -67,14 +71,14 @@ def main() -> None:
     other = multiprocessing.Process(target=work, args=(given.beside,), daemon=True)
     if given.beside:
         other.start()
-    found: dict[str, list[tuple[float, float]]] = {policy: [] for policy in POLICIES}
+    found: dict[str, list[tuple[float, float]]] = {name: [] for name in WAYS}
     for _ in range(given.rounds):
-        for policy in POLICIES:
-            found[policy].append(run(policy, given))
-    print("| waiting threads | s by the clock | processor s |\n|---|---|---|")
-    for policy, times in found.items():
+        for name, way in WAYS.items():
+            found[name].append(run(way, given))
+    print("| spins for | s by the clock | processor s |\n|---|---|---|")
+    for name, times in found.items():
         wall_s, spent_s = (statistics.median(column) for column in zip(*times, strict=True))
-        print(f"| {policy} | {wall_s:.1f} | {spent_s:.1f} |")
+        print(f"| {name} | {wall_s:.1f} | {spent_s:.1f} |")
 
 
 if __name__ == "__main__":

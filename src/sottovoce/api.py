@@ -6,7 +6,7 @@ Concrete runtimes are chosen here, and handed to rooms that know only their seam
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -46,36 +46,12 @@ from sottovoce.streaming.endofword import EndOfWord
 from sottovoce.streaming.options import StreamOptions
 from sottovoce.streaming.session import Session, SessionOptions, Switching
 from sottovoce.streaming.work import Engine
-from sottovoce.text.languages import find_language
+from sottovoce.text.languages import LanguageChoice
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import HOP_SAMPLES, SAMPLE_RATE, Task, Transcript
 
 CPU_DEFAULT = "base"
 CUDA_DEFAULT = "large-v3-turbo"
-
-
-@dataclass(frozen=True, slots=True)
-class LanguageChoice:
-    """Which languages a recording may be in, as people say it: "auto", "en", "English", "en,de".
-
-    fixed: the one language, or None when it is to be found. allowed: the languages to choose among;
-    empty means all that the model was trained on.
-    """
-
-    fixed: str | None
-    allowed: tuple[str, ...]
-
-    @classmethod
-    def parse(cls, wish: str | Sequence[str] | None, available: Sequence[str]) -> LanguageChoice:
-        """Raises: OptionError for a language that is not among `available`."""
-        words = (wish or "auto").split(",") if isinstance(wish, str) or wish is None else list(wish)
-        names = [word.strip() for word in words if word.strip()]
-        if names == ["auto"]:
-            return cls(None, ())
-        codes = tuple(dict.fromkeys(find_language(name, tuple(available)) for name in names))
-        if not codes:
-            raise OptionError("language: expected 'auto' or at least one language, got none")
-        return cls(codes[0], ()) if len(codes) == 1 else cls(None, codes)
 
 
 class Model:

@@ -116,6 +116,8 @@ def test_what_a_process_says_is_said_here_and_none_is_left(recording: Path) -> N
             "cannot be combined with --clip-timestamps",
         ),
         (["x.wav", "--processors", "2", "--prefix", "a"], "cannot be combined with --prefix"),
+        (["x.wav", "--processors", "2", "--speakers", "2"], "cannot be combined with --speakers"),
+        (["x.wav", "--processors", "2", "--channels", "apart"], "cannot be combined with --channels"),
         (["x.wav", "--processors", "0"], "--processors"),
         (["x.wav", "--audio-ctx", "10"], "--audio-ctx"),
         (["x.wav", "--audio-ctx", "1501", "-m", "nano"], "audio_ctx: expected at most 1500"),

@@ -36,14 +36,20 @@ def test_the_options_of_models_need_no_pytorch() -> None:
     assert done.stdout == "False\n"
 
 
-@pytest.mark.parametrize(("given", "expected"), [(None, "passive"), ("active", "active")])
-def test_threads_sleep_while_they_wait_unless_told_otherwise(given: str | None, expected: str) -> None:
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [({}, "1000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "active"}, "None")],
+    ids=str,
+)
+def test_threads_spin_briefly_while_they_wait_unless_told_otherwise(
+    given: dict[str, str], expected: str
+) -> None:
     script = (
         "import atexit, os, sys; from sottovoce.cli.main import main; "
-        "atexit.register(lambda: print(os.environ['OMP_WAIT_POLICY'], file=sys.stderr)); main(['--version'])"
+        "atexit.register(lambda: print(os.environ.get('GOMP_SPINCOUNT'), file=sys.stderr)); main(['--version'])"
     )
-    environment = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
-    environment |= {} if given is None else {"OMP_WAIT_POLICY": given}
+    waiting = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
+    environment = {name: value for name, value in os.environ.items() if name not in waiting} | given
     command = [sys.executable, "-c", script]
     done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
     assert done.stderr == f"{expected}\n"

@@ -25,7 +25,7 @@ from sottovoce.audio.vad import SpeechSegment, speech_segments
 from sottovoce.errors import OptionError, SottovoceError
 from sottovoce.offline.options import WINDOW_VAD, TranscribeOptions
 from sottovoce.offline.result import spoken_most
-from sottovoce.types import SAMPLE_RATE, AudioChunk, Segment
+from sottovoce.types import SAMPLE_RATE, AudioChunk, Segment, Turn
 
 SHORTEST_PART_S = 5.0
 REACH = 0.25
@@ -71,7 +71,7 @@ def parts_of(
 class PartsTranscription(Iterator[Segment]):
     """The segments of a recording, in order, as its parts are done; a context manager, or closed by `close`.
 
-    language: spoken most so far. duration: seconds, known at once.
+    language: spoken most so far. duration: seconds, known at once. turns: of speakers, who are not told apart.
     """
 
     language: str | None
@@ -80,6 +80,7 @@ class PartsTranscription(Iterator[Segment]):
     _workers: list[_Worker] = field(default_factory=list)
     _ready: Iterator[Segment] = field(default_factory=lambda: iter(()))
     _seen: list[Segment] = field(default_factory=list)
+    turns: tuple[Turn, ...] = ()
 
     def __next__(self) -> Segment:
         while (segment := next(self._ready, None)) is None:
@@ -114,10 +115,13 @@ def transcribe_parts(
 
     model: of this process; finds the language where it is not given. load: makes one in each of the others
     (it is sent there). options: as `Model.options` gives them.
-    Raises: OptionError for parts that are given already; AudioError. While iterating: what a process raises.
+    Raises: OptionError for parts that are given already, and for speakers, who are told apart in the whole of a
+        recording; AudioError. While iterating: what a process raises.
     """
     if options.clip_timestamps:
         raise OptionError("processors: cannot be combined with clip_timestamps")
+    if options.speakers is not None or options.channels != "mixed":
+        raise OptionError("processors: cannot be combined with speakers or channels")
     speech, duration_s = _heard(source)
     last_s = duration_s if options.duration_s is None else options.offset_s + options.duration_s
     start_s, end_s = options.offset_s, min(duration_s, last_s)

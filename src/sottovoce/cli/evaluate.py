@@ -12,7 +12,7 @@ from typing import Any
 import click
 import numpy as np
 
-from sottovoce.api import LanguageChoice, Model
+from sottovoce.api import Model
 from sottovoce.audio.io import load_audio
 from sottovoce.audio.mel import log_mel, window_features
 from sottovoce.cli.options import MODEL, open_model, with_options
@@ -31,7 +31,7 @@ from sottovoce.language.probe import LanguageProbe
 from sottovoce.offline.options import TranscribeOptions
 from sottovoce.streaming.options import StreamOptions
 from sottovoce.streaming.session import Session
-from sottovoce.text.languages import UNSPACED
+from sottovoce.text.languages import UNSPACED, LanguageChoice
 from sottovoce.text.normalize import normalizer_for
 from sottovoce.types import Samples, Word
 

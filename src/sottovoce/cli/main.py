@@ -40,10 +40,11 @@ COMMANDS = {
 }
 """Name, then module, attribute and one line of help: nothing heavy is imported to print the help."""
 
-WHILE_WAITING = ("OMP_WAIT_POLICY", "passive")
-"""Threads of an operation that wait for each other sleep. Spinning, as OpenMP has it otherwise, they take the
-processor from whatever else runs, and from the one they wait for: with anything beside it a server of eight
-streams fell behind without end (docs/serving.md). Read when torch is imported, which comes later."""
+BRIEFLY = ("GOMP_SPINCOUNT", "1000")
+"""Threads of an operation that wait for each other spin so many turns, microseconds, and then sleep. OpenMP's own
+300,000 turns take the processor from whatever else runs, and from the thread that is waited for, which no turns at all
+leave it to, and are slower on an idle machine (`benchmarks/waiting.py`, docs/serving.md). Read when torch is imported,
+which comes later."""
 
 
 class CallInterruptedError(Exception):
@@ -89,7 +90,8 @@ with_call_options(cli)
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit with its code."""
-    os.environ.setdefault(*WHILE_WAITING)
+    if "OMP_WAIT_POLICY" not in os.environ:
+        os.environ.setdefault(*BRIEFLY)
     prepare_standard_streams()
     code = run(arguments)
     with suppress(OutputError, click.exceptions.Exit):  # said already, or nobody is left to read it

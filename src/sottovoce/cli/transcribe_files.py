@@ -169,9 +169,11 @@ def check_workers(files: Sequence[str], given: Mapping[str, Any]) -> None:
         raise OptionError(
             "--processors: every process reads the recording, which standard input is not; give a file"
         )
-    for name in ("lm", "grammar", "clip_timestamps", "prefix"):
+    for name in ("lm", "grammar", "clip_timestamps", "prefix", "speakers"):
         if given[name]:
             raise OptionError(f"--processors: cannot be combined with --{name.replace('_', '-')}")
+    if given["channels"] != "mixed":
+        raise OptionError("--processors: cannot be combined with --channels")
     if is_file(given["hotwords"]):
         raise OptionError("--processors: cannot be combined with a file of --hotwords")
 

@@ -8,6 +8,7 @@ the language tokens in every checkpoint. The codes are Whisper's own: mostly ISO
 from __future__ import annotations
 
 import difflib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -110,3 +111,27 @@ def _hint(text: str) -> str:
         return ""
     shown = [f"'{n}'" if n == names[n].code else f"'{n}' ({names[n].code})" for n in close]
     return f"; did you mean {' or '.join(shown)}?"
+
+
+@dataclass(frozen=True, slots=True)
+class LanguageChoice:
+    """Which languages a recording may be in, as people say it: "auto", "en", "English", "en,de".
+
+    fixed: the one language, or None when it is to be found. allowed: the languages to choose among;
+    empty means all that the model was trained on.
+    """
+
+    fixed: str | None
+    allowed: tuple[str, ...]
+
+    @classmethod
+    def parse(cls, wish: str | Sequence[str] | None, available: Sequence[str]) -> LanguageChoice:
+        """Raises: OptionError for a language that is not among `available`."""
+        words = (wish or "auto").split(",") if isinstance(wish, str) or wish is None else list(wish)
+        names = [word.strip() for word in words if word.strip()]
+        if names == ["auto"]:
+            return cls(None, ())
+        codes = tuple(dict.fromkeys(find_language(name, tuple(available)) for name in names))
+        if not codes:
+            raise OptionError("language: expected 'auto' or at least one language, got none")
+        return cls(codes[0], ()) if len(codes) == 1 else cls(None, codes)
