@@ -1,4 +1,4 @@
-"""Threads that spin, or sleep, while they wait for each other: a recording transcribed each way, taking turns.
+"""Threads that spin, or sleep, while they wait for each other: a recording read each way, taking turns.
 
     python benchmarks/waiting.py examples/speech/en.flac --rounds 3
     python benchmarks/waiting.py examples/speech/en.flac --rounds 3 --beside 0.3

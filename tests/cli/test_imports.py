@@ -46,7 +46,8 @@ def test_threads_spin_briefly_while_they_wait_unless_told_otherwise(
 ) -> None:
     script = (
         "import atexit, os, sys; from sottovoce.cli.main import main; "
-        "atexit.register(lambda: print(os.environ.get('GOMP_SPINCOUNT'), file=sys.stderr)); main(['--version'])"
+        "atexit.register(lambda: print(os.environ.get('GOMP_SPINCOUNT'), file=sys.stderr)); "
+        "main(['--version'])"
     )
     waiting = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
     environment = {name: value for name, value in os.environ.items() if name not in waiting} | given

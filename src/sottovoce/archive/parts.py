@@ -71,7 +71,8 @@ def parts_of(
 class PartsTranscription(Iterator[Segment]):
     """The segments of a recording, in order, as its parts are done; a context manager, or closed by `close`.
 
-    language: spoken most so far. duration: seconds, known at once. turns: of speakers, who are not told apart.
+    language: spoken most so far. duration: seconds, known at once. turns: none, speakers are not
+    told apart.
     """
 
     language: str | None
@@ -115,8 +116,8 @@ def transcribe_parts(
 
     model: of this process; finds the language where it is not given. load: makes one in each of the others
     (it is sent there). options: as `Model.options` gives them.
-    Raises: OptionError for parts that are given already, and for speakers, who are told apart in the whole of a
-        recording; AudioError. While iterating: what a process raises.
+    Raises: OptionError for parts that are given already, and for speakers, who are told apart in the whole of
+        a recording; AudioError. While iterating: what a process raises.
     """
     if options.clip_timestamps:
         raise OptionError("processors: cannot be combined with clip_timestamps")

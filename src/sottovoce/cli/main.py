@@ -41,10 +41,10 @@ COMMANDS = {
 """Name, then module, attribute and one line of help: nothing heavy is imported to print the help."""
 
 BRIEFLY = ("GOMP_SPINCOUNT", "1000")
-"""Threads of an operation that wait for each other spin so many turns, microseconds, and then sleep. OpenMP's own
-300,000 turns take the processor from whatever else runs, and from the thread that is waited for, which no turns at all
-leave it to, and are slower on an idle machine (`benchmarks/waiting.py`, docs/serving.md). Read when torch is imported,
-which comes later."""
+"""Threads of an operation that wait for each other spin so many turns, microseconds, and then sleep. OpenMP's
+own 300,000 turns take the processor from whatever else runs, and from the thread that is waited for; without
+any an idle machine is slower (`benchmarks/waiting.py`, docs/serving.md). Read when torch is imported, which
+comes later."""
 
 
 class CallInterruptedError(Exception):
