@@ -45,6 +45,7 @@ def test_unknown_format_and_unused_options_are_refused() -> None:
 def test_several_formats() -> None:
     assert [w.extension for w in writers_for("json, srt,json")] == ["json", "srt"]
     assert len(writers_for("all", WriterOptions(max_line_width=9))) == len(FORMATS)
+    assert "rttm" not in [w.extension for w in writers_for("all", has_speakers=False)]
     with pytest.raises(OptionError, match="line breaking"):
         writers_for("txt,json", WriterOptions(max_line_width=9))
 

@@ -11,21 +11,11 @@ import click
 
 from sottovoce.cli.call import this_call
 from sottovoce.cli.each_file import each_file
-from sottovoce.cli.options import MODEL
+from sottovoce.cli.options import LANGUAGE, MODEL
 from sottovoce.cli.parameters import Finite
 from sottovoce.cli.progress import Progress, clock
 from sottovoce.cli.sections import SectionedCommand
 
-LANGUAGE = (
-    click.option(
-        "-l",
-        "--language",
-        default="auto",
-        show_default=True,
-        metavar="auto|CODE[,CODE…]",
-        help="Of the recording, as for `transcribe`.",
-    ),
-)
 SEARCH = (
     click.option(
         "--least-score",

@@ -8,20 +8,10 @@ import click
 
 from sottovoce.cli.call import this_call
 from sottovoce.cli.each_file import each_file
-from sottovoce.cli.options import MODEL
+from sottovoce.cli.options import LANGUAGE, MODEL
 from sottovoce.cli.progress import Progress
 from sottovoce.cli.sections import SectionedCommand
 
-LANGUAGE = (
-    click.option(
-        "-l",
-        "--language",
-        default="auto",
-        show_default=True,
-        metavar="auto|CODE[,CODE…]",
-        help="Of the recording, as for `transcribe`.",
-    ),
-)
 VIDEO = (
     click.option("-o", "--output", required=True, metavar="FILE", help="The video: .mp4, .mkv or .mov."),
     click.option(

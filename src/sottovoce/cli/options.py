@@ -35,6 +35,17 @@ MODEL = (
     click.option("--local-only", is_flag=True, help="Fetch nothing: the model is on this machine."),
 )
 
+LANGUAGE = (
+    click.option(
+        "-l",
+        "--language",
+        default="auto",
+        show_default=True,
+        metavar="auto|CODE[,CODE…]",
+        help="Of the recording, as for `transcribe`.",
+    ),
+)
+"""For commands that read a recording only to do something else with it."""
 TASK = (
     click.option(
         "--task",

@@ -147,7 +147,7 @@ def documents_of(files: Sequence[str], given: Mapping[str, Any]) -> Documents:
     Raises: OptionError.
     """
     formats = given["output_format"]
-    writers = writers_for(formats, writer_options(given))
+    writers = writers_for(formats, writer_options(given), has_speakers=tells_speakers(given))
     shown = given["output_dir"] is None and formats == "txt"
     check_colours(given, shown)
     if shown and (sys.stdout.isatty() or given["colour_confidence"]):
@@ -159,6 +159,12 @@ def documents_of(files: Sequence[str], given: Mapping[str, Any]) -> Documents:
     paths = output_paths(files, Path(folder), [writer.extension for writer in writers])
     writable_folder(Path(folder))
     return Documents(writers, paths, shown, page, given["embed_audio"])
+
+
+def tells_speakers(given: Mapping[str, Any]) -> bool:
+    """Whether speakers are told apart, in whatever way; a command without these options does not."""
+    told = given.get("speakers") or given.get("tinydiarize")
+    return bool(told) or given.get("channels", "mixed") != "mixed"
 
 
 def check_workers(files: Sequence[str], given: Mapping[str, Any]) -> None:

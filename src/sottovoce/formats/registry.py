@@ -43,6 +43,9 @@ FORMATS: tuple[str, ...] = (
     *("json-full", "ass", "labels", "textgrid", "html", "rttm"),
 )
 
+OF_SPEAKERS: tuple[str, ...] = ("rttm",)
+"""Formats that hold nothing where speakers are not told apart."""
+
 
 def writer_for(name: str, options: WriterOptions | None = None) -> Writer:
     """A new writer of the format `name`, one of FORMATS.
@@ -61,13 +64,18 @@ def writer_for(name: str, options: WriterOptions | None = None) -> Writer:
     return PLAIN[name]()
 
 
-def writers_for(names: str, options: WriterOptions | None = None) -> list[Writer]:
+def writers_for(
+    names: str, options: WriterOptions | None = None, *, has_speakers: bool = True
+) -> list[Writer]:
     """New writers for a list such as "srt,json", or "all"; each format once, in the order given.
 
+    has_speakers: whether anyone tells speakers apart; "all" leaves out what would be empty without.
     Raises OptionError for an unknown name, or when none of the formats has a use for the options.
     """
     options = options or WriterOptions()
-    wanted = list(FORMATS) if names == "all" else [name.strip() for name in names.split(",")]
+    wanted = [name.strip() for name in names.split(",")]
+    if names == "all":
+        wanted = [name for name in FORMATS if has_speakers or name not in OF_SPEAKERS]
     unique = list(dict.fromkeys(wanted))
     if not SUBTITLES.keys() & set(unique):
         return [writer_for(name, options) for name in unique]
