@@ -12,6 +12,10 @@ import click
 
 from sottovoce.errors import MissingExtraError
 
+ENVIRONMENT = "SOTTOVOCE_SERVE"
+"""What the names of the server's environment variables begin with: SOTTOVOCE_SERVE_PORT is --port."""
+API_KEYS = f"{ENVIRONMENT}_API_KEYS"
+
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 

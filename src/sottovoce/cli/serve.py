@@ -10,14 +10,10 @@ from typing import Any
 import click
 
 from sottovoce.cli.call import this_call
-from sottovoce.cli.configuration import with_configuration
+from sottovoce.cli.configuration import API_KEYS, ENVIRONMENT, with_configuration
 from sottovoce.cli.options import MODEL, beam_size
 from sottovoce.cli.parameters import Clock, Finite
 from sottovoce.cli.sections import SectionedCommand
-
-ENVIRONMENT = "SOTTOVOCE_SERVE"
-"""What the names of environment variables begin with: SOTTOVOCE_SERVE_PORT is --port."""
-API_KEYS = f"{ENVIRONMENT}_API_KEYS"
 
 LISTENING = (
     click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on."),

@@ -19,8 +19,8 @@ import click
 from sottovoce.api import Model, default_model
 from sottovoce.backends.registry import choose_device
 from sottovoce.cli.call import Call
+from sottovoce.cli.configuration import API_KEYS
 from sottovoce.cli.options import open_model
-from sottovoce.cli.serve import API_KEYS
 from sottovoce.errors import MissingExtraError, OptionError
 from sottovoce.serving.settings import Access, Limits, Listening, Offer, Settings, WyomingAddress
 
