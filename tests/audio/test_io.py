@@ -6,6 +6,7 @@ import io
 import logging
 import os
 import shutil
+import struct
 import subprocess
 from pathlib import Path
 
@@ -228,6 +229,16 @@ def test_a_playlist_opens_no_other_file(tmp_path: Path) -> None:
     playlist = tmp_path / "list.ffconcat"
     playlist.write_text("ffconcat version 1.0\nfile a.wav\n")
     assert str(playlist) in refusal(playlist)
+
+
+def test_a_title_in_no_known_encoding() -> None:
+    title = b"\xff\xfe\xe9Gr\xfc\xdfe\0\0"
+    info = b"INFOINAM" + struct.pack("<I", len(title)) + title
+    plain = wav_bytes(tones(16_000, 16_000))
+    at = plain.index(b"data")
+    named = plain[:at] + b"LIST" + struct.pack("<I", len(info)) + info + plain[at:]
+    whole = named[:4] + struct.pack("<I", len(named) - 8) + named[8:]
+    np.testing.assert_array_equal(load_audio(whole), load_audio(plain))
 
 
 def test_a_channel_that_is_not_there() -> None:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol, cast
 
 import av
 import numpy as np
@@ -37,6 +37,8 @@ Pcm16 = npt.NDArray[np.int16]
 _DAMAGE = (av.FFmpegError, ValueError, RuntimeError, ArithmeticError, LookupError)
 # Playlists and reference movies could name other files and URLs: no protocol is allowed to open them.
 _NO_PROTOCOLS = {"protocol_whitelist": "none"}
+# Titles may be in any encoding; nobody reads them. From 19 on PyAV takes them as they are, and has no option.
+_TITLES: dict[str, Any] = {"metadata_errors": "ignore"} if int(av.__version__.split(".")[0]) < 19 else {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +161,7 @@ class ContainerDecoder:
 
 def _open_container(file: ByteFile, name: str) -> InputContainer:
     try:
-        return av.open(file, "r", options=dict(_NO_PROTOCOLS), metadata_errors="ignore")
+        return cast(InputContainer, av.open(file, "r", options=dict(_NO_PROTOCOLS), **_TITLES))
     except AudioError:
         raise
     except (*_DAMAGE, OSError, EOFError) as error:
