@@ -40,7 +40,8 @@ from sottovoce.offline.options import TranscribeOptions
 from sottovoce.offline.result import FileTranscription
 from sottovoce.offline.together import transcribe_together
 from sottovoce.offline.turns import LanguageSpan, language_spans
-from sottovoce.speakers.choose import Speakers, parsed
+from sottovoce.speakers.choose import Speakers, live_speakers, parsed
+from sottovoce.speakers.live import LiveSpeakers
 from sottovoce.streaming.draft import CtcDraft
 from sottovoce.streaming.endofword import EndOfWord
 from sottovoce.streaming.options import StreamOptions
@@ -314,6 +315,7 @@ class Model:
         stream: StreamOptions | None = None,
         following: SessionOptions | None = None,
         end_of_word: str | Path | None = None,
+        speakers: Speakers | LiveSpeakers | None = None,
         engine: Engine | None = None,
     ) -> Session:
         """Open a live session: push 16 kHz mono float32 samples, get events.
@@ -324,7 +326,8 @@ class Model:
             read but not committed, or "ctc": letters as they are heard, of a model that has a CTC head.
         stream: how speech is decoded. following: how languages are followed, its other fields aside.
         end_of_word: file of Simul-Whisper's weights for a model of this width. engine: see `Session`.
-        Raises: OptionError, CheckpointError.
+        speakers: say who says each word: "auto", how many there are at most, or those of an earlier session.
+        Raises: OptionError, CheckpointError, ModelNotFoundError.
         """
         options = replace(
             following or SessionOptions(),
@@ -342,6 +345,7 @@ class Model:
             vad=detector,
             end_of_word=None if end_of_word is None else EndOfWord.load(end_of_word, width),
             draft=self.draft() if unstable == "ctc" else None,
+            speakers=None if speakers is None else live_speakers(speakers),
             engine=engine,
         )
 

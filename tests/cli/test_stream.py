@@ -20,6 +20,7 @@ from sottovoce.cli.live import file_pieces
 from sottovoce.cli.live_view import LiveView
 from sottovoce.cli.main import run
 from sottovoce.types import Final, LanguageChanged, Partial, Unstable, Word
+from tests.speakers.somebody import one_speaker
 
 CLIP = Path(__file__).parents[2] / "examples" / "clips" / "en.flac"
 QUICK = ["--model", "nano", "--dtype", "float32", "--chunk-ms", "2000"]
@@ -143,6 +144,7 @@ def test_an_ngram_model_takes_part(tmp_path: Path, capsys: pytest.CaptureFixture
         ["stream", str(CLIP), "--realtime", "--unaware", *QUICK],
         ["stream", str(CLIP), "--languages", "klingon", *QUICK],
         ["stream", "missing.wav", *QUICK],
+        ["stream", str(CLIP), "--speakers", "many", *QUICK],
     ],
 )
 def test_wrong_usage_is_one_line_and_exit_code_2(
@@ -150,6 +152,15 @@ def test_wrong_usage_is_one_line_and_exit_code_2(
 ) -> None:
     assert run(wrong) == 2
     assert len(capsys.readouterr().err.strip().splitlines()) <= 4
+
+
+def test_words_have_speakers(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sottovoce.api.live_speakers", one_speaker)
+    assert run(["stream", str(CLIP), *QUICK, "--languages", "en", "--speakers", "auto", "--jsonl"]) == 0
+    finals = [event for event in lines(capsys) if event["type"] == "final"]
+    assert {word["speaker"] for final in finals for word in final["words"]} == {"A"}
+    assert run(["stream", str(CLIP), *QUICK, "--languages", "en", "--speakers", "2"]) == 0
+    assert "] A: " in capsys.readouterr().out
 
 
 def test_pieces_add_up_to_the_file() -> None:

@@ -237,7 +237,7 @@ REFUSED = (
     ("encoding=opus", "encoding"),
     ("encoding=linear16&sample_rate=9", "sample_rate"),
     (f"{PLAIN}&channels=2", "channels"),
-    (f"{PLAIN}&diarize=true", "diarize"),
+    (f"{PLAIN}&multichannel=true", "multichannel"),
     (f"{PLAIN}&redact=pci", "redact"),
     (f"{PLAIN}&callback=http://127.0.0.1/", "callback"),
     (f"{PLAIN}&language=klingon", "klingon"),

@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 import base64
+import json
 from pathlib import Path
+from typing import Any
 
+import httpx
 import openai
 import pytest
 from openai import OpenAI
 from openai.types.audio import TranscriptionDiarized
+from websockets.sync.client import connect
 
 from sottovoce.api import Model
+from sottovoce.audio.io import load_audio
 from sottovoce.audio.recording import Recording
+from sottovoce.serving.faults import ApiError
 from sottovoce.serving.known_speakers import known_speakers
+from sottovoce.serving.protocol import LiveWish, configured
+from sottovoce.serving.server import ServerThread
 from sottovoce.serving.settings import OPENAI_NAMES
 from sottovoce.types import Turn
+from tests.serving.servers import CLIPS
+from tests.speakers.somebody import one_speaker
 
 
 class Known:
@@ -57,6 +67,46 @@ def test_a_stream_tells_segments_as_they_are_found(client: OpenAI, english: Path
     assert [delta.segment_id for delta in deltas] == [segment.id for segment in segments]
     assert events[-1].type == "transcript.text.done"
     assert events[-1].text == whole.text
+
+
+def said(server: ServerThread, path: str, end: str) -> list[dict[str, Any]]:
+    """The messages of a socket that hears a clip."""
+    pcm = (load_audio(CLIPS / "en.flac") * 32767).astype("<i2").tobytes()
+    with connect(f"ws://{server.address}{path}") as socket:
+        socket.send(pcm)
+        socket.send(json.dumps({"type": end}))
+        return [json.loads(message) for message in socket]
+
+
+def test_words_of_a_live_session_have_speakers(server: ServerThread, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sottovoce.serving.scheduler.live_speakers", one_speaker)
+    messages = said(server, "/v1/live?languages=en&speakers=auto", "close")
+    finals = [message for message in messages if message["type"] == "final"]
+    assert finals
+    assert {word["speaker"] for final in finals for word in final["words"]} == {"A"}
+    assert configured(LiveWish(), {"speakers": "2"}).options.speakers == "2"
+    assert configured(LiveWish(), {"speakers": False}).options.speakers == ""
+    with pytest.raises(ApiError, match="expected auto"):
+        configured(LiveWish(), {"speakers": "several"})
+
+
+def test_speakers_as_deepgram_tells_them(server: ServerThread, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sottovoce.serving.scheduler.live_speakers", one_speaker)
+    query = "encoding=linear16&sample_rate=16000&language=en&diarize=true"
+    messages = said(server, f"/v1/listen?{query}", "CloseStream")
+    finals = [message for message in messages if message.get("is_final")]
+    words = [word for final in finals for word in final["channel"]["alternatives"][0]["words"]]
+    assert words
+    assert words[-1]["speaker"] == 0
+    answer = httpx.post(
+        f"{server.url}/v1/listen?language=en&diarize=true&utterances=true",
+        content=(CLIPS / "en.flac").read_bytes(),
+        headers={"content-type": "audio/flac"},
+        timeout=120,
+    ).json()["results"]
+    words = answer["channels"][0]["alternatives"][0]["words"]
+    assert {word["speaker"] for word in words} == {0, 1}
+    assert answer["utterances"][-1]["speaker"] == 1
 
 
 def test_its_name_is_known() -> None:

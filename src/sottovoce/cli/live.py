@@ -23,6 +23,7 @@ from sottovoce.cli.live_translation import TranslatedView
 from sottovoce.cli.live_view import LiveView
 from sottovoce.cli.options import fusion_of, hotword_text, open_model
 from sottovoce.cli.recorder import WaveRecorder
+from sottovoce.cli.speakers import live_speakers_of
 from sottovoce.cli.translation import live_translator
 from sottovoce.errors import OptionError
 from sottovoce.evaluation.latency import LogLine
@@ -40,6 +41,7 @@ def transcribe_live(source: str | None, given: dict[str, Any], interrupts: Inter
     """
     check(source, given)
     live_translator(given)
+    live_speakers_of(given)
     chunk_samples = round(given["chunk_ms"] * SAMPLE_RATE / 1000)
     with ExitStack() as stack:
         pieces = source_pieces(source, chunk_samples, realtime=given["realtime"])
@@ -66,7 +68,8 @@ def check(source: str | None, given: dict[str, Any]) -> None:
         raise OptionError("stream: expected one of --realtime and --unaware, got both")
     if given["log_path"]:
         log = Path(given["log_path"])
-        if not os.access(log if log.exists() else log.parent, os.W_OK):
+        is_file = log.is_file() or (not log.exists() and log.parent.is_dir())
+        if not is_file or not os.access(log if log.exists() else log.parent, os.W_OK):
             raise OptionError(f"--log '{log}': expected a file that can be written")
 
 
@@ -85,6 +88,7 @@ def open_session(model: Model, given: dict[str, Any]) -> Session:
         unstable=given["unstable"] if given["unstable"] == "ctc" else given["unstable"] is not None,
         stream=stream_options(model, given),
         end_of_word=given["cif"],
+        speakers=live_speakers_of(given),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from itertools import groupby
 from types import TracebackType
 
 from rich.console import Console
@@ -54,10 +55,20 @@ class LiveView:
             self._line, self._unstable = Text(), Text()
             if self._console.is_terminal:
                 self._live.update(self._line)
-            line = Text.assemble((tag, "dim"), (event.text, self._colour(event.language)))
-            self._console.print(line, soft_wrap=True)
+            self._console.print(Text.assemble((tag, "dim"), self._spoken(event)), soft_wrap=True)
         elif isinstance(event, LanguageChanged) and event.source is not None:
             self._unstable = Text()
+
+    def _spoken(self, event: Final) -> Text:
+        """The text, with the name of a speaker before what is theirs, where they are known."""
+        style = self._colour(event.language)
+        if not any(word.speaker for word in event.words):
+            return Text(event.text, style)
+        parts = [
+            f"{speaker or '?'}: {''.join(word.word for word in words).strip()}"
+            for speaker, words in groupby(event.words, key=lambda word: word.speaker)
+        ]
+        return Text("  ".join(parts), style)
 
     def _colour(self, language: str) -> str:
         if language not in self._colours:

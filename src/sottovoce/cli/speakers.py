@@ -53,9 +53,25 @@ def speakers_of(given: Mapping[str, Any]) -> SpeakerOptions | Diarizer | None:
         if given["speaker_engine"] != "own":
             raise OptionError("--speaker-engine: needs --speakers")
         return None
+    return replace(parsed_speakers(wish), engine=given["speaker_engine"])
+
+
+def live_speakers_of(given: Mapping[str, Any]) -> SpeakerOptions | None:
+    """How the speakers of a live session are told apart.
+
+    Raises: OptionError.
+    """
+    return None if given["speakers"] is None else parsed_speakers(given["speakers"])
+
+
+def parsed_speakers(wish: str) -> SpeakerOptions:
+    """What `--speakers` says.
+
+    Raises: OptionError.
+    """
     from sottovoce.speakers.choose import parsed
     from sottovoce.speakers.options import SpeakerOptions
 
     options = parsed(wish.strip())
     assert isinstance(options, SpeakerOptions)
-    return replace(options, engine=given["speaker_engine"])
+    return options

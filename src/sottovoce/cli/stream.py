@@ -95,6 +95,13 @@ VAD = (
     click.option("--hangover-ms", type=Finite(0), default=500.0, show_default=True),
     click.option("--pre-roll-ms", type=Finite(0), default=300.0, show_default=True),
 )
+SPEAKERS = (
+    click.option(
+        "--speakers",
+        metavar="auto|N",
+        help="Say who says each word: auto, or how many there are at most. A final may correct it.",
+    ),
+)
 SINKS = (
     click.option("--jsonl", is_flag=True, help="One JSON event a line."),
     click.option(
@@ -114,6 +121,7 @@ SECTIONS = {
     "Search": (*beam_size(1), *FUSION),
     "When words are said": POLICY,
     "Speech": VAD,
+    "Speakers": SPEAKERS,
     "Translation": TRANSLATION,
     "Output": SINKS,
 }

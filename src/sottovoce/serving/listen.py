@@ -25,11 +25,12 @@ from sottovoce.serving.listen_wish import ListenWish, checked_terms, recording_w
 from sottovoce.serving.observed import deny, listen_error
 from sottovoce.serving.pcm import PcmReader
 from sottovoce.serving.protocol import list_of
-from sottovoce.serving.requests import transcription_request
+from sottovoce.serving.requests import FileRequest, transcription_request
 from sottovoce.serving.scheduler import Live
 from sottovoce.serving.state import Services, services_of
 from sottovoce.serving.transcriptions import begun_with, collected
 from sottovoce.serving.uploads import received_body
+from sottovoce.speakers.options import SpeakerOptions
 from sottovoce.types import Samples
 
 
@@ -147,7 +148,7 @@ async def listen_recording(request: Request) -> Response:
                 message = "url: recordings are not fetched from elsewhere: send the audio as the body"
                 raise ApiError(message, param="url", code="unsupported_value")
             recording = await stack.enter_async_context(received_body(request, services.settings.limits))
-            wanted = transcription_request(Fields(form_fields(wish)))
+            wanted = with_speakers(transcription_request(Fields(form_fields(wish))), wish)
             opened = await begun_with(services, wanted, recording, stack)
             transcript = await collected(request, opened.job)
             opened.note(transcript)
@@ -166,6 +167,14 @@ def form_fields(wish: ListenWish) -> list[tuple[str, str]]:
     fields += [("model", wish.model or "")]
     fields += [("languages[]", language) for language in wish.languages]
     return fields + [("keywords[]", term) for term in wish.terms]
+
+
+def with_speakers(wanted: FileRequest, wish: ListenWish) -> FileRequest:
+    """The request, with the telling apart of speakers where that is asked for."""
+    if not wish.has_speakers:
+        return wanted
+    options = replace(wanted.wish.options, speakers=SpeakerOptions())
+    return replace(wanted, wish=replace(wanted.wish, options=options))
 
 
 def message_of(text: str) -> dict[str, object]:

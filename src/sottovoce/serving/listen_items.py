@@ -14,6 +14,7 @@ from datetime import datetime, timezone
 from sottovoce.formats.document import Json, score, seconds
 from sottovoce.serving.listen_wish import ListenWish
 from sottovoce.serving.told import Told
+from sottovoce.speakers.names import place_of
 from sottovoce.types import Final, Partial, SpeechEnded, SpeechStarted, Unstable, Word
 
 LONGEST_S = 4.0
@@ -102,6 +103,8 @@ class Results:
             self._unstable = event.text
         elif isinstance(event, Final):
             self._is_due, self._unstable = True, ""
+            if self._words:  # their speakers may have been corrected
+                self._words = list(event.words[-len(self._words) :])
         return isinstance(event, Partial | Unstable)
 
     def _long_enough(self) -> Iterator[dict[str, Json]]:
@@ -170,6 +173,8 @@ def word_of(word: Word, wish: ListenWish) -> dict[str, Json]:
         document["punctuated_word"] = word.word.strip()
     if wish.is_multi:
         document["language"] = word.language
+    if wish.has_speakers and word.speaker is not None:
+        document["speaker"] = place_of(word.speaker)
     return document
 
 

@@ -7,6 +7,7 @@ from datetime import datetime, timezone
 from sottovoce.formats.document import Json, seconds
 from sottovoce.serving.listen_items import alternative_of, model_info
 from sottovoce.serving.listen_wish import ListenWish
+from sottovoce.speakers.names import place_of
 from sottovoce.types import Segment, Transcript
 
 
@@ -36,4 +37,7 @@ def utterance(segment: Segment, wish: ListenWish) -> dict[str, Json]:
     """One of `utterances`."""
     alternative = alternative_of(segment.words or (), wish)
     times = {"start": seconds(segment.start), "end": seconds(segment.end), "channel": 0}
-    return {**times, **alternative, "id": str(segment.id)}
+    document: dict[str, Json] = {**times, **alternative, "id": str(segment.id)}
+    if wish.has_speakers and segment.speaker is not None:
+        document["speaker"] = place_of(segment.speaker)
+    return document

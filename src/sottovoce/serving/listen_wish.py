@@ -31,7 +31,7 @@ UTTERANCE_END_MS = (1_000.0, 5_000.0)
 WITHOUT_EFFECT = ("version", "tag", "extra", "mip_opt_out", "no_delay", "detect_language", "utt_split")
 """Taken with any value: they do not change what is written here."""
 OFF_ONLY = (
-    *("diarize", "dictation", "numerals", "profanity_filter", "multichannel", "detect_entities"),
+    *("dictation", "numerals", "profanity_filter", "multichannel", "detect_entities"),
     *("filler_words", "measurements", "paragraphs", "summarize", "sentiment", "topics", "intents"),
 )
 """Not done here: taken as false."""
@@ -45,7 +45,16 @@ OF_STREAMS = (
     *("interim_results", "vad_events"),
 )
 OF_RECORDINGS = ("utterances",)
-OF_BOTH = ("model", "language", "language_hint", "keyterm", "keywords", "punctuate", "smart_format")
+OF_BOTH = (
+    "model",
+    "language",
+    "language_hint",
+    "keyterm",
+    "keywords",
+    "punctuate",
+    "smart_format",
+    "diarize",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +63,7 @@ class ListenWish:
 
     languages: empty: any. is_multi: say the language of every word. pause_ms: that ends speech; None: no end
     of speech is told. utterance_end_ms: without words, until the end of an utterance is told.
-    is_punctuated: as written, rather than words alone in lower case.
+    is_punctuated: as written, rather than words alone in lower case. has_speakers: say who says every word.
     """
 
     model: str | None = None
@@ -62,6 +71,7 @@ class ListenWish:
     is_multi: bool = False
     terms: tuple[str, ...] = ()
     is_punctuated: bool = False
+    has_speakers: bool = False
     encoding: str = "s16le"
     sample_rate: int = 16_000
     interim_results: bool = False
@@ -78,6 +88,7 @@ class ListenWish:
             languages=self.languages,
             unstable=self.interim_results,
             terms=self.terms,
+            speakers="auto" if self.has_speakers else "",
             vad=VadStreamOptions(hangover_ms=pause_ms, post_roll_ms=min(100.0, pause_ms)),
         )
 
@@ -106,6 +117,7 @@ def stream_wish(query: Iterable[tuple[str, str]], shelf: Shelf) -> ListenWish:
         is_multi=is_multi,
         terms=terms_of(many),
         is_punctuated=flag("punctuate", one) or flag("smart_format", one),
+        has_speakers=flag("diarize", one),
         encoding=ENCODINGS[encoding],
         sample_rate=rate,
         interim_results=flag("interim_results", one),
@@ -128,6 +140,7 @@ def recording_wish(query: Iterable[tuple[str, str]], shelf: Shelf) -> ListenWish
         is_multi=is_multi,
         terms=terms_of(many),
         is_punctuated=flag("punctuate", one) or flag("smart_format", one),
+        has_speakers=flag("diarize", one),
         utterances=flag("utterances", one),
     )
 

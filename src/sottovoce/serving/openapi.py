@@ -90,6 +90,7 @@ DEEPGRAM: Mapping[str, Schema] = MappingProxyType(
         "keywords": TEXTS,
         "punctuate": FLAG,
         "smart_format": FLAG,
+        "diarize": FLAG,
         "utterances": FLAG,
         **dict.fromkeys(OFF_ONLY, OFF),
     }

@@ -105,6 +105,7 @@ def configured(wish: LiveWish, changes: Mapping[str, object]) -> LiveWish:
         prompt=cast(str, values.get("prompt", before.prompt)),
         terms=cast("tuple[str, ...]", values.get("terms", before.terms)),
         vad=cast(bool, values.get("vad", before.vad)),
+        speakers=cast(str, values.get("speakers", before.speakers)),
     )
     return checked(
         LiveWish(
@@ -160,6 +161,16 @@ def flag_of(name: str, value: object) -> bool:
     return found
 
 
+def speakers_of(name: str, value: object) -> str:
+    """ "auto", how many there are at most, or "" for false: as the library takes it."""
+    text = str(value).lower()
+    if text in ("false", "0", ""):
+        return ""
+    if text not in ("auto", "true") and not (text.isascii() and text.isdecimal() and len(text) < 3):
+        raise wrong(name, "auto, a number of speakers below 100, or false", shown(value))
+    return "auto" if text == "true" else text
+
+
 def whole_of(name: str, value: object) -> int:
     """A whole number, in JSON or as text."""
     found = int(value) if isinstance(value, str) and value.isdecimal() and len(value) < 9 else value
@@ -193,6 +204,7 @@ FIELDS: Mapping[str, Callable[[str, object], object]] = {
     "prompt": text_of,
     "terms": list_of,
     "vad": flag_of,
+    "speakers": speakers_of,
     "encoding": text_of,
     "sample_rate": whole_of,
 }

@@ -23,6 +23,8 @@ from sottovoce.offline.options import TranscribeOptions
 from sottovoce.offline.result import FileTranscription
 from sottovoce.serving.told import Teller, Told
 from sottovoce.serving.worker import FILE, LIVE, Worker
+from sottovoce.speakers.choose import live_speakers
+from sottovoce.speakers.live import LiveSpeakers
 from sottovoce.streaming.options import StreamOptions
 from sottovoce.streaming.session import Session, Switching
 from sottovoce.streaming.work import Steps
@@ -40,7 +42,8 @@ class LiveOptions:
 
     languages: codes or names; empty: all of the model. prompt: what was said before. terms: names and words
     likely to be said. vad: decode only where speech is heard, by these options. frame_threshold: how long
-    words wait, see `StreamOptions`.
+    words wait, see `StreamOptions`. speakers: say who says each word: "auto", how many there are at most, or
+    "", not.
     """
 
     languages: tuple[str, ...] = ()
@@ -51,6 +54,7 @@ class LiveOptions:
     terms: tuple[str, ...] = ()
     vad: bool | VadStreamOptions = True
     frame_threshold: float = 25.0
+    speakers: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +75,8 @@ class Live:
         self._options = options
         self._teller = Teller()
         self._session: Session | None = None
+        self._speakers: LiveSpeakers | None = None
+        self._speakers_wish = ""
         self._feed = Feed()
         self._n_samples = 0
         self._began_at = 0
@@ -179,6 +185,8 @@ class Live:
 
     def _made(self) -> Session:
         options = self._options
+        if options.speakers and (self._speakers is None or options.speakers != self._speakers_wish):
+            self._speakers, self._speakers_wish = live_speakers(options.speakers), options.speakers
         return self._model.session(
             options.languages or None,
             switching=options.switching,
@@ -190,6 +198,7 @@ class Live:
                 static_prompt=", ".join(options.terms),
                 frame_threshold=options.frame_threshold,
             ),
+            speakers=self._speakers if options.speakers else None,
         )
 
 

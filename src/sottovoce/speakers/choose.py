@@ -7,6 +7,7 @@ from typing import TypeAlias
 from sottovoce.errors import OptionError
 from sottovoce.speakers.base import Diarizer
 from sottovoce.speakers.diarize import OwnDiarizer
+from sottovoce.speakers.live import LiveSpeakers
 from sottovoce.speakers.options import SpeakerOptions
 from sottovoce.speakers.segmentation import load_segmentation
 from sottovoce.speakers.voices import load_voices
@@ -38,3 +39,19 @@ def diarizer_of(wish: SpeakerOptions | Diarizer) -> Diarizer:
 
         return PyannoteDiarizer(wish)
     return OwnDiarizer(load_segmentation(), load_voices(), wish)
+
+
+def live_speakers(wish: Speakers | LiveSpeakers) -> LiveSpeakers:
+    """What says who speaks in a new session; weights are fetched where they are not here. Those of an earlier
+    session begin anew, and know its voices.
+
+    Raises: OptionError for what is not ours, which alone can be heard as it comes; ModelNotFoundError,
+        CheckpointError.
+    """
+    if isinstance(wish, LiveSpeakers):
+        wish.begin()
+        return wish
+    options = parsed(wish)
+    if not isinstance(options, SpeakerOptions) or options.engine != "own":
+        raise OptionError("speakers of a live session: expected the engine 'own', got another")
+    return LiveSpeakers(load_segmentation(), load_voices(), options)

@@ -117,7 +117,7 @@ class OwnDiarizer:
             counts[span] += (window.activity > ACTIVE).sum(axis=1)
             n_windows[span] += 1
         n_active = np.rint(counts / n_windows).astype(int)
-        return named(self._turns(is_heard(scores, n_active)), self._known(centres))
+        return named(self.stretches(is_heard(scores, n_active)), self._known(centres))
 
     def _known(self, centres: Floats) -> dict[Hashable, str]:
         """Names of speakers whose voice is known, the nearest first."""
@@ -152,7 +152,7 @@ class OwnDiarizer:
             least_weight=options.least_speech_s,
         )
 
-    def _turns(self, active: npt.NDArray[np.bool_]) -> list[tuple[float, float, int]]:
+    def stretches(self, active: npt.NDArray[np.bool_]) -> list[tuple[float, float, int]]:
         """Start, end (seconds) and speaker of every stretch of (n_frames, n_speakers)."""
         frame_s = self._local.frame_samples / SAMPLE_RATE
         first_s = self._local.first_samples / SAMPLE_RATE - frame_s / 2

@@ -18,6 +18,14 @@ def letter(index: int) -> str:
     return name
 
 
+def place_of(name: str) -> int:
+    """Which speaker a letter names, counted from 0."""
+    place = 0
+    for character in name:
+        place = 26 * place + ord(character) - ord("A") + 1
+    return place - 1
+
+
 def named(
     turns: Iterable[tuple[float, float, Hashable]], known: Mapping[Hashable, str] | None = None
 ) -> list[Turn]:

@@ -65,8 +65,7 @@ class SpeakerLabels:
             yield replace(segment, speaker=self._of_span(segment.start, segment.end))
         else:
             words = segment.words
-            speakers = self._of_words(words)
-            self._last = speakers[-1]
+            speakers = self.of_words(words)
             spoken = [replace(word, speaker=name) for word, name in zip(words, speakers, strict=True)]
             groups = [tuple(group) for _, group in groupby(spoken, key=lambda word: word.speaker)]
             yield from parts_of(segment, groups)
@@ -77,8 +76,8 @@ class SpeakerLabels:
         self._last = min(costs, key=lambda name: (costs[name], name != self._last))
         return self._last
 
-    def _of_words(self, words: Sequence[Word]) -> list[str]:
-        """The speakers of words, by the cheapest way through them."""
+    def of_words(self, words: Sequence[Word]) -> list[str]:
+        """The speakers of one or more words that follow those before, by the cheapest way through them."""
         near = self._near(words[0].start, words[-1].end)
         names = sorted(near)
         change = self._costs.sentence if self._last in near else 0.0
@@ -99,6 +98,7 @@ class SpeakerLabels:
         path = [speaker]
         for way in reversed(ways):
             path.append(way[path[-1]])
+        self._last = path[0]
         return path[::-1]
 
     def _near(self, start: float, end: float) -> dict[str, list[Turn]]:

@@ -3,7 +3,6 @@
 Synchronous: no thread, no clock. Time is samples received, and updates are due at fixed samples, so the
 events do not depend on how the audio is cut into pushes; `emission_time` is the audio that an event
 needed. Words that were emitted are never taken back.
-
 A session does not call the model: it is a generator of work (see `work`), and `push` drives it with an
 engine. An utterance is held on over short pauses, as what was said before is the best there is to read on
 from. On a confirmed change of language it is read to the estimated change point, and goes on from there in
@@ -25,6 +24,7 @@ from sottovoce.backends.base import Backend
 from sottovoce.errors import OptionError, SessionClosedError
 from sottovoce.language.probe import LanguageProbe
 from sottovoce.language.timeline import LanguageChange, LanguageTimeline
+from sottovoce.speakers.live import LiveSpeakers
 from sottovoce.streaming.draft import CtcDraft, DraftText
 from sottovoce.streaming.endofword import EndOfWord
 from sottovoce.streaming.language_watch import LanguageWatch
@@ -52,8 +52,8 @@ class Session:
     """Speech as it comes into events.
 
     tokenizer: of the backend's model. vad: finds speech; without it everything counts as speech until
-    `close`. end_of_word: see `WordMaker`. draft: gives the unstable text, instead of the decoder. engine:
-    does the work; without one, this backend does it as it comes.
+    `close`. end_of_word: see `WordMaker`. draft: gives the unstable text, instead of the decoder. speakers:
+    at their beginning, say who says the words. engine: does the work; without one, this backend does it.
 
     Raises: OptionError for languages that the model does not have.
     """
@@ -67,6 +67,7 @@ class Session:
         vad: VadStream | None = None,
         end_of_word: EndOfWord | None = None,
         draft: CtcDraft | None = None,
+        speakers: LiveSpeakers | None = None,
         engine: Engine | None = None,
     ) -> None:
         self._backend = backend
@@ -91,7 +92,8 @@ class Session:
         )
         self._plans = Plans(backend, tokenizer, self._options, self._timeline, end_of_word)
         stream = self._options.stream
-        self._teller = Teller(sentence_s=stream.sentence_s, longest_s=stream.longest_final_s)
+        self._speakers = speakers
+        self._teller = Teller(stream.sentence_s, stream.longest_final_s, speakers)
         self._said: dict[str, tuple[int, ...]] | None = None
         self._buffer = AudioBuffer()
         self._edges: deque[SpeechEdge] = deque()
@@ -195,10 +197,18 @@ class Session:
         while self._next_update <= sample:
             self._now = self._next_update
             self._next_update += self._chunk
+            self._tell_apart(self._now)
             if self._speech is not None and self._speech.is_open:
                 self._feed(self._speech.utterance, self._now)
                 yield from self._attempt(self._update(self._speech))
+        self._tell_apart(sample)
         self._now = sample
+
+    def _tell_apart(self, until: int) -> None:
+        """Let the speakers be heard up to a sample, where somebody speaks."""
+        if self._speakers is not None:
+            pcm = self._buffer.view(self._speakers.n_heard, until)
+            self._speakers.hear(pcm, is_speech=self._speech is not None and self._speech.is_open)
 
     def _attempt(self, steps: Steps[None]) -> Steps[None]:
         """Steps that may fail: what they would have said is lost, and nothing else."""

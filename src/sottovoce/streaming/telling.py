@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
+from sottovoce.speakers.live import LiveSpeakers
 from sottovoce.streaming.draft import DraftText
 from sottovoce.types import (
     Event,
@@ -28,10 +29,11 @@ class Teller:
     """Collects what happens; times in seconds.
 
     sentence_s, longest_s: where nobody pauses, words make a final at the end of a sentence once they span the
-    one, and at any word once they span the other.
+    one, and at any word once they span the other. speakers: say who says the words, and once more in a final.
     """
 
-    def __init__(self, *, sentence_s: float, longest_s: float) -> None:
+    def __init__(self, sentence_s: float, longest_s: float, speakers: LiveSpeakers | None = None) -> None:
+        self._speakers = speakers
         self._sentence_s = sentence_s
         self._longest_s = longest_s
         self._events: list[Event] = []
@@ -68,6 +70,8 @@ class Teller:
         """Words were committed."""
         if not words:
             return
+        if self._speakers is not None:
+            words = self._speakers.first(words)
         self._words += words
         text = "".join(word.word for word in words)
         span = (words[0].start, words[-1].end)
@@ -94,6 +98,8 @@ class Teller:
         if not self._words:
             return
         words, self._words = tuple(self._words), []
+        if self._speakers is not None:
+            words = tuple(self._speakers.again(words))
         text = "".join(word.word for word in words).strip()
         most = Counter(word.language for word in words).most_common(1)[0][0] or language
         span = (words[0].start, words[-1].end)

@@ -7,7 +7,7 @@ import { Timeline } from "./timeline.js";
 import { Transcript, clock } from "./transcript.js";
 
 const WORDS_OF_LATENCY = 20;
-const SETTINGS = ["languages", "switching", "device", "model", "terms", "unstable"];
+const SETTINGS = ["languages", "switching", "device", "model", "terms", "speakers", "unstable"];
 const TELLS = {
   idle: "ready",
   connecting: "connecting…",
@@ -62,6 +62,7 @@ async function start() {
 
 function connect() {
   const parameters = { unstable: $("unstable").checked, switching: $("switching").value };
+  if ($("speakers").checked) parameters.speakers = "auto";
   for (const name of ["languages", "model", "terms"]) if ($(name).value.trim()) parameters[name] = $(name).value.trim();
   connection = new Connection(parameters, $("key").value.trim());
   early.forEach((pcm) => connection.push(pcm));

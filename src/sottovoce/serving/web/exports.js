@@ -9,7 +9,17 @@ export function textOf(words) {
 }
 
 export function asText(utterances) {
-  return utterances.map(({ words }) => `${textOf(words)}\n`).join("");
+  return utterances.flatMap(({ words }) => turnsOf(words)).join("");
+}
+
+// A line for each speaker, where they are known.
+function turnsOf(words) {
+  const turns = [];
+  for (const word of words) {
+    if (turns.length && turns.at(-1)[0].speaker === word.speaker) turns.at(-1).push(word);
+    else turns.push([word]);
+  }
+  return turns.map((turn) => `${turn[0].speaker ? `${turn[0].speaker}: ` : ""}${textOf(turn)}\n`);
 }
 
 export function asSubRip(utterances) {

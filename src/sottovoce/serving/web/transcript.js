@@ -25,7 +25,7 @@ export class Transcript extends EventTarget {
   take(message, offset) {
     if (message.type === "partial") this.commit(message, offset);
     if (message.type === "unstable") this.showUnstable(message);
-    if (message.type === "final") this.close();
+    if (message.type === "final") this.close(message.words);
   }
 
   commit({ words, language }, offset) {
@@ -50,9 +50,11 @@ export class Transcript extends EventTarget {
     this.render();
   }
 
-  // The utterance is whole: it moves into the log, and is announced there once.
-  close() {
+  // The utterance is whole: it moves into the log, and is announced there once. told: its words, whose speakers may
+  // have been corrected.
+  close(told = []) {
     const words = this.current?.words ?? [];
+    if (told.length === words.length) words.forEach((word, i) => (word.speaker = told[i].speaker));
     this.current = null;
     this.unstable = null;
     this.render();
@@ -100,8 +102,9 @@ export class Transcript extends EventTarget {
     time.textContent = words.length ? clock(words[0].start) : "";
     const said = document.createElement("span");
     said.className = "said";
-    for (const { language, text, isApart } of runs(words)) {
+    for (const { language, speaker, text, isApart, isTurn } of runs(words)) {
       if (isApart) said.append(" "); // outside of both: inside, it would go with the direction of its text
+      if (isTurn) said.append(speakerLabel(speaker));
       said.append(this.label(language), this.span(text, language));
     }
     element.append(time, said);
@@ -145,15 +148,27 @@ export class Transcript extends EventTarget {
 
 function runs(words) {
   const found = [];
-  for (const { word, language } of words) {
-    if (found.at(-1)?.language === language) found.at(-1).text += word;
-    else found.push({ language, text: word });
+  for (const { word, language, speaker } of words) {
+    const last = found.at(-1);
+    if (last && last.language === language && last.speaker === speaker) last.text += word;
+    else found.push({ language, speaker, text: word });
   }
-  return found.map(({ language, text }, i) => ({
+  return found.map(({ language, speaker, text }, i) => ({
     language,
+    speaker,
+    isTurn: Boolean(speaker) && found[i - 1]?.speaker !== speaker,
     text: text.trim(),
     isApart: i > 0 && (/\s$/.test(found[i - 1].text) || /^\s/.test(text)),
   }));
+}
+
+// Who speaks, before what is theirs.
+function speakerLabel(speaker) {
+  const label = document.createElement("b");
+  label.className = "speaker";
+  label.title = `Speaker ${speaker}`;
+  label.textContent = speaker;
+  return label;
 }
 
 export function clock(seconds) {

@@ -1,0 +1,133 @@
+"""Speakers of a live session: known as they come, corrected once, the same however the sound is cut."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from sottovoce.errors import OptionError
+from sottovoce.speakers.choose import live_speakers
+from sottovoce.speakers.live import LiveSpeakerOptions, LiveSpeakers
+from sottovoce.speakers.names import letter, place_of
+from sottovoce.speakers.options import SpeakerOptions
+from sottovoce.types import SAMPLE_RATE, Samples, Turn, Word
+from tests.speakers.tones import ToneSpeakers, ToneVoices, recording
+
+TALK = (Turn(0.0, 4.0, "low"), Turn(4.0, 8.0, "high"), Turn(8.0, 11.0, "low"), Turn(11.0, 15.0, "middle"))
+
+
+def speakers(options: SpeakerOptions | None = None, **live: float) -> LiveSpeakers:
+    return LiveSpeakers(ToneSpeakers(), ToneVoices(), options, replace(LiveSpeakerOptions(), **live))
+
+
+def words(start_s: float, end_s: float) -> list[Word]:
+    """Words of half a second, one after the other."""
+    return [Word(" a", at, at + 0.5, 1.0) for at in np.arange(start_s, end_s, 0.5)]
+
+
+def names(found: Sequence[Word]) -> list[str | None]:
+    return [word.speaker for word in found]
+
+
+def told(live: LiveSpeakers, samples: Samples, *, step: int = 8000) -> list[str | None]:
+    """The speakers of words, each asked for half a second after its end, or at the end."""
+    waiting, found = words(0.0, 15.0), []
+    for start in range(0, len(samples), step):
+        live.hear(samples[start : start + step], is_speech=True)
+        due = [word for word in waiting if word.end + 0.5 <= (start + step) / SAMPLE_RATE]
+        waiting = waiting[len(due) :]
+        found += names(live.first(due))
+    return found + names(live.first(waiting))
+
+
+def test_words_have_speakers_soon_after_they_are_said() -> None:
+    found = told(speakers(), recording(TALK, 15.0))
+    assert set(found[2:8]) == {"A"}
+    assert set(found[10:16]) <= {"B", None}
+    assert found[15] == "B"
+    assert set(found[18:22]) == {"A"}
+    assert found[-1] == "C"
+
+
+def test_a_voice_of_which_little_was_heard_has_no_name_yet() -> None:
+    live = speakers()
+    assert names(live.first(words(0.0, 1.0))) == [None, None]
+    live.hear(recording(TALK, 15.0)[:12_000], is_speech=True)
+    assert names(live.first(words(0.0, 0.5))) == [None]
+    live.hear(recording(TALK, 15.0)[12_000:32_000], is_speech=True)
+    assert names(live.first(words(0.0, 0.5))) == ["A"]
+
+
+def test_when_an_utterance_ends_its_speakers_are_known() -> None:
+    live = speakers()
+    live.hear(recording(TALK, 15.0), is_speech=True)
+    found = names(live.again(words(0.0, 15.0)))
+    assert found == ["A"] * 8 + ["B"] * 8 + ["A"] * 6 + ["C"] * 8
+
+
+def test_names_stay_with_voices() -> None:
+    live = speakers()
+    samples = recording(TALK, 15.0)
+    live.hear(samples[: 8 * SAMPLE_RATE], is_speech=True)
+    before = names(live.again(words(0.0, 8.0)))
+    live.hear(samples[8 * SAMPLE_RATE :], is_speech=True)
+    assert names(live.again(words(0.0, 8.0))) == before
+    assert names(live.first(words(8.0, 11.0))) == ["A"] * 6
+
+
+def test_there_are_no_more_speakers_than_given() -> None:
+    live = speakers(SpeakerOptions(n_speakers=2))
+    live.hear(recording(TALK, 15.0), is_speech=True)
+    assert set(names(live.again(words(0.0, 15.0)))) == {"A", "B"}
+
+
+@pytest.mark.parametrize("step", [1600, 5000, 240_000])
+def test_however_the_sound_is_cut(step: int) -> None:
+    samples = recording(TALK, 15.0)
+    whole, cut = speakers(), speakers()
+    whole.hear(samples, is_speech=True)
+    for start in range(0, len(samples), step):
+        cut.hear(samples[start : start + step], is_speech=True)
+    assert names(cut.again(words(0.0, 15.0))) == names(whole.again(words(0.0, 15.0)))
+
+
+def test_where_nobody_speaks_nothing_is_heard() -> None:
+    live = speakers()
+    live.hear(recording(TALK, 15.0), is_speech=False)
+    assert names(live.again(words(0.0, 15.0))) == [None] * 30
+    assert live.n_heard == 15 * SAMPLE_RATE
+
+
+def test_another_session_knows_the_voices() -> None:
+    live = speakers()
+    samples = recording(TALK, 15.0)
+    live.hear(samples, is_speech=True)
+    live.begin()
+    assert live.n_heard == 0
+    live.hear(samples[4 * SAMPLE_RATE : 8 * SAMPLE_RATE], is_speech=True)
+    assert set(names(live.first(words(1.0, 4.0)))) == {"B"}
+
+
+def test_a_long_session_keeps_little(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sottovoce.speakers.live.MOST_VECTORS", 20)
+    monkeypatch.setattr("sottovoce.speakers.live.KEPT_S", 6.0)
+    live = speakers()
+    for _ in range(4):
+        live.hear(recording(TALK, 15.0), is_speech=True)
+    assert len(live._vectors) <= 23
+    assert len(live._placed) < 30
+    assert set(names(live.again(words(56.0, 59.0)))) == {"C"}
+
+
+def test_other_engines_are_refused() -> None:
+    with pytest.raises(OptionError, match="expected the engine 'own'"):
+        live_speakers(SpeakerOptions(engine="pyannote"))
+    live = speakers()
+    assert live_speakers(live) is live
+
+
+def test_letters_are_places() -> None:
+    assert [place_of(letter(index)) for index in (0, 1, 25, 26, 701, 702)] == [0, 1, 25, 26, 701, 702]
