@@ -14,7 +14,7 @@ from sottovoce.archive.listing import Item
 from sottovoce.archive.results import JsonLines, open_results
 from sottovoce.archive.rows import Row, failed_row, row_of
 from sottovoce.errors import OptionError
-from sottovoce.types import Segment, Transcript, Word
+from sottovoce.types import Segment, Transcript, Turn, Word
 
 Table = Callable[[str], Path]
 WORD = Word(" Grüße", 0.0, 0.5, 0.9, "de")
@@ -42,9 +42,10 @@ def rows_in(table: Path) -> list[Row]:
 
 
 def test_rows_come_back_as_they_were(table: Path) -> None:
-    wanted = [good("a"), failed_row(item("b"), "nano", "not a recording")]
+    told_apart = row_of(item("c"), replace(SAID, turns=(Turn(0.0, 1.0, "A"),)), "nano")
+    wanted = [good("a"), failed_row(item("b"), "nano", "not a recording"), told_apart]
     with open_results(table) as results:
-        assert [row["id"] for row in write_rows(iter(wanted), results)] == ["a", "b"]
+        assert [row["id"] for row in write_rows(iter(wanted), results)] == ["a", "b", "c"]
     assert rows_in(table) == json.loads(json.dumps(wanted))
 
 

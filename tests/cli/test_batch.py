@@ -14,7 +14,9 @@ from typing import Any
 
 import pytest
 
+from sottovoce.audio.recording import Recording
 from sottovoce.cli.main import run
+from sottovoce.types import Turn
 
 CLIPS = Path(__file__).parents[2] / "examples" / "clips"
 FAST = ["--model", "nano", "--beam-size", "1", "--temperature", "0", "--language", "en,de"]
@@ -62,6 +64,23 @@ def test_failed_ones_are_done_again_when_asked(archive: Path) -> None:
     assert sorted(row["id"] for row in rows_of(out) if row["error"] is None) == ["a.flac", "more/b.flac"]
 
 
+def test_speakers_are_told_apart(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Halves:
+        def turns(self, recording: Recording) -> list[Turn]:
+            return [Turn(0.0, 1.0, "A"), Turn(1.0, 60.0, "B")]
+
+    monkeypatch.setattr("sottovoce.offline.longform.diarizer_of", lambda _: Halves())
+    out = archive.parent / "out.jsonl"
+    assert run(["batch", str(archive), str(out), *FAST, "--speakers", "2"]) == 0
+    for row in rows_of(out):
+        assert row["turns"] == [
+            {"start": 0.0, "end": 1.0, "speaker": "A"},
+            {"start": 1.0, "end": 60.0, "speaker": "B"},
+        ]
+        assert {segment["speaker"] for segment in row["segments"]} <= {"A", "B"}
+        assert row["segments"][-1]["speaker"] == "B"
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -70,6 +89,8 @@ def test_failed_ones_are_done_again_when_asked(archive: Path) -> None:
         (["{archive}", "out.jsonl", "--actors", "some", "--ray"], "--actors"),
         (["{archive}", "out.jsonl", "--hotwords", "Zürich"], "--hotwords"),
         (["{archive}", "out.jsonl", "--language", "xx"], "xx"),
+        (["{archive}", "out.jsonl", "--speakers", "some"], "speakers"),
+        (["{archive}", "out.jsonl", "--speakers", "2", "--channels", "energy"], "channels"),
     ],
 )
 def test_what_cannot_be_done_is_one_line_and_leaves_nothing(

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import wave
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
 import httpx
+import numpy as np
 import pytest
 
 from sottovoce.api import Model
+from sottovoce.audio.io import load_audio
 from sottovoce.serving.fields import Fields
+from sottovoce.serving.inference import with_turn_signs
 from sottovoce.serving.inference_request import KNOWN, inference_request
 from sottovoce.serving.server import ServerThread
 from sottovoce.serving.settings import Offer
+from sottovoce.types import Segment
 from tests.serving.servers import SlowModel, settings
 
 
@@ -60,10 +65,39 @@ def test_a_part_of_a_recording(server: ServerThread, english: Path) -> None:
     assert "garden" not in text
 
 
+def test_whose_channel_it_is(server: ServerThread, english: Path, tmp_path: Path) -> None:
+    speech = load_audio(english)
+    both = np.stack((np.zeros_like(speech), speech), axis=1)
+    stereo = tmp_path / "stereo.wav"
+    with wave.open(str(stereo), "wb") as file:
+        file.setnchannels(2)
+        file.setsampwidth(2)
+        file.setframerate(16_000)
+        file.writeframes((both * 32767).astype("<i2").tobytes())
+    usual = {"language": "en", "diarize": "true"}
+    assert asked(server, stereo, **usual).json()["text"].startswith("(speaker 1)")
+    assert "\n(speaker 1)" in asked(server, stereo, **usual, response_format="srt").text
+    assert "<v Speaker1>" in asked(server, stereo, **usual, response_format="vtt").text
+    segments = asked(server, stereo, **usual, response_format="verbose_json").json()["segments"]
+    assert {segment["speaker"] for segment in segments} == {"1"}
+    assert "1 channel" in asked(server, english, **usual).json()["error"]
+
+
+def test_turns_of_tinydiarize_are_signs_in_the_text() -> None:
+    assert inference_request(Fields([("tinydiarize", "true")]), "small").wish.options.decoding.speaker_turns
+    segments = [
+        Segment(i, float(i), i + 1.0, f" {i}", "en", speaker=name)
+        for i, name in enumerate(("turn 1", "turn 1", "turn 2"))
+    ]
+    assert [one.text for one in with_turn_signs(segments)] == [" 0", " 1 [SPEAKER_TURN]", " 2"]
+    assert {one.speaker for one in with_turn_signs(segments)} == {None}
+
+
 @pytest.mark.parametrize(
     ("fields", "told"),
     [
-        ({"diarize": "true"}, "diarize"),
+        ({"diarize": "true", "tinydiarize": "true"}, "speaker_turns"),
+        ({"diarize": "maybe"}, "diarize"),
         ({"max_len": "20"}, "max_len"),
         ({"temperature": "warm"}, "temperature"),
         ({"response_format": "lrc"}, "response_format"),

@@ -171,7 +171,10 @@ class ParquetParts:
 
     def rows(self) -> Iterator[Row]:
         for part in self._parts():
-            yield from self._parquet.read_table(part).to_pylist()
+            for row in self._parquet.read_table(part).to_pylist():
+                if row.get("turns") is None:  # speakers were not told apart
+                    row.pop("turns", None)
+                yield row
 
     def replace(self, rows: Sequence[Row]) -> None:
         before = self._parts()
@@ -230,6 +233,7 @@ def _schema(arrow: Any) -> Any:
         "no_speech_prob": real,
         "words": arrow.list_(arrow.struct(word)),
     }
+    turn = {"start": real, "end": real, "speaker": text}
     columns = {
         "id": text,
         "file": text,
@@ -239,5 +243,6 @@ def _schema(arrow: Any) -> Any:
         "duration": real,
         "model": text,
         "segments": arrow.list_(arrow.struct(segment)),
+        "turns": arrow.list_(arrow.struct(turn)),
     }
     return arrow.schema(list(columns.items()))

@@ -14,7 +14,8 @@ from sottovoce.offline.options import TranscribeOptions
 from sottovoce.types import Transcript
 
 Row: TypeAlias = "dict[str, Json]"
-"""id, file, error (None, or one line), and the JSON document: text, language, duration, model, segments."""
+"""id, file, error (None, or one line), and the JSON document: text, language, duration, model, segments;
+turns, where speakers were told apart."""
 
 
 @dataclass(frozen=True, slots=True)

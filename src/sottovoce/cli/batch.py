@@ -13,6 +13,7 @@ from sottovoce.cli.call import this_call
 from sottovoce.cli.options import MODEL
 from sottovoce.cli.parameters import Finite
 from sottovoce.cli.sections import SectionedCommand
+from sottovoce.cli.speakers import SPEAKERS
 from sottovoce.cli.transcribe import CONTEXT, FALLBACK, LANGUAGE, SEARCH, SPEECH
 
 TABLE = (
@@ -47,6 +48,7 @@ SECTIONS = {
     "Model": MODEL,
     "Language": LANGUAGE,
     "Table": TABLE,
+    "Speakers": SPEAKERS,
     "More than one process": RAY,
     "Speech": SPEECH,
     "Search": SEARCH,
@@ -59,10 +61,6 @@ ABSENT = {
     "clip_timestamps": "",
     "without_timestamps": False,
     "hallucination_silence_threshold": None,
-    "speakers": None,
-    "speaker_engine": "own",
-    "channels": "mixed",
-    "tinydiarize": False,
 }
 """What `transcribe` has, and a whole archive has no use for."""
 
@@ -76,8 +74,8 @@ def batch(context: click.Context, /, source: str, output: str, **given: Any) -> 
 
     INPUT: a folder, a .jsonl list with a `file` and maybe an `id` a line, or a .txt list of names. OUTPUT: a
     .jsonl file, or a .parquet folder (extra `parquet`); a row for each recording: id, file, error, text,
-    language, duration, model, segments. A recording that cannot be read is a row with its error. Rows that
-    are there are not made again.
+    language, duration, model, segments, and turns with --speakers. A recording that cannot be read is a row
+    with its error. Rows that are there are not made again.
     """
     from sottovoce.cli.batch_run import run_batch
 

@@ -5,8 +5,10 @@ What its fields mean, `inference_request` knows.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import replace
+from itertools import zip_longest
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
@@ -19,7 +21,11 @@ from sottovoce.serving.requests import FileRequest
 from sottovoce.serving.state import services_of
 from sottovoce.serving.transcriptions import begun_with, collected
 from sottovoce.serving.uploads import received_form, require_file
+from sottovoce.speakers.names import place_of
 from sottovoce.types import Segment, Transcript
+
+SPEAKER_TURN = " [SPEAKER_TURN]"
+"""What whisper.cpp writes where a checkpoint of tinydiarize hears that somebody else speaks next."""
 
 
 def plainly(endpoint: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
@@ -50,6 +56,7 @@ async def inference(request: Request) -> Response:
         opened = await begun_with(services, wanted, require_file(upload), stack)
         transcript = await collected(request, opened.job)
         opened.note(transcript)
+    transcript = with_speakers(transcript, wanted)
     if wanted.response_format in TEXT_TYPES:
         kind = TEXT_TYPES[wanted.response_format]
         return Response(text_answer(transcript, wanted), headers={"content-type": kind})
@@ -78,6 +85,35 @@ async def load(request: Request) -> Response:
     return PlainTextResponse("Load was successful!\n")
 
 
+def with_speakers(transcript: Transcript, request: FileRequest) -> Transcript:
+    """Speakers as whisper.cpp writes them: "(speaker 0)" before a segment, a voice in `vtt`, a sign where
+    a turn ends."""
+    options = request.wish.options
+    if options.decoding.speaker_turns:
+        return replace(transcript, segments=tuple(with_turn_signs(transcript.segments)))
+    if options.channels != "energy" or request.response_format == "verbose_json":
+        return transcript
+    in_text = request.response_format != "vtt"
+    return replace(transcript, segments=tuple(_placed(one, in_text=in_text) for one in transcript.segments))
+
+
+def with_turn_signs(segments: Sequence[Segment]) -> Iterator[Segment]:
+    """Segments without speakers, with a sign where somebody else speaks next."""
+    for one, after in zip_longest(segments, segments[1:]):
+        is_end = after is not None and after.speaker != one.speaker
+        yield replace(one, text=one.text + (SPEAKER_TURN if is_end else ""), speaker=None)
+
+
+def _placed(segment: Segment, *, in_text: bool) -> Segment:
+    """The segment with its channel, counted from 0, in its text or as its speaker."""
+    if segment.speaker is None:
+        return segment
+    place = place_of(segment.speaker)
+    if in_text:  # the words would tell the text without it
+        return replace(segment, text=f"(speaker {place}){segment.text}", speaker=None, words=None)
+    return replace(segment, speaker=f"Speaker{place}")
+
+
 def lines_of(transcript: Transcript) -> str:
     """The text, a segment a line."""
     return "".join(f"{segment.text}\n" for segment in transcript.segments)
@@ -87,7 +123,7 @@ def verbose(transcript: Transcript, request: FileRequest) -> dict[str, Json]:
     """`verbose_json`: OpenAI's, with words in their segments, and languages with their probabilities."""
     document = verbose_document(transcript, request)
     document["segments"] = [
-        {**bare, "words": [word_of(segment, i) for i in range(len(segment.words or ()))]}
+        {**bare, **_place(segment), "words": [word_of(segment, i) for i in range(len(segment.words or ()))]}
         for bare, segment in zip(segments_of(document), transcript.segments, strict=True)
     ]
     likely = {code: score(p) for code, p in transcript.language_probabilities.items() if p > 0.001}
@@ -96,6 +132,11 @@ def verbose(transcript: Transcript, request: FileRequest) -> dict[str, Json]:
     document["detected_language_probability"] = transcript.language_probability
     document["language_probabilities"] = likely
     return document
+
+
+def _place(segment: Segment) -> dict[str, Json]:
+    """`speaker`, where it is known: which channel, counted from 0."""
+    return {} if segment.speaker is None else {"speaker": str(place_of(segment.speaker))}
 
 
 def segments_of(document: dict[str, Json]) -> list[dict[str, Json]]:

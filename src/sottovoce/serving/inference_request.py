@@ -31,12 +31,13 @@ WITHOUT_EFFECT = (
     *("token_timestamps", "encode"),
 )
 """Of whisper.cpp's own search: the server's settings hold here."""
-NOT_DONE = ("diarize", "tinydiarize", "split_on_word", "max_len", "offset_n")
+NOT_DONE = ("split_on_word", "max_len", "offset_n")
 """Refused unless they are off."""
 KNOWN = (
     *("file", "response_format", "language", "detect_language", "translate", "prompt"),
     *("carry_initial_prompt", "temperature", "temperature_inc", "logprob_thold", "no_speech_thold"),
     *("no_timestamps", "offset_t", "duration", "vad", *VAD_FIELDS, *WITHOUT_EFFECT, *NOT_DONE),
+    *("diarize", "tinydiarize"),
 )
 MOST_MS = 1e9
 
@@ -65,7 +66,11 @@ def options_of(fields: Fields, *, words: bool) -> TranscribeOptions:
     vad = vad_of(fields)
     try:
         return TranscribeOptions(
-            decoding=DecodingOptions(task="translate" if fields.flag("translate") else "transcribe"),
+            decoding=DecodingOptions(
+                task="translate" if fields.flag("translate") else "transcribe",
+                speaker_turns=fields.flag("tinydiarize"),
+            ),
+            channels="energy" if fields.flag("diarize") else "mixed",
             fallback=fallback_of(fields),
             mode="seek" if vad is None else "vad",
             vad=vad,
