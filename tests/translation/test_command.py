@@ -76,7 +76,6 @@ def test_an_english_only_model_cannot(monkeypatch: pytest.MonkeyPatch) -> None:
         (["--translate-to", "fr", "--translation-url", "x", "--translation-model", "m"], "expected http://"),
         (["--translation-model", "m"], "--translation-model: needs --translate-to"),
         (["--translate-to", "en", "--glossary", "x"], "--glossary: needs --translation-url"),
-        (["--translate-to", "en", "-w", "--max-line-width", "20"], "cannot be combined with --translate-to"),
         (
             [*SERVER, "--glossary", "nowhere.txt"],
             "glossary 'nowhere.txt': cannot be read",

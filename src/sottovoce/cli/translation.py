@@ -74,7 +74,6 @@ def translation_of(given: Mapping[str, Any], files: Iterable[str]) -> Translatio
     from sottovoce.text.languages import find_language
 
     code = find_language(target)
-    check_layout(given)
     if given["task"] == "translate":
         raise OptionError("--translate-to: cannot be combined with --task translate")
     if given["translation_url"] is not None:
@@ -117,13 +116,6 @@ def check_unused(given: Mapping[str, Any]) -> None:
         if given[name] is not None:
             needed = "--translate-to" if given["translate_to"] is None else "--translation-url"
             raise OptionError(f"--{name.replace('_', '-')}: needs {needed}")
-
-
-def check_layout(given: Mapping[str, Any]) -> None:
-    names = ("max_line_width", "max_line_count", "max_words_per_line", "highlight_words", "reading_speed")
-    for name in names:
-        if given[name]:
-            raise OptionError(f"--{name.replace('_', '-')}: cannot be combined with --translate-to")
 
 
 def server(given: Mapping[str, Any], code: str) -> Translator:

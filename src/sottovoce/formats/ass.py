@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from sottovoce.formats.base import TranscriptInfo, WriterOptions
-from sottovoce.formats.layout import cue_maker
+from sottovoce.formats.bilingual import cue_maker
 from sottovoce.formats.subtitles import Cue, CueWord, one_line
 from sottovoce.types import Segment
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 
 from sottovoce.errors import OptionError
 from sottovoce.formats.base import WriterOptions
-from sottovoce.formats.subtitles import Cue, CueMaker, CueWord, one_line
+from sottovoce.formats.subtitles import Cue, CueWord, one_line
 from sottovoce.types import Segment, Word
 
 LINE_WIDTH = 42
@@ -280,8 +280,3 @@ def _cells(character: str) -> int:
     if unicodedata.category(character) in ("Mn", "Me", "Cf", "Cc"):
         return 0
     return 2 if unicodedata.east_asian_width(character) in "WF" else 1
-
-
-def cue_maker(options: WriterOptions, escape: Callable[[str], str] = str) -> CueMaker | ReadableCues:
-    """What makes the cues that the options ask for."""
-    return CueMaker(options, escape) if options.reading_speed is None else ReadableCues(options, escape)

@@ -96,12 +96,7 @@ class CueMaker:
         return [Cue(segment.start, segment.end, words, segment.speaker)] if text else []
 
     def _bilingual(self, segment: Segment) -> list[Cue]:
-        """A segment and its translation under it.
-
-        Raises: OptionError where lines are laid out: how two languages share them is not known.
-        """
-        if self.options.need_words:
-            raise OptionError("line breaking and highlighting: cannot be combined with a translation")
+        """A segment and its translation under it, neither of them laid out (see `bilingual`)."""
         cues = self._finish([*self._add(segment.words), *self._close()]) if segment.words else []
         text = self.escape(one_line(segment.translation or "").strip())
         below = CueWord("\n" + text, segment.end, segment.end)

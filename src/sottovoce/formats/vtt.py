@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sottovoce.formats.base import TranscriptInfo, WriterOptions
-from sottovoce.formats.layout import cue_maker
+from sottovoce.formats.bilingual import cue_maker
 from sottovoce.formats.subtitles import Cue, one_line, timestamp
 from sottovoce.types import Segment
 

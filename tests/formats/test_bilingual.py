@@ -1,0 +1,93 @@
+"""Two languages in laid out subtitles: nothing is lost, limits hold, and each cue has its part of both."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sottovoce.errors import OptionError
+from sottovoce.formats.base import WriterOptions, write_transcript
+from sottovoce.formats.bilingual import cue_maker, shared_out
+from sottovoce.formats.layout import width
+from sottovoce.formats.registry import writer_for
+from sottovoce.types import Segment, Transcript, Word
+
+SAID = "The quick brown fox jumps over the lazy dog, and nobody sees it there at all."
+MEANT = "Der schnelle braune Fuchs springt über den faulen Hund, und niemand sieht ihn dort."
+LAYOUTS = (
+    WriterOptions(max_line_width=20),
+    WriterOptions(max_line_width=20, max_line_count=2),
+    WriterOptions(max_words_per_line=4),
+    WriterOptions(reading_speed=17.0),
+    WriterOptions(reading_speed=17.0, max_line_width=24, max_line_count=1),
+)
+
+
+def module(name: str) -> Any:
+    return pytest.importorskip(name, reason=f"{name} is not installed")
+
+
+def spoken(text: str, translation: str | None, start_s: float = 0.0) -> Segment:
+    words = tuple(
+        Word(f" {word}", start_s + 0.4 * at, start_s + 0.4 * at + 0.3, 1.0, "en")
+        for at, word in enumerate(text.split())
+    )
+    return Segment(0, start_s, words[-1].end, f" {text}", "en", words=words, translation=translation)
+
+
+@pytest.mark.parametrize("options", LAYOUTS)
+def test_both_languages_are_whole_in_every_layout(options: WriterOptions) -> None:
+    transcript = Transcript((spoken(SAID, MEANT), spoken(SAID, MEANT, 20.0)), "en", 40.0, "nano")
+    cues = list(module("srt").parse(write_transcript(writer_for("srt", options), transcript)))
+    told = " ".join(cue.content.replace("\n", " ") for cue in cues).split()
+    assert sorted(told) == sorted(2 * (SAID + " " + MEANT).split())
+    assert [word for word in told if word in MEANT.split() and word not in SAID.split()] == [
+        word for word in 2 * MEANT.split() if word not in SAID.split()
+    ]
+    if options.max_line_width:
+        lines = [line for cue in cues for line in cue.content.splitlines()]
+        assert max(map(len, lines)) <= options.max_line_width
+    assert all(one.end <= after.start for one, after in pairwise(cues))
+
+
+def test_the_translation_stands_below_and_is_never_underlined() -> None:
+    options = WriterOptions(highlight_words=True)
+    cues = cue_maker(options).segment(spoken("One two.", "Eins zwei."))
+    assert [cue.text for cue in cues] == [
+        "<u>One</u> two.\nEins zwei.",
+        "One two.\nEins zwei.",
+        "One <u>two.</u>\nEins zwei.",
+    ]
+
+
+def test_segments_without_translation_are_as_ever() -> None:
+    options = WriterOptions(reading_speed=17.0)
+    both, one = cue_maker(options), cue_maker(options)
+    alone = one.segment(spoken(SAID, None)) + one.flush()
+    assert both.segment(spoken(SAID, None)) + both.flush() == alone
+    mixed = both.segment(spoken(SAID, None)) + both.segment(spoken(SAID, MEANT, 20.0)) + both.flush()
+    assert mixed[: len(alone)] == alone
+
+
+def test_word_times_are_needed() -> None:
+    untimed = replace(spoken(SAID, MEANT), words=None)
+    with pytest.raises(OptionError, match="word timestamps"):
+        cue_maker(WriterOptions(max_line_width=20)).segment(untimed)
+
+
+def test_languages_without_spaces_are_cut_between_characters() -> None:
+    assert shared_out("你好世界", [1, 1]) == [["你", "好"], ["世", "界"]]
+
+
+@given(st.text(), st.lists(st.integers(0, 40), min_size=1, max_size=6))
+def test_nothing_of_a_translation_is_lost(text: str, widths: list[int]) -> None:
+    parts = shared_out(text, widths)
+    assert len(parts) == len(widths)
+    joined = "".join(piece for part in parts for piece in part)
+    assert "".join(joined.split()) == "".join(text.replace("-->", "->").split())
+    assert width(joined) >= 0
