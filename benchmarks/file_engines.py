@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Protocol
@@ -17,6 +17,7 @@ from typing import Protocol
 import numpy as np
 import torch
 
+from sottovoce.decoding.fallback import FallbackOptions
 from sottovoce.models.checkpoint.base import Checkpoint
 from sottovoce.models.checkpoint.convert import write_checkpoint
 from sottovoce.text.tokenizer import Tokenizer
@@ -24,6 +25,12 @@ from sottovoce.types import SAMPLE_RATE, Samples
 
 BATCH = 8
 """Windows at once where a program works in batches: faster-whisper's default."""
+BELIEVED = FallbackOptions(
+    temperatures=(0.0,),
+    compression_ratio_threshold=None,
+    logprob_threshold=None,
+    no_speech_threshold=None,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +49,12 @@ class Engine(Protocol):
 
 
 class Ours:
-    """dtype as in `load_model`; in mode "vad" only what Silero hears is read, batch_size windows at once."""
+    """dtype as in `load_model`; in mode "vad" only what Silero hears is read, batch_size windows at once.
+    bare: each window is read once, and what was read is believed."""
 
-    def __init__(self, weights: Weights, dtype: str, *, vad: bool = False, batch_size: int = 1) -> None:
+    def __init__(
+        self, weights: Weights, dtype: str, *, vad: bool = False, batch_size: int = 1, bare: bool = False
+    ) -> None:
         from sottovoce.api import Model
         from sottovoce.backends.registry import BACKENDS, choose_number_format
         from sottovoce.offline.options import TranscribeOptions
@@ -54,6 +64,8 @@ class Ours:
         backend = BACKENDS["torch"](checkpoint, device, choose_number_format(dtype, device))
         self._model = Model(checkpoint, backend)
         self._options = TranscribeOptions(mode="vad" if vad else "seek", batch_size=batch_size)
+        if bare:
+            self._options = replace(self._options, fallback=BELIEVED)
 
     def text(self, samples: Samples, language: str, beam_size: int) -> str:
         segments = self._model.transcribe(
@@ -159,6 +171,7 @@ class Transformers:
 BUILDERS: MappingProxyType[str, Callable[[Weights], Engine]] = MappingProxyType(
     {
         "ours bfloat16": lambda weights: Ours(weights, "bfloat16"),
+        "ours bfloat16 bare": lambda weights: Ours(weights, "bfloat16", bare=True),
         "ours int8": lambda weights: Ours(weights, "int8"),
         "ours float32": lambda weights: Ours(weights, "float32"),
         "openai-whisper float32": OpenAI,

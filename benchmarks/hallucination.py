@@ -29,7 +29,7 @@ from sottovoce.text.normalize import plain
 from sottovoce.types import SAMPLE_RATE
 
 ENGINES = (
-    *("ours bfloat16", "ours bfloat16 vad", "openai-whisper float32"),
+    *("ours bfloat16 bare", "ours bfloat16", "ours bfloat16 vad", "openai-whisper float32"),
     *("faster-whisper int8", "faster-whisper int8 vad", "whisper.cpp q8_0"),
 )
 PLAIN = "as they are"

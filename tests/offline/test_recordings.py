@@ -81,7 +81,10 @@ def test_a_part_of_a_recording_keeps_its_times() -> None:
     assert [(one.start, one.end) for one in segments] == [(20, 30)]
     segments, _ = run(MINUTE, rustle(90.0), replace(ENGLISH, offset_s=50.0))
     assert [one.start for one in segments] == [50, 80]
-    assert run(MINUTE, rustle(9.0), replace(ENGLISH, offset_s=50.0))[0] == []
+    with pytest.raises(AudioError, match=r"sound at 50 s, where to begin, got a recording of 9\.0 s"):
+        run(MINUTE, rustle(9.0), replace(ENGLISH, offset_s=50.0))
+    with pytest.raises(AudioError, match="expected sound at 50 s"):
+        run(MINUTE, rustle(9.0), replace(ENGLISH, mode="vad", offset_s=50.0))
 
 
 def test_a_part_of_packed_speech_keeps_its_times() -> None:

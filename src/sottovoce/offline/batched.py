@@ -3,15 +3,15 @@
 Speech is looked for first, in a reading of its own; then the windows are filled and decoded as the
 recording is read again. Without conditioning, windows do not depend on each other, so a batch gives the
 same text as one by one. A window in which the language changes is cut there, and what the model left unread
-of a window is a window of its own. Source of the idea: WhisperX (https://arxiv.org/abs/2303.00747),
-faster-whisper.
+of a window is a window of its own; so are its halves, where the text is too little for the speech. Source of
+the idea: WhisperX (https://arxiv.org/abs/2303.00747), faster-whisper.
 """
 
 from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 from typing import NamedTuple
@@ -30,13 +30,19 @@ from sottovoce.offline.engine import Engine, Progress, Request
 from sottovoce.offline.languages import find_language
 from sottovoce.offline.options import WINDOW_VAD
 from sottovoce.offline.packing import PackedWindow, pack_speech
+from sottovoce.offline.seek import past_the_end
 from sottovoce.offline.turns import TurnWindow, turn_finder
 from sottovoce.offline.words import place_words
 from sottovoce.offline.work import Align, Encode, Read, Steps
-from sottovoce.types import SAMPLE_RATE, EncoderOutput, Features, Segment
+from sottovoce.types import SAMPLE_RATE, AudioChunk, EncoderOutput, Features, Segment
 
 LEAST_FRAMES = 100
 """Log-mel frames that a window must have got on by, and have left, for the rest to be read."""
+LONG_S, FEWEST_TOKENS_S = 6.0, 1.0
+"""Speech so long has more tokens a second: people say three to five, and pauses are left out here. Whisper
+writes a sentence once that is said several times, over all of its time."""
+DOUBTFUL_LONG_S, DOUBTFUL_TOKENS_S = 2.0, 3.0
+"""The same in the halves of such speech, where the same may have happened again."""
 
 
 class _ReadWindow(NamedTuple):
@@ -53,14 +59,30 @@ def transcribe_speech(
     """Transcribe the speech of a recording, batch by batch."""
     with recording.open() as reader:
         progress.duration = reader.info.duration_s
-        speech = speech_segments(reader, engine.options.vad or WINDOW_VAD, model=speech_model)
+        heard = _Counted(reader)
+        speech = speech_segments(heard, engine.options.vad or WINDOW_VAD, model=speech_model)
     ((start, end),) = engine.options.clips
+    if start and start * SAMPLE_RATE >= heard.n_samples:
+        raise past_the_end(recording, engine.options, heard.n_samples / SAMPLE_RATE)
     windows = pack_speech(_within(speech, start, end), engine.window_frames)
     normalization = engine.options.normalization
     dims, device = engine.backend.dims, engine.backend.device
     with RecordingFeatures(recording, dims.n_mels, device, normalization=normalization) as features:
         yield from _SpeechLoop(engine, features, progress).run(windows)
         progress.duration = features.duration_s or progress.duration
+
+
+class _Counted:
+    """Chunks as they come, counted."""
+
+    def __init__(self, chunks: Iterable[AudioChunk]) -> None:
+        self._chunks = chunks
+        self.n_samples = 0
+
+    def __iter__(self) -> Iterator[AudioChunk]:
+        for chunk in self._chunks:
+            self.n_samples = chunk.start_sample + len(chunk.samples)
+            yield chunk
 
 
 def _within(speech: Sequence[SpeechSegment], start_s: float, end_s: float | None) -> list[SpeechSegment]:
@@ -129,20 +151,37 @@ class _SpeechLoop:
         work = Read(encoded, requests)
         yield work
         cuts = [self._cut(attempt, window) for attempt, window in zip(work.attempts, windows, strict=True)]
+        halved = [self._leaves_out(window, cut) for window, cut in zip(windows, cuts, strict=True)]
         if engine.options.needs_words:
             cuts = yield from self._with_words(work, cuts, windows)
-        self._read += map(_ReadWindow, windows, work.attempts, cuts)
-        self._take_up_unread(windows, cuts)
+        self._read += [
+            _ReadWindow(*read)
+            for read, again in zip(zip(windows, work.attempts, cuts, strict=True), halved, strict=True)
+            if not again
+        ]
+        self._take_up_unread(windows, cuts, halved)
         self._features.drop_before(self._ahead[0].start if self._ahead else windows[-1].end)
         yield from self._finished()
 
-    def _take_up_unread(self, windows: Sequence[PackedWindow], cuts: Sequence[WindowCut]) -> None:
-        """Put what the model left unread of windows before the windows that wait."""
-        unread = [
-            window.split(cut.seek)[1]
-            for window, cut in zip(windows, cuts, strict=True)
-            if LEAST_FRAMES <= cut.seek <= window.n_frames - LEAST_FRAMES
-        ]
+    def _leaves_out(self, window: PackedWindow, cut: WindowCut) -> bool:
+        """Whether a text is too little for the speech that it stands for, and can be read in parts."""
+        if len(window.pieces) == 1:
+            return False
+        limits = (DOUBTFUL_LONG_S, DOUBTFUL_TOKENS_S) if window.is_doubtful else (LONG_S, FEWEST_TOKENS_S)
+        eot = self._engine.tokenizer.eot
+        return any(is_too_little(segment, eot, *limits) for segment in cut.segments)
+
+    def _take_up_unread(
+        self, windows: Sequence[PackedWindow], cuts: Sequence[WindowCut], halved: Sequence[bool]
+    ) -> None:
+        """Put what the model left unread of windows before the windows that wait; all of it of some, in
+        halves."""
+        unread: list[PackedWindow] = []
+        for window, cut, again in zip(windows, cuts, halved, strict=True):
+            if again:
+                unread += window.halves()
+            elif LEAST_FRAMES <= cut.seek <= window.n_frames - LEAST_FRAMES:
+                unread.append(window.split(cut.seek)[1])
         self._ahead.extendleft(reversed(unread))
 
     def _finished(self) -> Iterator[Segment]:
@@ -218,6 +257,16 @@ class _SpeechLoop:
             replace(cut, segments=place_words(cut.segments, words, rules, eot=eot))
             for cut, words in zip(cuts, work.words, strict=True)
         ]
+
+
+def is_too_little(segment: Segment, eot: int, long_s: float, fewest_s: float) -> bool:
+    """Whether speech as long as a segment, in the time of its window, is said in more tokens than it has.
+
+    long_s: seconds from which on that can be told. fewest_s: tokens a second.
+    """
+    length_s = segment.end - segment.start
+    n_tokens = sum(token < eot for token in segment.tokens)
+    return length_s >= long_s and 0 < n_tokens < fewest_s * length_s
 
 
 def _in_recording(segment: Segment, window: PackedWindow) -> Segment:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 from sottovoce.audio.vad import SpeechSegment
 from sottovoce.offline.cut import MEL_FRAMES_PER_SECOND
@@ -28,9 +29,13 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class PackedWindow:
-    """Pieces of a recording, one after the other, that the model reads as one window."""
+    """Pieces of a recording, one after the other, that the model reads as one window.
+
+    is_doubtful: it was read before in a longer one, whose text was too little for its speech.
+    """
 
     pieces: tuple[Piece, ...]
+    is_doubtful: bool = False
 
     @property
     def n_frames(self) -> int:
@@ -54,7 +59,13 @@ class PackedWindow:
             heads += [Piece(piece.start, cut)] if cut > piece.start else []
             tails += [Piece(cut, piece.end)] if cut < piece.end else []
             frame -= piece.n_frames
-        return PackedWindow(tuple(heads)), PackedWindow(tuple(tails))
+        return PackedWindow(tuple(heads), self.is_doubtful), PackedWindow(tuple(tails), self.is_doubtful)
+
+    def halves(self) -> tuple[PackedWindow, PackedWindow]:
+        """Its pieces in two groups of about the same length; it has at least two."""
+        lengths = list(accumulate(piece.n_frames for piece in self.pieces))[:-1]
+        middle = min(range(len(lengths)), key=lambda at: abs(2 * lengths[at] - self.n_frames))
+        return PackedWindow(self.pieces[: middle + 1], True), PackedWindow(self.pieces[middle + 1 :], True)
 
     def part(self, start: int, end: int) -> PackedWindow:
         """Frames [start, end) of the window."""

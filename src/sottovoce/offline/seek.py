@@ -11,11 +11,13 @@ from typing import NamedTuple
 from sottovoce.audio.features import RecordingFeatures
 from sottovoce.audio.recording import Recording
 from sottovoce.decoding.decode import DecodingResult
+from sottovoce.errors import AudioError
 from sottovoce.offline.context import Context
 from sottovoce.offline.cut import MEL_FRAMES_PER_SECOND, WindowCut, cut_window
 from sottovoce.offline.engine import Engine, Progress, Request
 from sottovoce.offline.hallucination import WindowSpan, skip_hallucinations
 from sottovoce.offline.languages import find_language
+from sottovoce.offline.options import TranscribeOptions
 from sottovoce.offline.turns import TurnFinder, recording_window, turn_finder
 from sottovoce.offline.words import place_words
 from sottovoce.offline.work import Align, Encode, Read, Step, Steps
@@ -31,7 +33,10 @@ def transcribe_seeking(engine: Engine, recording: Recording, progress: Progress)
     dims, device = engine.backend.dims, engine.backend.device
     with RecordingFeatures(recording, dims.n_mels, device, normalization=normalization) as features:
         progress.duration = features.declared_duration_s
-        yield from _SeekLoop(engine, features, progress).run()
+        loop = _SeekLoop(engine, features, progress)
+        if not loop.begin():
+            raise past_the_end(recording, engine.options, features.duration_s)
+        yield from loop.run()
         progress.duration = features.duration_s or progress.duration
 
 
@@ -78,9 +83,14 @@ class _SeekLoop:
         self._skipped = 0
         self._is_first = True
 
+    def begin(self) -> bool:
+        """Read up to the first clip; whether the recording reaches it, where it does not begin there."""
+        start = _frame(self._options.clips[0][0])
+        self._skip_to(start)
+        return start == 0 or self._features.has(start)
+
     def run(self) -> Steps:
         clips = [(_frame(start), None if end is None else _frame(end)) for start, end in self._options.clips]
-        self._skip_to(clips[0][0])
         if self._progress.language is None and self._finder is None:
             yield from self._find_language(*clips[0])
         for start, end in clips:
@@ -235,6 +245,13 @@ class _SeekLoop:
         progress.duration = self._features.duration_s or progress.duration
         position = seek / MEL_FRAMES_PER_SECOND
         progress.position = position if progress.duration is None else min(position, progress.duration)
+
+
+def past_the_end(recording: Recording, options: TranscribeOptions, duration_s: float | None) -> AudioError:
+    """What to say where the part that was asked for begins behind the recording."""
+    length = "less" if duration_s is None else f"a recording of {duration_s:.1f} s"
+    start_s = options.clips[0][0]
+    return AudioError(f"{recording.name}: expected sound at {start_s:g} s, where to begin, got {length}")
 
 
 def _frame(seconds: float) -> int:
