@@ -21,9 +21,10 @@ class WaveRecorder:
 
     def __init__(self, path: Path) -> None:
         try:
-            self._file = wave.open(str(path), "wb")  # noqa: SIM115
+            self._raw = path.open("wb")
         except OSError as error:
             raise OptionError(f"recording '{path}': cannot be written ({error.strerror})") from error
+        self._file = wave.open(self._raw, "wb")  # noqa: SIM115
         self._file.setnchannels(1)
         self._file.setsampwidth(2)
         self._file.setframerate(SAMPLE_RATE)
@@ -35,6 +36,7 @@ class WaveRecorder:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._file.close()
+        self._raw.close()
 
     def through(self, pieces: Iterator[Samples]) -> Iterator[Samples]:
         """The pieces, written as they pass."""

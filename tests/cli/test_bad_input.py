@@ -1,0 +1,124 @@
+"""Bad input to any command: exit code 2, and one line that says what was expected and what came."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import pytest
+
+from sottovoce.cli.main import run
+
+CLIP = Path(__file__).parents[2] / "examples" / "clips" / "en.flac"
+CALLS = """
+transcribe | missing argument
+transcribe missing.wav | missing.wav
+transcribe {clip} --nonsense | nonsense
+transcribe {clip} --language klingon | klingon
+transcribe {clip} --offset 100 | 100 s
+transcribe {clip} --offset 100 --vad | 100 s
+transcribe {clip} --offset -1 | '-1'
+transcribe {clip} --offset nan | 'nan'
+transcribe {clip} --duration 0 | got 0
+transcribe {clip} --duration inf | 'inf'
+transcribe {clip} --clip-timestamps 3,1 | ascending
+transcribe {clip} --clip-timestamps a | 'a'
+transcribe {clip} --clip-timestamps 0,1 --offset 1 | --offset
+transcribe {clip} --suppress-regex [ | regular expression, got '['
+transcribe {clip} --grammar {tmp}/none.gbnf | none.gbnf
+transcribe {clip} --grammar {tmp}/empty.gbnf | grammar
+transcribe {clip} --grammar {tmp}/unknown.gbnf | missing
+transcribe {clip} --grammar {tmp}/endless.gbnf | allows nothing
+transcribe {clip} --grammar-penalty -1 | '-1'
+transcribe {clip} --grammar-penalty nan | 'nan'
+transcribe {clip} --output-dir {tmp}/file | cannot be written
+transcribe {clip} --output-dir {tmp}/file/out | cannot be written
+transcribe {clip} --output-format doc | 'doc'
+transcribe {clip} --speakers 0 | got 0
+transcribe {clip} --speakers many | 'many'
+transcribe {clip} --speakers 2 --channels energy | energy
+transcribe {clip} --speakers 2 --tinydiarize | speaker
+transcribe {clip} --speaker-engine pyannote | --speakers
+transcribe {clip} --channels apart | 1 channel
+transcribe {clip} --channels energy | 1 channel
+transcribe {clip} --processors 0 | processors
+transcribe {clip} --processors 2 --speakers 2 | --speakers
+transcribe {clip} --processors 2 --clip-timestamps 0,1 | --clip-timestamps
+transcribe {clip} --audio-ctx 10 | 10
+transcribe {clip} --audio-ctx 99999 | 99999
+transcribe {clip} --max-context -1 | -1
+transcribe {clip} --batch-size 0 | 0
+transcribe {clip} --beam-size 0 | 0
+transcribe {clip} --best-of 0 | 0
+transcribe {clip} --patience nan | 'nan'
+transcribe {clip} --temperature -1 | -1
+transcribe {clip} --temperature nan | 'nan'
+transcribe {clip} --entropy-threshold nan | 'nan'
+transcribe {clip} --no-speech-threshold 2 | 2
+transcribe {clip} --vad-threshold 7 | 7
+transcribe {clip} --hallucination-silence-threshold -1 | '-1'
+transcribe {clip} --hallucination-silence-threshold 2 | word_timestamps
+transcribe {clip} --max-line-width 0 | 0
+transcribe {clip} --max-line-count 2 -w | max_line_width
+transcribe {clip} --reading-speed nan -w | 'nan'
+transcribe {clip} --max-line-width 20 | word
+transcribe {clip} --translate-to klingon | klingon
+transcribe {clip} --translate-to de | --translation-url
+transcribe {clip} --translate-to en --task translate | --task translate
+stream | FILE
+stream {clip} --mic | FILE
+stream {clip} --speakers many | 'many'
+stream {clip} --speakers 0 | got 0
+stream {clip} --chunk-ms 0 | 0
+stream {clip} --frame-threshold nan | 'nan'
+stream {clip} --hangover-ms nan | 'nan'
+stream {clip} --tail -1 | '-1'
+stream {clip} --audio-max-len 99 | '99'
+stream {clip} --log {tmp}/file/log | file that can be written
+stream {clip} --save-audio {tmp}/file/heard.wav | cannot be written
+batch {tmp}/none {tmp}/out.jsonl | none
+batch {clips} {tmp}/out.csv | .csv
+batch {clips} {tmp}/file/out.jsonl | cannot be written
+batch {clips} {tmp}/out.jsonl --files-together 0 | 0
+batch {clips} {tmp}/out.jsonl --speakers many | 'many'
+detect-language missing.wav | missing.wav
+detect-language {clip} --languages klingon | klingon
+align {clip} {tmp}/none.txt | none.txt
+find {clip} "" | ''
+find {clip} word --least-score nan | 'nan'
+find {clip} word --least-score 3 | '3'
+plot {clip} --output {tmp}/picture.doc | picture.doc
+plot {clip} --output {tmp}/none/picture.png | picture.png
+karaoke {clip} --output {tmp}/none/video.mp4 | video.mp4
+models info nowhere | nowhere
+models quantize nano --nonsense | nonsense
+serve --port 99999 | 99999
+ctc none.npy --labels none.txt | none
+eval wer none.jsonl | none.jsonl
+"""
+WITHOUT_MODEL = ("models", "ctc", "eval")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "file").write_text("no folder")
+    (tmp_path / "empty.gbnf").write_text("")
+    (tmp_path / "unknown.gbnf").write_text('root ::= "a" | missing')
+    (tmp_path / "endless.gbnf").write_text('root ::= root "a"')
+    return tmp_path
+
+
+@pytest.mark.parametrize("call", CALLS.strip().splitlines())
+def test_one_line_says_what_is_wrong(
+    call: str, folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    line, _, told = call.partition(" | ")
+    places = {"clip": CLIP.as_posix(), "clips": CLIP.parent.as_posix(), "tmp": folder.as_posix()}
+    words = [word.format(**places) for word in shlex.split(line)]
+    model = [] if words[0] in WITHOUT_MODEL else ["--model", "nano"]
+    assert run([*words, *model]) == 2
+    lines = capsys.readouterr().err.strip().splitlines()
+    assert len(lines) == 1
+    assert lines[0].startswith("error: ")
+    assert told.lower() in lines[0].lower()
