@@ -6,6 +6,7 @@ Concrete runtimes are chosen here, and handed to rooms that know only their seam
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -71,6 +72,12 @@ class Model:
             CtcHead(checkpoint.ctc_head, backend.encode, backend.device) if checkpoint.ctc_head else None
         )
         """The CTC head that came with the checkpoint (nano and base have one), or None."""
+
+    def on_backend(self, backend: Backend) -> Model:
+        """The same model, whose recordings and sessions are done by another backend of the same weights."""
+        other = copy(self)
+        other.backend = backend
+        return other
 
     def transcribe(
         self,

@@ -8,7 +8,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import cast
+
+import torch
 
 from sottovoce.api import Model
 from sottovoce.errors import OptionError
@@ -31,8 +34,8 @@ class SlowModel:
 
     name = "slow"
     languages = ("en", "de")
-    backend = None
-    """Nothing is asked of it: these sessions do their work themselves."""
+    backend = SimpleNamespace(device=torch.device("meta"))
+    """Nothing is asked of it, these sessions do their work themselves; one engine on anything but a CPU."""
 
     def __init__(self, work: Callable[[], None] = lambda: None) -> None:
         self.work = work
@@ -45,6 +48,9 @@ class SlowModel:
             raise OptionError("language 'xx': this model knows en, de")
         self.n_open += 1
         return SlowSession(self)
+
+    def on_backend(self, backend: object) -> SlowModel:
+        return self
 
     def transcribe(self, source: object, **options: object) -> SlowFile:
         return SlowFile(self)

@@ -17,14 +17,14 @@ from sottovoce.serving import worker as room
 from sottovoce.serving.faults import ApiError
 from sottovoce.serving.scheduler import LiveOptions, Scheduler
 from sottovoce.serving.worker import FILE, Worker
-from sottovoce.streaming.work import Steps
+from sottovoce.streaming.work import Encode, Steps
 from tests.serving.servers import SlowModel
 
 TENTH = np.zeros(1600, np.float32)
 
 
 def worker() -> Worker:
-    return Worker(engine=LiveEngine(FakeBackend(Script())))
+    return Worker(engines=[LiveEngine(FakeBackend(Script()))])
 
 
 def steps(said: str, error: Exception | None = None) -> Steps[str]:
@@ -47,6 +47,11 @@ def test_steps_end_with_what_they_return_or_raise() -> None:
         model.submit_steps(steps("d"))
 
 
+def asking(said: str) -> Steps[str]:
+    yield Encode([])
+    return said
+
+
 class Endless:
     """An engine whose tasks go on until they are let go."""
 
@@ -62,6 +67,9 @@ class Endless:
         self.tasks.append(task)
         return task
 
+    def advance(self) -> None:
+        pass
+
     def round(self) -> None:
         self.n_rounds += 1
         self.is_free.wait(0.01)
@@ -74,7 +82,7 @@ class Endless:
 def test_a_recording_has_its_turn_however_much_live_work_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(room, "PATIENCE_S", 0.2)
     engine = Endless()
-    model = Worker(engine=cast(LiveEngine, engine))
+    model = Worker(engines=[cast(LiveEngine, engine)])
     live = model.submit_steps(steps("live"))
     recording = model.submit(lambda: engine.n_rounds, FILE)
     assert recording.result(20) > 0, "live work goes first"
@@ -87,7 +95,7 @@ def test_a_recording_has_its_turn_however_much_live_work_there_is(monkeypatch: p
 
 def test_steps_under_way_at_the_end_are_told_so() -> None:
     engine = Endless()
-    model = Worker(engine=cast(LiveEngine, engine))
+    model = Worker(engines=[cast(LiveEngine, engine)])
     live = model.submit_steps(steps("live"))
     while not engine.n_rounds:
         pass
@@ -111,7 +119,7 @@ def test_a_fault_of_the_engine_itself_ends_what_is_under_way_and_nothing_else(
 
     monkeypatch.setattr(LiveEngine, "round", round_)
     with pytest.raises(AssertionError, match="of the engine"):
-        model.submit_steps(steps("lost")).result(10)
+        model.submit_steps(asking("lost")).result(10)
     assert model.submit_steps(steps("kept")).result(10) == "kept"
     model.close()
     model.join(10)

@@ -132,6 +132,41 @@ LIMITS = (
         help="Seconds for requests and sessions to come to their end.",
     ),
 )
+WORK = (
+    click.option(
+        "--engines",
+        type=click.IntRange(1),
+        metavar="N",
+        help="Threads that each do live sessions' updates, and share the processor threads. "
+        "[one for each of --threads, 4 at most; on a GPU 1]",
+    ),
+    click.option(
+        "--longest-interval",
+        type=click.Choice(["0.5", "1", "2"]),
+        default="2",
+        show_default=True,
+        help="Seconds between two updates of a live session, up to which they come less often under load.",
+    ),
+    click.option(
+        "--file-share",
+        type=Finite(above=0),
+        default=0.1,
+        show_default=True,
+        help="Of an engine's time that a recording has at least, however much live work there is.",
+    ),
+    click.option(
+        "--encoder-frames",
+        type=click.IntRange(1),
+        metavar="N",
+        help="Of 20 ms, of several sessions in one call of the encoder. [400, on a GPU 11200]",
+    ),
+    click.option(
+        "--rows",
+        type=click.IntRange(1),
+        metavar="N",
+        help="Readings in an engine's running decode. [64, on a GPU 512]",
+    ),
+)
 RAY = (
     click.option("--ray", is_flag=True, help="Replicas on a Ray cluster, behind its proxies (extra `ray`)."),
     click.option(
@@ -169,6 +204,7 @@ SECTIONS = {
     "Model": (*MODEL, *MODELS, *beam_size(5)),
     "Access": ACCESS,
     "Limits": LIMITS,
+    "Work under load": WORK,
     "More than one machine": RAY,
 }
 

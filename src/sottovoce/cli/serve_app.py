@@ -22,7 +22,7 @@ from sottovoce.cli.call import Call
 from sottovoce.cli.configuration import API_KEYS
 from sottovoce.cli.options import open_model
 from sottovoce.errors import MissingExtraError, OptionError
-from sottovoce.serving.settings import Access, Limits, Listening, Offer, Settings, WyomingAddress
+from sottovoce.serving.settings import Access, Limits, Listening, Offer, Settings, Work, WyomingAddress
 
 if TYPE_CHECKING:
     from sottovoce.serving.server import Server
@@ -162,6 +162,14 @@ def settings_of(given: Mapping[str, Any], names: list[str]) -> Settings:
             session_s=given["max_session"],
             idle_s=given["idle_timeout"],
             shutdown_s=given["shutdown_timeout"],
+        ),
+        work=Work(
+            engines=given["engines"],
+            threads=given["threads"],
+            encoder_frames=given["encoder_frames"],
+            rows=given["rows"],
+            longest_interval_s=float(given["longest_interval"]),
+            file_share=given["file_share"],
         ),
     )
 

@@ -29,6 +29,8 @@ log = logging.getLogger(__name__)
 Result = TypeVar("Result")
 
 MELS_PER_FRAME = 2
+USUAL_FRAMES = 350
+"""That are computed of a window which grew."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +54,7 @@ class Batching:
 
 ON_CPU = Batching()
 """A window alone keeps a processor's cores busy; another one in the same call saves next to nothing."""
-ON_ACCELERATOR = Batching(encoder_frames=32 * 350, rows=512)
+ON_ACCELERATOR = Batching(encoder_frames=32 * USUAL_FRAMES, rows=512)
 
 
 @dataclass(slots=True, eq=False)
@@ -97,6 +99,12 @@ class LiveEngine:
         """Tasks that are not done."""
         return len(self._tasks)
 
+    @property
+    def has_room(self) -> bool:
+        """Whether the next call of the encoder could take another window of usual length."""
+        n_asking = sum(not isinstance(task.work, Read) for task in self._tasks)
+        return (n_asking + 1) * USUAL_FRAMES <= max(USUAL_FRAMES, self._batching.encoder_frames)
+
     def begin(
         self,
         steps: Steps[Result],
@@ -121,12 +129,16 @@ class LiveEngine:
             self.round()
         return task.result
 
-    def round(self) -> None:
-        """Do a call of the encoder, the probes, and a step of what is read, of what there is."""
+    def advance(self) -> None:
+        """Have new tasks say what they ask for; those that ask for nothing are done."""
         for task in self._tasks:
             if task.work is None:
                 task.advance()
         self._settle()
+
+    def round(self) -> None:
+        """Do a call of the encoder, the probes, and a step of what is read, of what there is."""
+        self.advance()
         self._encode()
         self._probe()
         self._read()

@@ -16,9 +16,13 @@ LATE = 0.25
 
 
 class Pace:
-    """The interval between two updates of a session, from how busy the model is and how long updates wait."""
+    """The interval between two updates of a session, from how busy the model is and how long updates wait.
 
-    def __init__(self, now_s: float = 0.0) -> None:
+    longest_s: that it becomes, one of `INTERVALS_S`.
+    """
+
+    def __init__(self, now_s: float = 0.0, longest_s: float = INTERVALS_S[-1]) -> None:
+        self._most = INTERVALS_S.index(longest_s)
         self._level = 0
         self._since_s = now_s
         self._busy_s = 0.0
@@ -52,7 +56,7 @@ class Pace:
         wait_s = sum(self._waits_s) / max(1, len(self._waits_s))
         is_late = wait_s > LATE * self.interval_s
         if busy > BUSY and is_late:
-            return min(self._level + 1, len(INTERVALS_S) - 1)
+            return min(self._level + 1, self._most)
         if busy < IDLE and not is_late:
             return max(self._level - 1, 0)
         return self._level

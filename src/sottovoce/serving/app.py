@@ -33,7 +33,7 @@ from sottovoce.serving.realtime import realtime
 from sottovoce.serving.scheduler import Scheduler
 from sottovoce.serving.settings import Settings
 from sottovoce.serving.shelf import Shelf
-from sottovoce.serving.state import Services, services_of
+from sottovoce.serving.state import Services, engine_states, services_of
 from sottovoce.serving.transcriptions import transcriptions, translations
 
 Endpoint: TypeAlias = Callable[[Request], Awaitable[Response]]
@@ -50,7 +50,7 @@ def make_app(settings: Settings, open_model: Callable[[str], Model]) -> Starlett
         metrics.live_work.observe(worked_s)
 
     def make(model: Model) -> Scheduler:
-        return Scheduler(model, beam_size=settings.offer.beam_size, on_live=on_live)
+        return Scheduler(model, settings.work, beam_size=settings.offer.beam_size, on_live=on_live)
 
     services = Services(settings, Shelf(settings.offer, open_model, make), metrics)
 
@@ -123,8 +123,8 @@ async def icon(request: Request) -> Response:
 
 
 async def health(request: Request) -> Response:
-    """Whether the process answers."""
-    return JSONResponse({"status": "ok"})
+    """That the process answers, and what the engines of its models are at."""
+    return JSONResponse({"status": "ok", "engines": engine_states(services_of(request))})
 
 
 async def ready(request: Request) -> Response:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
@@ -49,6 +49,21 @@ class Gauge:
     def lines(self) -> Iterator[str]:
         yield from head(self.name, self.help, "gauge")
         yield f"{self.name} {self.read():g}"
+
+
+@dataclass(slots=True)
+class Gauges:
+    """Values that are asked for when they are shown, for each combination of labels."""
+
+    name: str
+    help: str
+    labels: tuple[str, ...]
+    read: Callable[[], Mapping[tuple[str, ...], float]]
+
+    def lines(self) -> Iterator[str]:
+        yield from head(self.name, self.help, "gauge")
+        for values, value in self.read().items():
+            yield f"{self.name}{labelled(self.labels, values)} {value:g}"
 
 
 @dataclass(slots=True)
@@ -99,11 +114,11 @@ class Metrics:
             "sottovoce_live_wait_seconds", "Live work between its arrival and its beginning."
         )
         self.live_work = Histogram("sottovoce_live_work_seconds", "Live work between beginning and end.")
-        self.gauges: list[Gauge] = []
+        self.gauges: list[Gauge | Gauges] = []
 
     def text(self) -> str:
         """All of it, as Prometheus reads it."""
-        families: tuple[Counter | Gauge | Histogram, ...] = (
+        families: tuple[Counter | Gauge | Gauges | Histogram, ...] = (
             self.requests,
             self.request_seconds,
             self.sockets,

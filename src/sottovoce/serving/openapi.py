@@ -178,12 +178,28 @@ def operation_paths() -> dict[str, Json]:
     """What tells how the server is."""
     plain: dict[str, Json] = {"text/plain": {"schema": {"type": "string"}}}
     status: Schema = {"type": "object", "required": ["status"], "properties": {"status": {"type": "string"}}}
+    engine: Schema = {
+        "type": "object",
+        "required": ["model", "engine", "live_updates", "recording", "busy"],
+        "properties": {
+            "model": {"type": "string"},
+            "engine": {"type": "integer"},
+            "live_updates": {"type": "integer"},
+            "recording": {"type": "boolean"},
+            "busy": {"type": "number"},
+        },
+    }
+    alive: Schema = {
+        "type": "object",
+        "required": ["status", "engines"],
+        "properties": {"status": {"type": "string"}, "engines": {"type": "array", "items": engine}},
+    }
     loading: Json = {
         "description": "loading, or going down",
         "content": {"application/json": {"schema": status}},
     }
     return {
-        "/health": get("The process answers", json_answer(status)),
+        "/health": get("The process answers, and what its engines are at", json_answer(alive)),
         "/ready": get("The model is loaded", {**json_answer(status), "503": loading}),
         "/metrics": get("Counts and times for Prometheus", answers(plain)),
         "/openapi.json": get("This document", json_answer({"type": "object"})),

@@ -7,6 +7,7 @@ what live sessions ask for. How that is done is decided behind this seam, and no
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, replace
 from typing import TypeVar
@@ -17,10 +18,13 @@ from sottovoce.api import Model
 from sottovoce.audio.io import AudioSource
 from sottovoce.audio.vad_stream import VadStreamOptions
 from sottovoce.engine.feed import Feed
-from sottovoce.engine.live import LiveEngine
-from sottovoce.engine.pace import INTERVALS_S
+from sottovoce.engine.live import ON_ACCELERATOR, ON_CPU, LiveEngine
+from sottovoce.engine.pace import INTERVALS_S, Pace
 from sottovoce.offline.options import TranscribeOptions
 from sottovoce.offline.result import FileTranscription
+from sottovoce.serving.engine_thread import THREADS, EngineState
+from sottovoce.serving.live_first import live_first
+from sottovoce.serving.settings import MOST_ENGINES, Work
 from sottovoce.serving.told import Teller, Told
 from sottovoce.serving.worker import FILE, LIVE, Worker
 from sottovoce.speakers.choose import live_speakers
@@ -249,17 +253,35 @@ class Scheduler:
     """All that is asked of one model."""
 
     def __init__(
-        self, model: Model, *, beam_size: int = 5, on_live: Callable[[float, float], None] | None = None
+        self,
+        model: Model,
+        work: Work | None = None,
+        *,
+        beam_size: int = 5,
+        on_live: Callable[[float, float], None] | None = None,
     ) -> None:
         self.model = model
         self._beam_size = beam_size
         self._on_live = on_live
-        self._worker = Worker(self._note, LiveEngine(model.backend))
+        work = work or Work()
+        self._worker = Worker(
+            self._note,
+            engines_for(model, work),
+            pace=Pace(time.monotonic(), work.longest_interval_s),
+            n_threads=work.threads or THREADS,
+            file_share=work.file_share,
+        )
+        self._files = model.on_backend(live_first(model.backend, self._worker.live_first))
 
     @property
     def live_wait_s(self) -> float:
         """How long live work waits for its turn, of late."""
         return self._worker.live_wait_s
+
+    @property
+    def engines(self) -> list[EngineState]:
+        """What each engine of the model is at."""
+        return self._worker.engines
 
     @property
     def n_waiting(self) -> int:
@@ -298,7 +320,7 @@ class Scheduler:
             fusion = self.model.fusion(hotwords=wish.phrases)
         elif wish.phrases:  # a greedy search has no scores to add to: they go before the prompt
             options = replace(options, decoding=replace(options.decoding, hotwords=", ".join(wish.phrases)))
-        return self.model.transcribe(
+        return self._files.transcribe(
             source,
             language=list(wish.languages) or None,
             beam_size=self._beam_size,
@@ -309,6 +331,20 @@ class Scheduler:
     def _note(self, urgency: int, waited_s: float, worked_s: float) -> None:
         if urgency == LIVE and self._on_live is not None:
             self._on_live(waited_s, worked_s)
+
+
+def engines_for(model: Model, work: Work) -> list[LiveEngine]:
+    """Engines of a model, that share its weights."""
+    backend = model.backend
+    is_cpu = backend.device.type == "cpu"
+    n_engines = work.engines or (min(work.threads or THREADS, MOST_ENGINES) if is_cpu else 1)
+    known = ON_CPU if is_cpu else ON_ACCELERATOR
+    batching = replace(
+        known,
+        encoder_frames=work.encoder_frames or known.encoder_frames,
+        rows=work.rows or known.rows,
+    )
+    return [LiveEngine(backend, batching) for _ in range(n_engines)]
 
 
 async def done(worker: Worker, do: Callable[[], T], urgency: int) -> T:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from sottovoce.engine.pace import INTERVALS_S
 from sottovoce.errors import OptionError
 
 OPENAI_NAMES = (
@@ -20,6 +21,8 @@ OPENAI_NAMES = (
     "gpt-realtime-whisper",
 )
 """Names that OpenAI's clients ask for; without a word to the contrary they mean the default model."""
+MOST_ENGINES = 4
+"""Where nobody says how many: they share one interpreter, and no machine with more cores was measured."""
 LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 _KEY = re.compile(r"[A-Za-z0-9._~-]{8,200}")
 
@@ -129,6 +132,38 @@ class Offer:
 
 
 @dataclass(frozen=True, slots=True)
+class Work:
+    """How the work of a model is done.
+
+    engines: threads that each do live sessions' updates; None: one a processor thread, `MOST_ENGINES` at
+        most, and one on an accelerator. threads: of the processor, which the engines share; None: PyTorch's.
+    encoder_frames, rows: see `engine.live.Batching`; None: by the device. longest_interval_s: up to which
+        updates of live sessions come less often under load. file_share: of an engine's time, that a recording
+        has at least.
+
+    Raises: OptionError for values out of range.
+    """
+
+    engines: int | None = None
+    threads: int | None = None
+    encoder_frames: int | None = None
+    rows: int | None = None
+    longest_interval_s: float = INTERVALS_S[-1]
+    file_share: float = 0.1
+
+    def __post_init__(self) -> None:
+        for name in ("engines", "threads", "encoder_frames", "rows"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise OptionError(f"{name}: expected 1 or more, got {value}")
+        if self.longest_interval_s not in INTERVALS_S:
+            known = ", ".join(f"{seconds:g}" for seconds in INTERVALS_S)
+            raise OptionError(f"longest interval: expected one of {known} s, got {self.longest_interval_s:g}")
+        if not 0 < self.file_share <= 1:
+            raise OptionError(f"file share: expected more than 0, up to 1, got {self.file_share:g}")
+
+
+@dataclass(frozen=True, slots=True)
 class Listening:
     """Where the server listens. port 0: any free one. certificate, key: PEM files, for https."""
 
@@ -178,6 +213,7 @@ class Settings:
     listening: Listening = field(default_factory=Listening)
     access: Access = field(default_factory=Access)
     limits: Limits = field(default_factory=Limits)
+    work: Work = field(default_factory=Work)
     wyoming: WyomingAddress | None = None
 
     @property

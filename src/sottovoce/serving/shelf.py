@@ -87,9 +87,15 @@ class Shelf:
         return self._places[name].scheduler
 
     @property
+    def running(self) -> dict[str, Scheduler]:
+        """All models in memory, by their names."""
+        found = {name: place.scheduler for name, place in self._places.items()}
+        return {name: scheduler for name, scheduler in found.items() if scheduler is not None}
+
+    @property
     def schedulers(self) -> list[Scheduler]:
         """Of all models in memory."""
-        return [place.scheduler for place in self._places.values() if place.scheduler is not None]
+        return list(self.running.values())
 
     def put_away_idle(self) -> None:
         """Let go of models that were not used for so long as the offer says."""

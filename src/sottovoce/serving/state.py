@@ -10,8 +10,10 @@ import anyio
 import anyio.to_thread
 from starlette.requests import HTTPConnection
 
+from sottovoce.formats.document import Json
+from sottovoce.serving.engine_thread import EngineState
 from sottovoce.serving.faults import busy, leaving
-from sottovoce.serving.metrics import Gauge, Metrics
+from sottovoce.serving.metrics import Gauge, Gauges, Metrics
 from sottovoce.serving.scheduler import Scheduler
 from sottovoce.serving.secrets import Secrets
 from sottovoce.serving.settings import Settings
@@ -43,6 +45,18 @@ class Services:
             ),
             Gauge("sottovoce_models_loaded", "Models in memory.", lambda: len(shelf.schedulers)),
             Gauge("sottovoce_work_waiting", "Pieces of work that wait for a model.", self._n_waiting),
+            Gauges(
+                "sottovoce_engine_busy",
+                "The part of the time that an engine is at work.",
+                ("model", "engine"),
+                lambda: {place: state.busy for place, state in engines_of(shelf)},
+            ),
+            Gauges(
+                "sottovoce_engine_updates",
+                "Updates of live sessions under way in an engine.",
+                ("model", "engine"),
+                lambda: {place: float(state.n_live) for place, state in engines_of(shelf)},
+            ),
         ]
 
     @property
@@ -123,6 +137,29 @@ class Services:
 
     def _n_waiting(self) -> int:
         return sum(scheduler.n_waiting for scheduler in self.shelf.schedulers)
+
+
+def engines_of(shelf: Shelf) -> list[tuple[tuple[str, str], EngineState]]:
+    """Every engine: its model and number, and what it is at."""
+    return [
+        ((name, str(number)), state)
+        for name, scheduler in shelf.running.items()
+        for number, state in enumerate(scheduler.engines)
+    ]
+
+
+def engine_states(services: Services) -> list[dict[str, Json]]:
+    """What every engine is at, for a document."""
+    return [
+        {
+            "model": model,
+            "engine": int(number),
+            "live_updates": state.n_live,
+            "recording": state.has_recording,
+            "busy": round(state.busy, 2),
+        }
+        for (model, number), state in engines_of(services.shelf)
+    ]
 
 
 def services_of(connection: HTTPConnection) -> Services:

@@ -1,0 +1,160 @@
+"""One of the threads that do the work of a model: its engine, what is under way there, how busy it is.
+
+PyTorch's number of threads for an operation belongs to the thread that asks (OpenMP), so each of these has
+its own. Knows neither queues nor clients.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from sottovoce.engine.live import LiveEngine
+from sottovoce.engine.tasks import Task
+from sottovoce.serving.faults import leaving
+from sottovoce.streaming.work import Steps
+
+log = logging.getLogger(__name__)
+
+THREADS = torch.get_num_threads()
+"""PyTorch's for an operation, before any engine has set its own: what a thread sets is also what new threads
+of others begin with."""
+_JUDGED_EVERY_S = 2.0
+"""How busy a thread is, is looked at so often."""
+
+
+@dataclass(order=True, slots=True)
+class Job:
+    """A piece of work that somebody waits for: a function without arguments, or steps for an engine.
+
+    since: when it was asked for (seconds); what is more urgent goes first, then what came first.
+    """
+
+    urgency: int
+    number: int
+    since: float = field(compare=False)
+    do: Callable[[], Any] | Steps[Any] = field(compare=False)
+    done: Future[Any] = field(compare=False)
+    task: Task[Any] | None = field(default=None, compare=False)
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the model is at it, or has been."""
+        return self.task is not None and not math.isnan(self.task.began_s)
+
+
+@dataclass(frozen=True, slots=True)
+class EngineState:
+    """What an engine is at: live updates under way, whether a recording is, the part of the time at work."""
+
+    n_live: int
+    has_recording: bool
+    busy: float
+
+
+class EngineThread:
+    """An engine, and who waits for what it does; everything but `state` is called in its own thread.
+
+    engine: None does functions only. on_end: told of each job of the engine that is done.
+    """
+
+    def __init__(self, engine: LiveEngine | None, on_end: Callable[[Job], None]) -> None:
+        self._engine = engine
+        self._on_end = on_end
+        self._n_threads = 0
+        self.under_way: tuple[Job, ...] = ()
+        """Handed to the engine and not done."""
+        self.recording: Job | None = None
+        """The function that is being called, where it is of a recording."""
+        self.is_at_work = False
+        self._busy = _Share(time.monotonic())
+
+    @property
+    def state(self) -> EngineState:
+        """What it is at now."""
+        return EngineState(len(self.under_way), self.recording is not None, self._busy.now(time.monotonic()))
+
+    @property
+    def has_room(self) -> bool:
+        """Whether its engine can take up another update at once, rather than have it wait."""
+        return self._engine is not None and self._engine.has_room
+
+    def use(self, n_threads: int) -> None:
+        """Have PyTorch use so many threads for what is called here from now on."""
+        if n_threads != self._n_threads:
+            torch.set_num_threads(n_threads)
+            self._n_threads = n_threads
+
+    def leave(self) -> None:
+        """At the end of the thread: new threads of others begin with what they had."""
+        for job in self.under_way:
+            job.done.set_exception(leaving())
+        torch.set_num_threads(THREADS)
+
+    def begin(self, job: Job) -> None:
+        """Hand steps to the engine; those that ask for nothing are done with that."""
+        assert self._engine is not None
+        assert not callable(job.do)
+        self.under_way = (*self.under_way, job)
+        job.task = self._engine.begin(job.do, job.since, lambda task: self._end(job, task))
+        self._call(self._engine.advance)
+
+    def round(self) -> float:
+        """Let the engine do a round; how long it took (seconds)."""
+        assert self._engine is not None
+        began = time.monotonic()
+        self._call(self._engine.round)
+        took_s = time.monotonic() - began
+        self.worked(took_s)
+        return took_s
+
+    def _call(self, do: Callable[[], None]) -> None:
+        assert self._engine is not None
+        try:
+            do()
+        except Exception as error:  # not of one session: the engine itself; the thread goes on
+            log.exception("the engine failed")
+            self._engine.forget()
+            lost, self.under_way = self.under_way, ()
+            for job in lost:
+                job.done.set_exception(error)
+
+    def worked(self, seconds: float) -> None:
+        """It was at work for so long, until now."""
+        self._busy.add(seconds, time.monotonic())
+
+    def _end(self, job: Job, task: Task[Any]) -> None:
+        """A task is done: tell who waits for it."""
+        self.under_way = tuple(other for other in self.under_way if other is not job)
+        if task.error is not None:
+            job.done.set_exception(task.error)
+        else:
+            job.done.set_result(task.result)
+        if not math.isnan(task.began_s):  # else there was nothing for the model in it
+            self._on_end(job)
+
+
+class _Share:
+    """The part of the time that something takes, of late."""
+
+    def __init__(self, now_s: float) -> None:
+        self._since_s = now_s
+        self._sum_s = 0.0
+        self._last = 0.0
+
+    def add(self, seconds: float, now_s: float) -> None:
+        self._sum_s += seconds
+        if now_s - self._since_s >= _JUDGED_EVERY_S:
+            self._last = min(1.0, self._sum_s / (now_s - self._since_s))
+            self._since_s, self._sum_s = now_s, 0.0
+
+    def now(self, now_s: float) -> float:
+        passed_s = now_s - self._since_s
+        return self._last if passed_s < _JUDGED_EVERY_S else min(1.0, self._sum_s / passed_s)
