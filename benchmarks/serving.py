@@ -6,7 +6,7 @@
 
 Each stream is a joined recording of people (test clips), spoken in real time from a moment of its own. So
 many streams are served if 95 % of their words come within 2 s of their end. Sides: `engine`, many sessions
-put together (`sottovoce.engine`); `threads`, each session by itself in a thread of its own; `processes`, the
+put together (`sottovoce.engine`), on the real clock by the server's own threads; `threads`, each session by itself in a thread of its own; `processes`, the
 same with a process and a model for each.
 
 --clock simulated: the clock stands still but for the processor time that the work takes, over --cores, so
@@ -19,6 +19,7 @@ texts of sessions in company are compared with those of the same sessions alone.
 from __future__ import annotations
 
 import argparse
+import asyncio
 import heapq
 import multiprocessing
 import threading
@@ -36,6 +37,8 @@ from sottovoce.engine.feed import Feed
 from sottovoce.engine.live import LiveEngine
 from sottovoce.engine.pace import INTERVALS_S, Pace
 from sottovoce.engine.tasks import Task
+from sottovoce.serving.scheduler import LiveOptions, Scheduler
+from sottovoce.serving.settings import Work
 from sottovoce.streaming.session import Session
 from sottovoce.types import SAMPLE_RATE, Event
 
@@ -190,6 +193,47 @@ def on_engine(
     )
 
 
+async def heard_live(scheduler: Scheduler, stream: Stream, options: LiveOptions, began_s: float) -> Said:
+    """A stream in real time, as the server hears one: what came meanwhile goes into the next update."""
+    live, said, fed_s = await scheduler.open(options), Said(), 0.0
+    while fed_s < stream.duration_s:
+        now_s = time.monotonic() - began_s - stream.from_s
+        heard_s = min(stream.duration_s, PUSH_S * int(now_s / PUSH_S + 1e-6))
+        if heard_s <= fed_s:
+            await asyncio.sleep(max(0.001, fed_s + PUSH_S - now_s))
+            continue
+        told = await live.push(stream.piece(fed_s, heard_s))
+        said.add_told(told, time.monotonic() - began_s, stream)
+        fed_s = heard_s
+    said.add_told(await live.close(), time.monotonic() - began_s, stream)
+    return said
+
+
+def on_server(model: Model, some: Sequence[Stream], languages: Sequence[str], work: Work) -> Report:
+    """All streams on the engines of a server, on the real clock."""
+    options = LiveOptions(tuple(languages), switching="off" if len(languages) == 1 else "restart")
+    scheduler = Scheduler(model, work)
+    before_mb, most_mb, longest_s = memory_mb(), 0.0, 0.0
+
+    async def all_streams() -> list[Said]:
+        nonlocal most_mb, longest_s
+        began_s = time.monotonic()
+        tasks = [asyncio.create_task(heard_live(scheduler, one, options, began_s)) for one in some]
+        while not all(task.done() for task in tasks):
+            most_mb, longest_s = max(most_mb, memory_mb()), max(longest_s, scheduler.interval_s)
+            await asyncio.sleep(0.1)
+        return [task.result() for task in tasks]
+
+    began_s = time.process_time()
+    said = asyncio.run(all_streams())
+    spent_s = time.process_time() - began_s
+    n_engines = len(scheduler.engines)
+    scheduler.close()
+    scheduler.join(60.0)
+    per_stream_mb = (most_mb - before_mb) / len(some)
+    return Report(f"{n_engines} engines", said, shares({}, spent_s, some), per_stream_mb, longest_s)
+
+
 def shares(spent: dict[str, float], total_s: float, some: Sequence[Stream]) -> dict[str, float]:
     speech_s = sum(stream.duration_s for stream in some)
     other = {"other": total_s - sum(spent.values())}
@@ -339,6 +383,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=30.0, help="of a stream, about")
     parser.add_argument("--languages", default="en")
     parser.add_argument("--cores", type=int, default=2)
+    parser.add_argument("--engines", type=int, default=0, help="of --clock real; 0: as the server")
     parser.add_argument("--clock", choices=["simulated", "real"], default="simulated")
     parser.add_argument("--side", choices=["both", "engine", "threads", "processes"], default="both")
     parser.add_argument("--alone", action="store_true")
@@ -368,7 +413,10 @@ def main() -> None:
                 print(f"{n_fewer} alone: {100 * Report('', fewer, {}).within():.1f} % of words in time")
             report = Report("alone", alone, shares({}, spent, some))
             print("".join(rows(report, some)), flush=True)
-        if args.side in ("both", "engine"):
+        if is_real and args.side == "engine":
+            work = Work(engines=args.engines or None, threads=args.cores)
+            print("".join(rows(on_server(model, some, languages, work), some)), flush=True)
+        elif args.side in ("both", "engine"):
             clock = Clock(is_real=is_real, n_cores=args.cores)
             report = on_engine(model, some, languages, clock, is_paced=not args.alone)
             print("".join(rows(report, some, alone)), flush=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from human_clips import PAUSES_S, Clip, clips, spread
 from live_run import spoken_on
@@ -12,6 +13,7 @@ from live_run import spoken_on
 from sottovoce.audio.io import load_audio
 from sottovoce.engine.pace import INTERVALS_S
 from sottovoce.evaluation.wer import Utterance, count_errors
+from sottovoce.serving.told import Told
 from sottovoce.types import SAMPLE_RATE, Event, Partial, Samples
 
 WITHIN_S, SHARE = 2.0, 0.95
@@ -45,6 +47,13 @@ class Said:
             if isinstance(event, Partial):
                 self.delays_s += [now_s - stream.from_s - word.end for word in event.words]
                 self.text += event.text
+
+    def add_told(self, told: Sequence[Told], now_s: float, stream: Stream) -> None:
+        """What a server says, as documents."""
+        for document in (one.document for one in told if one.document["type"] == "partial"):
+            words: Any = document["words"]
+            self.delays_s += [now_s - stream.from_s - word["end"] for word in words]
+            self.text += str(document["text"])
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,9 +67,10 @@ class Heard:
 
 
 @contextlib.contextmanager
-def served(model: str, port: int, sessions: int) -> Iterator[tuple[subprocess.Popen[str], str]]:
+def served(model: str, dtype: str, port: int, sessions: int) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """A server in a process of its own, ready, and its address; it is killed at the end."""
     command = [sys.executable, "-m", "sottovoce", "serve", "-m", model, "--port", str(port)]
+    command += ["--dtype", dtype, "--longest-interval", "0.5"]  # so that words are those of the library
     command += ["--max-sessions", str(sessions + 40), "--max-requests", "12", "--idle-timeout", "20"]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     try:
@@ -251,14 +252,15 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--model", default="nano")
+    parser.add_argument("--dtype", default="float32")
     parser.add_argument("--sessions", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=1800.0)
     parser.add_argument("--clip", default="mixed.flac", help="of examples/clips")
     options = parser.parse_args()
     samples = load_audio(CLIPS / options.clip)
     audio = (samples * 32767).astype("<i2").tobytes()
-    expected = text_of(options.model, audio)
-    with served(options.model, 0, options.sessions) as (process, address):
+    expected = text_of(options.model, options.dtype, audio)
+    with served(options.model, options.dtype, 0, options.sessions) as (process, address):
         states, heard, n_bad = asyncio.run(
             soak(process, address, options.sessions, options.seconds, audio, expected)
         )
@@ -270,7 +272,7 @@ def main() -> None:
             failed.append("a client was not told that the server was gone")
         process.wait()
         port = int(address.split(":")[1])
-    with served(options.model, port, options.sessions) as (process, address):
+    with served(options.model, options.dtype, port, options.sessions) as (process, address):
         again = Heard()
         asyncio.run(speak(address, audio, expected, time.monotonic(), again))
         failed += [f"after it was killed: {fault}" for fault in again.faults]
@@ -278,10 +280,10 @@ def main() -> None:
     sys.exit(1 if failed else 0)
 
 
-def text_of(model: str, audio: bytes) -> str:
+def text_of(model: str, dtype: str, audio: bytes) -> str:
     """What the library says of the same audio."""
     pcm = np.frombuffer(audio, "<i2").astype(np.float32) / 32768
-    session = load_model(model).session(["en", "de", "es", "fr"], switching="restart")
+    session = load_model(model, dtype=dtype).session(["en", "de", "es", "fr"], switching="restart")
     events = [*session.push(pcm), *session.close()]
     return " ".join(event.text for event in events if isinstance(event, Final))
 

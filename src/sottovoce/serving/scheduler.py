@@ -284,6 +284,11 @@ class Scheduler:
         return self._worker.engines
 
     @property
+    def interval_s(self) -> float:
+        """Audio between two updates of a live session, as it is now."""
+        return self._worker.pace.interval_s
+
+    @property
     def n_waiting(self) -> int:
         """Pieces of work that wait."""
         return self._worker.n_waiting
