@@ -6,8 +6,8 @@
 
 Each stream is a joined recording of people (test clips), spoken in real time from a moment of its own. So
 many streams are served if 95 % of their words come within 2 s of their end. Sides: `engine`, many sessions
-put together (`sottovoce.engine`), on the real clock by the server's own threads; `threads`, each session by itself in a thread of its own; `processes`, the
-same with a process and a model for each.
+put together (`sottovoce.engine`), on the real clock by the server's own threads; `threads`, each session by
+itself in a thread of its own; `processes`, the same with a process and a model for each.
 
 --clock simulated: the clock stands still but for the processor time that the work takes, over --cores, so
 that other programs on the machine change nothing; `threads` and `processes` are one side then, `alone`:

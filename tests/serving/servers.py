@@ -16,7 +16,7 @@ import torch
 from sottovoce.api import Model
 from sottovoce.errors import OptionError
 from sottovoce.serving.server import ServerThread
-from sottovoce.serving.settings import Access, Limits, Listening, Offer, Settings, WyomingAddress
+from sottovoce.serving.settings import Access, Limits, Listening, Offer, Settings, Work, WyomingAddress
 from sottovoce.streaming.work import Steps
 from sottovoce.types import SAMPLE_RATE, Event, Final, Partial, Samples, Word
 
@@ -132,9 +132,11 @@ def serving(
     access: Access | None = None,
     port: int = 0,
     wyoming: WyomingAddress | None = None,
+    work: Work | None = None,
 ) -> Iterator[ServerThread]:
     """A server of that model."""
     wanted = replace(settings(limits=limits, access=access, port=port), wyoming=wyoming)
+    wanted = replace(wanted, work=work or wanted.work)
     with ServerThread(wanted, lambda name: cast(Model, model)) as running:
         running.wait_until_ready()
         yield running

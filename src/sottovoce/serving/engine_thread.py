@@ -89,6 +89,7 @@ class EngineThread:
     def use(self, n_threads: int) -> None:
         """Have PyTorch use so many threads for what is called here from now on."""
         if n_threads != self._n_threads:
+            torch.get_num_threads()  # a thread that has not asked would take over what others set last
             torch.set_num_threads(n_threads)
             self._n_threads = n_threads
 

@@ -184,20 +184,23 @@ class Worker:
             engine.is_at_work = bool(engine.under_way)
             while not (self._waiting or engine.under_way or self._is_closed):
                 self._condition.wait()
-            engine.is_at_work = True
             return not self._is_closed
 
     def _next(self, engine: EngineThread, *, only_live: bool = False) -> Job | None:
         """What this thread is to begin before its next round; None: nothing."""
         with self._condition:
-            if not self._waiting:
+            if not self._waiting or not self._may_take(engine, self._waiting[0], only_live):
                 return None
-            first = self._waiting[0]
-            if first.urgency == LIVE:
-                is_full = len(self._engines) > 1 and not engine.has_room and not callable(first.do)
-                return None if is_full and engine.under_way else heapq.heappop(self._waiting)
-            is_patient = time.monotonic() - first.since < PATIENCE_S
-            return None if only_live or (engine.under_way and is_patient) else heapq.heappop(self._waiting)
+            engine.is_at_work = True
+            return heapq.heappop(self._waiting)
+
+    def _may_take(self, engine: EngineThread, first: Job, only_live: bool) -> bool:
+        """Whether what is most urgent is for this thread, or is left to another or for later."""
+        if first.urgency == LIVE:
+            is_full = len(self._engines) > 1 and not engine.has_room and not callable(first.do)
+            return not (is_full and engine.under_way)
+        is_patient = time.monotonic() - first.since < PATIENCE_S
+        return not only_live and not (engine.under_way and is_patient)
 
     def _take_up(self, engine: EngineThread, job: Job) -> None:
         if not job.done.set_running_or_notify_cancel():
