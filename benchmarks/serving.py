@@ -19,7 +19,6 @@ texts of sessions in company are compared with those of the same sessions alone.
 from __future__ import annotations
 
 import argparse
-import asyncio
 import heapq
 import multiprocessing
 import threading
@@ -30,21 +29,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from serving_streams import SHARE, Report, Said, Stream, n_wrong, streams
+from serving_server import on_server
+from serving_streams import PUSH_S, SHARE, Report, Said, Stream, memory_mb, n_wrong, shares, streams
 
 from sottovoce.api import Model, load_model
 from sottovoce.engine.feed import Feed
 from sottovoce.engine.live import LiveEngine
 from sottovoce.engine.pace import INTERVALS_S, Pace
 from sottovoce.engine.tasks import Task
-from sottovoce.serving.scheduler import LiveOptions, Scheduler
 from sottovoce.serving.settings import Work
 from sottovoce.streaming.session import Session
 from sottovoce.types import SAMPLE_RATE, Event
-
-PUSH_S = 0.1
-"""Audio that a client sends at a time."""
-PAGE_MB = 4096 / 1e6
 
 
 def open_session(model: Model, languages: Sequence[str]) -> Session:
@@ -193,53 +188,6 @@ def on_engine(
     )
 
 
-async def heard_live(scheduler: Scheduler, stream: Stream, options: LiveOptions, began_s: float) -> Said:
-    """A stream in real time, as the server hears one: what came meanwhile goes into the next update."""
-    live, said, fed_s = await scheduler.open(options), Said(), 0.0
-    while fed_s < stream.duration_s:
-        now_s = time.monotonic() - began_s - stream.from_s
-        heard_s = min(stream.duration_s, PUSH_S * int(now_s / PUSH_S + 1e-6))
-        if heard_s <= fed_s:
-            await asyncio.sleep(max(0.001, fed_s + PUSH_S - now_s))
-            continue
-        told = await live.push(stream.piece(fed_s, heard_s))
-        said.add_told(told, time.monotonic() - began_s, stream)
-        fed_s = heard_s
-    said.add_told(await live.close(), time.monotonic() - began_s, stream)
-    return said
-
-
-def on_server(model: Model, some: Sequence[Stream], languages: Sequence[str], work: Work) -> Report:
-    """All streams on the engines of a server, on the real clock."""
-    options = LiveOptions(tuple(languages), switching="off" if len(languages) == 1 else "restart")
-    scheduler = Scheduler(model, work)
-    before_mb, most_mb, longest_s = memory_mb(), 0.0, 0.0
-
-    async def all_streams() -> list[Said]:
-        nonlocal most_mb, longest_s
-        began_s = time.monotonic()
-        tasks = [asyncio.create_task(heard_live(scheduler, one, options, began_s)) for one in some]
-        while not all(task.done() for task in tasks):
-            most_mb, longest_s = max(most_mb, memory_mb()), max(longest_s, scheduler.interval_s)
-            await asyncio.sleep(0.1)
-        return [task.result() for task in tasks]
-
-    began_s = time.process_time()
-    said = asyncio.run(all_streams())
-    spent_s = time.process_time() - began_s
-    n_engines = len(scheduler.engines)
-    scheduler.close()
-    scheduler.join(60.0)
-    per_stream_mb = (most_mb - before_mb) / len(some)
-    return Report(f"{n_engines} engines", said, shares({}, spent_s, some), per_stream_mb, longest_s)
-
-
-def shares(spent: dict[str, float], total_s: float, some: Sequence[Stream]) -> dict[str, float]:
-    speech_s = sum(stream.duration_s for stream in some)
-    other = {"other": total_s - sum(spent.values())}
-    return {name: seconds / speech_s for name, seconds in (spent | other).items()}
-
-
 @dataclass(frozen=True, slots=True)
 class Push:
     """An update of a stream alone: when its audio is there, processor seconds, and what it said."""
@@ -351,11 +299,6 @@ def on_processes(wish: tuple[str, str], some: Sequence[Stream], languages: Seque
     return Report("processes", [said for _, said, _ in found], {}, sum(mb for _, _, mb in found) / len(found))
 
 
-def memory_mb() -> float:
-    """What this process holds now."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * PAGE_MB
-
-
 def warm(model: Model, languages: Sequence[str]) -> None:
     session = open_session(model, languages)
     session.push(torch.zeros(2 * SAMPLE_RATE).numpy())
@@ -384,6 +327,7 @@ def main() -> None:
     parser.add_argument("--languages", default="en")
     parser.add_argument("--cores", type=int, default=2)
     parser.add_argument("--engines", type=int, default=0, help="of --clock real; 0: as the server")
+    parser.add_argument("--uploads", type=int, default=0, help="recordings read beside, of --clock real")
     parser.add_argument("--clock", choices=["simulated", "real"], default="simulated")
     parser.add_argument("--side", choices=["both", "engine", "threads", "processes"], default="both")
     parser.add_argument("--alone", action="store_true")
@@ -415,7 +359,7 @@ def main() -> None:
             print("".join(rows(report, some)), flush=True)
         if is_real and args.side == "engine":
             work = Work(engines=args.engines or None, threads=args.cores)
-            print("".join(rows(on_server(model, some, languages, work), some)), flush=True)
+            print("".join(rows(on_server(model, some, languages, work, args.uploads), some)), flush=True)
         elif args.side in ("both", "engine"):
             clock = Clock(is_real=is_real, n_cores=args.cores)
             report = on_engine(model, some, languages, clock, is_paced=not args.alone)

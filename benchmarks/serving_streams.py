@@ -16,6 +16,9 @@ from sottovoce.evaluation.wer import Utterance, count_errors
 from sottovoce.serving.told import Told
 from sottovoce.types import SAMPLE_RATE, Event, Partial, Samples
 
+PUSH_S = 0.1
+"""Audio that a client sends at a time."""
+PAGE_MB = 4096 / 1e6
 WITHIN_S, SHARE = 2.0, 0.95
 
 
@@ -100,3 +103,14 @@ def n_wrong(said: Sequence[Said], texts: Sequence[str]) -> tuple[int, int]:
         wrong += counts.n_errors
         total += counts.n_reference
     return wrong, total
+
+
+def shares(spent: dict[str, float], total_s: float, some: Sequence[Stream]) -> dict[str, float]:
+    speech_s = sum(stream.duration_s for stream in some)
+    other = {"other": total_s - sum(spent.values())}
+    return {name: seconds / speech_s for name, seconds in (spent | other).items()}
+
+
+def memory_mb() -> float:
+    """What this process holds now."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * PAGE_MB
