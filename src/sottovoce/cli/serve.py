@@ -142,7 +142,7 @@ WORK = (
     ),
     click.option(
         "--longest-interval",
-        type=click.Choice(["0.5", "1", "2"]),
+        type=click.Choice(["0.5", "1", "1.5", "2"]),
         default="2",
         show_default=True,
         help="Seconds between two updates of a live session, up to which they come less often under load.",

@@ -6,7 +6,7 @@ ever later. Not known here: sessions, models, and whose clock it is.
 
 from __future__ import annotations
 
-INTERVALS_S = (0.5, 1.0, 2.0)
+INTERVALS_S = (0.5, 1.0, 1.5, 2.0)
 JUDGED_EVERY_S = 2.0
 BUSY, IDLE = 0.85, 0.42
 """Parts of the time at work from which the interval grows, and below which it shrinks: of twice the updates
