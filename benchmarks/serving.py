@@ -125,7 +125,7 @@ class Talker:
 
     def next_s(self) -> float:
         """When there is more to hear."""
-        return self.stream.from_s + min(self.stream.duration_s, self._fed_s + PUSH_S)
+        return self.stream.from_s + self._fed_s + PUSH_S
 
     def go_on(self, engine: LiveEngine, pace: Pace, clock: Clock) -> None:
         """Begin an update, if one is due and none is under way."""
@@ -157,12 +157,17 @@ class Talker:
 
 
 def on_engine(
-    model: Model, some: Sequence[Stream], languages: Sequence[str], clock: Clock, *, is_paced: bool
+    model: Model,
+    some: Sequence[Stream],
+    languages: Sequence[str],
+    clock: Clock,
+    pace: Pace,
+    *,
+    is_paced: bool,
 ) -> Report:
-    """All streams put together."""
+    """All streams put together; is_paced: the interval changes under load."""
     engine = TimedEngine(model.backend, clock=clock)
     engine.spent = {}
-    pace = Pace(clock())
     before_mb = memory_mb()
     talkers = [Talker(stream, open_session(model, languages)) for stream in some]
     most_mb, longest_s, began_s = before_mb, 0.0, time.process_time()
@@ -327,6 +332,7 @@ def main() -> None:
     parser.add_argument("--languages", default="en")
     parser.add_argument("--cores", type=int, default=2)
     parser.add_argument("--engines", type=int, default=0, help="of --clock real; 0: as the server")
+    parser.add_argument("--interval", type=float, choices=INTERVALS_S, help="always, of --clock simulated")
     parser.add_argument("--uploads", type=int, default=0, help="recordings read beside, of --clock real")
     parser.add_argument("--clock", choices=["simulated", "real"], default="simulated")
     parser.add_argument("--side", choices=["both", "engine", "threads", "processes"], default="both")
@@ -362,7 +368,9 @@ def main() -> None:
             print("".join(rows(on_server(model, some, languages, work, args.uploads), some)), flush=True)
         elif args.side in ("both", "engine"):
             clock = Clock(is_real=is_real, n_cores=args.cores)
-            report = on_engine(model, some, languages, clock, is_paced=not args.alone)
+            pace = Pace(clock(), shortest_s=args.interval or INTERVALS_S[0])
+            is_paced = not (args.alone or args.interval)
+            report = on_engine(model, some, languages, clock, pace, is_paced=is_paced)
             print("".join(rows(report, some, alone)), flush=True)
         if is_real and args.side == "threads":
             print("".join(rows(on_threads(model, some, languages), some)), flush=True)

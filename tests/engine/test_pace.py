@@ -36,3 +36,12 @@ def test_busy_without_a_queue_is_no_reason() -> None:
     pace = Pace()
     live(pace, 0.0, 20.0, busy=1.0, wait_s=0.05)
     assert pace.interval_s == 0.5
+
+
+def test_it_stays_within_its_bounds() -> None:
+    pace = Pace(longest_s=1.5, shortest_s=1.0)
+    assert pace.interval_s == 1.0
+    now_s = live(pace, 0.0, 30.0, busy=1.0, wait_s=3.0)
+    assert pace.interval_s == 1.5
+    live(pace, now_s, 30.0, busy=0.0, wait_s=0.0)
+    assert pace.interval_s == 1.0

@@ -18,12 +18,15 @@ LATE = 0.25
 class Pace:
     """The interval between two updates of a session, from how busy the model is and how long updates wait.
 
-    longest_s: that it becomes, one of `INTERVALS_S`.
+    shortest_s, longest_s: that it becomes, each one of `INTERVALS_S`; it begins with the shortest.
     """
 
-    def __init__(self, now_s: float = 0.0, longest_s: float = INTERVALS_S[-1]) -> None:
+    def __init__(
+        self, now_s: float = 0.0, longest_s: float = INTERVALS_S[-1], *, shortest_s: float = INTERVALS_S[0]
+    ) -> None:
+        self._least = INTERVALS_S.index(shortest_s)
         self._most = INTERVALS_S.index(longest_s)
-        self._level = 0
+        self._level = self._least
         self._since_s = now_s
         self._busy_s = 0.0
         self._waits_s: list[float] = []
@@ -58,5 +61,5 @@ class Pace:
         if busy > BUSY and is_late:
             return min(self._level + 1, self._most)
         if busy < IDLE and not is_late:
-            return max(self._level - 1, 0)
+            return max(self._level - 1, self._least)
         return self._level
