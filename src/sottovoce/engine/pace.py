@@ -1,6 +1,6 @@
 """How often live sessions are brought up to date: less often under load, before anybody is refused.
 
-Twice the interval is half of the encoder's work, and words come a little later; a queue would let them come
+Twice the interval is 0.7 of the work, and words come a little later; a queue would let them come
 ever later. Not known here: sessions, models, and whose clock it is.
 """
 
