@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Literal
 
 import torch
-from ctc_texts import write_trigrams
+from ctc_texts import write_ngrams
 from torch import Tensor
 
 from sottovoce.lm.ngram import NgramModel
@@ -103,7 +103,7 @@ def token_models(known: Vocabulary, folder: Path, n_words: int = 40_000) -> Toke
     ):
         files[name] = folder / f"{name}-{len(known.labels)}.arpa"
         texts = [" ".join(names[token] for token in row) for row in rows]
-        write_trigrams(texts, files[name], frequent=dict.fromkeys(names[1:], 1))
+        write_ngrams(texts, files[name], frequent=dict.fromkeys(names[1:], 1))
     return TokenModels(NgramModel.from_arpa(files["ours"]), files["nemo"])
 
 

@@ -28,7 +28,7 @@ from pathlib import Path
 import human_clips
 import torch
 from ctc_network import trained
-from ctc_texts import Clip, frequencies, holds_any, passages, spelled, write_trigrams
+from ctc_texts import Clip, frequencies, holds_any, passages, spelled, write_ngrams
 from ctc_useful import errors_of, interval, letters_of, shown, word_error_rate
 
 from recipes.ctc_head.human import human_clips_of, is_spelt
@@ -101,7 +101,7 @@ class Texts:
             texts = self._read(data, language, letters, spoken)
             frequent = frequencies(data, language, letters, 20_000)
             path = folder / f"{language}.arpa"
-            write_trigrams(texts, path, frequent=frequent)
+            write_ngrams(texts, path, frequent=frequent)
             self.ngrams[language] = NgramModel.from_arpa(path)
             self.words[language] = list(
                 dict.fromkeys([*(word for text in texts for word in text.split()), *frequent])

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import torch
 from ctc_emissions import made_emissions, vocabulary, words_of_arpa
-from ctc_texts import write_trigrams
+from ctc_texts import write_ngrams
 from pyctcdecode import build_ctcdecoder
 
 from sottovoce.ctc import CtcDecoder, CtcFusionOptions
@@ -45,7 +45,7 @@ def _write_model(words: list[str], n_sentences: int, path: Path) -> None:
     chances = 1 / torch.arange(1, len(words) + 1)
     drawn = torch.multinomial(chances, 8 * n_sentences, replacement=True, generator=generator).tolist()
     texts = [" ".join(words[i] for i in drawn[n : n + 8]) for n in range(0, len(drawn), 8)]
-    write_trigrams(texts, path, frequent=dict.fromkeys(words, 1))
+    write_ngrams(texts, path, frequent=dict.fromkeys(words, 1))
 
 
 def main() -> None:

@@ -119,18 +119,24 @@ def frequencies(data: Path, language: str, letters: str, n: int) -> dict[str, in
     return dict(itertools.islice(counts.items(), n))
 
 
-def write_trigrams(
-    texts: Iterable[str], path: Path, *, frequent: Mapping[str, int], discount: float = 0.75
+def write_ngrams(
+    texts: Iterable[str],
+    path: Path,
+    *,
+    frequent: Mapping[str, int],
+    discount: float = 0.75,
+    order: int = 3,
+    least: int = 1,
 ) -> None:
-    """Write an interpolated trigram model with absolute discounting as an ARPA file.
+    """Write an interpolated n-gram model with absolute discounting as an ARPA file.
 
     frequent: counts of words elsewhere; they share what the unigrams are discounted by, <unk> as one of the
-    rarest.
+    rarest. least: n-grams above bigrams that were counted less often are left out.
     """
-    counts: list[Counter[Ngram]] = [Counter() for _ in range(3)]
+    counts: list[Counter[Ngram]] = [Counter() for _ in range(order)]
     for text in texts:
         row = ("<s>", *text.split(), "</s>")
-        for n in range(1, 4):
+        for n in range(1, order + 1):
             counts[n - 1].update(row[i : i + n] for i in range(len(row) - n + 1))
     del counts[0][("<s>",)]
     total = sum(counts[0].values())
@@ -142,8 +148,8 @@ def write_trigrams(
         unigrams[key] = unigrams.get(key, 0.0) + left * count / n_elsewhere
     probabilities = [unigrams]
     backoffs: list[dict[Ngram, float]] = []
-    for n in (2, 3):
-        made, backoff = _interpolated(counts[n - 1], probabilities[-1], discount)
+    for n in range(2, order + 1):
+        made, backoff = _interpolated(counts[n - 1], probabilities[-1], discount, least=least if n > 2 else 1)
         probabilities.append(made)
         backoffs.append(backoff)
     probabilities[0][("<s>",)] = 1e-9
@@ -151,18 +157,23 @@ def write_trigrams(
 
 
 def _interpolated(
-    counts: Counter[Ngram], shorter: dict[Ngram, float], discount: float
+    counts: Counter[Ngram], shorter: dict[Ngram, float], discount: float, *, least: int
 ) -> tuple[dict[Ngram, float], dict[Ngram, float]]:
-    """Probabilities of n-grams, and the back-off of their contexts."""
+    """Probabilities of n-grams, and the back-off of their contexts.
+
+    What rare n-grams would have had goes to the back-off, and contexts without any left have none.
+    """
     totals: Counter[Ngram] = Counter()
-    kinds: defaultdict[Ngram, int] = defaultdict(int)
+    kept: defaultdict[Ngram, float] = defaultdict(float)
     for ngram, count in counts.items():
         totals[ngram[:-1]] += count
-        kinds[ngram[:-1]] += 1
-    backoff = {context: discount * kinds[context] / totals[context] for context in totals}
+        if count >= least and ngram[1:] in shorter:
+            kept[ngram[:-1]] += count - discount
+    backoff = {context: 1 - share / totals[context] for context, share in kept.items()}
     made = {
         ngram: (count - discount) / totals[ngram[:-1]] + backoff[ngram[:-1]] * shorter[ngram[1:]]
         for ngram, count in counts.items()
+        if count >= least and ngram[1:] in shorter
     }
     return made, backoff
 

@@ -27,7 +27,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from ctc_network import trained
-from ctc_texts import VOICES, Clip, Corpus, corpus, frequencies, write_trigrams
+from ctc_texts import VOICES, Clip, Corpus, corpus, frequencies, write_ngrams
 from torch import Tensor
 
 from sottovoce.api import Model, load_model
@@ -66,7 +66,7 @@ class Bench:
         for language, texts in parts.texts.items():
             frequent = frequencies(data, language, letters, 20_000)
             path = folder / f"{language}.arpa"
-            write_trigrams(texts, path, frequent=frequent)
+            write_ngrams(texts, path, frequent=frequent)
             self._ngrams[language] = NgramModel.from_arpa(path)
             words = dict.fromkeys([*(word for text in texts for word in text.split()), *frequent])
             ids = {label: i for i, label in enumerate(self._labels)}

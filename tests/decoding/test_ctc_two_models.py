@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -79,3 +80,21 @@ def test_a_model_over_labels_needs_no_other(models: tuple[NgramModel, NgramModel
 def test_two_models_over_labels_are_refused(models: tuple[NgramModel, NgramModel]) -> None:
     with pytest.raises(OptionError, match="lm: expected a model over words beside label_lm"):
         CtcDecoder(NAMES, 0, lm=models[1], label_lm=models[1], fusion=CtcFusionOptions(level="token"))
+
+
+def test_a_space_separates_words_where_there_is_a_bar_too(tmp_path: Path) -> None:
+    """Recognisers of text lines have both, the bar first."""
+    names = ["-", "|", "a", "b", " "]
+    arpa = tmp_path / "labels.arpa"
+    arpa.write_text(
+        "\\data\\\nngram 1=6\n\n\\1-grams:\n-3 <unk>\n-99 <s>\n-0.8 </s>\n"
+        "-0.3 a\n-2.0 |\n-0.1 <space>\n\n\\end\\\n"
+    )
+    decoder = CtcDecoder(names, 0, label_lm=arpa, fusion=CtcFusionOptions(label_lm_weight=1.0), beam_size=4)
+    log_probs = torch.full((1, 3, 5), 0.02)
+    for frame, label in enumerate((2, 4, 2)):
+        log_probs[0, frame, label] = 0.92
+    best = decoder.decode(log_probs.log())[0][0]
+    assert best.text == "a a"
+    assert [word.word for word in best.words] == ["a", "a"]
+    assert best.lm_score == pytest.approx(-(0.3 + 0.1 + 0.3 + 0.8) * math.log(10), abs=1e-4)

@@ -130,8 +130,9 @@ class DecoderParts:
             return chr(label + self.options.token_offset)
         if label != self.labels.separator:
             return self.labels.names[label]
-        names = (name for name in _SPACE_NAMES if name in model)
-        return next(names, self.labels.names[label])
+        own = self.labels.names[label]
+        names = (name for name in _SPACE_NAMES if name == own or name not in self.labels.names)
+        return next((name for name in names if name in model), own)
 
     def _token_fusion(
         self,

@@ -11,7 +11,8 @@ from sottovoce.errors import OptionError
 PIECE_START = "▁"
 """What word pieces of SentencePiece begin a word with."""
 SEPARATORS = (" ", "|", PIECE_START)
-"""Labels that stand for the space between words: plain, fairseq's and wav2vec2's, SentencePiece's."""
+"""Labels that stand for the space between words, the first that there is: plain, fairseq's and wav2vec2's,
+SentencePiece's."""
 
 
 UNFINISHED = -1
@@ -84,8 +85,8 @@ class Labels:
         """
         blank = blank + len(names) if blank < 0 else blank
         separators = SEPARATORS[:-1] if any(map(_begins_word, names)) else SEPARATORS
-        found = [i for i, name in enumerate(names) if name in separators and i != blank]
-        return cls(tuple(names), blank, found[0] if found else None)
+        places = {name: i for i, name in enumerate(names) if i != blank}
+        return cls(tuple(names), blank, next((places[name] for name in separators if name in places), None))
 
     def __len__(self) -> int:
         return len(self.names)
