@@ -107,7 +107,7 @@ def picture(text: str, font: Path, random: np.random.Generator) -> Image.Image:
     width = int(drawn.getlength(text)) + 16
     page = Image.new("L", (width, 42), 255)
     ImageDraw.Draw(page).text((8, 6), text, font=drawn, fill=0)
-    scale, blur, noise = random.uniform(0.45, 0.8), random.uniform(0.5, 1.0), random.uniform(10, 40)
+    scale, blur, noise = random.uniform(0.5, 0.85), random.uniform(0.4, 1.0), random.uniform(5, 30)
     page = page.resize((int(width * scale), int(42 * scale)), Image.Resampling.BILINEAR)
     page = page.filter(ImageFilter.GaussianBlur(blur))
     grey = np.asarray(page, np.float32)

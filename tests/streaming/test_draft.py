@@ -8,9 +8,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from sottovoce.audio.vad_stream import VadStream
 from sottovoce.backends.fake import FakeBackend
+from sottovoce.decoding.ctc.greedy import greedy_decode
+from sottovoce.decoding.ctc.text import Labels
 from sottovoce.streaming.draft import CtcDraft
 from sottovoce.streaming.options import StreamOptions
 from sottovoce.streaming.session import Session, SessionOptions
@@ -25,23 +29,31 @@ WORDS = ["time", "year", "people", "way", "day", "man"]
 
 
 class ScriptedHead:
-    """Says the same labels for every window: one a frame."""
+    """Says the same labels for every window: one a frame, told by states that count them if they do."""
 
     labels: Sequence[str] = LABELS
     blank = 0
+    reach_frames = 2
 
-    def __init__(self, said: str) -> None:
+    def __init__(self, said: str, *, is_counted: bool = False) -> None:
         self._said = said
+        self._is_counted = is_counted
+        self.n_frames: list[int] = []
+        """Of every call."""
 
     def emissions_of(self, encoded: EncoderOutput) -> Emissions:
-        ids = [LABELS.index(label) for label in self._said.ljust(encoded.n_frames, "-")[: encoded.n_frames]]
+        self.n_frames.append(encoded.n_frames)
+        begin = int(encoded.states[0, 0, 0]) if self._is_counted else 0
+        said = self._said.ljust(begin + encoded.n_frames, "-")[begin:]
+        ids = [LABELS.index(label) for label in said[: encoded.n_frames]]
         probabilities = torch.full((1, encoded.n_frames, len(LABELS)), 0.01)
         probabilities[0, torch.arange(encoded.n_frames), ids] = 1.0 - 0.01 * (len(LABELS) - 1)
         return Emissions(probabilities.log(), torch.tensor([encoded.n_frames]))
 
 
 def window(n_frames: int, start_s: float) -> Window:
-    encoded = EncoderOutput(torch.zeros(1, n_frames, 4), (n_frames,))
+    states = torch.arange(n_frames, dtype=torch.float32)[None, :, None].expand(1, -1, 4)
+    encoded = EncoderOutput(states, (n_frames,))
     return Window(encoded, torch.zeros(80, 2 * n_frames), round(start_s * 16000))
 
 
@@ -49,12 +61,39 @@ def window(n_frames: int, start_s: float) -> Window:
     ("after_s", "text"), [(0.0, " ab c ba"), (10.05, " c ba"), (10.13, " ba"), (11.0, "")]
 )
 def test_words_after_a_moment_are_shown(after_s: float, text: str) -> None:
-    draft = CtcDraft(ScriptedHead("ab--  c   ba---"))  # from 10.00, 10.12 and 10.20 s on
+    draft = CtcDraft(ScriptedHead("ab--  c   ba---", is_counted=True))  # from 10.00, 10.12 and 10.20 s on
     shown = draft.read(window(30, 10.0), after_s)
     assert shown.text == text
     if text:
         assert shown.start_s >= after_s - 0.05
         assert shown.end_s == pytest.approx(10.24)
+
+
+WORDS_OF_FRAMES = st.lists(
+    st.text(alphabet="aabbc-", min_size=1, max_size=60) | st.just(" " * 7), min_size=1, max_size=12
+).map(" ".join)
+
+
+@given(WORDS_OF_FRAMES, st.integers(0, 300))
+def test_the_head_runs_over_the_end_alone_and_finds_what_it_finds_of_the_whole(said: str, after: int) -> None:
+    n_frames = len(said)
+    head, after_s = ScriptedHead(said, is_counted=True), 10.0 + after / 50 + 0.003
+    shown = CtcDraft(head).read(window(n_frames, 10.0), after_s)
+    whole = torch.zeros(1, n_frames, 4)
+    (greedy,) = greedy_decode(
+        Labels.of(LABELS, 0), head.emissions_of(EncoderOutput(whole, (n_frames,))).log_probs
+    )
+    words = [word for word in greedy.words if 10.0 + (word.start + word.end) / 2 > after_s]
+    assert shown.text == "".join(f" {word.word}" for word in words)
+    if words:
+        assert shown.start_s == pytest.approx(10.0 + words[0].start)
+        assert shown.end_s == pytest.approx(10.0 + words[-1].end)
+
+
+def test_a_long_window_is_not_read_again() -> None:
+    head = ScriptedHead("ab c " * 300, is_counted=True)
+    assert CtcDraft(head).read(window(1500, 10.0), 10.0 + 1400 / 50).text
+    assert sum(head.n_frames) < 200
 
 
 def events_of(draft: CtcDraft | None, *, unstable: bool) -> list[Event]:
