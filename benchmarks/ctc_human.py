@@ -98,7 +98,7 @@ class Texts:
         languages = list(dict.fromkeys(clip.language for clip in clips))
         for language in languages:
             spoken = {clip.text for clip in clips if clip.language == language}
-            texts = self._read(data, language, letters, spoken)
+            texts = self.read(data, language, letters, spoken)
             frequent = frequencies(data, language, letters, 20_000)
             path = folder / f"{language}.arpa"
             write_ngrams(texts, path, frequent=frequent)
@@ -110,7 +110,7 @@ class Texts:
                 self.neural[language] = trained(texts, frequent, neural_s / len(languages))
 
     @staticmethod
-    def _read(data: Path, language: str, letters: str, spoken: set[str]) -> list[str]:
+    def read(data: Path, language: str, letters: str, spoken: set[str]) -> list[str]:
         taught = human_clips.clips(data, "dev", language=language, with_text=True)
         lines = [*passages(data, language, letters), *(spelled(clip.text or "", letters) for clip in taught)]
         return [text for text in dict.fromkeys(lines) if text and not holds_any(text, spoken)]

@@ -40,6 +40,7 @@ from PIL import Image, ImageDraw, ImageFilter, ImageFont
 from sottovoce.ctc import CtcDecoder, CtcFusionOptions
 from sottovoce.decoding.ctc.search_options import CtcOptions
 from sottovoce.evaluation.wer import align
+from sottovoce.lm.lexicon import Lexicon
 from sottovoce.lm.ngram import NgramModel
 
 PACKAGE, NETWORK = "rapidocr_onnxruntime", "models/ch_PP-OCRv4_rec_infer.onnx"
@@ -148,6 +149,7 @@ class Bench:
         self._test = [recogniser.emissions(line.picture) for line in test]
         self.network_s = time.process_time() - begin
         self.chosen: dict[str, dict[str, float]] = {}
+        self._tree: Lexicon | None = None
 
     def steps(self) -> Iterator[tuple[str, Callable[[], list[str]]]]:
         plain = self._decoder(None)
@@ -159,15 +161,18 @@ class Bench:
 
     def _decoder(self, kind: str | None, fusion: CtcFusionOptions | None = None) -> CtcDecoder:
         has_words, has_characters = kind in ("words", "both"), kind in ("characters", "both")
-        return CtcDecoder(
+        decoder = CtcDecoder(
             self._labels,
             0,
             lm=self._models.words if has_words else None,
+            lexicon=self._tree if has_words else None,
             label_lm=self._models.characters if has_characters else None,
             beam_size=BEAM,
             fusion=fusion,
             options=CtcOptions(times=False, top_tokens=40),
         )
+        self._tree = decoder.lexicon or self._tree
+        return decoder
 
     def _texts(self, decoder: CtcDecoder, emissions: Sequence[torch.Tensor]) -> list[str]:
         texts: list[str] = []

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from sottovoce.decoding.beam import BeamSearch
 from sottovoce.decoding.sampling import Sampling
-from sottovoce.decoding.search import Candidate, Search, best_candidate
+from sottovoce.decoding.search import Candidate, Search, ranked_candidates
 
 EOT, N_VOCAB = 4, 5
 CPU = torch.device("cpu")
@@ -119,5 +119,5 @@ def test_fusion_ranks_by_both_and_its_states_follow_the_beams() -> None:
                 last = token
             assert candidate.logprob == pytest.approx(probability(table[audio], candidate.tokens), abs=1e-4)
             assert candidate.score == pytest.approx(candidate.logprob + added, abs=1e-4)
-    best = best_candidate(found[0], None)
+    best = ranked_candidates(found[0], None)[0]
     assert best.score / len(best.tokens) == max(c.score / max(1, len(c.tokens)) for c in found[0])

@@ -39,6 +39,17 @@ def test_a_batch_gives_the_text_of_each_window(options: DecodingOptions) -> None
         assert alone.no_speech_prob == pytest.approx(together[index].no_speech_prob, abs=1e-7)
 
 
+def test_all_readings_of_a_beam_search_are_told_the_best_first() -> None:
+    model, tokenizer = rig.backend(), rig.tokenizer()
+    options = DecodingOptions(language="en", beam_size=4, sample_len=6)
+    (found,) = decode(model, tokenizer, rig.encode(model, rig.mel(1)), [options])
+    assert len(found.candidates) == 4
+    assert found.candidates[0].tokens == found.tokens
+    averages = [one.logprob / len(one.tokens) for one in found.candidates]
+    assert averages == sorted(averages, reverse=True)
+    assert len({one.tokens for one in found.candidates}) == 4
+
+
 def test_beam_one_is_greedy() -> None:
     model, tokenizer = rig.backend(seed=3), rig.tokenizer()
     encoded = rig.encode(model, rig.mel(3))

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from sottovoce.decoding.sampling import Sampling, draw_uniforms
-from sottovoce.decoding.search import Candidate, best_candidate
+from sottovoce.decoding.search import Candidate, ranked_candidates
 from tests.decoding.test_beam import N_VOCAB, Bigram
 
 EOT = N_VOCAB - 1
@@ -75,9 +75,9 @@ def test_uniforms_of_a_window_do_not_depend_on_its_batch() -> None:
 
 def test_length_penalties() -> None:
     short, long = Candidate((1,), -1.0, -1.0), Candidate((1, 2, 3, 4), -1.4, -1.4)
-    assert best_candidate([short, long], None) is long
-    assert best_candidate([short, long], 0.0) is short
-    assert best_candidate([short, long], 1.0) is long  # -1.4 / (9 / 6)
+    assert ranked_candidates([short, long], None)[0] is long
+    assert ranked_candidates([short, long], 0.0)[0] is short
+    assert ranked_candidates([short, long], 1.0)[0] is long  # -1.4 / (9 / 6)
 
 
 def test_a_device_without_float64_leaves_the_draws_to_the_processor() -> None:

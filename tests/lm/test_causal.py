@@ -12,6 +12,7 @@ from sottovoce.ctc import CtcDecoder, CtcFusionOptions
 from sottovoce.decoding.ctc.emission_decoder import EmissionDecoder
 from sottovoce.decoding.ctc.search_options import CtcOptions
 from sottovoce.decoding.ctc.text import Labels
+from sottovoce.errors import LanguageModelError
 from sottovoce.lm.causal import CausalWordModel
 from sottovoce.lm.lexicon import Lexicon
 from sottovoce.lm.neural import NeuralRescorer, ReplacedModel
@@ -69,6 +70,13 @@ def test_words_after_histories_equal_the_whole_text(network: torch.nn.Module) ->
     for text in texts:
         ours = sum(scores[text[:i], word] for i, word in enumerate(text)) + ends[text]
         assert ours == pytest.approx(plain_score(network, text), abs=1e-4)
+
+
+def test_a_gguf_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(
+        LanguageModelError, match=r"model\.gguf: expected a causal language model, got no such file"
+    ):
+        CausalWordModel.load(str(tmp_path / "model.gguf"))
 
 
 def test_every_piece_is_run_once(network: torch.nn.Module) -> None:

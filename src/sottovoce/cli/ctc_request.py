@@ -58,7 +58,7 @@ DECODER = (
         show_default=True,
         help="What each label of a phrase adds.",
     ),
-    click.option("--neural-lm", metavar="DIR", help="Hugging Face causal model: folder or name."),
+    click.option("--neural-lm", metavar="DIR", help="Hugging Face causal model: folder, GGUF file or name."),
     click.option("--neural-weight", type=Finite(), default=0.5, show_default=True),
     click.option(
         "--lm-kept",

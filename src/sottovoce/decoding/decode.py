@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 import torch
@@ -20,7 +20,7 @@ from sottovoce.decoding.filters import LogitFilter, build_filters
 from sottovoce.decoding.options import DecodingOptions, shared_options
 from sottovoce.decoding.prompt import PromptBatch, batch_prompts, context_tokens, start_tokens
 from sottovoce.decoding.sampling import Sampling, draw_uniforms
-from sottovoce.decoding.search import Candidate, Search, best_candidate
+from sottovoce.decoding.search import Candidate, Search, ranked_candidates
 from sottovoce.errors import OptionError
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import EncoderOutput
@@ -36,6 +36,7 @@ class DecodingResult:
     avg_logprob: natural log-probability of tokens and end over their number.
     no_speech_prob: of <|nospeech|> where <|startoftranscript|> was read.
     compression_ratio: bytes over zlib bytes of the text. detection: when the language was detected.
+    candidates: all readings that the search ended with, this one first.
     """
 
     language: str
@@ -46,6 +47,7 @@ class DecodingResult:
     temperature: float
     compression_ratio: float
     detection: LanguageDetection | None = None
+    candidates: tuple[Candidate, ...] = field(default=(), repr=False, compare=False)
 
 
 @torch.inference_mode()
@@ -212,7 +214,8 @@ def _result(
     detection: LanguageDetection | None,
     options: DecodingOptions,
 ) -> DecodingResult:
-    best = best_candidate(candidates, options.length_penalty)
+    ranked = ranked_candidates(candidates, options.length_penalty)
+    best = ranked[0]
     text = tokenizer.decode(best.tokens).strip()
     return DecodingResult(
         language=tokenizer.language or "en",
@@ -223,4 +226,5 @@ def _result(
         temperature=options.temperature,
         compression_ratio=compression_ratio(text),
         detection=detection,
+        candidates=tuple(ranked),
     )

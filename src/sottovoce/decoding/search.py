@@ -107,8 +107,8 @@ class Search(Protocol):
         ...
 
 
-def best_candidate(candidates: Sequence[Candidate], length_penalty: float | None) -> Candidate:
-    """The candidate with the highest score per length, or per Google's ((5 + n) / 6) ** alpha.
+def ranked_candidates(candidates: Sequence[Candidate], length_penalty: float | None) -> list[Candidate]:
+    """Candidates by score per length, or per Google's ((5 + n) / 6) ** alpha, the best first.
 
     Source: Wu et al. 2016, https://arxiv.org/abs/1609.08144, equation 14.
     """
@@ -119,7 +119,7 @@ def best_candidate(candidates: Sequence[Candidate], length_penalty: float | None
             return candidate.score / max(length, 1)
         return float(candidate.score / ((5 + length) / 6) ** length_penalty)
 
-    return max(candidates, key=ranking)
+    return sorted(candidates, key=ranking, reverse=True)
 
 
 def remaining_rows(state: SearchState, leaving: Sequence[int]) -> Tensor:

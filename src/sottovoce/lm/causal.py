@@ -7,6 +7,7 @@ text is run once for all beams and utterances; a word of one piece is then a loo
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Protocol
 
 import torch
@@ -53,15 +54,16 @@ class CausalWordModel:
 
     @classmethod
     def load(cls, name: str, *, device: torch.device | None = None) -> CausalWordModel:
-        """Load a folder or a hub name. Raises MissingExtraError, LanguageModelError."""
+        """Load a folder, a GGUF file or a hub name. Raises MissingExtraError, LanguageModelError."""
         try:
             from transformers import AutoModelForCausalLM, AutoTokenizer
         except ImportError as error:
             raise MissingExtraError("transformers", "neural-lm", f"the language model {name}") from error
         try:
-            model = AutoModelForCausalLM.from_pretrained(name)
-            return cls(model, AutoTokenizer.from_pretrained(name), device=device)
-        except (OSError, ValueError) as error:
+            folder, file = _gguf(name)
+            model = AutoModelForCausalLM.from_pretrained(folder, gguf_file=file)
+            return cls(model, AutoTokenizer.from_pretrained(folder, gguf_file=file), device=device)
+        except (OSError, ValueError, ImportError) as error:
             raise LanguageModelError(
                 f"{name}: expected a causal language model, got {str(error).splitlines()[0]}"
             ) from error
@@ -169,6 +171,16 @@ class CausalTokenModel:
 
     def _log_probs(self, states: Tensor) -> Tensor:
         return torch.stack([self._nodes[state].log_probs for state in states.tolist()])
+
+
+def _gguf(name: str) -> tuple[str, str | None]:
+    """Where a model lies, and its file there if it is one of llama.cpp's. Raises OSError: it is not there."""
+    path = Path(name)
+    if path.suffix != ".gguf":
+        return name, None
+    if not path.is_file():
+        raise FileNotFoundError("no such file")
+    return str(path.parent), path.name
 
 
 def _context(history: History) -> History:
