@@ -6,6 +6,7 @@ import re
 import shlex
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import click
@@ -16,7 +17,8 @@ from tests.docs.command_tables import PAGE, rewritten
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "recipes").rglob("*.md"))]
-FENCE = re.compile(r"^```(\w*)(?: .*)?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+FENCE = re.compile(r"^```(\w*)(?: needs=)?([\w,]*)(?: .*)?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+"""Blocks: their language, packages that they need and the project does not, and what they hold."""
 
 
 def blocks(language: str) -> list[object]:
@@ -24,7 +26,9 @@ def blocks(language: str) -> list[object]:
     for page in PAGES:
         for number, match in enumerate(FENCE.finditer(page.read_text(encoding="utf-8"))):
             if match[1] == language:
-                found.append(pytest.param(match[2], id=f"{page.name}-{number}"))
+                needs = [name for name in match[2].split(",") if name and not find_spec(name)]
+                skip = pytest.mark.skipif(bool(needs), reason=f"{', '.join(needs)}: not installed")
+                found.append(pytest.param(match[3], id=f"{page.name}-{number}", marks=skip))
     return found
 
 
@@ -32,7 +36,7 @@ def commands() -> list[object]:
     found = []
     for page in PAGES:
         for match in FENCE.finditer(page.read_text(encoding="utf-8")):
-            for line in match[2].replace("\\\n", " ").splitlines():
+            for line in match[3].replace("\\\n", " ").splitlines():
                 if line.startswith("sottovoce "):
                     found.append(pytest.param(line, id=f"{page.name}: {line[:60]}"))
     return found
