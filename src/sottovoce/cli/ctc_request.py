@@ -67,6 +67,13 @@ DECODER = (
         show_default=True,
         help="Share of the n-gram's weight that stays beside the neural model.",
     ),
+    click.option(
+        "--readings",
+        type=click.IntRange(1),
+        default=1,
+        show_default=True,
+        help="Readings of the same labels (homophones) that the neural model chooses among at the end.",
+    ),
     click.option("--beam-threshold", type=Finite(), help="Drop beams this far (nats) below the best."),
     click.option("--top-tokens", type=click.IntRange(1), help="Tokens of a frame to extend by."),
     click.option(
@@ -125,6 +132,7 @@ class DecoderRequest:
     neural_lm: str | None
     neural_weight: float
     lm_kept: float
+    readings: int
     beam_threshold: float | None
     top_tokens: int | None
     blank_skip: float | None
@@ -172,6 +180,7 @@ class DecoderRequest:
             unknown_words=self.unknown_words,
             fusion=fusion,
             options=CtcOptions(
+                n_readings=self.readings,
                 beam_threshold=self.beam_threshold,
                 top_tokens=self.top_tokens,
                 blank_skip=self.blank_skip,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -15,6 +14,7 @@ from sottovoce.decoding.ctc.committing import Committer, newly_committed
 from sottovoce.decoding.ctc.compiled import fastest
 from sottovoce.decoding.ctc.emissions import checked, joined, without_blank_runs
 from sottovoce.decoding.ctc.past import Past
+from sottovoce.decoding.ctc.rereading import Ending, best_readings, reread
 from sottovoce.decoding.ctc.search import PrefixSearch
 from sottovoce.decoding.ctc.search_options import CtcOptions
 from sottovoce.decoding.ctc.state import NEVER, PrefixState
@@ -118,12 +118,14 @@ class EmissionDecoder:
         if not len(state.length):
             return []
         found = [
-            _Ending(b, *ending)
+            Ending(b, *ending)
             for b, endings in enumerate(self._endings(state))
             for ending in endings
             if ending[0] > NEVER
         ]
         symbols = _histories(state, [(ending.utterance, ending.beam) for ending in found])
+        if self.options.n_readings > 1:
+            found, symbols = self._with_other_readings(state, found, symbols)
         spans = self._align(state, found, symbols) if self.options.times and state.emissions else None
         heard = state.acoustic.tolist()
         hypotheses: list[list[Hypothesis]] = [[] for _ in range(len(state.length))]
@@ -247,8 +249,29 @@ class EmissionDecoder:
             scores[b, i] += value
         return scores
 
+    def _with_other_readings(
+        self, state: PrefixState, found: list[Ending], symbols: list[list[int]]
+    ) -> tuple[list[Ending], list[list[int]]]:
+        """The best of the endings and of all other readings of the beams' labels, with their symbols.
+
+        Utterances of which a part is settled stay as they are: what was told is not read again.
+        """
+        if self._history_scorer is None or self._scorer is None or self._scorer.n_arcs == 1:
+            return found, symbols
+        places = [(b, k) for b, k in state.is_alive.nonzero().tolist() if not state.past[b].symbols]
+        beams = [(b, k, row) for (b, k), row in zip(places, _histories(state, places), strict=True)]
+        more = reread(self._scorer, state, beams, most=self.options.n_readings)
+        words = [self._words(state.past[one.utterance], one.symbols, one.mark) for one in more]
+        values = self._history_scorer.adjustments(words, final=True)
+        return best_readings(
+            list(zip(found, symbols, strict=True)),
+            [one._replace(score=one.score + value) for one, value in zip(more, values, strict=True)],
+            {(b, tuple(row)) for b, _, row in beams},
+            self.options.n_best,
+        )
+
     def _align(
-        self, state: PrefixState, found: Sequence[_Ending], symbols: Sequence[Sequence[int]]
+        self, state: PrefixState, found: Sequence[Ending], symbols: Sequence[Sequence[int]]
     ) -> list[TokenTimes] | None:
         n_tokens = [len(history) for history in symbols]
         longest = max(n_tokens, default=0)
@@ -284,7 +307,7 @@ class EmissionDecoder:
         )
 
     def _hypothesis(
-        self, symbols: list[int], ending: _Ending, acoustic: float, times: TokenTimes | None
+        self, symbols: list[int], ending: Ending, acoustic: float, times: TokenTimes | None
     ) -> Hypothesis:
         n_labels, spelled = len(self.labels), self._speller.words(symbols, ending.mark)
         return Hypothesis(
@@ -315,17 +338,6 @@ def _shares(some: Floats, scores: Floats) -> Floats:
     with np.errstate(invalid="ignore"):  # where nothing is possible
         shares: Floats = np.exp(some - np.logaddexp.reduce(scores, axis=1, keepdims=True))
     return shares
-
-
-class _Ending(NamedTuple):
-    """A way for an utterance to end: its score, its share of all ways, its beam, the mark of the word that
-    it completes or `UNFINISHED`."""
-
-    utterance: int
-    score: float
-    posterior: float
-    beam: int
-    mark: int
 
 
 def _counted_from(hypothesis: Hypothesis, state: PrefixState, row: int) -> Hypothesis:

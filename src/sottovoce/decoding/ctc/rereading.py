@@ -7,24 +7,103 @@ then chooses among more than the beam had room for.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from sottovoce.decoding.ctc.state import PrefixState
+from sottovoce.decoding.ctc.text import UNFINISHED
 from sottovoce.lm.base import PrefixScorer
 
 NEVER = float("-inf")
 
 
 class Reading(NamedTuple):
-    """symbols: labels with their marks, see `PrefixState`. mark: of the word that the end completes. score: of
-    the scorer, the end included."""
+    """symbols: labels with their marks, see `PrefixState`. mark: of the word that the end completes.
+    score: the scorer's, the end included."""
 
     symbols: tuple[int, ...]
     mark: int
     score: float
+
+
+class Ending(NamedTuple):
+    """A way for an utterance to end: its score, its share of all ways, its beam, the mark of the word that it
+    completes or `UNFINISHED`."""
+
+    utterance: int
+    score: float
+    posterior: float
+    beam: int
+    mark: int
+
+
+class Reread(NamedTuple):
+    """A reading of the labels of a beam; its score counts acoustics too."""
+
+    utterance: int
+    beam: int
+    symbols: tuple[int, ...]
+    mark: int
+    score: float
+
+
+def reread(
+    scorer: PrefixScorer, state: PrefixState, beams: Sequence[tuple[int, int, Sequence[int]]], *, most: int
+) -> list[Reread]:
+    """The readings of all different label sequences that beams hold, at most `most` of each.
+
+    beams: utterance, beam and symbols. Beams of one label sequence have the same paths; what a search has
+    added up for them may differ, and the most counts.
+    """
+    heard, taken = state.acoustic.tolist(), state.taken.tolist()
+    best: dict[tuple[int, tuple[int, ...]], int] = {}
+    for row, beam, symbols in beams:
+        key = (row, tuple(symbol % scorer.n_tokens for symbol in symbols))
+        if key not in best or heard[row][beam] > heard[row][best[key]]:
+            best[key] = beam
+    if not best:
+        return []
+    found = readings(scorer, [labels for _, labels in best], most=most, device=state.length.device)
+    return [
+        Reread(row, beam, reading.symbols, reading.mark, heard[row][beam] + reading.score - taken[row])
+        for ((row, _), beam), several in zip(best.items(), found, strict=True)
+        for reading in several
+    ]
+
+
+def best_readings(
+    found: Sequence[tuple[Ending, list[int]]],
+    more: Sequence[Reread],
+    in_beam: Collection[tuple[int, tuple[int, ...]]],
+    n_best: int,
+) -> tuple[list[Ending], list[list[int]]]:
+    """The n_best of every utterance of endings that a beam found and of other readings, with their symbols.
+
+    in_beam: utterance and symbols of every beam, whose endings count in the posteriors already. What is
+    unfinished gives way to any whole reading.
+    """
+    endings: list[Ending] = []
+    histories: list[list[int]] = []
+    for row in sorted({ending.utterance for ending, _ in found} | {one.utterance for one in more}):
+        others = [one for one in more if one.utterance == row]
+        own = [pair for pair in found if pair[0].utterance == row]
+        own = [pair for pair in own if not others or pair[0].mark != UNFINISHED]
+        pool = {(tuple(symbols), ending.mark): ending for ending, symbols in own}
+        mass = [own[0][0].score - math.log(own[0][0].posterior)] if own else []
+        mass += [one.score for one in others if (row, one.symbols) not in in_beam]
+        total = float(torch.tensor(mass, dtype=torch.float64).logsumexp(dim=0))
+        for one in others:
+            known = pool.get((one.symbols, one.mark))
+            if known is None or known.score < one.score:
+                pool[one.symbols, one.mark] = Ending(row, one.score, 0.0, one.beam, one.mark)
+        ranked = sorted(pool.items(), key=lambda item: -item[1].score)[:n_best]
+        endings += [ending._replace(posterior=math.exp(ending.score - total)) for _, ending in ranked]
+        histories += [list(symbols) for (symbols, _), _ in ranked]
+    return endings, histories
 
 
 class _Rows(NamedTuple):

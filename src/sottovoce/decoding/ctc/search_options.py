@@ -13,11 +13,12 @@ Engine = Literal["auto", "compiled", "tensors", "graphs"]
 
 @dataclass(frozen=True, slots=True)
 class CtcOptions:
-    """Width, pruning and output of a prefix search; every pruning is off by default.
+    """Width, pruning and output of a prefix search; pruning is off by default but for very many labels.
 
     beam_size: prefixes kept per utterance. n_best: hypotheses returned per utterance.
     beam_threshold: drop prefixes whose score is this far (nats) below the best.
-    top_tokens: extend only by this many likeliest non-blank tokens of a frame.
+    top_tokens: extend only by this many likeliest non-blank tokens of a frame; None: by all, or by 128
+        of more than 1024 labels.
     blank_skip: of a run of frames whose blank probability is above this, look at the first only.
     acoustic_scale: factor on the log-probabilities.
     blank_penalty: taken off the blank's log-probability (nats), against models that leave labels out.
@@ -26,6 +27,9 @@ class CtcOptions:
     is_normalised: emissions are log-probabilities, and checked to be; False where they are scores on purpose,
         such as log-probabilities that something was taken off already.
     adjust_every_frames: how often a `HistoryScorer` replaces the scores of the words said so far.
+    n_readings: at the end a `HistoryScorer` chooses among so many readings of the labels of every hypothesis,
+        those that were left out on the way too (homophones); 1: among those that the beam ends with. Streams
+        of which a part is settled are not read again.
     times: align the returned hypotheses for token frames, word times and confidences.
     frame_s: seconds per frame.
     commit_frames: when so many frames of a stream are not settled, hypotheses that differ from the best in
@@ -47,13 +51,14 @@ class CtcOptions:
     prior_scale: float = 1.0
     is_normalised: bool = True
     adjust_every_frames: int = 10
+    n_readings: int = 1
     times: bool = True
     frame_s: float = 0.02
     engine: Engine = "auto"
     commit_frames: int | None = 500
 
     def __post_init__(self) -> None:
-        for name in ("beam_size", "n_best", "adjust_every_frames"):
+        for name in ("beam_size", "n_best", "adjust_every_frames", "n_readings"):
             _at_least(name, getattr(self, name), 1)
         if self.commit_frames is not None:
             _at_least("commit_frames", self.commit_frames, 1)
