@@ -6,7 +6,10 @@ operations on the same memory, whatever lies there then.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import pytest
@@ -15,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from sottovoce.ctc import CtcDecoder, CtcFusionOptions
 from sottovoce.decoding.ctc.emission_decoder import EmissionDecoder
-from sottovoce.decoding.ctc.graphs import CHUNK_FRAMES, GraphSearch
+from sottovoce.decoding.ctc.graphs import CHUNK_FRAMES, CudaGraphs, GraphSearch
 from sottovoce.decoding.ctc.search_options import CtcOptions
 from sottovoce.decoding.ctc.text import Labels
 from sottovoce.lm.fusion import ShallowFusion
@@ -36,7 +39,7 @@ FUSIONS: dict[str, dict[str, object]] = {
 def as_on_a_gpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """On the CPU words are picked out where they end, in shapes that depend on values."""
     if "cuda" not in request.keywords:
-        monkeypatch.setattr(WordFusion, "_say_few", WordFusion._say_all)
+        monkeypatch.setattr(WordFusion, "_may_wait", staticmethod(lambda device: False))
 
 
 class Recording(TorchDispatchMode):
@@ -75,11 +78,15 @@ def tensors(made: object) -> list[torch.Tensor]:
 class StandIn:
     """A recorder for the CPU."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, has_lanes: bool = False) -> None:
         self.n_recorded = 0
+        self._has_lanes = has_lanes
 
     def reaches(self, device: torch.device) -> bool:
         return True
+
+    def lane(self, device: torch.device) -> object:
+        return threading.get_ident() if self._has_lanes else None
 
     def record(self, step: Callable[[], None], device: torch.device) -> Callable[[], None]:
         step()
@@ -145,6 +152,67 @@ def test_a_stream_goes_on_from_chunk_to_chunk(part: int, tmp_path: Path) -> None
     assert exactly(replayed.finish(state)) == exactly(expected)
     assert exactly(replayed.finish(other)) == exactly(expected[::-1])
     assert stand_in.n_recorded == 1
+
+
+@pytest.mark.parametrize("has_lanes", [False, True])
+def test_threads_share_a_search(has_lanes: bool, tmp_path: Path) -> None:
+    """In turn where they share a lane; where each has one, with buffers of its own."""
+    plain, replayed, _ = decoders(tmp_path / "words.arpa", FUSIONS["word n-gram"])
+    stand_in = StandIn(has_lanes=has_lanes)
+    replayed._decoder._search._recorder = stand_in  # type: ignore[union-attr]
+    given = [torch.stack([uncertain(40, 10 * i + row) for row in range(2)]) for i in range(4)]
+    together = threading.Barrier(4)
+
+    def decoded(log_probs: torch.Tensor) -> list[list[Hypothesis]]:
+        together.wait(60)
+        return replayed.decode(log_probs)
+
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(decoded, given))
+    assert [exactly(each) for each in found] == [exactly(plain.decode(each)) for each in given]
+    assert stand_in.n_recorded == (4 if has_lanes else 1)
+
+
+def test_graphs_are_captured_on_a_stream_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What PyTorch is asked for, without a device; graphs of a lane share a pool."""
+    asked: list[dict[str, object]] = []
+    current, made = FakeStream(1), [FakeStream(2), FakeStream(3), FakeStream(4)]
+
+    @contextmanager
+    def graph(_: object, **given: object) -> Iterator[None]:
+        asked.append(given)
+        yield
+
+    fakes = {
+        "Stream": lambda: made[len(asked)],
+        "current_stream": lambda device=None: current,
+        "graph": graph,
+        "CUDAGraph": lambda: FakeStream(0),
+        "graph_pool_handle": iter(((0, 1), (0, 2))).__next__,
+        "device": lambda device: nullcontext(),
+        "stream": lambda stream: nullcontext(),
+    }
+    for name, fake in fakes.items():
+        monkeypatch.setattr(torch.cuda, name, fake)
+    recorder, device = CudaGraphs(), torch.device("cuda", 0)
+    steps: list[int] = []
+    for number in (1, 1, 7):
+        current.cuda_stream = number
+        recorder.record(lambda: steps.append(1), device)
+    assert [each["stream"] for each in asked] == made
+    assert [each["pool"] for each in asked] == [(0, 1), (0, 1), (0, 2)]
+    assert len(steps) == 3 * 3
+
+
+class FakeStream:
+    """Stands for streams and graphs where there is no device."""
+
+    def __init__(self, number: int) -> None:
+        self.cuda_stream = number
+
+    def wait_stream(self, other: FakeStream) -> None: ...
+
+    def replay(self) -> None: ...
 
 
 def test_histories_outgrow_their_room() -> None:

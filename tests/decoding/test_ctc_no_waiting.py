@@ -16,7 +16,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from sottovoce.ctc import CtcDecoder, CtcFusionOptions
+from sottovoce.decoding.ctc.align import align
+from sottovoce.decoding.ctc.search import PrefixSearch
 from sottovoce.decoding.ctc.search_options import CtcOptions
+from sottovoce.lm.fusion import ShallowFusion
+from sottovoce.lm.lexicon import Lexicon
+from sottovoce.lm.words import WordFusion, WordModel
+from tests.decoding.enumeration import RandomBigram
 from tests.decoding.test_ctc_engines import LABELS, random_arpa, spellings
 
 META = torch.device("meta")
@@ -88,3 +94,76 @@ def test_a_tensor_of_the_host_would_be_noticed() -> None:
     values = torch.zeros(3, device=META)
     with NothingOfTheHost(), pytest.raises(AssertionError, match="got one of cpu"):
         torch.where(values > 0, values, torch.tensor(1.0))
+
+
+def test_alignment_reads_no_values() -> None:
+    """Times are told without waiting at every frame."""
+    log_probs, lengths = torch.empty((3, 40, 6), device=META), torch.empty(3, dtype=torch.int64, device=META)
+    tokens, n_tokens = torch.empty((5, 9), dtype=torch.int64, device=META), lengths.new_empty(5)
+    with NothingOfTheHost():
+        spans = align(log_probs, lengths, tokens, n_tokens, rows=n_tokens, blank=0)
+    assert spans.first.shape == spans.peak.shape == (5, 9)
+
+
+def test_a_lexicon_without_models_lies_on_the_device_of_its_tree() -> None:
+    lexicon = Lexicon(list(enumerate_words()), len(LABELS), separator=LABELS.index("|"), allow_unknown=True)
+    fusion = WordFusion(lexicon.to(META), word_score=0.5, unknown_score=-1.0)
+    states = fusion.start(4, META)
+    with NothingOfTheHost():
+        arcs = fusion.arcs(states, torch.empty((4, 3), dtype=torch.int64, device=META))
+    assert arcs.scores.device == META
+
+
+def enumerate_words() -> list[tuple[str, tuple[int, ...]]]:
+    return [(word, tuple(LABELS.index(letter) for letter in word)) for word in ("ab", "bad", "cab")]
+
+
+class OnTheHost(RandomBigram):
+    """A model that runs on the CPU whatever the device of the search, as KenLM and neural ones do."""
+
+
+def test_models_of_the_host_start_on_the_device_of_the_search() -> None:
+    words = enumerate_words()
+    lexicon = Lexicon(words, len(LABELS), separator=LABELS.index("|")).to(META)
+    spoken = WordModel(OnTheHost(len(words), 1), torch.arange(len(words)), 0.5)
+    beside = ShallowFusion([OnTheHost(len(LABELS), 2), OnTheHost(len(LABELS), 3)], [0.3, 0.2])
+    assert beside.start(2, META).device == META
+    assert WordFusion(lexicon, [spoken], tokens=beside).start(2, META).device == META
+
+
+@pytest.mark.parametrize("n_words", [1, 2])
+def test_the_separator_alone_is_scored(n_words: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Words end under one token: a model is asked for that one's arcs, and what comes out is the same."""
+    words = [*enumerate_words(), *([("bat", (2, 1, 4))] if n_words > 1 else [])]
+    separator = LABELS.index("|")
+    lexicon = Lexicon(words, len(LABELS), separator=separator, allow_unknown=True)
+    model = CountingBigram(len(lexicon.words), 1)
+    fusion = WordFusion(lexicon, [WordModel(model, torch.arange(len(lexicon.words)), 0.5)], word_score=0.3)
+    states = torch.stack((torch.arange(30) % lexicon.n_nodes, torch.arange(30) % len(lexicon.words)), dim=1)
+    tokens = torch.stack([torch.randperm(len(LABELS) - 1)[:3] + 1 for _ in range(30)])
+    expected = fusion.arcs(states, tokens)
+    monkeypatch.setattr(WordFusion, "_may_wait", staticmethod(lambda device: False))
+    model.n_asked = 0
+    found = fusion.arcs(states, tokens)
+    assert model.n_asked == 30 * lexicon.n_arcs, "one column of three"
+    torch.testing.assert_close(found.scores, expected.scores)
+    exists = torch.isfinite(expected.scores)
+    assert torch.equal(found.states[exists], expected.states[exists])
+
+
+class CountingBigram(RandomBigram):
+    n_asked = 0
+
+    def score(
+        self, states: torch.Tensor, tokens: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        self.n_asked += 0 if tokens is None else len(tokens)
+        return super().score(states, tokens)
+
+
+def test_of_very_many_labels_the_likeliest_are_looked_at() -> None:
+    """A frame of 5,000 labels, batch 64 and beam 100 would be 26 GB otherwise."""
+    fusion = ShallowFusion([RandomBigram(1500, 1)], [0.5])
+    assert PrefixSearch(1500, 0, 100, scorer=fusion).n_tokens == 128
+    assert PrefixSearch(1500, 0, 100, scorer=fusion, top_tokens=1499).n_tokens == 1499
+    assert PrefixSearch(1024, 0, 100, scorer=ShallowFusion([RandomBigram(1024, 1)], [0.5])).n_tokens == 1023

@@ -110,8 +110,7 @@ class ShallowFusion:
         return all(map(stays_on_device, self._models))
 
     def start(self, n: int, device: torch.device | None = None) -> Tensor:
-        states = torch.stack([model.start(n) for model in self._models], dim=1)
-        return states if device is None else states.to(device)
+        return torch.stack([model.start(n).to(device) for model in self._models], dim=1)
 
     def score(self, states: Tensor, tokens: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """As `LanguageModel.score`; a row whose token is not below n_tokens scores 0 and keeps its state."""

@@ -80,6 +80,10 @@ class Lexicon:
         self.n_homophones = int(self._counts.max())
 
     @property
+    def device(self) -> torch.device:
+        return self._device
+
+    @property
     def n_nodes(self) -> int:
         return len(self._counts)
 

@@ -66,8 +66,7 @@ class WordFusion:
         self._n_words = len(lexicon.words)
         self._models = tuple(models)
         self._tokens = tokens
-        device = models[0].ids.device if models else torch.device("cpu")
-        self._word_scores = torch.full((len(lexicon.words),), word_score, device=device)
+        self._word_scores = torch.full((len(lexicon.words),), word_score, device=lexicon.device)
         if lexicon.unknown is not None:
             self._word_scores[lexicon.unknown] += unknown_score
         self._ahead = self._unigrams() if look_ahead else None
@@ -96,13 +95,13 @@ class WordFusion:
 
     def start(self, n: int, device: torch.device | None = None) -> Tensor:
         columns = [torch.full((n, 1), ROOT, device=device)]
-        columns += [word.model.start(n)[:, None] for word in self._models]
+        columns += [word.model.start(n)[:, None].to(device) for word in self._models]
         columns += [] if self._tokens is None else [self._tokens.start(n, device)]
         return torch.cat(columns, dim=1)
 
     def arcs(self, states: Tensor, tokens: Tensor) -> Arcs:
         found = self._lexicon.arcs(states[:, 0], tokens)  # (N, M, A)
-        scores, after = self._say_words(states, found.marks, found.exists)
+        scores, after = self._say_words(states, found.marks, found.exists, tokens)
         if self._ahead is not None:
             scores = scores + self._ahead[found.nodes] - self._ahead[states[:, 0]][:, None, None]
         columns = [found.nodes[..., None], after]
@@ -137,15 +136,27 @@ class WordFusion:
         lexicon = self._lexicon.flat(ahead, self._word_scores)
         return word_scorer(lexicon, words, tokens, self.n_arcs)
 
-    def _say_words(self, states: Tensor, marks: Tensor, exists: Tensor) -> tuple[Tensor, Tensor]:
-        """Scores (N, M, A) of the words that arcs end, and the word models' states after (N, M, A, n)."""
+    def _say_words(
+        self, states: Tensor, marks: Tensor, exists: Tensor, tokens: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Scores (N, M, A) of the words that arcs end, and the word models' states after (N, M, A, n).
+
+        tokens: (N, M) that the arcs say; None: M is 1.
+        """
         n_models = len(self._models)
         before = states[:, 1 : 1 + n_models]
+        ends = (marks > 0) & (marks <= self._n_words) & exists
         after = before[:, None, None, :].expand(*marks.shape, n_models)
-        ends = (marks > 0) & (marks <= self._n_words)
-        if marks.device.type == "cpu":
-            return self._say_few(after, marks, ends & exists)
-        return self._say_all(after, marks, ends & exists)
+        if self._may_wait(marks.device):
+            return self._say_few(after, marks, ends)
+        if tokens is None or self._lexicon.separator is None:
+            return self._say_all(after, marks, ends)
+        return self._say_column(after, marks, ends, tokens == self._lexicon.separator)
+
+    @staticmethod
+    def _may_wait(device: torch.device) -> bool:
+        """Values may be looked at on the way."""
+        return device.type == "cpu"
 
     def _say_few(self, states: Tensor, marks: Tensor, ends: Tensor) -> tuple[Tensor, Tensor]:
         """Ask for the words that end alone."""
@@ -165,6 +176,18 @@ class WordFusion:
         scores = said.view(marks.shape).masked_fill(~ends, 0.0)
         return scores, torch.where(ends[..., None], moved.view(states.shape), states)
 
+    def _say_column(
+        self, states: Tensor, marks: Tensor, ends: Tensor, is_gap: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Ask for the arcs of the separator, at most one of the tokens is it (N, M): no others end words."""
+        column = is_gap.to(torch.uint8).argmax(dim=1)[:, None, None]  # the first where there is none
+        place = column.expand(-1, -1, marks.shape[2])
+        places = place[..., None].expand(-1, -1, -1, states.shape[3])
+        scores, moved = self._say_all(states.gather(1, places), marks.gather(1, place), ends.gather(1, place))
+        return torch.zeros_like(scores).expand(marks.shape).scatter(1, place, scores), states.scatter(
+            1, places, moved
+        )
+
     def _say(self, states: Tensor, words: Tensor) -> tuple[Tensor, Tensor]:
         """Scores of words (n,) after the word models' states (n, n_models), and the states after them."""
         scores = self._word_scores[words]
@@ -181,7 +204,7 @@ class WordFusion:
         The unknown word comes with all that its end will cost.
         """
         word = self._models[0]
-        states = word.model.start(len(word.ids))
+        states = word.model.start(len(word.ids)).to(word.ids.device)
         scores, _ = word.model.score(states, word.ids)
         scores = scores * word.weight
         if self._lexicon.unknown is not None:

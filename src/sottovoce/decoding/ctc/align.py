@@ -82,14 +82,15 @@ def _trace(
     place = ends.gather(1, which[:, None])[:, 0]
     first, last = torch.zeros_like(tokens), torch.zeros_like(tokens)
     peak = torch.full(tokens.shape, NEVER, device=log_probs.device)
-    every = torch.arange(len(tokens), device=tokens.device)
-    for t in reversed(range(len(steps))):
-        said = (limits > t) & (place % 2 == 1)
-        at, where_ = every[said], place[said] // 2
-        if len(at):
-            first[at, where_] = t
-            last[at, where_] = torch.where(peak[at, where_] == NEVER, t, last[at, where_])
-            now = log_probs[rows[at], t, tokens[at, where_]].clamp_min(-1e30)
-            peak[at, where_] = torch.maximum(peak[at, where_], now)
-        place = place - torch.where(limits > t, steps[t].gather(1, place[:, None])[:, 0].to(place), 0)
+    for t in reversed(range(len(steps) if tokens.shape[1] else 0)):
+        active = limits > t
+        said = (active & (place % 2 == 1))[:, None]
+        at = (place // 2).clamp_max(tokens.shape[1] - 1)[:, None]  # of a blank: any, and nothing is written
+        heard = peak.gather(1, at)
+        now = log_probs[rows, t, tokens.gather(1, at)[:, 0]].clamp_min(-1e30)[:, None]
+        is_end = said & (heard == NEVER)
+        first.scatter_(1, at, first.gather(1, at).masked_fill(said, t))
+        last.scatter_(1, at, last.gather(1, at).masked_fill(is_end, t))
+        peak.scatter_(1, at, torch.where(said, torch.maximum(heard, now), heard))
+        place = place - steps[t].gather(1, place[:, None])[:, 0].to(place) * active
     return TokenSpans(first, last, peak.masked_fill_(peak == NEVER, 0.0), best)

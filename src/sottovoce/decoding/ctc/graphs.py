@@ -8,6 +8,7 @@ lengths lie in fixed buffers here, and a chunk that is not full ends in frames t
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable
 from typing import Protocol
 
@@ -23,7 +24,7 @@ logger = logging.getLogger(__name__)
 CHUNK_FRAMES = 16
 _LEAST_ROOM = 255
 _MAX_CHUNKS = 8
-"""Recorded chunks that are kept, one per shape; each holds on to memory of the device."""
+"""Recorded chunks that are kept, one per shape and lane; each holds on to memory of the device."""
 
 Step = Callable[[], None]
 
@@ -35,19 +36,36 @@ class Recorder(Protocol):
         """Whether steps on this device can be recorded."""
         ...
 
+    def lane(self, device: torch.device) -> object:
+        """What work of now waits its turn in: that of two lanes may run at the same time."""
+        ...
+
     def record(self, step: Step, device: torch.device) -> Step:
         """What replays the step; the buffers hold anything afterwards."""
         ...
 
 
 class CudaGraphs:
-    """CUDA graphs: recorded after a warm-up on a side stream, as PyTorch asks for."""
+    """CUDA graphs: recorded after a warm-up on a side stream, as PyTorch asks for.
+
+    Graphs of a stream run one after the other and leave nothing behind but what lies in buffers of their
+    owner: so they share one pool of memory.
+    """
+
+    def __init__(self) -> None:
+        self._pools: dict[object, tuple[int, int]] = {}
 
     def reaches(self, device: torch.device) -> bool:
         return device.type == "cuda"
 
+    def lane(self, device: torch.device) -> object:
+        return (device, torch.cuda.current_stream(device).cuda_stream)
+
     def record(self, step: Step, device: torch.device) -> Step:
+        lane = self.lane(device)
         with torch.cuda.device(device):
+            if lane not in self._pools:
+                self._pools[lane] = torch.cuda.graph_pool_handle()
             beside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
             beside.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(beside):
@@ -55,7 +73,10 @@ class CudaGraphs:
                     step()
             torch.cuda.current_stream().wait_stream(beside)
             graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            # A stream of its own: the one that PyTorch takes otherwise is that of every other capture too.
+            with torch.cuda.graph(
+                graph, pool=self._pools[lane], stream=beside, capture_error_mode="thread_local"
+            ):
                 step()
         return graph.replay
 
@@ -64,7 +85,8 @@ class GraphSearch(PrefixSearch):
     """`PrefixSearch` whose frames are recorded chunks, one for each batch size and room for histories.
 
     Elsewhere than where the recorder reaches, and with language models that leave the device, it is that
-    search itself.
+    search itself. Threads may share it: chunks of a lane (a CUDA stream) are run one after the other, and
+    each lane has its own.
     """
 
     def __init__(self, plain: PrefixSearch, recorder: Recorder | None = None) -> None:
@@ -80,6 +102,7 @@ class GraphSearch(PrefixSearch):
         self._recorder = recorder or CudaGraphs()
         self._is_steady = plain.scorer is None or stays_on_device(plain.scorer)
         self._chunks: dict[tuple[object, ...], _Chunk] = {}
+        self._lock = threading.Lock()
         if not self._is_steady:
             logger.debug("language models that leave the device: no graphs of the search")
 
@@ -91,15 +114,17 @@ class GraphSearch(PrefixSearch):
             super().run(state, log_probs, lengths, n_full)
             return
         state.reserve(_room(state.n_steps + n_frames))
-        chunk = self._chunk_for(state, log_probs)
-        chunk.beams.write_beams(state)
-        for begin in range(0, n_frames, CHUNK_FRAMES):
-            chunk.run(log_probs[:, begin : begin + CHUNK_FRAMES], lengths - begin)
-        state.read_beams(chunk.beams)
+        with self._lock:  # the device keeps to the order in which a lane is given its work
+            chunk = self._chunk_for(state, log_probs)
+            chunk.beams.write_beams(state)
+            for begin in range(0, n_frames, CHUNK_FRAMES):
+                chunk.run(log_probs[:, begin : begin + CHUNK_FRAMES], lengths - begin)
+            state.read_beams(chunk.beams)
         state.n_steps += n_frames
 
     def _chunk_for(self, state: PrefixState, log_probs: Tensor) -> _Chunk:
-        key = (state.symbols.shape, state.scores.shape, log_probs.device)
+        lane = self._recorder.lane(log_probs.device)
+        key = (state.symbols.shape, state.scores.shape, log_probs.device, lane)
         if key not in self._chunks:
             if len(self._chunks) == _MAX_CHUNKS:
                 del self._chunks[next(iter(self._chunks))]

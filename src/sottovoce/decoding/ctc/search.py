@@ -22,6 +22,10 @@ from sottovoce.decoding.ctc.state import NEVER, PrefixState, first_state
 from sottovoce.decoding.ctc.times import TokenSpans
 from sottovoce.lm.base import Arcs, Endings, PrefixScorer
 
+LARGE, MOST_TOKENS = 1024, 128
+"""Labels, and those of a frame that are looked at where there are more: every beam with every label would be
+gigabytes a frame, and what is less likely than so many others is next to nothing."""
+
 
 class _Stays(NamedTuple):
     """Prefixes that say nothing new at a frame: (B, K) each."""
@@ -65,8 +69,9 @@ class PrefixSearch:
 
     scorer: language models, lexicon and boosting; None for the acoustic model alone.
     n_kept: of readings that nothing to come can tell apart this many are kept, see `merging`; None: all.
-    beam_threshold, top_tokens: see `CtcOptions`. Without a scorer only the beam_size + 1 likeliest
-        tokens are looked at in any case, which changes nothing: every other extension has at least
+    beam_threshold, top_tokens: see `CtcOptions`; of more than `LARGE` labels the `MOST_TOKENS` likeliest of
+        a frame are looked at unless top_tokens says otherwise. Without a scorer only the beam_size + 1
+        likeliest tokens are looked at in any case, which changes nothing: every other extension has at least
         beam_size better ones of the same prefix.
     """
 
@@ -91,6 +96,8 @@ class PrefixSearch:
         self._n_arcs = 1 if scorer is None else scorer.n_arcs
         # Where a token has one arc, labels have one reading.
         self.n_kept = n_kept if self._n_arcs > 1 else None
+        if top_tokens is None and n_labels > LARGE:
+            top_tokens = MOST_TOKENS
         limits = [n_labels - 1]
         limits += [] if top_tokens is None else [top_tokens]
         limits += [] if scorer is not None else [beam_size + 1]
