@@ -66,7 +66,7 @@ def runs(texts: Sequence[str], known: dict[str, list[int]], n: int) -> list[list
 def said(
     words: Sequence[str], known: dict[str, list[int]], noise: float, random: np.random.Generator
 ) -> torch.Tensor:
-    """Log-probabilities (T, V): a frame a label and a blank after each; flashlight wants the last space too."""
+    """Log-probabilities (T, V): a frame a label, the last space too, each with a blank."""
     labels = [label for word in words for label in (*known[word], LABELS.index(" "))]
     frames = [each for label in labels for each in (label, BLANK)]
     logits = random.normal(0.0, noise, (len(frames), len(LABELS)))

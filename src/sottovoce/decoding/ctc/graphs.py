@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor
@@ -18,6 +18,9 @@ from torch import Tensor
 from sottovoce.decoding.ctc.search import PrefixSearch
 from sottovoce.decoding.ctc.state import PrefixState
 from sottovoce.lm.base import stays_on_device
+
+if TYPE_CHECKING:
+    from torch.cuda import _POOL_HANDLE
 
 logger = logging.getLogger(__name__)
 
@@ -53,7 +56,7 @@ class CudaGraphs:
     """
 
     def __init__(self) -> None:
-        self._pools: dict[object, tuple[int, int]] = {}
+        self._pools: dict[object, _POOL_HANDLE] = {}
 
     def reaches(self, device: torch.device) -> bool:
         return device.type == "cuda"
