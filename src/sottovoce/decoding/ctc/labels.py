@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, cast
 
 from sottovoce.errors import OptionError
 
@@ -17,7 +17,6 @@ class LabelList(NamedTuple):
     blank: int | None
 
 
-@runtime_checkable
 class VocabularyTokenizer(Protocol):
     """What is asked of a Hugging Face CTC tokenizer."""
 
@@ -39,7 +38,8 @@ def labels_of_processor(processor: Processor | VocabularyTokenizer) -> LabelList
 
     Raises OptionError: ids with gaps, or no padding token.
     """
-    tokenizer = processor if isinstance(processor, VocabularyTokenizer) else processor.tokenizer
+    # Not `isinstance`: from Python 3.12 on it does not see what a tokenizer answers by `__getattr__`.
+    tokenizer = cast(VocabularyTokenizer, getattr(processor, "tokenizer", None) or processor)
     names = _by_id(tokenizer.get_vocab())
     if tokenizer.pad_token_id is None:
         raise OptionError("processor: expected a padding token (the blank), got none")
