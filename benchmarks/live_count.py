@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import statistics
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -20,8 +21,8 @@ from sottovoce.evaluation.wer import Comparison, ErrorCounts, Utterance, compare
 from sottovoce.text.normalize import normalizer_for
 from sottovoce.types import Word
 
-LOOP_RATIO, LOOP_UNITS = 1.5, 3
-"""Half as many units again as were said, and no fewer than so many too many, are a loop."""
+LONG_RATIO, LONG_UNITS = 1.5, 3
+"""Half as many units again as were said, and no fewer than so many too many, are too long."""
 REMARK = re.compile(r"\[[^\]]*\]")
 BRACKETS = str.maketrans(dict.fromkeys("()[]{}<>（）", " "))
 SHORT_S = 0.04
@@ -75,10 +76,27 @@ def utterance(item: Item, text: str) -> Utterance:
     return Utterance(said, heard, item.languages if len(item.languages) > 1 else item.language)
 
 
-def is_loop(counts: ErrorCounts) -> bool:
+def is_long(counts: ErrorCounts) -> bool:
+    """Whether far more was heard than said."""
     heard = counts.hits + counts.substitutions + counts.insertions
     too_many = heard - counts.n_reference
-    return heard >= LOOP_RATIO * counts.n_reference and too_many >= LOOP_UNITS
+    return heard >= LONG_RATIO * counts.n_reference and too_many >= LONG_UNITS
+
+
+def is_loop(item: Item, text: str) -> bool:
+    """Whether far more was heard than said, and as much as is too long is what was heard before.
+
+    One wrong word may be written out as two by the normaliser ("I'd"), so that few words become too many
+    without a loop.
+    """
+    return is_long(errors(item, text)) and n_repeated(item, text) >= LONG_UNITS
+
+
+def n_repeated(item: Item, text: str) -> int:
+    """Units heard once more, and more often than they were said."""
+    normalize, both = normalizer_for(item.language), utterance(item, text)
+    said, heard = (Counter(split_units(normalize(one), "mixed")) for one in (both.reference, both.hypothesis))
+    return sum(max(0, n - max(1, said[unit])) for unit, n in heard.items())
 
 
 def n_first(run: LiveRun) -> int:
@@ -154,7 +172,7 @@ def summary(items: Sequence[Item], lives: Sequence[Live], wholes: Sequence[Whole
         rate=total.rate or 0.0,
         beside=beside(items, [whole.text for whole in wholes], [live.text for live in lives]),
         insertions=total.insertions,
-        loops=sum(map(is_loop, counts)),
+        loops=sum(is_loop(item, live.text) for item, live in zip(items, lives, strict=True)),
         latency_s=median(latencies),
         latency_p90_s=float(np.quantile(latencies, 0.9)) if latencies else None,
         own_latency_s=median([one for time in times for one in time.own_latencies_s]),

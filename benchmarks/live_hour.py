@@ -7,13 +7,14 @@ import random
 import resource
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 from human_clips import PAUSES_S
-from live_count import errors, is_loop
+from live_count import errors, is_long, is_loop
 from live_plots import plot_hour
 from live_run import AUTO, Bench, Item
 from live_settings import add_clips, chosen, settings
@@ -21,13 +22,15 @@ from live_tables import percent, show_json, show_table
 
 from sottovoce.evaluation.live import LiveRun, run_live
 from sottovoce.evaluation.wer import ErrorCounts
-from sottovoce.types import SAMPLE_RATE, Samples, Word
+from sottovoce.types import FRAMES_PER_SECOND, SAMPLE_RATE, Samples, Word
 
 HELP = """An hour of joined human speech in one session: loops, processor time and memory, false switches.
 
 Clips of one language (--spoken, en) with pauses between them, said again in another order where they do not
-fill the hour. A word belongs to the clip in whose time it begins. With base half an hour of processor
-time."""
+fill the hour. A word belongs to the clip in whose time it begins; "file": the same clips, each read by itself
+as a whole file in float32. "frames": encoder frames computed for each frame of audio. "long": clips of which
+half as many words again were heard as were said, which are printed; "loops": those that say the same again.
+With base half an hour of processor time."""
 
 FOLLOWS = ("restart", AUTO)
 EARLY_S = 0.3
@@ -53,23 +56,52 @@ class Said:
 
 @dataclass(slots=True)
 class Meter:
-    """Processor seconds a second of audio and memory (the hour's samples too: 220 MB), a point a minute."""
+    """Processor seconds a second of audio, encoder frames for each frame of it, and memory (the hour's
+    samples too: 220 MB), a point a minute. counted: encoder frames computed so far."""
 
+    counted: Callable[[], int] = field(default=lambda: 0)
     began_s: float = field(default_factory=time.process_time)
     last_s: float = 0.0
+    last_counted: int = 0
     minutes: list[float] = field(default_factory=list)
     cpu_s: list[float] = field(default_factory=list)
+    frames: list[float] = field(default_factory=list)
     resident_mb: list[float] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.last_counted = self.counted()
 
     def read(self, at_s: float, _: object) -> None:
         if at_s < 60.0 * (len(self.minutes) + 1):
             return
-        now = time.process_time()
+        now, counted, passed_s = time.process_time(), self.counted(), at_s - self.last_s
         self.minutes.append(at_s / 60)
-        self.cpu_s.append((now - self.began_s) / (at_s - self.last_s))
+        self.cpu_s.append((now - self.began_s) / passed_s)
+        self.frames.append((counted - self.last_counted) / (FRAMES_PER_SECOND * passed_s))
         self.resident_mb.append(resident_mb())
-        self.began_s, self.last_s = now, at_s
+        self.began_s, self.last_s, self.last_counted = now, at_s, counted
         print(f"\r{at_s / 60:.0f} min, {self.cpu_s[-1]:.3f} s/s", end="", file=sys.stderr, flush=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What became of a clip: the text that was heard of it, live and from the file."""
+
+    said: Said
+    heard: str
+    file: str
+
+    @property
+    def live(self) -> ErrorCounts:
+        return errors(self.said.item, self.heard)
+
+    @property
+    def is_loop(self) -> bool:
+        return is_loop(self.said.item, self.heard)
+
+    @property
+    def whole(self) -> ErrorCounts:
+        return errors(self.said.item, self.file)
 
 
 def run(given: argparse.Namespace) -> None:
@@ -78,18 +110,24 @@ def run(given: argparse.Namespace) -> None:
     figures = {}
     for setting in settings(given):
         session = bench.session(setting, said[0].item)
-        meter = Meter()
+        meter = Meter(partial(bench.n_encoded, setting))
         found = run_live(session, audio, chunk_s=setting.chunk_s, on_piece=meter.read)
-        counts = [errors(one.item, text) for one, text in zip(said, shared(said, found.words), strict=True)]
-        show(said, counts, found, meter, given.every, setting.name)
+        files = {one.item.name: bench.whole(given.model, one.item).text for one in said}
+        heard = zip(said, shared(said, found.words), strict=True)
+        parts = [Part(one, text, files[one.item.name]) for one, text in heard]
+        show(parts, found, meter, given.every, setting.name)
+        show_long(parts)
         if given.picture:
             plot_hour(given.picture, meter.minutes, meter.cpu_s, meter.resident_mb)
         figures[setting.name] = {
-            "errors": sum(counts, ErrorCounts()).rate,
-            "loops": sum(map(is_loop, counts)),
+            "errors": sum((one.live for one in parts), ErrorCounts()).rate,
+            "errors_of_files": sum((one.whole for one in parts), ErrorCounts()).rate,
+            "loops": sum(one.is_loop for one in parts),
+            "long": sum(is_long(one.live) for one in parts),
             "first_language": found.first_language,
             "switches": [asdict(one) for one in found.switches],
             "cpu_s_per_s": [round(one, 4) for one in meter.cpu_s],
+            "frames": [round(one, 2) for one in meter.frames],
             "resident_mb": [round(one) for one in meter.resident_mb],
         }
     n_different = len({one.item.name for one in said})
@@ -123,27 +161,42 @@ def shared(said: Sequence[Said], words: Sequence[Word]) -> list[str]:
     return texts
 
 
-def show(
-    said: Sequence[Said],
-    counts: Sequence[ErrorCounts],
-    found: LiveRun,
-    meter: Meter,
-    every: float,
-    name: str,
-) -> None:
+HEADS = ("errors", "file", "loops", "long", "switches", "cpu s/s", "frames", "memory")
+
+
+def show(parts: Sequence[Part], found: LiveRun, meter: Meter, every: float, name: str) -> None:
     """A row for so many minutes each, and for all of it."""
     rows = []
     total = max(meter.minutes or [0.0])
     spans = [(start, start + every) for start in np.arange(0.0, total, every)]
     for start, end in [*spans, (0.0, float("inf"))]:
-        some = [c for one, c in zip(said, counts, strict=True) if start <= one.start_s / 60 < end]
-        at = [i for i, minute in enumerate(meter.minutes) if start < minute <= end]
+        some = [one for one in parts if start <= one.said.start_s / 60 < end]
         switches = sum(start <= one.confirmed_s / 60 < end for one in found.switches)
-        row = [percent(sum(some, ErrorCounts()).rate), str(sum(map(is_loop, some))), str(switches)]
-        cpu = f"{np.mean([meter.cpu_s[i] for i in at]):.3f}" if at else ""
-        memory = f"{max(meter.resident_mb[i] for i in at):.0f} MB" if at else ""
-        rows.append(["all" if end == float("inf") else f"{start:g}–{end:g} min", *row, cpu, memory])
-    show_table([name, "errors", "loops", "switches", "cpu s/s", "memory"], rows)
+        row = ["all" if end == float("inf") else f"{start:g}–{end:g} min"]
+        for counts in ([one.live for one in some], [one.whole for one in some]):
+            row.append(percent(sum(counts, ErrorCounts()).rate))
+        row += [str(sum(one.is_loop for one in some)), str(sum(is_long(one.live) for one in some))]
+        rows.append([*row, str(switches), *metered(meter, start, end)])
+    show_table([name, *HEADS], rows)
+
+
+def metered(meter: Meter, start: float, end: float) -> list[str]:
+    """Processor time, frames and the most memory between two minutes."""
+    at = [i for i, minute in enumerate(meter.minutes) if start < minute <= end]
+    if not at:
+        return ["", "", ""]
+    cpu, frames = (np.mean([values[i] for i in at]) for values in (meter.cpu_s, meter.frames))
+    return [f"{cpu:.3f}", f"{frames:.1f}", f"{max(meter.resident_mb[i] for i in at):.0f} MB"]
+
+
+def show_long(parts: Sequence[Part]) -> None:
+    """Clips of which far more was heard than said."""
+    for one in parts:
+        if is_long(one.live):
+            item, at = one.said.item, one.said
+            what = "a loop" if one.is_loop else "too long"
+            print(f"\n{what} at {at.start_s:.1f}–{at.end_s:.1f} s, {item.name}")
+            print(f"  said: {item.text}\n  live: {one.heard.strip()}\n  file: {one.file}")
 
 
 def resident_mb() -> float:

@@ -204,13 +204,17 @@ class Bench:
             **keywords,
         )
 
-    def _run(self, setting: Setting, item: Item) -> dict[str, Any]:
-        session = self.session(setting, item)
+    def n_encoded(self, setting: Setting) -> int:
+        """Frames that the encoder of a setting's model has computed so far, padding included."""
         counter = self.model(setting.model, setting.dtype).backend
         assert isinstance(counter, CountingBackend)
-        before = counter.total
+        return counter.total
+
+    def _run(self, setting: Setting, item: Item) -> dict[str, Any]:
+        session = self.session(setting, item)
+        before = self.n_encoded(setting)
         run = run_live(session, item.samples(), chunk_s=setting.chunk_s)
-        return asdict(run) | {"encoder_frames": counter.total - before}
+        return asdict(run) | {"encoder_frames": self.n_encoded(setting) - before}
 
     def whole(self, model: str, item: Item, *, task: str = "transcribe") -> Whole:
         """The transcript of the whole recording in float32, greedy, its first language given."""

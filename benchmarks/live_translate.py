@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from live_count import errors, is_loop, median, timing
+from live_count import is_loop, median, timing
 from live_run import Bench, Item, Live, Whole, counted
 from live_settings import add_clips, chosen, settings
 from live_tables import seconds, show_json, show_table
@@ -71,7 +71,7 @@ def figures_of(
         "low": low,
         "high": high,
         "left": sum(chrf([t], [s.text]) > chrf([t], [r]) for t, s, r in kept),
-        "loops": sum(is_loop(errors(english(r), t)) for r, t in zip(references, texts, strict=True)),
+        "loops": sum(is_loop(english(r), t) for r, t in zip(references, texts, strict=True)),
         "laal_s": float(np.nanmean(lags)),
         "latency_s": median(latencies),
         "cpu": sum(one.run.cpu_s for one in lives) / sum(one.run.duration_s for one in lives),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import count
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ pytest.importorskip("jiwer")
 pytest.importorskip("whisper_normalizer")
 pytest.importorskip("matplotlib")
 
-from live_hour import Meter, Said, joined, shared
+from live_hour import Meter, Part, Said, joined, shared, show, show_long
 from live_plots import line_of
 from live_run import Item, Live, Setting, Whole
 from live_settings import said_on
@@ -61,11 +62,25 @@ def test_an_hour_is_said_over_and_over_in_another_order() -> None:
 
 
 def test_a_meter_has_a_point_a_minute() -> None:
-    meter = Meter()
+    encoded = count(start=0, step=60 * 50)  # a frame for each frame of a minute, at every look
+    meter = Meter(lambda: next(encoded))
     for at in np.arange(0.5, 180.5, 0.5):
         meter.read(float(at), [])
     assert meter.minutes == [1.0, 2.0, 3.0]
+    assert meter.frames == [1.0, 1.0, 1.0]
     assert all(0.0 <= one < 0.1 for one in meter.cpu_s)
+
+
+def test_what_is_too_long_is_shown_beside_the_file(capsys: pytest.CaptureFixture[str]) -> None:
+    item = Item("a", Path("a"), text="red green blue")
+    parts = [Part(Said(item, 1.0, 2.0), "red green blue " + 5 * "blue ", item.text)]
+    run = live(words("red green blue", 1.0)).run
+    show(parts, run, Meter(minutes=[1.0], cpu_s=[0.25], frames=[9.0], resident_mb=[700.0]), 10.0, "name")
+    show_long(parts)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[2] == "| 0–10 min | 166.7% | 0.0% | 1 | 1 | 0 | 0.250 | 9.0 | 700 MB |"
+    assert lines[5] == "a loop at 1.0–2.0 s, a"
+    assert lines[7] == f"  live: {parts[0].heard.strip()}"
 
 
 def test_clips_of_a_set_and_language_are_said_one_after_the_other() -> None:

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
-from live_count import errors, is_loop, n_first, pairs, summary, timed_units, timing
+from live_count import errors, is_long, is_loop, n_first, pairs, summary, timed_units, timing
 from live_run import Item, Live, Log, Setting, Whole, built, options_from, run_from
 
 from sottovoce.evaluation.live import LiveRun
@@ -55,11 +55,26 @@ def test_latency_runs_from_the_files_end_and_the_own_from_the_programs() -> None
     assert found.ends_s == pytest.approx([0.2, 0.2])
 
 
-def test_half_as_many_words_again_are_a_loop() -> None:
-    assert is_loop(ErrorCounts(hits=6, insertions=3))
-    assert not is_loop(ErrorCounts(hits=7, insertions=3))
-    assert not is_loop(ErrorCounts(hits=2, insertions=2))
-    assert not is_loop(ErrorCounts(hits=4, deletions=4, insertions=7))
+def test_half_as_many_words_again_are_too_long() -> None:
+    assert is_long(ErrorCounts(hits=6, insertions=3))
+    assert not is_long(ErrorCounts(hits=7, insertions=3))
+    assert not is_long(ErrorCounts(hits=2, insertions=2))
+    assert not is_long(ErrorCounts(hits=4, deletions=4, insertions=7))
+
+
+@pytest.mark.parametrize(
+    ("heard", "loops"),
+    [
+        ("Who I'd dog on you all, shake again.", False),
+        ("Why, doggone you all, shake again, shake again, shake again.", True),
+        ("Why, why, why, why, why, doggone you all, shake again.", True),
+        ("Why, doggone you all, shake.", False),
+    ],
+)
+def test_what_is_too_long_is_a_loop_where_it_says_the_same_again(heard: str, loops: bool) -> None:
+    """Six words misheard as nine, as "I'd" counts as two, were taken for one."""
+    item = Item("a", Path("a"), ("en",), "Why, doggone you all, shake again.")
+    assert is_loop(item, heard) is loops
 
 
 def test_the_first_update_is_all_that_came_with_the_first_word() -> None:
