@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
+from sottovoce.audio.vad_stream import VadStream
+from sottovoce.backends.fake import FAKE_DIMS, FakeBackend, Script
 from sottovoce.errors import CheckpointError
 from sottovoce.streaming.endofword import EndOfWord, ends_word
+from sottovoce.streaming.session import Session, SessionOptions, Switching
 from sottovoce.types import EncoderOutput
+from tests.streaming.sessions import ALIGNATT, TOKENIZER, listen, said_words
+from tests.streaming.speech import TOKEN_OF, ToneDetector, hear, say, silence
 
 
 def parts(*ends: int, n_frames: int) -> torch.Tensor:
@@ -57,3 +65,54 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
     path.write_bytes(b"nothing")
     with pytest.raises(CheckpointError, match=r"weights\.pt"):
         EndOfWord.load(path, 512)
+
+
+PIECE = TOKENIZER.encode("child")[0]
+"""Has no space before it: it goes on with the word before."""
+
+
+def hear_pieces(mel: Tensor, row: int = 0) -> Script:
+    """Tones, of which one is a piece of a word."""
+    script = hear(mel, row)
+    tokens = [replace(one, id=PIECE) if one.id == TOKEN_OF["child"] else one for one in script.tokens]
+    return replace(script, tokens=tuple(tokens))
+
+
+@pytest.mark.parametrize(("switching", "gap_s"), [("off", 0.1), ("restart", 0.1), ("parallel", 0.4)])
+def test_every_mode_asks_the_detector(
+    switching: Switching, gap_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a piece was refused, the word before it is let go if the detector says that it ends.
+
+    In parallel mode speech is slow: words wait for the timeline, and what follows soon is read by then.
+    """
+    n_asked = 0
+    fires = EndOfWord.fires
+
+    def counted(self: EndOfWord, encoded: EncoderOutput) -> bool:
+        nonlocal n_asked
+        n_asked += 1
+        return fires(self, encoded)
+
+    monkeypatch.setattr(EndOfWord, "fires", counted)
+    languages = ("en",) if switching == "off" else ("en", "de")
+    options = SessionOptions(languages, switching=switching, stream=replace(ALIGNATT, chunk_s=0.1))
+    audio = np.concatenate(
+        [silence(0.5), say(["time", "child", "way", "day", "child", "man"] * 3, gap_s=gap_s), silence(1.0)]
+    )
+    said = {}
+    for answer, bias in (("ends", 20.0), ("goes on", -20.0)):
+        detector = EndOfWord(torch.zeros(1, FAKE_DIMS.n_audio_state), torch.tensor([bias]))
+        live = Session(
+            FakeBackend(hear_pieces),
+            TOKENIZER,
+            options,
+            vad=VadStream(model=ToneDetector()),
+            end_of_word=detector,
+        )
+        said[answer] = [word.word for word in said_words(listen(live, audio))]
+        assert n_asked, f"nobody asked in {switching} mode"
+        n_asked = 0
+    assert "".join(said["ends"]) == "".join(said["goes on"])
+    assert set(said["goes on"]) == {" timechild", " way", " daychild", " man"}
+    assert " time" in said["ends"]

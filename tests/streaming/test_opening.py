@@ -1,0 +1,95 @@
+"""What a session costs before its first word: nothing of the model, and nothing twice."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+import torch
+
+from sottovoce.api import Model, load_model
+from sottovoce.audio import silero
+from sottovoce.audio.io import load_audio
+from sottovoce.audio.vad_stream import VadStream
+from sottovoce.backends.base import GrowingWindow, Grown
+from sottovoce.streaming import vocabulary
+from sottovoce.streaming.session import Session, SessionOptions, Switching
+from sottovoce.text.tokenizer import Tokenizer
+from tests.streaming.sessions import TOKENIZER, listen, session, words_of
+from tests.streaming.speech import backend
+
+EVERY_MODE: Sequence[Switching] = ("off", "restart", "parallel")
+CLIP = Path(__file__).parents[2] / "examples" / "clips" / "en.flac"
+
+
+class Counting:
+    """A backend that counts what it is asked for; the rest is seen through it."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+        self.asked: Counter[str] = Counter()
+        self.n_frames = 0
+        """Encoder frames computed for growing audio."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("encode", "start", "step", "rows"):
+            self.asked[name] += 1
+        return getattr(self._inner, name)
+
+    def encode_growing(self, windows: Sequence[GrowingWindow]) -> list[Grown]:
+        found: list[Grown] = self._inner.encode_growing(windows)
+        self.asked["encode_growing"] += 1
+        self.n_frames += sum(one.n_computed for one in found)
+        return found
+
+
+def refuse(*_: object, **__: object) -> NoReturn:
+    raise AssertionError("this was made before, or is not to be made at all")
+
+
+@pytest.fixture(scope="module")
+def nano() -> Model:
+    return load_model("nano", device="cpu", dtype="float32")
+
+
+@pytest.mark.parametrize("switching", EVERY_MODE)
+def test_opening_a_session_asks_nothing_of_the_model(switching: Switching) -> None:
+    counting = Counting(backend())
+    session(TOKENIZER.language_codes, model=counting, switching=switching)
+    assert not counting.asked
+
+
+def test_what_sessions_share_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For the first alone texts are encoded, the vocabulary's rows chosen and the detector's weights read."""
+    model, options = backend(), SessionOptions(TOKENIZER.language_codes, switching="parallel")
+    Session(model, TOKENIZER, options, vad=VadStream())
+    monkeypatch.setattr(Tokenizer, "encode", refuse)
+    monkeypatch.setattr(vocabulary, "suppressed_tokens", refuse)
+    monkeypatch.setattr(silero, "_read_weights", refuse)
+    Session(model, TOKENIZER, options, vad=VadStream())
+
+
+def test_the_first_session_computes_what_the_next_one_does(nano: Model) -> None:
+    """There is no warming up: the same calls and the same encoder frames for the same audio."""
+    audio = load_audio(CLIP, duration_s=3.0)
+    runs = []
+    for _ in range(2):
+        counting = Counting(nano.backend)
+        listen(Session(counting, nano.tokenizer, SessionOptions(("en",)), vad=VadStream()), audio)  # type: ignore[arg-type]
+        runs.append((counting.asked, counting.n_frames))
+    assert runs[0] == runs[1]
+    assert runs[0][1] > 0
+
+
+def test_live_speech_compiles_nothing(nano: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A first word would wait for it for seconds."""
+    monkeypatch.setattr(torch, "compile", refuse)
+    listened = nano.session(["en", "de"], unstable="ctc")
+    audio = load_audio(CLIP, duration_s=3.0)
+    event = pytest.importorskip("numba.core.event")
+    with event.install_recorder("numba:compile") as recorded:
+        assert words_of(listen(listened, audio))
+    assert not recorded.buffer
