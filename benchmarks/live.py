@@ -21,11 +21,13 @@ import live_policy
 import live_sounds
 import live_switch
 import live_translate
+import live_waits
 from live_run import GIVEN, Log, options_from, source_version
 
 COMMANDS: dict[str, Any] = {
     "errors": live_errors,
     "policy": live_policy,
+    "waits": live_waits,
     "noise": live_sounds,
     "hour": live_hour,
     "switching": live_switch,

@@ -16,9 +16,16 @@ from sottovoce.streaming.window import Window
 from sottovoce.streaming.words import ReadWord
 from sottovoce.types import EncoderOutput, Word
 
-NEAR, AGREED, FAR = 20, 40, 60
+SURE, NEAR, AGREED, FAR = 5, 20, 40, 60
 OPTIONS = AgreementOptions(
-    trusted=0.8, doubtful=0.5, agreed_frames=AGREED, far_frames=FAR, n_readings=2, n_doubtful=3, least_s=2.0
+    trusted=0.8,
+    doubtful=0.5,
+    agreed_frames=AGREED,
+    far_frames=FAR,
+    n_readings=2,
+    n_doubtful=3,
+    least_s=2.0,
+    trusted_early=0.9,
 )
 N_FRAMES = 300
 
@@ -51,10 +58,10 @@ def n_safe(agreement: Agreement, *words: Heard, n_frames: int = N_FRAMES) -> int
 @pytest.mark.parametrize(
     ("probability", "n_behind", "after"),
     [
-        (1.0, NEAR - 1, None),
-        (1.0, NEAR, 1),
-        (0.8, NEAR, 1),
-        (0.79, NEAR, None),
+        (1.0, SURE - 1, None),
+        (1.0, SURE, 1),
+        (0.8, SURE, 1),
+        (0.79, SURE, None),
         (0.79, AGREED - 1, None),
         (0.79, AGREED, 2),
         (0.5, AGREED, 2),
@@ -66,7 +73,7 @@ def n_safe(agreement: Agreement, *words: Heard, n_frames: int = N_FRAMES) -> int
 def test_a_word_is_safe_by_its_distance_its_probability_and_its_readings(
     probability: float, n_behind: int, after: int | None
 ) -> None:
-    agreement = Agreement(OPTIONS, NEAR)
+    agreement = Agreement(OPTIONS, NEAR, SURE)
     word = Heard(" time", probability, n_behind)
     for n_readings in range(1, 5):
         assert n_safe(agreement, word) == (after is not None and n_readings >= after)
@@ -74,7 +81,7 @@ def test_a_word_is_safe_by_its_distance_its_probability_and_its_readings(
 
 def test_unsure_words_at_the_beginning_wait_for_a_second_reading() -> None:
     """The first reading comes when much audio is in: by their distance alone its words would all be safe."""
-    agreement = Agreement(AgreementOptions(), 25)
+    agreement = Agreement(AgreementOptions(), 25, 5)
     words = [Heard(" Er", 0.6, 90), Heard(" zeichnet", 0.65, 60)]
     assert n_safe(agreement, *words, n_frames=100) == 0
     mended = [Heard(" Erzeichnet", 0.9, 85)]
@@ -82,31 +89,60 @@ def test_unsure_words_at_the_beginning_wait_for_a_second_reading() -> None:
 
 
 def test_a_word_that_waits_holds_back_those_behind_it() -> None:
-    agreement = Agreement(OPTIONS, NEAR)
+    agreement = Agreement(OPTIONS, NEAR, SURE)
     assert n_safe(agreement, Heard(" a", 1.0, 80), Heard(" b", 0.1, 50), Heard(" c", 1.0, 30)) == 1
 
 
+@pytest.mark.parametrize(
+    ("probability", "n_behind", "after"),
+    [
+        (0.9, SURE - 1, None),
+        (0.9, SURE, 1),
+        (0.89, AGREED - 1, None),
+        (0.89, AGREED, 3),
+        (0.8, AGREED, 3),
+        (0.79, FAR + 30, None),
+    ],
+)
+def test_while_little_audio_is_in_a_word_takes_more(
+    probability: float, n_behind: int, after: int | None
+) -> None:
+    agreement = Agreement(OPTIONS, NEAR, SURE)
+    word = Heard(" time", probability, n_behind)
+    for n_readings in range(1, 5):
+        assert n_safe(agreement, word, n_frames=99) == (after is not None and n_readings >= after)
+
+
 def test_nothing_is_said_before_there_is_enough_audio() -> None:
-    agreement = Agreement(OPTIONS, NEAR)
+    agreement = Agreement(replace(OPTIONS, trusted_early=None), NEAR, SURE)
     assert n_safe(agreement, Heard(" time", 1.0, 70), n_frames=99) == 0
     assert n_safe(agreement, Heard(" time", 1.0, 70), n_frames=100) == 1
 
 
+def test_an_unsure_word_is_no_nearer_than_the_threshold() -> None:
+    """Whatever distance is asked of it besides."""
+    agreement = Agreement(OPTIONS, FAR + 20, SURE)
+    for n_behind, expected in ((FAR + 19, 0), (FAR + 20, 1)):
+        word = Heard(" time", 0.6, n_behind)
+        assert [n_safe(agreement, word) for _ in range(3)][-1] == expected
+        agreement.forget()
+
+
 def test_what_was_read_while_there_was_too_little_audio_counts() -> None:
-    agreement = Agreement(OPTIONS, NEAR)
+    agreement = Agreement(OPTIONS, NEAR, SURE)
     assert n_safe(agreement, Heard(" time", 0.6, 50), n_frames=80) == 0
     assert n_safe(agreement, Heard(" time", 0.6, 50), n_frames=105) == 1
 
 
 def test_spelling_is_not_looked_at_but_letters_are() -> None:
     for second, is_same in ((" Time,", True), (" time", True), (" times", False), (" thyme", False)):
-        agreement = Agreement(OPTIONS, NEAR)
+        agreement = Agreement(OPTIONS, NEAR, SURE)
         n_safe(agreement, Heard(" time", 0.6, 45))
         assert n_safe(agreement, Heard(second, 0.6, 45)) == is_same
 
 
 def test_a_word_counts_only_where_all_before_it_stayed() -> None:
-    agreement = Agreement(OPTIONS, NEAR)
+    agreement = Agreement(OPTIONS, NEAR, SURE)
     first = [Heard(" the", 0.6, 58), Heard(" candidate", 0.6, 50), Heard(" jays", 0.6, 45)]
     n_safe(agreement, *first)
     changed = [first[0], Heard(" Canada", 0.6, 50), first[2]]
@@ -115,7 +151,7 @@ def test_a_word_counts_only_where_all_before_it_stayed() -> None:
 
 
 def test_what_was_committed_is_counted_no_more_and_the_rest_goes_on() -> None:
-    agreement = Agreement(OPTIONS, NEAR)
+    agreement = Agreement(OPTIONS, NEAR, SURE)
     words = [Heard(" a", 1.0, 58), Heard(" b", 0.6, 45)]
     assert n_safe(agreement, *words) == 1
     agreement.committed(1)
@@ -123,7 +159,7 @@ def test_what_was_committed_is_counted_no_more_and_the_rest_goes_on() -> None:
 
 
 def test_a_lost_reading_is_forgotten() -> None:
-    agreement = Agreement(OPTIONS, NEAR)
+    agreement = Agreement(OPTIONS, NEAR, SURE)
     n_safe(agreement, Heard(" a", 0.6, 45))
     agreement.forget()
     assert n_safe(agreement, Heard(" a", 0.6, 45)) == 0
@@ -143,29 +179,34 @@ CHOSEN = st.builds(
     n_readings=st.integers(1, 4),
     n_doubtful=st.integers(1, 4),
     least_s=st.floats(0.0, 8.0),
+    trusted_early=st.none() | st.floats(0.0, 1.0),
 )
+NEARNESS = st.tuples(st.integers(0, 60), st.integers(0, 60)).map(lambda both: (max(both), min(both)))
+"""How near an unsure word may be, and a sure one."""
 
 
-@given(READINGS, CHOSEN, st.integers(0, 60))
+@given(READINGS, CHOSEN, NEARNESS)
 def test_no_word_near_the_end_is_ever_safe_and_far_ones_always_are(
-    readings: list[list[Heard]], options: AgreementOptions, near: int
+    readings: list[list[Heard]], options: AgreementOptions, nearness: tuple[int, int]
 ) -> None:
-    agreement = Agreement(options, near)
+    near, sure = nearness
+    agreement = Agreement(options, near, sure)
     for words in readings:
         n = n_safe(agreement, *words)
         assert 0 <= n <= len(words)
-        assert all(word.n_behind >= near for word in words[:n])
+        assert all(word.n_behind >= sure for word in words[:n])
+        assert all(word.n_behind >= near for word in words[:n] if word.probability < options.trusted)
         if options.least_s * 50 <= N_FRAMES:
             far = max(near, options.far_frames)
             assert n >= next((i for i, word in enumerate(words) if word.n_behind < far), len(words))
         else:
-            assert n == 0
+            assert all(word.probability >= options.trusted for word in words[:n])
         agreement.committed(n)
 
 
-@given(READINGS, CHOSEN, st.integers(0, 60))
+@given(READINGS, CHOSEN, NEARNESS)
 def test_who_asks_for_more_says_no_more(
-    readings: list[list[Heard]], options: AgreementOptions, near: int
+    readings: list[list[Heard]], options: AgreementOptions, nearness: tuple[int, int]
 ) -> None:
     """Of the same readings, stricter options let no more words through."""
     strict = replace(
@@ -176,8 +217,10 @@ def test_who_asks_for_more_says_no_more(
         n_readings=options.n_readings + 1,
         n_doubtful=options.n_doubtful + 1,
         least_s=options.least_s + 0.5,
+        trusted_early=None if options.trusted_early is None else min(1.0, options.trusted_early + 0.1),
     )
-    loose_one, strict_one = Agreement(options, near), Agreement(strict, near)
+    near, sure = nearness
+    loose_one, strict_one = Agreement(options, near, sure), Agreement(strict, near + 5, sure + 5)
     for words in readings:
         assert n_safe(strict_one, *words) <= n_safe(loose_one, *words)
 
@@ -185,20 +228,27 @@ def test_who_asks_for_more_says_no_more(
 @given(READINGS)
 def test_where_nothing_is_asked_all_is_safe(readings: list[list[Heard]]) -> None:
     agreement = Agreement(
-        AgreementOptions(trusted=0.0, agreed_frames=0, far_frames=0, n_readings=1, least_s=0.0), 0
+        AgreementOptions(trusted=0.0, agreed_frames=0, far_frames=0, n_readings=1, least_s=0.0), 0, 0
     )
     assert all(n_safe(agreement, *words) == len(words) for words in readings)
 
 
 @given(READINGS, CHOSEN)
 def test_waiting_for_ever_says_nothing(readings: list[list[Heard]], options: AgreementOptions) -> None:
-    agreement = Agreement(options, float("inf"))
+    agreement = Agreement(options, float("inf"), float("inf"))
     assert all(n_safe(agreement, *words) == 0 for words in readings)
 
 
 @pytest.mark.parametrize(
     "bad",
-    [{"trusted": -0.1}, {"far_frames": -1}, {"n_readings": 0}, {"n_doubtful": 0}, {"least_s": float("nan")}],
+    [
+        {"trusted": -0.1},
+        {"far_frames": -1},
+        {"n_readings": 0},
+        {"n_doubtful": 0},
+        {"least_s": float("nan")},
+        {"sure_part": 0.0},
+    ],
 )
 def test_impossible_options_are_refused(bad: dict[str, float]) -> None:
     with pytest.raises(OptionError, match=next(iter(bad))):

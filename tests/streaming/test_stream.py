@@ -15,13 +15,24 @@ from sottovoce.backends.base import EXACT, EncoderMode
 from sottovoce.backends.torch import TorchBackend
 from sottovoce.errors import OptionError
 from sottovoce.models.nano import read_compact
+from sottovoce.streaming.agreement import AgreementOptions
 from sottovoce.streaming.options import StreamOptions
 from sottovoce.streaming.plans import encoder_mode
 from sottovoce.streaming.session import Session
 from sottovoce.streaming.utterance import Utterance
 from sottovoce.types import SAMPLE_RATE
 from tests.models import tiny
-from tests.streaming.sessions import ALIGNATT, TOKENIZER, Reading, held_s, run, spoken, text
+from tests.streaming.sessions import (
+    ALIGNATT,
+    TOKENIZER,
+    Reading,
+    held_s,
+    run,
+    said_words,
+    session,
+    spoken,
+    text,
+)
 from tests.streaming.speech import backend, say, silence
 
 
@@ -222,3 +233,16 @@ def test_an_utterance_that_is_never_read_is_cut() -> None:
         utterance.append(silence(1.0))
         utterance.trim()
     assert utterance.end_sample - utterance.start_sample <= 6.0 * SAMPLE_RATE
+
+
+def test_a_sure_word_may_come_near_the_end_of_the_audio() -> None:
+    """Where that is asked for: at a part of the threshold from the end, and in the first seconds."""
+    audio = say(["time", "year", "people", "way", "day", "man"] * 2)
+    soon = AgreementOptions(sure_part=0.2, trusted_early=0.8)
+    n_said: dict[float, list[int]] = {1.5: [], 3.1: []}
+    for agreement in (soon, AgreementOptions()):
+        for seconds, found in n_said.items():
+            live = session(["en"], vad=False, stream=StreamOptions(chunk_s=0.1, agreement=agreement))
+            found.append(len(said_words(live.push(audio[: round(seconds * SAMPLE_RATE)]))))
+    assert n_said[1.5][0] > n_said[1.5][1] == 0
+    assert n_said[3.1][0] > n_said[3.1][1] > 0

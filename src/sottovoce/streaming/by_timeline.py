@@ -67,7 +67,7 @@ class ByTimeline:
         self._parallel = parallel
         self._timeline = timeline
         self._hearing = parallel.hearing(mode)
-        self._agreement = Agreement(options.agreement, options.frame_threshold)
+        self._agreement = Agreement(options.agreement, options.frame_threshold, options.sure_frames)
         self._waiting: tuple[Word, ...] = ()
         self._is_stuck = False
 
@@ -249,7 +249,7 @@ class ByTimeline:
         if reading.ending in (Ending.END_OF_TEXT, Ending.REPEATED, Ending.REWOUND):
             return math.inf
         if reading.ending is Ending.FRONTIER:
-            last = window.n_frames - self._options.frame_threshold
+            last = window.n_frames - self._options.sure_frames
         else:
             last = (reading.frames or (0,))[-1]
         return window.seconds(max(0, int(last)))

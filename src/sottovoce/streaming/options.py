@@ -17,8 +17,9 @@ from sottovoce.types import Task
 class StreamOptions:
     """How live speech is decoded. Names and defaults are SimulStreaming's where it has them.
 
-    frame_threshold: a word attended this near to the end of the audio waits; inf: all words wait. In frames
-        of 20 ms, as rewind_threshold (see `ReadingRules`). agreement: which of the others are safe.
+    frame_threshold: a word attended this near to the end of the audio waits, one that the model is sure of
+        at a part of it where that is asked for; inf: all words wait. In frames of 20 ms, as rewind_threshold
+        (see `ReadingRules`). agreement: which of the others are safe.
     final_frame_threshold: the same when no more audio comes; 0 reads to the end of text, where
         SimulStreaming stops 4 frames early.
     chunk_s: audio between two updates. audio_min_len_s: least audio before the first update.
@@ -74,6 +75,11 @@ class StreamOptions:
         if self.tail_s is not None and not 0.0 <= self.tail_s <= 30.0:
             raise OptionError(f"tail_s: expected 0 to 30 seconds or None, got {self.tail_s}")
         self._check_counts()
+
+    @property
+    def sure_frames(self) -> float:
+        """Any word attended nearer to the end of the audio waits."""
+        return self.agreement.sure_part * self.frame_threshold
 
     def _check_counts(self) -> None:
         for name, value, least in (

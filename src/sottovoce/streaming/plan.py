@@ -58,7 +58,7 @@ class OneLanguage:
         self._reader = reader
         self._maker = maker
         self._options = options
-        self._agreement = Agreement(options.agreement, options.frame_threshold)
+        self._agreement = Agreement(options.agreement, options.frame_threshold, options.sure_frames)
         self._guess: tuple[int, ...] = ()
         self._waiting: tuple[Word, ...] = ()
         self._is_stuck = False
@@ -132,7 +132,7 @@ def is_no_speech(reading: Reading, options: StreamOptions) -> bool:
 def rules_for(options: StreamOptions, unread_s: float, *, final: bool) -> ReadingRules:
     """When a reading of so much unread audio stops."""
     return ReadingRules(
-        options.final_frame_threshold if final else AHEAD * options.frame_threshold,
+        options.final_frame_threshold if final else AHEAD * options.sure_frames,
         options.rewind_threshold,
         options.max_repeats,
         MAX_TOKENS if final else most_tokens(unread_s),

@@ -44,6 +44,8 @@ log = logging.getLogger(__name__)
 SNAP_S = 0.25
 """A change point is moved so far at most to where it is quietest: the timeline finds it to some tenths of a
 second, and within a word it would be heard on both sides."""
+LEAST_PART = 0.5
+"""Unread audio of up to this part of the frame threshold holds no word that could be told."""
 IDLE_KEPT_S = 5.0
 """Audio kept in a pause: onset and pre-roll of the next utterance lie in it."""
 
@@ -299,7 +301,8 @@ class Session:
             return True
         committed_s = speech.utterance.committed.until_s
         unread_s = speech.utterance.end_sample / SAMPLE_RATE - committed_s
-        near = unread_s * FRAMES_PER_SECOND <= self._options.stream.frame_threshold
+        stream = self._options.stream
+        near = unread_s * FRAMES_PER_SECOND <= max(stream.sure_frames, LEAST_PART * stream.frame_threshold)
         return not near and self._settled_until_s > committed_s
 
     @property
