@@ -131,8 +131,8 @@ class Bench:
         yield "n-gram", _best(lists["test"])
         choice = self._chosen("head", lists["dev"], KEPT, pair[0])
         yield "+ neural, over the list", self._rescored(lists["test"], choice, pair[0])
-        yield "+ neural, in the search too", self._searched(pair, choice)
         yield f"the best of {LISTED}", self._oracle(lists["test"])
+        yield "+ neural, in the search too", self._searched(pair, choice)
 
     def whisper(self) -> Iterator[tuple[str, list[str]]]:
         """Texts of the test clips by the decoder."""
