@@ -14,8 +14,8 @@ from sottovoce.streaming.options import StreamOptions
 from sottovoce.streaming.session import Session, SessionOptions
 from sottovoce.streaming.utterance import MOST_TOKENS, Utterance
 from sottovoce.streaming.words import ReadWord
-from sottovoce.streaming.work import LocalEngine, Read, Work
-from sottovoce.types import SAMPLE_RATE, LanguageChanged, Partial, Word
+from sottovoce.streaming.work import Encode, LocalEngine, Read, Work
+from sottovoce.types import HOP_SAMPLES, SAMPLE_RATE, LanguageChanged, Partial, Word
 from tests.streaming.sessions import (
     ALIGNATT,
     TOKENIZER,
@@ -203,9 +203,47 @@ def test_committed_text_is_cut_at_the_widest_pause_of_its_middle() -> None:
     for i in range(60):
         commit(held, " time year people", at_s=0.3 * i + (1.0 if i >= 27 else 0.0))
     assert len(held.committed.tokens()) == 180 > MOST_TOKENS
-    held.trim()
+    held.append(silence(0.1))
     assert held.start_sample / SAMPLE_RATE == pytest.approx(26 * 0.3 + 0.3 + 0.5, abs=0.021)
     assert len(held.committed.tokens()) == 3 * 33
     start = held.start_sample
-    held.trim()
+    held.append(silence(0.1))
     assert held.start_sample == start, "once is enough"
+
+
+class Lengths(LocalEngine):
+    """Keeps the seconds of every window that is encoded."""
+
+    seconds: list[float]
+
+    def __init__(self, model: FakeBackend) -> None:
+        super().__init__(model)
+        object.__setattr__(self, "seconds", [])
+
+    def run(self, works: Sequence[Work]) -> None:
+        for work in works:
+            if isinstance(work, Encode):
+                lengths = [window.log_mel.shape[1] for window in work.windows]
+                self.seconds.extend(n * HOP_SAMPLES / SAMPLE_RATE for n in lengths)
+        super().run(works)
+
+
+@pytest.mark.parametrize("how", ["close", "finalize", "pause"])
+@pytest.mark.parametrize("beyond_s", [0.01, 0.13, 0.31, 0.47])
+def test_nothing_that_is_encoded_is_longer_than_what_may_be_held(how: str, beyond_s: float) -> None:
+    """Speech ends between two updates, when as much is held as may be."""
+    held = StreamOptions(audio_max_len_s=6.0, audio_trim_s=2.0, wordless_s=30.0)
+    hum = np.random.default_rng(0).normal(0, 0.003, 30 * SAMPLE_RATE).astype(np.float32)
+    audio = say(spoken("en", 20)) if how == "pause" else hum
+    for seconds in (6.0, 6.5, 7.5, 8.0):
+        engine = Lengths(backend())
+        options = SessionOptions(("en",), switching="off", stream=held)
+        detector = VadStream(model=ToneDetector()) if how == "pause" else None
+        live = Session(backend(), TOKENIZER, options, vad=detector, engine=engine)
+        live.push(audio[: round((seconds + beyond_s) * SAMPLE_RATE)])
+        if how == "pause":
+            live.push(silence(1.0))
+        elif how == "finalize":
+            live.finalize()
+        live.close()
+        assert 4.0 < max(engine.seconds) <= held.audio_max_len_s

@@ -276,7 +276,6 @@ class Session:
 
     def _update(self, speech: Speech) -> Steps[None]:
         """One update: listen to the language, switch if that is due, commit what is safe."""
-        speech.utterance.trim()
         if not self._has_work(speech):
             return
         if self._follows and self._watch is not None:

@@ -18,7 +18,7 @@ from sottovoce.streaming.committed import CommittedWords
 from sottovoce.streaming.context import TextContext
 from sottovoce.streaming.options import StreamOptions
 from sottovoce.streaming.reading import Prefix
-from sottovoce.streaming.window import MelBuffer, loudness, quietest_border
+from sottovoce.streaming.window import SAMPLES_PER_FRAME, MelBuffer, loudness, quietest_border
 from sottovoce.streaming.words import ReadWord
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import FRAMES_PER_SECOND, SAMPLE_RATE, Samples
@@ -75,8 +75,9 @@ class Utterance:
         return {**(self._before or {}), **here}
 
     def append(self, samples: Samples) -> None:
-        """Take audio (n,) float32 that follows what was appended before."""
+        """Take audio (n,) float32 that follows what was appended before; what is too much then is cut."""
         self._mels.append(samples)
+        self._trim()
 
     def log_mel(self, *, final: bool = False, until_sample: int | None = None) -> Tensor:
         """Un-normalised frames (n_mels, n) of the audio held; see `MelBuffer.frames`."""
@@ -112,18 +113,6 @@ class Utterance:
         for word in words:
             self.committed.add(word)
 
-    def trim(self) -> None:
-        """Cut what is held to its limits of time and of text, at the widest gap between words near them."""
-        limit = round(self._options.audio_max_len_s * SAMPLE_RATE)
-        too_long = self.end_sample - self.start_sample > limit
-        crowded = len(self.committed.tokens()) > MOST_TOKENS
-        if too_long:
-            earliest_s = (self.end_sample - limit) / SAMPLE_RATE
-            latest_s = earliest_s + self._options.audio_trim_s
-            self.drop_before(self.committed.cut_point(earliest_s, latest_s))
-        elif crowded:
-            self.drop_before(self.committed.half_point())
-
     def drop_before(self, cut_s: float) -> None:
         """Drop audio before a moment; the words in it move into the prompt."""
         for read in self.committed.drop_before(cut_s):
@@ -135,6 +124,19 @@ class Utterance:
         """Let prompts go: terms that stay remain."""
         for context in self._contexts.values():
             context.clear()
+
+    def _trim(self) -> None:
+        """Cut what is held to its limits of time and of text, at the widest gap between words near them."""
+        limit = round(self._options.audio_max_len_s * SAMPLE_RATE)
+        too_long = self.end_sample - self.start_sample > limit
+        crowded = len(self.committed.tokens()) > MOST_TOKENS
+        if too_long:
+            # A cut is rounded down to a whole encoder frame.
+            earliest_s = (self.end_sample - limit + SAMPLES_PER_FRAME) / SAMPLE_RATE
+            latest_s = earliest_s + self._options.audio_trim_s
+            self.drop_before(self.committed.cut_point(earliest_s, latest_s))
+        elif crowded:
+            self.drop_before(self.committed.half_point())
 
     def _context(self, language: str) -> TextContext:
         if language not in self._contexts:
