@@ -20,6 +20,7 @@ from sottovoce.decoding.ctc.merging import Candidates, kept
 from sottovoce.decoding.ctc.settling import Cut, settled
 from sottovoce.decoding.ctc.state import NEVER, PrefixState, first_state
 from sottovoce.decoding.ctc.times import TokenSpans
+from sottovoce.decoding.ctc.trail import BLOCK_FRAMES, Trail
 from sottovoce.lm.base import Arcs, Endings, PrefixScorer
 
 LARGE, MOST_TOKENS = 1024, 128
@@ -145,12 +146,18 @@ class PrefixSearch:
         n_full: frames that every utterance has, so that nothing needs freezing before.
         """
         ranked = self._ranked_tokens(log_probs)
-        for t in range(log_probs.shape[1]):
-            active = None if t < n_full else (lengths > t)[:, None]
-            frame_tokens, frame_log_probs = (part[:, t] for part in ranked)
-            state.n_steps += 1
+        n_frames = log_probs.shape[1]
+        for begin in range(0, n_frames, BLOCK_FRAMES):
+            end = min(begin + BLOCK_FRAMES, n_frames)
+            state.n_steps += end - begin
             state.reserve(state.n_steps + 1)
-            self._step(state, log_probs[:, t], frame_tokens, frame_log_probs, active)
+            trail = Trail(state, end - begin)
+            for t in range(begin, end):
+                active = None if t < n_full else (lengths > t)[:, None]
+                frame_tokens, frame_log_probs = (part[:, t] for part in ranked)
+                choice = self._step(state, log_probs[:, t], frame_tokens, frame_log_probs, active)
+                self._append(state, trail, choice)
+            state.symbols = trail.histories()
 
     def _ranked_tokens(self, log_probs: Tensor) -> tuple[Tensor, Tensor]:
         """Tokens (B, T, M) int64 to extend by, and their log-probabilities."""
@@ -171,8 +178,8 @@ class PrefixSearch:
         tokens: Tensor,
         token_log_probs: Tensor,
         active: Tensor | None,
-    ) -> None:
-        """One frame (B, V); utterances that are not active (B, 1) keep their beams."""
+    ) -> _Choice:
+        """One frame (B, V), histories aside; utterances that are not active (B, 1) keep their beams."""
         last_token = state.last if self.scorer is None else state.last % self.n_labels
         repeats = tokens[:, None, :] == last_token[:, :, None]  # (B, K, M)
         total = state.acoustic
@@ -188,6 +195,7 @@ class PrefixSearch:
         else:
             choice = self._choose_apart(state, stay_score, extensions, last_token)
         self._apply(state, choice, stays, extensions)
+        return choice
 
     def _stay(self, state: PrefixState, frame: Tensor, total: Tensor, last_token: Tensor) -> _Stays:
         """Say a blank or the last token again; or be reached from the prefix one symbol shorter."""
@@ -281,7 +289,6 @@ class PrefixSearch:
             symbol = symbol + self._take_arcs(state, choice, extensions.arcs)
         state.last = torch.where(choice.stays, state.last.gather(1, source), symbol)
         state.length = state.length.gather(1, source) + (choice.alive & ~choice.stays)
-        self._append(state, choice)
 
     def _take_arcs(self, state: PrefixState, choice: _Choice, arcs: Arcs) -> Tensor:
         """Follow the chosen arcs; returns what their marks add to the symbol (B, K)."""
@@ -293,18 +300,15 @@ class PrefixSearch:
         state.arc = torch.where(choice.stays, state.arc.gather(1, source), chosen % self._n_arcs)
         return arcs.marks.view(n_batch, -1).gather(1, chosen) * self.n_labels
 
-    def _append(self, state: PrefixState, choice: _Choice) -> None:
-        """Write the last symbols into the histories and find out again which prefix begins which."""
-        n_batch, n_beams, capacity = state.symbols.shape
+    def _append(self, state: PrefixState, trail: Trail, choice: _Choice) -> None:
+        """Let histories grow by the last symbols and find out again which prefix begins which."""
         source = choice.source
-        first = torch.arange(0, n_batch * n_beams, n_beams, device=source.device)[:, None]
-        rows = state.symbols.view(-1, capacity).index_select(0, (source + first).flatten())
-        state.symbols = rows.view(n_batch, n_beams, capacity)
-        state.symbols.scatter_(2, state.length[:, :, None], state.last[:, :, None])
+        n_batch, n_beams = source.shape
+        trail.follow(source, state.length, state.last)
         pairs = (source[:, :, None] * n_beams + source[:, None, :]).view(n_batch, -1)
         begun = state.begins.view(n_batch, -1).gather(1, pairs).view(n_batch, n_beams, n_beams)
         # What the continuation of j says where k says its last symbol.
-        said = state.symbols.gather(2, state.length[:, None, :].expand(-1, n_beams, -1))
+        said = trail.said(state.length)
         is_alive = choice.alive[:, :, None] & choice.alive[:, None, :]
         state.begins = begun & (said == state.last[:, None, :]) & is_alive
         if choice.mass is not None:

@@ -11,7 +11,7 @@ from torch import Tensor
 from sottovoce.decoding.ctc.past import Past
 
 NEVER = float("-inf")
-_NOTHING = -1
+NOTHING = -1
 """A place in a history that holds no symbol."""
 _FIRST_CAPACITY = 32
 _BEAMS = (
@@ -86,7 +86,7 @@ class PrefixState:
         missing = n_symbols + 1 - self.symbols.shape[2]
         if missing > 0:
             n_batch, n_beams, capacity = self.symbols.shape
-            more = self.symbols.new_full((n_batch, n_beams, max(missing, capacity)), _NOTHING)
+            more = self.symbols.new_full((n_batch, n_beams, max(missing, capacity)), NOTHING)
             self.symbols = torch.cat((self.symbols, more), dim=2)
 
     @property
@@ -154,7 +154,7 @@ def first_state(n_batch: int, beam_size: int, first: int, scores: Tensor) -> Pre
     shape = (n_batch, beam_size)
     alive = torch.zeros((n_batch, beam_size), dtype=torch.bool, device=device)
     alive[:, 0] = True
-    symbols = torch.full((*shape, _FIRST_CAPACITY), _NOTHING, device=device)
+    symbols = torch.full((*shape, _FIRST_CAPACITY), NOTHING, device=device)
     symbols[:, :, 0] = first
     return PrefixState(
         blank=torch.zeros(shape, device=device).masked_fill(~alive, NEVER),
