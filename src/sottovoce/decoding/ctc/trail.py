@@ -19,9 +19,9 @@ BLOCK_FRAMES = 16
 class Trail:
     """The histories of a state's beams over at most n_frames further frames.
 
-    Its memory (B, M) holds K histories of L places as they were; behind them, for every beam, its symbols since,
-    whose first place is never read and whose last is never written (n_frames + 2 in all); and room to ask for
-    any place.
+    Its memory (B, M) holds K histories of L places as they were; behind them, for every beam, its symbols
+    since, whose first place is never read and whose last is never written (n_frames + 2 in all); and room to
+    ask for any place.
     """
 
     def __init__(self, state: PrefixState, n_frames: int) -> None:
