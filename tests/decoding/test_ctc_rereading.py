@@ -129,3 +129,14 @@ def test_batches_choose_as_each_alone() -> None:
         assert [h.score for h in alone] == pytest.approx([h.score for h in several], abs=1e-4)
         for one, other in itertools.pairwise(alone):
             assert one.score >= other.score
+
+
+@pytest.mark.parametrize("allow_unknown", [False, True])
+def test_letters_have_one_reading(allow_unknown: bool) -> None:
+    """Words spelled in one way each leave nothing to read again."""
+    names = "-abc|"
+    words = [(word, tuple(map(names.index, word))) for word in ("a", "ab", "abc", "b", "cab")]
+    lexicon = Lexicon(words, len(names), separator=4, allow_unknown=allow_unknown)
+    said = [labels for n in range(1, 5) for labels in itertools.product((1, 2, 3, 4), repeat=n)]
+    found = readings(WordFusion(lexicon, word_score=0.5), said, most=8, device=torch.device("cpu"))
+    assert max(map(len, found)) == 1
