@@ -153,3 +153,34 @@ def test_what_cannot_be_is_said_in_one_line(subject: Subject) -> None:
         rows.step([[1] * (backend.dims.n_text_ctx + 1)], [[0]])
     with pytest.raises(OptionError, match="expected indices"):
         rows.select([1])
+
+
+def test_what_a_row_kept_is_gone_on_from_as_if_it_were_read_anew(subject: Subject) -> None:
+    """Any number of times, and whatever was read behind it meanwhile."""
+    backend, prompt = subject.backend, list(subject.prompt)
+    encoded, heads = heard(subject)[0], subject.backend.alignment_heads
+    rows = backend.rows()
+    rows.admit(encoded)
+    rows.step([[*prompt, 7, 8]], [[0]])
+    kept = rows.keep(0, len(prompt) - 1)
+    if kept is None:
+        assert subject.backend.name != random_torch().backend.name
+        return
+    assert kept.n_tokens == len(prompt) - 1
+    rows.step([[11] * 6], [[0]])
+    for newest in (9, 10):
+        again = backend.rows()
+        again.admit(encoded)
+        again.admit(encoded, None, kept)
+        output = again.step([prompt[:1], [prompt[-1], newest]], [[0], [1]], capture=heads)
+        logits, attention = alone(subject, encoded, [*prompt, newest])
+        assert difference(output.logits[1], logits) <= TOLERANCE
+        assert difference(output.attention[1][:, -1:], attention) <= TOLERANCE
+        again.step([[], [12] * 6], [[], [0]])
+        assert kept.n_tokens == len(prompt) - 1
+
+
+def test_a_state_of_another_kind_is_refused() -> None:
+    subject = random_torch()
+    with pytest.raises(OptionError, match="state of a row"):
+        subject.backend.rows().admit(heard(subject)[0], None, subject.backend.start(heard(subject)[0]))

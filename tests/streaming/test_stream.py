@@ -210,7 +210,7 @@ def test_frames_do_not_depend_on_how_audio_came(seed: int) -> None:
         {"sentence_s": 0.0},
         {"longest_final_s": math.nan},
         {"tail_s": -1.0},
-        {"chunk_s": 6.0, "audio_max_len_s": 5.5},
+        {"chunk_s": 6.0, "audio_max_len_s": 5.5, "audio_trim_s": 2.0},
     ],
 )
 def test_impossible_options_are_refused(bad: dict[str, float]) -> None:

@@ -68,6 +68,17 @@ class RowsOutput:
     attention: Sequence[Tensor]
 
 
+class RowState(Protocol):
+    """What a row made of its first tokens.
+
+    It never changes. Several rows may begin from it, one after the other: each when nobody reads on in the
+    one before.
+    """
+
+    @property
+    def n_tokens(self) -> int: ...
+
+
 class RunningRows(Protocol):
     """Decoder rows that come and go: each has its own tokens, its own audio, and its own age.
 
@@ -78,11 +89,14 @@ class RunningRows(Protocol):
     @property
     def n_rows(self) -> int: ...
 
-    def admit(self, encoded: EncoderOutput, bias: Tensor | None = None) -> None:
-        """One more row, behind the others, that has read nothing.
+    def admit(
+        self, encoded: EncoderOutput, bias: Tensor | None = None, known: RowState | None = None
+    ) -> None:
+        """One more row, behind the others, that has read nothing, or what is known.
 
         encoded: its window, of one row. bias: (n_frames,) float32, added to every cross-attention logit of
-            the row; see `Backend.step`.
+            the row; see `Backend.step`. known: of a row that heard this audio, or the beginning of it: what
+            is read on then differs from what it were if those tokens were read anew.
         """
         ...
 
@@ -92,6 +106,10 @@ class RunningRows(Protocol):
 
     def cut(self, row: int, n_tokens: int) -> None:
         """Let a row forget so many of its newest tokens."""
+        ...
+
+    def keep(self, row: int, n_tokens: int) -> RowState | None:
+        """What a row made of its first tokens, to be given to `admit`; None where that cannot be kept."""
         ...
 
     def step(

@@ -89,7 +89,7 @@ def plan_update(window: GrowingWindow, kept: Kept | None, n_full: int) -> Plan:
 def _first_new_frame(mode: EncoderMode, kept: Kept, n_content: int, level: float) -> int:
     """0 where everything is computed: as asked, or where what is kept is of no use."""
     moved = abs(level - kept.level) > mode.level_drift
-    if mode.recompute_s is None or moved or n_content < kept.n_content:
+    if mode.recompute_s is None or moved:
         return 0
     # The last frame kept has seen the padding through the convolutions.
     return max(0, min(kept.n_content - 1, n_content - frames_of(mode.recompute_s)))
@@ -98,7 +98,7 @@ def _first_new_frame(mode: EncoderMode, kept: Kept, n_content: int, level: float
 def _padding_holds(mode: EncoderMode, kept: Kept, n_content: int) -> bool:
     """Whether the padding that is kept will do."""
     grown = n_content - kept.padded_at
-    return mode.whole() == kept.mode.whole() and grown < max(1, frames_of(mode.refresh_s))
+    return mode.whole() == kept.mode.whole() and 0 <= grown < max(1, frames_of(mode.refresh_s))
 
 
 def groups(plans: Sequence[Plan]) -> list[list[int]]:

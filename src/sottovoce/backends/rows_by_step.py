@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from sottovoce.backends.base import AlignmentHeads, Backend, DecoderState, RowsOutput
+from sottovoce.backends.base import AlignmentHeads, Backend, DecoderState, RowsOutput, RowState
 from sottovoce.errors import OptionError
 from sottovoce.types import EncoderOutput
 
@@ -23,8 +23,11 @@ class RowsByStep:
     def n_rows(self) -> int:
         return len(self._rows)
 
-    def admit(self, encoded: EncoderOutput, bias: Tensor | None = None) -> None:
+    def admit(
+        self, encoded: EncoderOutput, bias: Tensor | None = None, known: RowState | None = None
+    ) -> None:
         """One more row; see `RunningRows.admit`."""
+        assert known is None, "a state belongs to its audio: nothing is kept here"
         check_admitted(encoded, bias)
         added = None if bias is None else bias[None]
         self._rows.append((self._backend.start(encoded), encoded.n_frames, added))
@@ -44,6 +47,9 @@ class RowsByStep:
         """Let a row forget its newest tokens."""
         state = self._rows[row][0]
         state.truncate(state.n_tokens - n_tokens)
+
+    def keep(self, row: int, n_tokens: int) -> None:
+        """Nothing; see `RunningRows.keep`."""
 
     def step(
         self,

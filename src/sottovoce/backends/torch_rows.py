@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from sottovoce.backends.base import AlignmentHeads, ModelDims, RowsOutput
+from sottovoce.backends.base import AlignmentHeads, ModelDims, RowsOutput, RowState
 from sottovoce.backends.rows_by_step import check_admitted, check_selected, check_step
 from sottovoce.errors import OptionError
 from sottovoce.models.rows import RowAudio, RowMemory, RowTokens, read_rows
@@ -41,12 +41,21 @@ class TorchRows:
         return len(self._rows)
 
     @torch.no_grad()
-    def admit(self, encoded: EncoderOutput, bias: Tensor | None = None) -> None:
+    def admit(
+        self, encoded: EncoderOutput, bias: Tensor | None = None, known: RowState | None = None
+    ) -> None:
         """One more row; see `RunningRows.admit`."""
         check_admitted(encoded, bias)
+        if known is not None and not isinstance(known, RowMemory):
+            raise OptionError(
+                f"rows: expected the state of a row of {self._name}, got {type(known).__name__}"
+            )
         dims, states = self._model.dims, encoded.states
         n_layer, n_head = dims.n_text_layer, dims.n_text_head
-        memory = RowMemory(n_layer, n_head, dims.n_text_state // n_head, states)
+        if known is None:
+            memory = RowMemory(n_layer, n_head, dims.n_text_state // n_head, states)
+        else:
+            memory = known.first(known.n_tokens)
         added = None if bias is None else bias.to(states.device, torch.float32)[None]
         if encoded.log_weights is not None:
             added = encoded.log_weights if added is None else added + encoded.log_weights
@@ -74,6 +83,10 @@ class TorchRows:
     def cut(self, row: int, n_tokens: int) -> None:
         """Let a row forget its newest tokens."""
         self._rows[row].memory.cut(n_tokens)
+
+    def keep(self, row: int, n_tokens: int) -> RowMemory:
+        """What a row made of its first tokens; see `RunningRows.keep`."""
+        return self._rows[row].memory.first(n_tokens)
 
     @torch.no_grad()
     def step(

@@ -317,7 +317,7 @@ def stream_options(given: dict[str, Any], frame_threshold: float = 25) -> Stream
         chunk_s=given["chunk_ms"] / 1000,
         frame_threshold=frame_threshold,
         audio_max_len_s=longest,
-        audio_trim_s=min(5.0, longest / 3),
+        audio_trim_s=min(10.0, longest / 3),
     )
 
 

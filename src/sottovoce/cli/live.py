@@ -104,7 +104,7 @@ def stream_options(model: Model, given: dict[str, Any]) -> StreamOptions:
         chunk_s=given["chunk_ms"] / 1000,
         audio_min_len_s=given["audio_min_len"],
         audio_max_len_s=given["audio_max_len"],
-        audio_trim_s=min(5.0, given["audio_max_len"] / 3),
+        audio_trim_s=min(10.0, given["audio_max_len"] / 3),
         beam_size=given["beam_size"],
         task=given["task"],
         init_prompt=given["init_prompt"],

@@ -52,6 +52,15 @@ class RowMemory:
         """Forget so many of the newest positions."""
         self.n_tokens = max(0, self.n_tokens - n_tokens)
 
+    def first(self, n_tokens: int) -> RowMemory:
+        """Another one that has read the first `n_tokens` positions, in the same buffer.
+
+        Only one of those that go on from there may read at a time.
+        """
+        other = object.__new__(RowMemory)
+        other._buffer, other.n_tokens = self._buffer, min(n_tokens, self.n_tokens)
+        return other
+
     def copy(self) -> RowMemory:
         """Another one that has read the same."""
         other = object.__new__(RowMemory)

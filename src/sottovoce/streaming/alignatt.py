@@ -19,9 +19,11 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from sottovoce.backends.base import Backend
+from sottovoce.backends.base import Backend, RowState
+from sottovoce.decoding.alignment import RunningStatistics
 from sottovoce.decoding.beam import Fusion
-from sottovoce.streaming.frontier import AttentionTracker
+from sottovoce.streaming.frontier import AttentionTracker, statistics_of
+from sottovoce.streaming.known import KnownPrefix
 from sottovoce.streaming.language_rows import LanguageRows
 from sottovoce.streaming.reading import Ending, Path, Prefix, Reading, ReadingRules
 from sottovoce.streaming.vocabulary import LiveVocabulary
@@ -37,13 +39,17 @@ class ReadRequest:
 
     bias: (n_frames,) float32 added to every cross-attention logit, see `Backend.step`. guess: tokens that may
     come next, such as those that the update before could not commit. What is read does not depend on them,
-    only how many passes it takes; a request with one beam makes use of them.
+    only how many passes it takes; a request with one beam makes use of them. known: what an earlier
+    update made of the beginning of the prefix, which is not read anew then. n_reread: the reading says what
+    is known of the prefix but for so many tokens at its end; None: nothing.
     """
 
     prefix: Prefix
     rules: ReadingRules
     bias: Tensor | None = None
     guess: tuple[int, ...] = ()
+    known: KnownPrefix | None = None
+    n_reread: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +115,14 @@ class _Request:
         self.logits: Tensor | None = None
         """Of what follows each beam (n_beams, n_rows), once that is computed."""
         self.is_new = True
-        self.no_speech_prob = 0.0
+        known = request.known
+        self.known = known if known and known.begins(self.prefix.tokens, n_frames) else None
+        self.no_speech_prob = 0.0 if self.known is None else self.known.no_speech_prob
+        self._n_reread = request.n_reread
         self.ahead: deque[_Guessed] = deque()
+        self.settled: RunningStatistics | None = None
+        """Attention of the tokens to keep."""
+        self.kept: KnownPrefix | None = None
         self._rules = request.rules
         self._eot = reader.eot
         self._done: list[Reading] = []
@@ -129,9 +141,37 @@ class _Request:
         return self.size + 1 if self.size > 1 else 1
 
     @property
+    def n_known(self) -> int:
+        """Tokens of the prefix that are not read anew."""
+        return 0 if self.known is None else len(self.known.tokens)
+
+    @property
+    def known_state(self) -> RowState | None:
+        return None if self.known is None else self.known.state
+
+    @property
+    def n_to_keep(self) -> int:
+        """Tokens of the prefix that the next update need not read anew."""
+        if self._n_reread is None:
+            return 0
+        return max(self.n_known, len(self.prefix.tokens) - max(1, self._n_reread))
+
+    @property
+    def hears_no_speech(self) -> bool:
+        """Whether <|startoftranscript|> is read."""
+        return self.prefix.sot >= self.n_known
+
+    @property
     def reading(self) -> Reading:
         """The best of all, at the end."""
-        return replace(max(self._done, key=_rank), no_speech_prob=self.no_speech_prob)
+        best = max(self._done, key=_rank)
+        return replace(best, no_speech_prob=self.no_speech_prob, known=self.kept)
+
+    def keep(self, state: RowState | None) -> None:
+        """Take what the decoder made of the tokens to keep, for the next update."""
+        if state is not None and self.settled is not None:
+            tokens = self.prefix.tokens[: self.n_to_keep]
+            self.kept = KnownPrefix(tokens, state, self.settled, self.no_speech_prob)
 
     def grow(self, choices: Sequence[_Choice]) -> list[int]:
         """Stop or extend every beam; the former place of each that goes on, of which there may be none."""
@@ -205,7 +245,7 @@ class RunningReadings:
         """Take a request, to be read from the next step on; a ticket for its reading."""
         assert reader.vocabulary is self._vocabulary, "one vocabulary for all that is read together"
         running = _Request(self._n_admitted, reader, request, encoded.n_content_frames[0])
-        self._rows.admit(encoded, request.bias)
+        self._rows.admit(encoded, request.bias, running.known_state)
         self._running.append(running)
         self._n_admitted += 1
         return running.ticket
@@ -231,9 +271,10 @@ class RunningReadings:
         wanted: list[Sequence[int]] = []
         for one in self._running:
             if one.is_new:
-                n_prefix = len(one.prefix.tokens)
-                tokens.append([*one.prefix.tokens, *one.guess])
-                wanted.append([one.prefix.sot, *range(n_prefix - 1, n_prefix + len(one.guess))])
+                unread = one.prefix.tokens[one.n_known :]
+                first = [one.prefix.sot - one.n_known] if one.hears_no_speech else []
+                tokens.append([*unread, *one.guess])
+                wanted.append([*first, *range(len(unread) - 1, len(unread) + len(one.guess))])
             else:
                 tokens += [path.tokens[-1:] for path in one.paths]
                 wanted += [[0]] * len(one.paths)
@@ -245,7 +286,7 @@ class RunningReadings:
         attention = iter(output.attention[n_old:])
         at = 0
         for one in self._running:
-            n_logits = 2 + len(one.guess) if one.is_new else len(one.paths)
+            n_logits = 1 + one.hears_no_speech + len(one.guess) if one.is_new else len(one.paths)
             logits = output.logits[at : at + n_logits]
             at += n_logits
             if one.is_new:
@@ -255,14 +296,19 @@ class RunningReadings:
 
     def _begin(self, one: _Request, logits: Tensor, attention: Tensor) -> None:
         """Take what a prefix and the tokens guessed after it gave."""
-        n_prefix = len(one.prefix.tokens)
+        n_unread = len(one.prefix.tokens) - one.n_known
         one.is_new = False
-        one.no_speech_prob = self._vocabulary.no_speech_probs(logits[:1])[0]
-        one.logits = logits[1:2]
-        self._tracker.admit(one.n_frames, attention[:, :n_prefix])
+        if one.hears_no_speech:
+            one.no_speech_prob = self._vocabulary.no_speech_probs(logits[:1])[0]
+            logits = logits[1:]
+        one.logits = logits[:1]
+        known = None if one.known is None else one.known.attention
+        self._tracker.admit(one.n_frames, attention[:, :n_unread], known)
+        if one.n_to_keep:
+            one.settled = statistics_of(attention[:, : one.n_to_keep - one.n_known], one.n_frames, known)
         for i, token in enumerate(one.guess):
-            after = attention[:, n_prefix + i : n_prefix + i + 1]
-            one.ahead.append(_Guessed(token, logits[2 + i : 3 + i], after))
+            after = attention[:, n_unread + i : n_unread + i + 1]
+            one.ahead.append(_Guessed(token, logits[1 + i : 2 + i], after))
 
     def _was_guessed(self, one: _Request) -> bool:
         """Whether what follows the newest token is known, since that was guessed; a wrong guess, and those
@@ -294,6 +340,8 @@ class RunningReadings:
         rows: list[int] = []
         for one in self._running:
             own = places[one.ticket]
+            if not one.paths and one.n_to_keep:
+                one.keep(self._rows.keep(own[0], one.n_to_keep))
             rows += [own[parent] for parent in parents[one.ticket]] if one.ticket in parents else own
         self._running = [one for one in self._running if one.paths]
         if rows != list(range(at)):

@@ -45,25 +45,26 @@ class AttentionTracker:
     def _longest(self) -> int:
         return max(self._lengths)
 
-    def admit(self, n_frames: int, attention: Tensor) -> None:
+    def admit(self, n_frames: int, attention: Tensor, known: RunningStatistics | None = None) -> None:
         """One more row, with the attention (n_heads, n_tokens, n_frames or more) of its first tokens.
 
-        n_frames: those that hold audio; attention beyond is not looked at.
+        n_frames: those that hold audio; attention beyond is not looked at. known: statistics of the tokens
+            before these, of one row (see `statistics_of`).
         """
-        rows = attention[None, ..., :n_frames].float()
-        new = RunningStatistics.of(rows, rows.new_ones(1, 1, rows.shape[2]))
-        count = torch.tensor([n_frames], device=rows.device)
-        known, last = self._statistics, rows[:, :, -1:]
+        new = statistics_of(attention, n_frames, known)
+        last = attention[None, :, -1:, :n_frames].float()
+        count = torch.tensor([n_frames], device=last.device)
+        others = self._statistics
         self._lengths.append(n_frames)
-        if known is None:
+        if others is None:
             self._n_frames, self._statistics, self._last = count, new, last
             return
         self._n_frames = torch.cat([self._n_frames, count])
         self._last = self._joined(self._last, last)
         self._statistics = RunningStatistics(
-            torch.cat([known.n_tokens, new.n_tokens]),
-            self._joined(known.mean, new.mean),
-            self._joined(known.squares, new.squares),
+            torch.cat([others.n_tokens, new.n_tokens]),
+            self._joined(others.mean, new.mean),
+            self._joined(others.squares, new.squares),
         )
 
     def extend(self, rows: Sequence[int], attention: Sequence[Tensor]) -> None:
@@ -125,3 +126,19 @@ class AttentionTracker:
     def _cut(self, rows: Tensor) -> Tensor:
         """Rows (..., n) as long as the longest: cut, or filled up with 0."""
         return F.pad(rows[..., : self._longest], (0, max(0, self._longest - rows.shape[-1])))
+
+
+def statistics_of(
+    attention: Tensor, n_frames: int, known: RunningStatistics | None = None
+) -> RunningStatistics:
+    """Statistics (1, n_heads, n_frames) of the attention (n_heads, n_tokens, n_frames or more) of tokens.
+
+    known: of the tokens before them, in a window of no more frames: they attended to nothing that came later.
+    """
+    rows = attention[None, ..., :n_frames].float()
+    counted = rows.new_ones(1, 1, rows.shape[2])
+    if known is None:
+        return RunningStatistics.of(rows, counted)
+    more = (0, n_frames - known.mean.shape[-1])
+    grown = RunningStatistics(known.n_tokens, F.pad(known.mean, more), F.pad(known.squares, more))
+    return grown.updated(rows, counted) if rows.shape[2] else grown

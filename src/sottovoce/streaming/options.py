@@ -35,6 +35,9 @@ class StreamOptions:
         and anywhere after the other.
     max_repeats: see `ReadingRules`.
     fusion: language models beside the decoder; not in parallel switching.
+    reread_tokens: the newest tokens of a prefix that every update reads anew; what the decoder made of those
+        before is kept, until an utterance ends or its audio is cut. None: all of them; not in parallel
+        switching.
     no_speech_threshold, logprob_threshold: an update is empty when <|nospeech|> is likelier than the
         one and the mean log-probability is below the other.
     """
@@ -46,7 +49,7 @@ class StreamOptions:
     chunk_s: float = 0.5
     audio_min_len_s: float = 0.0
     audio_max_len_s: float = 30.0
-    audio_trim_s: float = 5.0
+    audio_trim_s: float = 10.0
     beam_size: int = 1
     task: Task = "transcribe"
     init_prompt: str = ""
@@ -62,6 +65,7 @@ class StreamOptions:
     no_speech_threshold: float = 0.6
     logprob_threshold: float = -1.0
     fusion: Fusion[Tensor] | None = None
+    reread_tokens: int | None = 16
 
     def __post_init__(self) -> None:
         if self.chunk_s < 0.01:
@@ -96,6 +100,8 @@ class StreamOptions:
         ):
             if not value >= least:
                 raise OptionError(f"{name}: expected at least {least}, got {value}")
+        if self.reread_tokens is not None and self.reread_tokens < 1:
+            raise OptionError(f"reread_tokens: expected at least 1 or None, got {self.reread_tokens}")
         if not 0 <= self.max_context_tokens <= 223:
             raise OptionError(
                 f"max_context_tokens: expected 0 to 223 (Whisper's limit), got {self.max_context_tokens}"

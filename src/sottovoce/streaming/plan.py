@@ -11,6 +11,7 @@ from typing import Protocol
 
 from sottovoce.streaming.agreement import Agreement
 from sottovoce.streaming.alignatt import Reader, ReadRequest
+from sottovoce.streaming.known import KnownPrefix
 from sottovoce.streaming.options import StreamOptions
 from sottovoce.streaming.reading import MAX_TOKENS, Ending, Reading, ReadingRules, most_tokens
 from sottovoce.streaming.utterance import Utterance
@@ -60,6 +61,7 @@ class OneLanguage:
         self._options = options
         self._agreement = Agreement(options.agreement, options.frame_threshold, options.sure_frames)
         self._guess: tuple[int, ...] = ()
+        self._known: tuple[int, KnownPrefix | None] = (0, None)  # first sample of the window it belongs to
         self._waiting: tuple[Word, ...] = ()
         self._is_stuck = False
 
@@ -83,9 +85,20 @@ class OneLanguage:
             return []
         if len(utterance.committed):
             rules = replace(rules, said_until=window.frame(utterance.committed.until_s))
-        request = ReadRequest(utterance.prefix(self.language), rules, None, self._guess)
+        start_sample, known = self._known
+        if final or start_sample != window.start_sample:
+            known = None
+        request = ReadRequest(
+            utterance.prefix(self.language),
+            rules,
+            None,
+            self._guess,
+            known,
+            None if final else self._options.reread_tokens,
+        )
         work = Read(self._reader, [window.encoded], [request])
         yield work
+        self._known = window.start_sample, work.readings[0].known
         return self._taken(work.readings[0], utterance, window, settled_until_s, final=final)
 
     def _taken(

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
+
+from sottovoce.streaming.known import KnownPrefix
 
 
 class Ending(Enum):
@@ -29,7 +31,7 @@ class Reading:
     natural logs, of each token and of the distribution it was chosen from. avg_logprob: mean over the
     tokens, and the end of text where it was said. refused: the token that would have come next, where
     the audio ended. no_speech_prob: at <|startoftranscript|>. rank: as avg_logprob, with what language
-    models added.
+    models added. known: what the next update may go on from, where that is asked for.
     """
 
     tokens: tuple[int, ...]
@@ -41,6 +43,7 @@ class Reading:
     refused: int | None = None
     no_speech_prob: float = 0.0
     rank: float = 0.0
+    known: KnownPrefix | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

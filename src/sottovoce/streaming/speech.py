@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from sottovoce.backends.base import EXACT, EncoderMode, GrowingWindow
+from sottovoce.models.encoder_mode import FULL_WINDOW_S
 from sottovoce.streaming.draft import DraftText
 from sottovoce.streaming.plan import Plan
 from sottovoce.streaming.utterance import Utterance
@@ -53,6 +54,8 @@ class Speech:
         self._lost_s = lost_s
         self._from_s = utterance.start_sample / SAMPLE_RATE
         self._was_stuck = False
+        self._settled = (utterance.start_sample, 0.0)
+        """First sample held, and the moment that everything was last computed up to, at once."""
 
     def go_on(self, from_s: float) -> None:
         """Somebody speaks again, after a pause."""
@@ -76,7 +79,7 @@ class Speech:
         Where a good part of it gave no word, it is read once more: behind the last word, without a prompt, in
         the window that the model was trained with. is_last: nor does any follow in the session.
         """
-        for mode in (self._mode.whole(), EXACT):
+        for mode in (self._closing(until_sample), EXACT):
             window = yield from self._encode(mode, until_sample=until_sample, is_last=is_last)
             if window is None:
                 return
@@ -84,6 +87,19 @@ class Speech:
             if not self.plan.is_stuck and self.unread_s(window.end_s) < self._lost_s:
                 return
             self._begin_anew(window)
+
+    def _closing(self, until_sample: int) -> EncoderMode:
+        """How audio up to a sample is encoded where no more follows.
+
+        What came since everything was computed is computed at once, with as much before it as every update
+        computes.
+        """
+        start_sample, settled_s = self._settled
+        if self._mode.recompute_s is None or start_sample != self.utterance.start_sample:
+            return self._mode.whole()
+        since_s = max(0.0, until_sample / SAMPLE_RATE - settled_s)
+        newest_s = min(FULL_WINDOW_S, since_s + self._mode.recompute_s)
+        return replace(self._mode, recompute_s=newest_s, refresh_s=0.0)
 
     @property
     def waiting(self) -> DraftText:
@@ -108,20 +124,22 @@ class Speech:
     ) -> Steps[Window | None]:
         """The audio held, encoded; None without a frame of it.
 
-        mode: in this way, with nothing kept from before; None: as audio grows.
+        mode: in this way; None: as audio grows.
         """
         utterance = self.utterance
         log_mel = utterance.log_mel(final=is_last, until_sample=until_sample)
         if log_mel.shape[1] < MELS_PER_FRAME:
             return None
-        state = utterance.encoder_state if mode is None else None
-        work = Encode([GrowingWindow(log_mel, mode or self._mode, state)])
+        work = Encode([GrowingWindow(log_mel, mode or self._mode, utterance.encoder_state)])
         yield work
         grown = work.grown[0]
-        if mode is None:
-            utterance.encoder_state = grown.state
+        is_settled = mode is not None or utterance.encoder_state is None
+        utterance.encoder_state = grown.state
         encoded = replace(grown.encoded, n_content_frames=(log_mel.shape[1] // MELS_PER_FRAME,))
-        return Window(encoded, log_mel, utterance.start_sample)
+        window = Window(encoded, log_mel, utterance.start_sample)
+        if is_settled:
+            self._settled = window.start_sample, window.end_s
+        return window
 
     def _let_go(self, window: Window) -> None:
         """Let go what leads nowhere: first what lies before the unread audio, then most of that too."""
