@@ -13,12 +13,14 @@ import pytest
 
 from sottovoce.api import Model
 from sottovoce.audio.io import load_audio
+from sottovoce.audio.recording import Recording
+from sottovoce.errors import ModelNotFoundError
 from sottovoce.serving.fields import Fields
 from sottovoce.serving.inference import with_turn_signs
 from sottovoce.serving.inference_request import KNOWN, inference_request
 from sottovoce.serving.server import ServerThread
 from sottovoce.serving.settings import Offer
-from sottovoce.types import Segment
+from sottovoce.types import Samples, Segment, Turn
 from tests.serving.servers import SlowModel, settings
 
 
@@ -65,22 +67,60 @@ def test_a_part_of_a_recording(server: ServerThread, english: Path) -> None:
     assert "garden" not in text
 
 
-def test_whose_channel_it_is(server: ServerThread, english: Path, tmp_path: Path) -> None:
-    speech = load_audio(english)
-    both = np.stack((np.zeros_like(speech), speech), axis=1)
-    stereo = tmp_path / "stereo.wav"
-    with wave.open(str(stereo), "wb") as file:
+def stereo_file(folder: Path, left: Samples, right: Samples) -> Path:
+    path = folder / "stereo.wav"
+    with wave.open(str(path), "wb") as file:
         file.setnchannels(2)
         file.setsampwidth(2)
         file.setframerate(16_000)
-        file.writeframes((both * 32767).astype("<i2").tobytes())
+        file.writeframes((np.stack((left, right), axis=1) * 32767).astype("<i2").tobytes())
+    return path
+
+
+def test_whose_channel_it_is(server: ServerThread, english: Path, tmp_path: Path) -> None:
+    speech = load_audio(english)
+    stereo = stereo_file(tmp_path, np.zeros_like(speech), speech)
     usual = {"language": "en", "diarize": "true"}
     assert asked(server, stereo, **usual).json()["text"].startswith("(speaker 1)")
     assert "\n(speaker 1)" in asked(server, stereo, **usual, response_format="srt").text
     assert "<v Speaker1>" in asked(server, stereo, **usual, response_format="vtt").text
     segments = asked(server, stereo, **usual, response_format="verbose_json").json()["segments"]
     assert {segment["speaker"] for segment in segments} == {"1"}
-    assert "1 channel" in asked(server, english, **usual).json()["error"]
+
+
+class Known:
+    """The first second of every recording is of one, and the rest of another."""
+
+    def turns(self, recording: Recording) -> list[Turn]:
+        return [Turn(0.0, 1.0, "A"), Turn(1.0, 60.0, "B")]
+
+
+def test_voices_tell_speakers_where_channels_do_not(
+    server: ServerThread, english: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a recording of one channel, and in one with the same sound in both."""
+    monkeypatch.setattr("sottovoce.offline.longform.diarizer_of", lambda _: Known())
+    speech = load_audio(english)
+    twice = stereo_file(tmp_path, speech, speech)
+    for path in (english, twice):
+        usual = {"language": "en", "diarize": "true"}
+        lines = asked(server, path, **usual).json()["text"].splitlines()
+        assert [line[:11] for line in lines] == ["(speaker 0)", "(speaker 1)"]
+        assert "<v Speaker1>" in asked(server, path, **usual, response_format="vtt").text
+        segments = asked(server, path, **usual, response_format="verbose_json").json()["segments"]
+        assert [segment["speaker"] for segment in segments] == ["0", "1"]
+
+
+def test_speakers_without_their_weights_are_one_line(
+    server: ServerThread, english: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing(_: object) -> None:
+        raise ModelNotFoundError("resemblyzer: not in the cache")
+
+    monkeypatch.setattr("sottovoce.offline.longform.diarizer_of", missing)
+    answer = asked(server, english, diarize="true")
+    assert answer.status_code == 404
+    assert answer.json() == {"error": "resemblyzer: not in the cache"}
 
 
 def test_turns_of_tinydiarize_are_signs_in_the_text() -> None:

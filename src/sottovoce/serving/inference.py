@@ -13,6 +13,7 @@ from itertools import zip_longest
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
+from sottovoce.audio.recording import Recording
 from sottovoce.formats.document import Json, score, seconds
 from sottovoce.serving.answers import TEXT_TYPES, text_answer, verbose_document
 from sottovoce.serving.faults import ApiError, fault_of
@@ -20,8 +21,10 @@ from sottovoce.serving.inference_request import inference_request
 from sottovoce.serving.requests import FileRequest
 from sottovoce.serving.state import services_of
 from sottovoce.serving.transcriptions import begun_with, collected
-from sottovoce.serving.uploads import received_form, require_file
+from sottovoce.serving.uploads import UploadedFile, received_form, require_file
+from sottovoce.speakers.channels import has_channels_apart
 from sottovoce.speakers.names import place_of
+from sottovoce.speakers.options import SpeakerOptions
 from sottovoce.types import Segment, Transcript
 
 SPEAKER_TURN = " [SPEAKER_TURN]"
@@ -53,9 +56,10 @@ async def inference(request: Request) -> Response:
         form = received_form(request, services.settings.limits)
         fields, upload = await stack.enter_async_context(form)
         wanted = inference_request(fields, services.inference_model)
-        opened = await begun_with(services, wanted, require_file(upload), stack)
+        opened = await begun_with(services, wanted, require_file(upload), stack, fitted=with_voices)
         transcript = await collected(request, opened.job)
         opened.note(transcript)
+    wanted = opened.request
     transcript = with_speakers(transcript, wanted)
     if wanted.response_format in TEXT_TYPES:
         kind = TEXT_TYPES[wanted.response_format]
@@ -85,13 +89,27 @@ async def load(request: Request) -> Response:
     return PlainTextResponse("Load was successful!\n")
 
 
+def with_voices(request: FileRequest, upload: UploadedFile) -> FileRequest:
+    """The request with speakers told by their voices, where channels do not tell them. Blocks.
+
+    Raises: AudioError.
+    """
+    options = request.wish.options
+    if options.channels != "energy" or has_channels_apart(Recording(upload.source)):
+        return request
+    options = replace(options, channels="mixed", speakers=SpeakerOptions())
+    return replace(request, wish=replace(request.wish, options=options))
+
+
 def with_speakers(transcript: Transcript, request: FileRequest) -> Transcript:
     """Speakers as whisper.cpp writes them: "(speaker 0)" before a segment, a voice in `vtt`, a sign where
     a turn ends."""
     options = request.wish.options
     if options.decoding.speaker_turns:
         return replace(transcript, segments=tuple(with_turn_signs(transcript.segments)))
-    if options.channels != "energy" or request.response_format == "verbose_json":
+    if (
+        options.channels != "energy" and options.speakers is None
+    ) or request.response_format == "verbose_json":
         return transcript
     in_text = request.response_format != "vtt"
     return replace(transcript, segments=tuple(_placed(one, in_text=in_text) for one in transcript.segments))
@@ -105,7 +123,7 @@ def with_turn_signs(segments: Sequence[Segment]) -> Iterator[Segment]:
 
 
 def _placed(segment: Segment, *, in_text: bool) -> Segment:
-    """The segment with its channel, counted from 0, in its text or as its speaker."""
+    """The segment with its speaker (or channel), counted from 0, in its text or as its name."""
     if segment.speaker is None:
         return segment
     place = place_of(segment.speaker)
@@ -135,7 +153,7 @@ def verbose(transcript: Transcript, request: FileRequest) -> dict[str, Json]:
 
 
 def _place(segment: Segment) -> dict[str, Json]:
-    """`speaker`, where it is known: which channel, counted from 0."""
+    """`speaker`, where it is known: which speaker or channel, counted from 0."""
     return {} if segment.speaker is None else {"speaker": str(place_of(segment.speaker))}
 
 

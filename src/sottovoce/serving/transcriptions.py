@@ -101,11 +101,22 @@ async def begun(request: Request, read: Callable[[Fields], FileRequest], stack: 
 
 
 async def begun_with(
-    services: Services, wanted: FileRequest, recording: UploadedFile, stack: AsyncExitStack
+    services: Services,
+    wanted: FileRequest,
+    recording: UploadedFile,
+    stack: AsyncExitStack,
+    *,
+    fitted: Callable[[FileRequest, UploadedFile], FileRequest] | None = None,
 ) -> _Opened:
-    """Look at a recording, and begin with it; the stack ends it."""
+    """Look at a recording, and begin with it; the stack ends it.
+
+    fitted: the request as it suits the recording, asked in a thread that may wait.
+    """
     name = services.shelf.name_of(wanted.model)
     await anyio.to_thread.run_sync(check_duration, recording, services.settings.limits.duration_s)
+    if fitted is not None:
+        wanted = await anyio.to_thread.run_sync(fitted, wanted, recording)
+        recording.seek(0)
     scheduler = await stack.enter_async_context(services.shelf.use(name))
     job = await scheduler.transcribe(recording.source, wanted.wish)
     stack.callback(job.close)

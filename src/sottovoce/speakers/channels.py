@@ -47,8 +47,8 @@ class ChannelDiarizer:
         if n_channels < 2:
             raise AudioError(f"{recording.name}: expected a channel for each speaker, got 1 channel")
         loudest = levels.max(axis=1)
-        is_loud = loudest > max(SILENCE_DB, np.percentile(loudest, 98) - QUIET_DB)
-        if is_loud.any() and np.ptp(levels[is_loud], axis=1).max() < ALIKE_DB:
+        is_loud = loud_frames(levels)
+        if are_alike(levels):
             raise AudioError(
                 f"{recording.name}: expected a channel for each speaker, got the same sound in all"
             )
@@ -59,6 +59,27 @@ class ChannelDiarizer:
             if (end - start) * FRAME_SAMPLES >= SHORTEST_S * SAMPLE_RATE
         ]
         return sorted(found, key=lambda turn: (turn.start, turn.end))
+
+
+def has_channels_apart(recording: Recording) -> bool:
+    """Whether channels can tell who speaks: there are several, and they are not the same sound.
+
+    Raises: AudioError.
+    """
+    with recording.open_channels() as reader:
+        return reader.info.n_channels > 1 and not are_alike(levels_db(reader.channels()))
+
+
+def loud_frames(levels: Floats) -> npt.NDArray[np.bool_]:
+    """In which frames (n_frames,) of levels (n_frames, n_channels) anybody speaks."""
+    loudest = levels.max(axis=1)
+    return np.asarray(loudest > max(SILENCE_DB, np.percentile(loudest, 98) - QUIET_DB))
+
+
+def are_alike(levels: Floats) -> bool:
+    """Whether levels (n_frames, n_channels) are those of the same sound in all channels."""
+    is_loud = loud_frames(levels)
+    return bool(is_loud.any() and np.ptp(levels[is_loud], axis=1).max() < ALIKE_DB)
 
 
 def levels_db(blocks: Iterable[Samples]) -> Floats:
