@@ -24,7 +24,9 @@ from sottovoce.api import Model
 from sottovoce.audio.io import load_audio
 from sottovoce.serving.server import ServerThread
 from sottovoce.serving.settings import Access
+from tests.serving.conversation import TALK, TalkModel
 from tests.serving.servers import CLIPS, SlowModel, serving
+from tests.speakers.somebody import one_speaker
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -37,6 +39,7 @@ SPOKEN = (
 )
 LANGUAGES = ("en", "de", "es", "fr")
 WAIT_MS = 60_000
+WIDE = {"width": 1200, "height": 800}
 
 
 @pytest.fixture(scope="module")
@@ -257,6 +260,98 @@ def test_scripts_of_both_directions_and_text_that_is_no_markup(
         assert page.get_attribute("#log", "role") == "log"
         assert page.get_attribute("#now", "aria-live") == "off"
         assert faults == []
+
+
+def height(page: Any) -> int:
+    """Of the picture."""
+    pixels: int = page.evaluate("document.getElementById('timeline').clientHeight")
+    return pixels
+
+
+def lane_colours(page: Any, n: int) -> list[list[str]]:
+    """The colours of speakers that are found in each of the lowest n lanes of the picture."""
+    found: list[list[str]] = page.evaluate(
+        """(n) => {
+            const canvas = document.getElementById("timeline");
+            const style = getComputedStyle(document.documentElement);
+            const hex = ([r, g, b]) => "#" + [r, g, b].map((c) => c.toString(16).padStart(2, "0")).join("");
+            const scale = canvas.height / canvas.clientHeight;
+            return Array.from({ length: n }, (_, lane) => {
+                const y = (canvas.clientHeight - 16 - 16 * (n - lane) + 8) * scale;
+                const { data } = canvas.getContext("2d").getImageData(0, Math.round(y) - 3, canvas.width, 1);
+                const seen = new Set();
+                for (let i = 0; i < data.length; i += 4) seen.add(hex(data.slice(i, i + 3)));
+                const names = Array.from({ length: 6 }, (_, i) => `--voice-${i}`);
+                return names.filter((name) => seen.has(style.getPropertyValue(name).trim()));
+            });
+        }""",
+        n,
+    )
+    return found
+
+
+def test_every_speaker_has_a_lane_and_keeps_the_colour(
+    microphone: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sottovoce.serving.scheduler.live_speakers", one_speaker)
+    n_words = sum(len(text.split()) for _, _, text in TALK)
+    with serving(TalkModel()) as server, browser(microphone) as (page, faults):
+        page.set_viewport_size(WIDE)
+        page.goto(f"{server.url}/?speakers=true")
+        low = height(page)
+        page.click("#toggle")
+        page.wait_for_selector(f'#words:text-is("{n_words}")')
+        names = page.locator("#voices .name")
+        assert names.all_inner_texts() == [f"Speaker {name}" for name in "ACD"]
+        page.click("#toggle")
+        state(page, "ended")
+        pictures(page, "speakers")
+        page.set_viewport_size(WIDE)
+        page.wait_for_timeout(300)
+        assert names.all_inner_texts() == [f"Speaker {name}" for name in "ABC"]
+        assert page.locator("#log .speaker").all_inner_texts() == list("ABCA")
+        assert height(page) == low + 3 * 16
+        assert lane_colours(page, 3) == [["--voice-0"], ["--voice-3"], ["--voice-2"]]
+        page.click("#clear")
+        assert height(page) == low
+        assert faults == []
+
+
+def luminance(colour: str) -> float:
+    """Relative, of "#rrggbb". Source: WCAG 2.2."""
+    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def colours_of(page: Any) -> list[str]:
+    """Those of 8 languages, 6 speakers, and what is behind them."""
+    found: list[str] = page.evaluate(
+        """() => {
+            const style = getComputedStyle(document.documentElement);
+            const names = [...Array(8).keys()].map((i) => `--language-${i}`);
+            names.push(...[...Array(6).keys()].map((i) => `--voice-${i}`), "--panel");
+            return names.map((name) => style.getPropertyValue(name).trim());
+        }"""
+    )
+    return found
+
+
+def test_colours_are_told_apart_and_read(server: ServerThread, microphone: Path) -> None:
+    """Speakers are greys with a tint, languages are colours; letters on both can be read."""
+    with browser(microphone) as (page, _):
+        page.goto(server.url)
+        for scheme in ("light", "dark"):
+            page.emulate_media(color_scheme=scheme)
+            *spoken, panel = colours_of(page)
+            for colour in spoken:
+                dark, light = sorted((luminance(colour), luminance(panel)))
+                assert (light + 0.05) / (dark + 0.05) >= 4.5, colour
+            rgb = np.array([[int(colour[i : i + 2], 16) for i in (1, 3, 5)] for colour in spoken])
+            chroma = np.ptp(rgb, axis=1)
+            assert chroma[8:].max() < chroma[:8].min()
+            apart = np.abs(rgb[:, None] - rgb[None]).sum(axis=2) + 999 * np.eye(len(rgb), dtype=int)
+            assert apart.min() >= 25
 
 
 def test_every_control_has_a_name_and_is_reached_by_keyboard(server: ServerThread, microphone: Path) -> None:

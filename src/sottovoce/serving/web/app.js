@@ -206,6 +206,22 @@ function showLanguages() {
   $("legend").replaceChildren(...items);
 }
 
+function showSpeakers() {
+  const { speakers } = transcript;
+  timeline.makeRoom(speakers.length);
+  const items = speakers.map((speaker) => {
+    const item = document.createElement("li");
+    const colour = document.createElement("i");
+    const name = document.createElement("span");
+    item.className = `voice-${transcript.voice(speaker)}`;
+    name.className = "name";
+    name.textContent = `Speaker ${speaker}`;
+    item.append(colour, name);
+    return item;
+  });
+  $("voices").replaceChildren(...items);
+}
+
 function notice(text) {
   $("notice-text").textContent = text;
   $("notice").hidden = false;
@@ -329,6 +345,7 @@ $("follow").addEventListener("click", () => {
 });
 transcript.addEventListener("grown", onGrown);
 transcript.addEventListener("language", showLanguages);
+transcript.addEventListener("speaker", showSpeakers);
 document.addEventListener("keydown", (event) => {
   const isTyping = event.target.closest("input, select, textarea, button, summary, audio");
   if (event.code !== "Space" || isTyping || event.repeat || event.ctrlKey || event.metaKey || event.altKey) return;

@@ -1,4 +1,4 @@
-// The last seconds as a picture: a spectrogram, and under it which language was spoken when.
+// The last seconds as a picture: a spectrogram, under it which language was spoken when, and a lane for every speaker.
 
 const STEP_S = 0.1; // one column
 const BANDS = 48;
@@ -6,7 +6,11 @@ const LOWEST_HZ = 60;
 const HIGHEST_HZ = 7600;
 const LANE = 22; // height of the language lane, CSS pixels
 const AXIS = 16;
+const VOICE_LANE = 16; // height of a speaker's lane
+const VOICE_LANES = 80; // of all of them: more than five are thinner
+const LETTERED = 11; // the least height with a letter in it
 const LANGUAGE_COLOURS = 8;
+const VOICE_COLOURS = 6;
 
 export class Timeline {
   constructor(canvas, transcript) {
@@ -18,6 +22,8 @@ export class Timeline {
     this.still = matchMedia("(prefers-reduced-motion: reduce)");
     this.dirty = true;
     this.drawn = 0;
+    this.lane = 0;
+    this.lanes = 0;
     new ResizeObserver(() => this.resize()).observe(canvas);
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.readColours());
     this.readColours();
@@ -40,6 +46,7 @@ export class Timeline {
     this.sound = channels(value("--sound"));
     this.ground = channels(value("--panel"));
     this.languageColours = Array.from({ length: LANGUAGE_COLOURS }, (_, i) => value(`--language-${i}`));
+    this.voiceColours = Array.from({ length: VOICE_COLOURS }, (_, i) => value(`--voice-${i}`));
     this.rows = undefined;
     this.dirty = true;
   }
@@ -84,6 +91,14 @@ export class Timeline {
     this.dirty = true;
   }
 
+  // Room for the lanes of so many speakers; the picture grows by it.
+  makeRoom(n) {
+    this.lane = n ? Math.max(6, Math.min(VOICE_LANE, VOICE_LANES / n)) : 0;
+    this.lanes = Math.round(this.lane * n);
+    this.canvas.style.setProperty("--lanes", `${this.lanes}px`);
+    this.dirty = true;
+  }
+
   frame(now) {
     const every = this.still.matches ? 1000 : 0;
     if (this.dirty && now - this.drawn >= every) {
@@ -104,9 +119,10 @@ export class Timeline {
     const shown = width < 520 ? 30 : 60;
     const start = Math.max(0, this.now - shown);
     const x = (seconds) => ((seconds - start) / shown) * width;
-    const soundHeight = height - LANE - AXIS;
+    const soundHeight = height - LANE - this.lanes - AXIS;
     this.drawSound(context, start, x, soundHeight);
     this.drawLane(context, start, x, soundHeight, width);
+    this.drawVoices(context, start, x, soundHeight + LANE, width);
     this.drawAxis(context, start, shown, x, height);
   }
 
@@ -154,6 +170,26 @@ export class Timeline {
     }
     context.fillStyle = this.ink;
     for (const at of this.changes) if (at >= start && x(at) <= width) context.fillRect(x(at) - 0.5, 0, 1, top + LANE);
+  }
+
+  drawVoices(context, start, x, top, width) {
+    const { speakers } = this.transcript;
+    const middle = (speaker) => top + (speakers.indexOf(speaker) + 0.5) * this.lane;
+    context.fillStyle = this.line;
+    for (const speaker of speakers) context.fillRect(0, Math.round(middle(speaker)), width, 1);
+    context.font = "600 10px system-ui, sans-serif";
+    context.textBaseline = "middle";
+    for (const { start: from, end, speaker } of this.transcript.turns(start)) {
+      const left = Math.max(0, x(from));
+      const length = Math.max(3, x(end) - left);
+      context.fillStyle = this.voiceColours[this.transcript.voice(speaker)];
+      context.beginPath();
+      context.roundRect(left, middle(speaker) - this.lane / 2 + 1.5, length, this.lane - 3, this.lane / 2);
+      context.fill();
+      if (length < 20 || this.lane < LETTERED) continue;
+      context.fillStyle = this.paper;
+      context.fillText(speaker, left + 7, middle(speaker) + 0.5);
+    }
   }
 
   drawAxis(context, start, shown, x, height) {

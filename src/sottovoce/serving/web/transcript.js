@@ -3,6 +3,8 @@
 import { textOf } from "./exports.js";
 
 const COLOURS = 8;
+const VOICES = 6;
+const TURN_PAUSE_S = 0.6; // shorter ones belong to the turn
 
 export class Transcript extends EventTarget {
   // log: gets utterances as they end. now: shows the one being spoken.
@@ -12,6 +14,8 @@ export class Transcript extends EventTarget {
     this.now = now;
     this.utterances = [];
     this.languages = [];
+    this.voices = []; // every speaker ever told, in order of appearance: by that they keep their colours
+    this.heard = new Set(); // speakers of finished utterances
     this.spans = []; // {start, end, language} of committed words, for the timeline
     this.names = new Intl.DisplayNames([navigator.language], { type: "language", fallback: "code" });
     this.current = null;
@@ -19,6 +23,27 @@ export class Transcript extends EventTarget {
 
   get words() {
     return this.utterances.reduce((sum, { words }) => sum + words.length, this.current?.words.length ?? 0);
+  }
+
+  // Who has words, A before B before AA: a correction may take all of somebody's away.
+  get speakers() {
+    const speaking = (this.current?.words ?? []).map(({ speaker }) => speaker);
+    const found = this.voices.filter((voice) => this.heard.has(voice) || speaking.includes(voice));
+    return found.sort((a, b) => a.length - b.length || a.localeCompare(b));
+  }
+
+  // Who speaks when, {start, end, speaker}, as far as it is known, from some second on.
+  turns(from) {
+    const shown = this.utterances.filter(({ end }) => end > from);
+    const words = [...shown, this.current ?? { words: [] }].flatMap((utterance) => utterance.words);
+    const found = [];
+    for (const { start, end, speaker } of words) {
+      const last = found.at(-1);
+      if (!speaker || end <= from) continue;
+      if (last?.speaker === speaker && start - last.end < TURN_PAUSE_S) last.end = Math.max(last.end, end);
+      else found.push({ start, end, speaker });
+    }
+    return found;
   }
 
   // An event of the server, at times `offset` seconds later than it says.
@@ -34,6 +59,7 @@ export class Transcript extends EventTarget {
       const placed = { ...word, language: word.language ?? language, start: word.start + offset, end: word.end + offset };
       this.current.words.push(placed);
       this.place(placed);
+      this.note(placed);
     }
     this.unstable = null;
     this.render();
@@ -43,6 +69,12 @@ export class Transcript extends EventTarget {
     const last = this.spans.at(-1);
     if (last?.language === language && start - last.end < 0.6) last.end = Math.max(last.end, end);
     else this.spans.push({ start, end, language });
+  }
+
+  note({ speaker }) {
+    if (!speaker || this.voices.includes(speaker)) return;
+    this.voices.push(speaker);
+    this.dispatchEvent(new Event("speaker"));
   }
 
   showUnstable({ text, language }) {
@@ -55,6 +87,8 @@ export class Transcript extends EventTarget {
   close(told = []) {
     const words = this.current?.words ?? [];
     if (told.length === words.length) words.forEach((word, i) => (word.speaker = told[i].speaker));
+    words.forEach((word) => this.note(word));
+    for (const { speaker } of words) if (speaker) this.heard.add(speaker);
     this.current = null;
     this.unstable = null;
     this.render();
@@ -65,11 +99,15 @@ export class Transcript extends EventTarget {
     const utterance = { id: this.utterances.length, start: words[0].start, end: words.at(-1).end, language, words };
     this.utterances.push(utterance);
     this.log.append(this.element(utterance.words));
+    if (told.length) this.dispatchEvent(new Event("speaker"));
     this.dispatchEvent(new Event("grown"));
   }
 
   clear() {
     this.utterances = [];
+    this.voices = [];
+    this.heard.clear();
+    this.dispatchEvent(new Event("speaker"));
     this.spans = [];
     this.current = null;
     this.unstable = null;
@@ -104,7 +142,8 @@ export class Transcript extends EventTarget {
     said.className = "said";
     for (const { language, speaker, text, isApart, isTurn } of runs(words)) {
       if (isApart) said.append(" "); // outside of both: inside, it would go with the direction of its text
-      if (isTurn) said.append(speakerLabel(speaker));
+      if (isTurn && said.childElementCount) said.append(document.createElement("br"));
+      if (isTurn) said.append(this.speakerLabel(speaker));
       said.append(this.label(language), this.span(text, language));
     }
     element.append(time, said);
@@ -116,6 +155,15 @@ export class Transcript extends EventTarget {
     label.className = `label colour-${this.colour(language)}`;
     label.title = this.name(language);
     label.textContent = language;
+    return label;
+  }
+
+  // Who speaks, before what is theirs.
+  speakerLabel(speaker) {
+    const label = document.createElement("b");
+    label.className = `speaker voice-${this.voice(speaker)}`;
+    label.title = `Speaker ${speaker}`;
+    label.textContent = speaker;
     return label;
   }
 
@@ -144,6 +192,12 @@ export class Transcript extends EventTarget {
     }
     return this.languages.indexOf(language) % COLOURS;
   }
+
+  // A number for every speaker, in order of appearance.
+  voice(speaker) {
+    this.note({ speaker });
+    return this.voices.indexOf(speaker) % VOICES;
+  }
 }
 
 function runs(words) {
@@ -160,15 +214,6 @@ function runs(words) {
     text: text.trim(),
     isApart: i > 0 && (/\s$/.test(found[i - 1].text) || /^\s/.test(text)),
   }));
-}
-
-// Who speaks, before what is theirs.
-function speakerLabel(speaker) {
-  const label = document.createElement("b");
-  label.className = "speaker";
-  label.title = `Speaker ${speaker}`;
-  label.textContent = speaker;
-  return label;
 }
 
 export function clock(seconds) {
