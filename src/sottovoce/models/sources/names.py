@@ -49,5 +49,5 @@ def looks_like_path(name: str) -> bool:
 def unknown(name: str) -> str:
     """What to say about a name that is not known."""
     close = difflib.get_close_matches(name, list_models(), n=3)
-    hint = f"did you mean {' or '.join(close)}?" if close else f"expected one of {', '.join(list_models())}"
-    return f"{name}: no model of that name, {hint} A path or a hub id (org/name) works too"
+    hint = f"did you mean {' or '.join(close)}" if close else f"expected one of {', '.join(list_models())}"
+    return f"{name}: no model of that name; {hint}; a path or a hub id (org/name) works too"
