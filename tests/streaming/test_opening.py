@@ -69,7 +69,8 @@ def test_what_sessions_share_is_made_once(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(Tokenizer, "encode", refuse)
     monkeypatch.setattr(vocabulary, "suppressed_tokens", refuse)
     monkeypatch.setattr(silero, "_read_weights", refuse)
-    Session(model, TOKENIZER, options, vad=VadStream())
+    second = Session(model, TOKENIZER, options, vad=VadStream())
+    assert second.languages == TOKENIZER.language_codes
 
 
 def test_the_first_session_computes_what_the_next_one_does(nano: Model) -> None:

@@ -3,10 +3,9 @@
 Synchronous: no thread, no clock. Time is samples received, and updates are due at fixed samples, so the
 events do not depend on how the audio is cut into pushes; `emission_time` is the audio that an event
 needed. Words that were emitted are never taken back.
-A session does not call the model: it is a generator of work (see `work`), and `push` drives it with an
-engine. An utterance is held on over short pauses, as what was said before is the best there is to read on
-from. On a confirmed change of language it is read to the estimated change point, and goes on from there in
-the new one. While the language is in doubt, words wait.
+A session does not call the model: it is a generator of work (see `work`), and `push` drives it.
+An utterance is held over short pauses: what was said before is the best to read on from. On a confirmed
+change of language it is read to the change point, and goes on in the new one; in doubt, words wait.
 
 Not known here: files, microphones, rendering, and how an utterance is read (see `plan`).
 """
