@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import math
 import re
 from collections.abc import Callable
 from functools import reduce
@@ -176,16 +177,40 @@ def paths() -> None:
     inside = torch.arange(4) < counts[:, None]
     for a, b in ((ours.first, theirs.first), (ours.last, theirs.last)):
         assert torch.equal(a[inside], b[inside])
+    impossible_paths()
+
+
+def impossible_paths() -> None:
+    """Texts that are longer than their emissions: no step leads to their ends, and none is followed."""
+    generator = torch.Generator().manual_seed(2)
+    _, compiled = searches(None)
+    for n_frames in range(1, 8):
+        for n_tokens in range(n_frames + 1, 12):
+            rows = torch.stack([emissions(n_frames, V, seed) for seed in range(2)])
+            labels = torch.randint(1, V, (6, n_tokens), generator=generator)
+            counts, of = torch.tensor([n_tokens, 0, 1] * 2), torch.arange(6) % 2
+            lengths = torch.full((2,), n_frames)
+            junk = [np.full((n_frames, 2 * n_tokens + 1), 255, np.uint8) for _ in range(20)]
+            del junk  # what memory held before is not followed either
+            ours = compiled.align(rows, lengths, labels, counts, rows=of, blank=BLANK)
+            theirs = align(rows, lengths, labels, counts, rows=of, blank=BLANK)
+            torch.testing.assert_close(ours.score, theirs.score, atol=1e-4, rtol=0)
+            assert ((ours.score == -math.inf) == (counts == n_tokens)).all()
+            assert (ours.first >= 0).all() and (ours.last < n_frames).all()
 
 
 def cuts() -> None:
     rows, labels, counts = said()
     plain, compiled = searches(None)
-    frames = (3 * rows[0]).log_softmax(dim=1)
-    for n_shared in range(5):
-        for is_late in (False, True):
-            ours = compiled.settled(frames, labels, counts, n_shared, is_late=is_late)
-            assert ours == plain.settled(frames, labels, counts, n_shared, is_late=is_late)
+    for sharpness in (3, 300):  # where one path is hundreds of nats before the others, few are walked
+        frames = (sharpness * rows[0]).log_softmax(dim=1)
+        for n_shared in range(5):
+            for is_late in (False, True):
+                ours = compiled.settled(frames, labels, counts, n_shared, is_late=is_late)
+                assert ours == plain.settled(frames, labels, counts, n_shared, is_late=is_late)
+    said_by_none = labels[:1], torch.tensor([4])
+    for search in (plain, compiled):
+        assert search.settled(frames[:2], *said_by_none, 0, is_late=True) == (0, 0)
 
 
 COMPARISONS: dict[str, Callable[[], None]] = {

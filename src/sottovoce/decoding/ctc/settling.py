@@ -65,6 +65,8 @@ def settled(
 
 def _met(steps: np.ndarray[tuple[int, ...], np.dtype[np.uint8]], row: Ints, place: Ints, most: int) -> Cut:
     """Follow paths back from their places until they meet in the blank after at most `most` tokens."""
+    if not len(place):
+        return NO_CUT
     for t in range(len(steps), 0, -1):
         at = int(place[0])
         if at % 2 == 0 and at // 2 <= most and bool((place == at).all()):

@@ -33,7 +33,8 @@ def align_rows(
         if place and path[place - 1] > path[place]:
             place -= 1
         score[i] = path[place]
-        _trace(frames, said, place, steps, first[i], last[i], peak[i])
+        if score[i] > NEVER:  # where no path leads there, no steps were written
+            _trace(frames, said, place, steps, first[i], last[i], peak[i])
     return first, last, peak, score
 
 
@@ -108,14 +109,18 @@ def settled_frames(
     path = np.empty(n_states, np.float32)
     rows, places, n_places = np.empty(n_rows * n_states, np.int64), np.empty(n_rows * n_states, np.int64), 0
     for i in range(n_rows):
-        _walk(frames, tokens[i, : n_tokens[i]], blank, path, steps[i], 1.5 * margin)
         n_reached = 2 * n_tokens[i] + 1
         first = max(2 * n_tokens[i] - 1, 0) if is_late else 0
+        _walk(frames, tokens[i, : n_tokens[i]], blank, path, steps[i], 1.5 * margin)
+        if path[first:n_reached].max() == NEVER:
+            _walk(frames, tokens[i, : n_tokens[i]], blank, path, steps[i], np.inf)
         least = path[first:n_reached].max() - np.float32(margin)
         for state in range(first, n_reached):
             if path[state] > least:
                 rows[n_places], places[n_places] = i, state
                 n_places += 1
+    if n_places == 0:
+        return 0, 0
     for t in range(n_frames, 0, -1):
         at, is_one = places[0], True
         for p in range(n_places):
