@@ -12,7 +12,7 @@ import json
 import os
 import shutil
 import wave
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -24,9 +24,11 @@ from sottovoce.api import Model
 from sottovoce.audio.io import load_audio
 from sottovoce.serving.server import ServerThread
 from sottovoce.serving.settings import Access
+from sottovoce.speakers.base import Floats
+from sottovoce.speakers.live import LiveSpeakers
 from tests.serving.conversation import TALK, TalkModel
 from tests.serving.servers import CLIPS, SlowModel, serving
-from tests.speakers.somebody import one_speaker
+from tests.speakers.somebody import OneVoice, Somebody, one_speaker
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -159,12 +161,24 @@ def test_a_file_is_played_and_written_and_ends_by_itself(server: ServerThread, m
         assert faults == []
 
 
-def test_a_server_that_comes_back_gets_what_it_missed(nano: Model, microphone: Path) -> None:
-    """Nothing is lost and nothing twice: the page says again what had no words yet."""
+def test_a_server_that_comes_back_gets_what_it_missed(
+    nano: Model, microphone: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is lost and nothing twice: the page says again what had no words yet, and who spoke so far."""
+    handed: list[list[str]] = []
+
+    class Told(LiveSpeakers):
+        def know(self, voices: Mapping[str, Floats]) -> None:
+            handed.append(list(voices))
+            super().know(voices)
+
+    monkeypatch.setattr(
+        "sottovoce.serving.scheduler.live_speakers", lambda wish: Told(Somebody(), OneVoice())
+    )
     with browser(microphone) as (page, faults):
         with serving(nano) as first:
             port = int(first.address.split(":")[1])
-            page.goto(f"{first.url}/?languages={','.join(LANGUAGES)}")
+            page.goto(f"{first.url}/?speakers=true&languages={','.join(LANGUAGES)}")
             page.click("#toggle")
             page.wait_for_selector("#log .utterance:nth-child(2)")
         state(page, "reconnecting")
@@ -180,6 +194,7 @@ def test_a_server_that_comes_back_gets_what_it_missed(nano: Model, microphone: P
         assert len(heard) >= len(expected) - 2
         assert len(heard) <= len(expected) + 2
         assert heard[:10] == expected[:10]
+        assert ["A"] in handed
         assert [fault for fault in faults if "WebSocket" not in fault] == []
 
 

@@ -90,6 +90,50 @@ def test_words_of_a_live_session_have_speakers(server: ServerThread, monkeypatch
         configured(LiveWish(), {"speakers": "several"})
 
 
+def test_voices_go_from_session_to_session(server: ServerThread, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sottovoce.serving.scheduler.live_speakers", one_speaker)
+    address = f"ws://{server.address}/v1/live?languages=en&speakers=auto"
+    pcm = (load_audio(CLIPS / "en.flac") * 32767).astype("<i2").tobytes()
+    voices: dict[str, str] = {}
+    for name in ("A", "Anna"):
+        with connect(address) as socket:
+            if voices:
+                socket.send(json.dumps({"type": "voices", "voices": {"Anna": voices["A"]}}))
+            socket.send(pcm)
+            socket.send(json.dumps({"type": "finalize"}))
+            socket.send(json.dumps({"type": "voices"}))
+            socket.send(json.dumps({"type": "close"}))
+            messages = [json.loads(message) for message in socket]
+        voices = [message for message in messages if message["type"] == "voices"][-1]["voices"]
+        words = [word for message in messages if message["type"] == "final" for word in message["words"]]
+        assert list(voices) == [name]
+        assert {word["speaker"] for word in words} == {name}
+
+
+@pytest.mark.parametrize(
+    ("voices", "expected"),
+    [
+        (["A"], "an object of voices in base64 by name"),
+        ({"A": 1}, "an object of voices in base64 by name"),
+        ({"": "AAAA"}, "names of 1 to 50 characters"),
+        ({"A": "no base64"}, "32-bit floats in base64"),
+        ({"A": "AAAA"}, "32-bit floats in base64"),
+        ({"A": "AAAAAA=="}, "expected 2 finite numbers"),
+    ],
+)
+def test_what_is_no_voice_is_said(
+    server: ServerThread, monkeypatch: pytest.MonkeyPatch, voices: object, expected: str
+) -> None:
+    monkeypatch.setattr("sottovoce.serving.scheduler.live_speakers", one_speaker)
+    for query, said in (("speakers=auto", expected), ("", expected.replace("2 finite", "a session"))):
+        with connect(f"ws://{server.address}/v1/live?{query}") as socket:
+            socket.send(json.dumps({"type": "voices", "voices": voices}))
+            socket.send(json.dumps({"type": "close"}))
+            messages = [json.loads(message) for message in socket]
+        assert [message["type"] for message in messages] == ["ready", "error", "closed"]
+        assert said.split(" numbers")[0] in messages[1]["error"]["message"]
+
+
 def test_speakers_as_deepgram_tells_them(server: ServerThread, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sottovoce.serving.scheduler.live_speakers", one_speaker)
     query = "encoding=linear16&sample_rate=16000&language=en&diarize=true"

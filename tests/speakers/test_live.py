@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from sottovoce.errors import OptionError
+from sottovoce.speakers.base import Floats
 from sottovoce.speakers.choose import live_speakers
 from sottovoce.speakers.live import LiveSpeakerOptions, LiveSpeakers
 from sottovoce.speakers.names import letter, place_of
@@ -131,3 +132,39 @@ def test_other_engines_are_refused() -> None:
 
 def test_letters_are_places() -> None:
     assert [place_of(letter(index)) for index in (0, 1, 25, 26, 701, 702)] == [0, 1, 25, 26, 701, 702]
+
+
+def test_who_spoke_long_ago_is_known_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sottovoce.speakers.live.MOST_VECTORS", 20)
+    live = speakers()
+    live.hear(recording(TALK, 15.0)[: 8 * SAMPLE_RATE], is_speech=True)
+    long_turn = recording((Turn(0.0, 60.0, "low"),), 60.0)
+    for _ in range(5):
+        live.hear(long_turn, is_speech=True)
+        live.again(words(live.n_heard / SAMPLE_RATE - 10.0, live.n_heard / SAMPLE_RATE))
+    at = live.n_heard / SAMPLE_RATE
+    live.hear(recording(TALK, 15.0)[4 * SAMPLE_RATE : 8 * SAMPLE_RATE], is_speech=True)
+    assert set(names(live.again(words(at + 1.0, at + 4.0)))) == {"B"}
+
+
+def test_voices_are_handed_from_session_to_session() -> None:
+    samples = recording(TALK, 15.0)
+    before, after = speakers(), speakers()
+    before.hear(samples[: 8 * SAMPLE_RATE], is_speech=True)
+    before.again(words(0.0, 8.0))
+    assert list(before.known) == ["A", "B"]
+    after.know({"B": before.known["B"], "Anna": before.known["A"]})
+    after.hear(samples, is_speech=True)
+    assert names(after.again(words(0.0, 15.0))) == ["Anna"] * 8 + ["B"] * 8 + ["Anna"] * 6 + ["A"] * 8
+
+
+@pytest.mark.parametrize(
+    "vector", [np.ones(2, np.float32), np.zeros(3, np.float32), np.full(3, np.nan, np.float32)]
+)
+def test_what_is_no_voice_is_not_known(vector: Floats) -> None:
+    live = speakers()
+    with pytest.raises(OptionError, match="voices: expected 3 finite numbers"):
+        live.know({"A": vector})
+    assert not live.known
+    with pytest.raises(OptionError, match="at most 100, got 101"):
+        live.know({str(n): np.ones(3, np.float32) for n in range(101)})

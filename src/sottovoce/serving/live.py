@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from contextlib import AsyncExitStack
 
 from starlette.websockets import WebSocket
@@ -11,7 +11,17 @@ from sottovoce.serving.exchange import DONE, Exchange, last_words
 from sottovoce.serving.faults import ApiError, fault_of
 from sottovoce.serving.gate import SUBPROTOCOL
 from sottovoce.serving.pcm import PcmReader
-from sottovoce.serving.protocol import Close, Configure, Finalize, LiveWish, configured, read_message
+from sottovoce.serving.protocol import (
+    Close,
+    Configure,
+    Finalize,
+    LiveWish,
+    Voices,
+    configured,
+    read_message,
+    read_voices,
+    written_voices,
+)
 from sottovoce.serving.scheduler import Live
 from sottovoce.serving.state import Services, services_of
 from sottovoce.serving.told import Told
@@ -53,7 +63,7 @@ async def opened(socket: WebSocket, services: Services, stack: AsyncExitStack) -
     return talk
 
 
-class Talk(Exchange[Configure | Finalize]):
+class Talk(Exchange[Configure | Finalize | Voices]):
     """One client and its session."""
 
     def __init__(self, socket: WebSocket, services: Services, session: Live, wish: LiveWish) -> None:
@@ -75,16 +85,18 @@ class Talk(Exchange[Configure | Finalize]):
         if isinstance(message, Close):
             await self.hear(self._reader.flush())
             await self.end(DONE)
-        elif isinstance(message, Configure | Finalize):
+        elif isinstance(message, Configure | Finalize | Voices):
             await self.inbox.put(message)
 
     async def on_audio(self, samples: Samples) -> None:
         await self._tell(await self._session.push(samples))
         self.count(samples, self._session.received_s)
 
-    async def on_word(self, word: Configure | Finalize) -> None:
+    async def on_word(self, word: Configure | Finalize | Voices) -> None:
         if isinstance(word, Configure):
-            await self._configure(word)
+            await self._unless_wrong(self._configure(word))
+        elif isinstance(word, Voices):
+            await self._unless_wrong(self._voices(word))
         else:
             await self._tell(await self._session.finalize())
             await self._say("finalized")
@@ -93,20 +105,26 @@ class Talk(Exchange[Configure | Finalize]):
         await self._tell(await self._session.close())
         await self._say("closed")
 
-    async def _configure(self, message: Configure) -> None:
-        """Change what can be changed under way; what is wrong leaves all as it was."""
+    async def _unless_wrong(self, change: Awaitable[None]) -> None:
+        """Change something under way; what is wrong leaves all as it was."""
         try:
-            wish = self._changed(message)
-            told = await self._session.configure(wish.options)
+            await change
         except Exception as error:
             fault = fault_of(error)
             if fault.status >= 500:
                 raise
             await self.send({"type": "error", **fault.body})
-            return
+
+    async def _configure(self, message: Configure) -> None:
+        wish = self._changed(message)
+        told = await self._session.configure(wish.options)
         self._wish = wish
         await self._tell(told)
         await self._say("configured")
+
+    async def _voices(self, message: Voices) -> None:
+        known = await self._session.voices(read_voices(message.known))
+        await self.send({"type": "voices", "voices": written_voices(known)})
 
     def _changed(self, message: Configure) -> LiveWish:
         """Raises: ApiError for what stands in the address for good."""

@@ -5,16 +5,20 @@ Pure functions of messages; sockets are in `live`.
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias, TypeVar, cast
+
+import numpy as np
 
 from sottovoce.errors import OptionError
 from sottovoce.serving.faults import ApiError
 from sottovoce.serving.fields import wrong
 from sottovoce.serving.pcm import PcmReader
 from sottovoce.serving.scheduler import LiveOptions
+from sottovoce.speakers.base import Floats
 from sottovoce.streaming.session import Switching
 from sottovoce.text.languages import find_language
 from sottovoce.types import SAMPLE_RATE, Task
@@ -24,6 +28,8 @@ T = TypeVar("T")
 MOST_TERMS = 500
 MOST_PROMPT = 4_000
 """Characters."""
+MOST_NAME = 50
+"""Characters of a speaker's name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +55,13 @@ class Finalize:
 
 
 @dataclass(frozen=True, slots=True)
+class Voices:
+    """Know these speakers, if any; say which ones are known. known: vectors by name, in base64."""
+
+    known: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
 class KeepAlive:
     """The client is there, and has nothing to say."""
 
@@ -58,7 +71,7 @@ class Close:
     """Nothing more comes."""
 
 
-ClientMessage: TypeAlias = Configure | Finalize | KeepAlive | Close
+ClientMessage: TypeAlias = Configure | Finalize | Voices | KeepAlive | Close
 
 
 def read_message(text: str) -> ClientMessage:
@@ -78,13 +91,45 @@ def read_message(text: str) -> ClientMessage:
     plain: dict[str, ClientMessage] = {"finalize": Finalize(), "keepalive": KeepAlive(), "close": Close()}
     if kind == "configure":
         return Configure(message)
+    if kind == "voices":
+        return Voices(voices_of(message.pop("voices", {})))
     if kind not in plain:
-        raise wrong("type", "configure, finalize, keepalive or close", f"'{kind[:50]}'")
+        raise wrong("type", "configure, finalize, voices, keepalive or close", f"'{kind[:50]}'")
     if message:
         raise ApiError(
             f"{kind}: expected no more fields, got '{next(iter(message))[:50]}'", code="invalid_message"
         )
     return plain[kind]
+
+
+def voices_of(value: object) -> Mapping[str, str]:
+    """Texts by name; what is in them is looked at where it is read."""
+    if not isinstance(value, dict) or not all(isinstance(voice, str) for voice in value.values()):
+        raise wrong("voices", "an object of voices in base64 by name", shown(value))
+    if any(not 0 < len(name) <= MOST_NAME for name in value):
+        raise wrong("voices", f"names of 1 to {MOST_NAME} characters", shown(max(value, key=len)))
+    return value
+
+
+def read_voices(voices: Mapping[str, str]) -> dict[str, Floats]:
+    """Vectors (size,) float32 by name.
+
+    Raises: ApiError 400 for what is not base64 of whole numbers of four bytes.
+    """
+    try:
+        return {
+            name: np.frombuffer(base64.b64decode(voice, validate=True), "<f4").astype(np.float32)
+            for name, voice in voices.items()
+        }
+    except ValueError as error:
+        raise wrong("voices", "32-bit floats in base64", "something else") from error
+
+
+def written_voices(voices: Mapping[str, Floats]) -> dict[str, str]:
+    """The same as a message holds them."""
+    return {
+        name: base64.b64encode(vector.astype("<f4").tobytes()).decode() for name, vector in voices.items()
+    }
 
 
 def configured(wish: LiveWish, changes: Mapping[str, object]) -> LiveWish:

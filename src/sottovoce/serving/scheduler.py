@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -20,6 +20,7 @@ from sottovoce.audio.vad_stream import VadStreamOptions
 from sottovoce.engine.feed import Feed
 from sottovoce.engine.live import ON_ACCELERATOR, ON_CPU, LiveEngine
 from sottovoce.engine.pace import INTERVALS_S, Pace
+from sottovoce.errors import OptionError
 from sottovoce.offline.options import TranscribeOptions
 from sottovoce.offline.result import FileTranscription
 from sottovoce.serving.engine_thread import THREADS, EngineState
@@ -27,6 +28,7 @@ from sottovoce.serving.live_first import live_first
 from sottovoce.serving.settings import MOST_ENGINES, Work
 from sottovoce.serving.told import Teller, Told
 from sottovoce.serving.worker import FILE, LIVE, Worker
+from sottovoce.speakers.base import Floats
 from sottovoce.speakers.choose import live_speakers
 from sottovoce.speakers.live import LiveSpeakers
 from sottovoce.streaming.options import StreamOptions
@@ -118,6 +120,13 @@ class Live:
         """Say now what was heard so far, without waiting for more; the session goes on with what it knows."""
         return self._tell(await self._done(self._conclude()))
 
+    async def voices(self, known: Mapping[str, Floats]) -> Mapping[str, Floats]:
+        """Know speakers of an earlier session; the speakers so far, see `LiveSpeakers.known`.
+
+        Raises: OptionError, also where speakers are not told apart.
+        """
+        return await done(self._worker, lambda: self._know(known), LIVE)
+
     async def begin_anew(self) -> list[Told]:
         """Say what was heard so far; what follows is heard as if nothing had been before."""
         told = self._tell(await self._done(self._finish()))
@@ -181,6 +190,13 @@ class Live:
         if session is not None:
             events += yield from session.finish()
         return events
+
+    def _know(self, known: Mapping[str, Floats]) -> Mapping[str, Floats]:
+        self._open()
+        if not self._options.speakers or self._speakers is None:
+            raise OptionError("voices: expected a session that tells speakers apart, got one that does not")
+        self._speakers.know(known)
+        return self._speakers.known
 
     def _open(self) -> Session:
         if self._session is None:

@@ -10,12 +10,13 @@ Not known here: words that were told, and when speech begins.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 
+from sottovoce.errors import OptionError
 from sottovoce.speakers.base import Floats, LocalSpeakers, VoiceEncoder
 from sottovoce.speakers.clustering import Labels, speaker_vectors, unit
 from sottovoce.speakers.diarize import ACTIVE, Heard, OwnDiarizer, assigned, is_heard
@@ -29,7 +30,8 @@ STEP_FRAMES = 30
 KEPT_S = 60.0
 """Windows this old are forgotten: a final spans less."""
 MOST_VECTORS = 500
-"""Of a session; when there are more, every second one goes, and the others weigh twice as much."""
+"""Of a session; when there are more, every two neighbours of a speaker become one."""
+MOST_NAMES = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +75,13 @@ class LiveSpeakers:
         self._options = options or SpeakerOptions()
         self._live = live or LiveSpeakerOptions()
         self._ears = OwnDiarizer(local, voices, self._options)
+        self._voices = voices
         self.begin()
         self._vectors = np.zeros((0, 0), np.float32)
         self._weights = np.zeros(0, np.float32)
         self._sums = np.zeros((0, 0), np.float32)
         self._names: list[str] = []
+        self._ever: set[str] = set()
         self._n_named = 0
 
     def begin(self) -> None:
@@ -98,6 +102,32 @@ class LiveSpeakers:
                 self._listen(self._next_end)
             self._next_end += STEP_FRAMES * self._local.frame_samples
         self._held = self._held[-(size + STEP_FRAMES * self._local.frame_samples) :]
+
+    @property
+    def known(self) -> dict[str, Floats]:
+        """The speakers so far, by name: vectors (size,), each as long as its voice was heard (seconds)."""
+        pairs = zip(self._names, self._sums, strict=True)
+        return {name: vector.copy() for name, vector in pairs if vector.any()}
+
+    def know(self, voices: Mapping[str, Floats]) -> None:
+        """Know the speakers of an earlier session, its `known`, before anything is heard.
+
+        Raises: OptionError for more names than there can be or one that is there, or vectors that are not
+            those of a voice.
+        """
+        if len(voices) > MOST_NAMES:
+            raise OptionError(f"voices: expected at most {MOST_NAMES}, got {len(voices)}")
+        if twice := [name for name in voices if name in self._names]:
+            raise OptionError(f"voices: expected new names, got '{twice[0][:50]}', who is known already")
+        size = self._voices.embed([torch.zeros(0)]).shape[1]
+        for name, vector in voices.items():
+            if vector.shape != (size,) or not np.isfinite(vector).all() or not vector.any():
+                raise OptionError(f"voices: expected {size} finite numbers, not all 0, of '{name[:50]}'")
+        for name, vector in voices.items():
+            self._ever.add(name)
+            self._names.append(name)
+            self._sums = np.concatenate((self._sums.reshape(-1, size), vector[None]))
+            self._remember(unit(vector[None]), np.array([np.linalg.norm(vector)], np.float32))
 
     def first(self, words: Sequence[Word]) -> list[Word]:
         """Words that have just been said, with their speakers as far as they are known by now."""
@@ -147,17 +177,31 @@ class LiveSpeakers:
 
     def _remember(self, vectors: Floats, weights: Floats) -> None:
         if len(self._weights) >= MOST_VECTORS:
-            self._vectors, self._weights = self._vectors[::2], 2 * self._weights[::2]
+            self._condense()
         self._vectors = np.concatenate((self._vectors.reshape(-1, vectors.shape[1]), vectors))
         self._weights = np.concatenate((self._weights, weights)).astype(np.float32)
+
+    def _condense(self) -> None:
+        """Halve the vectors of every speaker; whoever has but one, long ago, keeps it."""
+        owners = np.argmax(self._vectors @ self._centres.T, axis=1)
+        pairs: list[Labels] = []
+        for owner in np.unique(owners):
+            own = np.flatnonzero(owners == owner)
+            pairs += [own[i : i + 2] for i in range(0, len(own), 2)]
+        pairs.sort(key=lambda pair: int(pair[0]))
+        sums = [(self._vectors[pair] * self._weights[pair, None]).sum(axis=0) for pair in pairs]
+        self._weights = np.array([self._weights[pair].sum() for pair in pairs], np.float32)
+        self._vectors = unit(np.stack(sums))
 
     def _open(self, total: Floats) -> None:
         self._sums = np.concatenate((self._sums.reshape(-1, len(total)), total[None]))
         self._names.append(self._new_name())
 
     def _new_name(self) -> str:
-        self._n_named += 1
-        return letter(self._n_named - 1)
+        while letter(self._n_named) in self._ever:
+            self._n_named += 1
+        self._ever.add(letter(self._n_named))
+        return letter(self._n_named)
 
     @property
     def _most(self) -> int:

@@ -19,6 +19,7 @@ export class Connection extends EventTarget {
     this.offset = 0; // where the server's session begins, in samples
     this.understood = 0; // all before this was said or was silence
     this.attempts = 0;
+    this.voices = null; // of the speakers so far, as the server gave them: another session is handed them
     this.ending = false;
     this.state = "connecting";
     this.timer = setInterval(() => this.tick(), 200);
@@ -42,9 +43,12 @@ export class Connection extends EventTarget {
       this.attempts = 0;
       this.offset = Math.max(this.understood, this.chunks[0]?.start ?? this.end);
       this.sent = this.offset;
+      if (this.voices) this.say({ type: "voices", voices: this.voices });
       this.change("live");
       this.pump();
     }
+    if (message.type === "voices") this.voices = message.voices;
+    if (message.type === "final" && this.parameters.speakers && !this.hasSaidClose) this.say({ type: "voices" });
     if (message.type === "error") this.fault = message.error;
     if (message.type === "closed") this.isFinished = this.ending;
     const offset = this.offset / RATE;
