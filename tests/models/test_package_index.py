@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -278,6 +279,15 @@ def started(**options: object) -> subprocess.Popen[str]:
     )
 
 
+def wait_for_the_end_of_all(group: int) -> None:
+    """pip outlives whoever started it and was killed, and writes on for a while."""
+    until = time.monotonic() + 60
+    with suppress(ProcessLookupError):
+        while time.monotonic() < until:
+            os.killpg(group, 0)
+            time.sleep(0.01)
+
+
 @pytest.mark.slow
 def test_two_processes_fetch_once(index: Path, folder: Path) -> None:
     wheels.fill_index(index)
@@ -312,13 +322,14 @@ def test_an_interrupted_download_leaves_nothing_that_counts(
     how: signal.Signals, index: Path, folder: Path, sources: Sources
 ) -> None:
     wheels.fill_index(index)
-    process = started()
+    process = started(start_new_session=True)
     until = time.monotonic() + 60
     while not list(folder.parent.glob(".base.part-*")) and time.monotonic() < until:
         time.sleep(0.01)
     process.send_signal(how)
     process.communicate(timeout=60)
     assert process.returncode != 0
+    wait_for_the_end_of_all(process.pid)
     assert not folder.exists()
     if how == signal.SIGINT:
         assert left_in(folder) == []

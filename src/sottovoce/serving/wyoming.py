@@ -245,7 +245,7 @@ class WyomingTalk:
                 raise ApiError(
                     f"audio: expected at most {self._limits.session_s:g} s", code="session_too_long"
                 )
-            if command.hears_its_end(told):
+            if command.hears_its_end(told, self._inbox.n_samples / SAMPLE_RATE):
                 told = [*told, *await command.session.close()]
             await self._tell_text(command, told, is_done=command.is_done)
 
@@ -276,13 +276,13 @@ class Command:
         self._is_speech = False
         self._began = time.monotonic()
 
-    def hears_its_end(self, told: list[Told]) -> bool:
-        """Whether somebody has spoken and stopped, live."""
+    def hears_its_end(self, told: list[Told], waiting_s: float) -> bool:
+        """Whether somebody has spoken and stopped, live; waiting_s: of audio that was not heard yet."""
         for one in told:
             self._has_words = self._has_words or isinstance(one.event, Partial)
             if isinstance(one.event, SpeechStarted | SpeechEnded):
                 self._is_speech = isinstance(one.event, SpeechStarted)
-        is_live = self.session.received_s <= time.monotonic() - self._began + AHEAD_S
+        is_live = self.session.received_s + waiting_s <= time.monotonic() - self._began + AHEAD_S
         heard = any(isinstance(one.event, SpeechEnded) for one in told)
         self.is_done = heard and is_live and self._has_words and not self._is_speech
         return self.is_done
