@@ -166,5 +166,14 @@ def test_what_is_no_voice_is_not_known(vector: Floats) -> None:
     with pytest.raises(OptionError, match="voices: expected 3 finite numbers"):
         live.know({"A": vector})
     assert not live.known
+
+
+def test_names_have_an_end_and_come_once() -> None:
+    live = speakers()
+    live.know({str(n): np.ones(3, np.float32) for n in range(100)})
     with pytest.raises(OptionError, match="at most 100, got 101"):
-        live.know({str(n): np.ones(3, np.float32) for n in range(101)})
+        live.know({"another": np.ones(3, np.float32)})
+    another = speakers()
+    another.know({"Anna": np.ones(3, np.float32)})
+    with pytest.raises(OptionError, match="got 'Anna', who is known already"):
+        another.know({"Anna": np.ones(3, np.float32)})

@@ -115,8 +115,9 @@ class LiveSpeakers:
         Raises: OptionError for more names than there can be or one that is there, or vectors that are not
             those of a voice.
         """
-        if len(voices) > MOST_NAMES:
-            raise OptionError(f"voices: expected at most {MOST_NAMES}, got {len(voices)}")
+        n_known = len(self._names) + len(voices)
+        if n_known > MOST_NAMES:
+            raise OptionError(f"voices: expected at most {MOST_NAMES}, got {n_known}")
         if twice := [name for name in voices if name in self._names]:
             raise OptionError(f"voices: expected new names, got '{twice[0][:50]}', who is known already")
         size = self._voices.embed([torch.zeros(0)]).shape[1]
