@@ -124,13 +124,14 @@ def test_nobody_else_is_harmed(quick: ServerThread) -> None:
 
 
 NAMES = st.sampled_from(
-    ["type", "languages", "switching", "terms", "session", "audio", "input", "format", "transcription"]
+    ["type", "languages", "switching", "terms", "voices", "session", "audio", "input", "format"]
 )
 KINDS = st.sampled_from(
     [
         "configure",
         "finalize",
         "keepalive",
+        "voices",
         "session.update",
         "input_audio_buffer.append",
         "input_audio_buffer.commit",

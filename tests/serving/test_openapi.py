@@ -89,17 +89,27 @@ def test_requests_made_from_it_find_no_fault(quick: ServerThread) -> None:
 
 
 NAMES = sorted({*FIELDS, *OF_BOTH, *OF_STREAMS, *OFF_ONLY, *REFUSED, "intent"})
+HALF = "\ud800"
+"""Of a character: JSON can spell it, and no answer can hold it."""
 WORDS = ("true", "false", "1", "-1", "nan", "auto", "en", "linear16", "mulaw", "s16le", "16000")
 TYPES = (
-    *("finalize", "keepalive", "configure", "close", "Finalize", "KeepAlive", "CloseStream", "Configure"),
+    *("finalize", "keepalive", "configure", "voices", "close", "Finalize", "KeepAlive", "CloseStream"),
+    "Configure",
     *("session.update", "input_audio_buffer.append", "input_audio_buffer.commit", "input_audio_buffer.clear"),
 )
 INNER = (
     *("type", "session", "audio", "input", "format", "rate", "transcription", "turn_detection", "languages"),
-    *("keyterms", "features", "event_id", "include", "silence_duration_ms"),
+    *("keyterms", "features", "event_id", "include", "silence_duration_ms", "voices"),
 )
+HALF = "\ud800"
+"""Of a character: JSON can spell it, and no answer can hold it."""
 LEAVES = (
-    st.none() | st.booleans() | st.integers() | st.floats() | st.sampled_from([*WORDS, *TYPES]) | st.text()
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.sampled_from([*WORDS, *TYPES, HALF])
+    | st.text()
 )
 VALUES = st.recursive(
     LEAVES,

@@ -115,7 +115,8 @@ def test_voices_go_from_session_to_session(server: ServerThread, monkeypatch: py
     [
         (["A"], "an object of voices in base64 by name"),
         ({"A": 1}, "an object of voices in base64 by name"),
-        ({"": "AAAA"}, "names of 1 to 50 characters"),
+        ({"": "AAAA"}, "names of 1 to 50 printable characters"),
+        ({"A\nB": "AAAA"}, "names of 1 to 50 printable characters"),
         ({"A": "no base64"}, "32-bit floats in base64"),
         ({"A": "AAAA"}, "32-bit floats in base64"),
         ({"A": "AAAAAA=="}, "expected 2 finite numbers"),

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import secrets
 from collections.abc import Mapping
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from sottovoce.serving.client_json import read_json
 from sottovoce.serving.faults import ApiError
 from sottovoce.serving.fields import number_of, wrong
 from sottovoce.serving.realtime_wish import RealtimeWish, mapping, require_only, updated
@@ -47,8 +47,4 @@ async def json_body(request: Request) -> Mapping[str, object]:
         body += piece
         if len(body) > MOST_BYTES:
             raise ApiError(f"body: expected at most {MOST_BYTES} bytes", status=413, code="body_too_large")
-    try:
-        found = json.loads(body or b"{}")
-    except (ValueError, RecursionError):
-        found = None
-    return mapping("body", found)
+    return mapping("body", read_json(body or b"{}"))

@@ -7,11 +7,11 @@ send them. Knows no web framework.
 from __future__ import annotations
 
 import difflib
-import json
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
+from sottovoce.serving.client_json import read_json, whole_text
 from sottovoce.serving.faults import ApiError
 
 MOST_TEXT = 8_000
@@ -28,7 +28,7 @@ class Fields:
     """
 
     def __init__(self, pairs: Iterable[tuple[str, str]]) -> None:
-        self._pairs = list(pairs)
+        self._pairs = [(whole_text(name), whole_text(value)) for name, value in pairs]
         self._taken: set[str] = set()
         for name, value in self._pairs:
             if len(value) > MOST_TEXT and not name.startswith("known_speaker_references"):
@@ -111,10 +111,7 @@ class Fields:
 
 def json_object(name: str, text: str) -> Mapping[str, object]:
     """An object written as JSON."""
-    try:
-        found = json.loads(text)
-    except ValueError:
-        found = None
+    found = read_json(text)
     if not isinstance(found, dict):
         raise wrong(name, "a JSON object", f"'{text[:100]}'")
     return found

@@ -5,7 +5,6 @@ What may be asked, `listen_wish` knows; what is told, `listen_items`.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
@@ -15,6 +14,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.websockets import WebSocket
 
 from sottovoce.formats.document import Json
+from sottovoce.serving.client_json import read_json
 from sottovoce.serving.exchange import DONE, Exchange, last_words
 from sottovoce.serving.faults import ApiError, fault_of
 from sottovoce.serving.fields import Fields, wrong
@@ -179,10 +179,7 @@ def with_speakers(wanted: FileRequest, wish: ListenWish) -> FileRequest:
 
 def message_of(text: str) -> dict[str, object]:
     """Raises: ApiError 400 for what is no object."""
-    try:
-        message = json.loads(text)
-    except (ValueError, RecursionError):
-        message = None
+    message = read_json(text)
     if not isinstance(message, dict):
         raise ApiError("message: expected a JSON object with a type", code="invalid_message")
     return message

@@ -6,7 +6,6 @@ Pure functions of messages; sockets are in `live`.
 from __future__ import annotations
 
 import base64
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias, TypeVar, cast
@@ -14,6 +13,7 @@ from typing import TypeAlias, TypeVar, cast
 import numpy as np
 
 from sottovoce.errors import OptionError
+from sottovoce.serving.client_json import read_json
 from sottovoce.serving.faults import ApiError
 from sottovoce.serving.fields import wrong
 from sottovoce.serving.pcm import PcmReader
@@ -79,10 +79,7 @@ def read_message(text: str) -> ClientMessage:
 
     Raises: ApiError 400 for anything else.
     """
-    try:
-        message = json.loads(text)
-    except (ValueError, RecursionError):
-        message = None
+    message = read_json(text)
     if not isinstance(message, dict) or not isinstance(message.get("type"), str):
         raise ApiError(
             "message: expected a JSON object with a type, or audio as binary", code="invalid_message"
@@ -106,8 +103,9 @@ def voices_of(value: object) -> Mapping[str, str]:
     """Texts by name; what is in them is looked at where it is read."""
     if not isinstance(value, dict) or not all(isinstance(voice, str) for voice in value.values()):
         raise wrong("voices", "an object of voices in base64 by name", shown(value))
-    if any(not 0 < len(name) <= MOST_NAME for name in value):
-        raise wrong("voices", f"names of 1 to {MOST_NAME} characters", shown(max(value, key=len)))
+    for name in value:
+        if not (0 < len(name) <= MOST_NAME and name.isprintable()):
+            raise wrong("voices", f"names of 1 to {MOST_NAME} printable characters", shown(name))
     return value
 
 

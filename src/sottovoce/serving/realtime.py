@@ -7,7 +7,6 @@ of a turn, `realtime_items`.
 from __future__ import annotations
 
 import base64
-import json
 from collections.abc import Iterable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
@@ -15,6 +14,7 @@ from dataclasses import dataclass, replace
 from starlette.websockets import WebSocket
 
 from sottovoce.formats.document import Json
+from sottovoce.serving.client_json import read_json
 from sottovoce.serving.exchange import Exchange, last_words
 from sottovoce.serving.faults import ApiError, fault_of
 from sottovoce.serving.fields import wrong
@@ -269,10 +269,7 @@ def reader_of(wish: RealtimeWish) -> PcmReader:
 
 def message_of(text: str) -> dict[str, object]:
     """A message with a type. Raises: ApiError 400."""
-    try:
-        message = json.loads(text)
-    except (ValueError, RecursionError):
-        message = None
+    message = read_json(text)
     if not isinstance(message, dict) or not isinstance(message.get("type"), str):
         raise ApiError("message: expected a JSON object with a type", code="invalid_message")
     return message

@@ -11,6 +11,7 @@ from tempfile import SpooledTemporaryFile
 from typing import BinaryIO, cast
 
 import anyio
+from python_multipart.multipart import parse_options_header
 from starlette.datastructures import UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import Request
@@ -75,6 +76,7 @@ async def received_form(
         raise ApiError(
             f"expected multipart/form-data, got '{kind[:100] or 'no content type'}'", code="invalid_form"
         )
+    check_charset(kind)
     check_size(int_or_none(request.headers.get("content-length")), limits)
     parser = MultiPartParser(
         request.headers,
@@ -142,6 +144,16 @@ async def limited(request: Request, limits: Limits) -> AsyncGenerator[bytes, Non
         except ApiError as error:
             raise _Refused(error) from None
         yield piece
+
+
+def check_charset(kind: str) -> None:
+    """Of a form, from its content type: a client that may name any makes the server work as long as it likes.
+
+    Raises: ApiError 400.
+    """
+    named = parse_options_header(kind)[1].get(b"charset", b"utf-8").decode("latin-1")
+    if named.lower() not in ("utf-8", "utf8", "us-ascii", "iso-8859-1"):
+        raise ApiError(f"content type: expected the charset utf-8, got '{named[:50]}'", code="invalid_form")
 
 
 def check_size(n_bytes: int | None, limits: Limits) -> None:

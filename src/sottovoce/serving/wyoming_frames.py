@@ -6,11 +6,11 @@ Read by ourselves rather than by the `wyoming` package, whose reader takes any l
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from sottovoce.formats.document import Json, json_text
+from sottovoce.serving.client_json import read_json
 from sottovoce.serving.faults import ApiError
 from sottovoce.serving.fields import wrong
 
@@ -69,10 +69,7 @@ def frame_bytes(kind: str, data: Mapping[str, Json]) -> bytes:
 
 def object_of(name: str, text: bytes) -> dict[str, object]:
     """Raises: ApiError for what is no JSON object."""
-    try:
-        found = json.loads(text)
-    except (ValueError, RecursionError):
-        found = None
+    found = read_json(text)
     if not isinstance(found, dict):
         raise ApiError(f"{name}: expected a JSON object", code="invalid_message")
     return found
