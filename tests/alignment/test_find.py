@@ -51,6 +51,14 @@ def test_languages_without_spaces_are_searched_by_letters() -> None:
     assert [(match.text, match.start, match.end) for match in found] == [("天气很", 1.0, 2.5)]
 
 
+def test_subtitles_without_a_language_are_searched_by_letters_too() -> None:
+    (match,) = find_phrase(transcript("今天天气很好", "", with_words=False), "天气很")
+    assert match.text == "天气很"
+    assert 0.0 < match.start < match.end < 1.0
+    (match,) = find_phrase(transcript("das neue 今天天气 von heute", "de"), "neue 今天")
+    assert match.score == 1.0
+
+
 def test_without_word_times_the_segment_is_shared_out() -> None:
     (match,) = find_phrase(transcript("one two three four", with_words=False), "three")
     assert 1.0 < match.start < match.end < 3.5

@@ -79,10 +79,12 @@ def test_a_phrase_in_a_recording_and_in_its_transcript(
 def test_what_is_not_found_is_said_apart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     transcript = tmp_path / "talk.srt"
     transcript.write_text(f"1\n00:00:01,000 --> 00:00:03,000\n{TEXT}\n", encoding="utf-8")
-    assert run(["find", str(transcript), "purple elephants"]) == 0
+    assert run(["find", str(transcript), "purple elephants"]) == 1  # as grep has it
     output = capsys.readouterr()
     assert output.out == ""
     assert "nothing like 'purple elephants'" in output.err
+    assert run(["find", str(transcript), "purple elephants", "--json"]) == 1
+    assert capsys.readouterr().out == ""
 
 
 @pytest.mark.parametrize(

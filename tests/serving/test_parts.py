@@ -10,7 +10,7 @@ import av
 import numpy as np
 import pytest
 
-from sottovoce.errors import OptionError
+from sottovoce.errors import CheckpointError, ModelNotFoundError, OptionError
 from sottovoce.serving.answers import Deltas
 from sottovoce.serving.faults import ApiError, fault_of
 from sottovoce.serving.fields import Fields
@@ -201,3 +201,10 @@ def test_faults_of_the_program_say_nothing_of_it() -> None:
     memory = fault_of(RuntimeError("CUDA out of memory. Tried to allocate"))
     assert (memory.status, memory.code) == (503, "out_of_memory")
     assert int(memory.headers["retry-after"]) > 0
+
+
+@pytest.mark.parametrize("kind", [ModelNotFoundError, CheckpointError])
+def test_clients_are_told_no_path_of_the_server(kind: type[Exception]) -> None:
+    fault = fault_of(kind("voices: not in the cache (/srv/secret/voices); the index cannot be reached"))
+    assert (fault.status, fault.code) == (503, "model_unavailable")
+    assert "/srv" not in fault.message

@@ -5,18 +5,20 @@ from __future__ import annotations
 import base64
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import httpx
 import openai
 import pytest
 from openai import OpenAI
 from openai.types.audio import TranscriptionDiarized
+from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
 from sottovoce.api import Model
 from sottovoce.audio.io import load_audio
 from sottovoce.audio.recording import Recording
+from sottovoce.errors import ModelNotFoundError
 from sottovoce.serving.faults import ApiError
 from sottovoce.serving.known_speakers import known_speakers
 from sottovoce.serving.protocol import LiveWish, configured
@@ -133,6 +135,43 @@ def test_what_is_no_voice_is_said(
             messages = [json.loads(message) for message in socket]
         assert [message["type"] for message in messages] == ["ready", "error", "closed"]
         assert said.split(" numbers")[0] in messages[1]["error"]["message"]
+
+
+def unavailable(wish: object) -> NoReturn:
+    """What says that its weights are not there, as `speakers.weights` does."""
+    raise ModelNotFoundError("voices: not in the cache (/srv/secret/voices); the index cannot be reached")
+
+
+def test_missing_weights_are_told_without_their_place(
+    server: ServerThread, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("sottovoce.serving.scheduler.live_speakers", unavailable)
+    monkeypatch.setattr("sottovoce.offline.longform.diarizer_of", unavailable)
+    with connect(f"ws://{server.address}/v1/live?speakers=auto") as socket:
+        message = json.loads(socket.recv())
+    with connect(f"ws://{server.address}/v1/live?languages=en") as socket:
+        socket.recv()
+        socket.send(json.dumps({"type": "configure", "speakers": "auto"}))
+        refused = json.loads(socket.recv())
+        socket.send(json.dumps({"type": "close"}))  # the session is as it was
+        assert json.loads(socket.recv())["type"] == "closed"
+    answer = httpx.post(
+        f"{server.url}/v1/audio/transcriptions",
+        data={"model": "nano", "response_format": "diarized_json"},
+        files={"file": (CLIPS / "en.flac").read_bytes()},
+        timeout=120,
+    )
+    assert answer.status_code == 503
+    handshake = f"{server.url}/v1/listen?encoding=linear16&sample_rate=16000&diarize=true".replace("http", "ws")
+    with pytest.raises(InvalidStatus) as denied, connect(handshake):
+        pass
+    for told in (message["error"], refused["error"], answer.json()["error"]):
+        assert told["code"] == "model_unavailable"
+        assert "/srv" not in str(told)
+    assert b"/srv" not in (denied.value.response.body or b"")
+    assert denied.value.response.status_code == 503
+    reasons = [str(record.exc_info[1]) for record in caplog.records if record.exc_info]
+    assert sum("/srv/secret/voices" in reason for reason in reasons) == 4
 
 
 def test_speakers_as_deepgram_tells_them(server: ServerThread, monkeypatch: pytest.MonkeyPatch) -> None:

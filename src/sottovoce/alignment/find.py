@@ -6,18 +6,21 @@ costs little. Knows transcripts, not recordings.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from sottovoce.alignment.edits import unlikeness
 from sottovoce.errors import OptionError
-from sottovoce.text.languages import UNSPACED
+from sottovoce.text.languages import UNSPACED, UNSPACED_LETTERS
 from sottovoce.text.normalize import plain
 from sottovoce.types import Segment, Transcript, Word
 
 LEAST_SCORE = 0.7
 JOINING = 0.25
 """What it costs that one word is written as two or two as one."""
+_UNIT = re.compile(rf"[{UNSPACED_LETTERS}]|[^\s{UNSPACED_LETTERS}]+")
+"""A letter of a script without spaces between words, else a word."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,27 +55,25 @@ def find_phrase(transcript: Transcript, phrase: str, *, least_score: float = LEA
         raise OptionError(f"phrase: expected letters or digits to look for, got {phrase!r}")
     heard = [one for segment in transcript.segments for one in _heard(segment, apart)]
     found = [one for one in _ends(wanted, [one.letters for one in heard]) if one[0] >= least_score]
-    return [_match(heard[first:end], score, apart) for score, first, end in _apart(found)]
+    return [_match(heard[first:end], score) for score, first, end in _apart(found)]
 
 
 def _units(text: str, apart: bool) -> list[str]:
-    words = plain(text).split()
-    return [letter for word in words for letter in word] if apart else words
+    """Letters, where all words are taken apart; else words, but letters of scripts without spaces."""
+    return list(plain(text).replace(" ", "")) if apart else _UNIT.findall(plain(text))
 
 
 def _heard(segment: Segment, apart: bool) -> Iterator[_Heard]:
     for word in segment.words or _shares(segment):
-        letters = _units(word.word, apart)
-        length = (word.end - word.start) / max(1, len(letters))
-        if not apart:
-            letters = ["".join(letters)] if letters else []
-            length = word.end - word.start
-        for number, unit in enumerate(letters):
-            start = word.start + number * length
-            text = word.word if not apart else unit
-            yield _Heard(
-                unit, Word(text, start, start + length, word.probability, word.language, word.speaker)
-            )
+        units = _units(word.word, apart)
+        if len(units) == 1:
+            yield _Heard(units[0], word)
+            continue
+        start, a_letter = word.start, (word.end - word.start) / max(1, sum(map(len, units)))
+        for unit in units:
+            end = start + a_letter * len(unit)
+            yield _Heard(unit, Word(unit, start, end, word.probability, word.language, word.speaker))
+            start = end
 
 
 def _shares(segment: Segment) -> Iterator[Word]:
@@ -136,7 +137,7 @@ def _apart(found: Sequence[tuple[float, int, int]]) -> list[tuple[float, int, in
     return sorted(kept, key=lambda one: one[1])
 
 
-def _match(heard: Sequence[_Heard], score: float, apart: bool) -> Match:
+def _match(heard: Sequence[_Heard], score: float) -> Match:
     words = tuple(one.word for one in heard)
     text = "".join(word.word for word in words).strip()
     return Match(words[0].start, words[-1].end, text, round(score, 3), words)

@@ -16,6 +16,8 @@ from sottovoce.cli.parameters import Finite
 from sottovoce.cli.progress import Progress, clock
 from sottovoce.cli.sections import SectionedCommand
 
+NOT_FOUND = 1
+"""The exit code where a phrase is nowhere, as grep has it."""
 SEARCH = (
     click.option(
         "--least-score",
@@ -37,6 +39,7 @@ def find(context: click.Context, /, recording: str, phrase: str, **given: Any) -
 
     RECORDING is transcribed for it; a transcript (json, srt, vtt) is searched as it is. Words need not be
     heard right: they are compared by their letters.
+    The exit code is 1 where nothing is found.
     """
     from sottovoce.alignment.find import Match, find_phrase
     from sottovoce.cli.options import open_model
@@ -48,12 +51,15 @@ def find(context: click.Context, /, recording: str, phrase: str, **given: Any) -
         Transcript((), "", 0.0, ""), phrase, least_score=least
     )  # a phrase of no letters: before all work
 
+    found: list[Match] = []
+
     def work(name: str) -> None:
         if Path(name).suffix.lower() in READABLE:
             matches = find_phrase(read_transcript(name), phrase, least_score=least)
         else:
             source = sys.stdin.buffer if name == "-" else name
             matches = open_model(given).find(source, phrase, least_score=least, language=given["language"])
+        found.extend(matches)
         for match in matches:
             click.echo(as_line(match) if not given["as_json"] else as_json(match, name, phrase))
         if not matches and not given["as_json"]:
@@ -73,13 +79,14 @@ def find(context: click.Context, /, recording: str, phrase: str, **given: Any) -
         }
         return json.dumps(entry, ensure_ascii=False)
 
-    return each_file(
+    code = each_file(
         [recording],
         work,
         progress=Progress(1),
         call=this_call(context),
         advice="--dtype int8 or a smaller --model",
     )
+    return code or (0 if found else NOT_FOUND)
 
 
 def time(seconds: float) -> str:

@@ -20,19 +20,15 @@ import numpy as np
 import numpy.typing as npt
 
 from sottovoce.errors import MissingExtraError, OptionError
+from sottovoce.text.languages import UNSPACED_LETTERS
 from sottovoce.text.normalize import Normalization, normalizer_for
 
 Unit: TypeAlias = Literal["word", "character", "mixed"]
 Number: TypeAlias = "int | float | None"
 
-# Han, kana, Thai, Lao, Myanmar, Khmer, and half-width kana.
-_UNSPACED = (
-    "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3040-\u30ff\u31f0-\u31ff"
-    "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff"
-)
-_MIXED = re.compile(rf"[{_UNSPACED}]|[^\s{_UNSPACED}]+")
+_MIXED = re.compile(rf"[{UNSPACED_LETTERS}]|[^\s{UNSPACED_LETTERS}]+")
 _DRAWN_AT_ONCE = 1_000_000  # utterances, to bound the memory of the bootstrap
-_NEEDLESS_SPACE = re.compile(rf"(?<=[{_UNSPACED}])\s+|\s+(?=[{_UNSPACED}])")
+_NEEDLESS_SPACE = re.compile(rf"(?<=[{UNSPACED_LETTERS}])\s+|\s+(?=[{UNSPACED_LETTERS}])")
 
 
 @dataclass(frozen=True, slots=True)

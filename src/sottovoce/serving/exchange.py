@@ -166,6 +166,15 @@ class Exchange(ABC, Generic[W]):
                 await self.on_word(item)
 
 
+def logged(error: Exception, socket: WebSocket) -> ApiError:
+    """What the client is told of an error, whose cause goes into the log where it is not the client's."""
+    fault = fault_of(error)
+    if fault.status >= 500 and not isinstance(error, ApiError):
+        request_id = socket.scope["state"]["request_id"]
+        logger.error("session failed", exc_info=error, extra={"request_id": request_id})
+    return fault
+
+
 @asynccontextmanager
 async def last_words(
     socket: WebSocket, services: Services, shape: Callable[[ApiError], dict[str, Json]] = own_error
@@ -179,10 +188,7 @@ async def last_words(
     except (GoneError, WebSocketDisconnect):
         return
     except Exception as error:
-        fault = fault_of(error)
-        if fault.status >= 500 and not isinstance(error, ApiError):
-            request_id = socket.scope["state"]["request_id"]
-            logger.error("session failed", exc_info=error, extra={"request_id": request_id})
+        fault = logged(error, socket)
         with anyio.move_on_after(services.settings.limits.send_s):
             try:
                 await close_with(socket, fault, shape)

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from sottovoce.errors import AudioError, InputError, ModelNotFoundError, SottovoceError
+from sottovoce.errors import AudioError, CheckpointError, InputError, ModelNotFoundError, SottovoceError
 from sottovoce.formats.document import Json
 
 INVALID = "invalid_request_error"
+UNAVAILABLE = "model_unavailable"
 MEMORY_WORDS = ("out of memory", "not enough memory", "can't allocate memory", "cannot allocate memory")
 
 
@@ -66,12 +67,13 @@ def fault_of(error: BaseException, *, param: str | None = None) -> ApiError:
     """What a client is told of an error; nothing of the inside of the program."""
     if isinstance(error, ApiError):
         return error
+    if isinstance(error, ModelNotFoundError | CheckpointError):  # their messages name files of the server
+        message = "a model that this needs cannot be loaded on this server; its log has the cause"
+        return ApiError(message, status=503, kind="server_error", code=UNAVAILABLE)
     if isinstance(error, AudioError):
         return ApiError(str(error), param=param or "file", code="invalid_audio")
     if isinstance(error, InputError):
         return ApiError(str(error), param=param)
-    if isinstance(error, ModelNotFoundError):
-        return ApiError(str(error), status=404, param="model", code="model_not_found")
     if is_out_of_memory(error):
         message = "memory ran out: try a shorter recording, or later"
         return ApiError(message, status=503, kind="server_error", code="out_of_memory", retry_s=30.0)

@@ -15,7 +15,7 @@ from starlette.websockets import WebSocket
 
 from sottovoce.formats.document import Json
 from sottovoce.serving.client_json import read_json
-from sottovoce.serving.exchange import DONE, Exchange, last_words
+from sottovoce.serving.exchange import DONE, Exchange, last_words, logged
 from sottovoce.serving.faults import ApiError, fault_of
 from sottovoce.serving.fields import Fields, wrong
 from sottovoce.serving.gate import LISTEN_SUBPROTOCOLS
@@ -57,7 +57,7 @@ async def listen(socket: WebSocket) -> None:
             services.check_wait(scheduler)
             session = await scheduler.open(wish.options)
         except Exception as error:
-            await deny(socket, fault_of(error))
+            await deny(socket, logged(error, socket))
             return
         stack.callback(session.discard)
         offered = socket.scope["subprotocols"]

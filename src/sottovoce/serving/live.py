@@ -7,8 +7,8 @@ from contextlib import AsyncExitStack
 
 from starlette.websockets import WebSocket
 
-from sottovoce.serving.exchange import DONE, Exchange, last_words
-from sottovoce.serving.faults import ApiError, fault_of
+from sottovoce.serving.exchange import DONE, Exchange, last_words, logged
+from sottovoce.serving.faults import UNAVAILABLE, ApiError, fault_of
 from sottovoce.serving.gate import SUBPROTOCOL
 from sottovoce.serving.pcm import PcmReader
 from sottovoce.serving.protocol import (
@@ -111,9 +111,9 @@ class Talk(Exchange[Configure | Finalize | Voices]):
             await change
         except Exception as error:
             fault = fault_of(error)
-            if fault.status >= 500:
+            if fault.status >= 500 and fault.code != UNAVAILABLE:
                 raise
-            await self.send({"type": "error", **fault.body})
+            await self.send({"type": "error", **logged(error, self.socket).body})
 
     async def _configure(self, message: Configure) -> None:
         wish = self._changed(message)

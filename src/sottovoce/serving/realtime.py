@@ -15,8 +15,8 @@ from starlette.websockets import WebSocket
 
 from sottovoce.formats.document import Json
 from sottovoce.serving.client_json import read_json
-from sottovoce.serving.exchange import Exchange, last_words
-from sottovoce.serving.faults import ApiError, fault_of
+from sottovoce.serving.exchange import Exchange, last_words, logged
+from sottovoce.serving.faults import UNAVAILABLE, ApiError, fault_of
 from sottovoce.serving.fields import wrong
 from sottovoce.serving.gate import given_keys
 from sottovoce.serving.pcm import PcmReader
@@ -192,9 +192,9 @@ class RealtimeTalk(Exchange[Update | Commit | Clear]):
             await self._change(wish)
         except Exception as error:
             fault = fault_of(error)
-            if fault.status >= 500:
+            if fault.status >= 500 and fault.code != UNAVAILABLE:
                 raise
-            await self.send(self._items.fault(fault, update.event_id))
+            await self.send(self._items.fault(logged(error, self.socket), update.event_id))
             return
         self._follow(wish)
         await self.send(self._items.event("session.updated", session=self._document))
@@ -231,7 +231,7 @@ class RealtimeTalk(Exchange[Update | Commit | Clear]):
 
     async def _failed(self, error: Exception) -> None:
         """A turn without its text; the next one may have one."""
-        fault = fault_of(error)
+        fault = logged(error, self.socket)
         if self._session is not None:
             self._session.discard()
         await self.send(self._items.fail(fault, self._received_s))

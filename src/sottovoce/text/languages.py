@@ -56,6 +56,11 @@ LANGUAGES: tuple[Language, ...] = tuple(
 
 UNSPACED: frozenset[str] = frozenset({"zh", "ja", "th", "lo", "my", "yue"})
 """Languages written without spaces between words: word times are per character there."""
+UNSPACED_LETTERS = (
+    "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3040-\u30ff\u31f0-\u31ff"
+    "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff"
+)
+"""Han, kana, Thai, Lao, Myanmar, Khmer, and half-width kana, as ranges of a regular expression's class."""
 
 
 def language_codes(n_languages: int = 100) -> tuple[str, ...]:
