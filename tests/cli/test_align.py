@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import shutil
 from pathlib import Path
@@ -76,6 +77,17 @@ def test_a_phrase_in_a_recording_and_in_its_transcript(
     assert line.rstrip().endswith("heute viel")
 
 
+def test_text_on_standard_input_is_utf8(
+    clip: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for given, code in ((TEXT.encode("utf-8-sig"), 0), (b"Wir h\xff\xfe", 2)):
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(given), encoding="latin-1"))
+        assert run(["align", str(clip), "-", *NANO, "-f", "txt"]) == code
+    output = capsys.readouterr()
+    assert output.out.strip() == TEXT
+    assert "standard input: expected a text in UTF-8" in output.err
+
+
 def test_what_is_not_found_is_said_apart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     transcript = tmp_path / "talk.srt"
     transcript.write_text(f"1\n00:00:01,000 --> 00:00:03,000\n{TEXT}\n", encoding="utf-8")
@@ -93,6 +105,7 @@ def test_what_is_not_found_is_said_apart(tmp_path: Path, capsys: pytest.CaptureF
         (["align", "{clip}", "nowhere.txt"], "text 'nowhere.txt': cannot be read"),
         (["align", "nowhere.wav", "{text}", *NANO], "nowhere.wav"),
         (["align", "-", "-"], "got '-' for both"),
+        (["align", "{clip}", "{text}", *NANO, "--print-special"], "--print-special"),
         (["align", "{clip}", "{text}", "-f", "tsx"], "output format 'tsx'"),
         (["align", "{clip}", "{text}", "--model", "nano", "-l", "xx"], "xx"),
         (["align", "{clip}", "{clip}"], "expected UTF-8"),

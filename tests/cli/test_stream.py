@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,7 +17,7 @@ import pytest
 from rich.console import Console
 
 from sottovoce.audio.io import load_audio
-from sottovoce.cli.live import file_pieces
+from sottovoce.cli.live import Said, append_log, file_pieces
 from sottovoce.cli.live_view import LiveView
 from sottovoce.cli.main import run
 from sottovoce.types import Final, LanguageChanged, Partial, Unstable, Word
@@ -210,6 +211,38 @@ def test_a_termination_ends_the_recording_and_what_was_heard_is_said(tmp_path: P
     assert finals.strip() == partials.strip() != ""
     with wave.open(str(heard)) as file:
         assert file.getnframes() > 0
+
+
+def test_what_was_there_stays_where_nothing_is_heard(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The audio of before is not wiped by a call that fails, and never that of the recording itself."""
+    talk = Path(shutil.copy(CLIP, tmp_path / "talk.flac"))
+    for words in (
+        ["stream", str(tmp_path / "missing.wav"), *QUICK],
+        ["stream", str(CLIP), "--model", "nothing"],
+        ["stream", str(talk), *QUICK],
+    ):
+        assert run([*words, "--save-audio", str(talk)]) == 2
+        assert len(capsys.readouterr().err.strip().splitlines()) == 1
+        assert talk.read_bytes() == CLIP.read_bytes()
+    new = tmp_path / "new.wav"
+    assert run(["stream", str(tmp_path / "missing.wav"), *QUICK, "--save-audio", str(new)]) == 2
+    assert not new.exists()
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+def test_audio_that_cannot_be_kept_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["stream", str(CLIP), *QUICK, "--save-audio", "/dev/full"]) == 2
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert line.startswith("error: recording '/dev/full': cannot be written")
+
+
+def test_a_log_of_other_bytes_gets_its_line(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_bytes(b"\xff\xfe\n")
+    append_log(log, Said(), "talk.wav")
+    assert json.loads(log.read_bytes().splitlines()[1])["index"] == 1
 
 
 @pytest.mark.parametrize("option", ["--save-audio", "--log"])

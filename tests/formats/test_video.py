@@ -38,6 +38,16 @@ def gold(frame: np.ndarray) -> int:
 
 
 @with_ffmpeg
+def test_the_recording_itself_is_not_written_over(tmp_path: Path) -> None:
+    talk = tmp_path / "talk.mp4"
+    talk.write_bytes(b"a film")
+    with pytest.raises(OptionError, match="is the recording"):
+        write_karaoke(SAID, talk, talk)
+    with pytest.raises(OptionError, match="is the recording"):
+        check_video(tmp_path / "." / "talk.mp4", "1280x720", "#101418", talk)
+    assert talk.read_bytes() == b"a film"
+
+
 def test_words_are_lit_as_they_are_said(tmp_path: Path) -> None:
     path = tmp_path / "a 'b',c.mp4"
     write_karaoke(SAID, CLIP, path, size="640x360")

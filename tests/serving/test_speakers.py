@@ -162,7 +162,8 @@ def test_missing_weights_are_told_without_their_place(
         timeout=120,
     )
     assert answer.status_code == 503
-    handshake = f"{server.url}/v1/listen?encoding=linear16&sample_rate=16000&diarize=true".replace("http", "ws")
+    query = "encoding=linear16&sample_rate=16000&diarize=true"
+    handshake = f"ws://{server.address}/v1/listen?{query}"
     with pytest.raises(InvalidStatus) as denied, connect(handshake):
         pass
     for told in (message["error"], refused["error"], answer.json()["error"]):

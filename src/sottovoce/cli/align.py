@@ -9,7 +9,7 @@ import click
 from sottovoce.cli.call import this_call
 from sottovoce.cli.options import MODEL
 from sottovoce.cli.sections import SectionedCommand
-from sottovoce.cli.transcribe import OUTPUT
+from sottovoce.cli.transcribe import LAYOUT
 from sottovoce.formats.registry import FORMATS
 
 ALIGNMENT = (
@@ -50,7 +50,7 @@ ALIGNED = (
         metavar="DIR",
         help="Where files go, made if it is not there; - writes documents to standard output.",
     ),
-    *OUTPUT[3:],
+    *LAYOUT,
 )
 SECTIONS = {"Model": MODEL, "Alignment": ALIGNMENT, "Output": ALIGNED}
 

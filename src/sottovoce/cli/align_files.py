@@ -66,7 +66,7 @@ def read_text(name: str) -> str | Transcript:
     Raises: OptionError naming the file.
     """
     if name == "-":
-        return sys.stdin.read()
+        return read_standard_input()
     path = Path(name)
     if path.suffix.lower() in READABLE:
         return read_transcript(path)
@@ -76,3 +76,14 @@ def read_text(name: str) -> str | Transcript:
         raise OptionError(f"text '{name}': cannot be read ({error.strerror or error})") from error
     except UnicodeDecodeError as error:
         raise OptionError(f"text '{name}': expected UTF-8, got other bytes") from error
+
+
+def read_standard_input() -> str:
+    """A text from a pipe, UTF-8 whatever the locale says.
+
+    Raises: OptionError for other bytes.
+    """
+    try:
+        return sys.stdin.buffer.read().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise OptionError("standard input: expected a text in UTF-8, got other bytes") from error

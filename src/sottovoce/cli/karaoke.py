@@ -43,7 +43,7 @@ def karaoke(context: click.Context, /, recording: str, **given: Any) -> int:
     from sottovoce.formats.video import check_video, write_karaoke
 
     path = Path(given["output"])
-    check_video(path, given["size"], given["background"])
+    check_video(path, given["size"], given["background"], Path(recording))
     text = None if given["text"] is None else read_text(given["text"])
     model = open_model(given)
     call = this_call(context)

@@ -66,6 +66,9 @@ def check(source: str | None, given: dict[str, Any]) -> None:
         raise OptionError("stream: expected one of FILE, - and --mic")
     if given["realtime"] and given["unaware"]:
         raise OptionError("stream: expected one of --realtime and --unaware, got both")
+    kept = given["save_audio"]
+    if kept and source and os.path.realpath(kept) == os.path.realpath(source):
+        raise OptionError(f"--save-audio '{kept}': is the recording itself, choose another name")
     if given["log_path"]:
         log = Path(given["log_path"])
         is_file = log.is_file() or (not log.exists() and log.parent.is_dir())
@@ -235,7 +238,7 @@ def run(
 
 def append_log(path: Path, said: Said, source: str) -> None:
     """Add one line; its index is the number of lines that are there."""
-    index = len(path.read_text(encoding="utf-8").splitlines()) if path.exists() else 0
+    index = len(path.read_bytes().splitlines()) if path.exists() else 0
     line = LogLine(
         index,
         tuple(word.word.strip() for word, _, _ in said.words),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import wave
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 
@@ -16,18 +17,18 @@ from sottovoce.types import SAMPLE_RATE, Samples
 class WaveRecorder:
     """Writes 16-bit mono audio; a context manager. An interrupted recording is a whole file too.
 
+    What was in the file stays until the first piece comes.
     Raises: OptionError for a path that cannot be written.
     """
 
     def __init__(self, path: Path) -> None:
-        try:
-            self._raw = path.open("wb")
-        except OSError as error:
-            raise OptionError(f"recording '{path}': cannot be written ({error.strerror})") from error
-        self._file = wave.open(self._raw, "wb")  # noqa: SIM115
-        self._file.setnchannels(1)
-        self._file.setsampwidth(2)
-        self._file.setframerate(SAMPLE_RATE)
+        self._path = path
+        self._file: wave.Wave_write | None = None
+        was_there = path.exists()
+        with self._named():
+            path.open("ab").close()
+            if not was_there:
+                path.unlink()
 
     def __enter__(self) -> WaveRecorder:
         return self
@@ -35,11 +36,30 @@ class WaveRecorder:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._file.close()
-        self._raw.close()
+        if self._file is not None:
+            with self._named():
+                self._file.close()
 
     def through(self, pieces: Iterator[Samples]) -> Iterator[Samples]:
         """The pieces, written as they pass."""
         for piece in pieces:
-            self._file.writeframes((np.clip(piece, -1.0, 1.0) * 32767).astype("<i2").tobytes())
+            with self._named():
+                self._file = self._file or self._begun()
+                self._file.writeframes((np.clip(piece, -1.0, 1.0) * 32767).astype("<i2").tobytes())
             yield piece
+
+    def _begun(self) -> wave.Wave_write:
+        file = wave.open(str(self._path), "wb")  # noqa: SIM115
+        file.setnchannels(1)
+        file.setsampwidth(2)
+        file.setframerate(SAMPLE_RATE)
+        return file
+
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise OptionError(
+                f"recording '{self._path}': cannot be written ({error.strerror or error})"
+            ) from error

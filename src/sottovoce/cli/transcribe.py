@@ -194,6 +194,32 @@ CONTEXT = (
         help="Text that needed a temperature above this is not given to the next window.",
     ),
 )
+LAYOUT = (
+    click.option(
+        "--max-line-width",
+        type=click.IntRange(1),
+        help="Characters a subtitle line (needs --word-timestamps).",
+    ),
+    click.option(
+        "--max-line-count",
+        type=click.IntRange(1),
+        help="Lines a subtitle (needs a line width or a reading speed).",
+    ),
+    click.option("--max-words-per-line", type=click.IntRange(1), help="Words a subtitle."),
+    click.option(
+        "--reading-speed",
+        type=Finite(1),
+        metavar="CHARACTERS",
+        help="Lay subtitles out for reading, at so many characters a second (17 is usual): 2 lines of 42 at "
+        "most, ended where sentences are, on the screen as long as it takes (needs --word-timestamps).",
+    ),
+    click.option(
+        "--highlight-words", is_flag=True, help="Underline each word of a subtitle as it is spoken."
+    ),
+    click.option(
+        "--embed-audio", is_flag=True, help="html: put the recording into the page, rather than a link to it."
+    ),
+)
 OUTPUT = (
     click.option(
         "-f",
@@ -220,30 +246,7 @@ OUTPUT = (
         is_flag=True,
         help="Write timestamps and other special tokens in txt, as the model does.",
     ),
-    click.option(
-        "--max-line-width",
-        type=click.IntRange(1),
-        help="Characters a subtitle line (needs --word-timestamps).",
-    ),
-    click.option(
-        "--max-line-count",
-        type=click.IntRange(1),
-        help="Lines a subtitle (needs a line width or a reading speed).",
-    ),
-    click.option("--max-words-per-line", type=click.IntRange(1), help="Words a subtitle."),
-    click.option(
-        "--reading-speed",
-        type=Finite(1),
-        metavar="CHARACTERS",
-        help="Lay subtitles out for reading, at so many characters a second (17 is usual): 2 lines of 42 at "
-        "most, ended where sentences are, on the screen as long as it takes (needs --word-timestamps).",
-    ),
-    click.option(
-        "--highlight-words", is_flag=True, help="Underline each word of a subtitle as it is spoken."
-    ),
-    click.option(
-        "--embed-audio", is_flag=True, help="html: put the recording into the page, rather than a link to it."
-    ),
+    *LAYOUT,
 )
 WORKERS = (
     click.option(

@@ -34,8 +34,14 @@ def read_transcript(path: str | Path) -> Transcript:
     except UnicodeDecodeError as error:
         raise OptionError(f"transcript '{path}': expected UTF-8, got other bytes") from error
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        told = f"'{error.args[0]}' is missing" if isinstance(error, KeyError) else str(error)
-        raise OptionError(f"transcript '{path}': expected segments with times, got none ({told})") from error
+        told = f"transcript '{path}': expected segments with times, got none ({_told(error)})"
+        raise OptionError(told) from error
+
+
+def _told(error: Exception) -> str:
+    if isinstance(error, KeyError):
+        return f"'{error.args[0]}' is missing"
+    return str(error) if isinstance(error, ValueError) else "JSON of another shape"
 
 
 def _of_json(document: Mapping[str, object]) -> Transcript:

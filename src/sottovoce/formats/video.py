@@ -20,13 +20,15 @@ SIZES = ((320, 180), (3840, 2160))
 FRAMES_A_SECOND = 25
 
 
-def check_video(path: Path, size: str, background: str) -> None:
+def check_video(path: Path, size: str, background: str, recording: Path | None = None) -> None:
     """Raises: OptionError for what no video can be made of, and where there is no ffmpeg."""
     if path.suffix.lower() not in ENDINGS:
         raise OptionError(f"video '{path}': expected a name that ends in {', '.join(ENDINGS)}")
     if path.is_dir() or not path.parent.is_dir():
         told = "expected a file, it is a directory" if path.is_dir() else "its folder is not there"
         raise OptionError(f"video '{path}': {told}")
+    if recording is not None and path.resolve() == recording.resolve():
+        raise OptionError(f"video '{path}': is the recording itself, choose another name")
     found = re.fullmatch(r"(\d{1,5})x(\d{1,5})", size)
     (least_w, least_h), (most_w, most_h) = SIZES
     width, height = (int(found[1]), int(found[2])) if found else (0, 0)
@@ -53,7 +55,7 @@ def write_karaoke(
     transcript: with the times of words. recording: whose sound it has.
     Raises: OptionError, with what ffmpeg says where it fails.
     """
-    check_video(path, size, background)
+    check_video(path, size, background, recording)
     if not any(segment.words for segment in transcript.segments):
         raise OptionError(f"video '{path}': expected words with times, got none")
     with tempfile.TemporaryDirectory() as folder:
