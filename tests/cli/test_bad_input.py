@@ -31,6 +31,12 @@ transcribe {clip} --grammar {tmp}/unknown.gbnf | missing
 transcribe {clip} --grammar {tmp}/endless.gbnf | allows nothing
 transcribe {clip} --grammar-penalty -1 | '-1'
 transcribe {clip} --grammar-penalty nan | 'nan'
+transcribe {clip} --grammar-penalty 5 | --grammar
+transcribe {clip} --grammar-rule thing | --grammar
+transcribe {clip} --lm-weight 1 | --lm
+transcribe {clip} --hotword-weight 1 --hotwords Anna | --hotwords
+transcribe {clip} --grammar {tmp}/empty.gbnf --beam-size 1 | beam search
+transcribe {clip} --output-format rttm | --speakers
 transcribe {clip} --output-dir {tmp}/file | cannot be written
 transcribe {clip} --output-dir {tmp}/file/out | cannot be written
 transcribe {clip} --output-format doc | 'doc'
@@ -69,6 +75,7 @@ stream | FILE
 stream {clip} --mic | FILE
 stream {clip} --speakers many | 'many'
 stream {clip} --speakers 0 | got 0
+stream {clip} --lm-weight 1 | --lm
 stream {clip} --chunk-ms 0 | 0
 stream {clip} --frame-threshold nan | 'nan'
 stream {clip} --hangover-ms nan | 'nan'
@@ -79,6 +86,7 @@ stream {clip} --save-audio {tmp}/file/heard.wav | cannot be written
 batch {tmp}/none {tmp}/out.jsonl | none
 batch {clips} {tmp}/out.csv | .csv
 batch {clips} {tmp}/file/out.jsonl | cannot be written
+batch {clips} {tmp}/out.jsonl --lm-weight 1 | --lm
 batch {clips} {tmp}/out.jsonl --files-together 0 | 0
 batch {clips} {tmp}/out.jsonl --speakers many | 'many'
 detect-language missing.wav | missing.wav
@@ -90,8 +98,11 @@ find {clip} word --least-score 3 | '3'
 plot {clip} --output {tmp}/picture.doc | picture.doc
 plot {clip} --output {tmp}/none/picture.png | picture.png
 karaoke {clip} --output {tmp}/none/video.mp4 | video.mp4
+karaoke - --output {tmp}/video.mp4 | standard input
 models info nowhere | nowhere
 models quantize nano --nonsense | nonsense
+models quantize nano {tmp}/{long}.bin | cannot be written
+models convert nano {tmp}/{long}.pt | cannot be written
 serve --port 99999 | 99999
 ctc none.npy --labels none.txt | none
 eval wer none.jsonl | none.jsonl
@@ -114,7 +125,12 @@ def test_one_line_says_what_is_wrong(
 ) -> None:
     monkeypatch.chdir(folder)
     line, _, told = call.partition(" | ")
-    places = {"clip": CLIP.as_posix(), "clips": CLIP.parent.as_posix(), "tmp": folder.as_posix()}
+    places = {
+        "clip": CLIP.as_posix(),
+        "clips": CLIP.parent.as_posix(),
+        "tmp": folder.as_posix(),
+        "long": "n" * 247,
+    }
     words = [word.format(**places) for word in shlex.split(line)]
     model = [] if words[0] in WITHOUT_MODEL else ["--model", "nano"]
     assert run([*words, *model]) == 2

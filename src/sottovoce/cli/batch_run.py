@@ -18,7 +18,7 @@ from sottovoce.archive.results import Results, open_results
 from sottovoce.archive.rows import Reading, Row, transcribe_items
 from sottovoce.backends.registry import choose_device
 from sottovoce.cli.call import Call, one_line
-from sottovoce.cli.options import open_model
+from sottovoce.cli.options import check_fusion, open_model
 from sottovoce.cli.transcribe_request import transcribe_options
 from sottovoce.errors import OptionError
 from sottovoce.serving.ray.cluster import connect, counts
@@ -32,6 +32,7 @@ def run_batch(source: str, output: str, given: dict[str, Any], call: Call) -> in
     """
     if given["hotwords"] or given["lm"] or given["grammar"]:
         raise OptionError("--hotwords, --lm and --grammar: not for a batch yet; use `sottovoce transcribe`")
+    check_fusion(given)
     given = {**given, "model": given["model"] or default_model(choose_device(given["device"]))}
     items = list_recordings(source)
     actors = actors_of(given) if given["ray"] else None

@@ -21,7 +21,7 @@ from sottovoce.backends.base import EXACT, EncoderMode
 from sottovoce.cli.interrupt import Interrupts
 from sottovoce.cli.live_translation import TranslatedView
 from sottovoce.cli.live_view import LiveView
-from sottovoce.cli.options import fusion_of, hotword_text, open_model
+from sottovoce.cli.options import check_fusion, fusion_of, hotword_text, open_model
 from sottovoce.cli.recorder import WaveRecorder
 from sottovoce.cli.speakers import live_speakers_of
 from sottovoce.cli.translation import live_translator
@@ -66,6 +66,7 @@ def check(source: str | None, given: dict[str, Any]) -> None:
         raise OptionError("stream: expected one of FILE, - and --mic")
     if given["realtime"] and given["unaware"]:
         raise OptionError("stream: expected one of --realtime and --unaware, got both")
+    check_fusion(given)
     kept = given["save_audio"]
     if kept and source and os.path.realpath(kept) == os.path.realpath(source):
         raise OptionError(f"--save-audio '{kept}': is the recording itself, choose another name")

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from sottovoce.api import Model
     from sottovoce.lm.fusion import ShallowFusion
 
+LM_WEIGHT, ROOT = 0.3, "root"
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 MODEL = (
@@ -25,7 +26,7 @@ MODEL = (
         metavar="NAME|PATH",
         help="Model name, hub id, file or folder. [default: base; on CUDA large-v3-turbo]",
     ),
-    click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:N."),
+    click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda, cuda:N or mps."),
     click.option(
         "--dtype", default="auto", show_default=True, help="auto, float32, bfloat16, float16 or int8."
     ),
@@ -70,14 +71,14 @@ FUSION = (
         help="What each token of a phrase adds.",
     ),
     click.option("--lm", metavar="FILE.arpa", help="n-gram model over token ids, for the beam search."),
-    click.option("--lm-weight", type=Finite(), default=0.3, show_default=True, help="Weight of --lm."),
+    click.option("--lm-weight", type=Finite(), default=LM_WEIGHT, show_default=True, help="Weight of --lm."),
     click.option(
         "--grammar",
         metavar="FILE.gbnf",
         help="The form that text has (GBNF; extra `grammar`), for the beam search.",
     ),
     click.option(
-        "--grammar-rule", default="root", show_default=True, help="The rule of the grammar that text is."
+        "--grammar-rule", default=ROOT, show_default=True, help="The rule of the grammar that text is."
     ),
     click.option(
         "--grammar-penalty",
@@ -121,6 +122,19 @@ def open_model(given: Mapping[str, Any]) -> Model:
     )
 
 
+def check_fusion(given: Mapping[str, Any]) -> None:
+    """Raises: OptionError for a greedy search, and for the weight of what is not there."""
+    has_phrases = is_file(given["hotwords"])
+    if given["beam_size"] == 1 and (given["lm"] or given["grammar"] or has_phrases):
+        raise OptionError("--lm, --grammar and a file of --hotwords: need a beam search, got --beam-size 1")
+    if given["grammar"] is None and (given["grammar_rule"] != ROOT or given["grammar_penalty"] is not None):
+        raise OptionError("--grammar-rule and --grammar-penalty: need --grammar")
+    if given["lm"] is None and given["lm_weight"] != LM_WEIGHT:
+        raise OptionError("--lm-weight: needs --lm")
+    if not has_phrases and given["hotword_weight"] != HOTWORD_WEIGHT:
+        raise OptionError("--hotword-weight: needs a file of --hotwords")
+
+
 def fusion_of(model: Model, given: Mapping[str, Any]) -> ShallowFusion | None:
     """Language models beside the beam search, where the options of `FUSION` ask for any.
 
@@ -129,8 +143,6 @@ def fusion_of(model: Model, given: Mapping[str, Any]) -> ShallowFusion | None:
     phrases = given["hotwords"] if is_file(given["hotwords"]) else None
     if given["lm"] is None and phrases is None and given["grammar"] is None:
         return None
-    if given["beam_size"] == 1:
-        raise OptionError("--lm, --grammar and a file of --hotwords: need a beam search, got --beam-size 1")
     from sottovoce.lm.grammar import Grammar
 
     grammar = given["grammar"] and Grammar.read(given["grammar"], given["grammar_rule"])

@@ -17,7 +17,7 @@ from sottovoce.archive.parts import PartsTranscription, transcribe_parts
 from sottovoce.cli.call import Call
 from sottovoce.cli.each_file import each_file
 from sottovoce.cli.interrupt import Interrupts
-from sottovoce.cli.options import fusion_of, is_file, open_model
+from sottovoce.cli.options import check_fusion, fusion_of, is_file, open_model
 from sottovoce.cli.progress import Progress
 from sottovoce.cli.screen import ScreenWriter
 from sottovoce.cli.transcribe_request import transcribe_options, writer_options
@@ -115,6 +115,7 @@ def transcribe_files(files: Sequence[str], given: Mapping[str, Any], call: Call)
     """
     options = transcribe_options(given)
     check_workers(files, given)
+    check_fusion(given)
     check_specials(given)
     translation = translation_of(given, files)
     documents = documents_of(files, given)
@@ -147,6 +148,7 @@ def documents_of(files: Sequence[str], given: Mapping[str, Any]) -> Documents:
     Raises: OptionError.
     """
     formats = given["output_format"]
+    check_rttm(given, formats)
     writers = writers_for(formats, writer_options(given), has_speakers=tells_speakers(given))
     shown = given["output_dir"] is None and formats == "txt"
     check_colours(given, shown)
@@ -159,6 +161,12 @@ def documents_of(files: Sequence[str], given: Mapping[str, Any]) -> Documents:
     paths = output_paths(files, Path(folder), [writer.extension for writer in writers])
     writable_folder(Path(folder))
     return Documents(writers, paths, shown, page, given["embed_audio"])
+
+
+def check_rttm(given: Mapping[str, Any], formats: str) -> None:
+    """Raises: OptionError for turns where nobody tells speakers apart; a text to align may bring its own."""
+    if "rttm" in formats.split(",") and "speakers" in given and not tells_speakers(given):
+        raise OptionError("output format 'rttm': needs --speakers, --channels or --tinydiarize")
 
 
 def tells_speakers(given: Mapping[str, Any]) -> bool:

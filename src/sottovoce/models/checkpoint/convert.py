@@ -30,6 +30,13 @@ def write_checkpoint(checkpoint: Checkpoint, output: Path, kind: str, number: st
 
     Raises: OptionError for a number type that the kind does not have, or an output that is there.
     """
+    try:
+        _write(checkpoint, output, kind, number)
+    except OSError as error:
+        raise OptionError(f"output '{output}': cannot be written ({error.strerror or error})") from error
+
+
+def _write(checkpoint: Checkpoint, output: Path, kind: str, number: str) -> None:
     if output.exists():
         raise OptionError(f"output '{output}': is there already, choose another name")
     if not output.parent.is_dir():
