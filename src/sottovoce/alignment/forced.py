@@ -1,6 +1,6 @@
 """Forced alignment: the words of a text are given, their times in a recording are found.
 
-A recording of up to 30 s is one window. In a longer one the text is first placed roughly: by the times of the
+A recording of up to 29 s is one window. In a longer one the text is first placed roughly: by the times of the
 transcript that it is, or by reading the recording once and pairing its words with those of the text. Then the
 words of each window are timed, and brought to the speech.
 """
