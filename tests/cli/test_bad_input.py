@@ -25,6 +25,8 @@ transcribe {clip} --clip-timestamps 3,1 | ascending
 transcribe {clip} --clip-timestamps a | 'a'
 transcribe {clip} --clip-timestamps 0,1 --offset 1 | --offset
 transcribe {clip} --suppress-regex [ | regular expression, got '['
+transcribe {clip} --suppress-tokens 999999 | 999999
+transcribe {clip} --suppress-tokens=-7 | -7
 transcribe {clip} --grammar {tmp}/none.gbnf | none.gbnf
 transcribe {clip} --grammar {tmp}/empty.gbnf | grammar
 transcribe {clip} --grammar {tmp}/unknown.gbnf | missing

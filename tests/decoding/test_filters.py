@@ -91,6 +91,12 @@ def test_suppressed_tokens_hold_the_signs_and_the_specials() -> None:
     assert list(ids) == sorted(ids)
 
 
+@pytest.mark.parametrize("token", [-2, 51865])
+def test_what_is_no_token_cannot_be_suppressed(token: int) -> None:
+    with pytest.raises(OptionError, match=rf"expected ids from 0 to 51864, or -1, got {token}"):
+        suppressed_tokens((-1, token), rig.tokenizer())
+
+
 @pytest.mark.reference
 @pytest.mark.parametrize("seed", range(6))
 def test_filters_equal_openai_whispers(seed: int) -> None:

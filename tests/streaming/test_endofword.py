@@ -116,3 +116,12 @@ def test_every_mode_asks_the_detector(
     assert "".join(said["ends"]) == "".join(said["goes on"])
     assert set(said["goes on"]) == {" timechild", " way", " daychild", " man"}
     assert " time" in said["ends"]
+
+
+def test_a_file_of_something_else_is_refused_without_advice_to_run_it(tmp_path: Path) -> None:
+    path = tmp_path / "notes.pt"
+    path.write_text("And so, my fellow Americans")
+    with pytest.raises(CheckpointError, match="expected end-of-word weights") as caught:
+        EndOfWord.load(path, 512)
+    assert "weights_only" not in str(caught.value)
+    assert "\n" not in str(caught.value)

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from sottovoce.decoding.options import NON_SPEECH, DecodingOptions
+from sottovoce.errors import OptionError
 from sottovoce.text.tokenizer import SECONDS_PER_TIMESTAMP, Tokenizer
 
 FORBIDDEN = float("-inf")
@@ -170,7 +171,15 @@ def matching_tokens(pattern: str, n_vocab: int) -> tuple[int, ...]:
 
 
 def suppressed_tokens(wanted: Sequence[int], tokenizer: Tokenizer) -> tuple[int, ...]:
-    """Ids of `wanted`, with -1 spelled out, and the special tokens that are never part of a transcript."""
+    """Ids of `wanted`, with -1 spelled out, and the special tokens that are never part of a transcript.
+
+    Raises: OptionError for what is no id of the vocabulary.
+    """
+    for token in wanted:
+        if not NON_SPEECH <= token < tokenizer.n_vocab:
+            raise OptionError(
+                f"suppress_tokens: expected ids from 0 to {tokenizer.n_vocab - 1}, or -1, got {token}"
+            )
     ids = {token for token in wanted if token >= 0}
     if NON_SPEECH in wanted:
         ids.update(tokenizer.non_speech_tokens)

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from sottovoce.errors import CheckpointError
+from sottovoce.models.checkpoint.pickles import first_line
 from sottovoce.types import EncoderOutput
 
 _EDGE_FRAMES = 2
@@ -39,7 +40,7 @@ class EndOfWord:
             state = torch.load(path, map_location="cpu", weights_only=True)
             weight, bias = state["weight"], state["bias"]
         except (OSError, KeyError, TypeError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
-            raise CheckpointError(f"{path}: expected end-of-word weights ({error})") from error
+            raise CheckpointError(f"{path}: expected end-of-word weights ({first_line(error)})") from error
         if tuple(weight.shape) != (1, n_audio_state) or tuple(bias.shape) != (1,):
             raise CheckpointError(
                 f"{path}: expected a weight of shape (1, {n_audio_state}), got {tuple(weight.shape)}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import zipfile
 from pathlib import Path
 
@@ -22,6 +23,9 @@ def load_pickle(path: Path) -> object:
 
 
 def first_line(error: Exception) -> str:
-    """What an error says in one line, or its kind when it says nothing."""
-    lines = str(error).splitlines()
+    """What an error says in one line, or its kind when it says nothing; no advice to run what is in a file."""
+    text = str(error)
+    if isinstance(error, pickle.UnpicklingError):
+        text = text.partition("WeightsUnpickler error:")[2].strip() or "it holds more than tensors"
+    lines = text.splitlines()
     return lines[0] if lines else type(error).__name__
