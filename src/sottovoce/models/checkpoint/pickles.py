@@ -23,7 +23,7 @@ def load_pickle(path: Path) -> object:
 
 
 def first_line(error: Exception) -> str:
-    """What an error says in one line, or its kind when it says nothing; no advice to run what is in a file."""
+    """What an error says in one line, or its kind when it says nothing; never advice to run a file."""
     text = str(error)
     if isinstance(error, pickle.UnpicklingError):
         text = text.partition("WeightsUnpickler error:")[2].strip() or "it holds more than tensors"
