@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from sottovoce.cli.find import time
 from sottovoce.cli.main import run
 
 CLIPS = Path(__file__).parents[2] / "examples" / "clips"
@@ -75,6 +76,13 @@ def test_a_phrase_in_a_recording_and_in_its_transcript(
     line = capsys.readouterr().out
     assert line.startswith("0:01.")
     assert line.rstrip().endswith("heute viel")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"), [(0.29, "0:00.29"), (59.999, "1:00.00"), (3661.5, "1:01:01.50")]
+)
+def test_times_are_rounded(seconds: float, shown: str) -> None:
+    assert time(seconds) == shown
 
 
 def test_text_on_standard_input_is_utf8(

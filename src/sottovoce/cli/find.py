@@ -91,4 +91,5 @@ def find(context: click.Context, /, recording: str, phrase: str, **given: Any) -
 
 def time(seconds: float) -> str:
     """h:mm:ss.cc or m:ss.cc."""
-    return f"{clock(seconds)}.{int(seconds * 100) % 100:02}"
+    hundredths = round(seconds * 100)
+    return f"{clock(hundredths // 100)}.{hundredths % 100:02}"
