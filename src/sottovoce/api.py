@@ -394,7 +394,7 @@ def load_model(
     where = choose_device(device)
     folder = None if model_dir is None else Path(model_dir).expanduser()
     sources = Sources(model_dir=folder, revision=revision, local_only=local_only, only=source)
-    checkpoint = load_checkpoint(name or default_model(where), sources)
+    checkpoint = load_checkpoint(default_model(where) if name is None else name, sources)
     return Model(checkpoint, BACKENDS["torch"](checkpoint, where, choose_number_format(dtype, where)))
 
 

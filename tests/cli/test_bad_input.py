@@ -102,6 +102,8 @@ plot {clip} --output {tmp}/none/picture.png | picture.png
 karaoke {clip} --output {tmp}/none/video.mp4 | video.mp4
 karaoke - --output {tmp}/video.mp4 | standard input
 models info nowhere | nowhere
+models info "" | a name or a path, got ''
+models convert "" {tmp}/out.pt | a name or a path, got ''
 models quantize nano --nonsense | nonsense
 models quantize nano {tmp}/{long}.bin | cannot be written
 models convert nano {tmp}/{long}.pt | cannot be written
@@ -140,3 +142,12 @@ def test_one_line_says_what_is_wrong(
     assert len(lines) == 1
     assert lines[0].startswith("error: ")
     assert told.lower() in lines[0].lower()
+
+
+def test_a_model_whose_name_is_empty_is_not_the_default_one(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As of a shell variable that is not set."""
+    for words in (["transcribe", str(CLIP)], ["batch", str(CLIP.parent), str(folder / "out.jsonl")]):
+        assert run([*words, "--model", ""]) == 2
+        assert capsys.readouterr().err == "error: model: expected a name or a path, got ''\n"

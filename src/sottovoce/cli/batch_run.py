@@ -33,7 +33,8 @@ def run_batch(source: str, output: str, given: dict[str, Any], call: Call) -> in
     if given["hotwords"] or given["lm"] or given["grammar"]:
         raise OptionError("--hotwords, --lm and --grammar: not for a batch yet; use `sottovoce transcribe`")
     check_fusion(given)
-    given = {**given, "model": given["model"] or default_model(choose_device(given["device"]))}
+    if given["model"] is None:
+        given = {**given, "model": default_model(choose_device(given["device"]))}
     items = list_recordings(source)
     actors = actors_of(given) if given["ray"] else None
     options = transcribe_options(given)

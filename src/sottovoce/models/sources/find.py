@@ -19,6 +19,8 @@ def resolve(name_or_path: str | Path, sources: Sources | None = None) -> Path:
     """
     sources = sources or Sources()
     name = str(name_or_path)
+    if not name:
+        raise ModelNotFoundError("model: expected a name or a path, got ''")
     path = Path(name).expanduser()
     if path.exists():
         return _plain(path, name, sources)
