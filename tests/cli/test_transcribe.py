@@ -57,6 +57,13 @@ def one_error(text: str) -> str:
     return lines[0]
 
 
+def test_formats_come_in_the_order_given_on_standard_output(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["transcribe", str(CLIPS / "de.flac"), "--model", "nano", "-l", "de", "-o", "-"]
+    for formats, begins in (("txt,srt", "Wir haben"), ("srt,txt", "1\n00:00:00")):
+        assert run([*words, "-f", formats]) == 0
+        assert capsys.readouterr().out.startswith(begins)
+
+
 def test_json_to_standard_output_is_one_document_a_line(
     clip: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

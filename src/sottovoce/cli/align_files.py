@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from sottovoce.cli.options import open_model
 from sottovoce.cli.progress import Progress
 from sottovoce.cli.transcribe_files import Documents, documents_of
 from sottovoce.errors import OptionError
-from sottovoce.formats.output import open_output
+from sottovoce.formats.output import open_outputs
 from sottovoce.formats.reading import READABLE, read_transcript
 from sottovoce.types import Transcript
 
@@ -51,9 +50,8 @@ def write_documents(transcript: Transcript, name: str, documents: Documents) -> 
     """All documents of a transcript that is complete."""
     begun = documents.info(name, transcript.model)
     info = replace(begun, language=transcript.language, duration=transcript.duration)
-    with ExitStack() as stack:
-        for writer, place in zip(documents.writers, documents.places(name), strict=True):
-            output = stack.enter_context(open_output(place, live=documents.shown))
+    with open_outputs(documents.places(name), live=documents.shown) as outputs:
+        for writer, output in zip(documents.writers, outputs, strict=True):
             output.write(writer.begin(info))
             for segment in transcript.segments:
                 output.write(writer.segment(segment))

@@ -24,7 +24,7 @@ from sottovoce.cli.transcribe_request import transcribe_options, writer_options
 from sottovoce.cli.translation import Translation, translation_of
 from sottovoce.errors import OptionError
 from sottovoce.formats.base import TranscriptInfo, Writer
-from sottovoce.formats.output import STANDARD_OUTPUT, open_output, writable_folder
+from sottovoce.formats.output import STANDARD_OUTPUT, open_outputs, writable_folder
 from sottovoce.formats.output_names import output_paths
 from sottovoce.formats.page.audio import audio_link, embedded_audio
 from sottovoce.formats.page.html import HtmlWriter
@@ -240,10 +240,7 @@ def transcribe_file(name: str, job: Job) -> None:
     with ExitStack() as stack:
         transcription = job.begin(source)
         stack.callback(transcription.close)
-        outputs = [
-            stack.enter_context(open_output(place, live=job.documents.shown))
-            for place in job.documents.places(name)
-        ]
+        outputs = stack.enter_context(open_outputs(job.documents.places(name), live=job.documents.shown))
         begun = job.documents.info(name, job.model.name)
         segments: Iterable[Segment] = transcription
         if job.translation is not None:

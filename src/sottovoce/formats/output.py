@@ -11,8 +11,8 @@ import secrets
 import stat
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TextIO
@@ -45,6 +45,14 @@ def open_output(path: Path | str, *, live: bool = False) -> Iterator[Output]:
     real = Path(os.path.realpath(path))  # a link stays a link: its target is replaced
     with _writing_through(real) if _is_special(real) else _replacing(real) as output:
         yield output
+
+
+@contextmanager
+def open_outputs(places: Sequence[Path | str], *, live: bool = False) -> Iterator[list[Output]]:
+    """Outputs for the documents of one recording, which appear in this order when the block ends."""
+    with ExitStack() as stack:
+        opened = [stack.enter_context(open_output(place, live=live)) for place in reversed(places)]
+        yield opened[::-1]
 
 
 def writable_folder(folder: Path) -> Path:
