@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -136,3 +137,13 @@ def test_an_interrupted_replacement_leaves_the_table(tmp_path: Path, monkeypatch
     table.flush()
     assert path.read_bytes() == before
     assert [entry.name for entry in tmp_path.iterdir()] == ["out.jsonl"]
+
+
+def test_a_full_disk_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    table = tmp_path / "out.jsonl"
+    with pytest.raises(OptionError, match=r"out\.jsonl': cannot be written \(No space"), open_results(table):
+        monkeypatch.setattr("sottovoce.archive.results.os.fsync", full)
+    assert not table.exists()

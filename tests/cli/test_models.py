@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,27 @@ import torch
 
 from sottovoce.cli.main import run
 from sottovoce.models.load import load_checkpoint
+
+FULL = """
+import resource, sys
+from sottovoce.cli.main import run
+resource.setrlimit(resource.RLIMIT_FSIZE, (2**20, 2**20))
+codes = [run(["models", "convert", "nano", sys.argv[1] + "/" + name]) for name in ("a.pt", "hf", "a.bin")]
+sys.exit(codes != [2, 2, 2])
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits of files are Linux's here")
+def test_a_full_disk_is_one_line(tmp_path: Path) -> None:
+    """Of every kind, whatever its writer raises; nothing stays."""
+    done = subprocess.run(
+        [sys.executable, "-c", FULL, str(tmp_path)], capture_output=True, text=True, check=False
+    )
+    lines = done.stderr.strip().splitlines()
+    assert len(lines) == 3, done.stderr
+    assert all(line.startswith("error: output '") and "cannot be written" in line for line in lines)
+    assert done.returncode == 0
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_list_names_the_bundled_model_first(capsys: pytest.CaptureFixture[str]) -> None:

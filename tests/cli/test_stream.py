@@ -20,6 +20,7 @@ from sottovoce.audio.io import load_audio
 from sottovoce.cli.live import Said, append_log, file_pieces
 from sottovoce.cli.live_view import LiveView
 from sottovoce.cli.main import run
+from sottovoce.errors import OptionError
 from sottovoce.types import Final, LanguageChanged, Partial, Unstable, Word
 from tests.speakers.somebody import one_speaker
 
@@ -233,9 +234,12 @@ def test_what_was_there_stays_where_nothing_is_heard(
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
 def test_audio_that_cannot_be_kept_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["stream", str(CLIP), *QUICK, "--save-audio", "/dev/full"]) == 2
-    (line,) = capsys.readouterr().err.strip().splitlines()
+    """What is said is not lost with it."""
+    assert run(["stream", str(CLIP), *QUICK, "-l", "en", "--jsonl", "--save-audio", "/dev/full"]) == 2
+    output = capsys.readouterr()
+    (line,) = output.err.strip().splitlines()
     assert line.startswith("error: recording '/dev/full': cannot be written")
+    assert any(json.loads(event)["type"] == "final" for event in output.out.splitlines())
 
 
 def test_a_log_of_other_bytes_gets_its_line(tmp_path: Path) -> None:
@@ -243,6 +247,8 @@ def test_a_log_of_other_bytes_gets_its_line(tmp_path: Path) -> None:
     log.write_bytes(b"\xff\xfe\n")
     append_log(log, Said(), "talk.wav")
     assert json.loads(log.read_bytes().splitlines()[1])["index"] == 1
+    with pytest.raises(OptionError, match=r"--log .*: cannot be written"):
+        append_log(tmp_path, Said(), "talk.wav")
 
 
 @pytest.mark.parametrize("option", ["--save-audio", "--log"])

@@ -64,9 +64,11 @@ def open_results(place: str | Path) -> Iterator[Results]:
         try:
             yield results
         finally:
-            results.flush()
-            if path.is_file() and not path.stat().st_size:
-                path.unlink()
+            try:
+                results.flush()
+            finally:
+                if path.is_file() and not path.stat().st_size:
+                    path.unlink()
 
 
 @contextmanager
@@ -107,7 +109,7 @@ class JsonLines:
     def replace(self, rows: Sequence[Row]) -> None:
         partial = self._path.with_name(f".{self._path.name}.{secrets.token_hex(4)}.part")
         try:
-            with partial.open("x", encoding="utf-8", newline="\n") as file:
+            with self._named(), partial.open("x", encoding="utf-8", newline="\n") as file:
                 file.writelines(json_text(row) + "\n" for row in rows)
                 file.flush()
                 os.fsync(file.fileno())
@@ -119,20 +121,23 @@ class JsonLines:
             self._file = self._open()
 
     def append(self, row: Row) -> None:
-        try:
+        with self._named():
             self._file.write((json_text(row) + "\n").encode())
             self._file.flush()
-        except OSError as error:
-            raise OptionError(f"output '{self._path}': cannot be written ({error.strerror})") from error
 
     def flush(self) -> None:
-        self._file.flush()
-        os.fsync(self._file.fileno())
-        self._file.close()
+        with self._named(), self._file:
+            self._file.flush()
+            os.fsync(self._file.fileno())
 
     def _open(self) -> BinaryIO:
-        try:
+        with self._named():
             return self._path.open("ab")
+
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        try:
+            yield
         except OSError as error:
             raise OptionError(f"output '{self._path}': cannot be written ({error.strerror})") from error
 

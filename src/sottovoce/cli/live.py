@@ -239,14 +239,17 @@ def run(
 
 def append_log(path: Path, said: Said, source: str) -> None:
     """Add one line; its index is the number of lines that are there."""
-    index = len(path.read_bytes().splitlines()) if path.exists() else 0
-    line = LogLine(
-        index,
-        tuple(word.word.strip() for word, _, _ in said.words),
-        tuple(delay for _, delay, _ in said.words),
-        tuple(elapsed for _, _, elapsed in said.words),
-        said.n_samples / SAMPLE_RATE,
-        source,
-    )
-    with path.open("a", encoding="utf-8") as file:
-        file.write(line.to_json() + "\n")
+    try:
+        index = len(path.read_bytes().splitlines()) if path.exists() else 0
+        line = LogLine(
+            index,
+            tuple(word.word.strip() for word, _, _ in said.words),
+            tuple(delay for _, delay, _ in said.words),
+            tuple(elapsed for _, _, elapsed in said.words),
+            said.n_samples / SAMPLE_RATE,
+            source,
+        )
+        with path.open("a", encoding="utf-8") as file:
+            file.write(line.to_json() + "\n")
+    except OSError as error:
+        raise OptionError(f"--log '{path}': cannot be written ({error.strerror or error})") from error

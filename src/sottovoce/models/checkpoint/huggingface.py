@@ -24,7 +24,7 @@ from sottovoce.models.checkpoint.tokenizer_json import (
     suppressed_tokens,
     write_tokenizer,
 )
-from sottovoce.models.checkpoint.writing import whole_file, write_json
+from sottovoce.models.checkpoint.writing import as_os_error, whole_file, write_json
 from sottovoce.models.dims import AlignmentHeads, ModelDims
 from sottovoce.text.tokenizer import Tokenizer
 
@@ -96,7 +96,7 @@ def save_huggingface(checkpoint: Checkpoint, folder: Path, dtype: torch.dtype = 
     dims = checkpoint.dims
     names = {name: transformers_name(name) for name in checkpoint.tensors}
     tensors = {names[name]: tensor.to(dtype).contiguous() for name, tensor in checkpoint.tensors.items()}
-    with whole_file(folder / "model.safetensors") as unfinished:
+    with whole_file(folder / "model.safetensors") as unfinished, as_os_error():
         save_file(tensors, unfinished, metadata={"format": "pt"})
     special = _special_tokens(dims)
     write_json(folder / "config.json", _config(dims) | special)

@@ -15,7 +15,7 @@ from torch import Tensor
 from sottovoce.errors import CheckpointError
 from sottovoce.models.checkpoint.base import Checkpoint, check_dims, validated
 from sottovoce.models.checkpoint.pickles import load_pickle
-from sottovoce.models.checkpoint.writing import whole_file
+from sottovoce.models.checkpoint.writing import as_os_error, whole_file
 from sottovoce.models.dims import ModelDims
 
 OPTIONAL_TENSORS = ("decoder.mask", "alignment_heads")
@@ -42,7 +42,7 @@ def read_openai(path: Path) -> Checkpoint:
 def save_openai(checkpoint: Checkpoint, path: Path, dtype: torch.dtype = torch.float16) -> None:
     """Write a `.pt` file that openai-whisper loads too."""
     state = {name: tensor.to(dtype) for name, tensor in checkpoint.tensors.items()}
-    with whole_file(path) as unfinished:
+    with whole_file(path) as unfinished, as_os_error():
         torch.save({"dims": asdict(checkpoint.dims), "model_state_dict": state}, unfinished)
 
 

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from safetensors import SafetensorError
+
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
@@ -23,6 +25,15 @@ def whole_file(path: Path) -> Iterator[Path]:
         yield unfinished
         unfinished.chmod(usual)
         os.replace(unfinished, path)
+
+
+@contextmanager
+def as_os_error() -> Iterator[None]:
+    """Let what PyTorch's and safetensors' writers raise on a full disk be the OSError that it is."""
+    try:
+        yield
+    except (RuntimeError, SafetensorError) as error:
+        raise OSError(str(error).partition("\n")[0]) from error
 
 
 def write_json(path: Path, content: object, *, indent: int | None = 2) -> None:
