@@ -110,6 +110,7 @@ models convert nano {tmp}/{long}.pt | cannot be written
 serve --port 99999 | 99999
 ctc none.npy --labels none.txt | none
 eval wer none.jsonl | none.jsonl
+eval switching none.jsonl --plots {tmp}/file/plots | cannot be written
 """
 WITHOUT_MODEL = ("models", "ctc", "eval")
 

@@ -103,6 +103,8 @@ def test_a_port_that_is_taken_is_one_line(capsys: pytest.CaptureFixture[str]) ->
         (["--alias", "whisper-1"], "NAME=MODEL"),
         (["--alias", "whisper-1=large"], "expected one of nano"),
         (["--tls-key", "key.pem"], "certificate"),
+        (["--tls-key", "key.pem", "--tls-certificate", "nowhere.pem"], "'nowhere.pem' and 'key.pem'"),
+        (["--tls-key", __file__, "--tls-certificate", __file__], "PEM files"),
         (["--api-key-file", "nowhere.txt"], "nowhere.txt"),
         (["--config", "nowhere.toml"], "nowhere.toml"),
         (["--max-upload-mb", "nan"], "--max-upload-mb"),

@@ -27,6 +27,7 @@ from sottovoce.evaluation.spoken import by_span
 from sottovoce.evaluation.switching import NO_SCORES, SwitchScores, score_switches
 from sottovoce.evaluation.timeline_plot import plot_timeline
 from sottovoce.evaluation.wer import ScoreOptions, Utterance, score
+from sottovoce.formats.output import writable_folder
 from sottovoce.language.probe import LanguageProbe
 from sottovoce.offline.options import TranscribeOptions
 from sottovoce.streaming.options import StreamOptions
@@ -185,6 +186,8 @@ def mixed_with(audio: Samples, noise: Samples, snr_db: float) -> Samples:
 @click.option("--plots", type=click.Path(file_okay=False), help="Folder for pictures of the timelines.")
 def switching(manifest: str, **given: Any) -> None:
     """Change points, delays, false switches and mixed error rate of live sessions."""
+    if given["plots"]:
+        writable_folder(Path(given["plots"]))
     model, languages = set_up(given)
     wide = narrow = NO_SCORES
     utterances, parts = [], []
@@ -228,7 +231,6 @@ def shown(scores: SwitchScores) -> dict[str, Any]:
 
 
 def draw(folder: Path, entry: ManifestEntry, session: Session, run: LiveRun) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
     plot_timeline(
         folder / f"{entry.id.replace('/', '-')}.png",
         session.languages,

@@ -10,6 +10,7 @@ import asyncio
 import logging
 import signal
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -44,6 +45,7 @@ class Server(uvicorn.Server):
     def __init__(
         self, settings: Settings, open_model: Callable[[str], Model], on_listening: Callable[[int], None]
     ) -> None:
+        check_certificate(settings.listening)
         app = make_app(settings, open_model)
         self._services: Services = app.state.services
         self._on_listening = on_listening
@@ -138,6 +140,19 @@ class Server(uvicorn.Server):
         """End; at once when asked a second time."""
         self.ended_by = signal.Signals(sig)
         super().handle_exit(sig, frame)
+
+
+def check_certificate(listening: Listening) -> None:
+    """Raises: OptionError for files that are no certificate with its key."""
+    if listening.certificate is None or listening.key is None:
+        return
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(listening.certificate, listening.key)
+    except OSError as error:  # SSLError is one
+        raise OptionError(
+            f"TLS: expected PEM files of a certificate and its key, got '{listening.certificate}' and "
+            f"'{listening.key}' ({error.strerror or error})"
+        ) from error
 
 
 def listening_socket(listening: Listening) -> Socket:
