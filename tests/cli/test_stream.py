@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import shutil
 import signal
 import subprocess
 import sys
+import threading
 import wave
 from pathlib import Path
 from typing import Any
@@ -259,3 +261,19 @@ def test_what_cannot_be_written_is_said_before_the_model_is_loaded(
     assert run(["stream", str(CLIP), "--model", "nothing", option, str(missing)]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert str(missing) in line
+
+
+def test_a_missing_recording_is_said_before_the_model_is_loaded(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["stream", "nowhere.wav", "--model", "nothing"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "nowhere.wav" in line
+
+
+def test_a_pipe_is_opened_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pipe = tmp_path / "pipe.flac"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=lambda: pipe.write_bytes(CLIP.read_bytes()), daemon=True)
+    writer.start()
+    assert run(["stream", str(pipe), *QUICK, "-l", "en", "--jsonl"]) == 0
+    assert any(json.loads(event)["type"] == "final" for event in capsys.readouterr().out.splitlines())
+    writer.join(20)

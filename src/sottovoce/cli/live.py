@@ -14,7 +14,7 @@ import click
 import numpy as np
 
 from sottovoce.api import Model
-from sottovoce.audio.io import load_audio, read_pcm
+from sottovoce.audio.io import load_audio, open_audio, read_pcm
 from sottovoce.audio.microphone import Microphone
 from sottovoce.audio.vad_stream import VadStreamOptions
 from sottovoce.backends.base import EXACT, EncoderMode
@@ -61,7 +61,8 @@ def transcribe_live(source: str | None, given: dict[str, Any], interrupts: Inter
 
 
 def check(source: str | None, given: dict[str, Any]) -> None:
-    """Raises: OptionError for options that exclude each other, and a log that cannot be written."""
+    """Raises: OptionError for options that exclude each other, and a log that cannot be written; AudioError
+    for a recording that cannot be opened. A pipe is opened once, later."""
     if bool(source) == given["mic"]:
         raise OptionError("stream: expected one of FILE, - and --mic")
     if given["realtime"] and given["unaware"]:
@@ -75,6 +76,9 @@ def check(source: str | None, given: dict[str, Any]) -> None:
         is_file = log.is_file() or (not log.exists() and log.parent.is_dir())
         if not is_file or not os.access(log if log.exists() else log.parent, os.W_OK):
             raise OptionError(f"--log '{log}': expected a file that can be written")
+    if source and source != "-" and not Path(source).is_fifo():
+        with open_audio(source):
+            pass
 
 
 def open_session(model: Model, given: dict[str, Any]) -> Session:
