@@ -115,12 +115,13 @@ def test_speakers_without_their_weights_are_one_line(
     server: ServerThread, english: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def missing(_: object) -> None:
-        raise ModelNotFoundError("resemblyzer: not in the cache")
+        raise ModelNotFoundError("resemblyzer: not in /srv/cache")
 
     monkeypatch.setattr("sottovoce.offline.longform.diarizer_of", missing)
     answer = asked(server, english, diarize="true")
-    assert answer.status_code == 404
-    assert answer.json() == {"error": "resemblyzer: not in the cache"}
+    assert answer.status_code == 503
+    said = "a model that this needs cannot be loaded on this server; its log has the cause"
+    assert answer.json() == {"error": said}
 
 
 def test_turns_of_tinydiarize_are_signs_in_the_text() -> None:
