@@ -43,7 +43,7 @@ ROUNDING = 1e-3
 
 
 def acoustic(emissions: np.ndarray, text: str, labels: list[str], join: Join) -> float:
-    """Log-probability of a text over emissions (T, V): `np.logaddexp` sums paths, `np.maximum` takes the best.
+    """Log-probability of a text in emissions (T, V); `np.logaddexp` of all paths, or `np.maximum`.
 
     A separator may be said again, and before the first word and after the last; a last word needs none.
     """
