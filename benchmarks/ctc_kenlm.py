@@ -13,8 +13,9 @@ flashlight-text, pruned the same way, and ours.
 
 Clips are decoded one by one ("in a batch": 8 together), all sides in turn, repeatedly. Prints words wrong
 with their bootstrap 95 % intervals, utterances a second of processor time, and the median over the repeats of
-the ratio to the first side of the block; then one JSON line. "empty": KenLM's answers are forgotten before
-every repeat, as the other sides keep none.
+the ratio to the first side of the block; then one JSON line, which has as well how often KenLM was asked
+("asked", over all clips). "empty": its answers are forgotten before every repeat, as the other sides keep
+none.
 """
 
 from __future__ import annotations
@@ -48,11 +49,11 @@ DecodeAll = Callable[[list[Tensor]], list[str]]
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A side, and what is done before each of its repeats."""
+    """A side; emptied: the model that forgets what it was asked before each of the side's repeats."""
 
     name: str
     decode: DecodeAll
-    before: Callable[[], object] = lambda: None
+    emptied: KenlmModel | None = None
 
 
 def english(model: Model, clips: list[Said]) -> tuple[list[str], list[Tensor]]:
@@ -97,9 +98,9 @@ def open_sides(task: Task, path: Path) -> Iterator[Row]:
     plain, kenlm = CtcOptions(times=False), KenlmModel(path)
     pruned, asked = replace(plain, **PRUNED), replace(task, model=kenlm)
     yield Row("pyctcdecode, KenLM", one_by_one(pyctcdecode(task)))
-    yield Row("ours, KenLM, table empty", one_by_one(ours(asked, plain)), kenlm.forget)
-    yield Row("the same, pruned", one_by_one(ours(asked, pruned)), kenlm.forget)
-    yield Row("the same, pruned, in a batch", together(asked, pruned), kenlm.forget)
+    yield Row("ours, KenLM, table empty", one_by_one(ours(asked, plain)), kenlm)
+    yield Row("the same, pruned", one_by_one(ours(asked, pruned)), kenlm)
+    yield Row("the same, pruned, in a batch", together(asked, pruned), kenlm)
     yield Row("ours, KenLM, table full, pruned", one_by_one(ours(asked, pruned)))
     yield Row("ours, ARPA, pruned", one_by_one(ours(task, pruned)))
     yield Row("ours, ARPA, pruned, in a batch", together(task, pruned))
@@ -109,9 +110,9 @@ def closed_sides(task: Task, path: Path) -> Iterator[Row]:
     plain, kenlm = CtcOptions(times=False), KenlmModel(path)
     pruned, asked = replace(plain, **PRUNED), replace(task, model=kenlm)
     yield Row("flashlight, KenLM, pruned", one_by_one(flashlight(task, **PRUNED)))
-    yield Row("ours, KenLM, table empty", one_by_one(ours(asked, plain)), kenlm.forget)
-    yield Row("the same, pruned", one_by_one(ours(asked, pruned)), kenlm.forget)
-    yield Row("the same, pruned, in a batch", together(asked, pruned), kenlm.forget)
+    yield Row("ours, KenLM, table empty", one_by_one(ours(asked, plain)), kenlm)
+    yield Row("the same, pruned", one_by_one(ours(asked, pruned)), kenlm)
+    yield Row("the same, pruned, in a batch", together(asked, pruned), kenlm)
     yield Row("ours, ARPA, pruned", one_by_one(ours(task, pruned)))
     yield Row("ours, ARPA, pruned, in a batch", together(task, pruned))
 
@@ -122,13 +123,17 @@ def measured(
     """Of each row: words wrong, utterances a second, and the median ratio to the first."""
     seconds: Rates = [[] for _ in rows]
     texts = [row.decode(emissions) for row in rows]  # the warm-up
+    asked = [0] * len(rows)
     for _ in range(repeats):
-        for row, times in zip(rows, seconds, strict=True):
-            row.before()
+        for i, row in enumerate(rows):
+            if row.emptied is not None:
+                row.emptied.forget()
             begin = time.process_time()
             row.decode(emissions)
-            times.append(time.process_time() - begin)
-    return [described(row.name, texts[i], clips, [seconds[0], seconds[i]]) for i, row in enumerate(rows)]
+            seconds[i].append(time.process_time() - begin)
+            asked[i] = 0 if row.emptied is None else row.emptied.n_asked
+    found = [described(row.name, texts[i], clips, [seconds[0], seconds[i]]) for i, row in enumerate(rows)]
+    return [{**row, "asked": n_asked} for row, n_asked in zip(found, asked, strict=True)]
 
 
 def described(name: str, texts: list[str], clips: list[Said], seconds: Rates) -> dict[str, object]:

@@ -169,27 +169,36 @@ def pyctcdecode(task: Task) -> Side:
     return OneByOne(lambda row: str(decoder.decode(row.numpy(), beam_width=task.beam_size)))
 
 
-def flashlight(task: Task, **pruning: float) -> Side:
+def flashlight(task: Task, *, weight: float = WEIGHT, **pruning: float) -> Side:
+    """weight: of the n-gram, times natural logs as everywhere here; flashlight's KenLM scores in log10."""
+    if task.lm is None:
+        from flashlight.lib.text import decoder as library
+
+        options = library.LexiconFreeDecoderOptions(**_flashlight_settings(task, 0.0, pruning))
+        free = library.LexiconFreeDecoder(options, library.ZeroLM(), 1, BLANK, [])
+        return OneByOne(lambda row: spell(task.known, best_of(free, row).tokens))
+    read = flashlight_lexicon(task, weight, pruning)
+    return OneByOne(lambda row: read(row)[0])
+
+
+def _flashlight_settings(task: Task, weight: float, pruning: dict[str, float]) -> dict[str, object]:
     from flashlight.lib.text import decoder as library
 
-    n_labels = len(task.known.labels)
-    settings = {
+    return {
         "beam_size": task.beam_size,
-        "beam_size_token": int(pruning.get("top_tokens", n_labels)),
+        "beam_size_token": int(pruning.get("top_tokens", len(task.known.labels))),
         "beam_threshold": pruning.get("beam_threshold", 1e4),
-        "lm_weight": WEIGHT / LN10,
+        "lm_weight": weight * LN10,
         "sil_score": 0.0,
         "log_add": True,
         "criterion_type": library.CriterionType.CTC,
     }
-    if task.lm is None:
-        options = library.LexiconFreeDecoderOptions(**settings)
-        free = library.LexiconFreeDecoder(options, library.ZeroLM(), 1, BLANK, [])
-        return OneByOne(lambda row: spell(task.known, best_of(free, row).tokens))
-    return flashlight_lexicon(task, settings)
 
 
-def flashlight_lexicon(task: Task, settings: dict[str, object]) -> Side:
+def flashlight_lexicon(
+    task: Task, weight: float, pruning: dict[str, float]
+) -> Callable[[Tensor], tuple[str, float]]:
+    """Text and score, in nats, that flashlight finds of emissions (T, V) with a lexicon and an n-gram."""
     from flashlight.lib.text import decoder as library
     from flashlight.lib.text.decoder.kenlm import KenLM
     from flashlight.lib.text.dictionary import Dictionary
@@ -206,10 +215,16 @@ def flashlight_lexicon(task: Task, settings: dict[str, object]) -> Side:
         spelling = tokens if known.has_pieces else [*tokens, separator]
         trie.insert(spelling, index, model.score(start, index)[1])
     trie.smear(library.SmearingMode.MAX)
+    settings = _flashlight_settings(task, weight, pruning)
     options = library.LexiconDecoderOptions(**settings, word_score=WORD_SCORE, unk_score=float("-inf"))
     unknown = names.get_index("<unk>")
     decoder = library.LexiconDecoder(options, trie, model, separator, BLANK, unknown, [], False)
-    return OneByOne(lambda row: " ".join(names.get_entry(i) for i in best_of(decoder, row).words if i >= 0))
+
+    def read(row: Tensor) -> tuple[str, float]:
+        best = best_of(decoder, row)
+        return " ".join(names.get_entry(i) for i in best.words if i >= 0), float(best.score)
+
+    return read
 
 
 def best_of(decoder: object, row: Tensor):  # type: ignore[no-untyped-def]

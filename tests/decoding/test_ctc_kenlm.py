@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,7 @@ from sottovoce.lm import kenlm as kenlm_module
 from sottovoce.lm.kenlm import KenlmModel
 from tests.decoding.enumeration import emissions
 from tests.decoding.test_ctc_engines import LABELS, random_arpa
+from tests.decoding.test_ctc_engines import WORDS as WORDS_OF_ARPA
 
 pytest.importorskip("kenlm", reason="KenLM's package is not installed")
 pytest.importorskip("numba", reason="the extra fast is not installed")
@@ -81,6 +84,24 @@ def test_each_state_and_word_is_asked_for_once(arpa: Path, monkeypatch: pytest.M
     model.forget()
     assert scores(searcher) == first
     assert model.n_asked == n_asked
+
+
+@pytest.mark.reference
+def test_threads_give_a_state_one_index(arpa: Path) -> None:
+    """And a place of the table one entry, whichever place they came to."""
+    model = KenlmModel(arpa)
+    tokens = model.ids(WORDS_OF_ARPA)
+    pairs = [(0, token) for token in tokens]
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            answers = list(pool.map(lambda pair: model._answer(*pair, 7), pairs * 40))
+    finally:
+        sys.setswitchinterval(interval)
+    assert answers == answers[: len(pairs)] * 40
+    assert len(model._states) == len(model._indices) == 1 + max(model._indices.values())
+    assert model.n_asked == len(pairs) == int((model._found["key"] != 0).sum())
 
 
 @pytest.mark.reference

@@ -130,9 +130,9 @@ class Asked(NamedTuple):
     """A language model that compiled code asks by a call, and the table of what it was asked before.
 
     found: (2 ** n,) `FOUND`, at the place that the hash of the key (state + 1, id + 1) tells or after it; key
-    0 is a free place. address: of a C function (int64 state, int64 id) -> int64: the score's bits as a
-    float32 in the upper half, the state after it in the lower; id `END` asks for the score of ending. It
-    takes Python's lock, and writes to `found`.
+    0 is a free place. address: of a C function (int64 state, int64 id, int64 place) -> int64: the score's
+    bits as a float32 in the upper half, the state after it in the lower; id `END` asks for the score of
+    ending. It takes Python's lock, and writes to `found` at the free place that the asker came to, or after.
     """
 
     found: Records

@@ -11,6 +11,7 @@ import math
 import struct
 from collections.abc import Sequence
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,7 +19,7 @@ import torch
 from torch import Tensor
 
 from sottovoce.errors import LanguageModelError, MissingExtraError
-from sottovoce.lm.base import END, FOUND, Asked, Automaton, Ints
+from sottovoce.lm.base import END, FOUND, Asked, Automaton
 
 if TYPE_CHECKING:
     import kenlm
@@ -26,7 +27,9 @@ if TYPE_CHECKING:
 _LN10 = math.log(10)
 _FREE = 0
 _TABLE_SIZE = 2**20
-_CALL = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
+_CALL = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
+_ENTRY, _CELL, _BITS = struct.Struct("=fi"), struct.Struct("=q"), struct.Struct("=i4x")
+"""Score and state of an entry of the table; the same as one number; the bits of the score alone."""
 _MAGIC = b"mmap lm http://kheafield.com/code"
 
 
@@ -65,6 +68,11 @@ class KenlmModel:
         self._ids: dict[str, int] = {}
         self._indices: dict[kenlm.State, int] = {first: 0}
         self._found = np.zeros(_TABLE_SIZE, FOUND)  # pages that are never touched take no memory
+        self._cells = self._found.view(np.int64).data
+        """The table as numbers: of each entry the key, and all else as one."""
+        self._base_score = self._model.BaseScore
+        self._lock = Lock()
+        """Threads of a batch ask at any time: a state gets one index, a place of the table one entry."""
         self.n_asked = 0
         """Pairs of state and word in the table."""
         self._called = _CALL(self._answer)  # kept, as compiled code has its address alone
@@ -135,44 +143,43 @@ class KenlmModel:
         self.n_asked = 0
         self._after.clear()
 
-    def _answer(self, state: int, word: int) -> int:
-        """See `lm.base.Asked`. The entry is whole before its key is there: others read without a lock."""
-        if word == END:
-            score, after = self._model.BaseScore(self._states[state], "</s>", self._state()) * _LN10, 0
-        else:
-            score, after = self._follow(state, word)
-        bits: int = struct.unpack("<i", struct.pack("<f", score))[0]
-        if self.n_asked < _TABLE_SIZE // 2:
-            key = ((state + 1) << 32) | (word + 1)
-            place = _place_of(key)
-            keys = self._keys
-            while keys[place] != _FREE and keys[place] != key:
-                place = (place + 1) & (_TABLE_SIZE - 1)
-            self._found[place] = (_FREE, score, after)
-            keys[place] = key
-            self.n_asked += 1
-        return (bits << 32) | after
+    def _answer(self, state: int, word: int, place: int) -> int:
+        """See `lm.base.Asked`."""
+        with self._lock:
+            score, index = self._asked_anew(state, "</s>" if word == END else self._words[word])
+            entry = _ENTRY.pack(score, index)
+            if self.n_asked < _TABLE_SIZE // 2:
+                self._keep(((state + 1) << 32) | (word + 1), place, _CELL.unpack(entry)[0])
+        bits: int = _BITS.unpack(entry)[0]
+        return (bits << 32) | index
 
-    @property
-    def _keys(self) -> Ints:
-        keys: Ints = self._found["key"]
-        return keys
+    def _keep(self, key: int, place: int, entry: int) -> None:
+        """Write to the table. The entry is whole before its key is there: others read without a lock."""
+        cells = self._cells
+        while cells[2 * place] not in (_FREE, key):  # others came while this one waited
+            place = (place + 1) & (_TABLE_SIZE - 1)
+        if cells[2 * place] == _FREE:
+            self.n_asked += 1
+            cells[2 * place + 1] = entry
+            cells[2 * place] = key
 
     def _follow(self, state: int, word: int) -> tuple[float, int]:
         """Score of a word and the state after it, each pair asked for once."""
         key = (state, word)
         if key not in self._after:
-            after = self._state()
-            score = self._model.BaseScore(self._states[state], self._words[word], after) * _LN10
-            index = self._indices.setdefault(after, len(self._states))
-            if index == len(self._states):
-                self._states.append(after)
-            self._after[key] = (score, index)
+            with self._lock:
+                self._after[key] = self._asked_anew(state, self._words[word])
         return self._after[key]
 
+    def _asked_anew(self, state: int, word: str) -> tuple[float, int]:
+        after = self._state()
+        score = self._base_score(self._states[state], word, after) * _LN10
+        return score, self._index_of(after)
 
-def _place_of(key: int) -> int:
-    """As compiled code has it, in signed 64 bits."""
-    mixed = (key * 0x9E3779B97F4A7C15) & (2**64 - 1)
-    signed = mixed - 2**64 if mixed >= 2**63 else mixed
-    return (signed ^ (signed >> 29)) & (_TABLE_SIZE - 1)
+    def _index_of(self, state: kenlm.State) -> int:
+        """The index of one of KenLM's states, which is kept if it is new."""
+        n_states = len(self._states)
+        index = self._indices.setdefault(state, n_states)
+        if index == n_states:
+            self._states.append(state)
+        return index

@@ -60,7 +60,7 @@ def asked(models: FlatModels, model: int, state: int, token_id: int) -> tuple[np
         if entry.key == key:
             return entry.score, int(entry.target)
         place = (place + 1) & (size - 1)
-    answer: int = call(which.address, state, token_id)  # type: ignore[call-arg]  # numba adds the first
+    answer: int = call(which.address, state, token_id, place)  # type: ignore[call-arg]  # numba adds the first
     return float_of_bits(answer >> 32), answer & 0xFFFFFFFF
 
 

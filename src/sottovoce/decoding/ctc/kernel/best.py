@@ -19,6 +19,8 @@ CANDIDATE = np.dtype(
         ("arc", np.int64),
     ]
 )
+_MOVES = 64
+"""How many places candidates may move when they are sorted, on average."""
 HEAD = np.dtype([("count", np.int32), ("best", np.float32)])
 
 
@@ -26,8 +28,8 @@ class Candidates(NamedTuple):
     """At most K candidates (K,) `CANDIDATE`: what they rank by, their paths' log-probability, the beam that
     they continue, the token that they say (-1: none), and its arc.
 
-    heap: (K,) their places, the worst first. order: (K,) best first, once they are sorted. head: (1,)
-    `HEAD`, how many there are and the best score.
+    heap: (K,) their places, the worst first, once there are K. order: (K,) best first, once they are sorted.
+    head: (1,) `HEAD`, how many there are and the best score.
     """
 
     list: Records
@@ -72,31 +74,63 @@ def offer(
     found[place].arc = arc
     candidates.head[0].best = max(candidates.head[0].best, score)
     if is_full:
-        _sink(heap, found, count)
+        _sink(heap, found, 0, count)
         return
     candidates.head[0].count = count + 1
-    at = count
-    while at > 0 and found[heap[(at - 1) >> 1]].score > score:
-        heap[at] = heap[(at - 1) >> 1]
-        at = (at - 1) >> 1
-    heap[at] = place
+    if count + 1 == len(heap):
+        _pile(heap, found)
 
 
 @inner
 def sort(candidates: Candidates) -> None:
-    """Order candidates best first: the worst comes off the heap again and again."""
-    heap = candidates.heap
-    for n in range(candidates.head[0].count, 0, -1):
-        candidates.order[n - 1] = heap[0]
-        heap[0] = heap[n - 1]
-        if n > 2:
-            _sink(heap, candidates.list, n - 1)
+    """Order candidates best first.
+
+    They come nearly in order, as beams do, so that each moves a few places at most; where one has moved far
+    more often than that the worst comes off the heap again and again.
+    """
+    count, found, order = candidates.head[0].count, candidates.list, candidates.order
+    n_moves_left = _MOVES * count
+    for place in range(count):
+        at, score = place, found[place].score
+        while at > 0 and found[order[at - 1]].score < score:
+            order[at] = order[at - 1]
+            at -= 1
+        order[at] = place
+        n_moves_left -= place - at
+        if n_moves_left < 0:
+            _sort_slowly(candidates)
+            return
 
 
 @inner
-def _sink(heap: SmallInts, found: Records, count: int) -> None:
-    """Put the heap's first place where it belongs."""
-    place, at = heap[0], 0
+def _sort_slowly(candidates: Candidates) -> None:
+    heap, found, count = candidates.heap, candidates.list, candidates.head[0].count
+    if count < len(heap):  # it is no heap yet
+        for i in range(count):
+            heap[i] = i
+        for at in range(count // 2 - 1, -1, -1):
+            _sink(heap, found, at, count)
+    for n in range(count, 0, -1):
+        candidates.order[n - 1] = heap[0]
+        heap[0] = heap[n - 1]
+        if n > 2:
+            _sink(heap, found, 0, n - 1)
+
+
+@inner
+def _pile(heap: SmallInts, found: Records) -> None:
+    """Make the heap, once there are K. What comes best first is one the other way round."""
+    count = len(heap)
+    for i in range(count):
+        heap[i] = count - 1 - i
+    for at in range(count // 2 - 1, -1, -1):
+        _sink(heap, found, at, count)
+
+
+@inner
+def _sink(heap: SmallInts, found: Records, at: int, count: int) -> None:
+    """Put what is at a place of the heap where it belongs, below there."""
+    place = heap[at]
     while True:
         child = 2 * at + 1
         if child >= count:

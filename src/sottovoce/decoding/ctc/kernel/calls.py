@@ -10,15 +10,15 @@ from numba.extending import intrinsic
 
 
 @intrinsic
-def call(_typing: Any, address: Any, state: Any, token_id: Any) -> Any:
-    """The int64 that the function at an address returns for two int64."""
+def call(_typing: Any, address: Any, state: Any, token_id: Any, place: Any) -> Any:
+    """The int64 that the function at an address returns for three int64."""
 
     def generated(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
         number = ir.IntType(64)
-        function = ir.FunctionType(number, [number, number]).as_pointer()
-        return builder.call(builder.inttoptr(args[0], function), [args[1], args[2]])
+        function = ir.FunctionType(number, [number] * 3).as_pointer()
+        return builder.call(builder.inttoptr(args[0], function), list(args[1:]))
 
-    return types.int64(types.int64, types.int64, types.int64), generated
+    return types.int64(types.int64, types.int64, types.int64, types.int64), generated
 
 
 @intrinsic

@@ -62,6 +62,7 @@ def decode_rows(
         n_nodes = 1 + n_beams * n_frames + beams.length[row].sum()
         trees = Trees(new_tree(n_nodes), new_tree(n_nodes if settings.n_kept else 1))
         count = load(beams, row, slots, trees, n_labels, settings.n_kept > 0)
+        _measure(slots, count, scorer)
         for t in range(n_frames):
             side, frame = t & 1, emissions[row, t]
             _stay(
@@ -90,6 +91,15 @@ def log_add(a: np.float32, b: np.float32) -> np.float32:
 
 
 @inner
+def _measure(slots: Slots, count: int, scorer: FlatScorer) -> None:
+    """Write into beams that were loaded what later ones are given when they are made."""
+    for k in range(count):
+        slot = slots.beams[0, k]
+        slot.total = log_add(slot.blank, slot.token)
+        slot.most_inside, slot.most = arc_bounds(scorer, slots.states, k)
+
+
+@inner
 def _stay(
     slots: Slots,
     side: int,
@@ -103,7 +113,6 @@ def _stay(
     """Say a blank or the last token again; or be reached from the prefix one symbol shorter."""
     beams = slots.beams[side]
     for k in range(count):
-        beams[k].total = log_add(beams[k].blank, beams[k].token)
         beams[k].n_children = 0
     candidates.head[0].count = 0
     candidates.head[0].best = NEVER
@@ -121,7 +130,8 @@ def _stay(
             token = log_add(token, reach + said)
         slot.stay_blank = slot.total + frame[blank]
         slot.stay_token = token
-        score = log_add(slot.stay_blank, token) + slot.lm
+        slot.stay_total = log_add(slot.stay_blank, token)
+        score = slot.stay_total + slot.lm
         if score > NEVER:
             offer(candidates, score, k, -1, 0, score)
 
@@ -138,10 +148,9 @@ def _extend(
     scratch: Scratch,
 ) -> None:
     """Offer every extension that can be among the best, those of good beams and likely tokens first."""
-    best, threshold, row = NEVER, settings.threshold, side * settings.beam_size
+    best, threshold = NEVER, settings.threshold
     for k in range(count):
         slot = slots.beams[side, k]
-        slot.most_inside, slot.most = arc_bounds(scorer, slots.states, row + k)
         best = max(best, slot.total + slot.lm + slot.most)
     n_first, n_tokens = min(N_FIRST, settings.n_tokens), 0
     for is_second in range(2):
@@ -154,7 +163,8 @@ def _extend(
             n_tokens = others(frame, least, settings.blank, most, n_first, scratch.tokens)
         else:
             n_tokens = likeliest(frame, least, settings.blank, n_first, scratch.tokens)
-        _extend_all(slots, side, count, frame, n_tokens, settings, scorer, candidates, scratch)
+        is_first = not is_second
+        _extend_all(slots, side, count, frame, n_tokens, is_first, settings, scorer, candidates, scratch)
 
 
 @inner
@@ -164,12 +174,13 @@ def _extend_all(
     count: int,
     frame: Floats,
     n_tokens: int,
+    are_in_order: bool,
     settings: Settings,
     scorer: FlatScorer,
     candidates: Candidates,
     scratch: Scratch,
 ) -> None:
-    """Offer what the first n_tokens of the scratch make of every beam."""
+    """Offer what the first n_tokens of the scratch make of every beam; in order: the likeliest come first."""
     for k in range(count):
         slot = slots.beams[side, k]
         before = slot.total + slot.lm
@@ -178,6 +189,8 @@ def _extend_all(
             said, limit = frame[token], limit_of(candidates, settings.threshold)
             score = before + said
             if score + slot.most <= limit:
+                if are_in_order:
+                    break
                 continue
             if token == scorer.lexicon.separator or score + slot.most_inside > limit:
                 _extend_by(slots, side, count, k, token, said, settings, scorer, candidates, scratch.after)
@@ -255,6 +268,7 @@ def _apply(
         if chosen.token < 0:
             slot.blank = slot.stay_blank
             slot.token = slot.stay_token
+            slot.total = slot.stay_total
             for n in range(len(after)):
                 slots.states[new, n] = slots.states[row, n]
         else:
@@ -287,6 +301,8 @@ def _say(
         states[new, n] = after[n]
     slot.blank = NEVER
     slot.token = chosen.acoustic
+    slot.total = chosen.acoustic
+    slot.most_inside, slot.most = arc_bounds(scorer, states, new)
     slot.lm += said
     slot.length += 1
     slot.last = chosen.token + mark * settings.n_labels

@@ -38,6 +38,7 @@ SLOT = np.dtype(
         ("total", np.float32),
         ("stay_blank", np.float32),
         ("stay_token", np.float32),
+        ("stay_total", np.float32),
         ("most_inside", np.float32),
         ("most", np.float32),
     ]
@@ -47,8 +48,8 @@ SLOT = np.dtype(
 spelling: the node of its labels. next: another beam of that node, -1: none. score, is_new: what it was ranked
 by, and whether it says something new. parent: the beam that is one symbol shorter, -1 where there is none.
 n_children: beams that are one longer. last_token: of its last symbol. total: all its paths. stay_blank,
-stay_token: its endings where nothing new is said. most_inside, most: what language models add at most for a
-token other than the separator, and for any.
+stay_token, stay_total: its endings where nothing new is said, and both. most_inside, most: what language
+models add at most for a token other than the separator, and for any.
 """
 
 
