@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from importlib import resources
@@ -20,7 +19,7 @@ from starlette.staticfiles import StaticFiles
 
 from sottovoce.api import Model
 from sottovoce.serving.client_secrets import client_secrets
-from sottovoce.serving.faults import ApiError, fault_of
+from sottovoce.serving.faults import ApiError, logged_fault
 from sottovoce.serving.gate import Gate
 from sottovoce.serving.inference import inference, load, plainly
 from sottovoce.serving.listen import listen, listen_recording
@@ -37,7 +36,6 @@ from sottovoce.serving.state import Services, engine_states, services_of
 from sottovoce.serving.transcriptions import transcriptions, translations
 
 Endpoint: TypeAlias = Callable[[Request], Awaitable[Response]]
-logger = logging.getLogger(__name__)
 WEB = Path(str(resources.files("sottovoce.serving") / "web"))
 
 
@@ -94,11 +92,7 @@ def guarded(endpoint: Endpoint) -> Endpoint:
         except ClientDisconnect:
             return Response(status_code=499)
         except Exception as error:
-            fault = fault_of(error)
-            if fault.status >= 500 and not isinstance(error, ApiError):
-                request_id = request.state.request_id
-                logger.error("request failed", exc_info=error, extra={"request_id": request_id})
-            return error_response(fault)
+            return error_response(logged_fault(error, request.state.request_id))
 
     return answer
 

@@ -6,7 +6,6 @@ messages are, the protocols know (`live`, `realtime`).
 
 from __future__ import annotations
 
-import logging
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -17,13 +16,12 @@ import numpy as np
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from sottovoce.formats.document import Json, json_text
-from sottovoce.serving.faults import ApiError, fault_of
+from sottovoce.serving.faults import ApiError, logged_fault
 from sottovoce.serving.inbox import Inbox
 from sottovoce.serving.observed import close_with, own_error
 from sottovoce.serving.state import Services
 from sottovoce.types import SAMPLE_RATE, Samples
 
-logger = logging.getLogger(__name__)
 W = TypeVar("W")
 
 DONE, GOING_DOWN = 1000, 1012
@@ -168,11 +166,7 @@ class Exchange(ABC, Generic[W]):
 
 def logged(error: Exception, socket: WebSocket) -> ApiError:
     """What the client is told of an error, whose cause goes into the log where it is not the client's."""
-    fault = fault_of(error)
-    if fault.status >= 500 and not isinstance(error, ApiError):
-        request_id = socket.scope["state"]["request_id"]
-        logger.error("session failed", exc_info=error, extra={"request_id": request_id})
-    return fault
+    return logged_fault(error, socket.scope["state"]["request_id"], "session failed")
 
 
 @asynccontextmanager

@@ -5,10 +5,13 @@ Knows no web framework. A fault of the program is told without its cause, which 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 
 from sottovoce.errors import AudioError, CheckpointError, InputError, ModelNotFoundError, SottovoceError
 from sottovoce.formats.document import Json
+
+logger = logging.getLogger(__name__)
 
 INVALID = "invalid_request_error"
 UNAVAILABLE = "model_unavailable"
@@ -81,6 +84,14 @@ def fault_of(error: BaseException, *, param: str | None = None) -> ApiError:
         return ApiError(str(error), status=500, kind="server_error")
     message = "the server failed at this; its log has the cause, by the request id"
     return ApiError(message, status=500, kind="server_error", code="internal_error")
+
+
+def logged_fault(error: BaseException, request_id: str, what: str = "request failed") -> ApiError:
+    """`fault_of`, whose cause goes into the log where it is the server's."""
+    fault = fault_of(error)
+    if fault.status >= 500 and not isinstance(error, ApiError):
+        logger.error(what, exc_info=error, extra={"request_id": request_id})
+    return fault
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -10,13 +10,13 @@ from contextlib import AsyncExitStack
 from dataclasses import replace
 from itertools import zip_longest
 
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from sottovoce.audio.recording import Recording
 from sottovoce.formats.document import Json, score, seconds
 from sottovoce.serving.answers import TEXT_TYPES, text_answer, verbose_document
-from sottovoce.serving.faults import ApiError, fault_of
+from sottovoce.serving.faults import ApiError, logged_fault
 from sottovoce.serving.inference_request import inference_request
 from sottovoce.serving.requests import FileRequest
 from sottovoce.serving.state import services_of
@@ -37,10 +37,10 @@ def plainly(endpoint: Callable[[Request], Awaitable[Response]]) -> Callable[[Req
     async def answer(request: Request) -> Response:
         try:
             return await endpoint(request)
+        except ClientDisconnect:
+            raise
         except Exception as error:
-            fault = fault_of(error)
-            if fault.status >= 500 and not isinstance(error, ApiError):
-                raise
+            fault = logged_fault(error, request.state.request_id)
             return JSONResponse(
                 {"error": fault.message}, status_code=fault.status, headers=dict(fault.headers)
             )

@@ -9,14 +9,14 @@ from collections.abc import Iterable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.websockets import WebSocket
 
 from sottovoce.formats.document import Json
 from sottovoce.serving.client_json import read_json
 from sottovoce.serving.exchange import DONE, Exchange, last_words, logged
-from sottovoce.serving.faults import ApiError, fault_of
+from sottovoce.serving.faults import ApiError, logged_fault
 from sottovoce.serving.fields import Fields, wrong
 from sottovoce.serving.gate import LISTEN_SUBPROTOCOLS
 from sottovoce.serving.listen_items import Results
@@ -152,10 +152,10 @@ async def listen_recording(request: Request) -> Response:
             opened = await begun_with(services, wanted, recording, stack)
             transcript = await collected(request, opened.job)
             opened.note(transcript)
+    except ClientDisconnect:
+        raise
     except Exception as error:
-        fault = fault_of(error)
-        if fault.status >= 500 and not isinstance(error, ApiError):
-            raise
+        fault = logged_fault(error, request.state.request_id)
         body = {"err_code": fault.code, "err_msg": fault.message, "request_id": request.state.request_id}
         return JSONResponse(body, status_code=fault.status, headers=dict(fault.headers))
     return JSONResponse(recording_document(transcript, wish, request.state.request_id))
