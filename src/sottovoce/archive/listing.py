@@ -9,6 +9,7 @@ from pathlib import Path
 
 from sottovoce.errors import ManifestError
 from sottovoce.evaluation.manifest import read_manifest
+from sottovoce.formats.output_names import label_of
 
 _AUDIO = "aac ac3 aif aiff amr ape au caf flac m4a m4b mka mp2 mp3 oga ogg opus spx w64 wav weba wma wv"
 _VIDEO = "3gp avi flv m4v mkv mov mp4 mpeg mpg mts ogv ts vob webm wmv"
@@ -51,7 +52,7 @@ def _of_folder(folder: Path) -> list[Item]:
         for name in sorted(names):
             path = Path(inside, name)
             if path.suffix.lower() in SUFFIXES and not name.startswith("."):
-                found.append(Item(path.relative_to(folder).as_posix(), str(path.absolute())))
+                found.append(Item(label_of(path.relative_to(folder).as_posix()), str(path.absolute())))
     return found
 
 

@@ -10,6 +10,7 @@ from sottovoce.api import Model
 from sottovoce.archive.listing import Item
 from sottovoce.errors import SottovoceError
 from sottovoce.formats.document import Json, document
+from sottovoce.formats.output_names import label_of
 from sottovoce.offline.options import TranscribeOptions
 from sottovoce.types import Transcript
 
@@ -56,7 +57,7 @@ def row_of(item: Item, outcome: Transcript | Exception, model: str) -> Row:
     Raises: the error itself, where it is a fault of the program.
     """
     if isinstance(outcome, Transcript):
-        return {"id": item.id, "file": item.path, "error": None, **document(outcome)}
+        return {"id": item.id, "file": label_of(item.path), "error": None, **document(outcome)}
     return failed_row(item, model, reason(outcome))
 
 
@@ -65,8 +66,8 @@ def failed_row(item: Item, model: str, why: str) -> Row:
     nothing: Sequence[Json] = []
     return {
         "id": item.id,
-        "file": item.path,
-        "error": why,
+        "file": label_of(item.path),
+        "error": label_of(why),
         "text": "",
         "language": "",
         "duration": None,

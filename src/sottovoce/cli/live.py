@@ -28,6 +28,7 @@ from sottovoce.cli.translation import live_translator
 from sottovoce.errors import OptionError
 from sottovoce.evaluation.latency import LogLine
 from sottovoce.formats.events import event_line
+from sottovoce.formats.output_names import label_of
 from sottovoce.streaming.options import StreamOptions
 from sottovoce.streaming.session import Session
 from sottovoce.types import SAMPLE_RATE, Event, Partial, Samples, Word
@@ -251,7 +252,7 @@ def append_log(path: Path, said: Said, source: str) -> None:
             tuple(delay for _, delay, _ in said.words),
             tuple(elapsed for _, _, elapsed in said.words),
             said.n_samples / SAMPLE_RATE,
-            source,
+            label_of(source),
         )
         with path.open("a", encoding="utf-8") as file:
             file.write(line.to_json() + "\n")

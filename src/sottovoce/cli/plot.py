@@ -13,6 +13,7 @@ from sottovoce.cli.options import LANGUAGE, MODEL
 from sottovoce.cli.parameters import Clock
 from sottovoce.cli.progress import Progress
 from sottovoce.cli.sections import SectionedCommand
+from sottovoce.formats.output_names import label_of
 
 PICTURE = (
     click.option(
@@ -70,7 +71,7 @@ def plot(context: click.Context, /, recording: str, **given: Any) -> int:
             language = None if given["language"] == "auto" else given["language"]
             transcript = model.align(samples, text, language=language)
         shown = "standard input" if name == "-" else Path(name).name
-        draw(heard(model, samples, transcript, name=shown, start_s=start_s), path, panels)
+        draw(heard(model, samples, transcript, name=label_of(shown), start_s=start_s), path, panels)
 
     return each_file(
         [recording],

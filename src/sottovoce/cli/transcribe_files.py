@@ -25,7 +25,7 @@ from sottovoce.cli.translation import Translation, translation_of
 from sottovoce.errors import OptionError
 from sottovoce.formats.base import TranscriptInfo, Writer
 from sottovoce.formats.output import STANDARD_OUTPUT, open_outputs, writable_folder
-from sottovoce.formats.output_names import output_paths
+from sottovoce.formats.output_names import label_of, output_paths
 from sottovoce.formats.page.audio import audio_link, embedded_audio
 from sottovoce.formats.page.html import HtmlWriter
 from sottovoce.formats.page.spectrogram import spectrogram_address
@@ -60,12 +60,11 @@ class Documents:
 
         Raises: OptionError when it cannot be put into a page.
         """
+        source = None if name == "-" else label_of(Path(name).name)
         if name == "-" or self.folder is None:
-            return TranscriptInfo(model, source=None if name == "-" else Path(name).name)
+            return TranscriptInfo(model, source=source)
         audio = embedded_audio(Path(name)) if self.embeds else audio_link(Path(name), self.folder)
-        return TranscriptInfo(
-            model, source=Path(name).name, audio=audio, spectrogram=spectrogram_address(Path(name))
-        )
+        return TranscriptInfo(model, source=source, audio=audio, spectrogram=spectrogram_address(Path(name)))
 
     def places(self, name: str) -> list[Path | str]:
         """Where the documents of one input go, in the order of the writers."""

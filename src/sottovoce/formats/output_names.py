@@ -12,6 +12,14 @@ from sottovoce.errors import OptionError
 STANDARD_INPUT = "-"
 
 
+def label_of(name: str) -> str:
+    """A file's name, or a line that holds it, as documents can hold it.
+
+    Bytes that are no UTF-8, which old archives have in their names, are spelled out.
+    """
+    return name.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
 def output_paths(
     inputs: Sequence[str], folder: Path, extensions: Sequence[str]
 ) -> Mapping[tuple[str, str], Path]:

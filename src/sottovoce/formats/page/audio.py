@@ -21,7 +21,7 @@ def audio_link(recording: Path, folder: Path) -> str:
         relative = os.path.relpath(there, here)
     except ValueError:  # another drive
         return Path(there).as_uri()
-    return quote(PurePath(relative).as_posix())
+    return quote(os.fsencode(PurePath(relative).as_posix()))
 
 
 def embedded_audio(recording: Path) -> str:

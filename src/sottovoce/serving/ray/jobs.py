@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import math
+import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -59,8 +60,10 @@ class Transcriber:
         self._model: Model | None = None
 
     def __call__(self, block: dict[str, Any]) -> dict[str, list[str]]:
-        """The rows of a block of recordings {id, path}, as JSON; or one line that ends the job."""
-        items = [Item(str(name), str(path)) for name, path in zip(block["id"], block["path"], strict=True)]
+        """The rows of a block of recordings {id, path as bytes}, as JSON; or one line that ends the job."""
+        items = [
+            Item(str(name), os.fsdecode(path)) for name, path in zip(block["id"], block["path"], strict=True)
+        ]
         try:
             if self._model is None:
                 self._model = self._open_model()
@@ -100,7 +103,7 @@ def _round(
     logging.getLogger("ray.data").setLevel(logging.CRITICAL)
     n_blocks = min(math.ceil(len(items) / n_in_block), MOST_BLOCKS)
     listed = data.from_items(
-        [{"id": item.id, "path": item.path} for item in items], override_num_blocks=n_blocks
+        [{"id": item.id, "path": os.fsencode(item.path)} for item in items], override_num_blocks=n_blocks
     )
     rows = listed.map_batches(
         Transcriber,

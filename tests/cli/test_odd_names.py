@@ -1,0 +1,71 @@
+"""Recordings whose names are no UTF-8, as old archives have them: they are read, and written of."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from sottovoce.cli.main import run
+
+CLIP = Path(__file__).parents[2] / "examples" / "clips" / "en.flac"
+FAST = ["--model", "nano", "--beam-size", "1", "--temperature", "0"]
+LABEL = "r\\udce9union.flac"
+
+
+@pytest.fixture
+def recording(tmp_path: Path) -> Path:
+    """`réunion.flac` in Latin-1, in a folder of its own."""
+    folder = tmp_path / "archive"
+    folder.mkdir()
+    name = os.fsencode(folder) + b"/r\xe9union.flac"
+    try:
+        shutil.copy(CLIP, os.fsdecode(name))
+    except OSError:
+        pytest.skip("names are UTF-8 in this file system")
+    if sys.platform != "linux":
+        pytest.skip("names are text on this system")
+    return Path(os.fsdecode(name))
+
+
+def test_documents(recording: Path, tmp_path: Path) -> None:
+    assert (
+        run(["transcribe", str(recording), *FAST, "-l", "en", "-f", "all", "-o", str(tmp_path / "out")]) == 0
+    )
+    (page,) = (tmp_path / "out").glob("*.html")
+    written = page.read_text(encoding="utf-8")
+    assert f"<title>{LABEL}" in written
+    assert 'src="../archive/r%E9union.flac"' in written
+    assert len(list((tmp_path / "out").iterdir())) > 8
+
+
+@pytest.mark.parametrize("name", ["out.jsonl", "out.parquet"])
+def test_tables(recording: Path, name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    if name.endswith("parquet"):
+        pytest.importorskip("pyarrow", reason="the extra parquet is not installed")
+    (recording.parent / os.fsdecode(b"empty\xe9.wav")).touch()
+    call = ["batch", str(recording.parent), str(tmp_path / name), *FAST, "--language", "en"]
+    assert run(call) == 1
+    assert run(call) == 0
+    assert "2 there before" in capsys.readouterr().err
+    if name.endswith("jsonl"):
+        rows = [json.loads(line) for line in (tmp_path / name).read_text(encoding="utf-8").splitlines()]
+        assert {row["id"] for row in rows} == {LABEL, "empty\\udce9.wav"}
+        assert [row["file"] for row in rows if not row["error"]] == [f"{recording.parent}/{LABEL}"]
+
+
+def test_live_and_its_log(recording: Path, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    assert run(["stream", str(recording), "--model", "nano", "-l", "en", "--log", str(log)]) == 0
+    assert json.loads(log.read_text(encoding="utf-8"))["source"] == [str(recording.with_name(LABEL))]
+
+
+def test_pictures(recording: Path, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="the extra plot is not installed")
+    picture = tmp_path / "picture.svg"
+    assert run(["plot", str(recording), "--model", "nano", "-l", "en", "-o", str(picture)]) == 0
+    assert picture.stat().st_size > 1000
