@@ -68,3 +68,9 @@ class MissingExtraError(SottovoceError, ImportError):
 
 class SessionClosedError(SottovoceError, RuntimeError):
     """Audio was pushed into a session or stream that is closed."""
+
+
+def cause_of(error: BaseException) -> str:
+    """Why it failed, to end a message: the system's words without number and path, or the first line."""
+    said = getattr(error, "strerror", None) or str(error)
+    return str(said).strip().split("\n")[0] or type(error).__name__

@@ -168,14 +168,16 @@ def test_tuning_tries_every_combination(folder: Path, capsys: pytest.CaptureFixt
     ("arguments", "message"),
     [
         (["one.npy"], "--labels"),
-        (["none.npy", "--labels", "labels.txt"], "none.npy"),
+        (
+            ["none.npy", "--labels", "labels.txt"],
+            "none.npy: expected emissions as .npy, .npz or .csv, got No such file",
+        ),
         (["labels.txt", "--labels", "labels.txt"], ".npy, .npz or .csv"),
         (["logits.npy", "--labels", "labels.txt"], "logits"),
         (["one.npy", "--labels", "few.txt"], "expected 3 labels"),
         (["one.npy", "--labels", "labels.txt", "--blank", "9"], "blank"),
         (["one.npy", "--labels", "labels.txt", "--lm", "labels.txt"], "not an ARPA file"),
         (["one.npy", "--labels", "labels.txt", "--lexicon", "wrong.txt"], "labels of the model"),
-        (["one.npy", "--labels", "labels.txt", "--lm-kept", "2"], "lm_kept: expected a share"),
         (["one.npy", "--labels", "labels.txt", "--device", "cuda:99"], "CUDA devices are visible"),
         (["logits.npy", "--labels", "labels.txt"], "logits.npy: emissions: expected log-probabilities"),
         (["one.npy", "--labels", "labels.txt", "--hotwords", "none.txt"], "none.txt"),
@@ -194,6 +196,28 @@ def test_errors_are_one_line(
     error = capsys.readouterr().err
     assert message in error
     assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--lm-weight", "0.9"], "--lm-weight: needs --lm"),
+        (["--token-offset", "100"], "--token-offset: needs --lm or --label-lm"),
+        (["--readings", "3"], "--readings: needs --neural-lm"),
+        (["--greedy", "--lm", "lm.arpa"], "--greedy: takes the likeliest path without a search, got --lm"),
+        (["--greedy", "--nbest", "3"], "--greedy: takes the likeliest path without a search, got --nbest"),
+    ],
+)
+def test_an_option_that_would_do_nothing_is_refused(
+    folder: Path,
+    options: list[str],
+    said: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(folder)
+    assert run(["ctc", "one.npy", "--labels", "labels.txt", *options]) == 2
+    assert capsys.readouterr().err == f"error: {said}\n"
 
 
 def test_one_bad_file_among_many_does_not_stop_the_others(

@@ -98,3 +98,9 @@ def test_a_space_separates_words_where_there_is_a_bar_too(tmp_path: Path) -> Non
     assert best.text == "a a"
     assert [word.word for word in best.words] == ["a", "a"]
     assert best.lm_score == pytest.approx(-(0.3 + 0.1 + 0.3 + 0.8) * math.log(10), abs=1e-4)
+
+
+@pytest.mark.parametrize("share", [-0.1, 2.0])
+def test_a_share_is_from_0_to_1(share: float) -> None:
+    with pytest.raises(OptionError, match="lm_kept: expected a share from 0 to 1"):
+        CtcFusionOptions(lm_kept=share)

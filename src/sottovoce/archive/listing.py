@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from sottovoce.errors import ManifestError
+from sottovoce.errors import ManifestError, cause_of
 from sottovoce.evaluation.manifest import read_manifest
 from sottovoce.formats.output_names import label_of
 
@@ -60,7 +60,7 @@ def _of_names(place: Path) -> list[Item]:
     try:
         lines = place.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise ManifestError(f"{place}: expected a readable list of recordings ({error})") from error
+        raise ManifestError(f"{place}: expected a readable list of recordings ({cause_of(error)})") from error
     names = [line.strip() for line in lines if line.strip()]
     if not names:
         raise ManifestError(f"{place}: expected at least one recording, got none")

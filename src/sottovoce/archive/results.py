@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, Protocol
 from filelock import FileLock, Timeout
 
 from sottovoce.archive.rows import Row
-from sottovoce.errors import MissingExtraError, OptionError
+from sottovoce.errors import MissingExtraError, OptionError, cause_of
 from sottovoce.formats.document import json_text
 from sottovoce.formats.output import writable_folder
 
@@ -139,7 +139,7 @@ class JsonLines:
         try:
             yield
         except OSError as error:
-            raise OptionError(f"output '{self._path}': cannot be written ({error.strerror})") from error
+            raise OptionError(f"output '{self._path}': cannot be written ({cause_of(error)})") from error
 
     def _drop_half_line(self) -> None:
         """Cut off what a crash left of the last row.
@@ -204,7 +204,7 @@ class ParquetParts:
             self._parquet.write_table(table, partial, compression="zstd")
             os.replace(partial, place)
         except OSError as error:
-            raise OptionError(f"output '{place}': cannot be written ({error})") from error
+            raise OptionError(f"output '{place}': cannot be written ({cause_of(error)})") from error
         self._held = []
 
     def _parts(self) -> list[Path]:

@@ -26,7 +26,7 @@ from av.audio.stream import AudioStream
 from av.container import InputContainer
 
 from sottovoce.audio.samples import MAX_CHANNELS, MAX_RATE, MIN_RATE
-from sottovoce.errors import AudioError
+from sottovoce.errors import AudioError, cause_of
 from sottovoce.types import SAMPLE_RATE
 
 logger = logging.getLogger(__name__)
@@ -175,7 +175,7 @@ def _cause(error: BaseException) -> str:
     if isinstance(error, av.InvalidDataError):
         return "data that matches no known format"
     if isinstance(error, OSError | av.FFmpegError) and error.strerror:
-        return f"'{error.strerror}'"
+        return f"'{cause_of(error)}'"
     return f"{type(error).__name__} '{error}'".replace("\n", " ")
 
 

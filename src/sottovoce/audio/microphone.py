@@ -13,7 +13,7 @@ from typing import Protocol, TypeAlias
 
 import numpy as np
 
-from sottovoce.errors import AudioError, MissingExtraError, OptionError
+from sottovoce.errors import AudioError, MissingExtraError, OptionError, cause_of
 from sottovoce.types import SAMPLE_RATE, AudioChunk, Samples
 
 logger = logging.getLogger(__name__)
@@ -115,7 +115,7 @@ def open_portaudio(chunk_samples: int, device: int | str | None, deliver: Delive
     except ModuleNotFoundError as error:
         raise MissingExtraError("sounddevice", "mic", "Recording from a microphone") from error
     except OSError as error:
-        raise AudioError(f"microphone: expected the PortAudio library, got '{error}'") from error
+        raise AudioError(f"microphone: expected the PortAudio library, got '{cause_of(error)}'") from error
 
     def callback(block: Samples, n_samples: int, times: object, status: object) -> None:
         deliver(np.array(block[:, 0]), bool(status))

@@ -18,7 +18,7 @@ import numpy as np
 
 from sottovoce.audio.io import AudioReader, open_audio, open_channels
 from sottovoce.audio.sources import AudioSource, is_seekable, open_path, source_name
-from sottovoce.errors import AudioError
+from sottovoce.errors import AudioError, cause_of
 from sottovoce.types import SAMPLE_RATE, Samples
 
 _SPOOL_BYTES = 16 * 2**20
@@ -149,6 +149,6 @@ def _spooled(source: AudioSource, name: str) -> BinaryIO:
             shutil.copyfileobj(sys.stdin.buffer if isinstance(source, str) else cast(BinaryIO, source), copy)
     except (OSError, TypeError) as error:
         copy.close()
-        raise AudioError(f"{name}: expected a readable pipe, got '{error}'") from error
+        raise AudioError(f"{name}: expected a readable pipe, got '{cause_of(error)}'") from error
     copy.seek(0)
     return copy

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from sottovoce.audio.container import AudioInfo, ContainerDecoder
 from sottovoce.audio.samples import MAX_RATE, MIN_RATE, as_channels
-from sottovoce.errors import AudioError
+from sottovoce.errors import AudioError, cause_of
 from sottovoce.types import SAMPLE_RATE, Samples
 
 logger = logging.getLogger(__name__)
@@ -234,7 +234,7 @@ def pcm_blocks(stream: BinaryIO, n_bytes: int, name: str) -> Iterator[bytes]:
         try:
             received = stream.read(n_bytes - len(pending))
         except OSError as error:
-            raise AudioError(f"{name}: expected PCM, got '{error.strerror or error}'") from error
+            raise AudioError(f"{name}: expected PCM, got '{cause_of(error)}'") from error
         if not received:
             break
         pending += received
@@ -268,4 +268,4 @@ def _refusal(error: OSError | ValueError) -> str:
         return "a directory"
     if isinstance(error, PermissionError):
         return "no permission to read it"
-    return f"'{error.strerror}'" if isinstance(error, OSError) and error.strerror else f"'{error}'"
+    return f"'{cause_of(error)}'"

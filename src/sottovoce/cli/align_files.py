@@ -14,7 +14,7 @@ from sottovoce.cli.each_file import each_file
 from sottovoce.cli.options import open_model
 from sottovoce.cli.progress import Progress
 from sottovoce.cli.transcribe_files import Documents, documents_of
-from sottovoce.errors import OptionError
+from sottovoce.errors import OptionError, cause_of
 from sottovoce.formats.output import open_outputs
 from sottovoce.formats.reading import READABLE, read_transcript
 from sottovoce.types import Transcript
@@ -71,7 +71,7 @@ def read_text(name: str) -> str | Transcript:
     try:
         return path.read_text(encoding="utf-8-sig")
     except OSError as error:
-        raise OptionError(f"text '{name}': cannot be read ({error.strerror or error})") from error
+        raise OptionError(f"text '{name}': cannot be read ({cause_of(error)})") from error
     except UnicodeDecodeError as error:
         raise OptionError(f"text '{name}': expected UTF-8, got other bytes") from error
 

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import click
 
-from sottovoce.errors import MissingExtraError
+from sottovoce.errors import MissingExtraError, cause_of
 
 ENVIRONMENT = "SOTTOVOCE_SERVE"
 """What the names of the server's environment variables begin with: SOTTOVOCE_SERVE_PORT is --port."""
@@ -74,8 +74,7 @@ def read_toml(path: str) -> dict[str, Any]:
     try:
         document: dict[str, Any] = reader.loads(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        cause = error.strerror if isinstance(error, OSError) else str(error)
         raise click.BadParameter(
-            f"'{path}': expected a TOML file, got '{cause}'", param_hint="--config"
+            f"'{path}': expected a TOML file, got '{cause_of(error)}'", param_hint="--config"
         ) from error
     return document

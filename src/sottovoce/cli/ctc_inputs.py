@@ -16,7 +16,7 @@ from torch import Tensor
 from sottovoce.api import Model
 from sottovoce.audio.io import load_audio
 from sottovoce.audio.mel import log_mel
-from sottovoce.errors import InputError, OptionError
+from sottovoce.errors import InputError, OptionError, cause_of
 from sottovoce.models.ctc_windows import emissions_of_recording
 from sottovoce.types import FRAMES_PER_SECOND
 
@@ -50,7 +50,9 @@ def read_emissions(path: Path) -> Iterator[EmissionSource]:
         else:
             raise ValueError(f"a file that ends in {path.suffix!r}")
     except (OSError, ValueError, EOFError) as error:
-        raise InputError(f"{path}: expected emissions as .npy, .npz or .csv, got {error}") from error
+        raise InputError(
+            f"{path}: expected emissions as .npy, .npz or .csv, got {cause_of(error)}"
+        ) from error
 
 
 def read_priors(path: Path) -> tuple[float, ...]:
@@ -58,7 +60,7 @@ def read_priors(path: Path) -> tuple[float, ...]:
     try:
         return tuple(float(line) for line in path.read_text(encoding="utf-8").split())
     except (OSError, ValueError) as error:
-        raise OptionError(f"{path}: expected one number a label, got {error}") from error
+        raise OptionError(f"{path}: expected one number a label, got {cause_of(error)}") from error
 
 
 def recorded_emissions(path: Path, model: Model) -> EmissionSource:

@@ -15,7 +15,7 @@ from sottovoce.api import Model
 from sottovoce.cli.ctc_request import DecoderRequest
 from sottovoce.ctc import CtcFusionOptions, load_ngram
 from sottovoce.decoding.ctc.labels import LabelList
-from sottovoce.errors import ManifestError
+from sottovoce.errors import ManifestError, cause_of
 from sottovoce.evaluation.wer import ErrorCounts, align
 from sottovoce.lm.causal import CausalWordModel
 from sottovoce.lm.neural import WordLanguageModel
@@ -84,7 +84,7 @@ def _listed(manifest: Path) -> tuple[list[Path], list[str]]:
                 paths.append(manifest.parent / str(row.get("emissions") or row["file"]))
                 texts.append(str(row["text"]))
     except OSError as error:
-        raise ManifestError(f"{manifest}: expected JSON lines, got {error}") from error
+        raise ManifestError(f"{manifest}: expected JSON lines, got {cause_of(error)}") from error
     except (ValueError, KeyError, AttributeError) as error:
         raise ManifestError(
             f"{manifest}, line {number}: expected JSON with 'emissions' and 'text', got {error}"

@@ -25,7 +25,7 @@ from sottovoce.cli.options import check_fusion, fusion_of, hotword_text, open_mo
 from sottovoce.cli.recorder import WaveRecorder
 from sottovoce.cli.speakers import live_speakers_of
 from sottovoce.cli.translation import live_translator
-from sottovoce.errors import OptionError
+from sottovoce.errors import OptionError, cause_of
 from sottovoce.evaluation.latency import LogLine
 from sottovoce.formats.events import event_line
 from sottovoce.formats.output_names import label_of
@@ -257,4 +257,4 @@ def append_log(path: Path, said: Said, source: str) -> None:
         with path.open("a", encoding="utf-8") as file:
             file.write(line.to_json() + "\n")
     except OSError as error:
-        raise OptionError(f"--log '{path}': cannot be written ({error.strerror or error})") from error
+        raise OptionError(f"--log '{path}': cannot be written ({cause_of(error)})") from error

@@ -11,7 +11,7 @@ from typing import BinaryIO
 
 import numpy as np
 
-from sottovoce.errors import OptionError
+from sottovoce.errors import OptionError, cause_of
 from sottovoce.types import SAMPLE_RATE, Samples
 
 
@@ -77,6 +77,4 @@ class WaveRecorder:
         try:
             yield
         except OSError as error:
-            raise OptionError(
-                f"recording '{self._path}': cannot be written ({error.strerror or error})"
-            ) from error
+            raise OptionError(f"recording '{self._path}': cannot be written ({cause_of(error)})") from error

@@ -15,7 +15,7 @@ from typing import Literal, TextIO
 
 import click
 
-from sottovoce.errors import OutputError
+from sottovoce.errors import OutputError, cause_of
 
 
 def prepare_standard_streams() -> None:
@@ -49,7 +49,7 @@ class StandardOutput(io.TextIOWrapper):
             discard(self)  # what is still held would fail again when Python ends
             if isinstance(error, BrokenPipeError):
                 raise click.exceptions.Exit(0) from None
-            raise OutputError(f"standard output: cannot be written ({error.strerror or error})") from error
+            raise OutputError(f"standard output: cannot be written ({cause_of(error)})") from error
 
 
 class StandardError(io.TextIOWrapper):

@@ -11,7 +11,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from sottovoce.errors import ManifestError
+from sottovoce.errors import ManifestError, cause_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ def read_manifest(path: str | Path) -> list[ManifestEntry]:
     try:
         lines = source.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise ManifestError(f"{path}: expected a readable list of recordings ({error})") from error
+        raise ManifestError(f"{path}: expected a readable list of recordings ({cause_of(error)})") from error
     entries = [
         _entry(line, source.parent, f"{path}, line {number}")
         for number, line in enumerate(lines, 1)

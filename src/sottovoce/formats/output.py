@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TextIO
 
-from sottovoce.errors import OptionError
+from sottovoce.errors import OptionError, cause_of
 
 STANDARD_OUTPUT = "-"
 _MEMORY_BYTES = 1 << 20
@@ -154,4 +154,4 @@ def _named(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise OptionError(f"output '{path}': cannot be written ({error.strerror or error})") from error
+        raise OptionError(f"output '{path}': cannot be written ({cause_of(error)})") from error

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sottovoce.errors import OptionError
+from sottovoce.errors import OptionError, cause_of
 from sottovoce.types import Segment, Transcript, Word
 
 READABLE = (".json", ".srt", ".vtt")
@@ -30,7 +30,7 @@ def read_transcript(path: str | Path) -> Transcript:
             return _of_json(json.loads(text))
         return _of_cues(text)
     except OSError as error:
-        raise OptionError(f"transcript '{path}': cannot be read ({error.strerror or error})") from error
+        raise OptionError(f"transcript '{path}': cannot be read ({cause_of(error)})") from error
     except UnicodeDecodeError as error:
         raise OptionError(f"transcript '{path}': expected UTF-8, got other bytes") from error
     except (ValueError, TypeError, KeyError, AttributeError) as error:

@@ -8,7 +8,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from sottovoce.errors import OptionError
+from sottovoce.errors import OptionError, cause_of
 from sottovoce.formats.ass import CENTRED, AssWriter
 from sottovoce.formats.base import WriterOptions, write_transcript
 from sottovoce.models.checkpoint.writing import whole_file
@@ -67,7 +67,7 @@ def write_karaoke(
                     _command(recording, unfinished.absolute(), size, background, transcript.duration), folder
                 )
         except OSError as error:
-            raise OptionError(f"video '{path}': cannot be written ({error.strerror or error})") from error
+            raise OptionError(f"video '{path}': cannot be written ({cause_of(error)})") from error
 
 
 def _command(recording: Path, target: Path, size: str, background: str, seconds: float) -> list[str]:

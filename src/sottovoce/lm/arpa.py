@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from sottovoce.errors import LanguageModelError
+from sottovoce.errors import LanguageModelError, cause_of
 
 BLANKS = " \t\r\n"
 """What stands between fields and ends lines; other white space may be part of a word."""
@@ -56,7 +56,7 @@ def read_arpa(path: Path) -> ArpaFile:
         with path.open(encoding="utf-8", newline="\n") as lines:
             return _ArpaReader(path, lines).read()
     except (OSError, EOFError, UnicodeDecodeError) as error:
-        raise LanguageModelError(f"{path}: expected an ARPA file, got {error}") from error
+        raise LanguageModelError(f"{path}: expected an ARPA file, got {cause_of(error)}") from error
 
 
 class _ArpaReader:

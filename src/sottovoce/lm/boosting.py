@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from sottovoce.errors import LanguageModelError
+from sottovoce.errors import LanguageModelError, cause_of
 from sottovoce.lm.base import Automaton
 from sottovoce.lm.flat import automaton_of
 from sottovoce.lm.table import BackoffTable, backoff_table
@@ -174,7 +174,7 @@ def read_phrases(path: str | Path, *, default_weight: float) -> list[tuple[str, 
     try:
         lines = Path(path).read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise LanguageModelError(f"{path}: expected a list of phrases, got {error}") from error
+        raise LanguageModelError(f"{path}: expected a list of phrases, got {cause_of(error)}") from error
     for number, line in enumerate(lines, start=1):
         text, _, weight = line.partition("\t")
         if not text.strip():

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sottovoce.errors import LanguageModelError, MissingExtraError, OptionError
+from sottovoce.errors import LanguageModelError, MissingExtraError, OptionError, cause_of
 
 START, BROKEN = 0, -1
 """States: nothing was said; what was said is not of the grammar, and nothing is asked of the rest."""
@@ -54,7 +54,7 @@ class Grammar:
         try:
             text = Path(path).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            raise LanguageModelError(f"{path}: expected a readable grammar ({error})") from error
+            raise LanguageModelError(f"{path}: expected a readable grammar ({cause_of(error)})") from error
         return cls(text, rule)
 
     @property

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sottovoce.errors import LanguageModelError, MissingExtraError
+from sottovoce.errors import LanguageModelError, MissingExtraError, cause_of
 from sottovoce.lm.base import END, FOUND, Asked, Automaton
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def is_kenlm_binary(path: Path) -> bool:
         with path.open("rb") as file:
             return file.read(len(_MAGIC)) == _MAGIC
     except OSError as error:
-        raise LanguageModelError(f"{path}: expected a language model, got {error}") from error
+        raise LanguageModelError(f"{path}: expected a language model, got {cause_of(error)}") from error
 
 
 class KenlmModel:

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sottovoce.errors import LanguageModelError
+from sottovoce.errors import LanguageModelError, cause_of
 from sottovoce.lm.arpa import BLANKS, fields_of
 from sottovoce.lm.base import CHILD, LEXICON_NODE, FlatLexicon
 from sottovoce.lm.table import KeyTable
@@ -286,7 +286,7 @@ def read_lexicon(path: str | Path, labels: Sequence[str]) -> list[tuple[str, lis
     try:
         lines = Path(path).read_text(encoding="utf-8").split("\n")
     except (OSError, UnicodeDecodeError) as error:
-        raise LanguageModelError(f"{path}: expected a lexicon, got {error}") from error
+        raise LanguageModelError(f"{path}: expected a lexicon, got {cause_of(error)}") from error
     rows = [(number, fields_of(line)) for number, line in enumerate(lines, start=1) if line.strip(BLANKS)]
     is_list = all(len(fields) == 1 for _, fields in rows)
     ids = {label: i for i, label in enumerate(labels)}

@@ -16,7 +16,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from sottovoce.errors import CheckpointError
+from sottovoce.errors import CheckpointError, cause_of
 from sottovoce.models.checkpoint.base import Checkpoint, CtcWeights, check_dims, validated
 from sottovoce.models.checkpoint.openai import dims_from_mapping
 from sottovoce.models.checkpoint.writing import whole_file
@@ -104,7 +104,7 @@ def _load(path: Path) -> tuple[dict[str, object], dict[str, Tensor]]:
             metadata = json.loads((file.metadata() or {}).get(METADATA_KEY, "null"))
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (OSError, SafetensorError, ValueError) as error:
-        raise CheckpointError(f"{path}: not a readable safetensors file ({error})") from error
+        raise CheckpointError(f"{path}: not a readable safetensors file ({cause_of(error)})") from error
     if not isinstance(metadata, dict):
         raise CheckpointError(f"{path}: no metadata under {METADATA_KEY!r}, expected a JSON object")
     return metadata, tensors

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 import numpy as np
 
 from sottovoce.audio.silero import WINDOW_SAMPLES
-from sottovoce.errors import MissingExtraError, OptionError
+from sottovoce.errors import MissingExtraError, OptionError, cause_of
 from sottovoce.models.checkpoint.writing import whole_file
 from sottovoce.pictures.heard import Heard, likeliest
 from sottovoce.types import FRAMES_PER_SECOND, SAMPLE_RATE, Word
@@ -83,7 +83,7 @@ def draw(heard: Heard, path: str | Path, panels: Sequence[Panel] = PANELS) -> No
         with whole_file(path) as unfinished:
             unfinished.write_bytes(picture.getvalue())
     except OSError as error:
-        raise OptionError(f"picture '{path}': cannot be written ({error.strerror or error})") from error
+        raise OptionError(f"picture '{path}': cannot be written ({cause_of(error)})") from error
 
 
 def _figure(heard: Heard, panels: Sequence[Panel]) -> Figure:

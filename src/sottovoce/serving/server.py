@@ -22,7 +22,7 @@ import anyio
 import uvicorn
 
 from sottovoce.api import Model
-from sottovoce.errors import OptionError
+from sottovoce.errors import OptionError, cause_of
 from sottovoce.serving.app import make_app
 from sottovoce.serving.settings import Listening, Settings
 from sottovoce.serving.shelf import WORK_ENDS_WITHIN_S
@@ -151,7 +151,7 @@ def check_certificate(listening: Listening) -> None:
     except OSError as error:  # SSLError is one
         raise OptionError(
             f"TLS: expected PEM files of a certificate and its key, got '{listening.certificate}' and "
-            f"'{listening.key}' ({error.strerror or error})"
+            f"'{listening.key}' ({cause_of(error)})"
         ) from error
 
 
@@ -165,9 +165,10 @@ def listening_socket(listening: Listening) -> Socket:
         family = socket.getaddrinfo(*where, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
         return socket.create_server(where, family=family, backlog=1024)
     except (OSError, OverflowError) as error:
-        cause = getattr(error, "strerror", None) or str(error)
         address = f"{listening.host}, port {listening.port}"
-        raise OptionError(f"{address}: expected a free address of this machine, got '{cause}'") from error
+        raise OptionError(
+            f"{address}: expected a free address of this machine, got '{cause_of(error)}'"
+        ) from error
 
 
 def wyoming_socket(settings: Settings) -> Socket | None:

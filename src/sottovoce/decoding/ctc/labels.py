@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol, cast
 
-from sottovoce.errors import OptionError
+from sottovoce.errors import OptionError, cause_of
 
 
 class LabelList(NamedTuple):
@@ -66,7 +66,7 @@ def read_labels(path: str | Path) -> LabelList:
             return LabelList(tuple(lines[:-1] if not lines[-1] else lines), None)
         return _of_json(json.loads(text))
     except (OSError, ValueError) as error:
-        raise OptionError(f"{path}: expected labels, got {error}") from error
+        raise OptionError(f"{path}: expected labels, got {cause_of(error)}") from error
 
 
 def _of_json(document: object) -> LabelList:

@@ -8,7 +8,7 @@ import os
 from pathlib import Path, PurePath
 from urllib.parse import quote
 
-from sottovoce.errors import OptionError
+from sottovoce.errors import OptionError, cause_of
 
 LARGEST_EMBEDDED_BYTES = 200_000_000
 """Browsers read longer `data:` addresses badly or not at all."""
@@ -39,6 +39,6 @@ def embedded_audio(recording: Path) -> str:
             )
         data = recording.read_bytes()
     except OSError as error:
-        raise OptionError(f"input '{recording}': cannot be put into a page ({error.strerror})") from None
+        raise OptionError(f"input '{recording}': cannot be put into a page ({cause_of(error)})") from None
     kind = mimetypes.guess_type(recording.name)[0] or "application/octet-stream"
     return f"data:{kind};base64,{base64.b64encode(data).decode('ascii')}"

@@ -9,7 +9,7 @@ from types import MappingProxyType
 import torch
 
 from sottovoce.audio.mel import mel_filters
-from sottovoce.errors import OptionError
+from sottovoce.errors import OptionError, cause_of
 from sottovoce.models.checkpoint.base import Checkpoint
 from sottovoce.models.checkpoint.ctranslate2_write import save_ctranslate2
 from sottovoce.models.checkpoint.ggml_write import save_ggml
@@ -33,7 +33,7 @@ def write_checkpoint(checkpoint: Checkpoint, output: Path, kind: str, number: st
     try:
         _write(checkpoint, output, kind, number)
     except OSError as error:
-        raise OptionError(f"output '{output}': cannot be written ({error.strerror or error})") from error
+        raise OptionError(f"output '{output}': cannot be written ({cause_of(error)})") from error
 
 
 def _write(checkpoint: Checkpoint, output: Path, kind: str, number: str) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from sottovoce.errors import CheckpointError
+from sottovoce.errors import CheckpointError, cause_of
 from sottovoce.models.checkpoint.base import Checkpoint, check_dims, expected_shapes, validated
 from sottovoce.models.checkpoint.ctranslate2_file import Contents, Variable, read_contents, read_values
 from sottovoce.models.checkpoint.ctranslate2_layout import (
@@ -216,7 +216,7 @@ def _check_vocabulary(folder: Path, dims: ModelDims) -> None:
         else:
             return
     except (OSError, ValueError) as error:
-        raise CheckpointError(f"{folder}: the vocabulary cannot be read ({error})") from error
+        raise CheckpointError(f"{folder}: the vocabulary cannot be read ({cause_of(error)})") from error
     if not isinstance(tokens, list) or len(tokens) != dims.n_vocab:
         found = f"{len(tokens)} tokens" if isinstance(tokens, list) else type(tokens).__name__
         raise CheckpointError(f"{folder}: the vocabulary holds {found}, the model has {dims.n_vocab}")

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from sottovoce.errors import CheckpointError
+from sottovoce.errors import CheckpointError, cause_of
 
 
 @dataclass(slots=True)
@@ -80,4 +80,4 @@ def cursor_over(path: Path, source: str) -> Iterator[Cursor]:
     except CheckpointError:
         raise
     except (OSError, ValueError) as error:
-        raise CheckpointError(f"{source}: cannot be read ({error})") from error
+        raise CheckpointError(f"{source}: cannot be read ({cause_of(error)})") from error

@@ -15,7 +15,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from sottovoce.errors import CheckpointError
+from sottovoce.errors import CheckpointError, cause_of
 from sottovoce.models.checkpoint.base import Checkpoint, check_dims, validated
 from sottovoce.models.checkpoint.pickles import first_line, load_pickle
 from sottovoce.models.checkpoint.tokenizer_json import (
@@ -308,7 +308,7 @@ def read_json(path: Path) -> Mapping[str, object]:
             f"{path.parent}: no {path.name}, expected a Hugging Face model folder"
         ) from error
     except (OSError, ValueError) as error:
-        raise CheckpointError(f"{path}: not readable as JSON ({error})") from error
+        raise CheckpointError(f"{path}: not readable as JSON ({cause_of(error)})") from error
     if not isinstance(found, dict):
         raise CheckpointError(f"{path}: holds a {type(found).__name__}, expected a JSON object")
     return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sottovoce.errors import CheckpointError
+from sottovoce.errors import CheckpointError, cause_of
 from sottovoce.models.checkpoint.base import Checkpoint
 from sottovoce.models.checkpoint.ctranslate2 import MODEL, read_ctranslate2
 from sottovoce.models.checkpoint.ctranslate2_file import N_HEAD, is_model_head
@@ -48,4 +48,4 @@ def _first_bytes(path: Path, n_bytes: int) -> bytes:
         with path.open("rb") as file:
             return file.read(n_bytes)
     except OSError as error:
-        raise CheckpointError(f"{path}: cannot be read ({error.strerror or error})") from error
+        raise CheckpointError(f"{path}: cannot be read ({cause_of(error)})") from error

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
+from sottovoce.errors import cause_of
 from sottovoce.models.checkpoint.writing import whole_file
 from sottovoce.models.sources.index_table import IndexFile
 from sottovoce.models.sources.screen import say
@@ -42,7 +43,7 @@ def fault(folder: Path, files: Sequence[IndexFile]) -> str | None:
         try:
             status = path.stat()
         except OSError as error:
-            return f"{path}: {error.strerror or error}"
+            return f"{path}: {cause_of(error)}"
         if status.st_size != file.size:
             return f"{path} has {status.st_size} bytes, expected {file.size}"
         seen = [file.sha256, status.st_size, status.st_mtime_ns]

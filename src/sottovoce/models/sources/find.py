@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from sottovoce.errors import ModelNotFoundError, OptionError
+from sottovoce.errors import ModelNotFoundError, OptionError, cause_of
 from sottovoce.models.sources import cache, hub, package_index
 from sottovoce.models.sources.base import SourceError, Sources
 from sottovoce.models.sources.names import NANO, NANO_ASSET, looks_like_path, repository_of, unknown
@@ -118,7 +118,7 @@ class _Search:
                     raise ModelNotFoundError(f"{self._name}: {error}") from error
                 reasons.append(str(error))
             except OSError as error:
-                where = f"{error.strerror or error}: {error.filename}" if error.filename else error.strerror
+                where = cause_of(error) + (f": {error.filename}" if error.filename else "")
                 raise ModelNotFoundError(f"{self._name}: cannot be written to the cache ({where})") from error
             else:
                 if found is not None:
