@@ -122,6 +122,20 @@ def test_filters_equal_openai_whispers(seed: int) -> None:
     assert torch.equal(expected, found)
 
 
+@pytest.mark.parametrize("without_timestamps", [False, True])
+def test_beside_language_models_what_is_no_text_is_never_said(without_timestamps: bool) -> None:
+    tokenizer = rig.tokenizer("en")
+    options = DecodingOptions(without_timestamps=without_timestamps, suppress_tokens=None)
+    text = tokenizer.encode(" ab")
+    logits = torch.zeros((1, tokenizer.n_vocab))
+    logits[:, text[0]] = 30.0  # or timestamps win
+    for rule in build_filters(options, tokenizer, is_fused=True):
+        rule.apply(logits, torch.tensor([[tokenizer.timestamp_begin, *text]]))
+    said = (logits[0] > -torch.inf).nonzero()[:, 0].tolist()
+    times = [] if without_timestamps else range(tokenizer.timestamp_begin + 1, tokenizer.n_vocab)
+    assert said == [*range(tokenizer.eot + 1), *times]
+
+
 def test_a_regular_expression_suppresses_the_tokens_that_it_matches_as_a_whole() -> None:
     tokenizer = rig.tokenizer()
     ids = matching_tokens(r" ?[0-9]+", tokenizer.n_vocab)

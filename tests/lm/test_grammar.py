@@ -140,6 +140,18 @@ def test_speech_comes_out_in_the_form_that_is_asked_for(nano: Model) -> None:
         assert re.fullmatch(wanted, found), found
 
 
+@pytest.mark.parametrize("clip", ["en", "de", "es"])
+def test_speech_that_is_nothing_of_the_grammar_has_no_way_around_it(nano: Model, clip: str) -> None:
+    """Tokens of languages, tasks and the like are no text, and were written between its halves."""
+    fusion = nano.fusion(grammar=Grammar('root ::= "Quixotic zebras" | "Xylophone"'))
+    found = nano.transcribe(
+        CLIPS / f"{clip}.flac", language=clip, beam_size=5, fusion=fusion, word_timestamps=False
+    ).collect()
+    assert found.text in ("", "Quixotic zebras", "Xylophone")
+    tokens = [token for segment in found.segments for token in segment.tokens]
+    assert not [token for token in tokens if nano.tokenizer.eot < token < nano.tokenizer.timestamp_begin]
+
+
 def test_a_light_penalty_changes_nothing_and_a_heavy_one_does(nano: Model) -> None:
     def text(penalty: float) -> str:
         fusion = nano.fusion(

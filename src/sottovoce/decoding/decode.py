@@ -82,7 +82,7 @@ def decode(
         backend.device,
     )
     search: Search = _make_search(options, tokenizer.eot, n_ctx, fusion, backend.device)
-    filters = build_filters(shared, tokenizer, backend.device)
+    filters = build_filters(shared, tokenizer, backend.device, is_fused=fusion is not None)
     found = _Decoding(backend, encoded, prompts, search, filters).run(
         tokenizer.no_speech, shared.sample_len or n_ctx // 2
     )

@@ -133,10 +133,20 @@ class NoRepeatNgram:
 
 
 def build_filters(
-    options: DecodingOptions, tokenizer: Tokenizer, device: torch.device | str = "cpu"
+    options: DecodingOptions,
+    tokenizer: Tokenizer,
+    device: torch.device | str = "cpu",
+    *,
+    is_fused: bool = False,
 ) -> tuple[LogitFilter, ...]:
-    """The rules that `options` ask for, in the order in which they apply."""
+    """The rules that `options` ask for, in the order in which they apply.
+
+    is_fused: language models take part. They score text alone: where they allow little of it, tokens that are
+        no text, such as those of languages, would be the likeliest, and are forbidden.
+    """
     filters: list[LogitFilter] = []
+    if is_fused:
+        filters.append(SuppressTokens(torch.tensor(_never_said(options, tokenizer), device=device)))
     if options.repetition_penalty != 1.0:
         filters.append(RepetitionPenalty(options.repetition_penalty, tokenizer.eot))
     if options.no_repeat_ngram_size > 0:
@@ -168,6 +178,13 @@ def matching_tokens(pattern: str, n_vocab: int) -> tuple[int, ...]:
     matches = re.compile(pattern).fullmatch
     texts = (tokenizer.token_bytes(token).decode(errors="replace") for token in range(tokenizer.eot))
     return tuple(token for token, text in enumerate(texts) if matches(text))
+
+
+def _never_said(options: DecodingOptions, tokenizer: Tokenizer) -> list[int]:
+    """Ids that are neither text nor its end, nor what the options ask for: timestamps and turns of speakers."""
+    end = tokenizer.n_vocab if options.without_timestamps else tokenizer.timestamp_begin
+    turns = {tokenizer.sot_lm} if options.speaker_turns else set()
+    return [token for token in range(tokenizer.eot + 1, end) if token not in turns]
 
 
 def suppressed_tokens(wanted: Sequence[int], tokenizer: Tokenizer) -> tuple[int, ...]:
