@@ -181,7 +181,7 @@ def matching_tokens(pattern: str, n_vocab: int) -> tuple[int, ...]:
 
 
 def _never_said(options: DecodingOptions, tokenizer: Tokenizer) -> list[int]:
-    """Ids that are neither text nor its end, nor what the options ask for: timestamps and turns of speakers."""
+    """Ids that are neither text nor its end, nor asked for as timestamps and turns of speakers are."""
     end = tokenizer.n_vocab if options.without_timestamps else tokenizer.timestamp_begin
     turns = {tokenizer.sot_lm} if options.speaker_turns else set()
     return [token for token in range(tokenizer.eot + 1, end) if token not in turns]
