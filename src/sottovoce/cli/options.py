@@ -28,7 +28,10 @@ MODEL = (
     ),
     click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda, cuda:N or mps."),
     click.option(
-        "--dtype", default="auto", show_default=True, help="auto, float32, bfloat16, float16 or int8."
+        "--dtype",
+        default="auto",
+        show_default=True,
+        help="auto, float32, bfloat16, float16 or int8; int8_float32 and the like tell the activations.",
     ),
     click.option("--threads", type=click.IntRange(1), help="Processor threads. [default: all cores]"),
     click.option("--model-dir", metavar="DIR", help="Where fetched models live. [default: the usual caches]"),
