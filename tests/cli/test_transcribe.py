@@ -181,6 +181,11 @@ def test_one_line_for_what_cannot_be_read(
         (["--model", "nano", "--offset", "1", "--clip-timestamps", "0,1"], "--offset"),
         (["--model", "nano", "--vad-threshold", "2"], "--vad-threshold"),
         (["--model", "nano", "--max-line-width", "40"], "--word-timestamps"),
+        (["--model", "nano", "--word-threshold", "0.1"], "word_threshold: needs word_timestamps"),
+        (["--model", "nano", "--word-threshold", "2", "-w"], "--word-threshold"),
+        (["--model", "nano", "--append-punctuations", "."], "--append-punctuations: joins words"),
+        (["--model", "nano", "--offset-n", "3", "-f", "vtt,json"], "offset_n numbers the subtitles of srt"),
+        (["--model", "nano", "--offset-n", "-1", "-f", "srt"], "--offset-n"),
     ],
 )
 def test_wrong_wishes_fail_before_any_work(
@@ -257,6 +262,27 @@ def test_options_reach_the_library() -> None:
     assert decoding.repetition_penalty == 1.2
     assert options_of("--suppress-tokens", "").decoding.suppress_tokens == ()
     assert options_of("--prompt-reset-on-temperature", "0.3").prompt_reset_on_temperature == 0.3
+    words = options_of(
+        "-w", "--word-threshold", "0.2", "--prepend-punctuations", "", "--append-punctuations", "."
+    )
+    assert (words.word_threshold, words.prepend_punctuations, words.append_punctuations) == (0.2, "", ".")
+
+
+def test_subtitles_are_counted_from_the_number_given(clip: Path, tmp_path: Path) -> None:
+    words = ["transcribe", str(clip), *FAST, "-f", "srt,vtt,txt", "-o", str(tmp_path), "--offset-n", "41"]
+    assert run(words) == 0
+    assert (tmp_path / "clip.srt").read_text(encoding="utf-8").startswith("42\n")
+    assert (tmp_path / "clip.vtt").read_text(encoding="utf-8").startswith("WEBVTT")
+
+
+def test_signs_join_the_words_that_are_asked_for(clip: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def last_word(*more: str) -> str:
+        assert run(["transcribe", str(clip), *FAST, "-w", "-f", "json", "-o", "-", *more]) == 0
+        word: str = json.loads(capsys.readouterr().out)["segments"][-1]["words"][-1]["word"]
+        return word
+
+    assert len(last_word()) > 1
+    assert last_word("--append-punctuations", "") == "."
 
 
 @pytest.mark.parametrize("field", [field.name for field in fields(VadOptions)])

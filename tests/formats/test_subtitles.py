@@ -13,7 +13,7 @@ from hypothesis import given, settings
 
 from sottovoce.errors import OptionError
 from sottovoce.formats.base import TranscriptInfo, WriterOptions, write_transcript
-from sottovoce.formats.registry import writer_for
+from sottovoce.formats.registry import writer_for, writers_for
 from sottovoce.formats.srt import SrtWriter
 from sottovoce.formats.subtitles import Cue, CueMaker, timestamp
 from sottovoce.formats.vtt import VttWriter
@@ -123,6 +123,7 @@ def test_options_that_place_words_need_word_times() -> None:
     ("options", "message"),
     [
         ({"max_line_width": 0}, "max_line_width: expected at least 1, got 0"),
+        ({"offset_n": -1}, "offset_n: expected at least 0, got -1"),
         ({"max_line_count": 2}, "needs max_line_width"),
         ({"max_line_width": 9, "max_line_count": 2, "max_words_per_line": 3}, "cannot be combined"),
         ({"reading_speed": 0.5}, "reading_speed: expected at least 1 a second, got 0.5"),
@@ -132,6 +133,18 @@ def test_options_that_place_words_need_word_times() -> None:
 def test_options_that_contradict_each_other_are_refused(options: dict[str, int], message: str) -> None:
     with pytest.raises(OptionError, match=message):
         WriterOptions(**options)
+
+
+def test_srt_counts_on_from_another_document() -> None:
+    segments = tuple(Segment(i, float(i), i + 1.0, " one", "en") for i in range(2))
+    transcript = Transcript(segments, "en", 2.0, "nano")
+    writer = SrtWriter(WriterOptions(offset_n=7))
+    for _ in range(2):
+        document = write_transcript(writer, transcript)
+        assert [line for line in document.splitlines() if line.isdigit()] == ["8", "9"]
+    with pytest.raises(OptionError, match="offset_n numbers the subtitles of srt"):
+        writer_for("vtt", WriterOptions(offset_n=7))
+    assert len(writers_for("srt,vtt,json", WriterOptions(offset_n=7))) == 3
 
 
 def test_timestamps_carry_their_rounding() -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import copy
 import random
+from itertools import accumulate
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from sottovoce.offline.words import (
     WordRules,
     align_windows,
     cut_at_sentence_ends,
+    interpolate_improbable,
     merge_punctuation,
     place_words,
     usual_duration,
@@ -74,6 +76,44 @@ def test_a_batch_of_windows_gives_the_words_of_each() -> None:
     assert texts(together[0]) == [" some", " words", ",", " said"]
     assert together[1] == []
     assert all(0 <= one.start <= one.end <= 0.8 for one in together[0])
+
+
+def spoken(*told: tuple[str, float, float]) -> list[TimedWord]:
+    """Words that follow each other without gaps from 0 s: text, seconds, probability."""
+    ends = list(accumulate(length for _, length, _ in told))
+    return [
+        TimedWord(text, (1,), end - length, end, probability)
+        for (text, length, probability), end in zip(told, ends, strict=True)
+    ]
+
+
+def test_an_improbable_word_begins_where_its_surer_neighbours_and_letters_say() -> None:
+    words = spoken((" four", 0.1, 0.9), (" as", 0.1, 0.1), (" ab", 0.6, 0.2), (" sure", 0.4, 0.9))
+    placed = interpolate_improbable(words, 0.5)
+    assert texts(placed) == texts(words)
+    assert [one.start for one in placed] == pytest.approx([0.0, 0.4, 0.6, 0.8])
+    assert [one.end for one in placed] == pytest.approx([0.4, 0.6, 0.8, 1.2])
+    kept = interpolate_improbable(words, 0.1)
+    assert [one.start for one in kept] == pytest.approx([one.start for one in words])
+    assert interpolate_improbable([], 0.5) == []
+
+
+def test_signs_and_the_outer_bounds_of_a_segment_keep_their_times() -> None:
+    words = spoken(
+        (" low", 0.1, 0.1), (" low", 0.3, 0.1), (".", 2.0, 0.1), (" so", 0.5, 0.9), (" on", 0.5, 0.1)
+    )
+    placed = interpolate_improbable(words, 0.5)
+    assert [one.start for one in placed] == pytest.approx([0.0, 0.2, 0.4, 2.4, 2.9])
+    assert placed[-1].end == pytest.approx(3.4)
+
+
+def test_words_of_one_segment_are_not_drawn_into_another() -> None:
+    words = spoken((" said", 0.4, 0.9), (" then", 0.4, 0.1), (" so", 0.2, 0.1), (" on", 0.6, 0.1))
+    rules = WordRules(PREPENDED, APPENDED, threshold=0.5)
+    cut = [Segment(0, 0.0, 0.8, "", "en", (1, 1)), Segment(1, 0.8, 1.6, "", "en", (1, 1))]
+    placed = place_words(cut, words, rules, eot=50257)
+    starts = [[one.start for one in segment.words or ()] for segment in placed]
+    assert starts == [pytest.approx([0.0, 0.4]), pytest.approx([0.8, 1.2])]
 
 
 @pytest.mark.reference

@@ -52,6 +52,13 @@ def test_whisper_itself_is_asked_for_english(tmp_path: Path) -> None:
     assert isinstance(segment["translation"], str)
 
 
+def test_what_words_are_asked_for_is_no_matter_of_the_english(tmp_path: Path) -> None:
+    words = ["-f", "json", "-o", str(tmp_path), "-w", "--word-threshold", "0.5", "--translate-to", "en"]
+    assert run(["transcribe", str(CLIP), *FAST, *words]) == 0
+    (segment,) = json.loads((tmp_path / f"{CLIP.stem}.json").read_text(encoding="utf-8"))["segments"]
+    assert segment["words"]
+
+
 def test_what_is_english_stays() -> None:
     model = load_model("nano", device="cpu")
     segments = [Segment(0, 0.0, 1.0, " It is so.", "en")]

@@ -14,10 +14,10 @@ from sottovoce.cli.options import MODEL
 from sottovoce.cli.parameters import Finite
 from sottovoce.cli.sections import SectionedCommand
 from sottovoce.cli.speakers import SPEAKERS
-from sottovoce.cli.transcribe import CONTEXT, FALLBACK, LANGUAGE, SEARCH, SPEECH
+from sottovoce.cli.transcribe import CONTEXT, FALLBACK, LANGUAGE, SEARCH, SPEECH, WORDS
 
 TABLE = (
-    click.option("-w", "--word-timestamps", is_flag=True, help="Times and probabilities of words."),
+    *WORDS,
     click.option(
         "--files-together",
         type=click.IntRange(1),

@@ -34,6 +34,27 @@ LANGUAGE = (
     ),
     *TASK,
 )
+WORDS = (
+    click.option("-w", "--word-timestamps", is_flag=True, help="Times and probabilities of words."),
+    click.option(
+        "--word-threshold",
+        type=Finite(0, 1),
+        default=0.0,
+        show_default=True,
+        metavar="P",
+        help="Words less probable than this take their times from the words around them.",
+    ),
+    click.option(
+        "--prepend-punctuations",
+        metavar="SIGNS",
+        help="Signs that belong to the word after them. [openai-whisper's]",
+    ),
+    click.option(
+        "--append-punctuations",
+        metavar="SIGNS",
+        help="Signs that belong to the word before them. [openai-whisper's]",
+    ),
+)
 PART = (
     click.option(
         "--offset",
@@ -48,7 +69,7 @@ PART = (
         metavar="START,END,…",
         help="Only these parts; times as for --offset, the last end may be left out.",
     ),
-    click.option("-w", "--word-timestamps", is_flag=True, help="Times and probabilities of words."),
+    *WORDS,
     click.option("--without-timestamps", is_flag=True, help="Do not predict the times of segments."),
     click.option(
         "--hallucination-silence-threshold",
@@ -195,6 +216,14 @@ CONTEXT = (
     ),
 )
 LAYOUT = (
+    click.option(
+        "--offset-n",
+        type=click.IntRange(0),
+        default=0,
+        show_default=True,
+        metavar="N",
+        help="srt: added to the number of every subtitle; the first is N + 1.",
+    ),
     click.option(
         "--max-line-width",
         type=click.IntRange(1),

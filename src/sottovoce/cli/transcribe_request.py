@@ -18,6 +18,7 @@ from sottovoce.offline.options import WINDOW_VAD, Mode, TranscribeOptions
 
 VAD = "vad_"
 """What the names of options begin with that are fields of `VadOptions`."""
+SIGNS = ("prepend_punctuations", "append_punctuations")
 
 
 def writer_options(given: Mapping[str, Any]) -> WriterOptions:
@@ -31,6 +32,7 @@ def writer_options(given: Mapping[str, Any]) -> WriterOptions:
         max_words_per_line=given["max_words_per_line"],
         highlight_words=given["highlight_words"],
         reading_speed=given["reading_speed"],
+        offset_n=given["offset_n"],
     )
     if options.need_words and not (
         given["word_timestamps"] or given["speakers"] or given["channels"] == "energy"
@@ -45,10 +47,11 @@ def transcribe_options(given: Mapping[str, Any]) -> TranscribeOptions:
     Raises: OptionError.
     """
     vad = vad_options(given)
+    signs = {name: given[name] for name in SIGNS if given[name] is not None}
     mode: Mode = (
         "vad" if given["vad"] or vad or given["batch_size"] > 1 or given["channels"] == "apart" else "seek"
     )
-    return TranscribeOptions(
+    options = TranscribeOptions(
         decoding=decoding_options(given),
         fallback=fallback_options(given),
         mode=mode,
@@ -65,10 +68,15 @@ def transcribe_options(given: Mapping[str, Any]) -> TranscribeOptions:
         duration_s=given["duration"],
         follow_languages=given["follow_languages"],
         word_timestamps=given["word_timestamps"],
+        word_threshold=given["word_threshold"],
+        **signs,
         hallucination_silence_threshold=given["hallucination_silence_threshold"],
         speakers=speakers_of(given),
         channels=given["channels"],
     )
+    if signs and not options.needs_words:
+        raise OptionError(f"--{next(iter(signs)).replace('_', '-')}: joins words; add --word-timestamps")
+    return options
 
 
 def decoding_options(given: Mapping[str, Any]) -> DecodingOptions:

@@ -17,13 +17,14 @@ from sottovoce.types import Segment, Transcript, Turn
 
 @dataclass(frozen=True, slots=True)
 class WriterOptions:
-    """How subtitles are broken into lines; all need word times. Meaning as in openai-whisper.
+    """How subtitles are broken into lines, and counted. Lines need word times. Meaning as in openai-whisper.
 
     max_line_width: characters a line. max_line_count: lines a subtitle, together with max_line_width;
     subtitles may then run across segments. max_words_per_line: words a subtitle, where subtitles end
     with their segments. highlight_words: one cue a word, underlined as it is spoken.
     reading_speed: characters a second that people can read. Subtitles are then laid out for them (`layout`),
     in at most 2 lines of 42 where nothing else is said.
+    offset_n: added to the numbers of srt, whose first is 1 without it; whisper.cpp's name.
 
     Raises: OptionError for values out of range or that exclude each other.
     """
@@ -33,11 +34,14 @@ class WriterOptions:
     max_words_per_line: int | None = None
     highlight_words: bool = False
     reading_speed: float | None = None
+    offset_n: int = 0
 
     def __post_init__(self) -> None:
         for name, value in self._limits.items():
             if value is not None and value < 1:
                 raise OptionError(f"{name}: expected at least 1, got {value}")
+        if self.offset_n < 0:
+            raise OptionError(f"offset_n: expected at least 0, got {self.offset_n}")
         self._check_reading()
         if self.max_line_count is not None and self.max_line_width is None and self.reading_speed is None:
             raise OptionError(f"max_line_count {self.max_line_count}: needs max_line_width too")
@@ -54,7 +58,7 @@ class WriterOptions:
 
     @property
     def need_words(self) -> bool:
-        """Whether any option is set: each of them places single words."""
+        """Whether an option is set that places single words."""
         if self.highlight_words or self.reading_speed is not None:
             return True
         return any(value is not None for value in self._limits.values())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from types import MappingProxyType
 
 from sottovoce.errors import OptionError
@@ -53,6 +54,8 @@ def writer_for(name: str, options: WriterOptions | None = None) -> Writer:
     Raises OptionError for another name, or for options that the format has no use for.
     """
     options = options or WriterOptions()
+    if options.offset_n and name != "srt":
+        raise OptionError(f"output format '{name}': offset_n numbers the subtitles of srt")
     if name in SUBTITLES:
         return SUBTITLES[name](options)
     if name not in PLAIN:
@@ -77,6 +80,16 @@ def writers_for(
     if names == "all":
         wanted = [name for name in FORMATS if has_speakers or name not in OF_SPEAKERS]
     unique = list(dict.fromkeys(wanted))
+    if options.offset_n and "srt" not in unique:
+        raise OptionError(f"output format '{names}': offset_n numbers the subtitles of srt")
+    plain = replace(options, offset_n=0)
     if not SUBTITLES.keys() & set(unique):
-        return [writer_for(name, options) for name in unique]
-    return [writer_for(name, options if name in SUBTITLES else None) for name in unique]
+        return [writer_for(name, plain) for name in unique]
+    return [writer_for(name, _told(name, options, plain)) for name in unique]
+
+
+def _told(name: str, options: WriterOptions, plain: WriterOptions) -> WriterOptions | None:
+    """What a format is told of options that are meant for others beside it too."""
+    if name == "srt":
+        return options
+    return plain if name in SUBTITLES else None

@@ -16,10 +16,10 @@ class SrtWriter:
     def __init__(self, options: WriterOptions | None = None) -> None:
         self._options = options or WriterOptions()
         self._cues = cue_maker(self._options)
-        self._n_cues = 0
+        self._number = self._options.offset_n
 
     def begin(self, info: TranscriptInfo) -> str:
-        self._cues, self._n_cues = cue_maker(self._options), 0
+        self._cues, self._number = cue_maker(self._options), self._options.offset_n
         return ""
 
     def segment(self, segment: Segment) -> str:
@@ -29,6 +29,6 @@ class SrtWriter:
         return "".join([self._render(cue) for cue in self._cues.flush()])
 
     def _render(self, cue: Cue) -> str:
-        self._n_cues += 1
+        self._number += 1
         start, end = (timestamp(t, marker=",", hours=True) for t in (cue.start, cue.end))
-        return f"{self._n_cues}\n{start} --> {end}\n{behind_speaker(cue.speaker, cue.text)}\n\n"
+        return f"{self._number}\n{start} --> {end}\n{behind_speaker(cue.speaker, cue.text)}\n\n"

@@ -128,7 +128,8 @@ class Engine:
 
     @property
     def word_rules(self) -> WordRules:
-        return WordRules(self.options.prepend_punctuations, self.options.append_punctuations)
+        options = self.options
+        return WordRules(options.prepend_punctuations, options.append_punctuations, options.word_threshold)
 
     def segments(self, cut: WindowCut, result: DecodingResult, progress: Progress) -> Iterator[Segment]:
         """Segments that have text and some length, with what the decoder knows; their ids count on."""

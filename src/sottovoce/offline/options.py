@@ -57,7 +57,8 @@ class TranscribeOptions:
     offset_s, duration_s: the one part of the recording to transcribe, None: to its end. Times stay those of
         the recording.
     word_timestamps: times of words. prepend_punctuations, append_punctuations: signs that belong to the
-        following or the preceding word.
+        following or the preceding word. word_threshold: words less probable than this take their times from
+        the words around them (`interpolate_improbable`); 0 leaves each where it was heard.
     hallucination_silence_threshold: silence in seconds around improbable words that makes them
         hallucinations, with word_timestamps; None keeps them.
     normalization: over what the log-mel's maximum is taken, see `audio.features`.
@@ -88,6 +89,7 @@ class TranscribeOptions:
     word_timestamps: bool = False
     prepend_punctuations: str = PREPENDED
     append_punctuations: str = APPENDED
+    word_threshold: float = 0.0
     hallucination_silence_threshold: float | None = None
     normalization: Normalization = "recording"
     speakers: SpeakerOptions | Diarizer | None = None
@@ -136,6 +138,13 @@ class TranscribeOptions:
             raise OptionError(f"duration_s: expected more than 0 seconds, got {self.duration_s}")
         if times and (self.offset_s or self.duration_s is not None):
             raise OptionError("clip_timestamps: cannot be combined with offset_s or duration_s")
+        self._check_words()
+
+    def _check_words(self) -> None:
+        if not 0 <= self.word_threshold <= 1:
+            raise OptionError(f"word_threshold: expected 0 to 1, got {self.word_threshold}")
+        if self.word_threshold and not self.needs_words:
+            raise OptionError("word_threshold: needs word_timestamps")
         threshold = self.hallucination_silence_threshold
         if threshold is None:
             return

@@ -9,7 +9,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 import torch
 from torch import Tensor
@@ -204,6 +204,27 @@ def cut_at_sentence_ends(words: Sequence[TimedWord], longest: float) -> list[Tim
     return cut
 
 
+def interpolate_improbable(words: Sequence[TimedWord], threshold: float) -> list[TimedWord]:
+    """Let words less probable than `threshold` begin where the words around them say, by letters.
+
+    words: of one segment, each beginning where the last one ends. The first keeps its start and the last its
+    end; signs keep theirs, which tell of pauses.
+    Source: the rule of whisper.cpp's `thold_pt`, which asks the probability of a timestamp.
+    """
+    anchors = [i for i, word in enumerate(words) if i == 0 or _is_anchor(word, threshold)] + [len(words)]
+    starts = [word.start for word in words] + [word.end for word in words[-1:]]
+    for left, right in pairwise(anchors):
+        letters = list(accumulate(len(word.word.strip()) for word in words[left:right]))
+        span = starts[right] - starts[left]
+        for i, before in enumerate(letters[:-1], start=left + 1):
+            starts[i] = starts[left] + span * before / letters[-1]
+    return [replace(word, start=starts[i], end=starts[i + 1]) for i, word in enumerate(words)]
+
+
+def _is_anchor(word: TimedWord, threshold: float) -> bool:
+    return word.probability >= threshold or not any(map(str.isalnum, word.word))
+
+
 def merge_punctuation(words: Sequence[TimedWord], prepended: str, appended: str) -> list[TimedWord]:
     """Join opening signs with the word after them and closing signs with the word before.
 
@@ -243,10 +264,14 @@ def _joined(kept: TimedWord, first: TimedWord, second: TimedWord) -> TimedWord:
 
 @dataclass(frozen=True, slots=True)
 class WordRules:
-    """What joins words. prepended, appended: signs that belong to the next or the last word."""
+    """What joins words. prepended, appended: signs that belong to the next or the last word.
+
+    threshold: probability below which words take their times from those around them; 0: none does.
+    """
 
     prepended: str
     appended: str
+    threshold: float = 0.0
 
 
 def place_words(
@@ -263,22 +288,34 @@ def place_words(
     words: of all segments, in order. eot: first id that is no text. window_start, last_speech:
     seconds of the recording where the window begins, and where speech ended before it.
     """
+    if rules.threshold:
+        of_segments = _by_segment(segments, words, eot)
+        words = [word for own in of_segments for word in interpolate_improbable(own, rules.threshold)]
     usual = usual_duration(words)
     merged = merge_punctuation(cut_at_sentence_ends(words, 2 * usual), rules.prepended, rules.appended)
-    waiting = iter(merged)
     placed = []
-    for segment in segments:
-        n_missing = sum(token < eot for token in segment.tokens)
-        own: list[Word] = []
-        while n_missing > 0 and (word := next(waiting, None)) is not None:
-            n_missing -= len(word.tokens)
-            own.append(_placed(word, window_start))
+    for segment, of_segment in zip(segments, _by_segment(segments, merged, eot), strict=True):
+        own = [_placed(word, window_start) for word in of_segment]
         if own:
             _cut_after_pause(own, usual, last_speech)
             segment = _agree(segment, own, usual)
             last_speech = segment.end
         placed.append(replace(segment, words=tuple(own)))
     return tuple(placed)
+
+
+def _by_segment(segments: Sequence[Segment], words: Sequence[TimedWord], eot: int) -> list[list[TimedWord]]:
+    """The words of each segment: as many as have its text tokens."""
+    waiting = iter(words)
+    found: list[list[TimedWord]] = []
+    for segment in segments:
+        n_missing = sum(token < eot for token in segment.tokens)
+        own: list[TimedWord] = []
+        while n_missing > 0 and (word := next(waiting, None)) is not None:
+            n_missing -= len(word.tokens)
+            own.append(word)
+        found.append(own)
+    return found
 
 
 def _placed(word: TimedWord, window_start: float) -> Word:

@@ -57,6 +57,7 @@ def _translated(
         initial_prompt=None,
         carry_initial_prompt=False,
         word_timestamps=False,
+        word_threshold=0.0,
         hallucination_silence_threshold=None,
         condition_on_previous_text=False,
     )
