@@ -14,6 +14,7 @@ import pytest
 
 from sottovoce.api import Model, load_model
 from sottovoce.audio.vad import VadOptions
+from sottovoce.backends.registry import NUMBER_FORMATS
 from sottovoce.cli.main import cli
 from sottovoce.decoding.fallback import FallbackOptions
 from sottovoce.decoding.options import DecodingOptions
@@ -28,11 +29,52 @@ CLASSES = {
     one.__name__: one
     for one in (TranscribeOptions, DecodingOptions, FallbackOptions, VadOptions, WriterOptions, Word, Model)
 }
+CLI = """
+    -h --help --version -t --threads -p --processors -ot --offset-t -on --offset-n -d --duration -mc
+    --max-context -ml --max-len -bo --best-of -bs --beam-size -ac --audio-ctx -wt --word-thold -et
+    --entropy-thold -lpt --logprob-thold -nth --no-speech-thold -tp --temperature -tpi --temperature-inc
+    -debug --debug-mode -tr --translate -di --diarize -tdrz --tinydiarize -sow --split-on-word -nf
+    --no-fallback -otxt --output-txt -ovtt --output-vtt -osrt --output-srt -owts --output-words -olrc
+    --output-lrc -fp --font-path -ocsv --output-csv -oj --output-json -ojf --output-json-full -of
+    --output-file -np --no-prints -ps --print-special -pc --print-colors --print-confidence -pp
+    --print-progress -nt --no-timestamps -l --language -dl --detect-language --prompt
+    --carry-initial-prompt -m --model -f --file -oved --ov-e-device -dtw --dtw -ls --log-score -ng
+    --no-gpu -dev --device -fa --flash-attn -nfa --no-flash-attn -sns --suppress-nst --suppress-regex
+    --grammar --grammar-rule --grammar-penalty --vad -vm --vad-model -vt --vad-threshold -vspd
+    --vad-min-speech-duration-ms -vsd --vad-min-silence-duration-ms -vmsd --vad-max-speech-duration-s -vp
+    --vad-speech-pad-ms -vo --vad-samples-overlap
+"""
+FULL_PARAMS = """
+    strategy n_threads n_max_text_ctx offset_ms duration_ms translate no_context no_timestamps
+    single_segment print_special print_progress print_realtime print_timestamps token_timestamps thold_pt
+    thold_ptsum max_len split_on_word max_tokens debug_mode audio_ctx tdrz_enable suppress_regex
+    initial_prompt carry_initial_prompt prompt_tokens prompt_n_tokens language detect_language
+    suppress_blank suppress_nst temperature max_initial_ts length_penalty temperature_inc entropy_thold
+    logprob_thold no_speech_thold greedy beam_search new_segment_callback new_segment_callback_user_data
+    progress_callback progress_callback_user_data encoder_begin_callback encoder_begin_callback_user_data
+    abort_callback abort_callback_user_data logits_filter_callback logits_filter_callback_user_data
+    grammar_rules n_grammar_rules i_start_rule grammar_penalty vad vad_model_path vad_params
+"""
+CONTEXT_PARAMS = """
+    use_gpu flash_attn gpu_device dtw_token_timestamps dtw_aheads_preset dtw_n_top dtw_aheads dtw_mem_size
+"""
+SERVER_ONLY = """
+    --host --port --public --request-path --inference-path --convert --tmp-dir -pr --print-realtime -nlp
+    --no-language-probabilities -p --processors
+"""
+SERVER_FIELDS = """
+    file offset_t offset_n duration max_context max_len best_of beam_size audio_ctx word_thold
+    entropy_thold logprob_thold no_speech_thold debug_mode translate diarize tinydiarize split_on_word
+    no_timestamps token_timestamps language detect_language prompt carry_initial_prompt response_format
+    temperature temperature_inc suppress_non_speech suppress_nst vad vad_threshold
+    vad_min_speech_duration_ms vad_min_silence_duration_ms vad_max_speech_duration_s vad_speech_pad_ms
+    vad_samples_overlap no_language_probabilities model
+"""
 
 
-def rows(page: str) -> list[list[str]]:
-    """The cells of every row of every table of a page, without heads."""
-    lines = (DOCS / page).read_text(encoding="utf-8").splitlines()
+def rows(page: str, after: str = "#") -> list[list[str]]:
+    """The cells of every row of every table of a page behind the text `after`, without heads."""
+    lines = (DOCS / page).read_text(encoding="utf-8").partition(after)[2].splitlines()
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("|")]
     is_rule = [*(set("".join(row)) <= {"-"} for row in cells), False]
     return [row for i, row in enumerate(cells) if not is_rule[i] and not is_rule[i + 1]]
@@ -51,9 +93,10 @@ def options_of(command: str) -> set[str]:
 def is_there(name: str) -> bool:
     """Whether an option, `Class.field`, `Class.method(argument)` or `function(argument)` of ours exists."""
     if name.startswith("sottovoce "):
-        return bool(options_of(name.split()[1]))
+        _, command, *options = name.split()
+        return set(options) <= options_of(command)
     if name.startswith("--"):
-        known = options_of("transcribe") | options_of("detect-language")
+        known = options_of("transcribe") | options_of("detect-language") | {"--help", "--version"}
         return name.split()[0] in known
     if match := re.fullmatch(r"(?:(\w+)\.)?(\w+)\((\w+)\)", name):
         owner, function, argument = match.groups()
@@ -110,6 +153,25 @@ def test_every_argument_of_faster_whisper_is_in_the_table() -> None:
 
 
 @pytest.mark.reference
-def test_every_parameter_of_whisper_cpp_is_in_the_table() -> None:
+def test_every_parameter_of_pywhispercpp_is_in_the_table() -> None:
     constants = pytest.importorskip("pywhispercpp.constants", reason="pywhispercpp is not installed")
     assert set(constants.PARAMS_SCHEMA) - theirs("from-whisper-cpp.md") == set()
+
+
+@pytest.mark.parametrize("names", [CLI, FULL_PARAMS, CONTEXT_PARAMS], ids=["cli", "full", "context"])
+def test_every_parameter_of_whisper_cpp_is_in_a_table(names: str) -> None:
+    """As of ggml-org/whisper.cpp 233fe1fc9b48 (22 August 2026): examples/cli/cli.cpp, include/whisper.h."""
+    assert set(names.split()) - theirs("from-whisper-cpp.md") == set()
+
+
+@pytest.mark.parametrize("names", [SERVER_ONLY, SERVER_FIELDS], ids=["flags", "fields"])
+def test_every_parameter_of_whisper_cpps_server_is_in_a_table(names: str) -> None:
+    """As of the same commit: what examples/server/server.cpp reads."""
+    found = rows("from-whisper-cpp.md", after="## The server")
+    assert set(names.split()) - {name for row in found for name in CODE.findall(row[0])} == set()
+
+
+def test_every_number_format_of_ctranslate2_is_taken_but_one() -> None:
+    compute_types = {"default", "auto", "int8", "int16", "float16", "bfloat16", "float32"}
+    compute_types |= {"int8_float32", "int8_float16", "int8_bfloat16"}
+    assert compute_types - set(NUMBER_FORMATS) == {"int16"}
