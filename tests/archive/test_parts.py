@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,7 +22,7 @@ from sottovoce.audio.vad import SpeechSegment
 from sottovoce.cli.main import run
 from sottovoce.errors import OptionError
 from sottovoce.offline.options import TranscribeOptions
-from sottovoce.types import SAMPLE_RATE
+from sottovoce.types import SAMPLE_RATE, Segment, Word
 
 CLIP = Path(__file__).parents[2] / "examples" / "clips" / "en.flac"
 LOAD: Callable[[], Model] = partial(load_model, "nano", device="cpu")
@@ -58,10 +59,13 @@ def test_the_longest_pause_near_the_even_place_is_taken() -> None:
 @pytest.fixture(scope="module")
 def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
     clip, pause = load_audio(CLIP), np.zeros(4 * SAMPLE_RATE, np.float32)
-    path = tmp_path_factory.mktemp("parts") / "long.wav"
+    samples = np.concatenate([pause, clip, pause, clip, pause])
+    return write_wave(tmp_path_factory.mktemp("parts") / "long.wav", samples)
+
+
+def write_wave(path: Path, samples: np.ndarray) -> Path:
     with wave.open(str(path), "wb") as file:
         file.setparams((1, 2, SAMPLE_RATE, 0, "NONE", ""))
-        samples = np.concatenate([pause, clip, pause, clip, pause])
         file.writeframes((samples * 32767).astype(np.int16).tobytes())
     return path
 
@@ -80,6 +84,42 @@ def test_every_part_says_its_sentence_at_its_time(recording: Path) -> None:
     assert found[0].end < found[1].start
     assert 8.0 < found[1].start < 13.0
     assert multiprocessing.active_children() == []
+
+
+@pytest.fixture(scope="module")
+def sentences(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Six sentences in four languages, 3 s apart."""
+    pause = np.zeros(3 * SAMPLE_RATE, np.float32)
+    clips = [load_audio(CLIP.with_name(f"{name}.flac")) for name in ("en", "de", "es", "fr", "de", "en")]
+    samples = np.concatenate([part for clip in clips for part in (clip, pause)])
+    return write_wave(tmp_path_factory.mktemp("parts") / "sentences.wav", samples)
+
+
+@pytest.mark.slow
+def test_what_several_processes_read_is_what_one_reads(sentences: Path) -> None:
+    """Speech is found first, and a window is shorter than two sentences: both cut alike."""
+    model = LOAD()
+    wish = TranscribeOptions(mode="vad", audio_ctx=200, condition_on_previous_text=False)
+    options = model.options(["en", "de", "es", "fr"], None, True, None, wish)
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        alone = list(model.transcribe(str(sentences), options=options))
+        with transcribe_parts(model, LOAD, str(sentences), options, 2) as together:
+            found = list(together)
+    finally:
+        torch.set_num_threads(before)
+    assert [(one.id, one.language, one.text) for one in found] == [
+        (one.id, one.language, one.text) for one in alone
+    ]
+    assert [one.language for one in found] == ["en", "de", "es", "fr", "de", "en"]
+    for ours, single in zip(words_of(found), words_of(alone), strict=True):
+        assert ours.word == single.word
+        assert (ours.start, ours.end) == pytest.approx((single.start, single.end), abs=0.1)
+
+
+def words_of(segments: list[Segment]) -> list[Word]:
+    return [word for segment in segments for word in segment.words or ()]
 
 
 @pytest.mark.slow
