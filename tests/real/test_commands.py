@@ -1,0 +1,142 @@
+"""What the commands find in the bundled recordings of people, with Whisper base."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import av
+import numpy as np
+import pytest
+
+from sottovoce.cli.main import run
+from sottovoce.models.checkpoint.base import Checkpoint
+from tests.formats.test_video import gold, with_ffmpeg
+from tests.real.conftest import EXAMPLES
+
+pytestmark = [pytest.mark.real_weights, pytest.mark.slow]
+
+Command: TypeAlias = Callable[..., str]
+DE = "Das erschien mir nicht sinnvoll; es war ganz gewiss nicht fair."
+SPANS = {"en": (0.0, 8.111), "de": (8.611, 12.939), "pt": (13.439, 18.599)}
+"""Where who speaks in mixed.flac, seconds; from its manifest."""
+
+
+@pytest.fixture
+def command(base: Checkpoint, capsys: pytest.CaptureFixture[str]) -> Command:
+    """A command with base in float32, whatever the machine takes by itself; what it writes."""
+
+    def called(*words: str, code: int = 0) -> str:
+        model = os.environ.get("SOTTOVOCE_BASE", "base")
+        assert run([*words, "--model", model, "--dtype", "float32"]) == code
+        return capsys.readouterr().out
+
+    return called
+
+
+@pytest.fixture
+def said(tmp_path: Path) -> Path:
+    path = tmp_path / "said.txt"
+    path.write_text(DE, encoding="utf-8")
+    return path
+
+
+def recording(name: str) -> str:
+    return str(EXAMPLES / f"{name}.flac")
+
+
+def segments(document: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(document)["segments"]
+    return found
+
+
+def letters(text: str) -> str:
+    return "".join(filter(str.isalnum, text.lower()))
+
+
+def test_a_phrase_is_found_as_often_as_it_is_said_and_where(command: Command) -> None:
+    lines = command("find", recording("en"), "your country", "--json").splitlines()
+    first, second = (json.loads(line) for line in lines)
+    assert [letters(one["text"]) for one in (first, second)] == ["yourcountry", "yourcountry"]
+    assert 4.0 < first["start"] < first["end"] < 7.0
+    assert 8.5 < second["start"] < second["end"] < 11.0
+    (americans,) = command("find", recording("en"), "fellow Americans", "--json").splitlines()
+    assert 0.5 < json.loads(americans)["start"] < json.loads(americans)["end"] < 3.0
+    assert command("find", recording("en"), "the price of butter", code=1) == ""
+
+
+def test_two_ways_to_align_a_text_agree(command: Command, said: Path) -> None:
+    def words(method: str) -> list[dict[str, Any]]:
+        document = command("align", recording("de"), str(said), "-l", "de", "-f", "json", "--method", method)
+        return [word for segment in segments(document) for word in segment["words"]]
+
+    attention, ctc = words("attention"), words("ctc")
+    assert letters("".join(word["word"] for word in attention)) == letters(DE)
+    assert all(a["end"] <= b["start"] + 0.01 for a, b in pairwise(attention))
+    ours = {letters(word["word"]): word["start"] for word in attention if letters(word["word"])}
+    theirs = {letters(word["word"]): word["start"] for word in ctc if letters(word["word"])}
+    assert ours.keys() == theirs.keys()
+    assert all(abs(theirs[word] - start) < 0.4 for word, start in ours.items())
+
+
+def test_a_grammar_lets_one_of_its_sentences_be_said(command: Command, tmp_path: Path) -> None:
+    pytest.importorskip("llguidance", reason="the extra `grammar` is not installed")
+    grammar = tmp_path / "said.gbnf"
+    verbs, ends = '("gefiel" | "erschien" | "half")', '("kalt" | "fair" | "lang")'
+    rest = f'"nicht "? ("sinnlos" | "sinnvoll") " und es war ganz gewiss nicht " {ends} "!"'
+    grammar.write_text(f'root ::= "Das " {verbs} " mir " {rest}')
+    words = ["transcribe", recording("de"), "-l", "de"]
+    assert " und " not in command(*words)  # left to itself it hears a comma
+    found = command(*words, "--grammar", str(grammar)).strip()
+    assert found == "Das erschien mir nicht sinnvoll und es war ganz gewiss nicht fair!"
+
+
+def test_german_comes_with_its_english(command: Command) -> None:
+    words = ["-l", "de", "--translate-to", "en", "-f", "json", "-o", "-"]
+    found = segments(command("transcribe", recording("de"), *words))
+    assert letters(DE) == letters("".join(segment["text"] for segment in found))
+    english = " ".join(segment["translation"] for segment in found).lower()
+    assert "not fair" in english
+    assert not set(english.split()) & {"nicht", "war", "gewiss"}
+
+
+@pytest.mark.parametrize("how", [("--processors", "2"), ("--audio-ctx", "1100")], ids=lambda how: how[0])
+def test_other_ways_to_read_give_every_language_where_it_is_spoken(
+    command: Command, how: tuple[str, str]
+) -> None:
+    words = ["-l", "en,de,pt", "-f", "json", "-o", "-", *how]
+    found = segments(command("transcribe", recording("mixed"), *words))
+    assert list(dict.fromkeys(one["language"] for one in found)) == ["en", "de", "pt"]
+    for one in found:
+        start, end = SPANS[one["language"]]
+        assert start - 0.5 <= one["start"] < one["end"] <= end + 0.7
+    text = letters("".join(one["text"] for one in found))
+    for part in ("artofprinting", "kontaktebeschreiben", "anos"):
+        assert part in text
+
+
+def test_short_windows_say_what_whole_ones_say(command: Command) -> None:
+    words = ["transcribe", recording("en"), "-l", "en"]
+    assert letters(command(*words, "--audio-ctx", "600")) == letters(command(*words))
+
+
+@with_ffmpeg
+def test_a_video_lights_words_as_they_are_said(command: Command, said: Path, tmp_path: Path) -> None:
+    video = tmp_path / "de.mp4"
+    command(
+        "karaoke", recording("de"), "-o", str(video), "--text", str(said), "-l", "de", "--size", "640x360"
+    )
+    with av.open(str(video)) as file:
+        frames: dict[float, np.ndarray] = {
+            round(frame.time or 0.0, 2): frame.to_ndarray(format="rgb24") for frame in file.decode(video=0)
+        }
+    assert max(frames) == pytest.approx(5.4, abs=0.4)
+
+    def lit(seconds: float) -> int:
+        return gold(frames[min(frames, key=lambda at: abs(at - seconds))])
+
+    assert lit(0.3) < lit(2.2) < lit(4.2)
