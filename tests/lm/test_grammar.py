@@ -10,8 +10,11 @@ import pytest
 import torch
 
 from sottovoce.api import Model, load_model
+from sottovoce.decoding.fallback import FallbackOptions
+from sottovoce.decoding.options import DecodingOptions
 from sottovoce.errors import LanguageModelError, OptionError
 from sottovoce.lm.grammar import BROKEN, START, Grammar, GrammarModel
+from sottovoce.offline.options import TranscribeOptions
 
 pytest.importorskip("llguidance", reason="llguidance is not installed")
 LETTERS = [b" ", b"a", b"b", b"c", b"ab", b"\xc3", b"\xbc"]
@@ -161,3 +164,13 @@ def test_a_light_penalty_changes_nothing_and_a_heavy_one_does(nano: Model) -> No
 
     assert text(0.0) == nano.transcribe(CLIPS / "en.flac", language="en", beam_size=5).text
     assert text(100.0) == "The morning is quiet in the garden."
+
+
+def test_a_grammar_that_asks_for_a_suppressed_sign_ends_where_it_cannot_go_on(nano: Model) -> None:
+    fusion = nano.fusion(grammar=Grammar('root ::= "The garden; quiet"'))
+    options = TranscribeOptions(fallback=FallbackOptions(temperatures=(0.0, 0.5)))
+    found = nano.transcribe(CLIPS / "en.flac", language="en", beam_size=2, options=options, fusion=fusion)
+    assert "The garden; quiet".startswith(found.text.strip())
+    allowed = TranscribeOptions(decoding=DecodingOptions(suppress_tokens=()))
+    found = nano.transcribe(CLIPS / "en.flac", language="en", beam_size=2, options=allowed, fusion=fusion)
+    assert found.text.strip() == "The garden; quiet"

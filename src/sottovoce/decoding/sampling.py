@@ -87,7 +87,9 @@ class Sampling(Generic[State]):
             state.scores = state.logprobs = state.scores + logprobs.gather(1, chosen[:, None])[:, 0]
             return chosen
         fused = state.language.add_to(logprobs)
-        chosen = self._choose(fused, state)
+        # Where a model leaves nothing that the filters allow, the text ends.
+        is_stuck = fused.amax(dim=1) == float("-inf")
+        chosen = self._choose(fused, state).masked_fill(is_stuck, self._eot)
         state.scores = state.scores + fused.gather(1, chosen[:, None])[:, 0]
         state.logprobs = state.logprobs + logprobs.gather(1, chosen[:, None])[:, 0]
         return chosen
