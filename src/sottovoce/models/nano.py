@@ -71,6 +71,15 @@ def read_compact(path: Path = ASSET) -> Checkpoint:
     return validated(checkpoint, source)
 
 
+def compact_languages(path: Path = ASSET) -> tuple[str, ...] | None:
+    """Languages that a compact file was trained on, from its header; None: those of its vocabulary.
+
+    Raises: CheckpointError.
+    """
+    source = str(path)
+    return _strings(_load(path, with_tensors=False)[0].get("languages"), "languages", source)
+
+
 def save_compact(checkpoint: Checkpoint, path: Path) -> None:
     """Write the compact form; rows outside `trained_tokens` are stored as the first of them."""
     kept = checkpoint.trained_tokens
@@ -98,11 +107,12 @@ def save_compact(checkpoint: Checkpoint, path: Path) -> None:
         save_file(halves, unfinished, metadata={METADATA_KEY: json.dumps(metadata)})
 
 
-def _load(path: Path) -> tuple[dict[str, object], dict[str, Tensor]]:
+def _load(path: Path, *, with_tensors: bool = True) -> tuple[dict[str, object], dict[str, Tensor]]:
     try:
         with safe_open(path, framework="pt") as file:
             metadata = json.loads((file.metadata() or {}).get(METADATA_KEY, "null"))
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            names = file.keys() if with_tensors else ()
+            tensors = {name: file.get_tensor(name) for name in names}
     except (OSError, SafetensorError, ValueError) as error:
         raise CheckpointError(f"{path}: not a readable safetensors file ({cause_of(error)})") from error
     if not isinstance(metadata, dict):

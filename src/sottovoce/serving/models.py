@@ -29,14 +29,13 @@ async def model_entry(request: Request) -> Response:
 
 
 def entry(shelf: Shelf, name: str) -> dict[str, Json]:
-    """One name. Beyond OpenAI's: the model it stands for, and its languages once it is loaded."""
+    """One name. Beyond OpenAI's: the model it stands for, and its languages."""
     meant = shelf.name_of(name)
-    scheduler = shelf.loaded(meant)
     return {
         "id": name,
         "object": "model",
         "created": shelf.began,
         "owned_by": "sottovoce",
         "model": meant,
-        "languages": None if scheduler is None else list(scheduler.model.languages),
+        "languages": list(shelf.languages(meant)),
     }

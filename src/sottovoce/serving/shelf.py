@@ -6,6 +6,7 @@ Loading runs in a thread of its own, so that a model that is fetched for minutes
 from __future__ import annotations
 
 import logging
+import re
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -15,9 +16,11 @@ import anyio
 import anyio.to_thread
 
 from sottovoce.api import Model
+from sottovoce.models.nano import compact_languages
 from sottovoce.serving.faults import ApiError
 from sottovoce.serving.scheduler import Scheduler
 from sottovoce.serving.settings import Offer
+from sottovoce.text.languages import language_codes
 
 logger = logging.getLogger(__name__)
 
@@ -27,8 +30,9 @@ WORK_ENDS_WITHIN_S = 60.0
 
 @dataclass(slots=True)
 class _Place:
-    """A model's place: empty, or with it."""
+    """A model's place: empty, or with it. languages: those it had when it was here."""
 
+    languages: tuple[str, ...]
     scheduler: Scheduler | None = None
     n_users: int = 0
     used_s: float = 0.0
@@ -50,7 +54,7 @@ class Shelf:
         self.offer = offer
         self._open_model = open_model
         self._make = make
-        self._places = {name: _Place() for name in offer.names}
+        self._places = {name: _Place(usual_languages(name)) for name in offer.names}
         self._locks = {name: anyio.Lock() for name in offer.names}
         self.began = round(time.time())
 
@@ -85,6 +89,10 @@ class Shelf:
     def loaded(self, name: str) -> Scheduler | None:
         """The model where it is in memory."""
         return self._places[name].scheduler
+
+    def languages(self, name: str) -> tuple[str, ...]:
+        """Languages of a model: its own once it was loaded, those that its name promises before."""
+        return self._places[name].languages
 
     @property
     def running(self) -> dict[str, Scheduler]:
@@ -121,7 +129,16 @@ class Shelf:
             if place.scheduler is None:
                 began = time.monotonic()
                 model = await anyio.to_thread.run_sync(self._open_model, name)
-                place.scheduler = self._make(model)
+                place.scheduler, place.languages = self._make(model), tuple(model.languages)
                 seconds = round(time.monotonic() - began, 3)
                 logger.info("model loaded", extra={"model": name, "seconds": seconds})
             return place.scheduler
+
+
+def usual_languages(name: str) -> tuple[str, ...]:
+    """Languages of a model by its name: the bundled one's, English, or all of Whisper's vocabulary."""
+    if name == "nano":
+        return compact_languages() or language_codes()
+    if re.search(r"\.en\b", name):
+        return ("en",)
+    return language_codes(100 if re.search(r"large-v3|turbo", name) else 99)

@@ -339,8 +339,7 @@ def info(services: Services) -> dict[str, Json]:
     }
     models: list[Json] = []
     for name in services.shelf.offer.names:
-        scheduler = services.shelf.loaded(name)
-        languages: list[Json] = list(scheduler.model.languages) if scheduler else []
+        languages: list[Json] = list(services.shelf.languages(name))
         models.append({"name": name, "description": name, "languages": languages, **about})
     program: dict[str, Json] = {
         "name": "sottovoce",

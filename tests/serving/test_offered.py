@@ -1,0 +1,71 @@
+"""What is said of models that are not in memory: which languages they speak."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import cast
+
+import httpx
+import pytest
+
+from sottovoce.api import Model
+from sottovoce.models.nano import compact_languages
+from sottovoce.serving.metrics import Metrics
+from sottovoce.serving.scheduler import Scheduler
+from sottovoce.serving.server import ServerThread
+from sottovoce.serving.settings import Offer
+from sottovoce.serving.shelf import Shelf, usual_languages
+from sottovoce.serving.state import Services
+from sottovoce.serving.wyoming import info
+from tests.serving.servers import SlowModel, settings
+
+OFFER = Offer("nano", others=("base", "tiny.en"), preload=False, unload_s=0.0)
+
+
+def shelf_of(offer: Offer) -> Shelf:
+    return Shelf(offer, lambda name: cast(Model, SlowModel()), lambda model: Scheduler(model))
+
+
+def described(shelf: Shelf) -> dict[str, list[str]]:
+    """Languages of every model that Wyoming is told of."""
+    document = info(Services(settings(offer=shelf.offer), shelf, Metrics()))
+    (program,) = cast("list[dict[str, list[dict[str, list[str]]]]]", document["asr"])
+    return {str(model["name"]): model["languages"] for model in program["models"]}
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ServerThread]:
+    with ServerThread(settings(offer=OFFER), lambda name: cast(Model, SlowModel())) as running:
+        yield running
+
+
+def test_models_that_are_not_loaded_speak_what_whisper_speaks(server: ServerThread) -> None:
+    listed = httpx.get(f"{server.url}/v1/models", timeout=60).json()["data"]
+    languages = {model["id"]: model["languages"] for model in listed}
+    assert len(languages["base"]) == 99
+    assert {"en", "de", "fi", "ja"} <= set(languages["base"])
+    assert languages["tiny.en"] == ["en"]
+    assert languages["whisper-1"] == languages["nano"]
+    assert languages["nano"][0] == "en"
+    assert described(server.services.shelf) == {name: languages[name] for name in OFFER.names}
+
+
+def test_languages_are_remembered_when_a_model_is_put_away() -> None:
+    shelf = shelf_of(OFFER)
+
+    async def use_once() -> None:
+        async with shelf.use("base"):
+            pass
+
+    asyncio.run(use_once())
+    shelf.put_away_idle()
+    assert shelf.loaded("base") is None
+    assert described(shelf)["base"] == ["en", "de"]
+
+
+def test_what_names_promise(nano: Model) -> None:
+    assert usual_languages("nano") == compact_languages() == nano.languages
+    assert usual_languages("distil-small.en") == usual_languages("ggml-tiny.en-q5_1.bin") == ("en",)
+    assert "yue" in usual_languages("large-v3-turbo")
+    assert "yue" not in usual_languages("large-v2")
