@@ -1,6 +1,7 @@
 """What a client of OpenAI's realtime API asks of a transcription session, and the session as it is told back.
 
-Names are those of the API's types. Knows no sockets.
+Names are those of the API's types; fields without effect are read too, so that none holds what cannot be.
+Knows no sockets.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from sottovoce.errors import OptionError
 from sottovoce.formats.document import Json
 from sottovoce.serving.faults import ApiError
 from sottovoce.serving.fields import number_of, wrong
-from sottovoce.serving.protocol import languages_of, list_of, text_of
+from sottovoce.serving.protocol import languages_of, list_of, one_of, shown, text_of
 from sottovoce.serving.scheduler import LiveOptions
 
 ENCODINGS = {"audio/pcm": ("s16le", 24_000), "audio/pcmu": ("mulaw", 8_000), "audio/pcma": ("alaw", 8_000)}
@@ -25,7 +26,9 @@ EAGERNESS_MS = {"low": 1000.0, "medium": 600.0, "auto": 600.0, "high": 300.0}
 """The pause that ends a turn: what is said is not looked at."""
 LOGPROBS = "item.input_audio_transcription.logprobs"
 PARAM = "session.audio.input.turn_detection"
-_UNUSED = ("create_response", "interrupt_response")
+NOISES, MOST_STRENGTH = ("near_field", "far_field"), 100.0
+"""Kinds and most strength of `noise_reduction`, which is not done."""
+UNUSED = ("create_response", "interrupt_response")
 """Of turn detection: there are no responses here."""
 
 
@@ -45,13 +48,16 @@ def server_vad(given: Mapping[str, object]) -> Turns:
         "prefix_padding_ms": (300, 0, 5_000),
         "silence_duration_ms": (500, 0, 10_000),
     }
-    require_only(PARAM, given, ("type", "idle_timeout_ms", *limits, *_UNUSED))
+    require_only(PARAM, given, ("type", "idle_timeout_ms", *limits, *UNUSED))
+    check_unused(given)
     values = {
-        name: number_of(f"{PARAM}.{name}", given[name], least, most) if given.get(name) is not None else usual
+        name: json_number(f"{PARAM}.{name}", given[name], least, most)
+        if given.get(name) is not None
+        else usual
         for name, (usual, least, most) in limits.items()
     }
     idle = given.get("idle_timeout_ms")
-    idle_ms = None if idle is None else number_of(f"{PARAM}.idle_timeout_ms", idle, 1_000, 600_000)
+    idle_ms = None if idle is None else json_number(f"{PARAM}.idle_timeout_ms", idle, 1_000, 600_000)
     silence_ms = values["silence_duration_ms"]
     try:
         vad = VadStreamOptions(
@@ -68,12 +74,19 @@ def server_vad(given: Mapping[str, object]) -> Turns:
 
 def semantic_vad(given: Mapping[str, object]) -> Turns:
     """Turn detection by longer or shorter pauses. Raises: ApiError 400."""
-    require_only(PARAM, given, ("type", "eagerness", *_UNUSED))
-    eagerness = given.get("eagerness") or "auto"
-    if eagerness not in EAGERNESS_MS:
-        raise wrong(f"{PARAM}.eagerness", f"one of {', '.join(EAGERNESS_MS)}", f"'{str(eagerness)[:50]}'")
-    document = {"type": "semantic_vad", "eagerness": str(eagerness)}
-    return Turns(document, VadStreamOptions(hangover_ms=EAGERNESS_MS[str(eagerness)]))
+    require_only(PARAM, given, ("type", "eagerness", *UNUSED))
+    check_unused(given)
+    wanted = given.get("eagerness")
+    eagerness = "auto" if wanted is None else one_of(*EAGERNESS_MS)(f"{PARAM}.eagerness", wanted)
+    document = {"type": "semantic_vad", "eagerness": eagerness}
+    return Turns(document, VadStreamOptions(hangover_ms=EAGERNESS_MS[eagerness]))
+
+
+def check_unused(given: Mapping[str, object]) -> None:
+    """Raises: ApiError 400 for what is of no effect, and neither true nor false."""
+    for name in UNUSED:
+        if given.get(name) is not None and not isinstance(given[name], bool):
+            raise wrong(f"{PARAM}.{name}", "true or false", shown(given[name]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,25 +147,40 @@ def updated(wish: RealtimeWish, session: object) -> RealtimeWish:
     given = mapping("session", session)
     require_only("session", given, ("type", "audio", "include"))
     if given.get("type") != "transcription":
-        raise wrong("session.type", "'transcription'", f"'{str(given.get('type'))[:50]}'")
+        raise wrong("session.type", "'transcription'", shown(given.get("type")))
     if "include" in given:
-        wanted = list_of("session.include", given["include"] or [])
-        if set(wanted) - {LOGPROBS}:
-            raise wrong("session.include", LOGPROBS, f"'{wanted[0][:100]}'")
-        wish = replace(wish, logprobs=bool(wanted))
-    audio = mapping("session.audio", given.get("audio") or {})
+        wish = replace(wish, logprobs=includes_logprobs(given["include"]))
+    audio = mapping("session.audio", given.get("audio"), optional=True)
     require_only("session.audio", audio, ("input",))
-    heard = mapping("session.audio.input", audio.get("input") or {})
-    require_only(
-        "session.audio.input", heard, ("format", "noise_reduction", "transcription", "turn_detection")
-    )
+    place = "session.audio.input"
+    heard = mapping(place, audio.get("input"), optional=True)
+    require_only(place, heard, ("format", "noise_reduction", "transcription", "turn_detection"))
+    check_noise(heard.get("noise_reduction"))
     if heard.get("format") is not None:
         wish = replace(wish, audio_format=format_of(heard["format"]))
     if "turn_detection" in heard:
         wish = replace(wish, turns=turns_of(heard["turn_detection"]))
-    return with_transcription(
-        wish, mapping("session.audio.input.transcription", heard.get("transcription") or {})
-    )
+    transcription = mapping(f"{place}.transcription", heard.get("transcription"), optional=True)
+    return with_transcription(wish, transcription)
+
+
+def includes_logprobs(given: object) -> bool:
+    """Whether they are among what is to be included. Raises: ApiError 400."""
+    for wanted in [] if given is None else json_list("session.include", given):
+        if wanted != LOGPROBS:
+            raise wrong("session.include", LOGPROBS, f"'{wanted[:100]}'")
+    return bool(given)
+
+
+def check_noise(given: object) -> None:
+    """Look at `noise_reduction`, of which there is none here. Raises: ApiError 400."""
+    place = "session.audio.input.noise_reduction"
+    found = mapping(place, given, optional=True)
+    require_only(place, found, ("type", "strength"))
+    if found.get("type") is not None:
+        one_of(*NOISES)(f"{place}.type", found["type"])
+    if found.get("strength") is not None:
+        json_number(f"{place}.strength", found["strength"], 0.0, MOST_STRENGTH)
 
 
 def with_transcription(wish: RealtimeWish, given: Mapping[str, object]) -> RealtimeWish:
@@ -177,13 +205,12 @@ def format_of(given: object) -> str:
     place = "session.audio.input.format"
     found = mapping(place, given)
     require_only(place, found, ("type", "rate"))
-    name = found.get("type") or "audio/pcm"
-    if name not in ENCODINGS:
-        raise wrong(place, f"one of {', '.join(ENCODINGS)}", f"'{str(name)[:50]}'")
-    rate = ENCODINGS[str(name)][1]
+    wanted = found.get("type")
+    name = "audio/pcm" if wanted is None else one_of(*ENCODINGS)(place, wanted)
+    rate = ENCODINGS[name][1]
     if found.get("rate") not in (None, rate):
-        raise wrong(f"{place}.rate", str(rate), f"'{str(found['rate'])[:50]}'")
-    return str(name)
+        raise wrong(f"{place}.rate", str(rate), shown(found["rate"]))
+    return name
 
 
 def turns_of(given: object) -> Turns | None:
@@ -197,14 +224,16 @@ def turns_of(given: object) -> Turns | None:
     }
     kind = found.get("type", "server_vad")
     if not isinstance(kind, str) or kind not in kinds:
-        raise wrong(PARAM, "server_vad, semantic_vad or null", f"'{str(kind)[:50]}'")
+        raise wrong(PARAM, "server_vad, semantic_vad or null", shown(kind))
     return kinds[kind](found)
 
 
-def mapping(name: str, value: object) -> Mapping[str, object]:
-    """An object. Raises: ApiError 400."""
+def mapping(name: str, value: object, *, optional: bool = False) -> Mapping[str, object]:
+    """An object; optional: null is one without fields. Raises: ApiError 400."""
+    if value is None and optional:
+        return {}
     if not isinstance(value, Mapping):
-        raise wrong(name, "an object", f"'{str(value)[:50]}'")
+        raise wrong(name, "an object or null" if optional else "an object", shown(value))
     return cast("Mapping[str, object]", value)
 
 
@@ -222,19 +251,27 @@ def language_of(name: str, value: object) -> str | None:
     return found[0] if found else None
 
 
-def delay_of(name: str, value: object) -> str:
-    """How long words wait. Raises: ApiError 400."""
-    if value not in DELAYS:
-        raise wrong(name, f"one of {', '.join(DELAYS)}", f"'{str(value)[:50]}'")
-    return str(value)
+def json_list(name: str, value: object) -> tuple[str, ...]:
+    """Texts from a list of JSON. Raises: ApiError 400."""
+    return list_of(name, value if isinstance(value, list) else None)
+
+
+def json_languages(name: str, value: object) -> tuple[str, ...]:
+    """Codes from a list of JSON. Raises: ApiError 400."""
+    return languages_of(name, value if isinstance(value, list) else None)
+
+
+def json_number(name: str, value: object, least: float, most: float) -> float:
+    """A number of JSON, not spelled in letters. Raises: ApiError 400."""
+    return number_of(name, [value] if isinstance(value, str) else value, least, most)
 
 
 READERS: Mapping[str, Callable[[str, object], object]] = {
     "model": text_of,
     "language": language_of,
-    "languages": languages_of,
-    "keywords": list_of,
+    "languages": json_languages,
+    "keywords": json_list,
     "prompt": text_of,
-    "delay": delay_of,
+    "delay": one_of(*DELAYS),
 }
 """The fields of `transcription`, with how they are read."""
