@@ -14,14 +14,18 @@ import pytest
 from sottovoce.api import Model
 from sottovoce.audio.io import load_audio
 from sottovoce.audio.recording import Recording
+from sottovoce.decoding.filters import suppressed_tokens
+from sottovoce.decoding.options import NON_SPEECH
 from sottovoce.errors import ModelNotFoundError
+from sottovoce.offline.options import TranscribeOptions
 from sottovoce.serving.fields import Fields
 from sottovoce.serving.inference import with_turn_signs
-from sottovoce.serving.inference_request import KNOWN, inference_request
+from sottovoce.serving.inference_request import KNOWN, SPECIALS_ALONE, inference_request
 from sottovoce.serving.server import ServerThread
 from sottovoce.serving.settings import Offer
+from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import Samples, Segment, Turn
-from tests.serving.servers import SlowModel, settings
+from tests.serving.servers import SlowModel, serving, settings
 
 
 @pytest.fixture(scope="module")
@@ -139,7 +143,11 @@ def test_turns_of_tinydiarize_are_signs_in_the_text() -> None:
     [
         ({"diarize": "true", "tinydiarize": "true"}, "speaker_turns"),
         ({"diarize": "maybe"}, "diarize"),
-        ({"max_len": "20"}, "max_len"),
+        ({"offset_n": "20"}, "offset_n"),
+        ({"max_len": "2.5"}, "max_len"),
+        ({"beam_size": "17"}, "beam_size"),
+        ({"audio_ctx": "20"}, "audio_ctx"),
+        ({"suppress_nst": "true", "suppress_non_speech": "false"}, "suppress_nst"),
         ({"temperature": "warm"}, "temperature"),
         ({"response_format": "lrc"}, "response_format"),
         ({"modle": "a"}, "modle"),
@@ -153,11 +161,80 @@ def test_errors_are_one_line(quick: ServerThread, english: Path, fields: dict[st
     assert told in answer.json()["error"]
 
 
-def test_settings_of_their_search_have_no_effect() -> None:
-    usual = inference_request(Fields([]), "small")
-    other = inference_request(Fields([("beam_size", "8"), ("audio_ctx", "0"), ("diarize", "false")]), "small")
-    assert usual == other
+def options(**fields: str) -> TranscribeOptions:
+    return inference_request(Fields(fields.items()), "small").wish.options
+
+
+def test_what_is_off_or_without_effect_changes_nothing() -> None:
+    off = {"beam_size": "-1", "best_of": "0", "audio_ctx": "0", "max_context": "-1", "max_len": "0"}
+    other = {"diarize": "false", "suppress_nst": "true", "word_thold": "0.1", "debug_mode": "true"}
+    assert inference_request(Fields([]), "small") == inference_request(
+        Fields([*off.items(), *other.items(), ("split_on_word", "true")]), "small"
+    )
     assert set(KNOWN) > {"file", "vad", "translate"}
+
+
+def test_their_search_is_done() -> None:
+    found = options(beam_size="2", best_of="3", audio_ctx="750", max_context="0", entropy_thold="2.4")
+    assert (found.decoding.beam_size, found.audio_ctx, found.max_context) == (2, 750, 0)
+    assert (found.fallback.best_of, found.fallback.entropy_threshold) == (3, 2.4)
+    assert options(suppress_nst="false").decoding.suppress_tokens == SPECIALS_ALONE
+    assert options(suppress_non_speech="0").decoding.suppress_tokens == SPECIALS_ALONE
+    for n_vocab in (51_864, 51_865):  # whatever else is never written stays so
+        tokenizer = Tokenizer.for_model(n_vocab)
+        assert SPECIALS_ALONE[0] > tokenizer.eot
+        allowed = set(suppressed_tokens((NON_SPEECH,), tokenizer)) - set(
+            suppressed_tokens(SPECIALS_ALONE, tokenizer)
+        )
+        assert allowed == set(tokenizer.non_speech_tokens)
+
+
+@pytest.mark.parametrize("length", ["3.4028234663852886e+38", "30", "1e9"])
+def test_speech_of_any_length_is_cut_into_windows(length: str) -> None:
+    vad = options(vad="true", vad_max_speech_duration_s=length).vad
+    assert vad is not None
+    assert vad.max_speech_s == 30.0
+
+
+def test_a_beam_of_ones_own(nano: Model, english: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked_for: list[object] = []
+    transcribe = Model.transcribe
+
+    def noted(self: Model, source: Any, **options: Any) -> Any:
+        asked_for.append(options["beam_size"])
+        return transcribe(self, source, **options)
+
+    monkeypatch.setattr(Model, "transcribe", noted)
+    with serving(nano) as server:
+        for fields in ({}, {"beam_size": "2"}, {"beam_size": "1"}):
+            assert "garden" in asked(server, english, language="en", **fields).json()["text"]
+    assert asked_for == [5, 2, 1]
+
+
+def test_probabilities_of_languages_are_left_out_where_nobody_wants_them(
+    server: ServerThread, english: Path
+) -> None:
+    usual = {"response_format": "verbose_json"}
+    document = asked(server, english, **usual, no_language_probabilities="true").json()
+    assert "language_probabilities" not in document
+    assert document["detected_language"] == "english"
+
+
+def test_segments_of_a_length(server: ServerThread, english: Path) -> None:
+    usual = {"language": "en", "max_len": "16"}
+    whole_text = asked(server, english, language="en").json()["text"]
+    lines = asked(server, english, **usual).json()["text"].splitlines()
+    assert "".join(lines).split() == whole_text.split()
+    assert len(lines) > 1
+    assert all(len(line.strip()) <= 16 or " " not in line.strip() for line in lines)
+    subtitles = asked(server, english, **usual, response_format="srt").text
+    assert subtitles.count("-->") == len(lines)
+    segments = asked(server, english, **usual, response_format="verbose_json").json()["segments"]
+    assert [segment["id"] for segment in segments] == list(range(len(lines)))
+    assert [segment["text"] for segment in segments] == lines
+    assert all(segment["words"] for segment in segments)
+    ends = [one for segment in segments for one in (segment["start"], segment["end"])]
+    assert ends == sorted(ends)
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,8 @@ from sottovoce.serving.uploads import UploadedFile, received_form, require_file
 from sottovoce.speakers.channels import has_channels_apart
 from sottovoce.speakers.names import place_of
 from sottovoce.speakers.options import SpeakerOptions
-from sottovoce.types import Segment, Transcript
+from sottovoce.speakers.words import parts_of
+from sottovoce.types import Segment, Transcript, Word
 
 SPEAKER_TURN = " [SPEAKER_TURN]"
 """What whisper.cpp writes where a checkpoint of tinydiarize hears that somebody else speaks next."""
@@ -60,7 +61,7 @@ async def inference(request: Request) -> Response:
         transcript = await collected(request, opened.job)
         opened.note(transcript)
     wanted = opened.request
-    transcript = with_speakers(transcript, wanted)
+    transcript = with_speakers(of_length(transcript, wanted), wanted)
     if wanted.response_format in TEXT_TYPES:
         kind = TEXT_TYPES[wanted.response_format]
         return Response(text_answer(transcript, wanted), headers={"content-type": kind})
@@ -99,6 +100,30 @@ def with_voices(request: FileRequest, upload: UploadedFile) -> FileRequest:
         return request
     options = replace(options, channels="mixed", speakers=SpeakerOptions())
     return replace(request, wish=replace(request.wish, options=options))
+
+
+def of_length(transcript: Transcript, request: FileRequest) -> Transcript:
+    """Segments cut between words where they are longer than was asked for."""
+    most = request.max_len
+    if most is None:
+        return transcript
+    parts = [part for segment in transcript.segments for part in shortened(segment, most)]
+    kept = [replace(part, id=i, words=part.words if request.words else None) for i, part in enumerate(parts)]
+    return replace(transcript, segments=tuple(kept))
+
+
+def shortened(segment: Segment, most: int) -> Iterator[Segment]:
+    """Parts of a segment of at most so many letters; one word may have more."""
+    groups: list[list[Word]] = []
+    room = 0
+    for word in segment.words or ():
+        if not groups or len(word.word) > room:
+            groups.append([])
+            room = most + len(word.word) - len(word.word.lstrip())
+        groups[-1].append(word)
+        room -= len(word.word)
+    parts = parts_of(segment, [tuple(group) for group in groups]) if groups else iter((segment,))
+    return (replace(part, speaker=segment.speaker) for part in parts)
 
 
 def with_speakers(transcript: Transcript, request: FileRequest) -> Transcript:
@@ -144,11 +169,12 @@ def verbose(transcript: Transcript, request: FileRequest) -> dict[str, Json]:
         {**bare, **_place(segment), "words": [word_of(segment, i) for i in range(len(segment.words or ()))]}
         for bare, segment in zip(segments_of(document), transcript.segments, strict=True)
     ]
-    likely = {code: score(p) for code, p in transcript.language_probabilities.items() if p > 0.001}
     document.pop("words", None)
     document["detected_language"] = document["language"]
     document["detected_language_probability"] = transcript.language_probability
-    document["language_probabilities"] = likely
+    if request.language_probabilities:
+        likely = {code: score(p) for code, p in transcript.language_probabilities.items() if p > 0.001}
+        document["language_probabilities"] = likely
     return document
 
 

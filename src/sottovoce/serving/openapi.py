@@ -15,7 +15,7 @@ from typing import TypeAlias
 from sottovoce.formats.document import Json
 from sottovoce.serving.client_secrets import LEAST_S, MOST_S
 from sottovoce.serving.inference_request import KNOWN as INFERENCE
-from sottovoce.serving.inference_request import VAD_FIELDS
+from sottovoce.serving.inference_request import MOST_AUDIO_CTX, MOST_BEAM, MOST_CONTEXT, VAD_FIELDS
 from sottovoce.serving.listen_wish import OF_BOTH, OF_RECORDINGS, OFF_ONLY
 from sottovoce.serving.requests import FORMATS, KNOWN, TRANSLATION_FORMATS
 
@@ -27,6 +27,7 @@ FLAG: Schema = {"type": "boolean"}
 OFF: Schema = {"type": "boolean", "const": False}
 STRING: Schema = {"type": "string"}
 SHARE: Schema = {"type": "number", "minimum": 0, "maximum": 1}
+BEAM: Schema = {"type": "integer", "minimum": -1, "maximum": MOST_BEAM}
 COUNT: Schema = {"type": "integer", "minimum": 0, "maximum": 100_000}
 RECORDING: Schema = {"type": "string", "format": "binary"}
 LANGUAGE: Schema = {"type": "string", "examples": ["en", "german", "auto"], "maxLength": 50}
@@ -74,7 +75,10 @@ WHISPER_CPP: Mapping[str, Schema] = MappingProxyType(
         "duration": {"type": "number", "minimum": 0},
         "vad": FLAG,
         **{name: {"type": "number", "minimum": 0, "maximum": most} for name, (_, most) in VAD_FIELDS.items()},
-        **dict.fromkeys(("beam_size", "best_of", "audio_ctx", "max_context", "max_len", "offset_n"), COUNT),
+        **dict.fromkeys(("beam_size", "best_of"), BEAM),
+        "audio_ctx": {"type": "integer", "minimum": 0, "maximum": MOST_AUDIO_CTX},
+        "max_context": {"type": "integer", "minimum": -1, "maximum": MOST_CONTEXT},
+        **dict.fromkeys(("max_len", "offset_n"), COUNT),
         **dict.fromkeys(("word_thold", "entropy_thold"), NUMBER),
         **dict.fromkeys(("debug_mode", "no_language_probabilities", "token_timestamps", "encode"), FLAG),
         **dict.fromkeys(("suppress_nst", "suppress_non_speech"), FLAG),

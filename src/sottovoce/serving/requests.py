@@ -47,7 +47,11 @@ KNOWN = {
 
 @dataclass(frozen=True, slots=True)
 class FileRequest:
-    """One request: what is to be transcribed how, and what the answer looks like."""
+    """One request: what is to be transcribed how, and what the answer looks like.
+
+    max_len: letters of a segment, where longer ones are to be cut. language_probabilities: tell them, where
+    the format has them.
+    """
 
     task: Task
     model: str | None
@@ -57,6 +61,8 @@ class FileRequest:
     segments: bool = True
     logprobs: bool = False
     stream: bool = False
+    max_len: int | None = None
+    language_probabilities: bool = True
 
 
 def transcription_request(fields: Fields) -> FileRequest:

@@ -337,14 +337,15 @@ class Scheduler:
 
     def _begin(self, source: AudioSource, wish: FileWish) -> FileTranscription:
         options, fusion = wish.options, None
-        if wish.phrases and self._beam_size > 1:
+        beam_size = options.decoding.beam_size or self._beam_size
+        if wish.phrases and beam_size > 1:
             fusion = self.model.fusion(hotwords=wish.phrases)
         elif wish.phrases:  # a greedy search has no scores to add to: they go before the prompt
             options = replace(options, decoding=replace(options.decoding, hotwords=", ".join(wish.phrases)))
         return self._files.transcribe(
             source,
             language=list(wish.languages) or None,
-            beam_size=self._beam_size,
+            beam_size=beam_size,
             options=options,
             fusion=fusion,
         )
