@@ -207,10 +207,10 @@ def test_the_end_of_an_utterance_is_told_once(quick: ServerThread) -> None:
 
 
 def test_a_message_that_is_none_leaves_the_stream_open(quick: ServerThread) -> None:
-    wrong = ("{", "[]", '{"type": "Nothing"}', '{"type": "Configure", "features": {"numerals": true}}')
+    wrong = ("{", "[]", '{"type": "Nothing"}')
     messages = asyncio.run(talk(quick, PLAIN, *wrong, '{"type": "KeepAlive"}', SECOND))
     errors = [message for message in messages if message["type"] == "Error"]
-    assert [error["variant"] for error in errors] == ["SchemaError"] * 4
+    assert [error["variant"] for error in errors] == ["SchemaError"] * 3
     assert texts(messages, is_final=True) == ["word"]
 
 
@@ -220,6 +220,28 @@ def test_terms_can_be_changed_under_way(quick: ServerThread) -> None:
     told = [message for message in messages if message["type"] == "ConfigureSuccess"]
     assert [message["keyterms"] for message in told] == [["Tisza", "Kölcsey"]]
     assert " ".join(texts(messages, is_final=True)) == "word word"
+
+
+@pytest.mark.parametrize(
+    ("message", "code"),
+    [
+        ({"keyterms": ["a" * 5000]}, "CONFIGURE_KEYTERM_LIMIT_EXCEEDED"),
+        ({"keyterms": 5}, "CONFIGURE_INTERNAL_ERROR"),
+        ({"features": {"numerals": True}}, "CONFIGURE_INTERNAL_ERROR"),
+    ],
+)
+def test_a_configure_that_cannot_be_taken_fails(
+    quick: ServerThread, message: dict[str, Any], code: str
+) -> None:
+    configure = json.dumps({"type": "Configure", **message})
+    messages = asyncio.run(talk(quick, PLAIN, SECOND, configure, SECOND))
+    (told,) = [message for message in messages if message["type"] == "ConfigureFailure"]
+    assert told["code"] == code
+    assert told["description"].startswith(("keyterm", "features"))
+    assert not [message for message in messages if message["type"] in ("Error", "ConfigureSuccess")]
+    assert " ".join(texts(messages, is_final=True)) == "word word"
+    types = pytest.importorskip("deepgram.listen.v1.types", reason="deepgram-sdk is not installed")
+    assert types.ListenV1ConfigureFailure(**told).request_id == told["request_id"]
 
 
 def test_telephone_sound_at_its_own_rate(server: ServerThread) -> None:

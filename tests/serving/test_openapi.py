@@ -23,7 +23,8 @@ from sottovoce.serving.protocol import FIELDS
 from sottovoce.serving.requests import KNOWN
 from sottovoce.serving.server import ServerThread
 from sottovoce.serving.settings import Limits
-from tests.serving.servers import SlowModel, serving
+from sottovoce.types import Transcript
+from tests.serving.servers import SlowFile, SlowModel, serving
 
 FEW = settings(
     max_examples=10,
@@ -41,8 +42,23 @@ MORE = settings(
 
 @pytest.fixture(scope="module")
 def quick() -> Iterator[ServerThread]:
-    with serving(SlowModel(), limits=Limits(idle_s=20.0)) as server:
+    with serving(SilentModel(), limits=Limits(idle_s=20.0)) as server:
         yield server
+
+
+class SilentModel(SlowModel):
+    """Recordings hold no word: with an encoding beside them any bytes are one."""
+
+    def transcribe(self, source: object, **options: object) -> SlowFile:
+        return SilentFile(self)
+
+
+class SilentFile(SlowFile):
+    def __next__(self) -> object:
+        raise StopIteration
+
+    def collect(self) -> Transcript:
+        return Transcript((), "", 1.0, "silent")
 
 
 def properties(path: str) -> set[str]:

@@ -16,7 +16,7 @@ from starlette.websockets import WebSocket
 from sottovoce.formats.document import Json
 from sottovoce.serving.client_json import read_json
 from sottovoce.serving.exchange import DONE, Exchange, last_words, logged
-from sottovoce.serving.faults import ApiError, logged_fault
+from sottovoce.serving.faults import UNAVAILABLE, ApiError, logged_fault
 from sottovoce.serving.fields import Fields, wrong
 from sottovoce.serving.gate import LISTEN_SUBPROTOCOLS
 from sottovoce.serving.listen_items import Results
@@ -95,7 +95,7 @@ class ListenTalk(Exchange[Finalize | Configure]):
             elif kind == "Finalize":
                 await self.inbox.put(Finalize())
             elif kind == "Configure":
-                await self.inbox.put(Configure(configured_terms(message)))
+                await self._take_configure(message)
             elif kind != "KeepAlive":
                 raise wrong("type", "Finalize, KeepAlive, CloseStream or Configure", f"'{str(kind)[:50]}'")
         except ApiError as error:
@@ -121,11 +121,24 @@ class ListenTalk(Exchange[Finalize | Configure]):
         await self.hear(self._reader.flush())
         await self.end(DONE)
 
+    async def _take_configure(self, message: dict[str, object]) -> None:
+        try:
+            await self.inbox.put(Configure(configured_terms(message)))
+        except ApiError as fault:
+            await self.send(configure_failure(fault, message.get("keyterms"), self._request_id))
+
     async def _configure(self, word: Configure) -> None:
         answer: dict[str, Json] = {"type": "ConfigureSuccess", "request_id": self._request_id}
         if word.terms is not None:
             wish = replace(self._wish, terms=word.terms)
-            told = await self._session.configure(wish.options)
+            try:
+                told = await self._session.configure(wish.options)
+            except Exception as error:
+                fault = logged(error, self.socket)
+                if fault.status >= 500 and fault.code != UNAVAILABLE:
+                    raise
+                await self.send(configure_failure(fault, None, self._request_id))
+                return
             self._wish = wish
             await self._send_all(self._results.tell(told, self._session.received_s))
             answer["keyterms"] = list(word.terms)
@@ -147,7 +160,9 @@ async def listen_recording(request: Request) -> Response:
             if kind == "application/json":
                 message = "url: recordings are not fetched from elsewhere: send the audio as the body"
                 raise ApiError(message, param="url", code="unsupported_value")
-            recording = await stack.enter_async_context(received_body(request, services.settings.limits))
+            raw = (wish.encoding, wish.sample_rate) if wish.is_raw else None
+            received = received_body(request, services.settings.limits, raw)
+            recording = await stack.enter_async_context(received)
             wanted = with_speakers(transcription_request(Fields(form_fields(wish))), wish)
             opened = await begun_with(services, wanted, recording, stack)
             transcript = await collected(request, opened.job)
@@ -158,7 +173,7 @@ async def listen_recording(request: Request) -> Response:
         fault = logged_fault(error, request.state.request_id)
         body = {"err_code": fault.code, "err_msg": fault.message, "request_id": request.state.request_id}
         return JSONResponse(body, status_code=fault.status, headers=dict(fault.headers))
-    return JSONResponse(recording_document(transcript, wish, request.state.request_id))
+    return JSONResponse(recording_document(transcript, wish, request.state.request_id, recording.sha256))
 
 
 def form_fields(wish: ListenWish) -> list[tuple[str, str]]:
@@ -191,3 +206,15 @@ def configured_terms(message: dict[str, object]) -> tuple[str, ...] | None:
     if message.get("features"):
         raise ApiError("features: not done here", param="features", code="unsupported_value")
     return None if given is None else checked_terms(list_of("keyterms", given))
+
+
+def configure_failure(fault: ApiError, keyterms: object, request_id: str) -> dict[str, Json]:
+    """The answer to a Configure that cannot be taken; keyterms: those that it asks for."""
+    is_list = isinstance(keyterms, list) and all(isinstance(term, str) for term in keyterms)
+    is_too_much = is_list and fault.param in ("keyterm", "keyterms")
+    return {
+        "type": "ConfigureFailure",
+        "request_id": request_id,
+        "code": "CONFIGURE_KEYTERM_LIMIT_EXCEEDED" if is_too_much else "CONFIGURE_INTERNAL_ERROR",
+        "description": fault.message,
+    }

@@ -18,6 +18,7 @@ from sottovoce.serving.protocol import MOST_PROMPT, MOST_TERMS, flag_of, whole_o
 from sottovoce.serving.scheduler import LiveOptions
 from sottovoce.serving.shelf import Shelf
 from sottovoce.text.languages import find_language
+from sottovoce.types import SAMPLE_RATE
 
 ENCODINGS = {"linear16": "s16le", "mulaw": "mulaw", "alaw": "alaw"}
 """By Deepgram's name."""
@@ -28,23 +29,28 @@ PAUSE_MS = (100.0, 5_000.0)
 USUAL_PAUSE_MS = 500.0
 UTTERANCE_END_MS = (1_000.0, 5_000.0)
 
-WITHOUT_EFFECT = ("version", "tag", "extra", "mip_opt_out", "no_delay", "detect_language", "utt_split")
+UTT_SPLIT_S = (0.1, 30.0)
+USUAL_SPLIT_S = 0.8
+"""Of pauses between utterances of a recording, as Deepgram has it."""
+
+WITHOUT_EFFECT = ("version", "tag", "extra", "mip_opt_out", "no_delay")
 """Taken with any value: they do not change what is written here."""
 OFF_ONLY = (
     *("dictation", "numerals", "profanity_filter", "multichannel", "detect_entities"),
-    *("filler_words", "measurements", "paragraphs", "summarize", "sentiment", "topics", "intents"),
+    *("filler_words", "measurements", "summarize", "sentiment", "topics", "intents"),
 )
 """Not done here: taken as false."""
+OFF_IN_STREAMS = (*OFF_ONLY, "paragraphs")
 REFUSED = (
     *("callback", "callback_method", "redact", "replace", "search", "diarize_model"),
     *("custom_topic", "custom_topic_mode", "custom_intent", "custom_intent_mode"),
 )
 """Not done here, and never off."""
 OF_STREAMS = (
-    *("encoding", "sample_rate", "channels", "endpointing", "utterance_end_ms"),
-    *("interim_results", "vad_events"),
+    *("endpointing", "utterance_end_ms", "interim_results", "vad_events"),
+    *("detect_language", "utt_split"),
 )
-OF_RECORDINGS = ("utterances",)
+OF_RECORDINGS = ("utterances", "utt_split", "paragraphs", "detect_language")
 OF_BOTH = (
     "model",
     "language",
@@ -54,6 +60,9 @@ OF_BOTH = (
     "punctuate",
     "smart_format",
     "diarize",
+    "encoding",
+    "sample_rate",
+    "channels",
 )
 
 
@@ -64,6 +73,8 @@ class ListenWish:
     languages: empty: any. is_multi: say the language of every word. pause_ms: that ends speech; None: no end
     of speech is told. utterance_end_ms: without words, until the end of an utterance is told.
     is_punctuated: as written, rather than words alone in lower case. has_speakers: say who says every word.
+    is_raw: a recording is samples of this encoding and rate, without a header that says so. utt_split_s: the
+    pause that parts utterances of a recording.
     """
 
     model: str | None = None
@@ -79,6 +90,9 @@ class ListenWish:
     pause_ms: float | None = USUAL_PAUSE_MS
     utterance_end_ms: float | None = None
     utterances: bool = False
+    utt_split_s: float = USUAL_SPLIT_S
+    paragraphs: bool = False
+    is_raw: bool = False
 
     @property
     def options(self) -> LiveOptions:
@@ -98,17 +112,8 @@ def stream_wish(query: Iterable[tuple[str, str]], shelf: Shelf) -> ListenWish:
 
     Raises: ApiError 400, and 404 for a model that is not there.
     """
-    one, many = asked(query, (*OF_BOTH, *OF_STREAMS))
-    encoding = one.get("encoding")
-    if encoding not in ENCODINGS:
-        raise wrong("encoding", f"one of {', '.join(ENCODINGS)}", f"'{(encoding or 'none')[:50]}'")
-    if one.get("channels", "1") != "1":
-        raise wrong("channels", "1", f"'{one['channels'][:50]}'")
-    rate = whole_of("sample_rate", one.get("sample_rate", "8000" if encoding != "linear16" else "16000"))
-    try:
-        PcmReader(ENCODINGS[encoding], rate)
-    except OptionError as error:
-        raise ApiError(str(error), param="sample_rate", code="invalid_value") from error
+    one, many = asked(query, (*OF_BOTH, *OF_STREAMS), OFF_IN_STREAMS)
+    encoding, rate = audio_of(one)
     languages, is_multi = languages_of(one, many)
     end_ms = one.get("utterance_end_ms")
     return ListenWish(
@@ -118,7 +123,7 @@ def stream_wish(query: Iterable[tuple[str, str]], shelf: Shelf) -> ListenWish:
         terms=terms_of(many),
         is_punctuated=flag("punctuate", one) or flag("smart_format", one),
         has_speakers=flag("diarize", one),
-        encoding=ENCODINGS[encoding],
+        encoding=encoding,
         sample_rate=rate,
         interim_results=flag("interim_results", one),
         vad_events=flag("vad_events", one),
@@ -132,23 +137,64 @@ def recording_wish(query: Iterable[tuple[str, str]], shelf: Shelf) -> ListenWish
 
     Raises: ApiError 400, and 404 for a model that is not there.
     """
-    one, many = asked(query, (*OF_BOTH, *OF_RECORDINGS))
+    one, many = asked(query, (*OF_BOTH, *OF_RECORDINGS), OFF_ONLY)
     languages, is_multi = languages_of(one, many)
+    if one.get("detect_language"):
+        languages = detected_among(one, many)
+    is_raw = "encoding" in one
+    if not is_raw and "sample_rate" in one:
+        raise wrong("sample_rate", "an encoding beside it", "none")
+    encoding, rate = audio_of(one) if is_raw else ("s16le", SAMPLE_RATE)
+    paragraphs = flag("paragraphs", one)
+    split = one.get("utt_split", USUAL_SPLIT_S)
     return ListenWish(
         model=model_of(one.get("model"), shelf),
         languages=languages,
         is_multi=is_multi,
         terms=terms_of(many),
-        is_punctuated=flag("punctuate", one) or flag("smart_format", one),
+        is_punctuated=paragraphs or flag("punctuate", one) or flag("smart_format", one),
         has_speakers=flag("diarize", one),
+        encoding=encoding,
+        sample_rate=rate,
+        is_raw=is_raw,
         utterances=flag("utterances", one),
+        utt_split_s=number_of("utt_split", split, *UTT_SPLIT_S),
+        paragraphs=paragraphs,
     )
 
 
+def audio_of(one: Mapping[str, str]) -> tuple[str, int]:
+    """Encoding and sample rate of audio without a header. Raises: ApiError 400."""
+    encoding = one.get("encoding")
+    if encoding not in ENCODINGS:
+        raise wrong("encoding", f"one of {', '.join(ENCODINGS)}", f"'{(encoding or 'none')[:50]}'")
+    if one.get("channels", "1") != "1":
+        raise wrong("channels", "1", f"'{one['channels'][:50]}'")
+    rate = whole_of("sample_rate", one.get("sample_rate", "8000" if encoding != "linear16" else "16000"))
+    try:
+        PcmReader(ENCODINGS[encoding], rate)
+    except OptionError as error:
+        raise ApiError(str(error), param="sample_rate", code="invalid_value") from error
+    return ENCODINGS[encoding], rate
+
+
+def detected_among(one: Mapping[str, str], many: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
+    """Languages among which that of a recording is found; empty: all. Raises: ApiError 400."""
+    wanted, named = many["detect_language"], one.get("language", "multi")
+    is_plain = len(wanted) == 1 and wanted[0].lower() in ("true", "false", "1", "0")
+    if is_plain and not flag_of("detect_language", wanted[0]):
+        return languages_of(one, many)[0]
+    if named != "multi":
+        raise wrong("detect_language", "no language beside it", f"'{named[:50]}'")
+    if is_plain:
+        return languages_of(one, many)[0]
+    return tuple(dict.fromkeys(code_of("detect_language", tag) for tag in wanted))
+
+
 def asked(
-    query: Iterable[tuple[str, str]], known: Sequence[str]
+    query: Iterable[tuple[str, str]], known: Sequence[str], off: Sequence[str]
 ) -> tuple[Mapping[str, str], Mapping[str, Sequence[str]]]:
-    """The last value of every parameter, and all of them.
+    """The last value of every parameter, and all of them. off: those that may only be false.
 
     Raises: ApiError 400 for what is unknown or not done here.
     """
@@ -156,9 +202,9 @@ def asked(
     for name, value in query:
         many.setdefault(name, []).append(value)
     for name, values in many.items():
-        if name in REFUSED or (name in OFF_ONLY and any(flag_of(name, value) for value in values)):
+        if name in REFUSED or (name in off and any(flag_of(name, value) for value in values)):
             raise ApiError(f"{name}: not done here", param=name, code="unsupported_value")
-        if name not in (*known, *OFF_ONLY, *WITHOUT_EFFECT):
+        if name not in (*known, *off, *WITHOUT_EFFECT):
             raise wrong(name[:50], f"one of {', '.join(known)}", "an unknown parameter")
     return {name: values[-1] for name, values in many.items()}, many
 

@@ -16,7 +16,8 @@ from sottovoce.formats.document import Json
 from sottovoce.serving.client_secrets import LEAST_S, MOST_S
 from sottovoce.serving.inference_request import KNOWN as INFERENCE
 from sottovoce.serving.inference_request import MOST_AUDIO_CTX, MOST_BEAM, MOST_CONTEXT, VAD_FIELDS
-from sottovoce.serving.listen_wish import OF_BOTH, OF_RECORDINGS, OFF_ONLY
+from sottovoce.serving.listen_wish import ENCODINGS, OF_BOTH, OF_RECORDINGS, OFF_ONLY, UTT_SPLIT_S
+from sottovoce.serving.pcm import LEAST_RATE, MOST_RATE
 from sottovoce.serving.requests import FORMATS, KNOWN, TRANSLATION_FORMATS
 
 Schema: TypeAlias = dict[str, Json]
@@ -95,7 +96,13 @@ DEEPGRAM: Mapping[str, Schema] = MappingProxyType(
         "punctuate": FLAG,
         "smart_format": FLAG,
         "diarize": FLAG,
+        "encoding": words_of(tuple(ENCODINGS)),
+        "sample_rate": {"type": "integer", "minimum": LEAST_RATE, "maximum": MOST_RATE},
+        "channels": {"type": "integer", "minimum": 1, "maximum": 1},
         "utterances": FLAG,
+        "utt_split": {"type": "number", "minimum": UTT_SPLIT_S[0], "maximum": UTT_SPLIT_S[1]},
+        "paragraphs": FLAG,
+        "detect_language": {"anyOf": [FLAG, {"type": "array", "items": LANGUAGE}]},
         **dict.fromkeys(OFF_ONLY, OFF),
     }
 )

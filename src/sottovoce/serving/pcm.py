@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -13,6 +14,9 @@ from sottovoce.types import SAMPLE_RATE, Samples
 Encoding: TypeAlias = Literal["s16le", "f32le", "mulaw", "alaw"]
 SAMPLE_BYTES: dict[str, int] = {"s16le": 2, "f32le": 4, "mulaw": 1, "alaw": 1}
 LEAST_RATE, MOST_RATE = 8_000, 96_000
+WAV_HEADER_BYTES = 44
+WAV_FORMATS = {"s16le": 1, "alaw": 6, "mulaw": 7}
+"""Source: Microsoft, Multimedia Programming Interface and Data Specifications 1.0, `fmt` chunk."""
 
 
 class PcmReader:
@@ -55,6 +59,15 @@ class PcmReader:
         else:
             samples = (MULAW if self._encoding == "mulaw" else ALAW)[np.frombuffer(data, np.uint8)]
         return samples
+
+
+def wav_header(encoding: str, sample_rate: int, n_bytes: int) -> bytes:
+    """What makes a WAV file of so many bytes of one channel; more than it can tell are told as its most."""
+    size = SAMPLE_BYTES[encoding]
+    told = min(n_bytes, 2**32 - 1 - WAV_HEADER_BYTES)
+    rates = (sample_rate, sample_rate * size, size, 8 * size)
+    about = struct.pack("<4sIHHIIHH", b"fmt ", 16, WAV_FORMATS[encoding], 1, *rates)
+    return struct.pack("<4sI4s", b"RIFF", told + 36, b"WAVE") + about + struct.pack("<4sI", b"data", told)
 
 
 def _mulaw_table() -> Samples:

@@ -5,6 +5,7 @@ The file is read by `audio.io`, through its bytes alone: whatever a playlist in 
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from tempfile import SpooledTemporaryFile
@@ -19,6 +20,7 @@ from starlette.requests import Request
 from sottovoce.audio.io import open_audio
 from sottovoce.serving.faults import ApiError
 from sottovoce.serving.fields import Fields
+from sottovoce.serving.pcm import WAV_HEADER_BYTES, wav_header
 from sottovoce.serving.settings import Limits
 from sottovoce.types import SAMPLE_RATE
 
@@ -29,9 +31,13 @@ IN_MEMORY_BYTES = 1024 * 1024
 
 
 class UploadedFile:
-    """A recording in its temporary file, as `audio.io` reads it, by the name that it came with."""
+    """A recording in its temporary file, as `audio.io` reads it, by the name that it came with.
 
-    def __init__(self, upload: UploadFile) -> None:
+    sha256: of its bytes, in letters; "" where nobody took it.
+    """
+
+    def __init__(self, upload: UploadFile, sha256: str = "") -> None:
+        self.sha256 = sha256
         name = (upload.filename or "").replace("\\", "/").rsplit("/", 1)[-1]
         shown = "".join(letter for letter in name if letter.isprintable())[:MOST_NAME]
         self.name = shown or "the upload"
@@ -107,23 +113,34 @@ async def received_form(
 
 
 @asynccontextmanager
-async def received_body(request: Request, limits: Limits) -> AsyncIterator[UploadedFile]:
+async def received_body(
+    request: Request, limits: Limits, raw: tuple[str, int] | None = None
+) -> AsyncIterator[UploadedFile]:
     """The body of a request as a recording; the temporary file goes at the end.
 
+    raw: encoding and sample rate of one that has no header.
     Raises: ApiError: 413 for too much, 408 for too slow, 400 for nothing.
     """
     check_size(int_or_none(request.headers.get("content-length")), limits)
     with SpooledTemporaryFile(max_size=IN_MEMORY_BYTES) as file:
         upload = UploadFile(cast(BinaryIO, file), filename="the body", size=0)
+        room = bytes(0 if raw is None else WAV_HEADER_BYTES)
+        await upload.write(room)
+        digest = hashlib.sha256()
         try:
             async for piece in limited(request, limits):
+                digest.update(piece)
                 await upload.write(piece)
         except _Refused as refused:
             raise refused.error from None
-        if not upload.size:
+        n_bytes = (upload.size or 0) - len(room)
+        if not n_bytes:
             raise ApiError("body: expected a recording, got 0 bytes", code="missing_parameter")
+        if raw is not None:
+            await upload.seek(0)
+            await upload.write(wav_header(*raw, n_bytes))
         await upload.seek(0)
-        yield UploadedFile(upload)
+        yield UploadedFile(upload, digest.hexdigest())
 
 
 async def limited(request: Request, limits: Limits) -> AsyncGenerator[bytes, None]:
