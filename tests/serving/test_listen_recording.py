@@ -79,7 +79,7 @@ def test_utterances_are_parted_by_pauses() -> None:
     assert texts() == parts
     assert texts(utt_split_s=1.0) == parts
     assert texts(utt_split_s=30.0) == [" ".join(parts[:2]), parts[2]]
-    assert len(texts(utt_split_s=0.1)) == 3
+    assert len(texts(utt_split_s=0.2)) == 3
 
 
 def test_language_and_hash_are_told() -> None:

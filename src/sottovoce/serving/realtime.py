@@ -21,7 +21,7 @@ from sottovoce.serving.fields import wrong
 from sottovoce.serving.gate import given_keys
 from sottovoce.serving.pcm import PcmReader
 from sottovoce.serving.realtime_items import Items
-from sottovoce.serving.realtime_wish import ENCODINGS, RealtimeWish, updated
+from sottovoce.serving.realtime_wish import DIARIZING, ENCODINGS, RealtimeWish, updated
 from sottovoce.serving.scheduler import Live
 from sottovoce.serving.state import Services, services_of
 from sottovoce.types import Samples
@@ -80,7 +80,9 @@ def asked(socket: WebSocket, services: Services) -> RealtimeWish:
         raise wrong(next(iter(query))[:50], "intent or model", "an unknown parameter")
     keys = given_keys(socket.headers.get("authorization", ""), socket.scope["subprotocols"])
     wish = services.secrets.wish_of(keys) or RealtimeWish()
-    return wish if model is None else named(wish, model, services)
+    if model is None:
+        return wish
+    return replace(named(wish, model, services), has_speakers=model == DIARIZING)
 
 
 def named(wish: RealtimeWish, model: str | None, services: Services) -> RealtimeWish:
@@ -256,6 +258,7 @@ class RealtimeTalk(Exchange[Update | Commit | Clear]):
         self._wish = wish
         self._items.finds_turns = wish.turns is not None
         self._items.logprobs = wish.logprobs
+        self._items.has_speakers = wish.has_speakers
 
     async def _send_all(self, events: Iterable[dict[str, Json]]) -> None:
         for event in events:

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import itertools
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from sottovoce.formats.document import Json, seconds
 from sottovoce.serving.answers import logprob
 from sottovoce.serving.faults import ApiError
 from sottovoce.serving.told import Told
-from sottovoce.types import Partial, SpeechEnded, SpeechStarted, Word
+from sottovoce.types import Final, Partial, SpeechEnded, SpeechStarted, Word
 
 TRANSCRIPTION = "conversation.item.input_audio_transcription"
 BUFFER = "input_audio_buffer"
@@ -23,12 +23,13 @@ BUFFER = "input_audio_buffer"
 class Items:
     """The turns of one session; every event has an id of its own.
 
-    finds_turns: whether the server finds them; else `commit` ends them.
+    finds_turns: whether the server finds them; else `commit` ends them. has_speakers: say who says what.
     """
 
     def __init__(self) -> None:
         self.finds_turns = True
         self.logprobs = False
+        self.has_speakers = False
         self._numbers = itertools.count(1)
         self._item: str | None = None
         self._previous: str | None = None
@@ -72,6 +73,8 @@ class Items:
                 yield self._speech_started(event)
             elif isinstance(event, Partial):
                 yield self._delta(event)
+            elif isinstance(event, Final):
+                self._correct(event.words)
             elif isinstance(event, SpeechEnded) and self.finds_turns:
                 yield from self._speech_ended(event)
 
@@ -89,6 +92,8 @@ class Items:
         text = "".join(word.word for word in self._words).strip()
         yield self.event(f"{BUFFER}.committed", item_id=item, previous_item_id=self._previous)
         yield self.event("conversation.item.added", item=document, previous_item_id=self._previous)
+        if self.has_speakers:
+            yield from self._segments(item)
         yield self._completed(item, text, received_s)
         content: list[Json] = [{"type": "input_audio", "transcript": text}]
         whole: dict[str, Json] = {**document, "content": content}
@@ -141,6 +146,25 @@ class Items:
         more: dict[str, Json] = {"logprobs": [logprob(word) for word in event.words]} if self.logprobs else {}
         return self.event(f"{TRANSCRIPTION}.delta", item_id=item, content_index=0, delta=delta, **more)
 
+    def _correct(self, words: Sequence[Word]) -> None:
+        """Take the words of an utterance as they are at its end, when their speakers are known better."""
+        n_words = min(len(words), len(self._words))
+        if n_words:
+            self._words[-n_words:] = words[-n_words:]
+
+    def _segments(self, item: str) -> Iterator[dict[str, Json]]:
+        for speaker, words in speaker_runs(self._words):
+            yield self.event(
+                f"{TRANSCRIPTION}.segment",
+                id=f"seg_{uuid.uuid4().hex[:24]}",
+                item_id=item,
+                content_index=0,
+                start=seconds(words[0].start),
+                end=seconds(words[-1].end),
+                speaker=speaker,
+                text="".join(word.word for word in words).strip(),
+            )
+
     def _completed(self, item: str, text: str, received_s: float) -> dict[str, Json]:
         codes = dict.fromkeys(word.language for word in self._words if word.language)
         more: dict[str, Json] = {"logprobs": [logprob(word) for word in self._words]} if self.logprobs else {}
@@ -158,3 +182,15 @@ class Items:
         self._item = None
         self._words = []
         self.quiet_since_s = received_s
+
+
+def speaker_runs(words: Iterable[Word]) -> list[tuple[str, list[Word]]]:
+    """Words by runs of one speaker; those of nobody known go with their neighbours, and alone are A's."""
+    runs: list[tuple[str | None, list[Word]]] = []
+    for word in words:
+        speaker, before = runs[-1] if runs else (word.speaker, [])
+        if runs and (word.speaker in (None, speaker) or speaker is None):
+            runs[-1] = (speaker or word.speaker, [*before, word])
+        else:
+            runs.append((word.speaker, [word]))
+    return [(speaker or "A", own) for speaker, own in runs]

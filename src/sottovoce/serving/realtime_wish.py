@@ -24,6 +24,7 @@ DELAYS = {"minimal": 5.0, "low": 15.0, "medium": 25.0, "high": 50.0, "xhigh": 10
 """Frames of 20 ms that a word waits while it is attended near the end of the audio."""
 EAGERNESS_MS = {"low": 1000.0, "medium": 600.0, "auto": 600.0, "high": 300.0}
 """The pause that ends a turn: what is said is not looked at."""
+DIARIZING = "gpt-4o-transcribe-diarize"
 LOGPROBS = "item.input_audio_transcription.logprobs"
 PARAM = "session.audio.input.turn_detection"
 NOISES, MOST_STRENGTH = ("near_field", "far_field"), 100.0
@@ -91,7 +92,11 @@ def check_unused(given: Mapping[str, object]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class RealtimeWish:
-    """A transcription session as its client wants it. turns: None where the client says when one ends."""
+    """A transcription session as its client wants it.
+
+    turns: None where the client says when one ends. has_speakers: say who says what; asked for by the name
+    of OpenAI's model that does so.
+    """
 
     audio_format: str = "audio/pcm"
     model: str | None = None
@@ -102,6 +107,7 @@ class RealtimeWish:
     delay: str = "medium"
     turns: Turns | None = field(default_factory=lambda: server_vad({}))
     logprobs: bool = False
+    has_speakers: bool = False
 
     @property
     def options(self) -> LiveOptions:
@@ -112,6 +118,7 @@ class RealtimeWish:
             terms=self.keywords,
             vad=self.turns.vad if self.turns else False,
             frame_threshold=DELAYS[self.delay],
+            speakers="auto" if self.has_speakers else "",
         )
 
     @property
@@ -197,6 +204,8 @@ def with_transcription(wish: RealtimeWish, given: Mapping[str, object]) -> Realt
         changes["languages"] = ()
     if changes.get("languages"):
         changes["language"] = None
+    if "model" in given:
+        changes["has_speakers"] = given["model"] == DIARIZING
     return replace(wish, **changes)  # type: ignore[arg-type]
 
 
