@@ -7,6 +7,7 @@ import socket
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -16,12 +17,20 @@ from websockets.sync.client import connect as open_socket
 from sottovoce.api import Model, load_model
 from sottovoce.audio.io import load_audio
 from sottovoce.errors import OptionError
-from sottovoce.serving.settings import Access, Listening, Offer, Settings
+from sottovoce.serving.settings import Access, Limits, Listening, Offer, Settings
+from tests.serving.servers import until
 
 ray = pytest.importorskip("ray", reason="ray is not installed")
 pytest.importorskip("ray.serve", reason="ray's extra `serve` is not installed")
 from sottovoce.serving.ray.cluster import counts  # noqa: E402
-from sottovoce.serving.ray.deployment import Replicas, serving_on_ray  # noqa: E402
+from sottovoce.serving.ray.deployment import (  # noqa: E402
+    MOST_QUEUED,
+    NAME,
+    PLACES_BESIDE,
+    Replicas,
+    deployment,
+    serving_on_ray,
+)
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 CLIPS = Path(__file__).parents[3] / "examples" / "clips"
@@ -57,6 +66,30 @@ def test_a_model_that_is_not_there_is_said_in_one_line() -> None:
         pass
     assert "nowhere" in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_what_ray_is_asked_for() -> None:
+    """Replicas come by open connections, share a GPU, and end when their connections have."""
+    limits = Limits(sessions=5, requests=3)
+    settings = Settings(Offer("nano"), limits=limits)
+    replicas = Replicas(2, 6, cpus=1.5, gpus=0.25, connections=4.0, drain_s=90.0)
+    made = deployment(ray.serve, settings, nano, replicas)
+    assert made.ray_actor_options.items() >= {"num_cpus": 1.5, "num_gpus": 0.25}.items()
+    scaling = made._deployment_config.autoscaling_config
+    assert (scaling.min_replicas, scaling.max_replicas) == (2, 6)
+    assert scaling.get_target_ongoing_requests() == 4.0
+    assert made._deployment_config.graceful_shutdown_timeout_s == 90.0
+    assert made.max_ongoing_requests == 5 + 3 + PLACES_BESIDE
+    assert made.max_queued_requests == MOST_QUEUED
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"n_min": 3}, {"n_min": 0}, {"cpus": 0.0}, {"gpus": -0.5}, {"connections": 0.0}, {"drain_s": -1.0}],
+)
+def test_what_it_cannot_be_asked_for(wrong: dict[str, Any]) -> None:
+    with pytest.raises(OptionError, match="replicas"):
+        Replicas(**wrong)
 
 
 def test_openais_client_gets_the_text(port: int) -> None:
@@ -112,3 +145,27 @@ def test_a_secret_of_one_replica_opens_all(port: int) -> None:
 def test_replicas_are_checked(text: str) -> None:
     with pytest.raises(OptionError, match="replicas"):
         Replicas(*counts("--replicas", text))
+
+
+def test_a_session_gets_its_tail_from_a_replica_that_is_taken_away(port: int) -> None:
+    """The last one, as it ends the app: nobody new is served, and who is there is heard to the end."""
+    from ray import serve
+
+    samples = load_audio(CLIPS / "en.flac")
+    words: list[str] = []
+    with open_socket(
+        f"ws://127.0.0.1:{port}/v1/live?languages=en",
+        additional_headers={"authorization": f"Bearer {KEY}"},
+        proxy=None,
+    ) as client:
+        assert json.loads(client.recv(timeout=30))["type"] == "ready"
+        half = len(samples) // 2
+        client.send((samples[:half] * 32767).astype("<i2").tobytes())
+        serve.delete(NAME, _blocking=False)
+        until(lambda: httpx.get(f"http://127.0.0.1:{port}/health", **LOCAL).status_code != 200)
+        client.send((samples[half:] * 32767).astype("<i2").tobytes())
+        client.send(json.dumps({"type": "close"}))
+        for message in client:
+            event = json.loads(message)
+            words += [event["text"]] if event["type"] == "final" else []
+    assert "".join(words).strip() == nano("nano").transcribe(CLIPS / "en.flac", language="en").text
