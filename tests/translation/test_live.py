@@ -9,7 +9,7 @@ import pytest
 
 from sottovoce.cli.main import run
 from sottovoce.translation.chat import Message
-from sottovoce.translation.live import LiveTranslator, common_beginning
+from sottovoce.translation.live import LiveTranslator, common_beginning, newest
 from sottovoce.translation.translator import Translator
 from sottovoce.types import Event, Final, Partial, SpeechStarted
 from tests.translation.server import stand_in, upper
@@ -77,6 +77,21 @@ def test_an_utterance_begins_anew() -> None:
     assert told(live, *grown) == [("x y", False)]
 
 
+def test_what_more_was_said_of_already_is_not_asked_for() -> None:
+    chat = Scripted("A.", "x y")
+    live = LiveTranslator(Translator(chat, "en"))
+    late: list[Event] = [
+        partial(" eins zwei drei", 1.0),
+        final(" eins zwei drei"),
+        partial(" vier fünf sechs", 5.0),
+        partial(" sieben acht neun", 6.0),
+        SpeechStarted(7.0, 7.0),
+    ]
+    shown = [one.text for event, last in newest(late) for one in live.take(event, is_newest=last)]
+    assert shown == ["A."]
+    assert chat.asked == ["eins zwei drei", "vier fünf sechs sieben acht neun"]
+
+
 def test_common_beginnings() -> None:
     assert common_beginning(("a", "b"), ("a", "c")) == ("a",)
     assert common_beginning((), ("a",)) == ()
@@ -108,8 +123,9 @@ def test_a_server_that_fails_does_not_end_the_session(capsys: pytest.CaptureFixt
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--translate-to", "en"], "--task translate is Whisper's own English"),
-        (["--translate-to", "fr"], "needs --translation-url where speech is live"),
+        (["--translate-to", "fr"], "needs --translation-url; Whisper itself translates into English alone"),
+        (["--translate-to", "en", "--glossary", "x"], "--glossary: needs --translation-url"),
+        (["--translate-to", "en", "--task", "translate"], "cannot be combined with --task translate"),
         (["--glossary", "x"], "--glossary: needs --translate-to"),
     ],
 )

@@ -19,18 +19,19 @@ from sottovoce.audio.microphone import Microphone
 from sottovoce.audio.vad_stream import VadStreamOptions
 from sottovoce.backends.base import EXACT, EncoderMode
 from sottovoce.cli.interrupt import Interrupts
-from sottovoce.cli.live_translation import TranslatedView
+from sottovoce.cli.live_translation import TranslatedView, live_translator
 from sottovoce.cli.live_view import LiveView
 from sottovoce.cli.options import check_fusion, fusion_of, hotword_text, open_model
 from sottovoce.cli.recorder import WaveRecorder
 from sottovoce.cli.speakers import live_speakers_of
-from sottovoce.cli.translation import live_translator
+from sottovoce.cli.translation import live_translation_of
 from sottovoce.errors import OptionError, cause_of
 from sottovoce.evaluation.latency import LogLine
 from sottovoce.formats.events import event_line
 from sottovoce.formats.output_names import label_of
 from sottovoce.streaming.options import StreamOptions
 from sottovoce.streaming.session import Session
+from sottovoce.translation.live import LiveTranslator
 from sottovoce.types import SAMPLE_RATE, Event, Partial, Samples, Word
 
 
@@ -41,7 +42,7 @@ def transcribe_live(source: str | None, given: dict[str, Any], interrupts: Inter
     Raises: SottovoceError.
     """
     check(source, given)
-    live_translator(given)
+    translation = live_translation_of(given)
     live_speakers_of(given)
     chunk_samples = round(given["chunk_ms"] * SAMPLE_RATE / 1000)
     with ExitStack() as stack:
@@ -53,8 +54,9 @@ def transcribe_live(source: str | None, given: dict[str, Any], interrupts: Inter
             recorder = stack.enter_context(WaveRecorder(Path(given["save_audio"])))
             pieces = recorder.through(pieces)
         model = open_model(given)
+        translator, pieces = live_translator(translation, model, pieces)
         session = open_session(model, given)
-        show = sink(given, stack)
+        show = sink(given, stack, translator)
         said = run(session, pieces, show, interrupts, newest_only=comes_in_time)
     if given["log_path"]:
         append_log(Path(given["log_path"]), said, source or "microphone")
@@ -177,9 +179,10 @@ def caught_up(
         yield np.concatenate(waiting)
 
 
-def sink(given: dict[str, Any], stack: ExitStack) -> Callable[[Sequence[Event]], None]:
+def sink(
+    given: dict[str, Any], stack: ExitStack, translator: LiveTranslator | None
+) -> Callable[[Sequence[Event]], None]:
     """What shows events: JSON lines, or text on the terminal."""
-    translator = live_translator(given)
     if translator is not None:
         if given["jsonl"]:
             return TranslatedView(translator, out=sys.stdout)

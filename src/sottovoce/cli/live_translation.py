@@ -8,13 +8,31 @@ from typing import TextIO
 
 import click
 
+from sottovoce.api import Model
+from sottovoce.cli.translation import Translation
 from sottovoce.errors import TranslationError
 from sottovoce.formats.document import json_text, seconds
 from sottovoce.formats.events import event_line
-from sottovoce.translation.live import LiveTranslator, Translated
-from sottovoce.types import Event
+from sottovoce.translation.live import LiveTranslator, Translated, newest
+from sottovoce.translation.own_live import N_NEW_WORDS, OwnTranslator
+from sottovoce.types import Event, Samples
 
 Show = Callable[[Sequence[Event]], None]
+
+
+def live_translator(
+    wish: Translation | None, model: Model, pieces: Iterator[Samples]
+) -> tuple[LiveTranslator | None, Iterator[Samples]]:
+    """What translates a session, and the pieces of its audio, which the model may have to hear once more.
+
+    Raises: OptionError for a model that cannot translate where no server is asked.
+    """
+    if wish is None:
+        return None, pieces
+    if wish.translator is not None:
+        return LiveTranslator(wish.translator), pieces
+    own = OwnTranslator(model)
+    return LiveTranslator(own, N_NEW_WORDS), own.through(pieces)
 
 
 def translation_line(told: Translated, seq: int) -> str:
@@ -40,7 +58,7 @@ def translation_line(told: Translated, seq: int) -> str:
 
 @dataclass(slots=True)
 class TranslatedView:
-    """Shows events, and after them what they say in another language.
+    """Shows events as soon as they come, and after them what they say in another language.
 
     show: what shows the events, for a person. out: where JSON lines go instead. A translation that fails is
     one line on standard error, and the session goes on.
@@ -54,14 +72,19 @@ class TranslatedView:
     def __call__(self, events: Sequence[Event]) -> None:
         for event in events:
             self._event(event)
-            for told in self._translations(event):
+        self._flush()
+        for event, is_newest in newest(events):
+            for told in self._translations(event, is_newest=is_newest):
                 self._translation(told)
+                self._flush()
+
+    def _flush(self) -> None:
         if self.out is not None:
             self.out.flush()
 
-    def _translations(self, event: Event) -> Iterator[Translated]:
+    def _translations(self, event: Event, *, is_newest: bool) -> Iterator[Translated]:
         try:
-            yield from self.translator.take(event)
+            yield from self.translator.take(event, is_newest=is_newest)
         except TranslationError as error:
             click.echo(f"error: {error}", err=True)
 

@@ -14,7 +14,6 @@ from sottovoce.errors import OptionError
 if TYPE_CHECKING:
     from sottovoce.api import Model
     from sottovoce.offline.options import TranscribeOptions
-    from sottovoce.translation.live import LiveTranslator
     from sottovoce.translation.translator import Translator
     from sottovoce.types import Segment
 
@@ -67,6 +66,19 @@ def translation_of(given: Mapping[str, Any], files: Iterable[str]) -> Translatio
 
     Raises: OptionError for options that nothing would use, that exclude each other, or that cannot be done.
     """
+    asked = live_translation_of(given)
+    if asked is not None and asked.translator is None and "-" in files:
+        raise OptionError(
+            "--translate-to en: reads a recording twice, which standard input is not; give a file"
+        )
+    return asked
+
+
+def live_translation_of(given: Mapping[str, Any]) -> Translation | None:
+    """What the options ask for where speech is live; None without a language.
+
+    Raises: OptionError as `translation_of`.
+    """
     target = given["translate_to"]
     if target is None:
         check_unused(given)
@@ -83,32 +95,7 @@ def translation_of(given: Mapping[str, Any], files: Iterable[str]) -> Translatio
             f"--translate-to {target}: needs --translation-url; Whisper itself translates into English alone"
         )
     check_unused(given)
-    if "-" in files:
-        raise OptionError(
-            "--translate-to en: reads a recording twice, which standard input is not; give a file"
-        )
     return Translation(code, None)
-
-
-def live_translator(given: Mapping[str, Any]) -> LiveTranslator | None:
-    """What translates a session by a server; None without a language.
-
-    Raises: OptionError as `translation_of`.
-    """
-    target = given["translate_to"]
-    if target is None:
-        check_unused(given)
-        return None
-    from sottovoce.text.languages import find_language
-    from sottovoce.translation.live import LiveTranslator
-
-    code = find_language(target)
-    if given["task"] == "translate":
-        raise OptionError("--translate-to: cannot be combined with --task translate")
-    if given["translation_url"] is None:
-        advice = "; --task translate is Whisper's own English" if code == "en" else ""
-        raise OptionError(f"--translate-to {target}: needs --translation-url where speech is live{advice}")
-    return LiveTranslator(server(given, code))
 
 
 def check_unused(given: Mapping[str, Any]) -> None:

@@ -11,6 +11,7 @@ from sottovoce.errors import TranslationError
 from sottovoce.text.languages import language_name
 from sottovoce.translation.chat import Message
 from sottovoce.translation.glossary import Glossary
+from sottovoce.translation.said import Said
 from sottovoce.translation.sentences import sentences
 from sottovoce.types import Segment
 
@@ -61,6 +62,13 @@ class Translator:
         if remembers:
             self._before.append((said, reply))
         return reply
+
+    def spoken(self, said: Said) -> str:
+        """The translation of live speech; an utterance that goes on is not given along with those after it.
+
+        Raises: TranslationError.
+        """
+        return self.text(said.text, said.language, remembers=said.is_whole)
 
     def _messages(self, said: str, language: str) -> list[Message]:
         source = language_name(language) if language else "its language"
