@@ -60,7 +60,7 @@ def test_the_words_audio_alone_is_read_in_its_language() -> None:
     assert translator.spoken(said(2.0, 5.0)) == "heard again"
     ((heard, language, task),) = model.asked
     assert (language, task) == ("de", "translate")
-    np.testing.assert_allclose(heard[[0, -1]] * 1000, [1.8, 5.2], atol=1e-3)
+    np.testing.assert_allclose(heard[[0, -1]] * 1000, [1.5, 5.5], atol=1e-3)
 
 
 def test_what_a_final_told_is_not_heard_again() -> None:
@@ -78,7 +78,7 @@ def test_what_goes_on_is_kept() -> None:
     translator.hear(counting(8.0))
     translator.spoken(said(2.0, 4.0, is_whole=False))
     translator.spoken(said(2.0, 7.0))
-    assert model.asked[1][0][0] * 1000 == pytest.approx(1.8, abs=1e-3)
+    assert model.asked[1][0][0] * 1000 == pytest.approx(1.5, abs=1e-3)
 
 
 def test_long_silence_is_let_go() -> None:
@@ -96,7 +96,7 @@ def test_all_of_a_long_push_is_there() -> None:
     translator.hear(counting(100.0))
     translator.spoken(said(2.0, 5.0))
     translator.spoken(said(92.0, 95.0))
-    assert [len(heard) / SAMPLE_RATE for heard, _, _ in model.asked] == pytest.approx([3.4, 3.4], abs=0.01)
+    assert [len(heard) / SAMPLE_RATE for heard, _, _ in model.asked] == pytest.approx([4.0, 4.0], abs=0.01)
 
 
 def test_english_stays_as_it_is() -> None:

@@ -17,12 +17,12 @@ from sottovoce.translation.own import TARGET, check_own
 from sottovoce.translation.said import Said
 from sottovoce.types import SAMPLE_RATE, Samples
 
-N_NEW_WORDS = 6
+N_NEW_WORDS = 4
 """Words that must come before an utterance is heard again: each time costs a window of 30 s."""
 KEPT_S = 60.0
 """A final spans some 30 s, and comes a little after its last word."""
-AROUND_S = 0.2
-"""Heard before and after the words, whose times are no better than that."""
+AROUND_S = 0.5
+"""Heard before and after the words: their ends are found too soon."""
 LEAST_TOKENS, TOKENS_A_SECOND = 16, 10
 """Of a reading: more is a loop."""
 
