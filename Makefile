@@ -60,6 +60,7 @@ live-tables: $(VENV)/test  ## every table of docs/streaming.md, into live/ (SHAR
 	$(LIVE) switching $(SHARED) --part test --log live/log > live/switching.txt
 	$(LIVE) codeswitch $(SHARED) --part test --log live/log > live/codeswitch.txt
 	$(LIVE) translate $(SHARED) --part test --log live/log > live/translate.txt
+	$(LIVE) beside $(SHARED) --part test --log live/log > live/beside.txt
 
 clean:
 	rm -rf $(VENV) demo live build dist

@@ -14,6 +14,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+import live_beside
 import live_codeswitch
 import live_errors
 import live_hour
@@ -33,6 +34,7 @@ COMMANDS: dict[str, Any] = {
     "switching": live_switch,
     "codeswitch": live_codeswitch,
     "translate": live_translate,
+    "beside": live_beside,
 }
 
 

@@ -152,3 +152,17 @@ def test_a_translation_that_was_not_translated_is_counted() -> None:
     assert found["left"] == 1
     assert found["loops"] == 0
     assert figures_of(items, said, whole, [live(words(whole[0].text))] * 2)["chrf"] == pytest.approx(100.0)
+
+
+def test_what_was_shown_before_a_final_is_counted() -> None:
+    pytest.importorskip("sacrebleu")
+    from live_beside import Beside, figures_of
+
+    found = [
+        Beside(("Good morning.", "And you?"), ("Good", "But"), (0.5, 1.5), 2.0, 4.0, 10.0),
+        Beside(("Good evening.",), ("",), (1.0,), 2.0, 4.0, 10.0),
+    ]
+    figures = figures_of(found, ["Good morning. And you?", "Good evening."])
+    assert figures["chrf"] == pytest.approx(100.0)
+    assert (figures["early"], figures["kept"], figures["finals"]) == (2, 1, 3)
+    assert (figures["behind_s"], figures["cpu"], figures["session_cpu"]) == pytest.approx((1.0, 0.4, 0.2))
