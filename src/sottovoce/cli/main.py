@@ -36,6 +36,7 @@ COMMANDS = {
     "serve": ("sottovoce.cli.serve", "serve", "Serve OpenAI's API, live sockets and a web page."),
     "models": ("sottovoce.cli.models", "models", "List, inspect, fetch and convert models."),
     "ctc": ("sottovoce.cli.ctc", "ctc", "Decode CTC emissions with language models."),
+    "bench": ("sottovoce.cli.bench", "bench", "Measure how fast models are on this machine."),
     "eval": ("sottovoce.cli.evaluate", "evaluate", "Measure errors, latency and language over a manifest."),
 }
 """Name, then module, attribute and one line of help: nothing heavy is imported to print the help."""

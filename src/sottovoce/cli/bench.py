@@ -1,0 +1,180 @@
+"""`sottovoce bench`: how fast models are on this machine, part by part and on a recording."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import product
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from sottovoce.cli.options import LANGUAGE, MODEL, beam_size, open_model
+from sottovoce.cli.parameters import Finite
+from sottovoce.cli.sections import SectionedCommand
+from sottovoce.errors import OptionError
+
+if TYPE_CHECKING:
+    from sottovoce.api import Model
+    from sottovoce.evaluation.speed import Timing
+    from sottovoce.types import Samples
+
+MEASURE = (
+    *LANGUAGE,
+    *beam_size(5),
+    click.option("--repeats", type=click.IntRange(1), default=3, show_default=True, help="Of each measure."),
+    click.option(
+        "--seconds",
+        type=Finite(above=0),
+        default=60.0,
+        show_default=True,
+        help="Of the recording, from its start.",
+    ),
+    click.option("--no-live", is_flag=True, help="Leave the live session out."),
+    click.option("--json", "as_json", is_flag=True, help="One JSON document a model instead of a table."),
+)
+UPDATE_S = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One row of the table: what it is, how a person reads it, and its numbers."""
+
+    name: str
+    shown: str
+    numbers: Mapping[str, float]
+
+
+@click.command(cls=SectionedCommand, sections={"Model": MODEL, "Measure": MEASURE})
+@click.argument("file", required=False)
+def bench(file: str | None, **given: Any) -> None:
+    """Measure how fast models are on this machine.
+
+    Without FILE: loading, spectrogram, encoder and decoder on a window of noise. With a recording also its
+    transcription and a live session of it, as fast as they go. --model and --dtype take several, separated by
+    commas.
+    """
+    choices = [*product(_several(given["model"]), _several(given["dtype"]))]
+    samples = None if file is None else _beginning(file, given["seconds"])
+    found: dict[str, list[Measured]] = {}
+    n_rows = _n_measures(samples is not None, given) * len(choices)
+    bar = click.progressbar(
+        length=n_rows, label="measures", file=sys.stderr, hidden=not sys.stderr.isatty(), show_eta=False
+    )
+    with bar:
+        for name, dtype in choices:
+            for measured in measures({**given, "model": name, "dtype": dtype}, samples):
+                label = f"{name or 'default'} {dtype}"
+                found.setdefault(label, []).append(measured)
+                bar.update(1)
+    if given["as_json"]:
+        for (name, dtype), rows in zip(choices, found.values(), strict=True):
+            numbers = {row.name: row.numbers for row in rows}
+            click.echo(json.dumps({"model": name, "dtype": dtype, "measures": numbers}))
+        return
+    _print(found)
+
+
+def measures(given: Mapping[str, Any], samples: Samples | None) -> Iterator[Measured]:
+    """The rows of one model, as they are measured."""
+    from sottovoce.evaluation.speed import model_parts
+
+    begun = time.perf_counter()
+    model = open_model(given)
+    loaded = time.perf_counter() - begun
+    yield Measured("loading", f"{loaded:.2f} s", {"s": round(loaded, 4)})
+    for name, timing in model_parts(model.backend, given["beam_size"], given["repeats"]):
+        yield _of_timing(name, timing)
+    if samples is not None:
+        yield _transcribed(model, samples, given)
+        if not given["no_live"]:
+            yield _live(model, samples, given)
+
+
+def _of_timing(name: str, timing: Timing) -> Measured:
+    low, middle, high = (1000 * one for one in (timing.lowest_s, timing.median_s, timing.highest_s))
+    numbers = {"ms": round(middle, 3), "lowest_ms": round(low, 3), "highest_ms": round(high, 3)}
+    return Measured(name, f"{_rounded(middle)} ms ({_rounded(low)}-{_rounded(high)})", numbers)
+
+
+def _transcribed(model: Model, samples: Samples, given: Mapping[str, Any]) -> Measured:
+    from sottovoce.evaluation.speed import timed
+    from sottovoce.types import SAMPLE_RATE
+
+    beam = given["beam_size"] if given["beam_size"] > 1 else None
+
+    def transcribe() -> None:
+        model.transcribe(samples, language=given["language"], beam_size=beam).collect()
+
+    timing = timed(transcribe, given["repeats"])
+    duration = len(samples) / SAMPLE_RATE
+    speed = duration / timing.median_s
+    numbers = {
+        "s": round(timing.median_s, 3),
+        "audio_s": round(duration, 3),
+        "times_real_time": round(speed, 3),
+    }
+    name = f"transcription, {duration:.0f} s, beam {given['beam_size']}"
+    return Measured(name, f"{timing.median_s:.2f} s ({speed:.1f} x real time)", numbers)
+
+
+def _live(model: Model, samples: Samples, given: Mapping[str, Any]) -> Measured:
+    """A live session once: its state is warm after the first words."""
+    import statistics
+
+    from sottovoce.evaluation.live import run_live
+
+    languages = None if given["language"] == "auto" else given["language"]
+    run = run_live(model.session(languages), samples, chunk_s=UPDATE_S)
+    load = run.cpu_s / run.duration_s
+    numbers = {"processor_s_a_second": round(load, 4), "n_words": float(len(run.words))}
+    shown = f"{load:.2f} processor s/s"
+    if run.words:
+        late = statistics.median(
+            elapsed - word.end for word, elapsed in zip(run.words, run.elapsed_s, strict=True)
+        )
+        numbers["word_delay_s"] = round(late, 3)
+        shown += f", words {late:.2f} s late"
+    return Measured(f"live, updates of {UPDATE_S:g} s", shown, numbers)
+
+
+def _print(found: Mapping[str, list[Measured]]) -> None:
+    table = Table(box=None, header_style="bold", padding=(0, 3, 0, 0), pad_edge=False)
+    for heading in ("", *found):
+        table.add_column(heading, no_wrap=not sys.stdout.isatty())
+    for rows in zip(*found.values(), strict=True):
+        table.add_row(rows[0].name, *(row.shown for row in rows))
+    Console(width=None if sys.stdout.isatty() else 40 * (1 + len(found))).print(table)
+
+
+def _beginning(file: str, seconds: float) -> Samples:
+    """The first seconds of a recording, or all of a shorter one."""
+    from sottovoce.audio.io import load_audio
+    from sottovoce.types import SAMPLE_RATE
+
+    return load_audio(sys.stdin.buffer if file == "-" else file)[: round(seconds * SAMPLE_RATE)]
+
+
+def _several(text: str | None) -> list[str | None]:
+    """Names separated by commas; one that is not given is the command's own choice."""
+    if text is None:
+        return [None]
+    names: list[str | None] = [name.strip() for name in text.split(",")]
+    if not all(names) or len({*names}) < len(names):
+        raise OptionError(f"--model and --dtype: expected different names between commas, got '{text}'")
+    return names
+
+
+def _n_measures(has_file: bool, given: Mapping[str, Any]) -> int:
+    """Rows of `measures`, for the bar."""
+    of_file = 1 + (not given["no_live"]) if has_file else 0
+    return 5 + int(given["beam_size"] > 1) + of_file
+
+
+def _rounded(ms: float) -> str:
+    return f"{ms:.0f}" if ms >= 100 else f"{ms:.1f}" if ms >= 10 else f"{ms:.2f}"

@@ -1,0 +1,67 @@
+"""`sottovoce bench`: a table or JSON, of one model or several, with and without a recording."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from sottovoce.cli.main import run
+
+CLIP = Path(__file__).parents[2] / "examples" / "clips" / "en.flac"
+PARTS = [
+    "loading",
+    "spectrogram, 30 s",
+    "encoder, 30 s",
+    "decoder, 100 tokens at once",
+    "decoder, a token",
+]
+
+
+def test_a_document_for_each_number_format(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--dtype", "float32,int8", "--beam-size", "1", "--repeats", "1", "--json"]
+    assert run(["bench", "-m", "nano", *arguments]) == 0
+    found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [(one["model"], one["dtype"]) for one in found] == [("nano", "float32"), ("nano", "int8")]
+    assert all(list(one["measures"]) == PARTS for one in found)
+    assert all(one["measures"]["encoder, 30 s"]["ms"] > 0 for one in found)
+
+
+def test_a_recording_is_transcribed_and_heard_live(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["-m", "nano", "--language", "en", "--seconds", "2", "--repeats", "1"]
+    assert run(["bench", str(CLIP), *arguments, "--beam-size", "2", "--json"]) == 0
+    measures = json.loads(capsys.readouterr().out)["measures"]
+    assert list(measures) == [
+        *PARTS,
+        "decoder, a token of 2 rows",
+        "transcription, 2 s, beam 2",
+        "live, updates of 0.5 s",
+    ]
+    assert measures["transcription, 2 s, beam 2"]["audio_s"] == 2.0
+    assert measures["live, updates of 0.5 s"]["n_words"] > 0
+
+
+def test_the_table_has_a_row_for_each_measure(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["bench", "-m", "nano", "--dtype", "float32", "--beam-size", "1", "--repeats", "1"]) == 0
+    heading, *rows = capsys.readouterr().out.splitlines()
+    assert heading.split() == ["nano", "float32"]
+    assert [row.split("  ")[0] for row in rows] == PARTS
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["nowhere.wav", "-m", "nano"], "nowhere.wav: expected an audio or video file"),
+        (["-m", "nano,"], "expected different names between commas, got 'nano,'"),
+        (["-m", "nano", "--dtype", "int8,int8"], "expected different names between commas, got 'int8,int8'"),
+        (["-m", "nano", "--repeats", "0"], "--repeats"),
+    ],
+)
+def test_what_cannot_be_measured_is_told_in_one_line(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["bench", *arguments]) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert error.count("\n") == 1

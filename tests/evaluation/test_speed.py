@@ -1,0 +1,43 @@
+"""What is measured is measured so often, and nothing else is changed by it."""
+
+from __future__ import annotations
+
+import pytest
+
+from sottovoce.api import Model, load_model
+from sottovoce.errors import OptionError
+from sottovoce.evaluation.speed import STEPS, Timing, model_parts, timed
+
+
+@pytest.fixture(scope="module")
+def nano() -> Model:
+    return load_model("nano", device="cpu", dtype="float32")
+
+
+def test_warm_ups_are_not_counted() -> None:
+    calls: list[int] = []
+    found = timed(lambda: calls.append(1), 3, warm_ups=2)
+    assert len(calls) == 5
+    assert 0 <= found.lowest_s <= found.median_s <= found.highest_s
+    with pytest.raises(OptionError, match="repeats: expected at least 1, got 0"):
+        timed(lambda: None, 0)
+
+
+def test_the_median_of_repeats_and_of_their_pieces() -> None:
+    found = Timing.of([3.0, 1.0, 2.0])
+    assert found == Timing(2.0, 1.0, 3.0)
+    assert found.each(2) == Timing(1.0, 0.5, 1.5)
+
+
+@pytest.mark.parametrize(("n_rows", "last"), [(1, "decoder, a token"), (3, "decoder, a token of 3 rows")])
+def test_every_part_of_a_window_is_measured(nano: Model, n_rows: int, last: str) -> None:
+    found = dict(model_parts(nano.backend, n_rows, 1))
+    assert list(found)[:3] == ["spectrogram, 30 s", "encoder, 30 s", "decoder, 100 tokens at once"]
+    assert list(found)[-1] == last
+    assert all(timing.median_s > 0 for timing in found.values())
+    assert found["decoder, a token"].median_s * STEPS > 0
+
+
+def test_a_search_needs_a_row(nano: Model) -> None:
+    with pytest.raises(OptionError, match="rows: expected at least 1, got 0"):
+        next(model_parts(nano.backend, 0, 1))
