@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -26,6 +27,7 @@ from sottovoce.types import (
     SpeechStarted,
 )
 from tests.streaming.sessions import (
+    ALIGNATT,
     TOKENIZER,
     changes_of,
     finals_of,
@@ -272,3 +274,13 @@ def test_switches_leave_no_trace(n_switches: int) -> None:
     assert most_held_s <= 31.0
     assert n_frames <= 60 / 0.25 + 2
     assert n_context <= 2 * 20
+
+
+@pytest.mark.parametrize(("held_over_s", "pause_s"), [(3.0, 4.0), (10.0, 6.0), (20.0, 12.0), (10.0, 14.0)])
+def test_an_utterance_is_held_over_long_pauses(held_over_s: float, pause_s: float) -> None:
+    first, second = spoken("en", 8), spoken("en", 16)[8:]
+    audio = np.concatenate([silence(0.5), say(first), silence(pause_s), say(second), silence(1.5)])
+    live = session(["en"], stream=replace(ALIGNATT, held_over_s=held_over_s))
+    pieces = np.split(audio, range(8000, len(audio), 8000))
+    events = [event for piece in pieces for event in live.push(piece)]
+    assert words_of([*events, *live.close()]) == first + second

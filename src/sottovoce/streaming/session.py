@@ -45,8 +45,8 @@ SNAP_S = 0.25
 second, and within a word it would be heard on both sides."""
 LEAST_PART = 0.5
 """Unread audio of up to this part of the frame threshold holds no word that could be told."""
-IDLE_KEPT_S = 5.0
-"""Audio kept in a pause: onset and pre-roll of the next utterance lie in it."""
+IDLE_KEPT_S, ONSET_S = 5.0, 2.0
+"""Audio kept in a pause: the next utterance begins in it; one held over needs all of the pause too."""
 
 
 class Session:
@@ -382,7 +382,8 @@ class Session:
 
     def _forget(self) -> None:
         """Drop audio that nobody will need: an open utterance holds its own."""
-        kept = self._buffer.end - round(IDLE_KEPT_S * SAMPLE_RATE)
+        idle = max(round(IDLE_KEPT_S * SAMPLE_RATE), self._kept + round(ONSET_S * SAMPLE_RATE))
+        kept = self._buffer.end - idle
         if self._speech is not None and (self._speech.is_open or kept <= self._speech.utterance.end_sample):
             kept = self._speech.utterance.end_sample
         self._buffer.drop_before(min(kept, self._buffer.end))
