@@ -63,7 +63,7 @@ def item_of(clip: Clip) -> Item:
 
 
 def settings(given: argparse.Namespace) -> list[Setting]:
-    """One for each number format, update interval and threshold that was asked for."""
+    """One for each number format, update interval, threshold and width of beam that was asked for."""
     one = Setting(
         model=given.model,
         languages=given.languages,
@@ -72,6 +72,13 @@ def settings(given: argparse.Namespace) -> list[Setting]:
         label=given.label,
     )
     return [
-        replace(one, dtype=dtype, stream={"frame_threshold": threshold, "chunk_s": chunk_s} | given.stream)
-        for dtype, chunk_s, threshold in product(given.dtypes, given.chunk_s, given.frame_thresholds)
+        replace(one, dtype=dtype, stream=_stream(threshold, chunk_s, beam_size) | given.stream)
+        for dtype, chunk_s, threshold, beam_size in product(
+            given.dtypes, given.chunk_s, given.frame_thresholds, given.beam_sizes
+        )
     ]
+
+
+def _stream(threshold: float, chunk_s: float, beam_size: int) -> dict[str, float]:
+    beams = {} if beam_size == 1 else {"beam_size": beam_size}
+    return {"frame_threshold": threshold, "chunk_s": chunk_s, **beams}

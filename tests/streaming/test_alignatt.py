@@ -138,6 +138,24 @@ def test_it_reads_to_the_end_of_text_when_nothing_holds_it(beam_size: int) -> No
     assert list(reading.frames) == sorted(reading.frames)
 
 
+@pytest.mark.parametrize("beam_size", [1, 2, 4])
+def test_nothing_more_may_be_the_best_of_all_beams(beam_size: int) -> None:
+    """An end of text at once is ranked by its own log-probability, as beams of tokens are."""
+    said = Prefix((*SOT, TOKEN_OF["time"]), 0, 1)
+    reading = read(encoded(["time"]), said, beam_size=beam_size)
+    assert reading.tokens == ()
+    assert reading.ending is Ending.END_OF_TEXT
+
+
+def test_an_end_at_once_that_is_unlikely_loses_to_what_is_likely() -> None:
+    """Of two beams, by the mean over the tokens and the end of text."""
+    nothing = Path().said(TOKENIZER.eot, 10, -2.0, 0.1).reading(Ending.END_OF_TEXT, n_kept=-1)
+    likely = Path().said(7, 10, -1.0, 0.1).said(TOKENIZER.eot, 20, -0.1, 0.1)
+    unlikely = Path().said(7, 10, -4.5, 0.1).said(TOKENIZER.eot, 20, -0.1, 0.1)
+    standings = [path.reading(Ending.END_OF_TEXT, n_kept=-1).standing for path in (likely, unlikely)]
+    assert standings[0] > nothing.standing > standings[1]
+
+
 @pytest.mark.parametrize("beam_size", [1, 4])
 def test_tokens_near_the_end_wait(beam_size: int) -> None:
     words = ["time", "year", "people", "way"]  # said at 0.15, 0.55, 0.95, 1.35 s of 1.6 s

@@ -127,6 +127,16 @@ def nothing(mel: Tensor, row: int = 0) -> Script:
     return Script()
 
 
+@pytest.mark.parametrize("beam_size", [1, 2, 5])
+@pytest.mark.parametrize("stream", [StreamOptions(), ALIGNATT], ids=["careful", "AlignAtt alone"])
+def test_beams_say_what_is_said_and_no_more(stream: StreamOptions, beam_size: int) -> None:
+    """Behind the last word the model says that nothing follows; no beam of invented words is better."""
+    words = spoken("en", 12)
+    live = session(["en"], vad=False, stream=replace(stream, beam_size=beam_size))
+    events, _ = listen(live, np.concatenate([say(words), silence(1.5)]))
+    assert words_of(events) == words
+
+
 def babble(mel: Tensor, row: int = 0) -> Script:
     """A word at every third frame, where there is no speech."""
     return Script(tuple(ScriptedToken(TOKEN_OF["life"], frame) for frame in range(0, mel.shape[1] // 2, 3)))

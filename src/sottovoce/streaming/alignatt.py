@@ -11,7 +11,6 @@ their age, window, language and rules. Not known here: audio, time, words, and w
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -164,7 +163,7 @@ class _Request:
     @property
     def reading(self) -> Reading:
         """The best of all, at the end."""
-        best = max(self._done, key=_rank)
+        best = max(self._done, key=lambda reading: reading.standing)
         return replace(best, no_speech_prob=self.no_speech_prob, known=self.kept)
 
     def keep(self, state: RowState | None) -> None:
@@ -393,8 +392,3 @@ def _continuations(path: Path, choice: _Choice, n_best: int) -> list[Path]:
             choice.tokens[:n_best], choice.logprobs[:n_best], choice.language[:n_best], strict=True
         )
     ]
-
-
-def _rank(reading: Reading) -> tuple[bool, float]:
-    sound = reading.ending not in (Ending.REWOUND, Ending.REPEATED)
-    return sound, reading.rank if reading.logprobs else -math.inf

@@ -45,6 +45,13 @@ class Reading:
     rank: float = 0.0
     known: KnownPrefix | None = field(default=None, compare=False)
 
+    @property
+    def standing(self) -> tuple[bool, float]:
+        """What finished beams compete by: an end of text at once counts by its own log-probability."""
+        is_sound = self.ending not in (Ending.REWOUND, Ending.REPEATED)
+        has_rank = bool(self.logprobs) or self.ending is Ending.END_OF_TEXT
+        return is_sound, self.rank if has_rank else -math.inf
+
 
 @dataclass(frozen=True, slots=True)
 class Path:
