@@ -54,7 +54,7 @@ def add_common(parser: argparse.ArgumentParser, switching: str, languages: str) 
     parser.add_argument("--dtypes", type=lambda text: text.split(","), default=["float32"])
     parser.add_argument("--frame-thresholds", type=numbers, default=[25.0], metavar="N[,N…]")
     parser.add_argument("--chunk-s", type=numbers, default=[0.5], metavar="S[,S…]", help="update intervals")
-    parser.add_argument("--beam-sizes", type=counts, default=[1], metavar="N[,N…]", help="beams, 1: greedy [1]")
+    parser.add_argument("--beam-sizes", type=counts, default=[1], metavar="N[,N…]", help="1: greedy [1]")
     parser.add_argument("--switching", choices=("off", "restart", "parallel"), default=switching)
     parser.add_argument("--languages", default=languages, metavar="given|auto|CODE,CODE")
     parser.add_argument(

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
 from sottovoce.errors import OptionError
 from sottovoce.streaming.window import Window
@@ -76,6 +77,11 @@ class Agreement:
     def committed(self, n_words: int) -> None:
         """The first words of the last reading are said; the next reading begins after them."""
         self._spelt, self._counts = self._spelt[n_words:], self._counts[n_words:]
+
+    @property
+    def n_agreed(self) -> int:
+        """Words behind the committed ones that the last two readings said, or more of them."""
+        return sum(1 for _ in takewhile(lambda count: count >= 2, self._counts))
 
     def n_safe(self, words: Sequence[ReadWord], window: Window) -> int:
         """How many words at the beginning of a reading are safe; they are counted."""

@@ -17,6 +17,7 @@ import numpy as np
 
 from sottovoce.backends.base import EncoderMode
 from sottovoce.language.timeline import LanguageTimeline
+from sottovoce.streaming.agreed import Agreed
 from sottovoce.streaming.agreement import Agreement
 from sottovoce.streaming.alignatt import Reader, ReadRequest
 from sottovoce.streaming.fusing import Candidate, fuse, is_same_word
@@ -68,6 +69,7 @@ class ByTimeline:
         self._timeline = timeline
         self._hearing = parallel.hearing(mode)
         self._agreement = Agreement(options.agreement, options.frame_threshold, options.sure_frames)
+        self._agreed = Agreed()
         self._waiting: tuple[Word, ...] = ()
         self._is_stuck = False
 
@@ -105,6 +107,9 @@ class ByTimeline:
         new = [read for read in fuse(said, self._parallel.least_share) if self._is_new(utterance, read.word)]
         n_safe = len(new) if final else self._agreement.n_safe(new, window)
         return self._taken(utterance, new, n_safe, stable_s)
+
+    def give_up(self, after_s: float, until_s: float) -> list[ReadWord]:
+        return self._agreed.take(after_s, until_s)
 
     def _requests(self, update: _Update, heard: Heard, *, final: bool) -> list[ReadRequest]:
         requests = []
@@ -166,6 +171,7 @@ class ByTimeline:
             taken.append(read.after(committed_s))
             committed_s = max(committed_s, taken[-1].word.end)
         self._agreement.committed(len(taken))
+        self._agreed.follow(taken, new[len(taken) :], self._agreement.n_agreed, is_lost=self._is_stuck)
         self._waiting = tuple(read.word for read in new[len(taken) :])
         return taken
 

@@ -9,6 +9,7 @@ import math
 from dataclasses import replace
 from typing import Protocol
 
+from sottovoce.streaming.agreed import Agreed
 from sottovoce.streaming.agreement import Agreement
 from sottovoce.streaming.alignatt import Reader, ReadRequest
 from sottovoce.streaming.known import KnownPrefix
@@ -48,6 +49,13 @@ class Plan(Protocol):
         """
         ...
 
+    def give_up(self, after_s: float, until_s: float) -> list[ReadWord]:
+        """What two readings agreed on and those after them, which lost the thread, did not say.
+
+        For audio that is not read again. after_s: where the committed words end. until_s: where that audio does.
+        """
+        ...
+
 
 class OneLanguage:
     """All of the audio is one language's.
@@ -60,6 +68,7 @@ class OneLanguage:
         self._maker = maker
         self._options = options
         self._agreement = Agreement(options.agreement, options.frame_threshold, options.sure_frames)
+        self._agreed = Agreed()
         self._guess: tuple[int, ...] = ()
         self._known: tuple[int, KnownPrefix | None] = (0, None)  # first sample of the window it belongs to
         self._waiting: tuple[Word, ...] = ()
@@ -115,6 +124,7 @@ class OneLanguage:
         if silent or reading.ending is Ending.REWOUND:
             self._guess, self._waiting = (), ()
             self._agreement.forget()
+            self._agreed.follow((), (), 0, is_lost=self._is_stuck)
             return []
         after_s = utterance.committed.until_s
         words = self._maker.words(reading, window, after_s=after_s, final=final)
@@ -122,10 +132,14 @@ class OneLanguage:
         n_settled = next((i for i, read in enumerate(words) if read.word.end > settled_until_s), len(words))
         taken = words[: min(n_safe, n_settled)]
         self._agreement.committed(len(taken))
+        self._agreed.follow(taken, words[len(taken) :], self._agreement.n_agreed, is_lost=self._is_stuck)
         self._waiting = tuple(read.word for read in words[len(taken) :])
         tokens = reading.tokens if reading.refused is None else (*reading.tokens, reading.refused)
         self._guess = tokens[sum(len(read.tokens) for read in taken) :]
         return taken
+
+    def give_up(self, after_s: float, until_s: float) -> list[ReadWord]:
+        return self._agreed.take(after_s, until_s)
 
 
 def is_stuck(reading: Reading) -> bool:

@@ -15,6 +15,7 @@ from sottovoce.streaming.draft import DraftText
 from sottovoce.streaming.plan import Plan
 from sottovoce.streaming.utterance import Utterance
 from sottovoce.streaming.window import MELS_PER_FRAME, Window
+from sottovoce.streaming.words import ReadWord
 from sottovoce.streaming.work import Encode, Steps
 from sottovoce.types import SAMPLE_RATE, Word
 
@@ -77,13 +78,16 @@ class Speech:
         """Commit what is left of the audio up to a sample, which no more audio follows.
 
         Where a good part of it gave no word, it is read once more: behind the last word, without a prompt, in
-        the window that the model was trained with. is_last: nor does any follow in the session.
+        the window that the model was trained with. Where that loses the thread too, what earlier readings
+        agreed on is committed. is_last: nor does any follow in the session.
         """
-        for mode in (self._closing(until_sample), EXACT):
+        for is_again, mode in ((False, self._closing(until_sample)), (True, EXACT)):
             window = yield from self._encode(mode, until_sample=until_sample, is_last=is_last)
             if window is None:
                 return
             yield from self._read(window, final=True)
+            if is_again:
+                self._give_up(window.end_s)
             if not self.plan.is_stuck and self.unread_s(window.end_s) < self._lost_s:
                 return
             self._begin_anew(window)
@@ -116,6 +120,13 @@ class Speech:
         words = yield from self.plan.read(
             self.utterance, window, settled_until_s=settled_until_s, final=final
         )
+        self._commit(words)
+
+    def _give_up(self, until_s: float) -> None:
+        """Commit what is agreed of audio that is not read again."""
+        self._commit(self.plan.give_up(self.utterance.committed.until_s, until_s))
+
+    def _commit(self, words: Sequence[ReadWord]) -> None:
         self.utterance.commit(words)
         self._say([read.word for read in words], self.plan.language)
 
@@ -152,6 +163,7 @@ class Speech:
         if has_words:
             self._begin_anew(window)
         if is_overdue and (is_again or not has_words):
+            self._give_up(window.end_s - NEWEST_S)
             self._from_s = max(self._from_s, window.end_s - NEWEST_S)
             self.utterance.drop_before(window.end_s - NEWEST_S)
 
