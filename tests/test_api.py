@@ -117,3 +117,25 @@ def test_languages_within_a_recording(model: Model, mode: Literal["seek", "vad"]
     assert len(spoken("auto")) == 1
     assert spoken("de,es", follow=False) in (["de"], ["es"])
     assert spoken("en,de,es,fr") == ["en", "de", "es", "fr"]
+
+
+@pytest.mark.parametrize(
+    ("bad", "expected"),
+    [
+        ({"unstable": "foo"}, "unstable: expected True, False or 'ctc', got 'foo'"),
+        ({"unstable": 0.5}, "unstable: expected True, False or 'ctc', got 0.5"),
+        ({"vad": 0.5}, "vad: expected True, False or VadStreamOptions, got 0.5"),
+        ({"vad": None}, "vad: expected True, False or VadStreamOptions, got None"),
+    ],
+)
+def test_what_a_session_is_not_told_to_do_is_refused(
+    model: Model, bad: dict[str, object], expected: str
+) -> None:
+    with pytest.raises(OptionError) as refused:
+        model.session("en", **bad)  # type: ignore[arg-type]
+    assert str(refused.value) == expected
+
+
+@pytest.mark.parametrize("given", [{"unstable": "ctc"}, {"unstable": True}, {"vad": False}, {"vad": True}])
+def test_a_session_opens_as_it_is_told_to(model: Model, given: dict[str, object]) -> None:
+    assert model.session("en", **given).languages == ("en",)  # type: ignore[arg-type]

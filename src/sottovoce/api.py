@@ -341,15 +341,14 @@ class Model:
             languages=self._allowed(languages),
             switching=switching,
             stream=stream or StreamOptions(),
-            unstable=bool(unstable),
+            unstable=unstable == "ctc" or unstable,
         )
-        detector = VadStream(vad if isinstance(vad, VadStreamOptions) else None) if vad else None
         width = self.backend.dims.n_audio_state
         return Session(
             self.backend,
             self.tokenizer,
             options,
-            vad=detector,
+            vad=VadStream.wished(vad),
             end_of_word=None if end_of_word is None else EndOfWord.load(end_of_word, width),
             draft=self.draft() if unstable == "ctc" else None,
             speakers=None if speakers is None else live_speakers(speakers),

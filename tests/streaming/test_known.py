@@ -156,5 +156,5 @@ def test_without_it_everything_is_read_anew(model: Model, audio: Samples) -> Non
 
 
 def test_a_number_of_tokens_is_expected() -> None:
-    with pytest.raises(OptionError, match="reread_tokens: expected at least 1 or None, got 0"):
+    with pytest.raises(OptionError, match="reread_tokens: expected a whole number of at least 1 or None"):
         StreamOptions(reread_tokens=0)

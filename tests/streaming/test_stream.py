@@ -14,6 +14,7 @@ import torch
 from sottovoce.backends.base import EXACT, EncoderMode
 from sottovoce.backends.torch import TorchBackend
 from sottovoce.errors import OptionError
+from sottovoce.models.growing_modes import BASE, DENSE
 from sottovoce.models.nano import read_compact
 from sottovoce.streaming.agreement import AgreementOptions
 from sottovoce.streaming.options import StreamOptions
@@ -175,6 +176,24 @@ def test_growing_audio_is_encoded_as_the_checkpoint_bears_it_or_as_asked() -> No
     assert encoder_mode(StreamOptions(encoder=mode, tail_s=1.0), model) == replace(mode, tail_s=1.0)
 
 
+def test_a_tail_of_its_own_is_not_thinned_as_a_full_window_is() -> None:
+    """Anchors and stride of base are of padding up to 30 s; behind less of it each frame is computed."""
+    found = encoder_mode(StreamOptions(encoder=BASE, tail_s=DENSE.tail_s), backend())
+    assert found == DENSE
+
+
+def test_a_tail_beside_the_full_window_is_refused() -> None:
+    with pytest.raises(OptionError, match="tail_s: expected none where encoder is the full window"):
+        StreamOptions(encoder=EXACT, tail_s=5.0)
+
+
+@pytest.mark.parametrize("max_len_s", [1.0, 6.0, 10.0, 30.0])
+def test_a_cut_suits_what_is_held(max_len_s: float) -> None:
+    options = StreamOptions(audio_max_len_s=max_len_s)
+    assert options.trim_s == min(10.0, max_len_s / 3)
+    assert replace(options, audio_trim_s=0.5).trim_s == 0.5
+
+
 def test_whisper_asks_for_padding_and_nano_for_none() -> None:
     for checkpoint, tail_s in ((tiny.checkpoint(), 5.0), (read_compact(), 0.0)):
         model = TorchBackend.from_checkpoint(checkpoint, device=tiny.CPU, dtype=torch.float32)
@@ -200,6 +219,20 @@ def test_frames_do_not_depend_on_how_audio_came(seed: int) -> None:
     "bad",
     [
         {"chunk_s": 0.0},
+        {"chunk_s": math.nan},
+        {"chunk_s": math.inf},
+        {"audio_max_len_s": math.nan},
+        {"audio_trim_s": math.nan},
+        {"audio_trim_s": 30.0},
+        {"no_speech_threshold": math.nan},
+        {"no_speech_threshold": -3.0},
+        {"no_speech_threshold": 1.5},
+        {"logprob_threshold": math.nan},
+        {"beam_size": 2.5},
+        {"beam_size": math.nan},
+        {"max_repeats": 1.5},
+        {"reread_tokens": 1.5},
+        {"max_context_tokens": 0.5},
         {"frame_threshold": -1},
         {"frame_threshold": math.nan},
         {"audio_max_len_s": 31.0},

@@ -75,6 +75,16 @@ class VadStream:
         self._model = model or load_silero()
         self.reset()
 
+    @classmethod
+    def wished(cls, wish: bool | VadStreamOptions) -> VadStream | None:
+        """One with the usual options, with these, or none.
+
+        Raises: OptionError for anything else.
+        """
+        if not isinstance(wish, bool | VadStreamOptions):
+            raise OptionError(f"vad: expected True, False or VadStreamOptions, got {wish!r}")
+        return None if wish is False else cls(None if wish is True else wish)
+
     def reset(self, start_sample: int = 0) -> None:
         """Forget all audio; the next sample has the index start_sample."""
         self._windows = SpeechWindows(self._model)

@@ -314,12 +314,10 @@ def _segments(entry: ManifestEntry) -> list[ReferenceSegment]:
 
 
 def stream_options(given: dict[str, Any], frame_threshold: float = 25) -> StreamOptions:
-    longest = given["audio_max_len"]
     return StreamOptions(
         chunk_s=given["chunk_ms"] / 1000,
         frame_threshold=frame_threshold,
-        audio_max_len_s=longest,
-        audio_trim_s=min(10.0, longest / 3),
+        audio_max_len_s=given["audio_max_len"],
     )
 
 

@@ -115,7 +115,6 @@ def stream_options(model: Model, given: dict[str, Any]) -> StreamOptions:
         chunk_s=given["chunk_ms"] / 1000,
         audio_min_len_s=given["audio_min_len"],
         audio_max_len_s=given["audio_max_len"],
-        audio_trim_s=min(10.0, given["audio_max_len"] / 3),
         beam_size=given["beam_size"],
         task=given["task"],
         init_prompt=given["init_prompt"],
@@ -127,9 +126,8 @@ def stream_options(model: Model, given: dict[str, Any]) -> StreamOptions:
     )
 
 
-def _encoder_mode(model: Model, name: str) -> EncoderMode:
-    own = model.backend.encoder_mode
-    return {"auto": own, "whole": own.whole(), "exact": EXACT}[name]
+def _encoder_mode(model: Model, name: str) -> EncoderMode | None:
+    return {"auto": None, "whole": model.backend.encoder_mode.whole(), "exact": EXACT}[name]
 
 
 def source_pieces(source: str | None, n_samples: int, *, realtime: bool) -> Iterator[Samples]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from sottovoce.backends.base import EncoderMode
+from sottovoce.backends.base import EXACT, EncoderMode
 from sottovoce.decoding.beam import Fusion
 from sottovoce.errors import OptionError
 from sottovoce.streaming.agreement import AgreementOptions
@@ -23,12 +24,12 @@ class StreamOptions:
     final_frame_threshold: the same when no more audio comes; 0 reads to the end of text, where
         SimulStreaming stops 4 frames early.
     chunk_s: audio between two updates. audio_min_len_s: least audio before the first update.
-    audio_max_len_s: most audio held; a cut leaves audio_trim_s less than that.
+    audio_max_len_s: most audio held; a cut leaves audio_trim_s less than that; None: a third, at most 10 s.
     beam_size: 1 is greedy. task: "translate" writes English.
     init_prompt: text before the first words; moves out as text is added. static_prompt: text that stays
         (terms, names). max_context_tokens: of both and of what was said; at most 223.
     encoder: how growing audio is encoded; None: as the checkpoint bears it. tail_s: with so much padding
-        behind it instead.
+        behind it instead, each frame computed where it was thinned up to the full window; not with `EXACT`.
     held_over_s: an utterance is held over pauses up to this, so that what comes next is read on from it.
     wordless_s: audio held while nothing in it gives words.
     sentence_s, longest_final_s: where nobody pauses, a final comes at the end of a sentence after the one,
@@ -49,7 +50,7 @@ class StreamOptions:
     chunk_s: float = 0.5
     audio_min_len_s: float = 0.0
     audio_max_len_s: float = 30.0
-    audio_trim_s: float = 10.0
+    audio_trim_s: float | None = None
     beam_size: int = 1
     task: Task = "transcribe"
     init_prompt: str = ""
@@ -68,17 +69,25 @@ class StreamOptions:
     reread_tokens: int | None = 16
 
     def __post_init__(self) -> None:
-        if self.chunk_s < 0.01:
+        if not 0.01 <= self.chunk_s < math.inf:
             raise OptionError(f"chunk_s: expected at least 0.01 seconds, got {self.chunk_s}")
         if not 1.0 <= self.audio_max_len_s <= 30.0:
             raise OptionError(f"audio_max_len_s: expected 1 to 30 seconds, got {self.audio_max_len_s}")
-        if not 0.0 <= self.audio_trim_s < self.audio_max_len_s:
+        if not 0.0 <= self.trim_s < self.audio_max_len_s:
             raise OptionError(f"audio_trim_s: expected less than audio_max_len_s, got {self.audio_trim_s}")
         if self.chunk_s > self.audio_max_len_s:
             raise OptionError(f"chunk_s: expected at most audio_max_len_s, got {self.chunk_s}")
         if self.tail_s is not None and not 0.0 <= self.tail_s <= 30.0:
             raise OptionError(f"tail_s: expected 0 to 30 seconds or None, got {self.tail_s}")
+        if self.tail_s is not None and self.encoder == EXACT:
+            raise OptionError(f"tail_s: expected none where encoder is the full window, got {self.tail_s}")
         self._check_counts()
+        self._check_thresholds()
+
+    @property
+    def trim_s(self) -> float:
+        """Seconds that a cut leaves less than `audio_max_len_s`."""
+        return min(10.0, self.audio_max_len_s / 3) if self.audio_trim_s is None else self.audio_trim_s
 
     @property
     def sure_frames(self) -> float:
@@ -87,12 +96,25 @@ class StreamOptions:
 
     def _check_counts(self) -> None:
         for name, value, least in (
+            ("beam_size", self.beam_size, 1),
+            ("max_repeats", self.max_repeats, 1),
+            ("reread_tokens", self.reread_tokens, 1),
+            ("max_context_tokens", self.max_context_tokens, 0),
+        ):
+            if value is not None and not (isinstance(value, int) and value >= least):
+                none = " or None" if name == "reread_tokens" else ""
+                raise OptionError(f"{name}: expected a whole number of at least {least}{none}, got {value}")
+        if self.max_context_tokens > 223:
+            raise OptionError(
+                f"max_context_tokens: expected 0 to 223 (Whisper's limit), got {self.max_context_tokens}"
+            )
+
+    def _check_thresholds(self) -> None:
+        for name, value, least in (
             ("frame_threshold", self.frame_threshold, 0),
             ("final_frame_threshold", self.final_frame_threshold, 0),
             ("rewind_threshold", self.rewind_threshold, 0),
             ("audio_min_len_s", self.audio_min_len_s, 0),
-            ("beam_size", self.beam_size, 1),
-            ("max_repeats", self.max_repeats, 1),
             ("held_over_s", self.held_over_s, 0),
             ("wordless_s", self.wordless_s, 1),
             ("sentence_s", self.sentence_s, 1),
@@ -100,9 +122,7 @@ class StreamOptions:
         ):
             if not value >= least:
                 raise OptionError(f"{name}: expected at least {least}, got {value}")
-        if self.reread_tokens is not None and self.reread_tokens < 1:
-            raise OptionError(f"reread_tokens: expected at least 1 or None, got {self.reread_tokens}")
-        if not 0 <= self.max_context_tokens <= 223:
-            raise OptionError(
-                f"max_context_tokens: expected 0 to 223 (Whisper's limit), got {self.max_context_tokens}"
-            )
+        if not 0.0 <= self.no_speech_threshold <= 1.0:
+            raise OptionError(f"no_speech_threshold: expected 0 to 1, got {self.no_speech_threshold}")
+        if math.isnan(self.logprob_threshold):
+            raise OptionError("logprob_threshold: expected a number, got nan")

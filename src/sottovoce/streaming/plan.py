@@ -52,7 +52,7 @@ class Plan(Protocol):
     def give_up(self, after_s: float, until_s: float) -> list[ReadWord]:
         """What two readings agreed on and those after them, which lost the thread, did not say.
 
-        For audio that is not read again. after_s: where the committed words end. until_s: where that audio does.
+        For audio that is not read again. after_s: where the committed words end. until_s: where it does.
         """
         ...
 

@@ -78,6 +78,12 @@ class Plans:
 
 
 def encoder_mode(options: StreamOptions, backend: Backend) -> EncoderMode:
-    """How growing audio is encoded: as the checkpoint bears it, or as the options say."""
+    """How growing audio is encoded: as the checkpoint bears it, or as the options say.
+
+    How padding is thinned was measured for the full window, and is of no use to a shorter tail.
+    """
     mode = options.encoder or backend.encoder_mode
-    return mode if options.tail_s is None else replace(mode, tail_s=options.tail_s)
+    if options.tail_s is None:
+        return mode
+    dense = replace(mode, stride=1, anchors=()) if mode.is_thin else mode
+    return replace(dense, tail_s=options.tail_s)

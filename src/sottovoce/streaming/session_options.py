@@ -42,6 +42,8 @@ class SessionOptions:
             raise OptionError(f"switching: expected off, restart or parallel, got '{self.switching}'")
         if isinstance(self.languages, str):
             raise OptionError(f"languages: expected a tuple of codes, got the string '{self.languages}'")
+        if not isinstance(self.unstable, bool):
+            raise OptionError(f"unstable: expected True, False or 'ctc', got {self.unstable!r}")
         if self.switching == "parallel" and self.stream.fusion is not None:
             raise OptionError("fusion: expected switching off or restart, got parallel")
 

@@ -133,7 +133,7 @@ class Utterance:
         if too_long:
             # A cut is rounded down to a whole encoder frame.
             earliest_s = (self.end_sample - limit + SAMPLES_PER_FRAME) / SAMPLE_RATE
-            latest_s = earliest_s + self._options.audio_trim_s
+            latest_s = earliest_s + self._options.trim_s
             self.drop_before(self.committed.cut_point(earliest_s, latest_s))
         elif crowded:
             self.drop_before(self.committed.half_point())
