@@ -265,7 +265,8 @@ def test_switches_leave_no_trace(n_switches: int) -> None:
         words += len(words_of(events))
         n_found += len(changes_of(events))
         said = (utterance_of(live).said or {}).values()
-        held.append((len(live._buffer), held_s(live), len(live.timeline.frames), sum(map(len, said))))
+        n_samples = live._clock.end - live._clock.start
+        held.append((n_samples, held_s(live), len(live.timeline.frames), sum(map(len, said))))
     words += len(words_of(live.close()))
     assert n_found >= n_switches - 2
     assert words == 6 * n_switches

@@ -51,56 +51,65 @@ def test_numbers_count_up_by_one_whatever_happens(calls: Sequence[str]) -> None:
         elif call == "ended":
             told.ended(at, at)
         elif call == "said":
-            told.said([word(" a", at)], "en", at + 1)
+            told.say([word(" a", at)], "en", at + 1)
         elif call == "may_say":
             told.may_say(DraftText(f"{at // 2}", at, at), "en", at)
         elif call == "changed":
             told.changed(LanguageChanged("en", "de", at, at))
         elif call.startswith("final"):
-            told.final("en", at, None, goes_on=call == "final on")
+            told.final("en", at, goes_on=call == "final on")
         else:
             events += told.take()
     events += told.take()
     assert [event.seq for event in events] == list(range(len(events)))
 
 
+def finals_told(told: Teller) -> list[str]:
+    return [final.text for final in finals_of(told.take())]
+
+
 @pytest.mark.parametrize("mark", SENTENCE_ENDS)
 def test_a_sentence_makes_a_final_once_it_is_long_enough(mark: str) -> None:
     told = teller(sentence_s=2.0)
-    told.said([word(" I", 0.0), word(f" am{mark}", 0.5)], "en", 1.0)
-    assert not told.is_long, "short sentences stay together"
-    told.said([word(" You", 1.0), word(" are", 2.0)], "en", 3.0)
-    assert not told.is_long, "in the middle of one"
-    told.said([word(f" here{mark}", 3.0)], "en", 4.0)
-    assert told.is_long
+    told.say([word(" I", 0.0), word(f" am{mark}", 0.5)], "en", 1.0)
+    assert finals_told(told) == [], "short sentences stay together"
+    told.say([word(" You", 1.0), word(" are", 2.0)], "en", 3.0)
+    assert finals_told(told) == [], "in the middle of one"
+    told.say([word(f" here{mark}", 3.0)], "en", 4.0)
+    assert finals_told(told) == [f"I am{mark} You are here{mark}"]
 
 
 def test_without_a_sentence_time_makes_a_final() -> None:
     told = teller(longest_s=5.0)
-    told.said([word(" on", float(i)) for i in range(5)], "en", 6.0)
-    assert not told.is_long
-    told.said([word(" on", 5.0)], "en", 7.0)
-    assert told.is_long
-    told.final("en", 7.0, None, goes_on=True)
-    assert not told.is_long
+    told.say([word(" on", float(i)) for i in range(5)], "en", 6.0)
+    assert finals_told(told) == []
+    told.say([word(" on", 5.0)], "en", 7.0)
+    assert finals_told(told) == ["on on on on on on"]
+    told.say([word(" on", 6.0)], "en", 8.0)
+    assert finals_told(told) == []
 
 
 def test_words_are_parted_where_a_final_is_due() -> None:
     told = teller(sentence_s=2.0)
-    told.said([word(" I", 0.0)], "en", 1.0)
+    told.say([word(" I", 0.0)], "en", 1.0)
     new = [word(" am.", 2.0), word(" You", 3.0), word(" are.", 3.5), word(" We", 4.0), word(" are.", 6.0)]
-    texts = ["".join(one.word for one in piece) for piece in told.pieces(new)]
-    assert texts == [" am.", " You are. We are."]
-    assert told.pieces([]) == []
+    told.say(new, "en", 7.0)
+    told.say([], "en", 7.0)
+    events = told.take()
+    assert [type(event) for event in events] == [SpeechStarted, Partial, Partial, Final, Partial, Final]
+    assert [event.text for event in finals_of(events)] == ["I am.", "You are. We are."]
+    assert [event.utterance for event in events] == [1, 1, 1, 1, 2, 2]
 
 
 def test_a_final_sums_up_and_what_follows_has_a_new_number() -> None:
-    told = teller()
-    told.said([word(" a", 0.0), word(" b", 0.5)], "en", 1.0)
-    told.final("en", 1.0, 0.5, goes_on=True)
-    told.final("en", 1.0, 0.5, goes_on=True)  # nothing was said since
-    told.said([word(" c", 1.0)], "en", 2.0)
-    told.final("en", 2.0, None, goes_on=False)
+    masses = {(0.0, 0.9): 0.5}
+    told = Teller(10.0, 30.0, allowed_mass=lambda start_s, end_s: masses.get((start_s, end_s)))
+    told.started(0.0, 0.3)
+    told.say([word(" a", 0.0), word(" b", 0.5)], "en", 1.0)
+    told.final("en", 1.0, goes_on=True)
+    told.final("en", 1.0, goes_on=True)  # nothing was said since
+    told.say([word(" c", 1.0)], "en", 2.0)
+    told.final("en", 2.0, goes_on=False)
     told.ended(2.0, 2.0)
     told.started(3.0, 3.0)
     events = told.take()
@@ -114,10 +123,10 @@ def test_a_final_sums_up_and_what_follows_has_a_new_number() -> None:
 
 def test_a_final_is_in_the_language_of_most_words() -> None:
     told = teller()
-    told.said(
+    told.say(
         [Word(" und", 0.0, 0.2, 0.9, "de"), Word(" der", 0.2, 0.4, 0.9, "de"), word(" time", 0.5)], "en", 1.0
     )
-    told.final("en", 1.0, None, goes_on=False)
+    told.final("en", 1.0, goes_on=False)
     assert finals_of(told.take())[0].language == "de"
 
 

@@ -12,17 +12,21 @@ from dataclasses import replace
 from sottovoce.backends.base import EXACT, EncoderMode, GrowingWindow
 from sottovoce.models.encoder_mode import FULL_WINDOW_S
 from sottovoce.streaming.draft import DraftText
+from sottovoce.streaming.options import StreamOptions
 from sottovoce.streaming.plan import Plan
 from sottovoce.streaming.utterance import Utterance
 from sottovoce.streaming.window import MELS_PER_FRAME, Window
 from sottovoce.streaming.words import ReadWord
 from sottovoce.streaming.work import Encode, Steps
-from sottovoce.types import SAMPLE_RATE, Word
+from sottovoce.types import FRAMES_PER_SECOND, SAMPLE_RATE, Word
 
 LOST_S = 0.8
 """So much unread audio behind the last word, where a detector says that it is speech, is read once more."""
 NEWEST_S = 2.0
 """Audio that is kept where nothing in it gives words."""
+
+LEAST_PART = 0.5
+"""Unread audio of up to this part of the frame threshold holds no word that could be told."""
 
 REST_OF_WORD_S = 0.3
 """Within so much behind its last attended frame a word ends."""
@@ -32,7 +36,7 @@ class Speech:
     """An utterance while it is spoken, and while it rests in a pause.
 
     mode: how growing audio is encoded. say: told of committed words at once, with their language.
-    wordless_s: see `StreamOptions`. lost_s: see `LOST_S`; inf where silence may be among the audio.
+    lost_s: see `LOST_S`; inf where silence may be among the audio.
     """
 
     def __init__(
@@ -42,7 +46,7 @@ class Speech:
         mode: EncoderMode,
         say: Callable[[Sequence[Word], str], None],
         *,
-        wordless_s: float,
+        options: StreamOptions,
         lost_s: float = LOST_S,
     ) -> None:
         self.utterance = utterance
@@ -51,7 +55,7 @@ class Speech:
         """Whether somebody speaks, or it rests."""
         self._mode = mode
         self._say = say
-        self._wordless_s = wordless_s
+        self._options = options
         self._lost_s = lost_s
         self._from_s = utterance.start_sample / SAMPLE_RATE
         self._was_stuck = False
@@ -65,6 +69,19 @@ class Speech:
     def unread_s(self, end_s: float) -> float:
         """Seconds of speech behind the last word."""
         return end_s - max(self.utterance.committed.until_s, self._from_s)
+
+    @property
+    def is_long_enough(self) -> bool:
+        """Whether so much audio is held that it may be read."""
+        held = self.utterance.end_sample - self.utterance.start_sample
+        return held / SAMPLE_RATE >= self._options.audio_min_len_s
+
+    def may_find(self, settled_until_s: float) -> bool:
+        """Whether a reading can find a word that is not held back."""
+        committed_s = self.utterance.committed.until_s
+        unread_s = self.utterance.end_sample / SAMPLE_RATE - committed_s
+        least_frames = max(self._options.sure_frames, LEAST_PART * self._options.frame_threshold)
+        return unread_s * FRAMES_PER_SECOND > least_frames and settled_until_s > committed_s
 
     def read_on(self, settled_until_s: float) -> Steps[Window | None]:
         """Commit what is safe and ends by a moment; the window that was read, None without audio."""
@@ -155,7 +172,7 @@ class Speech:
     def _let_go(self, window: Window) -> None:
         """Let go what leads nowhere: first what lies before the unread audio, then most of that too."""
         is_again, self._was_stuck = self._was_stuck and self.plan.is_stuck, self.plan.is_stuck
-        is_overdue = self.unread_s(window.end_s) > self._wordless_s
+        is_overdue = self.unread_s(window.end_s) > self._options.wordless_s
         is_wordless = is_overdue and not self.plan.waiting
         if not (is_wordless or self.plan.is_stuck):
             return

@@ -6,7 +6,7 @@ Not known here: audio, models, and when something happens.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from sottovoce.speakers.live import LiveSpeakers
@@ -30,9 +30,18 @@ class Teller:
 
     sentence_s, longest_s: where nobody pauses, words make a final at the end of a sentence once they span the
     one, and at any word once they span the other. speakers: say who says the words, and once more in a final.
+    allowed_mass: of a span of time, see `Final`.
     """
 
-    def __init__(self, sentence_s: float, longest_s: float, speakers: LiveSpeakers | None = None) -> None:
+    def __init__(
+        self,
+        sentence_s: float,
+        longest_s: float,
+        speakers: LiveSpeakers | None = None,
+        *,
+        allowed_mass: Callable[[float, float], float | None] = lambda start_s, end_s: None,
+    ) -> None:
+        self._allowed_mass = allowed_mass
         self._speakers = speakers
         self._sentence_s = sentence_s
         self._longest_s = longest_s
@@ -54,7 +63,14 @@ class Teller:
     def ended(self, at_s: float, now_s: float) -> None:
         self._tell(SpeechEnded(at_s, now_s, utterance=self._utterance))
 
-    def pieces(self, words: Sequence[Word]) -> list[list[Word]]:
+    def say(self, words: Sequence[Word], language: str, now_s: float) -> None:
+        """Words were committed; where nobody pauses, a final comes among or behind them."""
+        for piece in self._pieces(words):
+            self._said(piece, language, now_s)
+            if self._is_enough(self._words[0].start, piece[-1]):
+                self.final(language, now_s, goes_on=True)
+
+    def _pieces(self, words: Sequence[Word]) -> list[list[Word]]:
         """Words that are about to be told, parted where a final is due."""
         pieces: list[list[Word]] = [[]]
         start_s = self._words[0].start if self._words else None
@@ -66,10 +82,7 @@ class Teller:
                 start_s = None
         return [piece for piece in pieces if piece]
 
-    def said(self, words: Sequence[Word], language: str, now_s: float) -> None:
-        """Words were committed."""
-        if not words:
-            return
+    def _said(self, words: Sequence[Word], language: str, now_s: float) -> None:
         if self._speakers is not None:
             words = self._speakers.first(words)
         self._words += words
@@ -88,12 +101,7 @@ class Teller:
     def changed(self, change: LanguageChanged) -> None:
         self._tell(change)
 
-    @property
-    def is_long(self) -> bool:
-        """Whether the words since the last final are enough for one."""
-        return bool(self._words) and self._is_enough(self._words[0].start, self._words[-1])
-
-    def final(self, language: str, now_s: float, allowed_mass: float | None, *, goes_on: bool) -> None:
+    def final(self, language: str, now_s: float, *, goes_on: bool) -> None:
         """Sum up the words since the last final, if any. goes_on: speech does, under a new id."""
         if not self._words:
             return
@@ -103,13 +111,9 @@ class Teller:
         text = "".join(word.word for word in words).strip()
         most = Counter(word.language for word in words).most_common(1)[0][0] or language
         span = (words[0].start, words[-1].end)
-        self._tell(Final(*span, text, most, words, now_s, allowed_mass, utterance=self._utterance))
+        mass = self._allowed_mass(*span)
+        self._tell(Final(*span, text, most, words, now_s, mass, utterance=self._utterance))
         self._utterance += goes_on
-
-    @property
-    def span_s(self) -> tuple[float, float] | None:
-        """Of the words since the last final."""
-        return (self._words[0].start, self._words[-1].end) if self._words else None
 
     def _is_enough(self, start_s: float, last: Word) -> bool:
         span_s = last.end - start_s
