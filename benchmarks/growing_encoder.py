@@ -19,7 +19,8 @@ import json
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from math import inf
 from pathlib import Path
 
 import torch
@@ -69,6 +70,8 @@ MODES = {
     "newest 2.5 s, thin (30) each time": thin(30, 2.5),
     "newest 2.0 s, thin (30) each time": thin(30, 2.0),
     "newest 3.5 s, thin (30) each time": thin(30, 3.5),
+    "newest 3.5 s, thin (30) each time, any change of level anew": replace(thin(30, 3.5), level_drift=0.0),
+    "newest 3.5 s, thin (30) each time, no change of level anew": replace(thin(30, 3.5), level_drift=inf),
     "newest 4.5 s, thin (30) each time": thin(30, 4.5),
     "newest 3.5 s, thin (20) each time": thin(20, 3.5),
     "newest 2.5 s, thin (30) at every 1 s": thin(30, 2.5, 1.0),
