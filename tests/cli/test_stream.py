@@ -147,6 +147,7 @@ def test_an_ngram_model_takes_part(tmp_path: Path, capsys: pytest.CaptureFixture
         ["stream", str(CLIP), "--mic", *QUICK],
         ["stream", str(CLIP), "--realtime", "--unaware", *QUICK],
         ["stream", str(CLIP), "--languages", "klingon", *QUICK],
+        ["stream", str(CLIP), "--encoder", "exact", "--tail", "5", *QUICK],
         ["stream", "missing.wav", *QUICK],
         ["stream", str(CLIP), "--speakers", "many", *QUICK],
     ],
