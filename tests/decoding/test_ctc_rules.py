@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import math
 import re
+from collections import Counter
 from collections.abc import Callable
 from functools import reduce
 from pathlib import Path
@@ -14,54 +16,24 @@ import pytest
 import torch
 
 from sottovoce.decoding.ctc.align import align
-from sottovoce.decoding.ctc.compiled import CompiledSearch
 from sottovoce.decoding.ctc.emission_decoder import EmissionDecoder
 from sottovoce.decoding.ctc.emissions import checked
 from sottovoce.decoding.ctc.search import PrefixSearch
 from sottovoce.decoding.ctc.search_options import CtcOptions
 from sottovoce.decoding.ctc.text import Labels
 from sottovoce.errors import InputError
-from sottovoce.lm.fusion import ShallowFusion
-from sottovoce.lm.lexicon import Lexicon
-from sottovoce.lm.words import WordFusion, WordModel
-from tests.decoding.enumeration import RandomBigram, emissions
+from tests.decoding import model_rules
+from tests.decoding.enumeration import emissions
+from tests.decoding.rule_parts import BLANK, SEPARATOR, V, fusion, reached, searches
 from tests.decoding.test_ctc_engines import differences
 
 pytest.importorskip("numba", reason="the extra fast is not installed")
 
-PAGE = Path(__file__).parents[2] / "docs" / "ctc-search.md"
+ROOT = Path(__file__).parents[2]
+PAGE, KERNEL = ROOT / "docs" / "ctc-search.md", ROOT / "src" / "sottovoce" / "decoding" / "ctc" / "kernel"
 ROW = re.compile(r"^\| (?P<rule>[^|`]+) \| `(?P<tensors>[\w.]+)` \| `(?P<compiled>[\w.]+)` \|$", re.MULTILINE)
-V, BLANK, SEPARATOR = 5, 0, 4
-WORDS = [("ab", (1, 2)), ("abc", (1, 2, 3)), ("b", (2,)), ("bee", (2,)), ("cc", (3, 3))]
-
-
-def fusion(separator: int | None, *, unknown: bool = False) -> WordFusion:
-    lexicon = Lexicon(WORDS, V, separator=separator, allow_unknown=unknown)
-    n_words = len(lexicon.words)
-    return WordFusion(
-        lexicon,
-        [WordModel(RandomBigram(n_words, 2), torch.arange(n_words), 0.7)],
-        word_score=0.2,
-        unknown_score=-0.9,
-        look_ahead=True,
-        tokens=ShallowFusion([RandomBigram(V, 3)], [0.4]),
-    )
-
-
-def searches(scorer: WordFusion | None, beam_size: int = 8) -> tuple[PrefixSearch, CompiledSearch]:
-    plain = PrefixSearch(V, BLANK, beam_size, scorer=scorer)
-    return plain, CompiledSearch(plain)
-
-
-def reached(scorer: WordFusion) -> torch.Tensor:
-    """States (N, s) that a search comes to."""
-    plain, _ = searches(scorer)
-    state = plain.start(3, torch.device("cpu"))
-    frames = torch.stack([emissions(7, V, seed) for seed in range(3)])
-    plain.run(state, frames, torch.tensor([7, 7, 7]), 7)
-    found = state.scores[state.is_alive]
-    assert len(found) > 8
-    return found
+ALONE = re.compile(r"^\| (`\w+\.\w+`(?:, `\w+\.\w+`)*) \| [^|`]+ \|$", re.MULTILINE)
+"""A row of compiled functions, by module and name, and why they stand alone."""
 
 
 def plausible() -> None:
@@ -91,6 +63,56 @@ def ranked() -> None:
         n = likeliest(frame, np.float32(-np.inf), 7, plain.n_tokens, found)
         assert found.ids[:n].tolist() == tokens[0, t].tolist()
         assert found.log_probs[:n].tolist() == pytest.approx(scores[0, t].tolist())
+
+
+def others() -> None:
+    from sottovoce.decoding.ctc.kernel.tokens import N_FIRST, likeliest, new_tokens
+    from sottovoce.decoding.ctc.kernel.tokens import others as rest
+
+    frames = emissions(20, 60, 2)
+    for top_tokens in (None, 40):
+        plain = PrefixSearch(60, 7, 4, scorer=fusion(SEPARATOR), top_tokens=top_tokens)
+        tokens, _ = plain._ranked_tokens(frames[None])
+        found = new_tokens(60)
+        for t, frame in enumerate(frames.numpy()):
+            n = likeliest(frame, np.float32(-np.inf), 7, N_FIRST, found)
+            first = found.ids[:n].tolist()
+            n = rest(frame, np.float32(-np.inf), 7, plain.n_tokens - n, n, found)
+            assert sorted(first + found.ids[:n].tolist()) == sorted(tokens[0, t].tolist())
+
+
+def sums() -> None:
+    from sottovoce.decoding.ctc.kernel.search import log_add
+
+    state = searches(None)[0].start(4, torch.device("cpu"))
+    generator = torch.Generator().manual_seed(1)
+    state.blank, state.token = (-40 * torch.rand(4, 8, generator=generator) for _ in range(2))
+    state.blank[0], state.token[:, 0] = -math.inf, -math.inf
+    pairs = zip(state.blank.flatten().numpy(), state.token.flatten().numpy(), strict=True)
+    assert [float(log_add(a, b)) for a, b in pairs] == pytest.approx(state.acoustic.flatten().tolist())
+
+
+def best() -> None:
+    from sottovoce.decoding.ctc.kernel.best import limit_of, new_candidates, offer, sort
+
+    generator = torch.Generator().manual_seed(1)
+    for beam_size, threshold in ((1, None), (7, None), (7, 1.5), (40, 4.0), (200, None)):
+        plain = PrefixSearch(V, BLANK, beam_size, beam_threshold=threshold)
+        scores = 3 * torch.randn(1, beam_size * V, generator=generator)
+        scores[0, ::9] = -math.inf
+        choice = plain._choose(scores[:, :beam_size], scores[:, beam_size:])
+        n_alive = int(choice.alive.sum())
+        found = new_candidates(beam_size)
+        found.head[0] = (0, -np.inf)
+        limit = np.inf if threshold is None else threshold
+        for place, score in enumerate(scores[0].numpy()):
+            if score > limit_of(found, limit):
+                offer(found, score, place % beam_size, place, 0, score)
+        sort(found)
+        ranked = found.list[found.order[: found.head[0]["count"]]]
+        ranked = ranked[ranked["score"] >= found.head[0]["best"] - np.float32(limit)]
+        places = torch.where(choice.stays, choice.source, choice.extension + beam_size)
+        assert ranked["token"].tolist() == places[0, :n_alive].tolist()
 
 
 def arcs() -> None:
@@ -144,6 +166,26 @@ def frames() -> None:
         (ours, *exact), (theirs, *others) = found
         torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=0)
         assert all(torch.equal(a, b) for a, b in zip(exact, others, strict=True))
+
+
+def histories() -> None:
+    for scorer in (None, fusion(SEPARATOR), fusion(None)):
+        rows, lengths = torch.stack([emissions(9, V, seed) for seed in range(4)]), torch.tensor([9, 3, 1, 7])
+        found = []
+        for search in searches(scorer):
+            state = search.start(4, torch.device("cpu"))
+            for chunk, counts in (
+                (rows[:, :4], lengths.clamp(max=4)),
+                (rows[:, 4:], (lengths - 4).clamp(min=0)),
+            ):
+                search.run(state, chunk, counts, 0)
+            alive = state.is_alive
+            n_places = int(state.length.max()) + 1
+            inside = (torch.arange(n_places) <= state.length[..., None]) & alive[..., None]
+            said = state.symbols[:, :, :n_places].masked_fill(~inside, -1)
+            found.append((said, state.begins & alive[:, :, None], state.scores * alive[..., None], alive))
+        assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+        assert int(found[0][0].max()) > 0
 
 
 def left_out() -> None:
@@ -217,9 +259,21 @@ def cuts() -> None:
 COMPARISONS: dict[str, Callable[[], None]] = {
     "log-probabilities beyond doubt": plausible,
     "labels to extend by": ranked,
+    "labels after the likeliest": others,
+    "all paths of a prefix": sums,
+    "the best candidates": best,
     "arcs of a label": arcs,
+    "arcs of the lexicon": model_rules.lexicon_arcs,
+    "looking an arc up": model_rules.found_arcs,
+    "a step that may back off": model_rules.backed_off,
+    "what is silent between words": model_rules.silently,
+    "a model's weight": model_rules.weights,
+    "models over labels": model_rules.label_models,
+    "a word that ends": model_rules.ended_words,
+    "a model that is asked": model_rules.answers,
     "endings of a state": endings,
     "a frame": frames,
+    "histories, and which begins which": histories,
     "readings that are left out": left_out,
     "the likeliest path": paths,
     "what is settled": cuts,
@@ -229,6 +283,22 @@ COMPARISONS: dict[str, Callable[[], None]] = {
 def table() -> dict[str, tuple[str, str]]:
     rows = ROW.finditer(PAGE.read_text(encoding="utf-8"))
     return {row["rule"].strip(): (row["tensors"], row["compiled"]) for row in rows}
+
+
+def compiled_functions() -> set[str]:
+    """Names below `sottovoce` of all functions in the compiled search that others may call."""
+    return {
+        f"decoding.ctc.kernel.{path.stem}.{node.name}"
+        for path in KERNEL.glob("*.py")
+        for node in ast.parse(path.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.FunctionDef) and not node.name.startswith("_")
+    }
+
+
+def alone() -> list[str]:
+    """The compiled functions that the page names as parts of others, or as having no twin."""
+    rows = ALONE.finditer(PAGE.read_text(encoding="utf-8"))
+    return [f"decoding.ctc.kernel.{name}" for row in rows for name in re.findall(r"`([\w.]+)`", row[1])]
 
 
 def find(name: str) -> object:
@@ -247,7 +317,15 @@ def test_every_rule_of_the_page_is_compared() -> None:
     assert list(table()) == list(COMPARISONS)
 
 
+def test_every_compiled_function_is_on_the_page_once() -> None:
+    """In a row beside its twin, or among those that have none."""
+    named = Counter([*(compiled for _, compiled in table().values()), *alone()])
+    missing = {name for name in compiled_functions() if not named[name]}
+    assert not missing
+    assert not [name for name, n in named.items() if n > 1 or not find(name)]
+
+
 @pytest.mark.parametrize("rule", COMPARISONS)
 def test_both_say_the_same(rule: str) -> None:
-    assert all(callable(find(name)) for name in table()[rule])
+    assert all(callable(one) or isinstance(one, property) for one in map(find, table()[rule]))
     COMPARISONS[rule]()
