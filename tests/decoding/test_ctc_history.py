@@ -92,11 +92,25 @@ class CountedWords:
         self.n_begun += 1
 
     def score_words(self, pairs: Sequence[tuple[History, str]]) -> dict[tuple[History, str], float]:
+        assert pairs
         self.n_asked += len(pairs)
         return {pair: random.Random(f"{pair[0][-3:]} {pair[1]}").uniform(-4, 0) for pair in pairs}
 
     def score_ends(self, histories: Sequence[History]) -> dict[History, float]:
+        assert histories
         return dict.fromkeys(histories, -1.0)
+
+
+def test_a_model_is_not_asked_for_nothing() -> None:
+    """Not where nothing was said, nor where every history is known."""
+    model = CountedWords()
+    scorer = NeuralRescorer(model, 0.3)
+    histories = [(), ("ab",), ("ab", "b")]
+    assert scorer.adjustments([], final=True) == []
+    assert scorer.adjustments([()], final=False) == [0.0]
+    first = scorer.adjustments(histories, final=True)
+    assert scorer.adjustments(histories, final=True) == first
+    assert model.n_asked == 2
 
 
 def test_a_stream_keeps_few_histories_and_finds_the_same() -> None:

@@ -28,11 +28,11 @@ class WordLanguageModel(Protocol):
     """A language model over words as text."""
 
     def score_words(self, pairs: Sequence[tuple[History, str]]) -> Mapping[tuple[History, str], float]:
-        """Natural log-probabilities of words after histories of words; pairs are asked for once each."""
+        """Natural log-probabilities of words after histories of words; some pairs, each asked for once."""
         ...
 
     def score_ends(self, histories: Sequence[History]) -> Mapping[History, float]:
-        """Natural log-probabilities of the sentence's end after histories."""
+        """Natural log-probabilities of the sentence's end after histories, at least one."""
         ...
 
     def begin(self) -> None:
@@ -118,6 +118,8 @@ class NeuralRescorer:
             start = 0 if self._replaces is None else int(self._replaces.model.start(1)[0])
             self._known[()] = _Known(0.0, 0.0, start)
         new = self._unknown(histories)
+        if not new:
+            return
         scores = self._model.score_words([(history[:-1], history[-1]) for history in sorted(new, key=len)])
         for length in sorted({len(history) for history in new}):
             level = [history for history in new if len(history) == length]
@@ -155,10 +157,12 @@ class NeuralRescorer:
 
     def _learn_ends(self, histories: Sequence[History]) -> None:
         new = [history for history in dict.fromkeys(histories) if history not in self._ends]
+        if not new:
+            return
         ends = self._model.score_ends(new)
         for history in new:
             self._ends[history] = self._weight * ends[history]
-        if self._replaces is not None and new:
+        if self._replaces is not None:
             states = torch.tensor([self._known[history].state for history in new])
             taken = self._replaces.model.finish(states) * self._replaces.weight
             for history, value in zip(new, taken.tolist(), strict=True):
