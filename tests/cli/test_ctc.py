@@ -152,7 +152,7 @@ def test_tuning_tries_every_combination(folder: Path, capsys: pytest.CaptureFixt
         "--hotwords",
         folder / "hot.txt",
     ]
-    shared += ["--lm-weights", "0", "--word-scores", "0,1"]
+    shared += ["--word-scores", "0,1"]
     found = lines(capsys, *shared, "--hotword-weights", "0,3")
     assert sorted((row["word_score"], row["hotword_weight"], row["wer"]) for row in found) == [
         (0.0, 0.0, 1.0),
@@ -160,6 +160,7 @@ def test_tuning_tries_every_combination(folder: Path, capsys: pytest.CaptureFixt
         (1.0, 0.0, 1.0),
         (1.0, 3.0, 0.0),
     ]
+    assert "lm_weight" not in found[0]  # there is none to weigh
     assert run(["ctc", *map(str, shared), "--hotword-weights", "much"]) == 2
     assert "--hotword-weights: expected numbers separated by commas, got 'much'" in capsys.readouterr().err
 
@@ -196,28 +197,6 @@ def test_errors_are_one_line(
     error = capsys.readouterr().err
     assert message in error
     assert error.count("\n") == 1
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        (["--lm-weight", "0.9"], "--lm-weight: needs --lm"),
-        (["--token-offset", "100"], "--token-offset: needs --lm or --label-lm"),
-        (["--readings", "3"], "--readings: needs --neural-lm"),
-        (["--greedy", "--lm", "lm.arpa"], "--greedy: takes the likeliest path without a search, got --lm"),
-        (["--greedy", "--nbest", "3"], "--greedy: takes the likeliest path without a search, got --nbest"),
-    ],
-)
-def test_an_option_that_would_do_nothing_is_refused(
-    folder: Path,
-    options: list[str],
-    said: str,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.chdir(folder)
-    assert run(["ctc", "one.npy", "--labels", "labels.txt", *options]) == 2
-    assert capsys.readouterr().err == f"error: {said}\n"
 
 
 def test_one_bad_file_among_many_does_not_stop_the_others(
@@ -317,9 +296,10 @@ def test_scores_on_purpose_penalty_and_priors(folder: Path, capsys: pytest.Captu
 
 def test_engines_unknown_words_and_look_ahead(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shared = [folder / "one.npy", "--labels", folder / "labels.txt"]
-    named = [*shared, "--lexicon", folder / "words.txt", "--lm", folder / "lm.arpa", "--unknown-score", -1]
+    named = [*shared, "--lexicon", folder / "words.txt", "--lm", folder / "lm.arpa"]
     assert lines(capsys, *named)[0]["text"] != "ab c"
     for more in ([], ["--no-look-ahead"], ["--engine", "tensors"]):
-        assert lines(capsys, *named, "--unknown-words", *more)[0]["text"] == "ab c"
+        found = lines(capsys, *named, "--unknown-score", -1, "--unknown-words", *more)
+        assert found[0]["text"] == "ab c"
     assert run(["ctc", *map(str, shared), "--engine", "quick"]) == 2
     assert "--engine" in capsys.readouterr().err

@@ -10,11 +10,11 @@ from typing import Any
 import click
 
 from sottovoce.cli.ctc_batch import BatchedDecoding, Decoded
-from sottovoce.cli.ctc_request import FILE, DecoderRequest, check_companions, decoder_options
+from sottovoce.cli.ctc_checks import check_companions, check_greedy, check_tried, check_words
+from sottovoce.cli.ctc_request import FILE, DecoderRequest, decoder_options
 from sottovoce.cli.ctc_tune import DevelopmentSet, combinations, tried
 from sottovoce.cli.parameters import numbers
 from sottovoce.ctc import load_ngram
-from sottovoce.errors import OptionError
 from sottovoce.types import Hypothesis
 
 
@@ -53,12 +53,14 @@ def decode(files: tuple[Path, ...], nbest: int, greedy: bool, batch_size: int, *
 
     FILES: .npy, .npz or .csv; - is an .npy from standard input; recordings with --model.
     """
-    check_companions(click.get_current_context())
+    context = click.get_current_context()
+    check_companions(context)
+    if greedy:
+        check_greedy(context)
     request = DecoderRequest(**options)
-    if greedy and (asked := request.search_options() + ["--nbest"] * (nbest > 1)):
-        raise OptionError(f"--greedy: takes the likeliest path without a search, got {' and '.join(asked)}")
     model = request.loaded_model()
     decoder = request.decoder(request.label_list(model), nbest, request.fusion(), load_ngram(request.lm))
+    check_words(context, decoder)
     n_failed = 0
     for outcome in BatchedDecoding(request, model, decoder, batch_size, greedy).outcomes(files):
         if isinstance(outcome, Decoded):
@@ -115,10 +117,12 @@ def tune(
 
     MANIFEST: JSON lines with "emissions" (or "file", with --model) and "text".
     """
-    check_companions(click.get_current_context())
+    context = click.get_current_context()
+    check_companions(context)
+    check_tried(context)
     request = DecoderRequest(**options)
     given = {
-        "lm_weight": lm_weights,
+        "lm_weight": lm_weights if request.lm else None,
         "word_score": word_scores,
         "neural_weight": neural_weights,
         "hotword_weight": hotword_weights,

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, TypeVar, get_args
 
 import click
-from click.core import ParameterSource
 from torch import Tensor
 
 from sottovoce.api import Model, load_model
@@ -102,33 +101,6 @@ DECODER = (
 )
 
 
-# Options that say something of another one, which must be there.
-COMPANIONS = {
-    "lm_weight": ("lm",),
-    "lm_level": ("lm",),
-    "no_look_ahead": ("lm",),
-    "label_lm_weight": ("label_lm",),
-    "token_offset": ("lm", "label_lm"),
-    "hotword_weight": ("hotwords",),
-    "neural_weight": ("neural_lm",),
-    "lm_kept": ("neural_lm",),
-    "readings": ("neural_lm",),
-    "prior_scale": ("label_priors",),
-}
-
-
-def check_companions(context: click.Context) -> None:
-    """Raises: OptionError for an option of the command line that would do nothing."""
-    for name, companions in COMPANIONS.items():
-        is_given = context.get_parameter_source(name) is ParameterSource.COMMANDLINE
-        if is_given and not any(context.params[other] for other in companions):
-            raise OptionError(f"{_flag(name)}: needs {' or '.join(map(_flag, companions))}")
-
-
-def _flag(name: str) -> str:
-    return "--" + name.replace("_", "-")
-
-
 def decoder_options(command: Decorated) -> Decorated:
     for option in reversed(DECODER):
         command = option(command)
@@ -173,11 +145,6 @@ class DecoderRequest:
     engine: Engine
     frame_ms: float
     device: str
-
-    def search_options(self) -> list[str]:
-        """The options that are given and need a search."""
-        needs = ("lm", "label_lm", "lexicon", "hotwords", "neural_lm")
-        return [_flag(name) for name in needs if getattr(self, name)]
 
     def loaded_model(self) -> Model | None:
         return None if self.model is None else load_model(self.model)
