@@ -65,11 +65,15 @@ class Heard(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """A text with what it scores without the neural model, and, apart, what the n-gram's share of that is."""
+    """A text with what it scores without the neural model, and, apart, what the n-gram's share of that is.
+
+    written: as the decoder wrote it, with capitals and marks.
+    """
 
     text: str
     score: float
     ngram: float = 0.0
+    written: str = ""
 
 
 class Choice(NamedTuple):
@@ -97,12 +101,13 @@ def heard_of(model: Model, clip: Said, letters: str) -> Heard:
     n_encoded = min(backend.dims.n_audio_ctx, n_frames + round(backend.tail_s * FRAMES_PER_SECOND))
     encoded = backend.encode(window_features([mel], MELS_PER_FRAME * n_encoded))
     emissions = model.ctc_head.emissions_of(encoded).log_probs[0, :n_frames]
-    options = DecodingOptions(language="en", beam_size=WHISPER_BEAM, without_timestamps=True)
+    options = DecodingOptions(language=clip.language, beam_size=WHISPER_BEAM, without_timestamps=True)
     (found,) = decode(backend, model.tokenizer, encoded, [options])
     readings: dict[str, Reading] = {}
     for candidate in found.candidates:
-        text = spelled(model.tokenizer.decode(candidate.tokens), letters)
-        readings.setdefault(text, Reading(text, candidate.logprob))
+        written = model.tokenizer.decode(candidate.tokens)
+        text = spelled(written, letters)
+        readings.setdefault(text, Reading(text, candidate.logprob, written=written.strip()))
     return Heard(emissions, list(readings.values()))
 
 
@@ -123,12 +128,12 @@ class Bench:
     def head(self) -> Iterator[tuple[str, list[str]]]:
         """Texts of the test clips by the CTC head."""
         rates = {
-            pair: self._rate("dev", _best(self._listed("dev", pair)))
+            pair: self._rate("dev", firsts(self._listed("dev", pair)))
             for pair in itertools.product(LM_WEIGHTS, WORD_SCORES)
         }
         pair = min(rates, key=rates.__getitem__)
         lists = {part: self._readings(part, pair) for part in self._parts}
-        yield "n-gram", _best(lists["test"])
+        yield "n-gram", firsts(lists["test"])
         choice = self._chosen("head", lists["dev"], KEPT, pair[0])
         yield "+ neural, over the list", self._rescored(lists["test"], choice, pair[0])
         yield f"the best of {LISTED}", self._oracle(lists["test"])
@@ -137,7 +142,7 @@ class Bench:
     def whisper(self) -> Iterator[tuple[str, list[str]]]:
         """Texts of the test clips by the decoder."""
         lists = {part: [heard.readings for heard in of.heard] for part, of in self._parts.items()}
-        yield f"beam {WHISPER_BEAM}", _best(lists["test"])
+        yield f"beam {WHISPER_BEAM}", firsts(lists["test"])
         choice = self._chosen("whisper", lists["dev"], (1.0,), 0.0)
         yield "+ neural, over the list", self._rescored(lists["test"], choice, 0.0)
         yield f"the best of {WHISPER_BEAM}", self._oracle(lists["test"])
@@ -163,20 +168,13 @@ class Bench:
         return decoder
 
     def _listed(self, part: str, pair: tuple[float, float]) -> list[list[Hypothesis]]:
-        return _decoded(self._decoder(pair), self._parts[part].heard)
+        return decoded(self._decoder(pair), self._parts[part].heard)
 
     def _readings(self, part: str, pair: tuple[float, float]) -> list[list[Reading]]:
         return [
-            [Reading(each.text, each.score, self._ngram_score(each.text)) for each in found]
+            [Reading(each.text, each.score, ngram_score(self._ngram, each.text)) for each in found]
             for found in self._listed(part, pair)
         ]
-
-    def _ngram_score(self, text: str) -> float:
-        state, total = self._ngram.start(1), 0.0
-        for word in self._ngram.ids(text.split()):
-            score, state = self._ngram.score(state, torch.tensor([word]))
-            total += float(score)
-        return total + float(self._ngram.finish(state))
 
     def _chosen(
         self, name: str, lists: list[list[Reading]], kept: Sequence[float], lm_weight: float
@@ -184,14 +182,14 @@ class Bench:
         """What leaves the fewest words wrong on dev, and how many there are without a neural model."""
         grid = [Choice(0.0, 1.0, 0.0), *map(Choice._make, itertools.product(NEURAL_WEIGHTS, kept, BONUSES))]
         scored = self._scored(lists)
-        rates = {one: self._rate("dev", _reranked(scored, one, lm_weight)) for one in grid}
+        rates = {one: self._rate("dev", reranked(scored, one, lm_weight)) for one in grid}
         best = min(grid[1:], key=rates.__getitem__)
         without = rates[grid[0]]
         self.chosen[name] = {**best._asdict(), "lm_weight": lm_weight, "dev": rates[best], "without": without}
         return best
 
     def _rescored(self, lists: list[list[Reading]], choice: Choice, lm_weight: float) -> list[str]:
-        return _reranked(self._scored(lists), choice, lm_weight)
+        return reranked(self._scored(lists), choice, lm_weight)
 
     def _scored(self, lists: list[list[Reading]]) -> list[list[tuple[Reading, float]]]:
         """Every reading with the neural model's log-probability; one batch of a few clips at a time."""
@@ -209,26 +207,40 @@ class Bench:
 
     def _searched(self, pair: tuple[float, float], choice: Choice) -> list[str]:
         begin = time.process_time()
-        lists = _decoded(self._decoder(pair, choice), self._parts["test"].heard)
+        lists = decoded(self._decoder(pair, choice), self._parts["test"].heard)
         self.seconds["a search"] = (time.process_time() - begin) / len(lists)
-        return _best(lists)
+        return firsts(lists)
 
     def _oracle(self, lists: list[list[Reading]]) -> list[str]:
-        return [
-            min(
-                (each.text for each in found),
-                key=lambda text, clip=clip: errors_of([clip], [text])[0, 0],
-                default="",
-            )
-            for clip, found in zip(self._parts["test"].clips, lists, strict=True)
-        ]
+        return oracle(self._parts["test"].clips, lists)
 
     def _rate(self, part: str, texts: Sequence[str]) -> float:
         errors, words = errors_of(self._parts[part].clips, texts).sum(axis=0)
         return float(errors / words)
 
 
-def _decoded(decoder: CtcDecoder, heard: Sequence[Heard]) -> list[list[Hypothesis]]:
+def oracle(clips: Sequence[Said], lists: Sequence[Sequence[Reading]]) -> list[str]:
+    """The reading of every list that has the fewest words wrong."""
+    return [
+        min(
+            (each.text for each in found),
+            key=lambda text, clip=clip: errors_of([clip], [text])[0, 0],
+            default="",
+        )
+        for clip, found in zip(clips, lists, strict=True)
+    ]
+
+
+def ngram_score(ngram: NgramModel, text: str) -> float:
+    """The log-probability of a text with its end."""
+    state, total = ngram.start(1), 0.0
+    for word in ngram.ids(text.split()):
+        score, state = ngram.score(state, torch.tensor([word]))
+        total += float(score)
+    return total + float(ngram.finish(state))
+
+
+def decoded(decoder: CtcDecoder, heard: Sequence[Heard]) -> list[list[Hypothesis]]:
     lists: list[list[Hypothesis]] = []
     for first in range(0, len(heard), SEARCH_BATCH):
         rows = [one.emissions for one in heard[first : first + SEARCH_BATCH]]
@@ -237,7 +249,7 @@ def _decoded(decoder: CtcDecoder, heard: Sequence[Heard]) -> list[list[Hypothesi
     return lists
 
 
-def _reranked(scored: list[list[tuple[Reading, float]]], choice: Choice, lm_weight: float) -> list[str]:
+def reranked(scored: list[list[tuple[Reading, float]]], choice: Choice, lm_weight: float) -> list[str]:
     def value(reading: Reading, neural: float) -> float:
         words = reading.text.count(" ") + 1
         taken = (1 - choice.kept) * lm_weight * reading.ngram
@@ -246,7 +258,7 @@ def _reranked(scored: list[list[tuple[Reading, float]]], choice: Choice, lm_weig
     return [max(rows, key=lambda row: value(*row))[0].text if rows else "" for rows in scored]
 
 
-def _best(lists: Sequence[Sequence[Hypothesis | Reading]]) -> list[str]:
+def firsts(lists: Sequence[Sequence[Hypothesis | Reading]]) -> list[str]:
     return [found[0].text if found else "" for found in lists]
 
 
