@@ -102,6 +102,7 @@ def open_sides(task: Task, path: Path) -> Iterator[Row]:
     yield Row("the same, pruned", one_by_one(ours(asked, pruned)), kenlm)
     yield Row("the same, pruned, in a batch", together(asked, pruned), kenlm)
     yield Row("ours, KenLM, table full, pruned", one_by_one(ours(asked, pruned)))
+    yield Row("ours, ARPA", one_by_one(ours(task, plain)))
     yield Row("ours, ARPA, pruned", one_by_one(ours(task, pruned)))
     yield Row("ours, ARPA, pruned, in a batch", together(task, pruned))
 
@@ -113,6 +114,7 @@ def closed_sides(task: Task, path: Path) -> Iterator[Row]:
     yield Row("ours, KenLM, table empty", one_by_one(ours(asked, plain)), kenlm)
     yield Row("the same, pruned", one_by_one(ours(asked, pruned)), kenlm)
     yield Row("the same, pruned, in a batch", together(asked, pruned), kenlm)
+    yield Row("ours, ARPA", one_by_one(ours(task, plain)))
     yield Row("ours, ARPA, pruned", one_by_one(ours(task, pruned)))
     yield Row("ours, ARPA, pruned, in a batch", together(task, pruned))
 

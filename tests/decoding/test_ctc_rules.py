@@ -82,18 +82,19 @@ def others() -> None:
 
 
 def sums() -> None:
-    from sottovoce.decoding.ctc.kernel.search import log_add
+    from sottovoce.decoding.ctc.kernel.sums import log_add
 
     state = searches(None)[0].start(4, torch.device("cpu"))
     generator = torch.Generator().manual_seed(1)
     state.blank, state.token = (-40 * torch.rand(4, 8, generator=generator) for _ in range(2))
     state.blank[0], state.token[:, 0] = -math.inf, -math.inf
+    state.blank[1], state.blank[2] = state.token[1], state.token[2] + 1e-3
     pairs = zip(state.blank.flatten().numpy(), state.token.flatten().numpy(), strict=True)
     assert [float(log_add(a, b)) for a, b in pairs] == pytest.approx(state.acoustic.flatten().tolist())
 
 
 def best() -> None:
-    from sottovoce.decoding.ctc.kernel.best import limit_of, new_candidates, offer, sort
+    from sottovoce.decoding.ctc.kernel.best import candidate_of, clear, new_candidates, offer, sort
 
     generator = torch.Generator().manual_seed(1)
     for beam_size, threshold in ((1, None), (7, None), (7, 1.5), (40, 4.0), (200, None)):
@@ -103,14 +104,14 @@ def best() -> None:
         choice = plain._choose(scores[:, :beam_size], scores[:, beam_size:])
         n_alive = int(choice.alive.sum())
         found = new_candidates(beam_size)
-        found.head[0] = (0, -np.inf)
-        limit = np.inf if threshold is None else threshold
-        for place, score in enumerate(scores[0].numpy()):
-            if score > limit_of(found, limit):
+        for _ in range(2):  # what was there before is forgotten
+            clear(found, np.inf if threshold is None else threshold)
+            for place, score in enumerate(scores[0].numpy()):
                 offer(found, score, place % beam_size, place, 0, score)
         sort(found)
-        ranked = found.list[found.order[: found.head[0]["count"]]]
-        ranked = ranked[ranked["score"] >= found.head[0]["best"] - np.float32(limit)]
+        head = found.head[0]
+        ranked = found.list[[candidate_of(key) for key in found.order[: head["count"]]]]
+        ranked = ranked[ranked["score"] >= head["best"] - np.float32(threshold or np.inf)]
         places = torch.where(choice.stays, choice.source, choice.extension + beam_size)
         assert ranked["token"].tolist() == places[0, :n_alive].tolist()
 

@@ -1,4 +1,7 @@
-"""Compiled: the best candidates of a frame, kept in a heap whose top is the worst of them."""
+"""Compiled: the best candidates of a frame, kept in a heap whose top is the worst of them.
+
+Heap and order hold numbers that sort as (score, place) does: comparing them looks nothing up.
+"""
 
 from __future__ import annotations
 
@@ -6,54 +9,79 @@ from typing import NamedTuple
 
 import numpy as np
 
+from sottovoce.decoding.ctc.kernel.calls import bits_of_float
 from sottovoce.decoding.ctc.kernel.slots import NEVER
 from sottovoce.jit import compiled, inner
-from sottovoce.lm.base import Records, SmallInts
+from sottovoce.lm.base import Ints, Records
 
 CANDIDATE = np.dtype(
     [
         ("score", np.float32),
         ("acoustic", np.float32),
-        ("source", np.int32),
         ("token", np.int64),
         ("arc", np.int64),
-    ]
+        ("source", np.int32),
+    ],
+    align=True,
 )
 _MOVES = 64
 """How many places candidates may move when they are sorted, on average."""
-HEAD = np.dtype([("count", np.int32), ("best", np.float32)])
+HEAD = np.dtype(
+    [("count", np.int64), ("best", np.float32), ("limit", np.float32), ("threshold", np.float32)], align=True
+)
+_PLACE = 0xFFFFFFFF
 
 
 class Candidates(NamedTuple):
     """At most K candidates (K,) `CANDIDATE`: what they rank by, their paths' log-probability, the beam that
     they continue, the token that they say (-1: none), and its arc.
 
-    heap: (K,) their places, the worst first, once there are K. order: (K,) best first, once they are sorted.
-    head: (1,) `HEAD`, how many there are and the best score.
+    keys: (K,) of them, see `key_of`. heap: (K,) keys, the worst first, once there are K. order: (K,)
+    keys, best first, once they are sorted. head: (1,) `HEAD`, how many there are, the best score, and
+    what a score must be above to be among the best, as far as is known.
     """
 
     list: Records
-    heap: SmallInts
-    order: SmallInts
+    keys: Ints
+    heap: Ints
+    order: Ints
     head: Records
 
 
 @compiled
 def new_candidates(size: int) -> Candidates:
     return Candidates(
-        np.empty(size, CANDIDATE), np.empty(size, np.int32), np.empty(size, np.int32), np.empty(1, HEAD)
+        np.empty(size, CANDIDATE),
+        np.empty(size, np.int64),
+        np.empty(size, np.int64),
+        np.empty(size, np.int64),
+        np.empty(1, HEAD),
     )
 
 
 @inner
-def limit_of(candidates: Candidates, threshold: float) -> np.float32:
-    """What a candidate's score must be above to be among the best, as far as is known."""
-    lowest = NEVER
-    if candidates.head[0].count == len(candidates.heap):
-        lowest = candidates.list[candidates.heap[0]].score
-    # A hair's breadth below the threshold, so that rounding drops nothing.
-    least = candidates.head[0].best - np.float32(threshold * 1.000001)
-    return max(lowest, least)
+def clear(candidates: Candidates, threshold: float) -> None:
+    """Forget all candidates. threshold: nats below the best; inf where there is none."""
+    head = candidates.head[0]
+    head.count = 0
+    head.best = NEVER
+    head.limit = NEVER
+    # A hair's breadth more, so that rounding drops nothing.
+    head.threshold = np.float32(threshold * 1.000001)
+
+
+@inner
+def key_of(score: np.float32, place: int) -> int:
+    """A number that is the larger the higher the score, then the lower the place."""
+    bits: int = bits_of_float(score)  # type: ignore[call-arg]  # numba adds the first
+    bits = bits if bits >= 0 else bits ^ 0x7FFFFFFF
+    return (np.int64(bits) << 32) | (_PLACE - place)
+
+
+@inner
+def candidate_of(key: int) -> int:
+    """The candidate that a key is of."""
+    return _PLACE - (key & _PLACE)
 
 
 @inner
@@ -61,24 +89,27 @@ def offer(
     candidates: Candidates, score: np.float32, source: int, token: int, arc: int, acoustic: np.float32
 ) -> None:
     """Take a candidate in, in place of the worst where there are K."""
-    heap, found = candidates.heap, candidates.list
-    count = candidates.head[0].count
-    is_full = count == len(heap)
-    place = heap[0] if is_full else count
-    if is_full and score <= found[place].score:
+    head, heap = candidates.head[0], candidates.heap
+    if score <= head.limit:
         return
-    found[place].score = score
-    found[place].acoustic = acoustic
-    found[place].source = source
-    found[place].token = token
-    found[place].arc = arc
-    candidates.head[0].best = max(candidates.head[0].best, score)
-    if is_full:
-        _sink(heap, found, 0, count)
-        return
-    candidates.head[0].count = count + 1
-    if count + 1 == len(heap):
-        _pile(heap, found)
+    count, size = head.count, len(heap)
+    place = candidate_of(heap[0]) if count == size else count
+    key, chosen = key_of(score, place), candidates.list[place]
+    chosen.score = score
+    chosen.acoustic = acoustic
+    chosen.source = source
+    chosen.token = token
+    chosen.arc = arc
+    candidates.keys[place] = key
+    head.best = max(head.best, score)
+    if count == size:
+        _sink(heap, key, 0, size)
+    else:
+        head.count = count + 1
+        if count + 1 == size:
+            _pile(heap, candidates.keys)
+    lowest = candidates.list[candidate_of(heap[0])].score if head.count == size else NEVER
+    head.limit = max(lowest, head.best - head.threshold)
 
 
 @inner
@@ -88,14 +119,14 @@ def sort(candidates: Candidates) -> None:
     They come nearly in order, as beams do, so that each moves a few places at most; where one has moved far
     more often than that the worst comes off the heap again and again.
     """
-    count, found, order = candidates.head[0].count, candidates.list, candidates.order
+    count, keys, order = candidates.head[0].count, candidates.keys, candidates.order
     n_moves_left = _MOVES * count
     for place in range(count):
-        at, score = place, found[place].score
-        while at > 0 and found[order[at - 1]].score < score:
+        at, key = place, keys[place]
+        while at > 0 and order[at - 1] < key:
             order[at] = order[at - 1]
             at -= 1
-        order[at] = place
+        order[at] = key
         n_moves_left -= place - at
         if n_moves_left < 0:
             _sort_slowly(candidates)
@@ -104,41 +135,39 @@ def sort(candidates: Candidates) -> None:
 
 @inner
 def _sort_slowly(candidates: Candidates) -> None:
-    heap, found, count = candidates.heap, candidates.list, candidates.head[0].count
+    heap, keys, count = candidates.heap, candidates.keys, candidates.head[0].count
     if count < len(heap):  # it is no heap yet
         for i in range(count):
-            heap[i] = i
+            heap[i] = keys[i]
         for at in range(count // 2 - 1, -1, -1):
-            _sink(heap, found, at, count)
+            _sink(heap, heap[at], at, count)
     for n in range(count, 0, -1):
         candidates.order[n - 1] = heap[0]
-        heap[0] = heap[n - 1]
-        if n > 2:
-            _sink(heap, found, 0, n - 1)
+        if n > 1:
+            _sink(heap, heap[n - 1], 0, n - 1)
 
 
 @inner
-def _pile(heap: SmallInts, found: Records) -> None:
+def _pile(heap: Ints, keys: Ints) -> None:
     """Make the heap, once there are K. What comes best first is one the other way round."""
     count = len(heap)
     for i in range(count):
-        heap[i] = count - 1 - i
+        heap[i] = keys[count - 1 - i]
     for at in range(count // 2 - 1, -1, -1):
-        _sink(heap, found, at, count)
+        _sink(heap, heap[at], at, count)
 
 
 @inner
-def _sink(heap: SmallInts, found: Records, at: int, count: int) -> None:
-    """Put what is at a place of the heap where it belongs, below there."""
-    place = heap[at]
+def _sink(heap: Ints, key: int, at: int, count: int) -> None:
+    """Put a key where it belongs, at a place of the heap or below."""
     while True:
         child = 2 * at + 1
         if child >= count:
             break
-        if child + 1 < count and found[heap[child + 1]].score < found[heap[child]].score:
+        if child + 1 < count and heap[child + 1] < heap[child]:
             child += 1
-        if found[heap[child]].score >= found[place].score:
+        if heap[child] >= key:
             break
         heap[at] = heap[child]
         at = child
-    heap[at] = place
+    heap[at] = key

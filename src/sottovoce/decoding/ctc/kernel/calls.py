@@ -29,3 +29,13 @@ def float_of_bits(_typing: Any, bits: Any) -> Any:
         return builder.bitcast(builder.trunc(args[0], ir.IntType(32)), ir.FloatType())
 
     return types.float32(types.int64), generated
+
+
+@intrinsic
+def bits_of_float(_typing: Any, value: Any) -> Any:
+    """The bits of a float32 as an int32."""
+
+    def generated(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+        return builder.bitcast(args[0], ir.IntType(32))
+
+    return types.int32(types.float32), generated

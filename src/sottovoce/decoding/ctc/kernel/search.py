@@ -7,14 +7,14 @@ looked at: of every beam, and of every token, it is known what it can score at m
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
 import numpy as np
 
 from sottovoce.decoding.ctc.kernel.arcs import arc_bounds, arc_of, child_of, most_of_arc, score_arc
-from sottovoce.decoding.ctc.kernel.best import Candidates, limit_of, new_candidates, offer, sort
+from sottovoce.decoding.ctc.kernel.best import Candidates, candidate_of, clear, new_candidates, offer, sort
 from sottovoce.decoding.ctc.kernel.slots import NEVER, SLOT, Beams, Slots, Trees, load, store
+from sottovoce.decoding.ctc.kernel.sums import log_add
 from sottovoce.decoding.ctc.kernel.tokens import N_FIRST, Tokens, likeliest, new_tokens, others
 from sottovoce.decoding.ctc.kernel.tree import Tree, add_child, new_tree
 from sottovoce.jit import compiled, inner
@@ -65,6 +65,7 @@ def decode_rows(
         _measure(slots, count, scorer)
         for t in range(n_frames):
             side, frame = t & 1, emissions[row, t]
+            clear(candidates, settings.threshold)
             _stay(
                 slots,
                 side,
@@ -79,15 +80,6 @@ def decode_rows(
             sort(candidates)
             count = _apply(slots, side, count, settings, scorer, candidates, trees, scratch.after)
         store(beams, row, slots, n_frames & 1, count, trees, settings.first, settings.n_kept > 0)
-
-
-@inner
-def log_add(a: np.float32, b: np.float32) -> np.float32:
-    """log(exp(a) + exp(b)); what is too small to change a float32 is left out."""
-    high, low = (a, b) if a > b else (b, a)
-    if low <= high - np.float32(18.0):
-        return high
-    return high + np.float32(math.log1p(math.exp(low - high)))
 
 
 @inner
@@ -113,9 +105,7 @@ def _stay(
     """Say a blank or the last token again; or be reached from the prefix one symbol shorter."""
     beams = slots.beams[side]
     for k in range(count):
-        beams[k].n_children = 0
-    candidates.head[0].count = 0
-    candidates.head[0].best = NEVER
+        beams[k].child = -1
     for k in range(count):
         slot = beams[k]
         said = frame[slot.last_token]
@@ -124,7 +114,8 @@ def _stay(
         slot.parent = tree.nodes[tree.nodes[slot.node].parent].slot if slot.node else -1
         if slot.parent >= 0:
             parent = beams[slot.parent]
-            parent.n_children += 1
+            slot.next = parent.child
+            parent.child = k
             # The parent's last token followed by the same token is a new one only after a blank.
             reach = parent.blank if parent.last_token == slot.last_token else parent.total
             token = log_add(token, reach + said)
@@ -148,13 +139,13 @@ def _extend(
     scratch: Scratch,
 ) -> None:
     """Offer every extension that can be among the best, those of good beams and likely tokens first."""
-    best, threshold = NEVER, settings.threshold
+    best = NEVER
     for k in range(count):
         slot = slots.beams[side, k]
         best = max(best, slot.total + slot.lm + slot.most)
     n_first, n_tokens = min(N_FIRST, settings.n_tokens), 0
     for is_second in range(2):
-        limit = limit_of(candidates, threshold)
+        limit = candidates.head[0].limit
         least = limit - best if limit > NEVER else NEVER
         if is_second:
             if n_tokens < n_first or n_first == settings.n_tokens:
@@ -164,7 +155,7 @@ def _extend(
         else:
             n_tokens = likeliest(frame, least, settings.blank, n_first, scratch.tokens)
         is_first = not is_second
-        _extend_all(slots, side, count, frame, n_tokens, is_first, settings, scorer, candidates, scratch)
+        _extend_all(slots, side, count, n_tokens, is_first, settings, scorer, candidates, scratch)
 
 
 @inner
@@ -172,7 +163,6 @@ def _extend_all(
     slots: Slots,
     side: int,
     count: int,
-    frame: Floats,
     n_tokens: int,
     are_in_order: bool,
     settings: Settings,
@@ -183,24 +173,23 @@ def _extend_all(
     """Offer what the first n_tokens of the scratch make of every beam; in order: the likeliest come first."""
     for k in range(count):
         slot = slots.beams[side, k]
-        before = slot.total + slot.lm
+        before, most = slot.total + slot.lm, slot.most
         for i in range(n_tokens):
-            token = scratch.tokens.ids[i]
-            said, limit = frame[token], limit_of(candidates, settings.threshold)
+            said, limit = scratch.tokens.log_probs[i], candidates.head[0].limit
             score = before + said
-            if score + slot.most <= limit:
+            if score + most <= limit:
                 if are_in_order:
                     break
                 continue
+            token = scratch.tokens.ids[i]
             if token == scorer.lexicon.separator or score + slot.most_inside > limit:
-                _extend_by(slots, side, count, k, token, said, settings, scorer, candidates, scratch.after)
+                _extend_by(slots, side, k, token, said, settings, scorer, candidates, scratch.after)
 
 
 @inner
 def _extend_by(
     slots: Slots,
     side: int,
-    count: int,
     beam: int,
     token: int,
     log_prob: np.float32,
@@ -219,24 +208,25 @@ def _extend_by(
     child = child_of(lexicon, node, token)
     for arc in range(scorer.n_arcs):
         target, mark = arc_of(lexicon, node, child, token, arc)
-        limit = limit_of(candidates, settings.threshold)
+        limit = candidates.head[0].limit
         if target < 0 or before + most_of_arc(scorer, node, target, mark) <= limit:
             continue
         score = before + score_arc(scorer, slots.states, row, token, target, mark, after)
         if score <= limit:
             continue
         symbol = token + mark * settings.n_labels
-        if slot.n_children == 0 or not _is_there(slots, side, count, beam, symbol):
+        if not _is_there(slots, side, slot.child, symbol):
             offer(candidates, score, beam, token, arc, acoustic)
 
 
 @inner
-def _is_there(slots: Slots, side: int, count: int, beam: int, symbol: int) -> bool:
-    """One of the beams is this one and a symbol more."""
-    for k in range(count):
-        other = slots.beams[side, k]
-        if other.parent == beam and other.last == symbol:
+def _is_there(slots: Slots, side: int, child: int, symbol: int) -> bool:
+    """One of the beams that are one symbol longer, from `child` on, says this one."""
+    while child >= 0:
+        other = slots.beams[side, child]
+        if other.last == symbol:
             return True
+        child = other.next
     return False
 
 
@@ -257,7 +247,7 @@ def _apply(
         tree.nodes[slots.beams[side, k].node].slot = -1
     least = candidates.head[0].best - np.float32(settings.threshold)
     for i in range(candidates.head[0].count):
-        chosen = candidates.list[candidates.order[i]]
+        chosen = candidates.list[candidate_of(candidates.order[i])]
         if chosen.score < least:
             break
         slot = slots.beams[1 - side, n_made]

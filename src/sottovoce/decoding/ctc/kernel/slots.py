@@ -34,22 +34,24 @@ SLOT = np.dtype(
         ("is_new", np.bool_),
         ("parent", np.int32),
         ("last_token", np.int32),
-        ("n_children", np.int32),
+        ("child", np.int32),
         ("total", np.float32),
         ("stay_blank", np.float32),
         ("stay_token", np.float32),
         ("stay_total", np.float32),
         ("most_inside", np.float32),
         ("most", np.float32),
-    ]
+    ],
+    align=True,
 )
 """A beam: the fields of `PrefixState`, its node, and what is known of it at a frame.
 
-spelling: the node of its labels. next: another beam of that node, -1: none. score, is_new: what it was ranked
-by, and whether it says something new. parent: the beam that is one symbol shorter, -1 where there is none.
-n_children: beams that are one longer. last_token: of its last symbol. total: all its paths. stay_blank,
-stay_token, stay_total: its endings where nothing new is said, and both. most_inside, most: what language
-models add at most for a token other than the separator, and for any.
+spelling: the node of its labels. next: another beam of that node, or of that parent; -1: none. score,
+is_new: what it was ranked by, and whether it says something new. parent: the beam that is one symbol
+shorter, -1 where there is none. child: one of the beams that are one longer, from which `next` leads on to
+the others; -1: none. last_token: of its last symbol. total: all its paths. stay_blank, stay_token,
+stay_total: its endings where nothing new is said, and both. most_inside, most: what language models add at
+most for a token other than the separator, and for any.
 """
 
 
