@@ -89,6 +89,7 @@ def sums() -> None:
     state.blank, state.token = (-40 * torch.rand(4, 8, generator=generator) for _ in range(2))
     state.blank[0], state.token[:, 0] = -math.inf, -math.inf
     state.blank[1], state.blank[2] = state.token[1], state.token[2] + 1e-3
+    state.blank[3, :4] = state.token[3, :4] + torch.tensor([17.9999, 18.0, 18.0001, 30.0])
     pairs = zip(state.blank.flatten().numpy(), state.token.flatten().numpy(), strict=True)
     assert [float(log_add(a, b)) for a, b in pairs] == pytest.approx(state.acoustic.flatten().tolist())
 
