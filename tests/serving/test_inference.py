@@ -143,7 +143,11 @@ def test_turns_of_tinydiarize_are_signs_in_the_text() -> None:
     [
         ({"diarize": "true", "tinydiarize": "true"}, "speaker_turns"),
         ({"diarize": "maybe"}, "diarize"),
-        ({"offset_n": "20"}, "offset_n"),
+        ({"offset_n": "-1"}, "offset_n"),
+        ({"offset_n": "2.5", "response_format": "srt"}, "offset_n"),
+        ({"offset_n": "many"}, "offset_n"),
+        ({"word_thold": "1.5"}, "word_thold"),
+        ({"word_thold": "nan", "response_format": "verbose_json"}, "word_thold"),
         ({"max_len": "2.5"}, "max_len"),
         ({"beam_size": "17"}, "beam_size"),
         ({"audio_ctx": "20"}, "audio_ctx"),
@@ -167,9 +171,9 @@ def options(**fields: str) -> TranscribeOptions:
 
 def test_what_is_off_or_without_effect_changes_nothing() -> None:
     off = {"beam_size": "-1", "best_of": "0", "audio_ctx": "0", "max_context": "-1", "max_len": "0"}
-    other = {"diarize": "false", "suppress_nst": "true", "word_thold": "0.1", "debug_mode": "true"}
+    other = {"diarize": "false", "suppress_nst": "true", "word_thold": "0.1", "offset_n": "20"}
     assert inference_request(Fields([]), "small") == inference_request(
-        Fields([*off.items(), *other.items(), ("split_on_word", "true")]), "small"
+        Fields([*off.items(), *other.items(), ("split_on_word", "true"), ("debug_mode", "true")]), "small"
     )
     assert set(KNOWN) > {"file", "vad", "translate"}
 
@@ -194,6 +198,35 @@ def test_speech_of_any_length_is_cut_into_windows(length: str) -> None:
     vad = options(vad="true", vad_max_speech_duration_s=length).vad
     assert vad is not None
     assert vad.max_speech_s == 30.0
+
+
+def test_the_count_of_subtitles_goes_on_from_another_file(server: ServerThread, english: Path) -> None:
+    usual = {"language": "en", "max_len": "16", "response_format": "srt"}
+    blocks = asked(server, english, **usual).text.strip().split("\n\n")
+    later = asked(server, english, **usual, offset_n="20").text.strip().split("\n\n")
+    assert len(blocks) > 1
+    assert [block.partition("\n")[0] for block in later] == [str(21 + i) for i in range(len(blocks))]
+    assert [block.partition("\n")[2] for block in later] == [block.partition("\n")[2] for block in blocks]
+
+
+def test_improbable_words_take_their_times_from_others(server: ServerThread, english: Path) -> None:
+    """With a threshold that no word reaches, all of an answer's words do."""
+    usual = {"language": "en", "response_format": "verbose_json"}
+    heard = words_of(asked(server, english, **usual))
+    spread = words_of(asked(server, english, **usual, word_thold="1.0"))
+    assert [word["word"] for word in spread] == [word["word"] for word in heard]
+    assert [word["start"] for word in spread] != [word["start"] for word in heard]
+
+
+def words_of(answer: httpx.Response) -> list[dict[str, Any]]:
+    return [word for segment in answer.json()["segments"] for word in segment["words"]]
+
+
+def test_a_threshold_is_of_an_answer_that_has_words() -> None:
+    assert options(word_thold="0.2", response_format="verbose_json").word_threshold == 0.2
+    assert options(word_thold="0.2", response_format="srt", max_len="16").word_threshold == 0.2
+    assert options(word_thold="0.2", response_format="srt").word_threshold == 0.0
+    assert options(response_format="verbose_json").word_threshold == 0.0
 
 
 def test_a_beam_of_ones_own(nano: Model, english: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from sottovoce.formats.base import write_transcript
+from sottovoce.formats.base import WriterOptions, write_transcript
 from sottovoce.formats.document import Json, score, seconds
 from sottovoce.formats.registry import writer_for
 from sottovoce.serving.requests import FileRequest
@@ -42,7 +42,8 @@ def text_answer(transcript: Transcript, request: FileRequest) -> str:
     """The text of `text`, `srt` or `vtt`."""
     if request.response_format == "text":
         return transcript.text + "\n"
-    return write_transcript(writer_for(request.response_format), transcript)
+    writer = writer_for(request.response_format, WriterOptions(offset_n=request.offset_n))
+    return write_transcript(writer, transcript)
 
 
 def verbose_document(transcript: Transcript, request: FileRequest) -> dict[str, Json]:

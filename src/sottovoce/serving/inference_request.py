@@ -29,18 +29,17 @@ SEARCH_FIELDS = ("beam_size", "best_of", "audio_ctx", "max_context", "entropy_th
 SUPPRESS_FIELDS = ("suppress_nst", "suppress_non_speech")
 """Two names of one field."""
 MOST_BEAM, MOST_AUDIO_CTX, MOST_CONTEXT, MOST_LEN = 16, 1_500, 100_000, 100_000
+MOST_OFFSET_N = 100_000
 SPECIALS_ALONE = (50_258,)
 """`<|startoftranscript|>` (`<|en|>` of English models): what is never written stays so, all else may be."""
-WITHOUT_EFFECT = ("word_thold", "debug_mode", "token_timestamps", "encode")
+WITHOUT_EFFECT = ("debug_mode", "token_timestamps", "encode")
 """Of how whisper.cpp times words, and what it prints."""
-NOT_DONE = ("offset_n",)
-"""Refused unless they are off."""
 KNOWN = (
     *("file", "response_format", "language", "detect_language", "translate", "prompt"),
     *("carry_initial_prompt", "temperature", "temperature_inc", "logprob_thold", "no_speech_thold"),
-    *("no_timestamps", "offset_t", "duration", "vad", *VAD_FIELDS, *WITHOUT_EFFECT, *NOT_DONE),
+    *("no_timestamps", "offset_t", "offset_n", "duration", "vad", *VAD_FIELDS, *WITHOUT_EFFECT),
     *(*SEARCH_FIELDS, *SUPPRESS_FIELDS, "diarize", "tinydiarize", "max_len", "split_on_word"),
-    "no_language_probabilities",
+    *("no_language_probabilities", "word_thold"),
 )
 MOST_MS = 1e9
 
@@ -48,15 +47,13 @@ MOST_MS = 1e9
 def inference_request(fields: Fields, model: str) -> FileRequest:
     """The request of a form. Raises: ApiError 400."""
     response_format = cast(Format, fields.choice("response_format", TRANSLATION_FORMATS, "json"))
-    for name in NOT_DONE:
-        if (fields.text(name) or "0").lower() not in ("0", "false"):
-            raise ApiError(f"{name}: not done here", param=name, code="unsupported_value")
     for name in WITHOUT_EFFECT:
         fields.text(name)
     words = response_format == "verbose_json" and not fields.flag("no_timestamps")
     fields.flag("no_timestamps")
     fields.flag("split_on_word")
     max_len = whole(fields, "max_len", 0, MOST_LEN) or None
+    offset_n = whole(fields, "offset_n", 0, MOST_OFFSET_N) or 0
     options = options_of(fields, words=words or max_len is not None)
     languages = () if fields.flag("detect_language") else languages_of(fields)
     fields.text("language")
@@ -69,6 +66,7 @@ def inference_request(fields: Fields, model: str) -> FileRequest:
         FileWish(options, languages=languages),
         words=words,
         max_len=max_len,
+        offset_n=offset_n if response_format == "srt" else 0,
         language_probabilities=probabilities,
     )
 
@@ -77,6 +75,7 @@ def options_of(fields: Fields, *, words: bool) -> TranscribeOptions:
     """How to transcribe. Raises: ApiError 400."""
     duration_ms = fields.number("duration", 0.0, MOST_MS)
     context = whole(fields, "max_context", -1, MOST_CONTEXT)
+    threshold = fields.number("word_thold", 0.0, 1.0) or 0.0
     vad = vad_of(fields)
     try:
         return TranscribeOptions(
@@ -92,6 +91,7 @@ def options_of(fields: Fields, *, words: bool) -> TranscribeOptions:
             offset_s=(fields.number("offset_t", 0.0, MOST_MS) or 0.0) / 1000,
             duration_s=duration_ms / 1000 if duration_ms else None,
             word_timestamps=words,
+            word_threshold=threshold if words else 0.0,
         )
     except OptionError as error:
         raise ApiError(str(error)) from error

@@ -49,8 +49,8 @@ KNOWN = {
 class FileRequest:
     """One request: what is to be transcribed how, and what the answer looks like.
 
-    max_len: letters of a segment, where longer ones are to be cut. language_probabilities: tell them, where
-    the format has them.
+    max_len: letters of a segment, where longer ones are to be cut. offset_n: added to the numbers of `srt`.
+    language_probabilities: tell them, where the format has them.
     """
 
     task: Task
@@ -62,6 +62,7 @@ class FileRequest:
     logprobs: bool = False
     stream: bool = False
     max_len: int | None = None
+    offset_n: int = 0
     language_probabilities: bool = True
 
 
