@@ -137,6 +137,27 @@ def test_quantized_weights_stay_close(tmp_path: Path) -> None:
     assert (ours - theirs).abs().max() <= ours.abs().max() / 127
 
 
+def test_quantizing_tells_what_it_cost(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["models", "quantize", "nano", str(tmp_path / "nano.bin"), "q5_1"]) == 0
+    _, told = capsys.readouterr().out.splitlines()
+    assert run(["models", "quantize", "nano", str(tmp_path / "again.bin"), "q5_1", "--json"]) == 0
+    loss = json.loads(capsys.readouterr().out)
+    assert loss["type"] == "q5_1"
+    assert loss["bytes_after"] < loss["bytes_before"]
+    assert loss["worst"] in load_checkpoint("nano").tensors
+    assert f"relative RMS error {loss['relative_rms']:.2%}" in told
+    assert f"{loss['worst']} ({loss['worst_relative_rms']:.2%})" in told
+
+
+def test_eight_bits_have_their_own_way(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["models", "quantize", "nano", str(tmp_path / "nano.bin"), "int8"]) == 2
+    error = capsys.readouterr().err
+    assert "--dtype int8" in error
+    assert "models convert --to ct2 --type int8" in error
+    assert "expected one of q4_0, q4_1, q5_0, q5_1, q8_0;" in error
+    assert error.count("\n") == 1
+
+
 def test_nothing_is_overwritten_or_left_half_written(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -19,6 +19,7 @@ from sottovoce.models.sources.names import LICENCE, NANO, REPOSITORIES, list_mod
 
 if TYPE_CHECKING:
     from sottovoce.models.checkpoint.base import Checkpoint
+    from sottovoce.models.checkpoint.loss import QuantizationLoss
 
 
 @click.group()
@@ -169,18 +170,41 @@ def convert(model: str, output: Path, kind: str | None, number: str) -> None:
 
     checkpoint = load_checkpoint(model)
     kind = kind or kind_by_name(output)
-    write_checkpoint(checkpoint, output, kind, number)
+    loss = write_checkpoint(checkpoint, output, kind, number)
     click.echo(f"{output}: {checkpoint.name} as {kind}, {number}")
+    if loss is not None:
+        click.echo(told(loss))
 
 
 @models.command()
 @click.argument("model")
 @click.argument("output", type=click.Path(path_type=Path))
 @click.argument("number", metavar="TYPE", default="q5_1")
-def quantize(model: str, output: Path, number: str) -> None:
-    """Write a model as a quantised ggml file."""
+@click.option("--json", "as_json", is_flag=True, help="What it cost as a JSON document.")
+def quantize(model: str, output: Path, number: str, as_json: bool) -> None:
+    """Write a model as a quantised ggml file, and tell how far its weights are from those they were.
+
+    TYPE: q4_0, q4_1, q5_0, q5_1 or q8_0. [default: q5_1] RMS: the root of the mean squared error of all
+    quantised weights, beside that of the weights themselves; the worst tensor is that where it is largest.
+    """
     from sottovoce.models.checkpoint.convert import write_checkpoint
+    from sottovoce.models.checkpoint.ggml_write import check_quantized
     from sottovoce.models.load import load_checkpoint
 
-    write_checkpoint(load_checkpoint(model), output, "ggml", number)
+    check_quantized(number)
+    loss = write_checkpoint(load_checkpoint(model), output, "ggml", number)
+    assert loss is not None
+    if as_json:
+        click.echo(json.dumps({"path": str(output), "type": number, **asdict(loss)}))
+        return
     click.echo(f"{output}: {model} as ggml, {number}")
+    click.echo(told(loss))
+
+
+def told(loss: QuantizationLoss) -> str:
+    """What quantising cost, in a line."""
+    return (
+        f"{loss.bytes_before / 1e6:.1f} MB of weights are {loss.bytes_after / 1e6:.1f} MB; "
+        f"relative RMS error {loss.relative_rms:.2%}, largest error {loss.largest_error:.2g}, "
+        f"worst tensor {loss.worst} ({loss.worst_relative_rms:.2%})"
+    )

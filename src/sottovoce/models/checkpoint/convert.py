@@ -14,6 +14,7 @@ from sottovoce.models.checkpoint.base import Checkpoint
 from sottovoce.models.checkpoint.ctranslate2_write import save_ctranslate2
 from sottovoce.models.checkpoint.ggml_write import save_ggml
 from sottovoce.models.checkpoint.huggingface import save_huggingface
+from sottovoce.models.checkpoint.loss import QuantizationLoss
 from sottovoce.models.checkpoint.openai import save_openai
 from sottovoce.text.tokenizer import Tokenizer
 
@@ -22,49 +23,51 @@ LONG = MappingProxyType({"f32": "float32", "f16": "float16", "bf16": "bfloat16"}
 DTYPES = MappingProxyType({"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16})
 
 
-def write_checkpoint(checkpoint: Checkpoint, output: Path, kind: str, number: str) -> None:
-    """Write a checkpoint to a place where nothing is yet.
+def write_checkpoint(checkpoint: Checkpoint, output: Path, kind: str, number: str) -> QuantizationLoss | None:
+    """Write a checkpoint to a place where nothing is yet; return what a quantised ggml type cost.
 
     kind: a key of `kinds.KINDS`. number: "f32", "f16" or "bf16", or a type of that kind alone, such as "q5_0"
-    for ggml or "int8_float16" for ct2.
+    for ggml or "int8_float16" for ct2. None for the other types, where each weight keeps a number of its own
+    or (ct2) the loss is not counted.
 
     Raises: OptionError for a number type that the kind does not have, or an output that is there.
     """
     try:
-        _write(checkpoint, output, kind, number)
+        return _write(checkpoint, output, kind, number)
     except OSError as error:
         raise OptionError(f"output '{output}': cannot be written ({cause_of(error)})") from error
 
 
-def _write(checkpoint: Checkpoint, output: Path, kind: str, number: str) -> None:
+def _write(checkpoint: Checkpoint, output: Path, kind: str, number: str) -> QuantizationLoss | None:
     if output.exists():
         raise OptionError(f"output '{output}': is there already, choose another name")
     if not output.parent.is_dir():
         raise OptionError(f"output '{output}': expected an existing folder {output.parent}")
     partial = output.with_name(f".{output.name}.part")
     try:
-        _save(checkpoint, partial, kind, number)
+        loss = _save(checkpoint, partial, kind, number)
         partial.replace(output)
+        return loss
     finally:
         if partial.is_dir():
             shutil.rmtree(partial)
         partial.unlink(missing_ok=True)
 
 
-def _save(checkpoint: Checkpoint, path: Path, kind: str, number: str) -> None:
+def _save(checkpoint: Checkpoint, path: Path, kind: str, number: str) -> QuantizationLoss | None:
     if kind == "ggml":
         tokenizer = Tokenizer.for_model(checkpoint.dims.n_vocab)
         vocabulary = [tokenizer.token_bytes(token) for token in range(tokenizer.eot)]
         short = {long: short for short, long in LONG.items()}.get(number, number)
         filters = mel_filters(checkpoint.dims.n_mels)
-        save_ggml(checkpoint, path, short, filters=filters, vocabulary=vocabulary)
-        return
+        return save_ggml(checkpoint, path, short, filters=filters, vocabulary=vocabulary)
     number = LONG.get(number, number)
     if kind == "ct2":
         save_ctranslate2(checkpoint, path, number)
-        return
+        return None
     if number not in DTYPES:
         raise OptionError(
             f"number format '{number}': {kind} takes f32, f16 or bf16, quantised ones are for ggml and ct2"
         )
     (save_openai if kind == "pt" else save_huggingface)(checkpoint, path, DTYPES[number])
+    return None

@@ -18,11 +18,16 @@ from torch import Tensor
 from sottovoce.errors import OptionError
 from sottovoce.models.checkpoint.base import Checkpoint
 from sottovoce.models.checkpoint.ggml import COLUMN_BIASES, HEADER, MAGIC, VERSION_FACTOR
-from sottovoce.models.checkpoint.ggml_blocks import BY_NAME, BlockType, quantize
+from sottovoce.models.checkpoint.ggml_blocks import BY_NAME, WRITTEN, BlockType, dequantize, quantize
+from sottovoce.models.checkpoint.loss import QuantizationLoss, TensorLoss, tensor_loss
 from sottovoce.models.checkpoint.writing import whole_file
 
 QUANT_VERSION = 2
 POSITIONS = ("encoder.positional_embedding", "decoder.positional_embedding")
+EIGHT_BITS = (
+    "eight bits on a processor: --dtype int8 when a model is loaded, "
+    "or `sottovoce models convert --to ct2 --type int8`"
+)
 
 
 def save_ggml(
@@ -32,17 +37,16 @@ def save_ggml(
     *,
     filters: npt.NDArray[np.float32],
     vocabulary: Sequence[bytes],
-) -> None:
-    """Write a ggml file.
+) -> QuantizationLoss | None:
+    """Write a ggml file; return what quantising cost, None where a weight keeps a number of its own.
 
-    ftype: "f32", "f16", or a quantised format of `ggml_blocks`.
+    ftype: one of `ggml_blocks.WRITTEN`.
     filters: (n_mels, n_fft) float32, the mel filters. vocabulary: bytes of the text tokens, by id.
 
-    Raises: OptionError for an unknown ftype, or one whose blocks the model's rows do not fill.
+    Raises: OptionError for an ftype that cannot be written, or whose blocks the model's rows do not fill.
     """
-    kind = BY_NAME.get(ftype)
-    if kind is None:
-        raise OptionError(f"ggml type {ftype!r} given, expected one of {', '.join(BY_NAME)}")
+    check_ftype(ftype)
+    kind = BY_NAME[ftype]
     if checkpoint.dims.n_text_state % kind.n_elements:
         raise OptionError(
             f"ggml type {ftype} packs {kind.n_elements} weights a block, "
@@ -52,8 +56,21 @@ def save_ggml(
         _write_header(file, checkpoint, kind)
         file.write(struct.pack("<2i", *filters.shape) + filters.astype("<f4").tobytes())
         _write_vocabulary(file, vocabulary)
-        for name, tensor in checkpoint.tensors.items():
-            _write_tensor(file, name, tensor, kind)
+        losses = [_write_tensor(file, name, tensor, kind) for name, tensor in checkpoint.tensors.items()]
+    return QuantizationLoss.of(losses)
+
+
+def check_ftype(ftype: str, types: Sequence[str] = WRITTEN) -> None:
+    """Raises: OptionError for a format that is none of those."""
+    if ftype in types:
+        return
+    elsewhere = f"; {EIGHT_BITS}" if ftype.startswith("int8") else ""
+    raise OptionError(f"ggml type '{ftype}': expected one of {', '.join(types)}{elsewhere}")
+
+
+def check_quantized(ftype: str) -> None:
+    """Raises: OptionError for a format that cannot be written or does not quantise."""
+    check_ftype(ftype, [name for name in WRITTEN if BY_NAME[name].n_elements > 1])
 
 
 def _write_header(file: BinaryIO, checkpoint: Checkpoint, kind: BlockType) -> None:
@@ -69,13 +86,19 @@ def _write_vocabulary(file: BinaryIO, vocabulary: Iterable[bytes]) -> None:
         file.write(struct.pack("<I", len(entry)) + entry)
 
 
-def _write_tensor(file: BinaryIO, name: str, tensor: Tensor, kind: BlockType) -> None:
+def _write_tensor(file: BinaryIO, name: str, tensor: Tensor, kind: BlockType) -> TensorLoss:
     kind = _kind_of(name, tensor, kind)
     shape = (*tensor.shape, 1) if name in COLUMN_BIASES else tuple(tensor.shape)
     encoded = name.encode()
     file.write(struct.pack("<3i", len(shape), len(encoded), kind.ttype))
     file.write(struct.pack(f"<{len(shape)}i", *reversed(shape)) + encoded)
-    file.write(quantize(tensor.float().numpy(), kind).tobytes())
+    weights = tensor.float().numpy()
+    blocks = quantize(weights, kind)
+    file.write(blocks.tobytes())
+    if kind.n_elements == 1:
+        return TensorLoss(name, tensor.nbytes, blocks.nbytes)
+    packed = dequantize(blocks.reshape(-1), kind)
+    return tensor_loss(name, weights, packed, bytes_before=tensor.nbytes, bytes_after=blocks.nbytes)
 
 
 def _kind_of(name: str, tensor: Tensor, kind: BlockType) -> BlockType:

@@ -1,0 +1,82 @@
+"""What quantising costs: bytes, how far the weights move, and words that are read otherwise.
+
+    python benchmarks/quantized.py ../shared
+
+Writes the model in each of ggml's types, tells what its writer counts, and has our own decoder read clips of
+people (none of which chose a setting) with the weights of the file, greedily, in float32, the language given.
+Prints a table and one JSON line.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from human_clips import Clip, clips, spread
+
+import sottovoce
+from sottovoce.audio.io import load_audio
+from sottovoce.evaluation.wer import ErrorCounts, Utterance, count_errors
+from sottovoce.models.checkpoint.convert import write_checkpoint
+from sottovoce.models.checkpoint.ggml_blocks import WRITTEN
+from sottovoce.models.load import load_checkpoint
+
+LANGUAGES = ("en", "de", "es", "pl")
+
+
+def errors(path: Path, found: Sequence[Clip]) -> ErrorCounts:
+    """Words that a file's weights read wrong."""
+    model = sottovoce.load_model(str(path), device="cpu", dtype="float32")
+    total = ErrorCounts()
+    for number, clip in enumerate(found, 1):
+        heard = model.transcribe(load_audio(clip.file), language=clip.language, beam_size=None).text
+        total += count_errors(Utterance(clip.text or "", heard, clip.language)).word
+        print(f"\r{path.name}: {number} of {len(found)}", end="", file=sys.stderr, flush=True)
+    print(file=sys.stderr)
+    return total
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("shared", type=Path, help="folder that holds data/manifest.jsonl")
+    parser.add_argument("--model", default="base")
+    parser.add_argument("--types", type=lambda text: text.split(","), default=[*WRITTEN])
+    parser.add_argument("--per-language", type=int, default=8, help="clips of each of four languages")
+    arguments = parser.parse_args()
+    checkpoint = load_checkpoint(arguments.model)
+    found = [
+        clip
+        for language in LANGUAGES
+        for clip in spread(
+            clips(arguments.shared / "data", "test", language=language, with_text=True),
+            arguments.per_language,
+        )
+    ]
+    print("| type | MB | relative RMS error | largest error | worst tensor | words wrong |")
+    print("|---|---|---|---|---|---|")
+    figures = {}
+    for name in arguments.types:
+        with TemporaryDirectory() as folder:
+            path = Path(folder) / f"{name}.bin"
+            loss = write_checkpoint(checkpoint, path, "ggml", name)
+            size, counts = path.stat().st_size / 1e6, errors(path, found)
+        lost = (
+            "– | – | –"
+            if loss is None
+            else f"{loss.relative_rms:.2%} | {loss.largest_error:.2g} "
+            f"| `{loss.worst}` ({loss.worst_relative_rms:.2%})"
+        )
+        print(f"| {name} | {size:.1f} | {lost} | {counts.n_errors} of {counts.n_reference} |", flush=True)
+        figures[name] = {"mb": round(size, 1), "errors": counts.n_errors, "loss": loss and asdict(loss)}
+    print(json.dumps({"benchmark": "quantized", "clips": len(found), "types": figures}))
+
+
+if __name__ == "__main__":
+    main()
