@@ -3,7 +3,7 @@
     python benchmarks/quantized.py ../shared
 
 Writes the model in each of ggml's types, tells what its writer counts, and has our own decoder read clips of
-people (none of which chose a setting) with the weights of the file, greedily, in float32, the language given.
+people (none of which chose a setting) with the weights of the file, greedily, the language given.
 Prints a table and one JSON line.
 """
 
@@ -29,9 +29,9 @@ from sottovoce.models.load import load_checkpoint
 LANGUAGES = ("en", "de", "es", "pl")
 
 
-def errors(path: Path, found: Sequence[Clip]) -> ErrorCounts:
+def errors(path: Path, found: Sequence[Clip], dtype: str) -> ErrorCounts:
     """Words that a file's weights read wrong."""
-    model = sottovoce.load_model(str(path), device="cpu", dtype="float32")
+    model = sottovoce.load_model(str(path), device="cpu", dtype=dtype)
     total = ErrorCounts()
     for number, clip in enumerate(found, 1):
         heard = model.transcribe(load_audio(clip.file), language=clip.language, beam_size=None).text
@@ -49,6 +49,7 @@ def main() -> None:
     parser.add_argument("--model", default="base")
     parser.add_argument("--types", type=lambda text: text.split(","), default=[*WRITTEN])
     parser.add_argument("--per-language", type=int, default=8, help="clips of each of four languages")
+    parser.add_argument("--dtype", default="bfloat16", help="what the weights are read in")
     arguments = parser.parse_args()
     checkpoint = load_checkpoint(arguments.model)
     found = [
@@ -66,7 +67,7 @@ def main() -> None:
         with TemporaryDirectory() as folder:
             path = Path(folder) / f"{name}.bin"
             loss = write_checkpoint(checkpoint, path, "ggml", name)
-            size, counts = path.stat().st_size / 1e6, errors(path, found)
+            size, counts = path.stat().st_size / 1e6, errors(path, found, arguments.dtype)
         lost = (
             "– | – | –"
             if loss is None

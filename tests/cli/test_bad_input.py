@@ -61,6 +61,27 @@ transcribe {clip} --best-of 0 | 0
 transcribe {clip} --patience nan | 'nan'
 transcribe {clip} --temperature -1 | -1
 transcribe {clip} --temperature nan | 'nan'
+transcribe {clip} --temperature 2 | temperatures: expected 0 to 1, got 2
+transcribe {clip} --temperature 0,1.5 | expected 0 to 1, got 1.5
+transcribe {clip} --temperature 0 --best-of 3 | --best-of: draws are made at temperatures above 0
+transcribe {clip} --no-fallback --best-of 3 | got --no-fallback
+transcribe {clip} --no-fallback --seed 3 | --seed
+transcribe {clip} --temperature 0.4 --beam-size 3 | --beam-size
+transcribe {clip} --temperature 0.4 --patience 2 | --patience
+transcribe {clip} --temperature 0.4 --lm words.arpa | --lm
+transcribe {clip} --temperature 0.4 --grammar {tmp}/empty.gbnf | --grammar
+transcribe {clip} --temperature 0.4 --hotwords {tmp}/file | --hotwords: the beam search works
+transcribe {clip} --temperature 0 --beam-size 1 --length-penalty 1 | --length-penalty
+transcribe {clip} --max-context 20 --no-condition-on-previous-text | --max-context: earlier text is not given
+transcribe {clip} --max-context 20 --batch-size 2 | with --batch-size
+transcribe {clip} --prompt-reset-on-temperature 0.2 --no-condition-on-previous-text | --prompt-reset
+transcribe {clip} --prompt-reset-on-temperature 0.2 --no-fallback | --prompt-reset-on-temperature
+transcribe {clip} --initial-prompt Anna --max-context 0 | --initial-prompt
+transcribe {clip} --hotwords names.txt | no such file names.txt
+transcribe {clip} --hotwords ./names | no such file ./names
+transcribe {clip} --hotwords ~nobody/names | no such file ~nobody
+stream {clip} --hotwords names.csv | no such file names.csv
+batch {clips} {tmp}/out.jsonl --no-fallback --best-of 3 | --best-of
 transcribe {clip} --entropy-threshold nan | 'nan'
 transcribe {clip} --no-speech-threshold 2 | 2
 transcribe {clip} --vad-threshold 7 | 7

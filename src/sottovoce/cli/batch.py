@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from sottovoce.cli.call import this_call
+from sottovoce.cli.idle import check_idle, typed_options
 from sottovoce.cli.options import MODEL
 from sottovoce.cli.parameters import Finite
 from sottovoce.cli.sections import SectionedCommand
@@ -77,6 +78,7 @@ def batch(context: click.Context, /, source: str, output: str, **given: Any) -> 
     language, duration, model, segments, and turns with --speakers. A recording that cannot be read is a row
     with its error. Rows that are there are not made again.
     """
+    check_idle(given, typed_options(context))
     from sottovoce.cli.batch_run import run_batch
 
     return run_batch(source, output, {**ABSENT, **given}, this_call(context))

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from sottovoce.lm.fusion import ShallowFusion
 
 LM_WEIGHT, ROOT = 0.3, "root"
+PATH_BEGINNINGS = ("/", "./", "../", "~")
+TEXT_ENDINGS = (".txt", ".tsv", ".csv")
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 MODEL = (
@@ -126,8 +128,12 @@ def open_model(given: Mapping[str, Any]) -> Model:
 
 
 def check_fusion(given: Mapping[str, Any]) -> None:
-    """Raises: OptionError for a greedy search, and for the weight of what is not there."""
+    """Raises: OptionError for a greedy search, the weight of what is not there, and a file that is not."""
     has_phrases = is_file(given["hotwords"])
+    if not has_phrases and means_file(given["hotwords"]):
+        raise OptionError(
+            f"--hotwords: expected words or a file of phrases, no such file {given['hotwords']}"
+        )
     if given["beam_size"] == 1 and (given["lm"] or given["grammar"] or has_phrases):
         raise OptionError("--lm, --grammar and a file of --hotwords: need a beam search, got --beam-size 1")
     if given["grammar"] is None and (given["grammar_rule"] != ROOT or given["grammar_penalty"] is not None):
@@ -167,6 +173,13 @@ def hotword_text(given: Mapping[str, Any]) -> str | None:
 def is_file(text: str | None) -> bool:
     """Whether hotwords are given as a file."""
     return text is not None and len(text) < 1000 and Path(text).is_file()
+
+
+def means_file(text: str | None) -> bool:
+    """Whether hotwords are written as the name of a file, whatever lies there; AC/DC is none."""
+    if text is None or "\n" in text:
+        return False
+    return text.startswith(PATH_BEGINNINGS) or text.lower().endswith(TEXT_ENDINGS)
 
 
 def with_options(*groups: Sequence[Callable[[Any], Any]]) -> Callable[[Decorated], Decorated]:

@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from sottovoce.cli.call import this_call
+from sottovoce.cli.idle import check_idle, typed_options
 from sottovoce.cli.options import FUSION, MODEL, TASK, beam_size
 from sottovoce.cli.parameters import Clock, Finite
 from sottovoce.cli.sections import SectionedCommand
@@ -311,6 +312,7 @@ def transcribe(context: click.Context, /, files: tuple[str, ...], **given: Any) 
     more of theirs: talk.mp3.srt and talk.wav.srt, or with their folders monday-talk.mp3.srt and
     friday-talk.mp3.srt. A recording given twice has one document. Documents are UTF-8, in files and in pipes.
     """
+    check_idle(given, typed_options(context))
     from sottovoce.cli.transcribe_files import transcribe_files
 
     return transcribe_files(files, given, this_call(context))

@@ -15,7 +15,7 @@ from typing import TypeVar
 from sottovoce.backends.base import Backend
 from sottovoce.decoding.beam import Fusion
 from sottovoce.decoding.decode import DecodingResult, decode, select_windows
-from sottovoce.decoding.options import DecodingOptions
+from sottovoce.decoding.options import DecodingOptions, check_temperature
 from sottovoce.errors import OptionError
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import EncoderOutput
@@ -54,8 +54,10 @@ class FallbackOptions:
     def __post_init__(self) -> None:
         if self.best_of is not None and self.best_of < 1:
             raise OptionError(f"best_of: expected at least 1, got {self.best_of}")
-        if not self.temperatures or not all(0.0 <= one < math.inf for one in self.temperatures):
-            raise OptionError(f"temperatures: expected one or more from 0 up, got {self.temperatures}")
+        if not self.temperatures:
+            raise OptionError("temperatures: expected one or more, got none")
+        for one in self.temperatures:
+            check_temperature("temperatures", one)
         if self.no_speech_threshold is not None and not 0.0 <= self.no_speech_threshold <= 1.0:
             raise OptionError(f"no_speech_threshold: expected 0 to 1, got {self.no_speech_threshold}")
         if self.entropy_threshold is not None and not 0.0 <= self.entropy_threshold < math.inf:

@@ -5,7 +5,6 @@ Knows nothing of recordings: seeking, fallback and word times have their own opt
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -15,6 +14,11 @@ from sottovoce.types import Task
 
 NON_SPEECH = -1
 """In `suppress_tokens`: the tokenizer's brackets, tags and music signs."""
+
+
+HOTTEST = 1.0
+"""The highest temperature: there the model's own probabilities are drawn from, above it flatter ones.
+Source: the range of OpenAI's transcription API."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +80,7 @@ class DecodingOptions:
     def _check_ranges(self) -> None:
         if self.task not in ("transcribe", "translate"):
             raise OptionError(f"task: expected 'transcribe' or 'translate', got '{self.task}'")
-        if not 0.0 <= self.temperature < math.inf:
-            raise OptionError(f"temperature: expected 0 or more, got {self.temperature}")
+        check_temperature("temperature", self.temperature)
         _at_least("sample_len", self.sample_len, 1)
         _at_least("best_of", self.best_of, 1)
         _at_least("beam_size", self.beam_size, 1)
@@ -133,6 +136,12 @@ def shared_options(options: Sequence[DecodingOptions]) -> DecodingOptions:
             "decoding options of one batch may differ in prompt, hotwords, language and seed only"
         )
     return common[0]
+
+
+def check_temperature(name: str, value: float) -> None:
+    """Raises: OptionError outside of 0 to 1."""
+    if not 0.0 <= value <= HOTTEST:
+        raise OptionError(f"{name}: expected 0 to {HOTTEST:g}, got {value:g}")
 
 
 def _check_regex(pattern: str) -> None:

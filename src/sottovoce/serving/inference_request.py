@@ -8,7 +8,7 @@ from typing import cast
 
 from sottovoce.audio.vad import VadOptions
 from sottovoce.decoding.fallback import FallbackOptions
-from sottovoce.decoding.options import DecodingOptions
+from sottovoce.decoding.options import HOTTEST, DecodingOptions
 from sottovoce.errors import OptionError
 from sottovoce.offline.options import WINDOW_VAD, TranscribeOptions
 from sottovoce.serving.faults import ApiError
@@ -125,11 +125,11 @@ def positive(number: int | None) -> int | None:
 
 
 def fallback_of(fields: Fields) -> FallbackOptions:
-    """Temperatures from the first to 1 by their step; a step of 0 tries the first alone."""
-    first = fields.number("temperature", 0.0, 1.0) or 0.0
-    given = fields.number("temperature_inc", 0.0, 1.0)
+    """Temperatures from the first to the hottest by their step; a step of 0 tries the first alone."""
+    first = fields.number("temperature", 0.0, HOTTEST) or 0.0
+    given = fields.number("temperature_inc", 0.0, HOTTEST)
     step = 0.2 if given is None else given
-    n_steps = math.floor((1.0 - first) / step + 1e-6) if step else 0
+    n_steps = math.floor((HOTTEST - first) / step + 1e-6) if step else 0
     temperatures = tuple(round(first + i * step, 6) for i in range(min(n_steps, 10) + 1))
     changes = {
         ours: value

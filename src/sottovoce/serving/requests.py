@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias, cast
 
 from sottovoce.audio.vad import VadOptions
 from sottovoce.decoding.fallback import FallbackOptions
-from sottovoce.decoding.options import DecodingOptions
+from sottovoce.decoding.options import HOTTEST, DecodingOptions
 from sottovoce.errors import OptionError
 from sottovoce.offline.options import WINDOW_VAD, TranscribeOptions
 from sottovoce.serving.faults import ApiError
@@ -142,7 +142,7 @@ def languages_of(fields: Fields) -> tuple[str, ...]:
 def options_of(fields: Fields, task: Task, *, words: bool) -> TranscribeOptions:
     """How to transcribe."""
     strategy = fields.nested("chunking_strategy") if task == "transcribe" else None
-    temperature = fields.number("temperature", 0.0, 1.0)
+    temperature = fields.number("temperature", 0.0, HOTTEST)
     prompt = fields.text("prompt")
     vad = vad_of(strategy)
     try:
