@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -19,12 +20,15 @@ PARTS = [
 ]
 
 
+MEMORY = "peak memory"
+
+
 def test_a_document_for_each_number_format(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["--dtype", "float32,int8", "--beam-size", "1", "--repeats", "1", "--json"]
     assert run(["bench", "-m", "nano", *arguments]) == 0
     found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [(one["model"], one["dtype"]) for one in found] == [("nano", "float32"), ("nano", "int8")]
-    assert all(list(one["measures"]) == PARTS for one in found)
+    assert all(list(one["measures"]) == [*PARTS, MEMORY] for one in found)
     assert all(one["measures"]["encoder, 30 s"]["ms"] > 0 for one in found)
 
 
@@ -37,7 +41,12 @@ def test_a_recording_is_transcribed_and_heard_live(capsys: pytest.CaptureFixture
         "decoder, a token of 2 rows",
         "transcription, 2 s, beam 2",
         "live, updates of 0.5 s",
+        MEMORY,
     ]
+    assert 0 <= measures["live, updates of 0.5 s"]["late_updates"] <= 1
+    loading = measures["loading"]
+    assert 0 < loading["lowest_s"] <= loading["s"] <= loading["highest_s"]
+    assert sys.platform != "linux" or measures[MEMORY]["mb"] > 10
     assert measures["transcription, 2 s, beam 2"]["audio_s"] == 2.0
     assert measures["live, updates of 0.5 s"]["n_words"] > 0
 
@@ -46,7 +55,7 @@ def test_the_table_has_a_row_for_each_measure(capsys: pytest.CaptureFixture[str]
     assert run(["bench", "-m", "nano", "--dtype", "float32", "--beam-size", "1", "--repeats", "1"]) == 0
     heading, *rows = capsys.readouterr().out.splitlines()
     assert heading.split() == ["nano", "float32"]
-    assert [row.split("  ")[0] for row in rows] == PARTS
+    assert [row.split("  ")[0] for row in rows] == [*PARTS, MEMORY]
 
 
 @pytest.mark.parametrize(
@@ -56,6 +65,9 @@ def test_the_table_has_a_row_for_each_measure(capsys: pytest.CaptureFixture[str]
         (["-m", "nano,"], "expected different names between commas, got 'nano,'"),
         (["-m", "nano", "--dtype", "int8,int8"], "expected different names between commas, got 'int8,int8'"),
         (["-m", "nano", "--repeats", "0"], "--repeats"),
+        (["-m", "nano", "--seconds", "0.00001"], "expected a number from 0.1, got '0.00001'"),
+        (["-m", "nano", "--dtype", "float32,float8"], "dtype 'float8' given, expected one of auto"),
+        (["-m", "nano,nowhere"], "nowhere"),
     ],
 )
 def test_what_cannot_be_measured_is_told_in_one_line(
@@ -65,3 +77,19 @@ def test_what_cannot_be_measured_is_told_in_one_line(
     error = capsys.readouterr().err
     assert said in error
     assert error.count("\n") == 1
+
+
+def test_nothing_is_measured_before_the_whole_list_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    def measured(*_: object) -> None:
+        pytest.fail("measured before the last of the list was looked at")
+
+    monkeypatch.setattr("sottovoce.cli.bench.measures", measured)
+    assert run(["bench", "-m", "nano", "--dtype", "float32,float8"]) == 2
+
+
+def test_a_pipe_gets_every_row_whole(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["-m", "nano", "--language", "en", "--seconds", "2", "--repeats", "1", "--beam-size", "2"]
+    assert run(["bench", str(CLIP), *arguments, "--dtype", "float32,int8"]) == 0
+    out = capsys.readouterr().out
+    assert "…" not in out
+    assert "decoder, 100 tokens at once" in out

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -24,21 +26,23 @@ if TYPE_CHECKING:
     from sottovoce.evaluation.speed import Timing
     from sottovoce.types import Samples
 
+LEAST_S = 0.1
 MEASURE = (
     *LANGUAGE,
     *beam_size(5),
     click.option("--repeats", type=click.IntRange(1), default=3, show_default=True, help="Of each measure."),
     click.option(
         "--seconds",
-        type=Finite(above=0),
+        type=Finite(LEAST_S),
         default=60.0,
         show_default=True,
-        help="Of the recording, from its start.",
+        help="Of the recording, from its start; 0.1 at least.",
     ),
     click.option("--no-live", is_flag=True, help="Leave the live session out."),
     click.option("--json", "as_json", is_flag=True, help="One JSON document a model instead of a table."),
 )
 UPDATE_S = 0.5
+MEMORY = "peak memory"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +64,7 @@ def bench(file: str | None, **given: Any) -> None:
     commas.
     """
     choices = [*product(_several(given["model"]), _several(given["dtype"]))]
+    _check(choices, given)
     samples = None if file is None else _beginning(file, given["seconds"])
     found: dict[str, list[Measured]] = {}
     n_rows = _n_measures(samples is not None, given) * len(choices)
@@ -82,18 +87,33 @@ def bench(file: str | None, **given: Any) -> None:
 
 def measures(given: Mapping[str, Any], samples: Samples | None) -> Iterator[Measured]:
     """The rows of one model, as they are measured."""
-    from sottovoce.evaluation.speed import model_parts
+    from sottovoce.evaluation.peak import forget_peak, peak_bytes
+    from sottovoce.evaluation.speed import model_parts, timed
 
-    begun = time.perf_counter()
+    loading = timed(partial(open_model, given), given["repeats"])
+    yield _loaded(loading)
+    forget_peak()
     model = open_model(given)
-    loaded = time.perf_counter() - begun
-    yield Measured("loading", f"{loaded:.2f} s", {"s": round(loaded, 4)})
     for name, timing in model_parts(model.backend, given["beam_size"], given["repeats"]):
         yield _of_timing(name, timing)
     if samples is not None:
         yield _transcribed(model, samples, given)
         if not given["no_live"]:
             yield _live(model, samples, given)
+    yield _memory(peak_bytes())
+
+
+def _loaded(timing: Timing) -> Measured:
+    numbers = {"s": round(timing.median_s, 4), "lowest_s": round(timing.lowest_s, 4)}
+    shown = f"{timing.median_s:.2f} s ({timing.lowest_s:.2f}-{timing.highest_s:.2f})"
+    return Measured("loading", shown, {**numbers, "highest_s": round(timing.highest_s, 4)})
+
+
+def _memory(peak: int | None) -> Measured:
+    """The most that the process held since the model was opened."""
+    if peak is None:
+        return Measured(MEMORY, "unknown here", {})
+    return Measured(MEMORY, f"{peak / 1e6:.0f} MB", {"mb": round(peak / 1e6, 1)})
 
 
 def _of_timing(name: str, timing: Timing) -> Measured:
@@ -130,10 +150,15 @@ def _live(model: Model, samples: Samples, given: Mapping[str, Any]) -> Measured:
     from sottovoce.evaluation.live import run_live
 
     languages = None if given["language"] == "auto" else given["language"]
-    run = run_live(model.session(languages), samples, chunk_s=UPDATE_S)
+    updates = _Updates()
+    run = run_live(model.session(languages), samples, chunk_s=UPDATE_S, on_piece=updates.done)
     load = run.cpu_s / run.duration_s
-    numbers = {"processor_s_a_second": round(load, 4), "n_words": float(len(run.words))}
-    shown = f"{load:.2f} processor s/s"
+    numbers = {
+        "processor_s_a_second": round(load, 4),
+        "late_updates": round(updates.late, 4),
+        "n_words": float(len(run.words)),
+    }
+    shown = f"{load:.2f} processor s/s, {updates.late:.0%} of updates late"
     if run.words:
         late = statistics.median(
             elapsed - word.end for word, elapsed in zip(run.words, run.elapsed_s, strict=True)
@@ -143,13 +168,33 @@ def _live(model: Model, samples: Samples, given: Mapping[str, Any]) -> Measured:
     return Measured(f"live, updates of {UPDATE_S:g} s", shown, numbers)
 
 
+class _Updates:
+    """How many updates were not done when the audio of the next one was there, had it come in real time."""
+
+    def __init__(self) -> None:
+        self._clock_s, self._begun = 0.0, time.perf_counter()
+        self._n_late = self._n_all = 0
+
+    def done(self, given_s: float, _: object) -> None:
+        """Count one. given_s: seconds of audio that it was the end of."""
+        now = time.perf_counter()
+        self._clock_s = max(self._clock_s, given_s) + now - self._begun
+        self._begun = now
+        self._n_all += 1
+        self._n_late += self._clock_s > given_s + UPDATE_S
+
+    @property
+    def late(self) -> float:
+        return self._n_late / self._n_all
+
+
 def _print(found: Mapping[str, list[Measured]]) -> None:
     table = Table(box=None, header_style="bold", padding=(0, 3, 0, 0), pad_edge=False)
     for heading in ("", *found):
         table.add_column(heading, no_wrap=not sys.stdout.isatty())
     for rows in zip(*found.values(), strict=True):
         table.add_row(rows[0].name, *(row.shown for row in rows))
-    Console(width=None if sys.stdout.isatty() else 40 * (1 + len(found))).print(table)
+    Console(width=None if sys.stdout.isatty() else 100 * (1 + len(found))).print(table)
 
 
 def _beginning(file: str, seconds: float) -> Samples:
@@ -157,7 +202,28 @@ def _beginning(file: str, seconds: float) -> Samples:
     from sottovoce.audio.io import load_audio
     from sottovoce.types import SAMPLE_RATE
 
-    return load_audio(sys.stdin.buffer if file == "-" else file)[: round(seconds * SAMPLE_RATE)]
+    samples = load_audio(sys.stdin.buffer if file == "-" else file)[: round(seconds * SAMPLE_RATE)]
+    if len(samples) < LEAST_S * SAMPLE_RATE:
+        raise OptionError(f"{file}: expected {LEAST_S} s of sound at least, got {len(samples)} samples")
+    return samples
+
+
+def _check(choices: Iterable[tuple[str | None, str | None]], given: Mapping[str, Any]) -> None:
+    """Look for all models and number formats before any of them is measured.
+
+    Raises: ModelNotFoundError, OptionError.
+    """
+    from sottovoce.backends.registry import choose_device, choose_number_format
+    from sottovoce.models.sources.base import Sources
+    from sottovoce.models.sources.find import resolve
+
+    device = choose_device(given["device"])
+    folder = given["model_dir"]
+    sources = Sources(folder and Path(folder).expanduser(), given["revision"], given["local_only"])
+    for name, dtype in choices:
+        choose_number_format(dtype or "auto", device)
+        if name is not None:
+            resolve(name, sources)
 
 
 def _several(text: str | None) -> list[str | None]:
@@ -173,7 +239,7 @@ def _several(text: str | None) -> list[str | None]:
 def _n_measures(has_file: bool, given: Mapping[str, Any]) -> int:
     """Rows of `measures`, for the bar."""
     of_file = 1 + (not given["no_live"]) if has_file else 0
-    return 5 + int(given["beam_size"] > 1) + of_file
+    return 6 + int(given["beam_size"] > 1) + of_file
 
 
 def _rounded(ms: float) -> str:
