@@ -50,19 +50,7 @@ clips: $(VENV)/demo  ## make the demo's clips anew (needs espeak-ng, flite and p
 	$(PIP) pypinyin
 	$(BIN)/python examples/make_clips.py
 
-# Hours of processor time; what was done is kept in live/log, and another call goes on from there.
-SHARED ?= ../shared
-LIVE = OMP_NUM_THREADS=1 $(BIN)/python benchmarks/live.py
-live-tables: $(VENV)/test  ## every table of docs/streaming.md, into live/ (SHARED: the folder that holds data/)
-	mkdir -p live
-	$(LIVE) errors $(SHARED) --part test --clips 60 --frame-thresholds 10,15,25,50 --chunk-s 0.5,1.2 \
-		--dtypes float32,auto --log live/log --picture live/latency.png > live/errors.txt
-	$(LIVE) noise $(SHARED) --log live/log > live/noise.txt
-	$(LIVE) hour $(SHARED) --part test --picture live/hour.png > live/hour.txt
-	$(LIVE) switching $(SHARED) --part test --log live/log > live/switching.txt
-	$(LIVE) codeswitch $(SHARED) --part test --log live/log > live/codeswitch.txt
-	$(LIVE) translate $(SHARED) --part test --log live/log > live/translate.txt
-	$(LIVE) beside $(SHARED) --part test --log live/log > live/beside.txt
+include benchmarks/live.mk  # live-tables
 
 clean:
 	rm -rf $(VENV) demo live build dist

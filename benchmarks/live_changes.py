@@ -19,7 +19,7 @@ import json
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -68,8 +68,8 @@ class Recorded:
 class Log:
     """Recordings, and the logits of their stretches by name, first sample and end; kept in a file."""
 
-    def __init__(self, path: Path, model_name: str, make: Callable[[], Sequence[Joined]]) -> None:
-        self._path, self._model_name, self._make = path, model_name, make
+    def __init__(self, path: Path, load: Callable[[], Model], make: Callable[[], Sequence[Joined]]) -> None:
+        self._path, self._load, self._make = path, load, make
         self.recorded: dict[str, Recorded] = {}
         self._logits: dict[tuple[str, int, int], list[float]] = {}
         self._sounds: dict[str, Samples] = {}
@@ -82,7 +82,7 @@ class Log:
 
     @cached_property
     def _ears(self) -> LanguageProbe:
-        model: Model = load_model(self._model_name, device="cpu")
+        model = self._load()
         return LanguageProbe(model.backend, model.tokenizer, CODES)
 
     def complete(self) -> None:
@@ -261,6 +261,7 @@ def main() -> None:
     parser.add_argument("data", type=Path, help="folder that holds manifest.jsonl")
     parser.add_argument("--log", type=Path, required=True, help="JSON lines of what was heard")
     parser.add_argument("--model", default="base")
+    parser.add_argument("--dtype", default="auto", help="a log for each [auto]")
     parser.add_argument("--part", choices=["dev", "test"], default="test")
     parser.add_argument("--known", type=int, default=20, help="recordings in well-known languages")
     parser.add_argument("--mixed", type=int, default=20, help="recordings in all languages")
@@ -271,12 +272,14 @@ def main() -> None:
     given = parser.parse_args()
     torch.set_num_threads(1)
     counts = {"known": given.known, "mixed": given.mixed, "singles": given.singles}
-    log = Log(given.log, given.model, lambda: recordings(given.data, given.part, **counts))
+    load = partial(load_model, given.model, device="cpu", dtype=given.dtype)
+    log = Log(given.log, load, lambda: recordings(given.data, given.part, **counts))
     if not given.only_log:
         log.complete()
     rows = list(scored(log, options_with(given.set), given.kinds))
     show(rows)
-    print(json.dumps({"model": given.model, "part": given.part, "options": given.set, "rows": rows}))
+    asked = {"model": given.model, "dtype": given.dtype, "part": given.part, "options": given.set}
+    print(json.dumps(asked | {"rows": rows}))
 
 
 if __name__ == "__main__":

@@ -69,12 +69,12 @@ class Stretch:
 class Programs:
     """Both with the same weights, loaded when they are first asked."""
 
-    def __init__(self, model_name: str) -> None:
-        self._name = model_name
+    def __init__(self, model_name: str, dtype: str) -> None:
+        self._name, self._dtype = model_name, dtype
 
     @cached_property
     def ours(self) -> Model:
-        return load_model(self._name, device="cpu")
+        return load_model(self._name, device="cpu", dtype=self._dtype)
 
     @cached_property
     def _probe(self) -> LanguageProbe:
@@ -151,9 +151,10 @@ def stretches(clip: str, side: str, options: ProbeOptions = DEFAULTS.probe) -> l
     return [Stretch(clip, side, start, end) for start, end in zip(starts, ends, strict=True)]
 
 
-def listen(name: str, chosen: Sequence[Clip], sides: Sequence[str], log: Log, options: ProbeOptions) -> None:
+def listen(
+    programs: Programs, chosen: Sequence[Clip], sides: Sequence[str], log: Log, options: ProbeOptions
+) -> None:
     """Hear what the log lacks."""
-    programs = Programs(name)
     for clip in chosen:
         wanted = [one for side in sides for one in stretches(clip.name, side, options)]
         wanted = [one for one in wanted if one not in log.known]
@@ -244,6 +245,7 @@ def main() -> None:
     )
     parser.add_argument("data", type=Path, help="folder that holds manifest.jsonl")
     parser.add_argument("--model", default="base")
+    parser.add_argument("--dtype", default="auto", help="of both programs; a log for each [auto]")
     parser.add_argument("--part", choices=["dev", "test"], default="test")
     parser.add_argument("--clips", type=int, default=160, help="clips of VoxLingua")
     parser.add_argument("--readers", type=int, default=80, help="clips of people reading")
@@ -256,7 +258,7 @@ def main() -> None:
     options = options_with(given.set)
     log, chosen = Log(given.log), asked(given.data, given.part, given.clips, given.readers)
     if not given.only_log:
-        listen(given.model, chosen, given.sides, log, options.probe)
+        listen(Programs(given.model, given.dtype), chosen, given.sides, log, options.probe)
     heard = {one.clip for one in log.known}
     chosen = [clip for clip in chosen if clip.name in heard]
     spoken = sorted({clip.language for clip in chosen})
@@ -271,7 +273,7 @@ def main() -> None:
         for side in given.sides
     ]
     show(rows)
-    print(json.dumps({"model": given.model, "part": given.part, "rows": rows}))
+    print(json.dumps({"model": given.model, "dtype": given.dtype, "part": given.part, "rows": rows}))
 
 
 if __name__ == "__main__":

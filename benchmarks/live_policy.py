@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 from live_count import Summary, beside, error_rate, summary
+from live_frontier import FRONTIERS
 from live_run import Bench, Item, Live, Setting, counted
 from live_settings import add_clips, chosen, settings
 from live_tables import apart, percent, seconds, show_json, show_table
@@ -24,25 +25,25 @@ from sottovoce.types import SAMPLE_RATE
 HELP = """Rules of the live policy, one changed at a time, on clips of people and over long pauses.
 
 Clips as they are: the defaults, end-of-word weights (--cif), the end of text forbidden as the first token of
-an update, as offline decoding and SimulStreaming do, and other waits for the first word. Then the same clips,
---turns of a set and language in one recording with pauses of --pause-s, longer than an utterance is held:
-with what was said before as a prompt, and without. With base half a second of processor time for each second
-of audio and row."""
+an update, as offline decoding and SimulStreaming do, other ways to read the attention, and other waits for
+the first word. Then the same clips, --turns of a set and language in one recording with pauses of --pause-s,
+longer than an utterance is held: with what was said before as a prompt, and without. With base half a second
+of processor time for each second of audio and row."""
 
 HEADS = ("errors", "beside the first row, 95 %", "inserted", "loops", "latency, median", "90 %", "cpu s/s")
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A row of the table. end_waits: the end of text may not come at once."""
+    """A row of the table. meanwhile: a block in which the program does it another way."""
 
     name: str
-    stream: dict[str, Any]
-    session: dict[str, Any]
-    end_waits: bool = False
+    stream: dict[str, Any] = field(default_factory=dict)
+    session: dict[str, Any] = field(default_factory=dict)
+    meanwhile: Callable[[], AbstractContextManager[None]] | None = None
 
     def of(self, setting: Setting) -> Setting:
-        label = f"{setting.label}, the end waits" if self.end_waits else setting.label
+        label = f"{setting.label}, {self.name}" if self.meanwhile else setting.label
         stream, session = {**setting.stream, **self.stream}, {**setting.session, **self.session}
         return replace(setting, stream=stream, session=session, label=label)
 
@@ -66,20 +67,21 @@ def run(given: argparse.Namespace) -> None:
 
 
 def rules(given: argparse.Namespace) -> list[Rule]:
-    found = [Rule("the defaults", {}, {})]
+    found = [Rule("the defaults")]
     if given.cif:
-        found.append(Rule("end-of-word weights", {}, {"end_of_word": str(given.cif)}))
-    found.append(Rule("end of text not at once", {}, {}, end_waits=True))
+        found.append(Rule("end-of-word weights", session={"end_of_word": str(given.cif)}))
+    found.append(Rule("end of text not at once", meanwhile=end_of_text_waits))
+    found += [Rule(name, meanwhile=other) for name, other in FRONTIERS.items()]
     for least in given.least_s:
-        found.append(Rule(f"first word after {least:g} s", {"agreement": {"least_s": least}}, {}))
+        found.append(Rule(f"first word after {least:g} s", {"agreement": {"least_s": least}}))
     return found
 
 
 def prompts() -> list[Rule]:
     return [
-        Rule("what was said is the prompt", {}, {}),
-        Rule("no prompt", {"max_context_tokens": 0}, {}),
-        Rule("a prompt of 30 tokens at most", {"max_context_tokens": 30}, {}),
+        Rule("what was said is the prompt"),
+        Rule("no prompt", {"max_context_tokens": 0}),
+        Rule("a prompt of 30 tokens at most", {"max_context_tokens": 30}),
     ]
 
 
@@ -107,7 +109,7 @@ def show(bench: Bench, setting: Setting, items: Sequence[Item], asked: Sequence[
     wholes = [bench.whole(setting.model, item) for item in counted(items, "files")]
     heard: dict[str, list[Live]] = {}
     for rule in asked:
-        with end_of_text_waits() if rule.end_waits else nullcontext():
+        with (rule.meanwhile or nullcontext)():
             heard[rule.name] = [bench.live(rule.of(setting), item) for item in counted(items, rule.name)]
     first = [live.text for live in next(iter(heard.values()))]
     found = {name: summary(items, lives, wholes) for name, lives in heard.items()}

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from human_clips import clips
 from live_count import TimedUnit, error_rate, errors, timed_units
+from live_plots import plot_switches
 from live_run import AUTO, GIVEN, Bench, Item, Live, counted, spoken_on
 from live_settings import settings
 from live_tables import percent, seconds, show_json, show_table
@@ -27,6 +28,8 @@ WELL = 0.3
 """Error rate of the whole files under which a language is known well."""
 BORDER_S = 1.0
 LEAST_S, MOST_S = 2.0, 8.0
+PICTURED = 6
+"""Recordings in a picture."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +111,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--limit", type=int, help="recordings in all, spread over both")
     parser.add_argument("--modes", type=lambda text: text.split(","), default=["restart", "parallel"])
     parser.add_argument("--texts", action="store_true", help="print what was said and heard")
+    parser.add_argument(
+        "--picture", type=Path, help="what was spoken and heard over time, of the first recordings"
+    )
 
 
 def run(given: argparse.Namespace) -> None:
@@ -122,9 +128,10 @@ def run(given: argparse.Namespace) -> None:
     well = known_well(found, parts)
     print(f"known well: {', '.join(sorted(well)) or 'none'}\n")
     asked = [replace(one, switching=mode) for one in settings(given) for mode in given.modes]
-    rows, figures = [], {}
+    rows, figures, runs = [], {}, {}
     for setting in asked:
         lives = [bench.live(setting, one.item) for one in counted_recordings(found, setting.name)]
+        runs[setting.switching] = [live.run for live in lives]
         some = [set(one.item.languages) <= well for one in found]
         for name, at in {"all": [True] * len(found), "known well": some}.items():
             if any(at):
@@ -136,6 +143,10 @@ def run(given: argparse.Namespace) -> None:
         if given.texts:
             show_texts(found, lives, setting.name)
     show_table(["recordings", *HEADS], rows)
+    if given.picture:
+        shown = found[:PICTURED]
+        names = [one.item.name for one in shown]
+        plot_switches(given.picture, names, [one.triples for one in shown], runs)
     show_json("switching", asked, {"part": given.part, "known_well": sorted(well), "found": figures})
 
 
