@@ -9,6 +9,7 @@ from functools import partial
 from itertools import product
 from pathlib import Path
 
+import live_words
 from live_count import Summary, beside, error_rate, errors, summary
 from live_plots import plot_curve
 from live_run import Bench, Item, Live, Whole, counted
@@ -61,6 +62,8 @@ def run(given: argparse.Namespace) -> None:
     found = {name: summary(items, lives, wholes) for name, lives in heard.items()}
     show(items, wholes, found)
     show_sets(items, wholes, heard)
+    print()
+    show_table(["words", *live_words.HEADS], live_words.rows(items, wholes, heard))
     if given.beside:
         show_beside(given, bench, items, heard)
     if given.texts:
