@@ -46,6 +46,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--texts", action="store_true", help="print what was said and heard, clip by clip")
     parser.add_argument("--beside", metavar="LABEL", help="also the differences to what the log has of LABEL")
     parser.add_argument("--simul", type=Path, metavar="CHECKOUT", help="also SimulStreaming, from there")
+    parser.add_argument(
+        "--simul-thresholds",
+        type=lambda text: [float(one) for one in text.split(",")],
+        metavar="N[,N…]",
+        help="its thresholds [those of ours]",
+    )
     parser.add_argument("--simul-vac", action="store_true", help="with its voice activity controller")
     parser.add_argument("--picture", type=Path, help="errors over latency, a line a program and interval")
 
@@ -82,7 +88,7 @@ def sides(given: argparse.Namespace, bench: Bench) -> list[Side]:
     if given.simul is None:
         return ours
     simul = Simul(given.simul, given.model, bench.log, vac=given.simul_vac)
-    asked = product(given.chunk_s, given.frame_thresholds)
+    asked = product(given.chunk_s, given.simul_thresholds or given.frame_thresholds)
     return ours + [
         Side(simul.name(threshold, chunk_s), partial(simul.live, frame_threshold=threshold, chunk_s=chunk_s))
         for chunk_s, threshold in asked
