@@ -120,6 +120,9 @@ class SlowFile:
 
         return Segment(0, 0.0, 1.0, " word", "en")
 
+    def next_step(self) -> object:
+        return next(self, None)
+
     def close(self) -> None:
         self.is_closed = True
 

@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ import pytest
 
 from sottovoce.api import Model
 from sottovoce.audio.io import load_audio
+from sottovoce.serving import scheduler
 from sottovoce.serving.server import ServerThread
 from sottovoce.serving.settings import Limits
 from tests.serving.servers import CLIPS, SlowModel, serving, until
@@ -306,3 +308,19 @@ def test_live_work_goes_before_recordings() -> None:
     worker.join(10)
     assert done[0] == "live"
     assert done[1:] == [f"file {i}" for i in range(len(done) - 1)]
+
+
+def test_recordings_sent_at_once_have_the_text_that_each_has_alone(
+    nano: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scheduler, "FILES_ON_CPU", 4)
+    names = ("en", "de", "fr", "es", "en", "de")
+    files = {name: CLIPS / f"{name}.flac" for name in names}
+    alone = {one: nano.transcribe(file, language=one, beam_size=5).collect() for one, file in files.items()}
+    with serving(nano) as running, ThreadPoolExecutor(len(names)) as people:
+
+        def sent(name: str) -> str:
+            answer = post(running, files[name].read_bytes(), f"{name}.flac", language=name)
+            return str(answer.json()["text"])
+
+        assert list(people.map(sent, names)) == [alone[name].text for name in names]

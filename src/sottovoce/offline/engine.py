@@ -122,6 +122,17 @@ class Engine:
             self.backend, self.tokenizer, encoded, options, fallback, fusion=self.fusion
         )
 
+    def is_like(self, other: Engine) -> bool:
+        """Whether windows of both may be read in one batch: each has its own language, prompt and place."""
+        return (
+            self.backend is other.backend
+            and self.fusion is other.fusion
+            and self.window_frames == other.window_frames
+            and self.options.fallback_of_window == other.options.fallback_of_window
+            and replace(self.options.decoding, language=None, prompt=None)
+            == replace(other.options.decoding, language=None, prompt=None)
+        )
+
     def text_of(self, cut: WindowCut, result: DecodingResult, n_frames: int) -> WindowText:
         """What is said in a window with n_frames log-mel frames of audio, for its words to be timed."""
         return WindowText(self.tokenizer_of(result.language), cut.text_tokens(self.tokenizer.eot), n_frames)

@@ -56,7 +56,7 @@ class Transcription(Iterator[Segment]):
     """The segments of a recording as they are found, and what is known of it so far."""
 
     def __init__(self, engine: Engine, steps: Steps, progress: Progress, watch: Watch) -> None:
-        self._engine = engine
+        self.engine = engine
         self._steps = steps
         self._progress = progress
         self._watch = watch
@@ -68,7 +68,7 @@ class Transcription(Iterator[Segment]):
         if self._held is None:
             self._held = self.next_step()
             if isinstance(self._held, Listen):
-                perform(self._engine, [self._held])
+                perform(self.engine, [self._held])
                 self._held = None
                 return True
         return False
@@ -77,7 +77,7 @@ class Transcription(Iterator[Segment]):
         while (step := self.next_step()) is not None:
             if isinstance(step, Segment):
                 return step
-            perform(self._engine, [step])
+            perform(self.engine, [step])
         raise StopIteration
 
     def next_step(self) -> Step | None:

@@ -7,7 +7,9 @@ from threading import Lock
 from types import TracebackType
 
 from sottovoce.audio.recording import Recording
+from sottovoce.offline.engine import Engine
 from sottovoce.offline.longform import Transcription, Watch
+from sottovoce.offline.work import Step, perform
 from sottovoce.types import Segment, Transcript, Turn
 
 
@@ -29,15 +31,39 @@ class FileTranscription:
         return self
 
     def __next__(self) -> Segment:
+        while (step := self.next_step()) is not None:
+            if isinstance(step, Segment):
+                return step
+            try:
+                perform(self.engine, [step])
+            except BaseException:
+                self.close()
+                raise
+        raise StopIteration
+
+    @property
+    def engine(self) -> Engine:
+        """The model, and what is asked of it."""
+        return self._transcription.engine
+
+    def next_step(self) -> Step | None:
+        """The next segment, or work to be done before this is asked again (see `perform`); None at the end.
+
+        For who does the work of several recordings together. Raises: AudioError, as the iteration.
+        """
         with self._busy:
             try:
-                segment = next(self._transcription)
+                step = self._transcription.next_step()
             except BaseException:
                 self._watch.stopped.set()
                 self._release()
                 raise
-        self._segments.append(segment)
-        return segment
+            if step is None:
+                self._watch.stopped.set()
+                self._release()
+        if isinstance(step, Segment):
+            self._segments.append(step)
+        return step
 
     def prepare(self) -> bool:
         """Do a few seconds' share of what comes before the first segment: who speaks when is found first.

@@ -11,18 +11,15 @@ from itertools import islice
 from typing import Generic, TypeAlias, TypeVar
 
 from sottovoce.audio.recording import Recording
-from sottovoce.errors import SottovoceError
 from sottovoce.offline.engine import Engine
 from sottovoce.offline.longform import Transcription, Watch, transcription_of
 from sottovoce.offline.result import transcript_of
-from sottovoce.offline.work import Align, Encode, Listen, Read, Work, perform
+from sottovoce.offline.work import FAILURES, Work, first_kind, perform_each
 from sottovoce.types import Segment, Transcript
 
 Source = TypeVar("Source")
 Outcome: TypeAlias = Transcript | Exception
 
-FAILURES = (SottovoceError, MemoryError, RuntimeError)
-"""What one recording may fail with: in PyTorch, to be out of memory is a RuntimeError."""
 AHEAD = 4
 """So many batches of recordings may have ended and wait for one that came before them."""
 
@@ -115,28 +112,11 @@ class _Run(Generic[Source]):
 
 
 def _work_on(engine: Engine, runs: Sequence[_Run[Source]]) -> None:
-    """Do the work of one kind of all recordings that ask for it.
-
-    Encoding goes first and aligning last, so that recordings wait for each other and share the next batch.
-    """
-    for kind in (Listen, Encode, Read, Align):
-        asking = [(run, run.work) for run in runs if isinstance(run.work, kind)]
-        if asking:
-            break
-    try:
-        perform(engine, [work for _, work in asking])
-        done = [run for run, _ in asking]
-    except FAILURES:
-        done = [run for run, work in asking if _succeeds(engine, run, work)]
-    for run in done:
-        run.advance()
-
-
-def _succeeds(engine: Engine, run: _Run[Source], work: Work) -> bool:
-    """Do the work of one recording by itself, since that of several together failed."""
-    try:
-        perform(engine, [work])
-    except FAILURES as error:
-        run.end(error)
-        return False
-    return True
+    """Do the work of one kind of all recordings that ask for it."""
+    asking = [runs[place] for place in first_kind([run.work for run in runs])]
+    failed = perform_each(engine, [run.work for run in asking if run.work is not None])
+    for run, error in zip(asking, failed, strict=True):
+        if error is not None:
+            run.end(error)
+        else:
+            run.advance()

@@ -14,11 +14,15 @@ from typing import TypeAlias, TypeVar
 import torch
 
 from sottovoce.decoding.fallback import Attempt
+from sottovoce.errors import SottovoceError
 from sottovoce.offline.engine import Engine, Request
 from sottovoce.offline.words import TimedWord, WindowText, align_windows
 from sottovoce.types import EncoderOutput, Features, Segment
 
 Result = TypeVar("Result")
+
+FAILURES = (SottovoceError, MemoryError, RuntimeError)
+"""What one recording may fail with: in PyTorch, to be out of memory is a RuntimeError."""
 
 
 @dataclass(slots=True, eq=False)
@@ -81,6 +85,30 @@ def perform(engine: Engine, works: Sequence[Work]) -> None:
     alignments = [work for work in works if isinstance(work, Align)]
     if alignments:
         _align(engine, alignments)
+
+
+def first_kind(works: Sequence[Work | None]) -> list[int]:
+    """Which of the works of several recordings are done next: those of one kind, of those that ask for any.
+
+    Encoding goes first and aligning last, so that recordings wait for each other and share the next batch.
+    """
+    for kind in (Listen, Encode, Read, Align):
+        asking = [place for place, work in enumerate(works) if isinstance(work, kind)]
+        if asking:
+            return asking
+    return []
+
+
+def perform_each(engine: Engine, works: Sequence[Work]) -> list[Exception | None]:
+    """Do works of one kind, of a recording each, in one batch, or each by itself where that fails.
+
+    What each of them failed with; None where it is done.
+    """
+    try:
+        perform(engine, works)
+    except FAILURES as error:
+        return [error] if len(works) == 1 else [perform_each(engine, [work])[0] for work in works]
+    return [None] * len(works)
 
 
 def perform_alone(engine: Engine, steps: Generator[Encode, None, Result]) -> Result:

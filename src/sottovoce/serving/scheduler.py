@@ -22,6 +22,7 @@ from sottovoce.engine.live import ON_ACCELERATOR, ON_CPU, LiveEngine
 from sottovoce.engine.pace import INTERVALS_S, Pace
 from sottovoce.errors import OptionError
 from sottovoce.offline.options import TranscribeOptions
+from sottovoce.offline.pool import Ask, FilePool
 from sottovoce.offline.result import FileTranscription
 from sottovoce.serving.engine_thread import THREADS, EngineState
 from sottovoce.serving.live_first import live_first
@@ -40,6 +41,8 @@ T = TypeVar("T")
 
 MOST_AT_ONCE_S = 2.0
 """Audio of one session worked on at a time: the others have their turn in between."""
+FILES_ON_CPU, FILES_ON_ACCELERATOR = 2, 16
+"""Recordings whose windows are read in one batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,8 +228,9 @@ class Live:
 class FileJob:
     """One recording being transcribed: iterate over its segments as they are found."""
 
-    def __init__(self, worker: Worker, start: Callable[[], FileTranscription]) -> None:
+    def __init__(self, worker: Worker, pool: FilePool, start: Callable[[], FileTranscription]) -> None:
         self._worker = worker
+        self._pool = pool
         self._start = start
         self._running: FileTranscription | None = None
         self._is_prepared = False
@@ -246,10 +250,17 @@ class FileJob:
         assert running is not None, "begin() first"
         while not self._is_prepared:  # in pieces, so that live work need not wait for all of it
             self._is_prepared = not await done(self._worker, running.prepare, FILE)
-        segment = await done(self._worker, lambda: next(running, None), FILE)
+        asked = self._pool.ask(running)
+        self._serve(asked)
+        segment = await asyncio.wrap_future(asked.segment)
         if segment is None:
             raise StopAsyncIteration
         return segment
+
+    def _serve(self, asked: Ask) -> None:
+        """Have a thread work on it in its turn; others that wait then are worked on beside it."""
+        turn = self._worker.submit(lambda: self._pool.serve(asked, self._serve), FILE)
+        turn.add_done_callback(lambda turn: self._pool.leave(asked) if turn.cancelled() else None)
 
     async def collect(self) -> Transcript:
         """What was found, with what is left to find."""
@@ -287,6 +298,8 @@ class Scheduler:
             n_threads=work.threads or THREADS,
             file_share=work.file_share,
         )
+        is_cpu = model.backend.device.type == "cpu"
+        self._pool = FilePool(FILES_ON_CPU if is_cpu else FILES_ON_ACCELERATOR, encodes_together=not is_cpu)
         self._files = model.on_backend(live_first(model.backend, self._worker.live_first))
 
     @property
@@ -323,7 +336,7 @@ class Scheduler:
 
         Raises: AudioError, OptionError.
         """
-        job = FileJob(self._worker, lambda: self._begin(source, wish))
+        job = FileJob(self._worker, self._pool, lambda: self._begin(source, wish))
         await job.begin()
         return job
 
