@@ -9,7 +9,8 @@ OF = $(SHARED) --part test --log live/log --dtypes
 OTHER = $(if $(SIMUL),--simul $(SIMUL))
 LIST = en,de,es,fr,it,pt,pl,ru,nl,zh,ja,ko
 TABLES = errors soon together curve curve-often curve-rare waits policy switching switching-given switching-list codeswitch \
-	hour-float32 hour-bfloat16 translate noise level beside language changes encoder
+	hour-float32 hour-bfloat16 translate noise level beside language changes encoder \
+	opening beam curve-all
 live-tables: $(TABLES:%=live/%.txt)  ## every table of docs/streaming.md, into live/
 
 live/errors.txt: ARGS = errors $(OF) $(EITHER) --clips 40 $(OTHER)
@@ -18,11 +19,13 @@ live/together.txt: ARGS = errors $(OF) $(EITHER) --clips 40 --together 4
 live/curve.txt: ARGS = errors $(OF) float32 --clips 20 --frame-thresholds 10,25,50 $(OTHER) --picture live/latency.png
 live/curve-often.txt: ARGS = errors $(OF) float32 --clips 20 --frame-thresholds 10,25 --chunk-s 0.25
 live/curve-rare.txt: ARGS = errors $(OF) float32 --clips 20 --chunk-s 1.2 $(OTHER)
+live/curve-all.txt: ARGS = errors $(OF) float32 --clips 40 --chunk-s 0.5,0.25 --frame-thresholds 10,25,50
+live/beam.txt: ARGS = errors $(OF) float32 --clips 40 --beam-sizes 1,5
 live/waits.txt: ARGS = waits $(SHARED) --part dev --clips 30 --dtypes bfloat16 --chunk-s 0.25 \
 	--stream agreement.trusted=2 agreement.sure_part=0.2 agreement.agreed_frames=25
-live/policy.txt: ARGS = policy $(SHARED) --part dev --clips 16 --turns 2 --least-s 3 --dtypes bfloat16
+live/policy.txt: ARGS = policy $(SHARED) --part dev --clips 40 --turns 2 --least-s 3 --dtypes bfloat16
 live/switching.txt: ARGS = switching $(OF) $(EITHER) --joined 4 --limit 8 --picture live/switching.png
-live/switching-given.txt: ARGS = switching $(OF) $(EITHER) --joined 4 --limit 8 --languages given --modes restart
+live/switching-given.txt: ARGS = switching $(OF) $(EITHER) --joined 4 --limit 8 --languages given
 live/switching-list.txt: ARGS = switching $(OF) $(EITHER) --joined 12 --limit 20 --languages $(LIST)
 live/codeswitch.txt: ARGS = codeswitch $(OF) $(EITHER)
 live/hour-float32.txt: ARGS = hour $(SHARED) --part test --dtypes float32 --picture live/hour-float32.png
@@ -35,10 +38,11 @@ live/%.txt: | $(VENV)/test
 	@mkdir -p live
 	$(LIVE) $(ARGS) > $@.part && mv $@.part $@
 
-live/level.txt live/language.txt live/changes.txt live/encoder.txt: | $(VENV)/test
+live/level.txt live/language.txt live/changes.txt live/encoder.txt live/opening.txt: | $(VENV)/test
 	@mkdir -p live
 	OMP_NUM_THREADS=1 $(BIN)/python $(SCRIPT) > $@.part && mv $@.part $@
 live/level.txt: SCRIPT = benchmarks/live_level.py $(SHARED) --dtype bfloat16
 live/language.txt: SCRIPT = benchmarks/live_language.py $(SHARED)/data --readers 60 --log live/language.jsonl
 live/changes.txt: SCRIPT = benchmarks/live_changes.py $(SHARED)/data --singles 0 --log live/changes.jsonl
 live/encoder.txt: SCRIPT = benchmarks/growing_encoder.py $(SHARED)
+live/opening.txt: SCRIPT = benchmarks/live_opening.py
