@@ -38,7 +38,7 @@ class Replicas:
 
     n_min, n_max: Ray adds and ends some in between. cpus, gpus: of each; a part of a GPU is shared.
     connections: of a replica on the mean, from which on another is added. drain_s: for the connections of one
-    that is to go.
+    that is to go. more_after_s, fewer_after_s: how long there must have been too many or too few connections.
 
     Raises: OptionError.
     """
@@ -49,13 +49,16 @@ class Replicas:
     gpus: float = 0.0
     connections: float = 8.0
     drain_s: float = 600.0
+    more_after_s: float = 30.0
+    fewer_after_s: float = 600.0
 
     def __post_init__(self) -> None:
         if not 1 <= self.n_min <= self.n_max:
             raise OptionError(
                 f"replicas: expected 1 or more, MIN-MAX in order, got {self.n_min}-{self.n_max}"
             )
-        if not (self.cpus > 0 and self.gpus >= 0 and self.connections > 0 and self.drain_s >= 0):
+        waits = (self.drain_s, self.more_after_s, self.fewer_after_s)
+        if not (self.cpus > 0 and self.gpus >= 0 and self.connections > 0 and min(waits) >= 0):
             raise OptionError(f"replicas: expected cpus and connections above 0, none negative, got {self}")
 
 
@@ -114,6 +117,8 @@ def deployment(serve: Any, settings: Settings, open_model: Callable[[str], Model
             "min_replicas": replicas.n_min,
             "max_replicas": replicas.n_max,
             "target_ongoing_requests": replicas.connections,
+            "upscale_delay_s": replicas.more_after_s,
+            "downscale_delay_s": replicas.fewer_after_s,
         },
         ray_actor_options={"num_cpus": replicas.cpus, "num_gpus": replicas.gpus},
         graceful_shutdown_timeout_s=replicas.drain_s,
