@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -45,8 +44,11 @@ SETTINGS = {
 
 @contextmanager
 def read_once() -> Iterator[None]:
-    """No window is so long that few tokens in it are doubted."""
-    with patch.object(batched, "LONG_S", math.inf), patch.object(batched, "DOUBTFUL_LONG_S", math.inf):
+    """No text is doubted."""
+    with (
+        patch.object(batched, "halves_to_read", lambda *_: ()),
+        patch.object(batched, "may_be_halved", lambda _: False),
+    ):
         yield
 
 

@@ -72,6 +72,18 @@ def test_only_windows_that_fail_are_decoded_again() -> None:
             assert attempt.result.avg_logprob == max(first.avg_logprob, attempt.result.avg_logprob)
 
 
+def test_a_loop_that_will_be_read_in_parts_is_not_tried_again() -> None:
+    model, tokenizer = rig.backend(seed=4), rig.tokenizer()
+    encoded = rig.encode(model, rig.mel(2))
+    options = [DecodingOptions(language="en", sample_len=8)] * 2
+    rules = FallbackOptions((0.0, 0.5), 0.0, None, None)  # everything repeats itself
+    attempts = decode_with_fallback(model, tokenizer, encoded, options, rules, divisible=[True, False])
+    assert [attempt.last_temperature for attempt in attempts] == [0.0, 0.5]
+    guesses = FallbackOptions((0.0, 0.5), None, 0.0, None)
+    attempts = decode_with_fallback(model, tokenizer, encoded, options, guesses, divisible=[True, False])
+    assert [attempt.last_temperature for attempt in attempts] == [0.5, 0.5]
+
+
 def test_among_failures_one_that_does_not_repeat_is_kept() -> None:
     from sottovoce.decoding.fallback import _choose
 

@@ -113,12 +113,15 @@ def decode_with_fallback(
     options: Sequence[DecodingOptions],
     fallback: FallbackOptions,
     *,
+    divisible: Sequence[bool] | None = None,
     fusion: Fusion[State] | None = None,
 ) -> list[Attempt]:
     """Decode every window, those that fail again at the next temperature.
 
     options: as for `decode`; their temperature is not looked at, beam_size and patience count at
-    temperature 0 only, best_of above 0 only. fusion: language models, at every temperature.
+    temperature 0 only, best_of above 0 only. divisible: of each window, whether it will be read in parts if
+    its first text repeats itself, so that it is not tried again as it is; None: of none. fusion: language
+    models, at every temperature.
     """
     tried: list[list[DecodingResult]] = [[] for _ in options]
     last = [0.0] * len(options)
@@ -133,7 +136,12 @@ def decode_with_fallback(
         for window, result in zip(open_windows, results, strict=True):
             tried[window].append(result)
             last[window] = temperature
-        open_windows = [window for window in open_windows if fallback.fails(tried[window][-1])]
+        open_windows = [
+            window
+            for window in open_windows
+            if fallback.fails(tried[window][-1])
+            and not (index == 0 and divisible and divisible[window] and fallback.repeats(tried[window][0]))
+        ]
         if not open_windows:
             break
     return [

@@ -3,8 +3,8 @@
 Speech is looked for first, in a reading of its own; then the windows are filled and decoded as the
 recording is read again. Without conditioning, windows do not depend on each other, so a batch gives the
 same text as one by one. A window in which the language changes is cut there, and what the model left unread
-of a window is a window of its own; so are its halves, where the text is too little for the speech. Source of
-the idea: WhisperX (https://arxiv.org/abs/2303.00747), faster-whisper.
+of a window is a window of its own; so are its halves, where the text does not fit the speech (`doubt`).
+Source of the idea: WhisperX (https://arxiv.org/abs/2303.00747), faster-whisper.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from sottovoce.audio.vad import SpeechSegment, speech_segments
 from sottovoce.decoding.fallback import Attempt
 from sottovoce.offline.context import Context
 from sottovoce.offline.cut import MEL_FRAMES_PER_SECOND, WindowCut, cut_window
+from sottovoce.offline.doubt import halves_to_read, is_silent, may_be_halved
 from sottovoce.offline.engine import Engine, Progress, Request
 from sottovoce.offline.languages import find_language
 from sottovoce.offline.options import WINDOW_VAD
@@ -38,11 +39,6 @@ from sottovoce.types import SAMPLE_RATE, AudioChunk, EncoderOutput, Features, Se
 
 LEAST_FRAMES = 100
 """Log-mel frames that a window must have got on by, and have left, for the rest to be read."""
-LONG_S, FEWEST_TOKENS_S = 6.0, 1.0
-"""Speech so long has more tokens a second: people say three to five, and pauses are left out here. Whisper
-writes a sentence once that is said several times, over all of its time."""
-DOUBTFUL_LONG_S, DOUBTFUL_TOKENS_S = 2.0, 3.0
-"""The same in the halves of such speech, where the same may have happened again."""
 
 
 class _ReadWindow(NamedTuple):
@@ -144,42 +140,42 @@ class _SpeechLoop:
         windows, encoded, languages = yield from self._in_one_language_each(windows)
         prompt = self._context.prompt()
         requests = [
-            Request(language, prompt, window.start, self._is_first and window is windows[0])
+            Request(
+                language, prompt, window.start, self._is_first and window is windows[0], may_be_halved(window)
+            )
             for language, window in zip(languages, windows, strict=True)
         ]
         self._is_first = False
         work = Read(encoded, requests)
         yield work
         cuts = [self._cut(attempt, window) for attempt, window in zip(work.attempts, windows, strict=True)]
-        halved = [self._leaves_out(window, cut) for window, cut in zip(windows, cuts, strict=True)]
+        fallback, eot = engine.options.fallback_of_window, engine.tokenizer.eot
+        halves = [
+            halves_to_read(window, attempt.result, cut, fallback, eot)
+            for window, attempt, cut in zip(windows, work.attempts, cuts, strict=True)
+        ]
         if engine.options.needs_words:
             cuts = yield from self._with_words(work, cuts, windows)
         self._read += [
             _ReadWindow(*read)
-            for read, again in zip(zip(windows, work.attempts, cuts, strict=True), halved, strict=True)
-            if not again
+            for read, instead in zip(zip(windows, work.attempts, cuts, strict=True), halves, strict=True)
+            if not instead
         ]
-        self._take_up_unread(windows, cuts, halved)
+        self._take_up_unread(windows, cuts, halves)
         self._features.drop_before(self._ahead[0].start if self._ahead else windows[-1].end)
         yield from self._finished()
 
-    def _leaves_out(self, window: PackedWindow, cut: WindowCut) -> bool:
-        """Whether a text is too little for the speech that it stands for, and can be read in parts."""
-        if len(window.pieces) == 1:
-            return False
-        limits = (DOUBTFUL_LONG_S, DOUBTFUL_TOKENS_S) if window.is_doubtful else (LONG_S, FEWEST_TOKENS_S)
-        eot = self._engine.tokenizer.eot
-        return any(is_too_little(segment, eot, *limits) for segment in cut.segments)
-
     def _take_up_unread(
-        self, windows: Sequence[PackedWindow], cuts: Sequence[WindowCut], halved: Sequence[bool]
+        self,
+        windows: Sequence[PackedWindow],
+        cuts: Sequence[WindowCut],
+        halves: Sequence[tuple[PackedWindow, ...]],
     ) -> None:
-        """Put what the model left unread of windows before the windows that wait; all of it of some, in
-        halves."""
+        """Put what the model left unread of windows before the windows that wait, or their halves."""
         unread: list[PackedWindow] = []
-        for window, cut, again in zip(windows, cuts, halved, strict=True):
-            if again:
-                unread += window.halves()
+        for window, cut, instead in zip(windows, cuts, halves, strict=True):
+            if instead:
+                unread += instead
             elif LEAST_FRAMES <= cut.seek <= window.n_frames - LEAST_FRAMES:
                 unread.append(window.split(cut.seek)[1])
         self._ahead.extendleft(reversed(unread))
@@ -237,7 +233,7 @@ class _SpeechLoop:
     def _cut(self, attempt: Attempt, window: PackedWindow) -> WindowCut:
         """Segments of a window, in its own time; nothing for silence."""
         result = attempt.result
-        if self._engine.options.fallback.is_silence(result):
+        if is_silent(window, result, self._engine.options.fallback):
             return WindowCut((), window.n_frames)
         tokenizer = self._engine.tokenizer_of(result.language)
         return cut_window(result.tokens, tokenizer, seek=0, n_frames=window.n_frames, keep_open=True)
@@ -257,16 +253,6 @@ class _SpeechLoop:
             replace(cut, segments=place_words(cut.segments, words, rules, eot=eot))
             for cut, words in zip(cuts, work.words, strict=True)
         ]
-
-
-def is_too_little(segment: Segment, eot: int, long_s: float, fewest_s: float) -> bool:
-    """Whether speech as long as a segment, in the time of its window, is said in more tokens than it has.
-
-    long_s: seconds from which on that can be told. fewest_s: tokens a second.
-    """
-    length_s = segment.end - segment.start
-    n_tokens = sum(token < eot for token in segment.tokens)
-    return length_s >= long_s and 0 < n_tokens < fewest_s * length_s
 
 
 def _in_recording(segment: Segment, window: PackedWindow) -> Segment:

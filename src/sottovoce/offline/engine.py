@@ -44,13 +44,15 @@ class Progress:
 class Request:
     """How to decode one window: its language, the prompt, and the log-mel frame where it begins.
 
-    is_first: of the recording; it begins with the prefix, if one was given.
+    is_first: of the recording; it begins with the prefix, if one was given. is_divisible: it would be read in
+    parts where its text repeats itself, and not be tried again as it is.
     """
 
     language: str
     prompt: tuple[int, ...]
     start_frame: int
     is_first: bool = False
+    is_divisible: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,9 +119,14 @@ class Engine:
             )
             for request in requests
         ]
-        fallback = self.options.fallback_of_window
         return decode_with_fallback(
-            self.backend, self.tokenizer, encoded, options, fallback, fusion=self.fusion
+            self.backend,
+            self.tokenizer,
+            encoded,
+            options,
+            self.options.fallback_of_window,
+            divisible=[request.is_divisible for request in requests],
+            fusion=self.fusion,
         )
 
     def is_like(self, other: Engine) -> bool:

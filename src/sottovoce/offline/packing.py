@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 
 from sottovoce.audio.vad import SpeechSegment
@@ -31,11 +31,13 @@ class Piece:
 class PackedWindow:
     """Pieces of a recording, one after the other, that the model reads as one window.
 
-    is_doubtful: it was read before in a longer one, whose text was too little for its speech.
+    is_doubtful: it was read before in a longer one, whose text was too little for its speech or repeated
+    itself. may_be_silent: that one had been silence by its text, but might be read in halves.
     """
 
     pieces: tuple[Piece, ...]
     is_doubtful: bool = False
+    may_be_silent: bool = False
 
     @property
     def n_frames(self) -> int:
@@ -59,13 +61,14 @@ class PackedWindow:
             heads += [Piece(piece.start, cut)] if cut > piece.start else []
             tails += [Piece(cut, piece.end)] if cut < piece.end else []
             frame -= piece.n_frames
-        return PackedWindow(tuple(heads), self.is_doubtful), PackedWindow(tuple(tails), self.is_doubtful)
+        return replace(self, pieces=tuple(heads)), replace(self, pieces=tuple(tails))
 
-    def halves(self) -> tuple[PackedWindow, PackedWindow]:
+    def halves(self, *, may_be_silent: bool = False) -> tuple[PackedWindow, PackedWindow]:
         """Its pieces in two groups of about the same length; it has at least two."""
         lengths = list(accumulate(piece.n_frames for piece in self.pieces))[:-1]
         middle = min(range(len(lengths)), key=lambda at: abs(2 * lengths[at] - self.n_frames))
-        return PackedWindow(self.pieces[: middle + 1], True), PackedWindow(self.pieces[middle + 1 :], True)
+        first = PackedWindow(self.pieces[: middle + 1], True, self.may_be_silent or may_be_silent)
+        return first, replace(first, pieces=self.pieces[middle + 1 :])
 
     def part(self, start: int, end: int) -> PackedWindow:
         """Frames [start, end) of the window."""

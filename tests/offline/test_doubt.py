@@ -1,0 +1,116 @@
+"""Text that is too little for its speech, or repeats itself: the window is read again in halves."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from sottovoce.audio.recording import Recording
+from sottovoce.backends.fake import FakeBackend, Script, ScriptedToken, SpokenLanguage
+from sottovoce.decoding.decode import DecodingResult
+from sottovoce.decoding.fallback import FallbackOptions
+from sottovoce.offline.cut import WindowCut
+from sottovoce.offline.doubt import halves_to_read, is_silent, is_too_little
+from sottovoce.offline.longform import transcribe
+from sottovoce.offline.options import TranscribeOptions
+from sottovoce.offline.packing import PackedWindow, Piece
+from sottovoce.types import Segment
+from tests.offline.test_longform import ENGLISH, HELLO, TOKENIZER, Loud, at, script, silence
+
+EOT = TOKENIZER.eot
+
+
+@pytest.mark.parametrize(
+    ("length_s", "n_tokens", "is_little"),
+    [(20.0, 10, True), (20.0, 21, False), (5.0, 1, False), (20.0, 0, False)],
+)
+def test_speech_has_some_tokens_a_second(length_s: float, n_tokens: int, is_little: bool) -> None:
+    segment = Segment(0, 1.0, 1.0 + length_s, "", "en", (EOT + 1, *[HELLO] * n_tokens, EOT + 1))
+    assert is_too_little(segment, EOT, 6.0, 1.0) is is_little
+
+
+def test_halves_hold_all_pieces() -> None:
+    window = PackedWindow((Piece(0, 100), Piece(200, 700), Piece(800, 900), Piece(950, 1000)))
+    first, second = window.halves()
+    assert first.pieces + second.pieces == window.pieces
+    assert first.n_frames == 600
+    assert first.is_doubtful
+    assert second.is_doubtful
+    assert not window.is_doubtful
+    two = PackedWindow(window.pieces[:2])
+    assert [len(half.pieces) for half in two.halves()] == [1, 1]
+
+
+@pytest.mark.parametrize("batch_size", [1, 3])
+def test_a_sentence_that_is_said_again_is_written_again(batch_size: int) -> None:
+    """The model writes it once for all of a window, whatever is in it."""
+    samples = silence(31.0)
+    for start in (1, 11, 21):
+        samples[start * 16_000 : (start + 8) * 16_000] = 0.1
+    options: TranscribeOptions = replace(ENGLISH, mode="vad", batch_size=batch_size)
+    backend = FakeBackend(script(at(0), HELLO, at(26)))
+    with Recording(samples) as recording:
+        said = list(transcribe(backend, TOKENIZER, recording, options, speech_model=Loud()))
+    assert [one.text for one in said] == [" hello"] * 3
+    assert [round(one.start) for one in said] == [1, 11, 21]
+    assert [one.id for one in said] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("batch_size", [1, 3])
+def test_what_is_said_again_is_no_loop(batch_size: int) -> None:
+    """All of it is written, and read in halves rather than drawn until it no longer repeats itself."""
+    samples = silence(31.0)
+    for start in (1, 11, 21):
+        samples[start * 16_000 : (start + 8) * 16_000] = 0.1
+    hellos = tuple(ScriptedToken(HELLO, 50 + 100 * index) for index in range(13))
+    spoken = Script((ScriptedToken(at(0), 0), *hellos), (SpokenLanguage("en", 0, 1500),))
+    options: TranscribeOptions = replace(ENGLISH, mode="vad", batch_size=batch_size)
+    with Recording(samples) as recording:
+        said = list(transcribe(FakeBackend(spoken), TOKENIZER, recording, options, speech_model=Loud()))
+    assert "".join(one.text for one in said) == " hello" * 12
+    assert {one.temperature for one in said} == {0.0}
+    assert max(one.compression_ratio for one in said) < 2.4
+
+
+def reading(*, ratio: float = 1.0, no_speech: float = 0.0) -> DecodingResult:
+    return DecodingResult("en", (HELLO,) * 60, "", -0.3, no_speech, 0.0, ratio)
+
+
+def kept(end_s: float) -> WindowCut:
+    return WindowCut((Segment(0, 0.0, end_s, "", "en", (HELLO,) * 60),), round(100 * end_s))
+
+
+TWO = PackedWindow((Piece(0, 400), Piece(500, 900)))
+
+
+@pytest.mark.parametrize(
+    ("window", "result", "cut", "is_halved"),
+    [
+        (TWO, reading(), kept(8.0), False),
+        (TWO, reading(ratio=3.0), kept(8.0), True),
+        (TWO, reading(ratio=3.0, no_speech=0.9), WindowCut((), 800), True),
+        (TWO, reading(), kept(5.0), False),
+        (replace(TWO, is_doubtful=True), reading(), kept(5.0), True),
+        (replace(TWO, is_doubtful=True), reading(), kept(7.0), False),
+        (PackedWindow((Piece(0, 800),)), reading(ratio=3.0), kept(8.0), False),
+        (PackedWindow((Piece(0, 200), Piece(300, 600))), reading(ratio=3.0), kept(5.0), False),
+    ],
+    ids=["fits", "repeats", "silent", "stops early", "half stops early", "half ends", "one piece", "short"],
+)
+def test_what_is_read_in_halves(
+    window: PackedWindow, result: DecodingResult, cut: WindowCut, is_halved: bool
+) -> None:
+    assert bool(halves_to_read(window, result, cut, FallbackOptions(), EOT)) is is_halved
+
+
+def test_halves_of_silence_need_less_to_be_silence_too() -> None:
+    rules = FallbackOptions()
+    silent = halves_to_read(TWO, reading(ratio=3.0, no_speech=0.9), kept(8.0), rules, EOT)
+    spoken = halves_to_read(TWO, reading(ratio=3.0), kept(8.0), rules, EOT)
+    unlikely = reading(no_speech=0.7)
+    assert [is_silent(half, unlikely, rules) for half in (*silent, *spoken)] == [True, True, False, False]
+    assert not any(is_silent(half, reading(no_speech=0.5), rules) for half in silent)
+    assert all(quarter.may_be_silent for quarter in PackedWindow(silent[0].pieces * 2, True, True).halves())
+    off = replace(rules, no_speech_threshold=None)
+    assert not any(is_silent(half, unlikely, off) for half in silent)
