@@ -42,6 +42,9 @@ from sottovoce.types import Final
 CLIPS = Path(__file__).parents[1] / "examples" / "clips"
 RATE = 16_000
 PIECE_S = 0.1
+LEAST_DELAY_S, LEAST_RUN_S = 1.0, 600.0
+"""By which words may come later in the last quarter than in the second, in a run so long: in a shorter
+one that tells of what else the machine does."""
 LEAST_GROWTH_MB = 150.0
 """Memory that may come with the first sessions and recordings, whatever the time: in 20 s of `nano` 50 to
 64 MB, most of it with the first recordings; each engine has its own."""
@@ -215,7 +218,7 @@ def quarters(states: list[State], heard: Heard) -> Iterator[tuple[str, ...]]:
     for i in range(4):
         first, last = end * i / 4, end * (i + 1) / 4
         some = [state for state in states if first <= state.at_s <= last] or [states[-1]]
-        delays = sorted(delay for at, delay in heard.latencies if first <= at < last)
+        delays = delays_in(heard, end, i)
         shown = (
             [f"{delays[len(delays) // 2]:.2f}", f"{delays[len(delays) * 19 // 20]:.2f}"]
             if delays
@@ -232,6 +235,12 @@ def quarters(states: list[State], heard: Heard) -> Iterator[tuple[str, ...]]:
         )
 
 
+def delays_in(heard: Heard, end_s: float, quarter: int) -> list[float]:
+    """Of the words of a part of the run, 0 to 3, in ascending order."""
+    first, last = end_s * quarter / 4, end_s * (quarter + 1) / 4
+    return sorted(delay for at, delay in heard.latencies if first <= at < last)
+
+
 def levels(states: list[State], after: State, heard: Heard) -> list[str]:
     """What did not stay as it was."""
     end = states[-1].at_s
@@ -239,6 +248,9 @@ def levels(states: list[State], after: State, heard: Heard) -> list[str]:
     late = [state.memory_mb for state in states if state.at_s >= end * 3 / 4] or [states[-1].memory_mb]
     growth_mb = statistics.median(late) - statistics.median(early)
     found = list(dict.fromkeys(heard.faults))
+    middle_s = [statistics.median(delays or [0.0]) for delays in (delays_in(heard, end, i) for i in (1, 3))]
+    if end >= LEAST_RUN_S and middle_s[1] - middle_s[0] > LEAST_DELAY_S:
+        found.append(f"words come {middle_s[1] - middle_s[0]:.1f} s later than before")
     if growth_mb > max(LEAST_GROWTH_MB, 0.05 * statistics.median(early)):
         found.append(f"memory grew by {growth_mb:.0f} MB")
     if after.n_files > states[0].n_files + 4:

@@ -32,4 +32,22 @@ def test_a_soak_leaves_the_server_as_it_was() -> None:
     assert process.returncode == 0, said
     assert "all as it was" in said
     last = json.loads(said.splitlines()[-1])
-    assert sum(last["chaos"].values()) > 0
+    assert len(last["chaos"]) >= 3, "each of the three that disturb begins with another kind"
+
+
+def test_what_grows_is_told() -> None:
+    sys.path.insert(0, str(SCRIPT.parent))
+    import soak
+
+    states = [soak.State(at_s, 500.0, at_s, 20, 30) for at_s in range(0, 1801, 5)]
+    level = soak.Heard([(float(at_s), 1.0) for at_s in range(1800)])
+    later = soak.Heard([(float(at_s), 1.0 + at_s / 600) for at_s in range(1800)])
+    assert soak.levels(states, states[-1], level) == []
+    assert soak.levels(states, states[-1], later) == ["words come 1.5 s later than before"]
+    short = [state for state in states if state.at_s <= 300]
+    assert soak.levels(short, short[-1], later) == []
+    grown = [soak.State(s.at_s, 500.0 + s.at_s, s.cpu_s, 20, 30) for s in states]
+    assert soak.levels(grown, soak.State(1800.0, 2300.0, 1.0, 20, 60), level) == [
+        "memory grew by 902 MB",
+        "30 files stay open",
+    ]

@@ -18,6 +18,7 @@ from sottovoce.serving.faults import ApiError
 from sottovoce.serving.scheduler import LiveOptions, Scheduler
 from sottovoce.serving.worker import FILE, Worker
 from sottovoce.streaming.work import Encode, Steps
+from sottovoce.types import SAMPLE_RATE, Samples
 from tests.serving.servers import SlowModel
 
 TENTH = np.zeros(1600, np.float32)
@@ -123,6 +124,32 @@ def test_a_fault_of_the_engine_itself_ends_what_is_under_way_and_nothing_else(
     assert model.submit_steps(steps("kept")).result(10) == "kept"
     model.close()
     model.join(10)
+
+
+@pytest.mark.parametrize(("level", "calls"), [(0, [2.0, 4.0, 6.0, 7.0]), (1, [7.0])], ids=["idle", "load"])
+def test_under_load_one_update_takes_all_that_came_meanwhile(level: int, calls: list[float]) -> None:
+    async def run() -> list[float]:
+        model = SlowModel()
+        scheduler = Scheduler(cast(Model, model))
+        scheduler._worker.pace._level = level
+        session = await scheduler.open(LiveOptions())
+        heard = []
+        plain = session._feed.take
+
+        def take(most: int | None = None) -> Samples:
+            taken = plain(most)
+            heard.append((heard[-1] if heard else 0.0) + len(taken) / SAMPLE_RATE)
+            return taken
+
+        session._feed.take = take  # type: ignore[method-assign]
+        try:
+            await session.push(np.tile(TENTH, 70))
+        finally:
+            scheduler.close()
+            scheduler.join(10)
+        return heard
+
+    assert asyncio.run(run()) == pytest.approx(calls)
 
 
 def test_under_load_audio_is_held_until_an_update_is_due() -> None:

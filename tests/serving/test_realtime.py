@@ -25,6 +25,7 @@ from sottovoce.serving.realtime_wish import RealtimeWish
 from sottovoce.serving.secrets import Secrets
 from sottovoce.serving.server import ServerThread
 from sottovoce.serving.settings import Access, Limits
+from sottovoce.types import SAMPLE_RATE
 from tests.serving.servers import CLIPS, SlowModel, serving
 
 Message = dict[str, Any]
@@ -175,10 +176,30 @@ def test_the_synchronous_client_ends_turns_itself_and_deltas_come_before(server:
             kinds.append(event.type)
             if event.type == COMPLETED:
                 assert "garden" in event.transcript
+                assert event.usage.seconds == pytest.approx(length_s(CLIPS / "en.flac"), abs=0.002)
             if event.type == "conversation.item.done":
                 break
     assert kinds.index(DELTA) < kinds.index("input_audio_buffer.committed")
     assert not [kind for kind in kinds if "speech" in kind]
+
+
+def length_s(file: Path) -> float:
+    return len(load_audio(file)) / SAMPLE_RATE
+
+
+def test_a_turn_is_as_long_as_all_its_audio() -> None:
+    second = bytes(2 * 24_000)
+    commit = {"type": "input_audio_buffer.commit"}
+    with serving(SlowModel()) as server:
+        messages = [
+            update(turn_detection=None),
+            append(second * 4),
+            commit,
+            *[append(second) for _ in range(3)],
+            commit,
+        ]
+        heard, _ = talk(server, messages, n_of(COMPLETED, 2))
+    assert [one["usage"]["seconds"] for one in of(heard, COMPLETED)] == pytest.approx([4.0, 3.0], abs=0.002)
 
 
 @pytest.mark.parametrize("name", ["audio/pcmu", "audio/pcma"])

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from sottovoce.audio.io import load_audio
 from sottovoce.serving import scheduler
 from sottovoce.serving.server import ServerThread
 from sottovoce.serving.settings import Limits
+from sottovoce.serving.state import UPLOADS_A_PLACE
 from tests.serving.servers import CLIPS, SlowModel, serving, until
 
 URL = "/v1/audio/transcriptions"
@@ -183,7 +184,42 @@ def test_an_upload_that_stops_is_given_up() -> None:
         connection.sendall(head.encode())
         assert b" 408 " in connection.recv(10_000).split(b"\r\n")[0]
         connection.close()
-        until(lambda: server.services.n_requests == 0)
+        until(lambda: server.services.n_uploads == 0)
+
+
+def begun_upload(server: ServerThread) -> socket.socket:
+    """A client that has sent the beginning of a form."""
+    connection = socket.create_connection(server.address.split(":"), timeout=30)
+    head = f"POST {URL} HTTP/1.1\r\nhost: {server.address}\r\ncontent-length: 100000\r\n"
+    head += f"content-type: multipart/form-data; boundary={BOUNDARY}\r\n\r\n--{BOUNDARY}\r\n"
+    connection.sendall(head.encode())
+    return connection
+
+
+def test_an_upload_that_trickles_is_given_up() -> None:
+    with serving(SlowModel(), limits=Limits(upload_s=0.5)) as server, begun_upload(server) as connection:
+        connection.settimeout(0.1)
+        answer = b""
+        for _ in range(300):
+            with suppress(TimeoutError):
+                answer = connection.recv(10_000)
+                break
+            connection.sendall(b"-")
+        assert b" 408 " in answer.split(b"\r\n")[0]
+
+
+def test_uploads_that_are_slow_keep_nobody_waiting() -> None:
+    limits = Limits(requests=1, duration_s=0.5)
+    with serving(SlowModel(), limits=limits) as server, ExitStack() as stack:
+        for n in range(UPLOADS_A_PLACE - 1):
+            stack.enter_context(begun_upload(server))
+            until(lambda n=n: server.services.n_uploads == n + 1)
+        assert error_of(post(server, wav(16_000)))["code"] == "audio_too_long", "it was looked at"
+        stack.enter_context(begun_upload(server))
+        until(lambda: server.services.n_uploads == UPLOADS_A_PLACE)
+        answer = post(server, wav(16_000))
+        assert answer.status_code == 429
+        assert error_of(answer)["code"] == "rate_limit_exceeded"
 
 
 @pytest.mark.parametrize("declares", ["what it holds", "nothing true"])

@@ -1,7 +1,7 @@
-"""Audio of one session on its way to the model: held until an update is due, and then all of it at once.
+"""Audio of one session on its way to the model: held until an update is due, and then taken all at once.
 
-What has not begun is replaced by what is newer: audio that comes while an update waits or is under way goes
-into the next one. Not known here: threads, clients, and when the model has time.
+Audio that comes while an update waits or is under way goes into the next one. Not known here: threads,
+clients, and when the model has time.
 """
 
 from __future__ import annotations
@@ -36,8 +36,9 @@ class Feed:
             return self._n_samples > 0
         return self.waiting_s >= interval_s
 
-    def take(self) -> Samples:
-        """All that waits, (n,) float32."""
-        taken: Samples = np.concatenate([np.zeros(0, np.float32), *self._pieces])
-        self._pieces, self._n_samples = [], 0
+    def take(self, most: int | None = None) -> Samples:
+        """All that waits, (n,) float32; the first of it where there is more than the most."""
+        waiting: Samples = np.concatenate([np.zeros(0, np.float32), *self._pieces])
+        taken, rest = waiting[:most], waiting[len(waiting[:most]) :]
+        self._pieces, self._n_samples = [rest] if len(rest) else [], len(rest)
         return taken

@@ -53,9 +53,10 @@ async def inference(request: Request) -> Response:
     """The answer to one recording. Raises: ApiError, and the errors of the library."""
     services = services_of(request)
     async with AsyncExitStack() as stack:
+        with services.upload():
+            form = received_form(request, services.settings.limits)
+            fields, upload = await stack.enter_async_context(form)
         stack.enter_context(services.recording())
-        form = received_form(request, services.settings.limits)
-        fields, upload = await stack.enter_async_context(form)
         wanted = inference_request(fields, services.inference_model)
         opened = await begun_with(services, wanted, require_file(upload), stack, fitted=with_voices)
         transcript = await collected(request, opened.job)

@@ -155,14 +155,15 @@ async def listen_recording(request: Request) -> Response:
     try:
         wish = recording_wish(request.query_params.multi_items(), services.shelf)
         async with AsyncExitStack() as stack:
-            stack.enter_context(services.recording())
             kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
             if kind == "application/json":
                 message = "url: recordings are not fetched from elsewhere: send the audio as the body"
                 raise ApiError(message, param="url", code="unsupported_value")
             raw = (wish.encoding, wish.sample_rate) if wish.is_raw else None
-            received = received_body(request, services.settings.limits, raw)
-            recording = await stack.enter_async_context(received)
+            with services.upload():
+                received = received_body(request, services.settings.limits, raw)
+                recording = await stack.enter_async_context(received)
+            stack.enter_context(services.recording())
             wanted = with_speakers(transcription_request(Fields(form_fields(wish))), wish)
             opened = await begun_with(services, wanted, recording, stack)
             transcript = await collected(request, opened.job)

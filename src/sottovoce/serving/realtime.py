@@ -136,6 +136,7 @@ class RealtimeTalk(Exchange[Update | Commit | Clear]):
     async def on_audio(self, samples: Samples) -> None:
         try:
             session = await self._opened(self._wish)
+            began_s = session.received_s
             told = await session.push(samples)
         except ApiError:
             raise
@@ -143,7 +144,7 @@ class RealtimeTalk(Exchange[Update | Commit | Clear]):
             await self._failed(error)
             return
         if not self._items.finds_turns:
-            self._items.begin(session.received_s)
+            self._items.begin(began_s)
         await self._send_all(self._items.tell(told))
         self.count(samples, session.received_s)
         await self._time_out(session.received_s)
@@ -173,6 +174,8 @@ class RealtimeTalk(Exchange[Update | Commit | Clear]):
         elif kind == "input_audio_buffer.append":
             await self.hear(self._reader.read(audio_of(message.get("audio"))))
         elif kind == "input_audio_buffer.commit":
+            await self.hear(self._reader.flush())
+            self._reader = reader_of(self._read)
             await self.inbox.put(Commit(event_id))
         elif kind == "input_audio_buffer.clear":
             await self.inbox.put(Clear())

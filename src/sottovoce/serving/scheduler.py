@@ -41,6 +41,8 @@ T = TypeVar("T")
 
 MOST_AT_ONCE_S = 2.0
 """Audio of one session worked on at a time: the others have their turn in between."""
+MOST_BEHIND_S = 10.0
+"""The same under load, where one update takes all that came meanwhile."""
 FILES_ON_CPU, FILES_ON_ACCELERATOR = 2, 16
 """Recordings whose windows are read in one batch."""
 
@@ -110,13 +112,10 @@ class Live:
         Raises: AudioError for samples that are not finite.
         """
         told: list[Told] = []
-        step = round(MOST_AT_ONCE_S * SAMPLE_RATE)
-        for start in range(0, len(pcm), step):
-            piece = np.ascontiguousarray(pcm[start : start + step])
-            self._feed.add(piece)
-            self._n_samples += len(piece)
-            if self._feed.is_due(self._worker.pace.interval_s):
-                told += self._tell(await self._done(self._listen()))
+        self._feed.add(np.ascontiguousarray(pcm))
+        self._n_samples += len(pcm)
+        while self._feed.is_due(self._worker.pace.interval_s):
+            told += self._tell(await self._done(self._listen()))
         return told
 
     async def finalize(self) -> list[Told]:
@@ -169,9 +168,11 @@ class Live:
         return await asyncio.wrap_future(self._worker.submit_steps(steps))
 
     def _listen(self) -> Steps[list[Event]]:
-        """One update, of all that waits by the time when it begins."""
+        """One update: under load of all that waits, otherwise of what is worked on at a time."""
         is_stretched = self._worker.pace.interval_s > INTERVALS_S[0]
-        events = yield from self._open().listen(self._feed.take(), newest_only=is_stretched)
+        most_s = MOST_BEHIND_S if is_stretched else MOST_AT_ONCE_S
+        pcm = self._feed.take(round(most_s * SAMPLE_RATE))
+        events = yield from self._open().listen(pcm, newest_only=is_stretched)
         return events
 
     def _conclude(self) -> Steps[list[Event]]:
@@ -183,7 +184,7 @@ class Live:
     def _caught_up(self) -> Steps[list[Event]]:
         """What waits, whether or not an update is due."""
         events: list[Event] = []
-        if self._feed.waiting_s:
+        while self._feed.waiting_s:
             events += yield from self._listen()
         return events
 

@@ -20,6 +20,9 @@ from sottovoce.serving.settings import Settings
 from sottovoce.serving.shelf import Shelf
 
 PUT_AWAY_EVERY_S = 5.0
+UPLOADS_A_PLACE = 4
+"""Recordings that may be on their way here for each that may be transcribed: who is slow to send one keeps
+nobody waiting."""
 
 
 class Services:
@@ -31,6 +34,7 @@ class Services:
         self.metrics = metrics
         self.n_sessions = 0
         self.n_requests = 0
+        self.n_uploads = 0
         self.inference_model = settings.offer.model
         """Of whisper.cpp's `/inference`, which names none."""
         self.is_ready = not settings.offer.preload
@@ -71,6 +75,23 @@ class Services:
     async def until_leaving(self) -> None:
         """Wait until the server goes down."""
         await self._leaving.wait()
+
+    @contextmanager
+    def upload(self) -> Iterator[None]:
+        """A place for a recording while it comes.
+
+        Raises: ApiError as `recording`, also where that would be raised now.
+        """
+        with self.recording():
+            pass
+        most = UPLOADS_A_PLACE * self.settings.limits.requests
+        if self.n_uploads >= most:
+            raise busy(f"{most} recordings are being sent: try again later", retry_s=10.0)
+        self.n_uploads += 1
+        try:
+            yield
+        finally:
+            self.n_uploads -= 1
 
     @contextmanager
     def recording(self) -> Iterator[None]:

@@ -93,9 +93,10 @@ async def answered(request: Request, read: Callable[[Fields], FileRequest]) -> R
 async def begun(request: Request, read: Callable[[Fields], FileRequest], stack: AsyncExitStack) -> _Opened:
     """Take the form, check all of it, and begin."""
     services = services_of(request)
+    with services.upload():
+        form = received_form(request, services.settings.limits)
+        fields, upload = await stack.enter_async_context(form)
     stack.enter_context(services.recording())
-    limits = services.settings.limits
-    fields, upload = await stack.enter_async_context(received_form(request, limits))
     wanted = read(fields)
     return await begun_with(services, wanted, require_file(upload), stack)
 

@@ -28,6 +28,8 @@ MOST_FIELDS, FIELD_BYTES = 1_000, 64 * 1024
 """Beside the recording: they are held in memory."""
 MOST_NAME = 200
 IN_MEMORY_BYTES = 1024 * 1024
+LEAST_BYTES_S = 1_000
+"""A second on the mean: less than any recording has that is sent while people speak."""
 
 
 class UploadedFile:
@@ -144,14 +146,18 @@ async def received_body(
 
 
 async def limited(request: Request, limits: Limits) -> AsyncGenerator[bytes, None]:
-    """The body of a request, until there is too much of it or nothing comes."""
+    """The body of a request, until there is too much of it, or nothing or next to nothing comes."""
     n_bytes = 0
     stream = request.stream()
+    began_s = anyio.current_time()
     while True:
-        with anyio.move_on_after(limits.upload_s) as waiting:
+        left_s = began_s + limits.upload_s + n_bytes / LEAST_BYTES_S - anyio.current_time()
+        with anyio.move_on_after(min(limits.upload_s, left_s)) as waiting:
             piece = await anext(stream, None)
         if waiting.cancelled_caught:
-            message = f"upload: expected more within {limits.upload_s:g} s"
+            message = (
+                f"upload: expected more within {limits.upload_s:g} s, and {LEAST_BYTES_S} bytes a second"
+            )
             raise _Refused(ApiError(message, status=408, code="upload_timeout"))
         if piece is None:
             return
