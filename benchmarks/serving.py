@@ -327,6 +327,7 @@ def main() -> None:
     parser.add_argument("data", type=Path)
     parser.add_argument("--model", default="base")
     parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--device", default="cpu", help="cuda: of sides engine and threads")
     parser.add_argument("--streams", default="4")
     parser.add_argument("--seconds", type=float, default=30.0, help="of a stream, about")
     parser.add_argument("--languages", default="en")
@@ -343,7 +344,7 @@ def main() -> None:
     torch.manual_seed(0)
     languages = args.languages.split(",")
     counts = [int(n) for n in args.streams.split(",")]
-    model = load_model(args.model, device="cpu", dtype=args.dtype)
+    model = load_model(args.model, device=args.device, dtype=args.dtype)
     warm(model, languages)
     known: list[tuple[Stream, list[Push]]] = []
     print(

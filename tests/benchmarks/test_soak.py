@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+import soak
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "soak.py"
 
@@ -36,9 +37,6 @@ def test_a_soak_leaves_the_server_as_it_was() -> None:
 
 
 def test_what_grows_is_told() -> None:
-    sys.path.insert(0, str(SCRIPT.parent))
-    import soak
-
     states = [soak.State(at_s, 500.0, at_s, 20, 30) for at_s in range(0, 1801, 5)]
     level = soak.Heard([(float(at_s), 1.0) for at_s in range(1800)])
     later = soak.Heard([(float(at_s), 1.0 + at_s / 600) for at_s in range(1800)])

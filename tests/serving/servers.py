@@ -136,10 +136,11 @@ def serving(
     port: int = 0,
     wyoming: WyomingAddress | None = None,
     work: Work | None = None,
+    listening: Listening | None = None,
 ) -> Iterator[ServerThread]:
     """A server of that model."""
     wanted = replace(settings(limits=limits, access=access, port=port), wyoming=wyoming)
-    wanted = replace(wanted, work=work or wanted.work)
+    wanted = replace(wanted, work=work or wanted.work, listening=listening or wanted.listening)
     with ServerThread(wanted, lambda name: cast(Model, model)) as running:
         running.wait_until_ready()
         yield running

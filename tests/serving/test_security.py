@@ -8,6 +8,9 @@ import io
 import json
 import logging
 import re
+import shutil
+import ssl
+import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,7 +26,7 @@ from websockets.asyncio.client import connect
 from sottovoce.serving.app import ROUTES
 from sottovoce.serving.gate import OPEN_PATHS
 from sottovoce.serving.server import ServerThread
-from sottovoce.serving.settings import Access, Limits
+from sottovoce.serving.settings import Access, Limits, Listening
 from tests.serving.servers import CLIPS, SlowModel, serving
 from tests.serving.test_uploads import listener, playlists, wav
 
@@ -176,3 +179,27 @@ def test_every_point_of_the_page_has_its_test() -> None:
     }
     assert len(named) > 30
     assert named - there == set()
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
+def test_with_a_certificate_all_is_https(tmp_path: Path) -> None:
+    certificate, key = tmp_path / "certificate.pem", tmp_path / "key.pem"
+    made = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-subj", "/CN=test"]
+    made += ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(certificate)]
+    subprocess.run(made, check=True, capture_output=True)
+    listening = Listening(port=0, certificate=str(certificate), key=str(key))
+    with serving(SlowModel(), listening=listening) as server:
+        trusting = ssl.create_default_context(cafile=str(certificate))
+        assert server.url.startswith("https://127.0.0.1:")
+        assert httpx.get(f"{server.url}/health", verify=trusting).status_code == 200
+
+        async def first() -> str:
+            address = f"wss://{server.address}/v1/live"
+            async with connect(address, ssl=trusting) as client:
+                return str(json.loads(await client.recv())["type"])
+
+        assert asyncio.run(first()) == "ready"
+        with pytest.raises(httpx.HTTPError):
+            httpx.get(f"{server.url}/health")
+        with pytest.raises(httpx.HTTPError):
+            httpx.get(f"http://{server.address}/health")
