@@ -1,4 +1,4 @@
-"""The live page: its headers, and in a real browser what `browser_page` looks at."""
+"""The live page: its headers, and in a real browser what `browser_page` and `browser_machine` look at."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 from sottovoce.serving.server import ServerThread
 from tests.serving.browser_page import CHROMIUM
 
-CASES = Path(__file__).with_name("browser_page.py")
+CASES = [Path(__file__).with_name(name) for name in ("browser_page.py", "browser_machine.py")]
 WITHIN_S = 600.0
 
 
@@ -23,14 +23,14 @@ WITHIN_S = 600.0
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
 def test_the_page_in_a_browser() -> None:
     """A crash or a hang there is one failed test here, and nothing of it runs on."""
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", str(CASES)]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist"]
     process = subprocess.Popen(
-        command,
+        [*command, *map(str, CASES)],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         encoding="utf-8",
-        cwd=CASES.parents[2],
+        cwd=CASES[0].parents[2],
         start_new_session=True,
     )
     try:
