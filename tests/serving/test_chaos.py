@@ -200,3 +200,16 @@ def test_no_form_is_a_fault_of_the_server(quick: ServerThread, fields: dict[str,
     )
     assert 400 <= answer.status_code < 500
     assert answer.json()["error"]["message"]
+
+
+def test_a_client_that_answers_no_ping_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its machine lost its network: nothing comes from it any more, not even the end."""
+    monkeypatch.setattr("sottovoce.serving.server.PING_EVERY_S", 0.2)
+    monkeypatch.setattr("sottovoce.serving.server.PONG_WITHIN_S", 0.4)
+    with serving(SlowModel()) as server, socket.create_connection(server.address.split(":")) as client:
+        head = f"GET /v1/live HTTP/1.1\r\nhost: {server.address}\r\n"
+        head += "connection: Upgrade\r\nupgrade: websocket\r\n"
+        head += "sec-websocket-version: 13\r\nsec-websocket-key: c290dG92b2NlIHNvdHRvdg==\r\n\r\n"
+        client.sendall(head.encode())
+        until(lambda: server.services.n_sessions == 1)
+        until(lambda: server.services.n_sessions == 0)
