@@ -99,6 +99,24 @@ def test_rows_are_those_of_one_process(tmp_path: Path) -> None:
     assert [row["error"] is None for row in rows("one.jsonl")] == [True, True, False]
 
 
+def test_the_same_command_goes_on_after_a_crash(tmp_path: Path) -> None:
+    """What was done stays as it is, half a line is no row, and the rest is done once."""
+    recordings, out = tmp_path / "recordings", tmp_path / "out.jsonl"
+    recordings.mkdir()
+    (recordings / "en.flac").symlink_to(CLIPS / "en.flac")
+    command = ["batch", str(recordings), str(out), "--model", "nano", "-l", "en,de", "--ray"]
+    assert run(command) == 0
+    done = json.loads(out.read_text(encoding="utf-8"))
+    half = json.dumps({**done, "id": "de.flac"})[:40]
+    out.write_text(json.dumps({**done, "text": "kept"}) + "\n" + half, encoding="utf-8")
+    (recordings / "de.flac").symlink_to(CLIPS / "de.flac")
+    assert run(command) == 0
+    rows = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
+    assert [row["id"] for row in rows] == ["en.flac", "de.flac"]
+    assert rows[0]["text"] == "kept"
+    assert (rows[1]["error"], rows[1]["language"]) == (None, "de")
+
+
 def test_what_no_recording_could_be_read_with_ends_the_job() -> None:
     items = list_recordings(CLIPS)
     open_nano = partial(load_model, "nano")
