@@ -43,7 +43,8 @@ from sottovoce.types import SAMPLE_RATE, Event
 
 
 def open_session(model: Model, languages: Sequence[str]) -> Session:
-    return model.session(list(languages), switching="off" if len(languages) == 1 else "restart")
+    """languages: that may be spoken; none: all of the model, as the server's clients have it by default."""
+    return model.session(list(languages) or None, switching="off" if len(languages) == 1 else "restart")
 
 
 class Clock:
@@ -330,7 +331,7 @@ def main() -> None:
     parser.add_argument("--device", default="cpu", help="cuda: of sides engine and threads")
     parser.add_argument("--streams", default="4")
     parser.add_argument("--seconds", type=float, default=30.0, help="of a stream, about")
-    parser.add_argument("--languages", default="en")
+    parser.add_argument("--languages", default="en", help="with commas; auto: all")
     parser.add_argument("--cores", type=int, default=2)
     parser.add_argument("--engines", type=int, default=0, help="of --clock real; 0: as the server")
     parser.add_argument("--interval", type=float, choices=INTERVALS_S, help="always, of --clock simulated")
@@ -342,7 +343,7 @@ def main() -> None:
     is_real = args.clock == "real"
     torch.set_num_threads(args.cores if is_real and args.side == "engine" else 1)
     torch.manual_seed(0)
-    languages = args.languages.split(",")
+    languages = [] if args.languages == "auto" else args.languages.split(",")
     counts = [int(n) for n in args.streams.split(",")]
     model = load_model(args.model, device=args.device, dtype=args.dtype)
     warm(model, languages)

@@ -55,7 +55,10 @@ def on_server(
         began_s = time.monotonic()
         tasks = [asyncio.create_task(heard_live(scheduler, one, options, began_s)) for one in some]
         audio = np.concatenate([one.audio for one in some])
-        uploads = [asyncio.create_task(uploading(scheduler, audio, languages[0])) for _ in range(n_uploads)]
+        uploads = [
+            asyncio.create_task(uploading(scheduler, audio, (languages or ["en"])[0]))
+            for _ in range(n_uploads)
+        ]
         while not all(task.done() for task in tasks):
             most_mb, longest_s = max(most_mb, memory_mb()), max(longest_s, scheduler.interval_s)
             await asyncio.sleep(0.1)
