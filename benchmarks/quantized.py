@@ -2,8 +2,9 @@
 
     python benchmarks/quantized.py ../shared
 
-Writes the model in each of ggml's types, tells what its writer counts, and has our own decoder read clips of
-people (none of which chose a setting) with the weights of the file, greedily, the language given.
+Writes the model in each of ggml's types, and in int8 for CTranslate2 (what `--dtype int8` does), tells what
+its writer counts, and has our own decoder read clips of people (none of which chose a setting) with the
+weights of the file, greedily, the language given.
 Prints a table and one JSON line.
 """
 
@@ -41,13 +42,18 @@ def errors(path: Path, found: Sequence[Clip], dtype: str) -> ErrorCounts:
     return total
 
 
+def n_bytes(path: Path) -> int:
+    """Of a file, or of all in a folder."""
+    return sum(part.stat().st_size for part in ([path] if path.is_file() else path.iterdir()))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("shared", type=Path, help="folder that holds data/manifest.jsonl")
     parser.add_argument("--model", default="base")
-    parser.add_argument("--types", type=lambda text: text.split(","), default=[*WRITTEN])
+    parser.add_argument("--types", type=lambda text: text.split(","), default=[*WRITTEN, "int8"])
     parser.add_argument("--per-language", type=int, default=8, help="clips of each of four languages")
     parser.add_argument("--dtype", default="bfloat16", help="what the weights are read in")
     arguments = parser.parse_args()
@@ -65,9 +71,9 @@ def main() -> None:
     figures = {}
     for name in arguments.types:
         with TemporaryDirectory() as folder:
-            path = Path(folder) / f"{name}.bin"
-            loss = write_checkpoint(checkpoint, path, "ggml", name)
-            size, counts = path.stat().st_size / 1e6, errors(path, found, arguments.dtype)
+            path = Path(folder) / name
+            loss = write_checkpoint(checkpoint, path, "ct2" if name == "int8" else "ggml", name)
+            size, counts = n_bytes(path) / 1e6, errors(path, found, arguments.dtype)
         lost = (
             "– | – | –"
             if loss is None

@@ -143,3 +143,8 @@ def test_a_regular_expression_suppresses_the_tokens_that_it_matches_as_a_whole()
     assert all(tokenizer.decode([token]).strip().isdecimal() for token in ids)
     with pytest.raises(OptionError, match=r"suppress_regex: expected a regular expression, got '\('"):
         DecodingOptions(suppress_regex="(")
+
+
+def test_a_pattern_that_leaves_nothing_to_say_is_refused() -> None:
+    with pytest.raises(OptionError, match="suppress_regex: expected one that leaves words"):
+        matching_tokens(".*", rig.tokenizer().n_vocab)

@@ -58,6 +58,10 @@ FULL_PARAMS = """
 CONTEXT_PARAMS = """
     use_gpu flash_attn gpu_device dtw_token_timestamps dtw_aheads_preset dtw_n_top dtw_aheads dtw_mem_size
 """
+VAD_PARAMS = """
+    threshold min_speech_duration_ms min_silence_duration_ms max_speech_duration_s speech_pad_ms
+    samples_overlap
+"""
 SERVER_ONLY = """
     --host --port --public --request-path --inference-path --convert --tmp-dir -pr --print-realtime -nlp
     --no-language-probabilities -p --processors
@@ -158,7 +162,9 @@ def test_every_parameter_of_pywhispercpp_is_in_the_table() -> None:
     assert set(constants.PARAMS_SCHEMA) - theirs("from-whisper-cpp.md") == set()
 
 
-@pytest.mark.parametrize("names", [CLI, FULL_PARAMS, CONTEXT_PARAMS], ids=["cli", "full", "context"])
+@pytest.mark.parametrize(
+    "names", [CLI, FULL_PARAMS, CONTEXT_PARAMS, VAD_PARAMS], ids=["cli", "full", "context", "vad"]
+)
 def test_every_parameter_of_whisper_cpp_is_in_a_table(names: str) -> None:
     """As of ggml-org/whisper.cpp 233fe1fc9b48 (22 August 2026): examples/cli/cli.cpp, include/whisper.h."""
     assert set(names.split()) - theirs("from-whisper-cpp.md") == set()

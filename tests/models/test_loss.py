@@ -39,6 +39,26 @@ def test_the_loss_is_that_of_the_file(number: str, tmp_path: Path) -> None:
     assert 0 < loss.bytes_after < (tmp_path / "nano.bin").stat().st_size
 
 
+@pytest.mark.parametrize("number", ["int8", "int8_float16", "int16"])
+def test_so_it_is_in_ctranslate2s_types(number: str, tmp_path: Path) -> None:
+    before = load_checkpoint("nano")
+    loss = write_checkpoint(before, tmp_path / "nano", "ct2", number)
+    after = load_checkpoint(tmp_path / "nano")
+    assert loss is not None
+    errors = {
+        name: tensor.double() - after.tensors[name].double()
+        for name, tensor in before.tensors.items()
+        if tensor.ndim > 1 and not name.endswith("positional_embedding")
+    }
+    whole = sum(float(before.tensors[name].double().square().sum()) for name in errors)
+    lost = sum(float(error.square().sum()) for error in errors.values())
+    assert loss.relative_rms == pytest.approx((lost / whole) ** 0.5, rel=1e-3)
+    assert loss.largest_error == pytest.approx(
+        max(float(error.abs().max()) for error in errors.values()), rel=1e-3
+    )
+    assert write_checkpoint(before, tmp_path / "whole", "ct2", "float16") is None
+
+
 def test_more_bits_cost_less(tmp_path: Path) -> None:
     checkpoint = load_checkpoint("nano")
     losses = [

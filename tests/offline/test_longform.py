@@ -138,6 +138,30 @@ def test_words_lie_in_their_segments() -> None:
             assert word.language == "en"
 
 
+@pytest.mark.parametrize("seconds", [10.0, 45.0])
+def test_without_timestamps_nothing_is_read_twice(seconds: float) -> None:
+    """Where words are timed too, all of a window was read, however early its last word ends."""
+    wordless = replace(ENGLISH, decoding=replace(ENGLISH.decoding, without_timestamps=True))
+    spoken = script(HELLO, WORLD)
+    plain, _ = run(spoken, rustle(seconds), wordless)
+    timed, _ = run(spoken, rustle(seconds), replace(wordless, word_timestamps=True))
+    assert (
+        [one.text for one in timed] == [one.text for one in plain] == [" hello world"] * (1 + (seconds > 30))
+    )
+
+
+def test_a_word_that_a_window_cuts_is_read_again_without_timestamps() -> None:
+    wordless = replace(
+        ENGLISH, decoding=replace(ENGLISH.decoding, without_timestamps=True), word_timestamps=True
+    )
+    tokens = (ScriptedToken(HELLO, 10), ScriptedToken(WORLD, 1480))
+    said, _ = run(Script(tokens, (SpokenLanguage("en", 0, 1500),)), rustle(40.0), wordless)
+    assert [one.text for one in said] == [" hello world", " hello"]
+    last = (said[0].words or ())[-1]
+    assert 29.0 < last.end < 30.0
+    assert said[1].start == pytest.approx(last.end, abs=0.011)
+
+
 def test_what_the_model_cannot_do_is_said_at_once() -> None:
     with Recording(rustle(1.0)) as recording:
         unknown = TranscribeOptions(decoding=DecodingOptions(language="klingon"))

@@ -173,11 +173,17 @@ def matching_tokens(pattern: str, n_vocab: int) -> tuple[int, ...]:
     """Ids of the text tokens of a vocabulary whose whole text the regular expression matches.
 
     Source: whisper.cpp, `suppress_regex`; the dialect is Python's.
+    Raises: OptionError where that leaves no letter and no digit.
     """
     tokenizer = Tokenizer.for_model(n_vocab)
     matches = re.compile(pattern).fullmatch
-    texts = (tokenizer.token_bytes(token).decode(errors="replace") for token in range(tokenizer.eot))
-    return tuple(token for token, text in enumerate(texts) if matches(text))
+    texts = [tokenizer.token_bytes(token).decode(errors="replace") for token in range(tokenizer.eot)]
+    found = {token for token, text in enumerate(texts) if matches(text)}
+    if not any(token not in found and any(map(str.isalnum, text)) for token, text in enumerate(texts)):
+        raise OptionError(
+            f"suppress_regex: expected one that leaves words, got '{pattern}', which matches all of them"
+        )
+    return tuple(sorted(found))
 
 
 def _never_said(options: DecodingOptions, tokenizer: Tokenizer) -> list[int]:

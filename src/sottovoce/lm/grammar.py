@@ -21,13 +21,13 @@ import torch
 from torch import Tensor
 
 from sottovoce.errors import LanguageModelError, MissingExtraError, OptionError, cause_of
+from sottovoce.lm.gbnf import NAME, QUOTED, RULE, endless_rules
 
 START, BROKEN = 0, -1
 """States: nothing was said; what was said is not of the grammar, and nothing is asked of the rest."""
 KEPT = 4096
 """Prefixes whose place in the grammar is kept; others are gone through again when they are asked for."""
-_PIECE = re.compile(r'"(?:\\.|[^"\\\n])*"|\[(?:\\.|[^\]\\\n])*\]|#[^\n]*|[A-Za-z_][\w-]*')
-_RULE = re.compile(r"^\s*([A-Za-z_][\w-]*)\s*::=", re.MULTILINE)
+_PIECE = re.compile(rf"{QUOTED}|#[^\n]*|{NAME}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +41,16 @@ class Grammar:
     rule: str = "root"
 
     def __post_init__(self) -> None:
-        rules = _RULE.findall(self.text)
+        rules = RULE.findall(self.text)
         if not rules:
             raise LanguageModelError('grammar: expected rules such as root ::= "yes" | "no", got none')
         if self.rule not in rules:
             known = ", ".join(dict.fromkeys(rules))[:200]
             raise LanguageModelError(f"grammar: expected a rule '{self.rule}', got {known}")
+        if self.rule in endless_rules(self.text):
+            raise LanguageModelError(
+                f"grammar: expected a rule '{self.rule}' with texts, got one that allows nothing"
+            )
 
     @classmethod
     def read(cls, path: str | Path, rule: str = "root") -> Grammar:

@@ -25,6 +25,8 @@ from sottovoce.types import EncoderOutput, Features
 
 SHORTEST_FRAMES = 10
 """A shorter rest of a clip holds no word, and would cost a whole window."""
+CUT_WORD_S = 1.0
+"""So close to the end of a window its last word may go on in the next one."""
 
 
 def transcribe_seeking(engine: Engine, recording: Recording, progress: Progress) -> Steps:
@@ -221,7 +223,14 @@ class _SeekLoop:
         return placed
 
     def _after_speech(self, window: _Window, spoken_until: float) -> int:
-        """Go on after the last word; after the window, if only a little of it is left and silence skipped."""
+        """Go on after the last word; after the window, if only a little of it is left and silence skipped.
+
+        Text without timestamps is that of all the window: nothing is left of it but a word that it cuts.
+        """
+        if self._options.decoding.without_timestamps:
+            is_cut = window.n_frames == self._engine.window_frames
+            rest_s = window.end / MEL_FRAMES_PER_SECOND - spoken_until
+            return _frame(spoken_until) if is_cut and rest_s < CUT_WORD_S else window.end
         threshold = self._options.hallucination_silence_threshold
         if threshold is not None and self._span(window).full_end - spoken_until <= threshold:
             return window.end

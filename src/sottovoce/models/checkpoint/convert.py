@@ -24,11 +24,10 @@ DTYPES = MappingProxyType({"float32": torch.float32, "float16": torch.float16, "
 
 
 def write_checkpoint(checkpoint: Checkpoint, output: Path, kind: str, number: str) -> QuantizationLoss | None:
-    """Write a checkpoint to a place where nothing is yet; return what a quantised ggml type cost.
+    """Write a checkpoint to a place where nothing is yet; return what a quantised type cost.
 
     kind: a key of `kinds.KINDS`. number: "f32", "f16" or "bf16", or a type of that kind alone, such as "q5_0"
-    for ggml or "int8_float16" for ct2. None for the other types, where each weight keeps a number of its own
-    or (ct2) the loss is not counted.
+    for ggml or "int8_float16" for ct2. None for the other types, where each weight keeps a number of its own.
 
     Raises: OptionError for a number type that the kind does not have, or an output that is there.
     """
@@ -63,8 +62,7 @@ def _save(checkpoint: Checkpoint, path: Path, kind: str, number: str) -> Quantiz
         return save_ggml(checkpoint, path, short, filters=filters, vocabulary=vocabulary)
     number = LONG.get(number, number)
     if kind == "ct2":
-        save_ctranslate2(checkpoint, path, number)
-        return None
+        return save_ctranslate2(checkpoint, path, number)
     if number not in DTYPES:
         raise OptionError(
             f"number format '{number}': {kind} takes f32, f16 or bf16, quantised ones are for ggml and ct2"

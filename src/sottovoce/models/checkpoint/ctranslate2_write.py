@@ -19,6 +19,7 @@ from sottovoce.models.checkpoint.ctranslate2 import MODEL
 from sottovoce.models.checkpoint.ctranslate2_file import write_model
 from sottovoce.models.checkpoint.ctranslate2_layout import EMBEDDINGS, HEADS, PROJECTION, WRITTEN, layout
 from sottovoce.models.checkpoint.huggingface import write_features
+from sottovoce.models.checkpoint.loss import QuantizationLoss, TensorLoss, tensor_loss
 from sottovoce.models.checkpoint.tokenizer_json import (
     has_vocabulary,
     suppressed_first,
@@ -58,8 +59,10 @@ TYPES = MappingProxyType(
 """Under the names of CTranslate2's converters."""
 
 
-def save_ctranslate2(checkpoint: Checkpoint, folder: Path, number: str = "float16") -> None:
-    """Write a folder. number: a name in `TYPES`.
+def save_ctranslate2(
+    checkpoint: Checkpoint, folder: Path, number: str = "float16"
+) -> QuantizationLoss | None:
+    """Write a folder; return what quantising cost, if the type does. number: a name in `TYPES`.
 
     The vocabulary and the tokenizer are written for Whisper's own vocabularies; CTranslate2 wants them.
 
@@ -70,8 +73,11 @@ def save_ctranslate2(checkpoint: Checkpoint, folder: Path, number: str = "float1
         raise OptionError(f"CTranslate2 type {number!r} given, expected one of {', '.join(TYPES)}")
     folder.mkdir(parents=True, exist_ok=True)
     variables: dict[str, Tensor] = {}
+    losses: list[TensorLoss] = []
     for name, tensor in _stacked(checkpoint).items():
-        variables |= _stored(name, tensor, kind)
+        stored = _stored(name, tensor, kind)
+        losses.append(_loss(name, tensor, stored))
+        variables |= stored
     write_model(folder / MODEL, variables | _properties(checkpoint), {PROJECTION: EMBEDDINGS})
     write_json(folder / "config.json", _config(checkpoint))
     write_features(folder, checkpoint.dims)
@@ -79,6 +85,7 @@ def save_ctranslate2(checkpoint: Checkpoint, folder: Path, number: str = "float1
         tokenizer = Tokenizer.for_model(checkpoint.dims.n_vocab)
         write_json(folder / "vocabulary.json", tokens_of(tokenizer), indent=None)
         write_tokenizer(tokenizer, folder)
+    return QuantizationLoss.of(losses)
 
 
 def quantize_int8(weights: Tensor) -> tuple[Tensor, Tensor]:
@@ -124,6 +131,16 @@ def _stored(name: str, tensor: Tensor, kind: NumberType) -> dict[str, Tensor]:
         return {name: tensor.to(kind.weights)}
     values, scale = (quantize_int8 if kind.weights == torch.int8 else quantize_int16)(tensor)
     return {name: values, f"{name}_scale": scale}
+
+
+def _loss(name: str, tensor: Tensor, stored: dict[str, Tensor]) -> TensorLoss:
+    after = sum(part.nbytes for part in stored.values())
+    scale = stored.get(f"{name}_scale")
+    if scale is None:
+        return TensorLoss(name, tensor.nbytes, after)
+    packed = stored[name].float() / scale.view(-1, *[1] * (tensor.ndim - 1))
+    weights = tensor.float().numpy()
+    return tensor_loss(name, weights, packed.numpy(), bytes_before=tensor.nbytes, bytes_after=after)
 
 
 def _properties(checkpoint: Checkpoint) -> dict[str, Tensor]:
