@@ -30,7 +30,7 @@ def text(model: Model, samples: Samples) -> str:
     return model.transcribe(samples, language="en", options=SPOKEN).text
 
 
-@pytest.mark.parametrize("sound", music(), ids=lambda sound: sound.name)
+@pytest.mark.parametrize("sound", [*music()], ids=lambda sound: sound.name)
 def test_music_has_no_words(model: Model, sound: Sound) -> None:
     assert text(model, sound.samples) == ""
 
