@@ -15,8 +15,9 @@ from sottovoce.engine.live import LiveEngine
 from sottovoce.errors import OptionError
 from sottovoce.serving import worker as room
 from sottovoce.serving.faults import ApiError
+from sottovoce.serving.inbox import Inbox
 from sottovoce.serving.scheduler import LiveOptions, Scheduler
-from sottovoce.serving.worker import FILE, Worker
+from sottovoce.serving.worker import FILE, LIVE, Worker
 from sottovoce.streaming.work import Encode, Steps
 from sottovoce.types import SAMPLE_RATE, Samples
 from tests.serving.servers import SlowModel
@@ -150,6 +151,32 @@ def test_under_load_one_update_takes_all_that_came_meanwhile(level: int, calls: 
         return heard
 
     assert asyncio.run(run()) == pytest.approx(calls)
+
+
+def test_an_update_that_waits_takes_what_comes_meanwhile() -> None:
+    async def run() -> tuple[float, int, list[float]]:
+        model = SlowModel()
+        scheduler = Scheduler(cast(Model, model))
+        scheduler._worker.pace._level = 1
+        session = await scheduler.open(LiveOptions())
+        inbox: Inbox[str] = Inbox(SAMPLE_RATE * 60)
+        session.more = inbox.take_audio
+        is_free = threading.Event()
+        busy = [scheduler._worker.submit(is_free.wait, LIVE) for _ in scheduler.engines]
+        try:
+            pushing = asyncio.create_task(session.push(np.tile(TENTH, 10)))
+            await asyncio.sleep(0.05)
+            await inbox.put_audio(np.tile(TENTH, 30))
+            is_free.set()
+            told = await pushing
+            for one in busy:
+                one.result(10)
+        finally:
+            scheduler.close()
+            scheduler.join(10)
+        return session.received_s, model.n_calls, [one.event.end for one in told]  # type: ignore[union-attr]
+
+    assert asyncio.run(run()) == (4.0, 1, [4.0])
 
 
 def test_under_load_audio_is_held_until_an_update_is_due() -> None:

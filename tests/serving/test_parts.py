@@ -93,6 +93,34 @@ def test_an_inbox_keeps_order_and_lets_its_putter_wait() -> None:
     assert taken[at + 1 :] == [4, *["then"] * (3 * MOST_WORDS), "end"]
 
 
+def test_audio_can_be_taken_from_another_thread_up_to_the_next_word() -> None:
+    async def run() -> tuple[list[int], list[object]]:
+        inbox: Inbox[str] = Inbox(most_samples=10)
+        one = np.ones(4, np.float32)
+        taken: list[int] = []
+
+        async def put() -> None:
+            for _ in range(4):
+                await inbox.put_audio(one)
+            await inbox.put("now")
+            await inbox.put_audio(one)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(put)
+            with anyio.fail_after(10):
+                while sum(taken) < 16:  # the putter waits until it is told of the room
+                    taken.append(len(await anyio.to_thread.run_sync(inbox.take_audio)))
+                    await anyio.sleep(0.01)
+        taken.append(len(inbox.take_audio()))
+        word = await inbox.take()
+        return taken, [word, len(await inbox.take())]
+
+    taken, rest = anyio.run(run)
+    assert taken[0] == 12
+    assert (sum(taken), taken[-1]) == (16, 0)
+    assert rest == ["now", 4]
+
+
 def test_a_worker_takes_out_what_was_cancelled_and_forgets_an_old_wait() -> None:
     worker = Worker()
     is_free = threading.Event()

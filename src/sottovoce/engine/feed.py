@@ -1,7 +1,7 @@
 """Audio of one session on its way to the model: held until an update is due, and then taken all at once.
 
-Audio that comes while an update waits or is under way goes into the next one. Not known here: threads,
-clients, and when the model has time.
+Audio that comes while an update waits goes into it, and what comes later into the next. Not known here:
+threads, clients, and when the model has time.
 """
 
 from __future__ import annotations

@@ -44,6 +44,7 @@ class Exchange(ABC, Generic[W]):
         self.limits = services.settings.limits
         self.inbox: Inbox[W | Ending] = Inbox(round(self.limits.pending_s * SAMPLE_RATE))
         self._has_ended = False
+        self._counted_s = 0.0
 
     @abstractmethod
     async def on_binary(self, data: bytes) -> None:
@@ -116,12 +117,13 @@ class Exchange(ABC, Generic[W]):
             self._has_ended = True
             await self.inbox.put(Ending(code))
 
-    def count(self, samples: Samples, received_s: float) -> None:
-        """Note audio that is worked on.
+    def count(self, received_s: float) -> None:
+        """Note audio that was worked on: the seconds of the session so far.
 
         Raises: ApiError where the session is too long.
         """
-        self.services.metrics.live_seconds.add(len(samples) / SAMPLE_RATE)
+        self.services.metrics.live_seconds.add(received_s - self._counted_s)
+        self._counted_s = received_s
         if received_s > self.limits.session_s:
             message = f"session: expected at most {self.limits.session_s:g} s of audio"
             raise ApiError(message, code="session_too_long")

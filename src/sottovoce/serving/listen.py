@@ -72,6 +72,7 @@ class ListenTalk(Exchange[Finalize | Configure]):
     def __init__(self, socket: WebSocket, services: Services, session: Live, wish: ListenWish) -> None:
         super().__init__(socket, services)
         self._session = session
+        session.more = self.inbox.take_audio
         self._wish = wish
         self._reader = PcmReader(wish.encoding, wish.sample_rate)
         self._request_id: str = socket.scope["state"]["request_id"]
@@ -104,7 +105,7 @@ class ListenTalk(Exchange[Finalize | Configure]):
     async def on_audio(self, samples: Samples) -> None:
         told = await self._session.push(samples)
         await self._send_all(self._results.tell(told, self._session.received_s))
-        self.count(samples, self._session.received_s)
+        self.count(self._session.received_s)
 
     async def on_word(self, word: Finalize | Configure) -> None:
         if isinstance(word, Configure):

@@ -69,6 +69,7 @@ class Talk(Exchange[Configure | Finalize | Voices]):
     def __init__(self, socket: WebSocket, services: Services, session: Live, wish: LiveWish) -> None:
         super().__init__(socket, services)
         self._session = session
+        session.more = self.inbox.take_audio
         self._wish = wish
         self._reader = PcmReader(wish.encoding, wish.sample_rate)
 
@@ -90,7 +91,7 @@ class Talk(Exchange[Configure | Finalize | Voices]):
 
     async def on_audio(self, samples: Samples) -> None:
         await self._tell(await self._session.push(samples))
-        self.count(samples, self._session.received_s)
+        self.count(self._session.received_s)
 
     async def on_word(self, word: Configure | Finalize | Voices) -> None:
         if isinstance(word, Configure):

@@ -146,7 +146,7 @@ class RealtimeTalk(Exchange[Update | Commit | Clear]):
         if not self._items.finds_turns:
             self._items.begin(began_s)
         await self._send_all(self._items.tell(told))
-        self.count(samples, session.received_s)
+        self.count(session.received_s)
         await self._time_out(session.received_s)
 
     async def on_word(self, word: Update | Commit | Clear) -> None:
@@ -254,6 +254,7 @@ class RealtimeTalk(Exchange[Update | Commit | Clear]):
             scheduler = await self._stack.enter_async_context(self.services.shelf.use(wish.model))
             self.services.check_wait(scheduler)
             self._session = await scheduler.open(wish.options)
+            self._session.more = self.inbox.take_audio
             self._stack.callback(self._session.discard)
         return self._session
 

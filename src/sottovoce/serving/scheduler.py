@@ -91,6 +91,8 @@ class Live:
         self._feed = Feed()
         self._n_samples = 0
         self._began_at = 0
+        self.more: Callable[[], Samples] | None = None
+        """Audio that came after what was pushed, asked for by a thread of the model when an update begins."""
 
     @property
     def received_s(self) -> float:
@@ -115,7 +117,7 @@ class Live:
         self._feed.add(np.ascontiguousarray(pcm))
         self._n_samples += len(pcm)
         while self._feed.is_due(self._worker.pace.interval_s):
-            told += self._tell(await self._done(self._listen()))
+            told += self._tell(await self._done(self._update()))
         return told
 
     async def finalize(self) -> list[Told]:
@@ -166,6 +168,15 @@ class Live:
 
     async def _done(self, steps: Steps[list[Event]]) -> list[Event]:
         return await asyncio.wrap_future(self._worker.submit_steps(steps))
+
+    def _update(self) -> Steps[list[Event]]:
+        """An update that takes what came while it waited."""
+        if self.more is not None:
+            newer = self.more()
+            self._feed.add(newer)
+            self._n_samples += len(newer)
+        events = yield from self._listen()
+        return events
 
     def _listen(self) -> Steps[list[Event]]:
         """One update: under load of all that waits, otherwise of what is worked on at a time."""
