@@ -23,12 +23,14 @@ import pytest
 from sottovoce.api import Model
 from sottovoce.audio.io import load_audio
 from sottovoce.serving.server import ServerThread
-from sottovoce.serving.settings import Access
+from sottovoce.serving.settings import Access, Translation
 from sottovoce.speakers.base import Floats
 from sottovoce.speakers.live import LiveSpeakers
+from sottovoce.translation.chat import ChatServer
 from tests.serving.conversation import TALK, TalkModel
 from tests.serving.servers import CLIPS, SlowModel, serving
 from tests.speakers.somebody import OneVoice, Somebody, one_speaker
+from tests.translation.server import stand_in, upper
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -330,6 +332,36 @@ def test_every_speaker_has_a_lane_and_keeps_the_colour(
         page.click("#clear")
         assert height(page) == low
         assert faults == []
+
+
+def test_a_translation_stands_under_what_was_said(nano: Model, microphone: Path) -> None:
+    with stand_in(upper) as chat:
+        translation = Translation(ChatServer(chat.url, "some"))
+        with serving(nano, translation=translation) as server, browser(microphone) as (page, faults):
+            page.set_viewport_size(WIDE)
+            page.goto(f"{server.url}/?languages={','.join(LANGUAGES)}")
+            page.click("#settings summary")
+            page.wait_for_selector('#translate_to option[value="uk"]', state="attached")
+            page.select_option("#translate_to", label="Ukrainian")
+            page.click("#settings summary")
+            page.click("#toggle")
+            page.wait_for_selector("#now .translation.unstable")
+            picture(page, "translation-under-way")
+            page.locator("#log .utterance").nth(3).wait_for()
+            page.click("#toggle")
+            state(page, "ended")
+            pictures(page, "translation")
+            lines = page.locator("#log .translation").all_inner_texts()
+            assert lines == [line.upper() for line in SPOKEN]
+            assert page.locator("#log .translation.unstable").count() == 0
+            assert page.locator("#log .translation").first.get_attribute("lang") == "uk"
+            both = [line for said in SPOKEN for line in (said, said.upper())]
+            assert downloaded(page, "txt").splitlines() == both
+            cues = downloaded(page, "srt").strip().split("\n\n")
+            assert [cue.split("\n")[2:] for cue in cues] == [[said, said.upper()] for said in SPOKEN]
+            found = json.loads(downloaded(page, "json"))["segments"]
+            assert [one["translation"] for one in found] == lines
+            assert faults == []
 
 
 def luminance(colour: str) -> float:

@@ -16,7 +16,16 @@ import torch
 from sottovoce.api import Model
 from sottovoce.errors import OptionError
 from sottovoce.serving.server import ServerThread
-from sottovoce.serving.settings import Access, Limits, Listening, Offer, Settings, Work, WyomingAddress
+from sottovoce.serving.settings import (
+    Access,
+    Limits,
+    Listening,
+    Offer,
+    Settings,
+    Translation,
+    Work,
+    WyomingAddress,
+)
 from sottovoce.streaming.work import Steps
 from sottovoce.types import SAMPLE_RATE, Event, Final, Partial, Samples, Word
 
@@ -137,9 +146,11 @@ def serving(
     wyoming: WyomingAddress | None = None,
     work: Work | None = None,
     listening: Listening | None = None,
+    translation: Translation | None = None,
 ) -> Iterator[ServerThread]:
     """A server of that model."""
-    wanted = replace(settings(limits=limits, access=access, port=port), wyoming=wyoming)
+    wanted = settings(limits=limits, access=access, port=port)
+    wanted = replace(wanted, wyoming=wyoming, translation=translation)
     wanted = replace(wanted, work=work or wanted.work, listening=listening or wanted.listening)
     with ServerThread(wanted, lambda name: cast(Model, model)) as running:
         running.wait_until_ready()

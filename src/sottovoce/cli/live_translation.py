@@ -11,7 +11,7 @@ import click
 from sottovoce.api import Model
 from sottovoce.cli.translation import Translation
 from sottovoce.errors import TranslationError
-from sottovoce.formats.document import json_text, seconds
+from sottovoce.formats.document import json_text
 from sottovoce.formats.events import event_line
 from sottovoce.translation.live import LiveTranslator, Translated, newest
 from sottovoce.translation.own_live import N_NEW_WORDS, OwnTranslator
@@ -36,24 +36,8 @@ def live_translator(
 
 
 def translation_line(told: Translated, seq: int) -> str:
-    """One translation as a line of JSON: type `translation`, with the fields that all events have."""
-    return (
-        json_text(
-            {
-                "type": "translation",
-                "start": seconds(told.start),
-                "end": seconds(told.end),
-                "text": told.text,
-                "language": told.language,
-                "words": [],
-                "emission_time": seconds(told.emission_time),
-                "seq": seq,
-                "utterance": told.utterance,
-                "final": told.is_final,
-            }
-        )
-        + "\n"
-    )
+    """One translation as a line of JSON, numbered as all events are."""
+    return json_text({**told.document, "seq": seq}) + "\n"
 
 
 @dataclass(slots=True)

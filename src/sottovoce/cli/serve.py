@@ -14,6 +14,7 @@ from sottovoce.cli.configuration import API_KEYS, ENVIRONMENT, with_configuratio
 from sottovoce.cli.options import MODEL, beam_size
 from sottovoce.cli.parameters import Clock, Finite
 from sottovoce.cli.sections import SectionedCommand
+from sottovoce.cli.translation import SERVER
 
 LISTENING = (
     click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on."),
@@ -204,6 +205,7 @@ SECTIONS = {
     "Model": (*MODEL, *MODELS, *beam_size(5)),
     "Access": ACCESS,
     "Limits": LIMITS,
+    "Translation of live speech": SERVER,
     "Work under load": WORK,
     "More than one machine": RAY,
 }

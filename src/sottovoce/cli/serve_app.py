@@ -21,8 +21,18 @@ from sottovoce.backends.registry import choose_device
 from sottovoce.cli.call import Call
 from sottovoce.cli.configuration import API_KEYS
 from sottovoce.cli.options import open_model
+from sottovoce.cli.translation import chat_server
 from sottovoce.errors import MissingExtraError, OptionError
-from sottovoce.serving.settings import Access, Limits, Listening, Offer, Settings, Work, WyomingAddress
+from sottovoce.serving.settings import (
+    Access,
+    Limits,
+    Listening,
+    Offer,
+    Settings,
+    Translation,
+    Work,
+    WyomingAddress,
+)
 
 if TYPE_CHECKING:
     from sottovoce.serving.server import Server
@@ -163,6 +173,7 @@ def settings_of(given: Mapping[str, Any], names: list[str]) -> Settings:
             idle_s=given["idle_timeout"],
             shutdown_s=given["shutdown_timeout"],
         ),
+        translation=translation(given),
         work=Work(
             engines=given["engines"],
             threads=given["threads"],
@@ -172,6 +183,19 @@ def settings_of(given: Mapping[str, Any], names: list[str]) -> Settings:
             file_share=given["file_share"],
         ),
     )
+
+
+def translation(given: Mapping[str, Any]) -> Translation | None:
+    """The server that translates live speech, if there is one.
+
+    Raises: OptionError for options that nothing would use, and a glossary that cannot be read.
+    """
+    if given["translation_url"] is not None:
+        return Translation(*chat_server(given))
+    for name in ("translation_model", "glossary"):
+        if given[name] is not None:
+            raise OptionError(f"--{name.replace('_', '-')}: needs --translation-url")
+    return None
 
 
 def model_paths(given: Mapping[str, Any]) -> dict[str, str]:

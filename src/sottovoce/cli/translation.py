@@ -14,17 +14,13 @@ from sottovoce.errors import OptionError
 if TYPE_CHECKING:
     from sottovoce.api import Model
     from sottovoce.offline.options import TranscribeOptions
+    from sottovoce.translation.chat import ChatServer
+    from sottovoce.translation.glossary import Glossary
     from sottovoce.translation.translator import Translator
     from sottovoce.types import Segment
 
 KEY = "SOTTOVOCE_TRANSLATION_KEY"
-TRANSLATION = (
-    click.option(
-        "--translate-to",
-        metavar="CODE",
-        help="Write a translation beside what was said, sentence by sentence; into English by Whisper, "
-        "into others by --translation-url.",
-    ),
+SERVER = (
     click.option(
         "--translation-url",
         metavar="URL",
@@ -37,6 +33,15 @@ TRANSLATION = (
         metavar="FILE",
         help="Terms for the server, one a line: term = translation.",
     ),
+)
+TRANSLATION = (
+    click.option(
+        "--translate-to",
+        metavar="CODE",
+        help="Write a translation beside what was said, sentence by sentence; into English by Whisper, "
+        "into others by --translation-url.",
+    ),
+    *SERVER,
 )
 
 
@@ -106,12 +111,21 @@ def check_unused(given: Mapping[str, Any]) -> None:
 
 
 def server(given: Mapping[str, Any], code: str) -> Translator:
+    from sottovoce.translation.translator import Translator
+
+    chat, glossary = chat_server(given)
+    return Translator(chat, code, glossary)
+
+
+def chat_server(given: Mapping[str, Any]) -> tuple[ChatServer, Glossary]:
+    """The server of --translation-url, and terms for it.
+
+    Raises: OptionError.
+    """
     from sottovoce.translation.chat import ChatServer
     from sottovoce.translation.glossary import Glossary
-    from sottovoce.translation.translator import Translator
 
     if given["translation_model"] is None:
         raise OptionError("--translation-url: needs --translation-model, the name of the model there")
     chat = ChatServer(given["translation_url"], given["translation_model"], os.environ.get(KEY) or None)
-    glossary = Glossary() if given["glossary"] is None else Glossary.read(given["glossary"])
-    return Translator(chat, code, glossary)
+    return chat, Glossary() if given["glossary"] is None else Glossary.read(given["glossary"])

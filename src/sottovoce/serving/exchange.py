@@ -1,6 +1,7 @@
 """One socket while it is open: what comes goes into an inbox, is worked off in order, what follows is sent.
 
-Three tasks: one reads, one works, one waits for the server to go down. None of them runs the model. What the
+Four tasks: one reads, one works, one does what goes on beside that, one waits for the server to go down. None
+of them runs the model. What the
 messages are, the protocols know (`live`, `realtime`).
 """
 
@@ -66,6 +67,9 @@ class Exchange(ABC, Generic[W]):
     async def on_ending(self) -> None:
         """Nothing more comes: say the rest."""
 
+    async def beside(self) -> None:
+        """What goes on beside the work, until that ends; nothing, unless a protocol says so."""
+
     async def run(self) -> None:
         """Until the client closes, goes, or is asked to.
 
@@ -83,6 +87,7 @@ class Exchange(ABC, Generic[W]):
 
             tasks.start_soon(until_failed, self._listen)
             tasks.start_soon(until_failed, self._leave)
+            tasks.start_soon(until_failed, self.beside)
             await until_failed(self._work)
             tasks.cancel_scope.cancel()
         if failed:
@@ -107,8 +112,7 @@ class Exchange(ABC, Generic[W]):
 
         Raises: ApiError for what is not a sound.
         """
-        if not np.isfinite(samples).all():
-            raise ApiError("audio: expected finite samples, got NaN or infinity", code="invalid_audio")
+        require_sound(samples)
         await self.inbox.put_audio(samples)
 
     async def end(self, code: int) -> None:
@@ -164,6 +168,12 @@ class Exchange(ABC, Generic[W]):
                 return
             else:
                 await self.on_word(item)
+
+
+def require_sound(samples: Samples) -> None:
+    """Raises: ApiError for samples that are not finite."""
+    if not np.isfinite(samples).all():
+        raise ApiError("audio: expected finite samples, got NaN or infinity", code="invalid_audio")
 
 
 def logged(error: Exception, socket: WebSocket) -> ApiError:

@@ -7,9 +7,10 @@ from contextlib import AsyncExitStack
 
 from starlette.websockets import WebSocket
 
-from sottovoce.serving.exchange import DONE, Exchange, last_words, logged
+from sottovoce.serving.exchange import DONE, Exchange, last_words, logged, require_sound
 from sottovoce.serving.faults import UNAVAILABLE, ApiError, fault_of
 from sottovoce.serving.gate import SUBPROTOCOL
+from sottovoce.serving.interpreting import NOT_TRANSLATED, Interpreting, interpreting
 from sottovoce.serving.pcm import PcmReader
 from sottovoce.serving.protocol import (
     Close,
@@ -47,13 +48,17 @@ async def opened(socket: WebSocket, services: Services, stack: AsyncExitStack) -
     name = services.shelf.name_of(wish.model)
     scheduler = await stack.enter_async_context(services.shelf.use(name))
     services.check_wait(scheduler)
+    request_id: str = socket.scope["state"]["request_id"]
+    interpreter = None
+    if wish.translate_to:
+        interpreter = interpreting(wish.translate_to, scheduler, services.settings.translation, request_id)
     session = await scheduler.open(wish.options)
     stack.callback(session.discard)
-    talk = Talk(socket, services, session, wish)
+    talk = Talk(socket, services, session, wish, interpreter)
     await talk.send(
         {
             "type": "ready",
-            "session": socket.scope["state"]["request_id"],
+            "session": request_id,
             "model": name,
             "languages": list(wish.options.languages or scheduler.model.languages),
             "encoding": wish.encoding,
@@ -64,14 +69,32 @@ async def opened(socket: WebSocket, services: Services, stack: AsyncExitStack) -
 
 
 class Talk(Exchange[Configure | Finalize | Voices]):
-    """One client and its session."""
+    """One client and its session; interpreter: what translates it."""
 
-    def __init__(self, socket: WebSocket, services: Services, session: Live, wish: LiveWish) -> None:
+    def __init__(
+        self,
+        socket: WebSocket,
+        services: Services,
+        session: Live,
+        wish: LiveWish,
+        interpreter: Interpreting | None = None,
+    ) -> None:
         super().__init__(socket, services)
+        self._interpreter = interpreter
         self._session = session
         session.more = self.inbox.take_audio
         self._wish = wish
         self._reader = PcmReader(wish.encoding, wish.sample_rate)
+
+    async def beside(self) -> None:
+        if self._interpreter is not None:
+            await self._interpreter.run(self.send)
+
+    async def hear(self, samples: Samples) -> None:
+        require_sound(samples)
+        if self._interpreter is not None:
+            self._interpreter.hear(samples, self._session.received_s)
+        await super().hear(samples)
 
     async def on_binary(self, data: bytes) -> None:
         await self.hear(self._reader.read(data))
@@ -104,6 +127,8 @@ class Talk(Exchange[Configure | Finalize | Voices]):
 
     async def on_ending(self) -> None:
         await self._tell(await self._session.close())
+        if self._interpreter is not None and not await self._interpreter.finish():
+            await self.send({"type": "error", **NOT_TRANSLATED.body})
         await self._say("closed")
 
     async def _unless_wrong(self, change: Awaitable[None]) -> None:
@@ -130,7 +155,7 @@ class Talk(Exchange[Configure | Finalize | Voices]):
     def _changed(self, message: Configure) -> LiveWish:
         """Raises: ApiError for what stands in the address for good."""
         wish = configured(self._wish, message.changes)
-        for name in ("model", "encoding", "sample_rate"):
+        for name in ("model", "encoding", "sample_rate", "translate_to"):
             if getattr(wish, name) != getattr(self._wish, name):
                 said = f"{name}: expected in the address of the socket, got a change under way"
                 raise ApiError(said, param=name, code="invalid_value")
@@ -142,3 +167,5 @@ class Talk(Exchange[Configure | Finalize | Voices]):
     async def _tell(self, told: Sequence[Told]) -> None:
         for one in told:
             await self.send(one.document)
+        if self._interpreter is not None:
+            self._interpreter.take(told)

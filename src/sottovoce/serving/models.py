@@ -6,15 +6,18 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from sottovoce.formats.document import Json
+from sottovoce.serving.interpreting import targets
+from sottovoce.serving.settings import Settings
 from sottovoce.serving.shelf import Shelf
 from sottovoce.serving.state import services_of
 
 
 async def model_list(request: Request) -> Response:
     """All models, and the other names of them."""
-    shelf = services_of(request).shelf
-    names = (*shelf.offer.names, *shelf.offer.all_aliases)
-    return JSONResponse({"object": "list", "data": [entry(shelf, name) for name in names]})
+    services = services_of(request)
+    offer = services.shelf.offer
+    found = [entry(services.shelf, services.settings, name) for name in (*offer.names, *offer.all_aliases)]
+    return JSONResponse({"object": "list", "data": found})
 
 
 async def model_entry(request: Request) -> Response:
@@ -22,20 +25,23 @@ async def model_entry(request: Request) -> Response:
 
     Raises: ApiError 404.
     """
-    shelf = services_of(request).shelf
+    services = services_of(request)
     name = request.path_params["name"]
-    shelf.name_of(name)
-    return JSONResponse(entry(shelf, name))
+    services.shelf.name_of(name)
+    return JSONResponse(entry(services.shelf, services.settings, name))
 
 
-def entry(shelf: Shelf, name: str) -> dict[str, Json]:
-    """One name. Beyond OpenAI's: the model it stands for, and its languages."""
+def entry(shelf: Shelf, settings: Settings, name: str) -> dict[str, Json]:
+    """One name. Beyond OpenAI's: the model it stands for, its languages, and those it can be translated into
+    live."""
     meant = shelf.name_of(name)
+    languages = shelf.languages(meant)
     return {
         "id": name,
         "object": "model",
         "created": shelf.began,
         "owned_by": "sottovoce",
         "model": meant,
-        "languages": list(shelf.languages(meant)),
+        "languages": list(languages),
+        "translates_to": list(targets(languages, settings.translation)),
     }

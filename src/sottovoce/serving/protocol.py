@@ -34,12 +34,14 @@ MOST_NAME = 50
 
 @dataclass(frozen=True, slots=True)
 class LiveWish:
-    """What a client asks of its session: how to listen, and what its audio looks like."""
+    """What a client asks of its session: how to listen, what its audio looks like, and into which language
+    what is said is translated ("": none)."""
 
     options: LiveOptions = field(default_factory=LiveOptions)
     model: str | None = None
     encoding: str = "s16le"
     sample_rate: int = SAMPLE_RATE
+    translate_to: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,12 +158,15 @@ def configured(wish: LiveWish, changes: Mapping[str, object]) -> LiveWish:
             model=cast("str | None", values.get("model", wish.model)),
             encoding=cast(str, values.get("encoding", wish.encoding)),
             sample_rate=cast(int, values.get("sample_rate", wish.sample_rate)),
+            translate_to=cast(str, values.get("translate_to", wish.translate_to)),
         )
     )
 
 
 def checked(wish: LiveWish) -> LiveWish:
-    """Raises: ApiError 400 for audio that nobody can read."""
+    """Raises: ApiError 400 for audio that nobody can read, and for a translation of a translation."""
+    if wish.translate_to and wish.options.task == "translate":
+        raise wrong("translate_to", "the task transcribe", "translate")
     try:
         PcmReader(wish.encoding, wish.sample_rate)
     except OptionError as error:
@@ -191,6 +196,14 @@ def languages_of(name: str, value: object) -> tuple[str, ...]:
     """Codes of languages; "auto" stands for all of the model."""
     try:
         return tuple(find_language(word) for word in list_of(name, value) if word != "auto")
+    except OptionError as error:
+        raise ApiError(str(error), param=name, code="invalid_value") from error
+
+
+def language_of(name: str, value: object) -> str:
+    """The code of one language; "" for none."""
+    try:
+        return find_language(text) if (text := text_of(name, value).strip()) else ""
     except OptionError as error:
         raise ApiError(str(error), param=name, code="invalid_value") from error
 
@@ -248,6 +261,7 @@ FIELDS: Mapping[str, Callable[[str, object], object]] = {
     "terms": list_of,
     "vad": flag_of,
     "speakers": speakers_of,
+    "translate_to": language_of,
     "encoding": text_of,
     "sample_rate": whole_of,
 }

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -312,7 +313,8 @@ class Scheduler:
         )
         is_cpu = model.backend.device.type == "cpu"
         self._pool = FilePool(FILES_ON_CPU if is_cpu else FILES_ON_ACCELERATOR, encodes_together=not is_cpu)
-        self._files = model.on_backend(live_first(model.backend, self._worker.live_first))
+        self.for_recordings = model.on_backend(live_first(model.backend, self._worker.live_first))
+        """The model for what is not live: each of its calls lets live work go first."""
 
     @property
     def live_wait_s(self) -> float:
@@ -352,6 +354,13 @@ class Scheduler:
         await job.begin()
         return job
 
+    def aside(self, do: Callable[[], T]) -> Future[T]:
+        """Have other work of the model done, in turn with recordings.
+
+        Raises: ApiError after `close`.
+        """
+        return self._worker.submit(do, FILE)
+
     def close(self) -> None:
         """End the thread after the work at hand."""
         self._worker.close()
@@ -367,7 +376,7 @@ class Scheduler:
             fusion = self.model.fusion(hotwords=wish.phrases)
         elif wish.phrases:  # a greedy search has no scores to add to: they go before the prompt
             options = replace(options, decoding=replace(options.decoding, hotwords=", ".join(wish.phrases)))
-        return self._files.transcribe(
+        return self.for_recordings.transcribe(
             source,
             language=list(wish.languages) or None,
             beam_size=beam_size,

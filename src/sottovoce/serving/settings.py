@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 
 from sottovoce.engine.pace import INTERVALS_S
 from sottovoce.errors import OptionError
+from sottovoce.translation.chat import ChatServer
+from sottovoce.translation.glossary import Glossary
 
 OPENAI_NAMES = (
     "whisper-1",
@@ -206,8 +208,17 @@ class WyomingAddress:
 
 
 @dataclass(frozen=True, slots=True)
+class Translation:
+    """A server that translates what is said live, and terms for it."""
+
+    chat: ChatServer
+    glossary: Glossary = field(default_factory=Glossary)
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
-    """All that a server is told. wyoming: None: Home Assistant is not listened for."""
+    """All that a server is told. wyoming: None: Home Assistant is not listened for. translation: None: live
+    speech is translated into English alone, by Whisper itself."""
 
     offer: Offer
     listening: Listening = field(default_factory=Listening)
@@ -215,6 +226,7 @@ class Settings:
     limits: Limits = field(default_factory=Limits)
     work: Work = field(default_factory=Work)
     wyoming: WyomingAddress | None = None
+    translation: Translation | None = None
 
     @property
     def hosts(self) -> tuple[str, ...]:

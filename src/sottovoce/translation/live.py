@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from sottovoce.formats.document import Json, seconds
 from sottovoce.translation.said import Interpreter, Said
 from sottovoce.types import Event, Final, Partial
 
@@ -32,6 +33,21 @@ class Translated:
     emission_time: float
     utterance: int | None
     is_final: bool
+
+    @property
+    def document(self) -> dict[str, Json]:
+        """As plain values for JSON: type `translation`, with the fields that events have, and `final`."""
+        return {
+            "type": "translation",
+            "start": seconds(self.start),
+            "end": seconds(self.end),
+            "text": self.text,
+            "language": self.language,
+            "words": [],
+            "emission_time": seconds(self.emission_time),
+            "utterance": self.utterance,
+            "final": self.is_final,
+        }
 
 
 @dataclass(slots=True)

@@ -1,12 +1,14 @@
 """English by Whisper's own task beside live speech: each utterance is heard once more.
 
-Keeps the audio that may still be asked for. Knows no sessions: it is given the samples that they are given.
+Keeps the audio that may still be asked for. Knows no sessions: it is given the samples that they are given,
+by one thread, and may be asked by another.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from threading import Lock
 
 from sottovoce.api import Model
 from sottovoce.audio.buffer import AudioBuffer
@@ -38,6 +40,7 @@ class OwnTranslator:
 
     model: Model
     _heard: AudioBuffer = field(default_factory=AudioBuffer, init=False)
+    _lock: Lock = field(default_factory=Lock, init=False)
 
     def __post_init__(self) -> None:
         check_own(self.model)
@@ -46,13 +49,16 @@ class OwnTranslator:
     def target(self) -> str:
         return TARGET
 
-    def hear(self, pcm: Samples) -> None:
+    def hear(self, pcm: Samples, *, worked_s: float | None = None) -> None:
         """Take samples (n,) float32, mono, 16 kHz.
 
+        worked_s: of what was heard, that the session has worked on; None: all. A minute before it is kept.
         Raises: AudioError as `Session.push`.
         """
-        self._heard.drop_before(self._heard.end - round(KEPT_S * SAMPLE_RATE))
-        self._heard.append(pcm)
+        with self._lock:
+            worked = self._heard.end if worked_s is None else round(worked_s * SAMPLE_RATE)
+            self._heard.drop_before(worked - round(KEPT_S * SAMPLE_RATE))
+            self._heard.append(pcm)
 
     def through(self, pieces: Iterator[Samples]) -> Iterator[Samples]:
         """The pieces, heard as they are taken."""
@@ -70,22 +76,29 @@ class OwnTranslator:
         else:
             text = self._read(said)
         if said.is_whole:
-            self._heard.drop_before(round(said.end * SAMPLE_RATE))
+            with self._lock:
+                self._heard.drop_before(round(said.end * SAMPLE_RATE))
         return text
 
     def _read(self, said: Said) -> str:
-        start, end = (
-            min(max(round(at_s * SAMPLE_RATE), self._heard.start), self._heard.end)
-            for at_s in (said.start - AROUND_S, said.end + AROUND_S)
-        )
-        if start == end:
+        pcm = self._between(said.start - AROUND_S, said.end + AROUND_S)
+        if not len(pcm):
             return ""
         return self.model.transcribe(
-            self._heard.view(start, end),
+            pcm,
             language=said.language,
             task="translate",
-            options=options((end - start) / SAMPLE_RATE, is_whole=said.is_whole),
+            options=options(len(pcm) / SAMPLE_RATE, is_whole=said.is_whole),
         ).text
+
+    def _between(self, start_s: float, end_s: float) -> Samples:
+        """What is kept of these seconds."""
+        with self._lock:
+            start, end = (
+                min(max(round(at_s * SAMPLE_RATE), self._heard.start), self._heard.end)
+                for at_s in (start_s, end_s)
+            )
+            return self._heard.view(start, end)
 
 
 def options(duration_s: float, *, is_whole: bool) -> TranscribeOptions:

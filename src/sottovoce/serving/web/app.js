@@ -7,7 +7,7 @@ import { Timeline } from "./timeline.js";
 import { Transcript, clock } from "./transcript.js";
 
 const WORDS_OF_LATENCY = 20;
-const SETTINGS = ["languages", "switching", "device", "model", "terms", "speakers", "unstable"];
+const SETTINGS = ["languages", "switching", "translate_to", "device", "model", "terms", "speakers", "unstable"];
 const TELLS = {
   idle: "ready",
   connecting: "connecting…",
@@ -29,6 +29,7 @@ let connection = null;
 let early = []; // sound that came before there was a connection
 let wakeLock = null;
 let model = "";
+let models = []; // that may be asked for, the default one first
 let base = 0; // seconds of the recordings before this one, which stay on the page
 
 // Starting and stopping
@@ -63,7 +64,7 @@ async function start() {
 function connect() {
   const parameters = { unstable: $("unstable").checked, switching: $("switching").value };
   if ($("speakers").checked) parameters.speakers = "auto";
-  for (const name of ["languages", "model", "terms"]) if ($(name).value.trim()) parameters[name] = $(name).value.trim();
+  for (const name of ["languages", "translate_to", "model", "terms"]) if ($(name).value.trim()) parameters[name] = $(name).value.trim();
   connection = new Connection(parameters, $("key").value.trim());
   early.forEach((pcm) => connection.push(pcm));
   connection.addEventListener("message", ({ detail }) => take(detail));
@@ -237,7 +238,8 @@ function allUtterances() {
   const { current, utterances } = transcript;
   if (!current?.words.length) return utterances;
   const { words } = current;
-  return [...utterances, { start: words[0].start, end: words.at(-1).end, language: words[0].language, words }];
+  const { start, language } = words[0];
+  return [...utterances, { start, end: words.at(-1).end, language, words }];
 }
 
 async function copy() {
@@ -307,9 +309,20 @@ async function listModels() {
   if (!answer.ok) return;
   const chosen = $("model").value;
   const { data } = await answer.json();
-  const names = data.filter(({ id, model: meant }) => id === meant).map(({ id }) => new Option(id, id));
-  $("model").replaceChildren(new Option("default", ""), ...names);
+  models = data.filter(({ id, model: meant }) => id === meant);
+  $("model").replaceChildren(new Option("default", ""), ...models.map(({ id }) => new Option(id, id)));
   setValue($("model"), chosen);
+  listTargets();
+}
+
+// The languages that the chosen model's words can be translated into, by their names.
+function listTargets() {
+  const chosen = $("translate_to").value;
+  const { translates_to: codes } = models.find(({ id }) => id === $("model").value) ?? models[0];
+  const targets = codes.map((code) => new Option(transcript.name(code), code));
+  targets.sort((a, b) => a.text.localeCompare(b.text));
+  $("translate_to").replaceChildren(new Option("nothing", ""), ...targets);
+  $("translate_to").value = codes.includes(chosen) ? chosen : "";
 }
 
 async function keepAwake() {
@@ -338,6 +351,7 @@ $("notice-close").addEventListener("click", hideNotice);
 $("settings").addEventListener("change", keepSettings);
 $("fields").addEventListener("submit", (event) => event.preventDefault());
 $("key").addEventListener("change", listModels);
+$("model").addEventListener("change", listTargets);
 $("captions").addEventListener("scroll", onScroll);
 $("follow").addEventListener("click", () => {
   isFollowing = true;

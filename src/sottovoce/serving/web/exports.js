@@ -1,4 +1,5 @@
-// A transcript as text, subtitles and JSON. An utterance: {id, start, end, language, words: [{word, start, end, …}]}.
+// A transcript as text, subtitles and JSON. An utterance: {id, start, end, language, words: [{word, start, end, …}],
+// translation: {text, language}}, the last where there is one: it stands under what was said.
 
 const CUE_S = 6;
 const CUE_LETTERS = 84;
@@ -9,7 +10,7 @@ export function textOf(words) {
 }
 
 export function asText(utterances) {
-  return utterances.flatMap(({ words }) => turnsOf(words)).join("");
+  return utterances.flatMap(({ words, translation }) => [...turnsOf(words), translation ? `${translation.text}\n` : ""]).join("");
 }
 
 // A line for each speaker, where they are known.
@@ -23,8 +24,26 @@ function turnsOf(words) {
 }
 
 export function asSubRip(utterances) {
-  const cues = utterances.flatMap(({ words }) => cuesOf(words));
-  return cues.map((words, i) => `${i + 1}\n${clock(words[0].start)} --> ${clock(words.at(-1).end)}\n${textOf(words)}\n\n`).join("");
+  const cues = utterances.flatMap(({ words, translation }) => {
+    const said = cuesOf(words);
+    const parts = sharedOut(translation?.text ?? "", said.map((cue) => textOf(cue).length));
+    return said.map((cue, i) => ({ cue, lines: [textOf(cue), parts[i]].filter(Boolean).join("\n") }));
+  });
+  return cues.map(({ cue, lines }, i) => `${i + 1}\n${clock(cue[0].start)} --> ${clock(cue.at(-1).end)}\n${lines}\n\n`).join("");
+}
+
+// A translation in as many parts as there are cues, by their lengths: cut between words, or letters where there are none.
+function sharedOut(text, lengths) {
+  const pieces = text.match(/\s/) ? text.split(/(?<=\s)/) : [...text];
+  const whole = lengths.reduce((sum, length) => sum + length, 0);
+  const parts = lengths.map(() => "");
+  let [cue, until, at] = [0, lengths[0], 0];
+  for (const piece of pieces) {
+    while (cue < lengths.length - 1 && ((at + piece.length / 2) / text.length) * whole > until) until += lengths[++cue];
+    parts[cue] += piece;
+    at += piece.length;
+  }
+  return parts.map((part) => part.trim());
 }
 
 // Words in cues that can be read: no longer than the limits, and cut after sentences.
@@ -57,12 +76,13 @@ export function asJson(utterances, { model, duration }) {
   const seconds = {};
   for (const { language, start, end } of utterances) seconds[language] = (seconds[language] ?? 0) + end - start;
   const spokenMost = Object.keys(seconds).sort((a, b) => seconds[b] - seconds[a])[0] ?? "";
-  const segments = utterances.map(({ start, end, language, words }, id) => ({
+  const segments = utterances.map(({ start, end, language, words, translation }, id) => ({
     id,
     start: round(start),
     end: round(end),
     text: textOf(words),
     language,
+    ...(translation ? { translation: translation.text } : {}),
     words: words.map((word) => ({ ...word, start: round(word.start), end: round(word.end) })),
   }));
   const text = segments.map((segment) => segment.text).join(" ");

@@ -19,6 +19,7 @@ export class Transcript extends EventTarget {
     this.spans = []; // {start, end, language} of committed words, for the timeline
     this.names = new Intl.DisplayNames([navigator.language], { type: "language", fallback: "code" });
     this.current = null;
+    this.told = new Map(); // finished utterances of this connection, by the server's numbers
   }
 
   get words() {
@@ -48,13 +49,15 @@ export class Transcript extends EventTarget {
 
   // An event of the server, at times `offset` seconds later than it says.
   take(message, offset) {
+    if (message.type === "ready") this.told.clear();
     if (message.type === "partial") this.commit(message, offset);
+    if (message.type === "translation") this.translate(message);
     if (message.type === "unstable") this.showUnstable(message);
     if (message.type === "final") this.close(message.words);
   }
 
-  commit({ words, language }, offset) {
-    this.current ??= { words: [] };
+  commit({ words, language, utterance }, offset) {
+    this.current ??= { words: [], number: utterance };
     for (const word of words) {
       const placed = { ...word, language: word.language ?? language, start: word.start + offset, end: word.end + offset };
       this.current.words.push(placed);
@@ -82,10 +85,25 @@ export class Transcript extends EventTarget {
     this.render();
   }
 
+  // What an utterance says in another language: its beginning while it grows, all of it after its end.
+  translate({ utterance: number, text, language, final }) {
+    const told = this.told.get(number);
+    if (final && told) {
+      told.utterance.translation = { text, language };
+      told.element.querySelector(".translation")?.remove();
+      told.element.append(this.translation({ text, language }));
+      this.dispatchEvent(new Event("grown"));
+    } else if (this.current?.number === number) {
+      const before = this.current.translation ? `${this.current.translation.text} ` : "";
+      this.current.translation = { text: before + text, language };
+      this.render();
+    }
+  }
+
   // The utterance is whole: it moves into the log, and is announced there once. told: its words, whose speakers may
   // have been corrected.
   close(told = []) {
-    const words = this.current?.words ?? [];
+    const { words, number, translation } = this.current ?? { words: [] };
     if (told.length === words.length) words.forEach((word, i) => (word.speaker = told[i].speaker));
     words.forEach((word) => this.note(word));
     for (const { speaker } of words) if (speaker) this.heard.add(speaker);
@@ -98,13 +116,17 @@ export class Transcript extends EventTarget {
     const language = Object.keys(spoken).sort((a, b) => spoken[b] - spoken[a])[0];
     const utterance = { id: this.utterances.length, start: words[0].start, end: words.at(-1).end, language, words };
     this.utterances.push(utterance);
-    this.log.append(this.element(utterance.words));
+    const element = this.element(words);
+    if (translation) element.append(this.translation(translation, true));
+    this.log.append(element);
+    this.told.set(number, { utterance, element });
     if (told.length) this.dispatchEvent(new Event("speaker"));
     this.dispatchEvent(new Event("grown"));
   }
 
   clear() {
     this.utterances = [];
+    this.told.clear();
     this.voices = [];
     this.heard.clear();
     this.dispatchEvent(new Event("speaker"));
@@ -127,6 +149,7 @@ export class Transcript extends EventTarget {
         const span = this.span(words.length ? text : text.trimStart(), language, "unstable");
         said.append(span);
       }
+      if (this.current?.translation) element.append(this.translation(this.current.translation, true));
       this.now.replaceChildren(element);
     }
     this.dispatchEvent(new Event("grown"));
@@ -148,6 +171,17 @@ export class Transcript extends EventTarget {
     }
     element.append(time, said);
     return element;
+  }
+
+  // The line under an utterance. isBeginning: the whole one replaces it, and is read aloud then.
+  translation({ text, language }, isBeginning = false) {
+    const line = document.createElement("span");
+    line.className = isBeginning ? "translation unstable" : "translation";
+    line.lang = language;
+    line.dir = "auto";
+    line.textContent = text;
+    if (isBeginning) line.ariaHidden = "true";
+    return line;
   }
 
   label(language) {
