@@ -29,6 +29,8 @@ LONGEST_PAUSE_S = 0.3
 """A shorter pause is part of the speech, as in the references of the field."""
 LEVEL_DB = -26.0
 LONGEST_TURN_S = 7.0
+LEAK_DB = 20.0
+"""This much quieter a microphone hears those who have one of their own."""
 MOST_CLIPS = 30
 
 
@@ -44,10 +46,14 @@ class Phrase:
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """A recording, its true turns, and its words with their speakers, in order, where they are known."""
+    """A recording, its true turns, and its words with their speakers, in order, where they are known.
+
+    channels: (n_speakers, n_samples), a microphone for each, which hears the others `LEAK_DB` quieter.
+    """
 
     samples: Samples
     turns: tuple[Turn, ...]
+    channels: Samples
     words: tuple[tuple[str, str], ...] = ()
 
 
@@ -116,7 +122,7 @@ def conversation(
     """A conversation of these speakers, of about so many seconds; each speaker has a level of their own."""
     stacks = [rng.sample(list(one), len(one)) for one in said]
     gains = [10 ** (rng.uniform(-4, 4) / 20) for _ in said]
-    mix = np.zeros(int((seconds + 40) * SAMPLE_RATE), np.float32)
+    each = np.zeros((len(said), int((seconds + 40) * SAMPLE_RATE)), np.float32)
     turns: list[Turn] = []
     words: list[tuple[str, str]] = []
     at, last, last_length = int(0.3 * SAMPLE_RATE), -1, 0
@@ -132,18 +138,26 @@ def conversation(
             at -= int(min(rng.uniform(0.3, 1.2) * SAMPLE_RATE, 0.5 * length, 0.5 * last_length))
         elif last >= 0:
             at += int(rng.uniform(0.1, 1.2) * SAMPLE_RATE)
-        mix[at : at + length] += gains[who] * phrase.samples
+        each[who, at : at + length] += gains[who] * phrase.samples
         turns += [
             Turn((at + a) / SAMPLE_RATE, (at + b) / SAMPLE_RATE, phrase.speaker) for a, b in phrase.speech
         ]
         words += [(word, phrase.speaker) for word in (phrase.text or "").split()]
         at, last, last_length = at + length, who, length
-    mix = mix[: at + SAMPLE_RATE // 2]
-    noise = np.random.default_rng(rng.randrange(2**32)).standard_normal(len(mix)).astype(np.float32)
-    mix = mix + 10 ** ((LEVEL_DB - 35.0) / 20) * noise
+    each = each[:, : at + SAMPLE_RATE // 2]
+    noises = np.random.default_rng(rng.randrange(2**32)).standard_normal((1 + len(each), each.shape[1]))
+    mix, *own = 10 ** ((LEVEL_DB - 35.0) / 20) * noises.astype(np.float32)
+    mix += each.sum(axis=0)
+    leaks = 10 ** (-LEAK_DB / 20) * (each.sum(axis=0) - each)
+    channels = each + leaks + np.stack(own)
     return Conversation(
-        mix / max(1.0, float(np.abs(mix).max())), tuple(sorted(turns, key=by_time)), tuple(words)
+        within_range(mix), tuple(sorted(turns, key=by_time)), within_range(channels), tuple(words)
     )
+
+
+def within_range(samples: Samples) -> Samples:
+    """As they are, or scaled to 1 where they are louder."""
+    return samples / np.float32(max(1.0, float(np.abs(samples).max())))
 
 
 def by_time(turn: Turn) -> tuple[float, float]:

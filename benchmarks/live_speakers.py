@@ -27,11 +27,10 @@ from conversations import Conversation, made
 from sottovoce.api import Model, load_model
 from sottovoce.audio.recording import Recording
 from sottovoce.evaluation.diarization import best_pairs
-from sottovoce.speakers.choose import diarizer_of
+from sottovoce.speakers.choose import diarizer_of, voices_of
 from sottovoce.speakers.live import LiveSpeakers
 from sottovoce.speakers.options import SpeakerOptions
 from sottovoce.speakers.segmentation import load_segmentation
-from sottovoce.speakers.voices import load_voices
 from sottovoce.speakers.words import SpeakerLabels
 from sottovoce.text.normalize import plain
 from sottovoce.types import SAMPLE_RATE, Final, Partial, Samples, Word
@@ -99,14 +98,13 @@ def n_right(pairs: Pairs) -> int:
     return sum(partner.get(true, "-") == name for true, name in pairs)
 
 
-def line(model: Model, talks: Sequence[Conversation], n_speakers: int | None) -> dict[str, object]:
-    """One line of the table; n_speakers: as it is given."""
-    options = SpeakerOptions(n_speakers=n_speakers)
+def line(model: Model, talks: Sequence[Conversation], options: SpeakerOptions) -> dict[str, object]:
+    """One line of the table."""
     sums = np.zeros(5)
     delays: list[float] = []
     took_s = 0.0
     for talk in talks:
-        own = Timed(load_segmentation(), load_voices(), options)
+        own = Timed(load_segmentation(), voices_of(options), options)
         found = heard(model, talk, own)
         took_s += own.took_s
         turns = diarizer_of(options).turns(Recording(talk.samples))
@@ -122,7 +120,7 @@ def line(model: Model, talks: Sequence[Conversation], n_speakers: int | None) ->
     n_words, *shares = sums
     names_of = ("right_at_first", "told_without", "right_in_final", "right_offline")
     return {
-        "number": "found" if n_speakers is None else "given",
+        "number": "found" if options.n_speakers is None else "given",
         "words": int(n_words),
         **dict(zip(names_of, (float(share / n_words) for share in shares), strict=True)),
         "delay_median": f"{median(delays):.1f} s",
@@ -139,6 +137,7 @@ def main() -> None:
     parser.add_argument("--conversations", type=int, default=2, help="of each number of speakers")
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--given", action="store_true", help="give the number of speakers too")
+    parser.add_argument("--voices", choices=["ge2e", "campplus"], default="ge2e")
     parser.add_argument("--model", default="base")
     given = parser.parse_args()
     torch.set_num_threads(1)
@@ -154,7 +153,12 @@ def main() -> None:
             whole=True,
         )
         for wish in (None, n_speakers) if given.given else (None,):
-            lines.append({"speakers": n_speakers, **line(model, talks, wish)})
+            lines.append(
+                {
+                    "speakers": n_speakers,
+                    **line(model, talks, SpeakerOptions(n_speakers=wish, voices=given.voices)),
+                }
+            )
             print(lines[-1], flush=True)
     print(table(lines))
     print(json.dumps({"benchmark": "live_speakers", "part": given.part, "lines": lines}))

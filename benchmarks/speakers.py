@@ -2,7 +2,9 @@
 
     python benchmarks/speakers.py ../shared                          # voices that report
     python benchmarks/speakers.py ../shared --part dev               # other voices, to choose settings on
+    python benchmarks/speakers.py ../shared --voices campplus        # another network for voices
     python benchmarks/speakers.py ../shared --words --model base     # words, of conversations of whole clips
+    python benchmarks/speakers.py ../shared --words --channels       # a microphone for each speaker beside
     python benchmarks/speakers.py ../shared --windows                # without the segmentation network
     python benchmarks/speakers.py ../shared --engine pyannote        # where pyannote.audio and its weights
     are
@@ -32,12 +34,12 @@ from sottovoce.api import Model, load_model
 from sottovoce.audio.recording import Recording
 from sottovoce.audio.silero import WINDOW_SAMPLES, load_silero
 from sottovoce.evaluation.diarization import DiarizationErrors, best_pairs, diarization_errors
+from sottovoce.offline.options import TranscribeOptions
 from sottovoce.speakers.base import LocalSpeakers
-from sottovoce.speakers.choose import diarizer_of
+from sottovoce.speakers.choose import diarizer_of, voices_of
 from sottovoce.speakers.diarize import OwnDiarizer
 from sottovoce.speakers.options import SpeakerOptions
 from sottovoce.speakers.segmentation import load_segmentation
-from sottovoce.speakers.voices import load_voices
 from sottovoce.speakers.words import SpeakerLabels
 from sottovoce.text.normalize import plain
 from sottovoce.types import SAMPLE_RATE, Segment, Turn
@@ -84,7 +86,7 @@ def both_ways(
     if wishes[0].engine != "own":
         found = [diarizer_of(wish).turns(Recording(talk.samples)) for wish in wishes]
         return found, [(time.process_time() - began) / len(wishes)] * len(wishes)
-    networks = local, load_voices()
+    networks = local, voices_of(wishes[0])
     with Recording(talk.samples).open() as reader:
         own = OwnDiarizer(*networks, wishes[0])
         heard = [window for windows in own.batches(reader) for window in own.hear(windows)]
@@ -124,24 +126,44 @@ def words_told(model: Model, talks: Sequence[Conversation], options: SpeakerOpti
     heard = [list(model.transcribe(talk.samples, language="en", word_timestamps=True)) for talk in talks]
     lines: list[Line] = []
     for is_given in (True, False):
-        n_said = n_matched = n_right = 0
+        found = []
         for talk, segments in zip(talks, heard, strict=True):
             n_true = len({turn.speaker for turn in talk.turns})
             wish = replace(options, n_speakers=n_true if is_given else None)
             labels = SpeakerLabels(diarizer_of(wish).turns(Recording(talk.samples)))
-            found = [part for segment in segments for part in labels.split(segment)]
-            said = [(bare, name) for word, name in talk.words for bare in plain(word).split()]
-            pairs = matched(said, spoken(found))
-            counts: dict[tuple[str, str], float] = {}
-            for pair in pairs:
-                counts[pair] = counts.get(pair, 0.0) + 1.0
-            partner = best_pairs(counts)
-            n_said += len(said)
-            n_matched += len(pairs)
-            n_right += sum(partner.get(name) == other for name, other in pairs)
-        shares = {"recognised": n_matched / n_said, "right_speaker": n_right / max(1, n_matched)}
-        lines.append({"number": "given" if is_given else "found", "words": n_said, **shares})
+            found.append([part for segment in segments for part in labels.split(segment)])
+        lines.append(words_line("given" if is_given else "found", talks, found))
     return lines
+
+
+def words_by_channel(model: Model, talks: Sequence[Conversation]) -> list[Line]:
+    """The same where everybody has a microphone, by its level and transcribed apart."""
+    wishes = (
+        TranscribeOptions(channels="energy", word_timestamps=True),
+        TranscribeOptions(channels="apart", mode="vad", word_timestamps=True),
+    )
+    lines: list[Line] = []
+    for wish in wishes:
+        found = [list(model.transcribe(talk.channels, language="en", options=wish)) for talk in talks]
+        lines.append(words_line(f"channels {wish.channels}", talks, found))
+    return lines
+
+
+def words_line(number: str, talks: Sequence[Conversation], found: Sequence[Sequence[Segment]]) -> Line:
+    """One line of the table, of segments with speakers."""
+    n_said = n_matched = n_right = 0
+    for talk, segments in zip(talks, found, strict=True):
+        said = [(bare, name) for word, name in talk.words for bare in plain(word).split()]
+        pairs = matched(said, spoken(segments))
+        counts: dict[tuple[str, str], float] = {}
+        for pair in pairs:
+            counts[pair] = counts.get(pair, 0.0) + 1.0
+        partner = best_pairs(counts)
+        n_said += len(said)
+        n_matched += len(pairs)
+        n_right += sum(partner.get(name) == other for name, other in pairs)
+    shares = {"recognised": n_matched / n_said, "right_speaker": n_right / max(1, n_matched)}
+    return {"number": number, "words": n_said, **shares}
 
 
 def spoken(segments: Sequence[Segment]) -> list[tuple[str, str]]:
@@ -187,14 +209,16 @@ def main() -> None:
     parser.add_argument("--conversations", type=int, default=8, help="of each number of speakers")
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--engine", choices=["own", "pyannote"], default="own")
-    parser.add_argument("--distance", type=float, default=SpeakerOptions().distance)
+    parser.add_argument("--voices", choices=["ge2e", "campplus"], default="ge2e")
+    parser.add_argument("--distance", type=float)
     parser.add_argument("--windows", action="store_true", help="speech and windows, no segmentation network")
     parser.add_argument("--words", action="store_true", help="look at words rather than at turns")
+    parser.add_argument("--channels", action="store_true", help="words: a microphone for each speaker too")
     parser.add_argument("--model", default="base")
     given = parser.parse_args()
     torch.set_num_threads(1)
     local = VoiceActivity() if given.windows else load_segmentation()
-    options = SpeakerOptions(engine=given.engine, distance=given.distance)
+    options = SpeakerOptions(engine=given.engine, voices=given.voices, distance=given.distance)
     model = load_model(given.model, device="cpu", dtype="float32") if given.words else None
     lines: list[Line] = []
     for n_speakers in map(int, given.speakers.split(",")):
@@ -207,6 +231,8 @@ def main() -> None:
             whole=given.words,
         )
         new = told_apart(talks, options, local) if model is None else words_told(model, talks, options)
+        if model is not None and given.channels:
+            new += words_by_channel(model, talks)
         for line in new:
             lines.append({"speakers": n_speakers, **line})
             print(lines[-1], flush=True)

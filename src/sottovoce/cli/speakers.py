@@ -14,6 +14,13 @@ if TYPE_CHECKING:
     from sottovoce.speakers.base import Diarizer
     from sottovoce.speakers.options import SpeakerOptions
 
+VOICES = click.option(
+    "--speaker-voices",
+    type=click.Choice(["ge2e", "campplus"]),
+    default="ge2e",
+    show_default=True,
+    help="The network that compares voices; campplus is the stronger one and takes five times as long.",
+)
 SPEAKERS = (
     click.option(
         "--speakers",
@@ -40,6 +47,7 @@ SPEAKERS = (
         show_default=True,
         help="pyannote: its pipeline, from the Hugging Face hub (extra `pyannote`).",
     ),
+    VOICES,
 )
 
 
@@ -52,8 +60,9 @@ def speakers_of(given: Mapping[str, Any]) -> SpeakerOptions | Diarizer | None:
     if wish is None:
         if given["speaker_engine"] != "own":
             raise OptionError("--speaker-engine: needs --speakers")
+        require_speakers(given)
         return None
-    return replace(parsed_speakers(wish), engine=given["speaker_engine"])
+    return replace(parsed_speakers(wish), engine=given["speaker_engine"], voices=given["speaker_voices"])
 
 
 def live_speakers_of(given: Mapping[str, Any]) -> SpeakerOptions | None:
@@ -61,7 +70,16 @@ def live_speakers_of(given: Mapping[str, Any]) -> SpeakerOptions | None:
 
     Raises: OptionError.
     """
-    return None if given["speakers"] is None else parsed_speakers(given["speakers"])
+    if given["speakers"] is None:
+        require_speakers(given)
+        return None
+    return replace(parsed_speakers(given["speakers"]), voices=given["speaker_voices"])
+
+
+def require_speakers(given: Mapping[str, Any]) -> None:
+    """Raises: OptionError for a network of voices where nobody is told apart."""
+    if given["speaker_voices"] != "ge2e":
+        raise OptionError("--speaker-voices: needs --speakers")
 
 
 def parsed_speakers(wish: str) -> SpeakerOptions:

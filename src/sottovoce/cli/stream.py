@@ -13,6 +13,7 @@ from sottovoce.cli.call import this_call
 from sottovoce.cli.options import FUSION, MODEL, TASK, beam_size
 from sottovoce.cli.parameters import Finite
 from sottovoce.cli.sections import SectionedCommand
+from sottovoce.cli.speakers import VOICES
 from sottovoce.cli.translation import TRANSLATION
 
 SOURCES = (
@@ -101,6 +102,7 @@ SPEAKERS = (
         metavar="auto|N",
         help="Say who says each word: auto, or how many there are at most. A final may correct it.",
     ),
+    VOICES,
 )
 SINKS = (
     click.option("--jsonl", is_flag=True, help="One JSON event a line."),

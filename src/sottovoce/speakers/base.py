@@ -6,6 +6,7 @@ Another voice model is one class with `embed`; another whole pipeline one class 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -18,8 +19,24 @@ from sottovoce.types import Turn
 Floats = npt.NDArray[np.float32]
 
 
+@dataclass(frozen=True, slots=True)
+class VoiceDistances:
+    """How far apart (one minus the cosine, 0 to 2) vectors of one voice may be: of each network its own,
+    chosen on development voices (docs/speakers.md).
+
+    same: of groups of a recording, that are one speaker. known: live, of a voice from those that are known;
+    beyond it is a new one. again: live, of groups that are one speaker when an utterance ends.
+    """
+
+    same: float = 0.26
+    known: float = 0.34
+    again: float = 0.24
+
+
 class VoiceEncoder(Protocol):
     """Speech to a vector by which voices are compared: nearer by cosine for one speaker than for two."""
+
+    distances: VoiceDistances
 
     def embed(self, speech: Sequence[Tensor]) -> Floats:
         """Vectors of unit length (n, size) of n stretches of one speaker each, (n_samples,) at 16 kHz.

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TypeAlias
 
 from sottovoce.errors import OptionError
-from sottovoce.speakers.base import Diarizer
+from sottovoce.speakers.base import Diarizer, VoiceEncoder
+from sottovoce.speakers.campplus import load_campplus
 from sottovoce.speakers.diarize import OwnDiarizer
 from sottovoce.speakers.live import LiveSpeakers
 from sottovoce.speakers.options import SpeakerOptions
@@ -38,7 +39,15 @@ def diarizer_of(wish: SpeakerOptions | Diarizer) -> Diarizer:
         from sottovoce.speakers.pyannote import PyannoteDiarizer
 
         return PyannoteDiarizer(wish)
-    return OwnDiarizer(load_segmentation(), load_voices(), wish)
+    return OwnDiarizer(load_segmentation(), voices_of(wish), wish)
+
+
+def voices_of(wish: SpeakerOptions) -> VoiceEncoder:
+    """The network that compares voices; its weights are fetched where they are not here.
+
+    Raises: ModelNotFoundError, CheckpointError.
+    """
+    return load_campplus() if wish.voices == "campplus" else load_voices()
 
 
 def live_speakers(wish: Speakers | LiveSpeakers) -> LiveSpeakers:
@@ -54,4 +63,4 @@ def live_speakers(wish: Speakers | LiveSpeakers) -> LiveSpeakers:
     options = parsed(wish)
     if not isinstance(options, SpeakerOptions) or options.engine != "own":
         raise OptionError("speakers of a live session: expected the engine 'own', got another")
-    return LiveSpeakers(load_segmentation(), load_voices(), options)
+    return LiveSpeakers(load_segmentation(), voices_of(options), options)

@@ -129,10 +129,14 @@ class OwnDiarizer:
         found: dict[Hashable, str] = {}
         for place in np.argsort(-similarity, axis=None, kind="stable"):
             known, speaker = divmod(int(place), len(centres))
-            is_near = similarity[known, speaker] >= 1 - self._options.distance
+            is_near = similarity[known, speaker] >= 1 - self._distance
             if is_near and speaker not in found and names[known] not in found.values():
                 found[speaker] = names[known]
         return found
+
+    @property
+    def _distance(self) -> float:
+        return self._options.distance or self._voices.distances.same
 
     def _centres(self, heard: Sequence[Heard]) -> Floats:
         vectors = np.concatenate([window.vectors for window in heard])
@@ -148,7 +152,7 @@ class OwnDiarizer:
             seconds[trusted] / n_overlapping,
             n_speakers=options.n_speakers,
             most=options.most,
-            distance=options.distance,
+            distance=self._distance,
             least_weight=options.least_speech_s,
         )
 

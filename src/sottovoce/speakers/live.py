@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from sottovoce.errors import OptionError
-from sottovoce.speakers.base import Floats, LocalSpeakers, VoiceEncoder
+from sottovoce.speakers.base import Floats, LocalSpeakers, VoiceDistances, VoiceEncoder
 from sottovoce.speakers.clustering import Labels, speaker_vectors, unit
 from sottovoce.speakers.diarize import ACTIVE, Heard, OwnDiarizer, assigned, is_heard
 from sottovoce.speakers.names import letter
@@ -38,16 +38,14 @@ MOST_NAMES = 100
 class LiveSpeakerOptions:
     """When a voice is a new speaker; chosen on development voices (docs/speakers.md).
 
-    distance: from all that are known (cosine, 0 to 2), beyond which it is new. least_alone_s: of it alone in
-    a window of five seconds, for a voice to have a say. again_distance: up to which voices are one speaker
-    when they are clustered anew. least_speech_s: a speaker of which less was heard is then taken for one of
-    the others.
+    least_alone_s: of it alone in a window of five seconds, for a voice to have a say. least_speech_s: a
+    speaker of which less was heard is taken for one of the others when voices are clustered anew. distances:
+    None: those of the network.
     """
 
-    distance: float = 0.34
     least_alone_s: float = 1.0
-    again_distance: float = 0.24
     least_speech_s: float = 1.0
+    distances: VoiceDistances | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -76,6 +74,7 @@ class LiveSpeakers:
         self._live = live or LiveSpeakerOptions()
         self._ears = OwnDiarizer(local, voices, self._options)
         self._voices = voices
+        self._distances = self._live.distances or voices.distances
         self.begin()
         self._vectors = np.zeros((0, 0), np.float32)
         self._weights = np.zeros(0, np.float32)
@@ -170,7 +169,7 @@ class LiveSpeakers:
         for index, vector in enumerate(vectors):
             speaker = near.get(index)
             distance = 2.0 if speaker is None else 1.0 - float(vector @ self._centres[speaker])
-            if distance > self._live.distance:
+            if distance > self._distances.known:
                 if len(self._names) < self._most:
                     self._open(vector * weights[index])
             elif speaker is not None:
@@ -221,7 +220,7 @@ class LiveSpeakers:
             self._weights,
             n_speakers=None,
             most=self._most,
-            distance=self._live.again_distance,
+            distance=self._distances.again,
             least_weight=self._live.least_speech_s,
         )
         labels = np.argmax(self._vectors @ centres.T, axis=1)
@@ -290,7 +289,7 @@ class LiveSpeakers:
         found: list[tuple[int, int]] = []
         for local, speaker in assigned(heard, centres):
             distance = 1.0 - float(heard.vectors[local] @ centres[speaker])
-            found.append((local, speaker if is_sure or distance <= self._live.distance else nobody))
+            found.append((local, speaker if is_sure or distance <= self._distances.known else nobody))
         known = {local for local, _ in found}
         return found + [
             (local, nobody) for local in range(len(heard.vectors)) if local not in known and not is_sure

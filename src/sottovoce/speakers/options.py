@@ -11,6 +11,7 @@ from sottovoce.errors import OptionError
 from sottovoce.types import Samples
 
 Engine: TypeAlias = Literal["own", "pyannote"]
+VoiceName: TypeAlias = Literal["ge2e", "campplus"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +21,10 @@ class SpeakerOptions:
     n_speakers: how many there are, None where nobody knows. most: of them, where their number is not given.
     engine: "own" (weights of the package index), or "pyannote": its pipeline, with its own weights (extra
         `pyannote`), whose other settings stay as they come.
+    voices: the network that compares voices (engine "own"): "ge2e", or the stronger "campplus", which takes
+        five times as long (docs/speakers.md).
     distance: of two voices, 0 to 2 (cosine), up to which they are one speaker; where the number is not given.
+        None: that of the network.
     least_speech_s: a speaker who says less in the whole recording is taken for one of the others, where the
         number is not given.
     known: names of people with some seconds of their speech (n,) at 16 kHz: a voice as near to it as
@@ -32,7 +36,8 @@ class SpeakerOptions:
     n_speakers: int | None = None
     most: int = 10
     engine: Engine = "own"
-    distance: float = 0.26
+    voices: VoiceName = "ge2e"
+    distance: float | None = None
     least_speech_s: float = 3.0
     known: Mapping[str, Samples] = field(default_factory=dict, hash=False, compare=False)
 
@@ -43,7 +48,11 @@ class SpeakerOptions:
             raise OptionError(f"most speakers: expected at least 1, got {self.most}")
         if self.engine not in get_args(Engine):
             raise OptionError(f"speakers: expected the engine 'own' or 'pyannote', got '{self.engine}'")
-        if not 0 < self.distance < 2:
+        if self.voices not in get_args(VoiceName):
+            raise OptionError(f"voices: expected 'ge2e' or 'campplus', got '{self.voices}'")
+        if self.voices != "ge2e" and self.engine != "own":
+            raise OptionError(f"voices '{self.voices}': expected the engine 'own', got '{self.engine}'")
+        if self.distance is not None and not 0 < self.distance < 2:
             raise OptionError(f"distance of voices: expected between 0 and 2, got {self.distance}")
         if not 0 <= self.least_speech_s < math.inf:
             raise OptionError(f"least_speech_s: expected 0 or more seconds, got {self.least_speech_s}")

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from sottovoce.audio.mel import N_FFT, mel_filters
-from sottovoce.speakers.base import Floats
+from sottovoce.speakers.base import Floats, VoiceDistances
 from sottovoce.speakers.weights import VOICES, fetched, read_tensors, require_shapes
 from sottovoce.types import HOP_SAMPLES
 
@@ -40,6 +40,8 @@ class Ge2eEncoder:
 
     weights: `lstm.*` and `linear.*` of the GE2E network.
     """
+
+    distances = VoiceDistances(same=0.26, known=0.34, again=0.24)
 
     def __init__(self, weights: dict[str, Tensor]) -> None:
         self._lstm = nn.LSTM(N_MELS, SIZE, N_LAYERS, batch_first=True)

