@@ -146,10 +146,10 @@ def conversation(
         at, last, last_length = at + length, who, length
     each = each[:, : at + SAMPLE_RATE // 2]
     noises = np.random.default_rng(rng.randrange(2**32)).standard_normal((1 + len(each), each.shape[1]))
-    mix, *own = 10 ** ((LEVEL_DB - 35.0) / 20) * noises.astype(np.float32)
-    mix += each.sum(axis=0)
+    faint = 10 ** ((LEVEL_DB - 35.0) / 20) * noises.astype(np.float32)
+    mix = each.sum(axis=0) + faint[0]
     leaks = 10 ** (-LEAK_DB / 20) * (each.sum(axis=0) - each)
-    channels = each + leaks + np.stack(own)
+    channels = each + leaks + faint[1:]
     return Conversation(
         within_range(mix), tuple(sorted(turns, key=by_time)), within_range(channels), tuple(words)
     )
@@ -157,7 +157,7 @@ def conversation(
 
 def within_range(samples: Samples) -> Samples:
     """As they are, or scaled to 1 where they are louder."""
-    return samples / np.float32(max(1.0, float(np.abs(samples).max())))
+    return samples / np.float32(max(1.0, float(np.abs(samples).max(initial=0))))
 
 
 def by_time(turn: Turn) -> tuple[float, float]:

@@ -167,13 +167,12 @@ def words_line(number: str, talks: Sequence[Conversation], found: Sequence[Seque
 
 
 def spoken(segments: Sequence[Segment]) -> list[tuple[str, str]]:
-    """Words of a transcript as they are compared, with their speakers."""
-    return [
-        (bare, word.speaker or "")
-        for segment in segments
-        for word in segment.words or ()
-        for bare in plain(word.word).split()
-    ]
+    """Words of a transcript as they are compared, with their speakers, by their beginnings: segments of two
+    channels may overlap."""
+    words = sorted(
+        (word for segment in segments for word in segment.words or ()), key=lambda word: word.start
+    )
+    return [(bare, word.speaker or "") for word in words for bare in plain(word.word).split()]
 
 
 def matched(said: Sequence[tuple[str, str]], heard: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:

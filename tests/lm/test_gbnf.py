@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from sottovoce.errors import LanguageModelError
-from sottovoce.lm.gbnf import endless_rules
+from sottovoce.lm.gbnf import endless_rules, left_open
 from sottovoce.lm.grammar import Grammar
 
 
@@ -36,3 +36,22 @@ def test_a_grammar_without_end_is_refused() -> None:
     assert Grammar('root ::= "yes"\ndead ::= "x" dead').rule == "root"
     with pytest.raises(LanguageModelError, match="'dead'"):
         Grammar('root ::= "yes"\ndead ::= "x" dead', rule="dead")
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ('root ::= "a', (1, '"')),
+        ('# "\nroot ::= "a" [a-z\n', (2, "[")),
+        ('root ::= "a\\" b', (1, '"')),
+        ('root ::= "[" [\\]"] # "', None),
+        ('root ::= "a" |\n  "b"', None),
+    ],
+)
+def test_what_is_left_open_is_found_in_the_text_as_it_is_written(
+    text: str, found: tuple[int, str] | None
+) -> None:
+    assert left_open(text) == found
+    if found:
+        with pytest.raises(LanguageModelError, match=f"grammar, line {found[0]}: expected an end"):
+            Grammar(text)

@@ -105,7 +105,8 @@ def test_rows_are_independent_and_old_prefixes_are_found_again(monkeypatch: pyte
     [
         ("", "got none"),
         ('other ::= "a"', "a rule 'root'"),
-        ('root ::= "a', "GBNF"),
+        ('root ::= "a', "line 1: expected an end"),
+        ("root ::= ((", "GBNF"),
         ("root ::= nowhere", "nowhere"),
         ("root ::= root", "allows nothing"),
     ],

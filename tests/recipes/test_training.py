@@ -85,7 +85,7 @@ PLAIN = TaskMix(
 
 def test_a_tiny_model_learns_and_comes_back_from_its_package(store: FeatureStore, tmp_path: Path) -> None:
     setup = make(store, PLAIN)
-    schedule = Schedule(minutes=5, max_steps=60, learning_rate=3e-3, warm_up_steps=10, log_every=20)
+    schedule = Schedule(minutes=60, max_steps=60, learning_rate=3e-3, warm_up_steps=10, log_every=20)
     setup.model.fit_convolutions(next(iter(setup.batches)).mel)
     trainer = Trainer(setup.model, setup.batches, schedule, tmp_path / "run", random.Random(1))
     trainer.run()
@@ -134,7 +134,7 @@ def test_packages_are_averaged(tmp_path: Path) -> None:
 
 def test_a_run_goes_on_from_its_state(store: FeatureStore, tmp_path: Path) -> None:
     setup = make(store, PLAIN)
-    schedule = Schedule(minutes=5, max_steps=2, log_every=1, replays=0)
+    schedule = Schedule(minutes=60, max_steps=2, log_every=1, replays=0)
     first = Trainer(setup.model, setup.batches, schedule, tmp_path, random.Random(1))
     first.run()
     weights = {name: tensor.clone() for name, tensor in setup.model.state_dict().items()}
@@ -221,7 +221,7 @@ def test_products_in_bfloat16_teach_the_same(store: FeatureStore, tmp_path: Path
     losses = []
     for dtype in (torch.float32, torch.bfloat16):
         setup = make(store, PLAIN)
-        schedule = Schedule(minutes=5, max_steps=2, log_every=1, replays=1, dtype=dtype)
+        schedule = Schedule(minutes=60, max_steps=2, log_every=1, replays=1, dtype=dtype)
         Trainer(setup.model, setup.batches, schedule, tmp_path / str(dtype), random.Random(1)).run()
         log = (tmp_path / str(dtype) / "log.jsonl").read_text().splitlines()
         losses.append([json.loads(line)["ctc"] for line in log])
@@ -285,7 +285,7 @@ def test_processes_make_batches_of_their_own(store: FeatureStore, tmp_path: Path
     one, other = next(loader), next(loader)
     assert one.symbols != other.symbols
 
-    schedule = Schedule(minutes=5, max_steps=4, log_every=1, replays=0, workers=1)
+    schedule = Schedule(minutes=60, max_steps=4, log_every=1, replays=0, workers=1)
     trainer = Trainer(setup.model, setup.batches, schedule, tmp_path, random.Random(1))
     trainer.run()
     assert trainer.n_updates == 4
@@ -336,7 +336,7 @@ def _train_in_a_team(rank: int, store: FeatureStore, folder: Path) -> None:
     setup = make(store, PLAIN)
     setup.batches.reseed(rank)
     limit = 4 + 2 * rank
-    schedule = Schedule(minutes=5, max_steps=limit, warm_up_steps=1, log_every=1, replays=0)
+    schedule = Schedule(minutes=60, max_steps=limit, warm_up_steps=1, log_every=1, replays=0)
     trainer = Trainer(setup.model, setup.batches, schedule, folder / f"run-{rank}", random.Random(1), team)
     trainer.run()
     torch.save({"weights": setup.model.state_dict(), "updates": trainer.n_updates}, folder / f"{rank}.pt")

@@ -16,7 +16,7 @@ from sottovoce.audio.io import load_audio
 from sottovoce.audio.recording import Recording
 from sottovoce.cli.main import run
 from sottovoce.errors import AudioError, OptionError
-from sottovoce.speakers.channels import ChannelDiarizer, levels_db
+from sottovoce.speakers.channels import ChannelDiarizer, leaks, levels_db
 from sottovoce.speakers.options import SpeakerOptions
 from sottovoce.types import SAMPLE_RATE, Samples, Turn
 
@@ -123,6 +123,31 @@ def test_channels_apart_are_those_of_each_by_itself(model: Model) -> None:
     assert [segment.id for segment in found.segments] == list(range(len(found.segments)))
     assert found.duration == pytest.approx(both.shape[1] / SAMPLE_RATE, abs=0.01)
     assert {turn.speaker for turn in found.turns} == {"A", "B"}
+
+
+def test_who_is_heard_through_the_room_is_not_written_twice(model: Model) -> None:
+    both = two_channels()
+    apart = TranscribeOptions(mode="vad", channels="apart", fallback=ONCE)
+    alone = model.transcribe(both, options=apart, language="de").collect()
+    heard = model.transcribe(both + 0.1 * both[::-1], options=apart, language="de").collect()
+    said = [(segment.speaker, segment.text) for segment in heard.segments]
+    assert said == [(segment.speaker, segment.text) for segment in alone.segments]
+
+
+def test_what_comes_through_the_room_is_found_and_own_speech_is_kept() -> None:
+    left = noise(1.0, 3.0, 10.0, seed=1) + 0.4 * noise(6.0, 8.0, 10.0, seed=2)  # there it is 8 dB quieter
+    right = noise(4.0, 8.0, 10.0, seed=3)
+    with Recording(np.stack([left + 0.1 * right, right + 0.1 * left])) as recording:
+        found = leaks(recording)
+        ((first_span,), (second_span,)) = found
+        assert np.array(first_span) / SAMPLE_RATE == pytest.approx([4.0, 6.0], abs=0.2)
+        assert np.array(second_span) / SAMPLE_RATE == pytest.approx([1.0, 3.0], abs=0.2)
+        one, other = recording.channels(found)
+        first, second = (np.concatenate([c.samples for c in each.open()]) for each in (one, other))
+    assert not first[round(4.3 * SAMPLE_RATE) : round(5.7 * SAMPLE_RATE)].any()
+    assert not second[round(1.3 * SAMPLE_RATE) : round(2.7 * SAMPLE_RATE)].any()
+    np.testing.assert_array_equal(first[6 * SAMPLE_RATE :], (left + 0.1 * right)[6 * SAMPLE_RATE :])
+    assert leaks(Recording(np.zeros((2, 16_000), np.float32))) == [[], []]
 
 
 def test_a_file_object_serves_two_readers(model: Model) -> None:

@@ -8,9 +8,9 @@ This module knows no features and no models.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from types import TracebackType
-from typing import BinaryIO
+from typing import BinaryIO, TypeAlias
 
 import numpy as np
 
@@ -40,6 +40,8 @@ __all__ = [
 ]
 
 CHUNK_S = 5.0
+Span: TypeAlias = tuple[int, int]
+"""Samples [start, end)."""
 
 
 class AudioReader:
@@ -53,6 +55,8 @@ class AudioReader:
         self._chunk_samples = chunk_samples
         self._channel = channel
         self.info = source.info
+        self.silent: Sequence[Span] = ()
+        """Stretches [start, end) in samples, in order, that are read as silence."""
 
     def __enter__(self) -> AudioReader:
         return self
@@ -74,8 +78,16 @@ class AudioReader:
         start_sample = 0
         for block in self.channels():
             samples = block[0] if self._channel is None else block[self._channel]
-            yield AudioChunk(np.ascontiguousarray(samples), start_sample)
+            yield AudioChunk(np.ascontiguousarray(self._silenced(samples, start_sample)), start_sample)
             start_sample += len(samples)
+
+    def _silenced(self, samples: Samples, first: int) -> Samples:
+        within = [(start, end) for start, end in self.silent if start < first + len(samples) and end > first]
+        if within:
+            samples = samples.copy()
+        for start, end in within:
+            samples[max(0, start - first) : end - first] = 0.0
+        return samples
 
     def channels(self) -> Iterator[Samples]:
         """Yield blocks (n_channels, n) float32: one row unless opened with all channels."""

@@ -11,12 +11,13 @@ import os
 import shutil
 import sys
 import tempfile
+from collections.abc import Sequence
 from types import TracebackType
 from typing import BinaryIO, cast
 
 import numpy as np
 
-from sottovoce.audio.io import AudioReader, open_audio, open_channels
+from sottovoce.audio.io import AudioReader, Span, open_audio, open_channels
 from sottovoce.audio.sources import AudioSource, is_seekable, open_path, source_name
 from sottovoce.errors import AudioError, cause_of
 from sottovoce.types import SAMPLE_RATE, Samples
@@ -46,6 +47,7 @@ class Recording:
         self.name = name or source_name(source)
         self._sample_rate = sample_rate
         self._channel = channel
+        self._silent: Sequence[Span] = ()
         self._spool: BinaryIO | None = None
         self._n_readings = 0
         if reread and _is_pipe(source):
@@ -63,7 +65,9 @@ class Recording:
         Raises: AudioError as in `open_audio`, and for a second reading of a pipe.
         """
         self._begin_reading()
-        return open_audio(self._source, sample_rate=self._sample_rate, channel=self._channel)
+        reader = open_audio(self._source, sample_rate=self._sample_rate, channel=self._channel)
+        reader.silent = self._silent
+        return reader
 
     def open_channels(self) -> AudioReader:
         """Begin a reading from the start of all channels, to be read with `AudioReader.channels`.
@@ -73,9 +77,10 @@ class Recording:
         self._begin_reading()
         return open_channels(self._source, sample_rate=self._sample_rate)
 
-    def channels(self) -> list[Recording]:
+    def channels(self, silent: Sequence[Sequence[Span]] | None = None) -> list[Recording]:
         """A recording of each channel, which can be read side by side; to be closed before this one.
 
+        silent: of each channel, stretches [start, end) in samples that are read as silence.
         Raises: AudioError.
         """
         with self.open_channels() as reader:
@@ -85,10 +90,13 @@ class Recording:
             file = cast(BinaryIO, source)
             file.seek(self._position)
             source = file.read()
-        return [
+        found = [
             Recording(source, sample_rate=self._sample_rate, channel=channel, name=self.name)
             for channel in range(n_channels)
         ]
+        for one, spans in zip(found, silent or [()] * n_channels, strict=True):
+            one._silent = spans
+        return found
 
     def _begin_reading(self) -> None:
         if self._is_pipe and self._n_readings:

@@ -1,4 +1,4 @@
-"""Rules of a GBNF grammar, as far as one has to look into them: which of them a text can end in."""
+"""Rules of a GBNF grammar, as far as one has to look into them: what is left open, and where texts end."""
 
 from __future__ import annotations
 
@@ -10,6 +10,15 @@ QUOTED = r'"(?:\\.|[^"\\\n])*"|\[(?:\\.|[^\]\\\n])*\]'
 NAME = r"[A-Za-z_][\w-]*"
 _COMMENT = re.compile(rf"({QUOTED})|#[^\n]*")
 _SYMBOL = re.compile(rf"{QUOTED}|{NAME}|\{{[^}}\n]*\}}|[()|?*+.]")
+
+
+def left_open(text: str) -> tuple[int, str] | None:
+    """The first line, counted from 1, with a quotation mark or bracket that it does not close, and which."""
+    for number, line in enumerate(text.splitlines(), 1):
+        rest = _COMMENT.sub("", line)
+        if mark := re.search(r'["\[]', rest):
+            return number, mark[0]
+    return None
 
 
 def endless_rules(text: str) -> set[str]:

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from sottovoce.errors import LanguageModelError, MissingExtraError, OptionError, cause_of
-from sottovoce.lm.gbnf import NAME, QUOTED, RULE, endless_rules
+from sottovoce.lm.gbnf import NAME, QUOTED, RULE, endless_rules, left_open
 
 START, BROKEN = 0, -1
 """States: nothing was said; what was said is not of the grammar, and nothing is asked of the rest."""
@@ -47,6 +47,8 @@ class Grammar:
         if self.rule not in rules:
             known = ", ".join(dict.fromkeys(rules))[:200]
             raise LanguageModelError(f"grammar: expected a rule '{self.rule}', got {known}")
+        if found := left_open(self.text):
+            raise LanguageModelError(f"grammar, line {found[0]}: expected an end of what {found[1]} begins")
         if self.rule in endless_rules(self.text):
             raise LanguageModelError(
                 f"grammar: expected a rule '{self.rule}' with texts, got one that allows nothing"

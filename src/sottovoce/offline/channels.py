@@ -1,7 +1,8 @@
 """Channels transcribed apart, each a speaker: what is said comes in the order of its beginning.
 
-Every channel is a transcription of its own, with its own text before it; they are read side by side, the one
-that is furthest behind first, so nothing but one segment of each waits.
+Every channel is a transcription of its own, with its own text before it, of what is not another's speech that
+comes through the room. They are read side by side, the one that is furthest behind first, so nothing but one
+segment of each waits.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from sottovoce.audio.recording import Recording
 from sottovoce.errors import AudioError
 from sottovoce.offline.engine import Progress
 from sottovoce.offline.work import Steps
+from sottovoce.speakers.channels import leaks
 from sottovoce.speakers.names import letter
 from sottovoce.types import Segment, Turn
 
@@ -34,9 +36,10 @@ def channels_apart(
 
     Raises: AudioError for a recording of one channel.
     """
-    recordings = recording.channels()
-    if len(recordings) < 2:
+    others = leaks(recording)
+    if len(others) < 2:
         raise AudioError(f"{recording.name}: expected a channel for each speaker, got 1 channel")
+    recordings = recording.channels(others)
     channels = []
     for index, one in enumerate(recordings):
         own = Progress(language=progress.language)

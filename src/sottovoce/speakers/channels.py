@@ -13,6 +13,7 @@ from collections.abc import Iterable
 import numpy as np
 import numpy.typing as npt
 
+from sottovoce.audio.io import Span
 from sottovoce.audio.recording import Recording
 from sottovoce.errors import AudioError
 from sottovoce.speakers.base import Floats
@@ -31,6 +32,14 @@ APART_DB = 6.0
 SHORTEST_S = 0.2
 ALIKE_DB = 0.5
 """Channels that never differ by more are the same sound twice."""
+
+
+MARGIN_FRAMES = 5
+"""Around own speech, 0.1 s, whose edges are quiet, nothing is taken for others'."""
+SURE_LEAK_DB = 15.0
+"""A channel this much quieter than the loudest hears others through the room."""
+LEAK_DB = 10.0
+"""So does one this much quieter than the loudest, and than its own speaker."""
 
 
 class ChannelDiarizer:
@@ -68,6 +77,37 @@ def has_channels_apart(recording: Recording) -> bool:
     """
     with recording.open_channels() as reader:
         return reader.info.n_channels > 1 and not are_alike(levels_db(reader.channels()))
+
+
+def leaks(recording: Recording) -> list[list[Span]]:
+    """Of each channel, where it hears others through the room rather than its own speaker: [start, end) in
+    samples.
+
+    Raises: AudioError.
+    """
+    with recording.open_channels() as reader:
+        levels = levels_db(reader.channels())
+    return [
+        [
+            ((start + MARGIN_FRAMES) * FRAME_SAMPLES, (end - MARGIN_FRAMES) * FRAME_SAMPLES)
+            for start, end in stretches_of(one)
+            if end - start > 2 * MARGIN_FRAMES
+        ]
+        for one in are_others(levels).T
+    ]
+
+
+def are_others(levels: Floats) -> npt.NDArray[np.bool_]:
+    """In which frames of levels (n_frames, n_channels) a channel hears somebody else's speech alone."""
+    loudest = levels.max(axis=1, keepdims=True)
+    is_own = loud_frames(levels)[:, None] & (levels > loudest - APART_DB)
+    own = [
+        np.median(one[is_there]) if is_there.any() else np.inf
+        for one, is_there in zip(levels.T, is_own.T, strict=True)
+    ]
+    below, below_own = loudest - levels, np.array(own) - levels
+    is_other: npt.NDArray[np.bool_] = (below > SURE_LEAK_DB) | ((below > LEAK_DB) & (below_own > LEAK_DB))
+    return is_other
 
 
 def loud_frames(levels: Floats) -> npt.NDArray[np.bool_]:
