@@ -81,6 +81,14 @@ def test_json_to_standard_output_is_one_document_a_line(
     assert documents[0]["duration"] == pytest.approx(3.13, abs=0.02)
 
 
+def test_a_checkpoint_that_marks_no_turns_is_told(clip: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["transcribe", str(clip), *FAST, "--tinydiarize"]) == 0
+    output = capsys.readouterr()
+    assert output.out
+    assert "note:" in output.err
+    assert "no change of speaker was marked: --tinydiarize needs a checkpoint" in output.err
+
+
 def test_text_goes_to_the_terminal_and_nothing_else(clip: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["transcribe", str(clip), *FAST]) == 0
     output = capsys.readouterr()

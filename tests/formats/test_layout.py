@@ -5,11 +5,13 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from sottovoce.errors import OptionError
 from sottovoce.formats.base import WriterOptions
 from sottovoce.formats.layout import LONGEST_RUN, SENTENCE_ENDS, ReadableCues, ends_with, width
-from sottovoce.formats.subtitles import Cue
+from sottovoce.formats.subtitles import Cue, one_line
 from sottovoce.types import Segment, Word
 
 SPEED = 17.0
@@ -109,3 +111,26 @@ def test_options_narrow_the_lines() -> None:
 def test_segments_without_word_times_are_refused() -> None:
     with pytest.raises(OptionError, match="reading speed needs word times"):
         cues(Segment(0, 0.0, 1.0, " one", "en"))
+
+
+LETTERS = st.text(st.characters(exclude_categories=["Cs", "Cc", "Zs", "Zl", "Zp"]), min_size=1, max_size=60)
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(LETTERS, st.floats(0, 3), st.floats(0, 2)), min_size=1, max_size=40), st.booleans())
+def test_any_text_keeps_its_words_their_order_and_the_limits(
+    said: list[tuple[str, float, float]], is_spaced: bool
+) -> None:
+    words, now = [], 0.0
+    for text, pause, length in said:
+        words.append(Word(f" {text}" if is_spaced else text, now + pause, now + pause + length, 1.0))
+        now += pause + length
+    made = cues(segment(tuple(words)))
+    told = [word.text.strip() for cue in made for word in cue.words]
+    assert "".join(told) == one_line("".join(text for text, _, _ in said))
+    assert all(cue.start <= cue.end for cue in made)
+    assert all(first.end <= second.start + 1e-6 for first, second in pairwise(made))
+    for cue in made:
+        lines = cue.text.split("\n")
+        assert len(lines) <= 2 or any(width(word.text) > 42 for word in cue.words)
+        assert all(width(line) <= 42 or len(line.split()) == 1 for line in lines)

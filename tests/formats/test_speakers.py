@@ -56,6 +56,14 @@ def test_text_reads_like_a_play() -> None:
     assert written("lrc", talk()).splitlines()[1] == "[00:00.00]A: Good morning."
 
 
+def test_names_leave_the_direction_of_text_alone() -> None:
+    """A full stop at the end of Hebrew stands on its left, also behind a name in Latin letters."""
+    hebrew = Transcript((segment(0, 0.0, "שלום, עולם.", "A", timed=True),), "he", 2.0, "nano")
+    assert written("txt", hebrew) == "\u200fA: שלום, עולם.\n"
+    assert "\u200fA: שלום" in written("srt", hebrew)
+    assert "\u200f" not in written("vtt", hebrew) + written("json", hebrew)
+
+
 def module(name: str) -> ModuleType:
     return pytest.importorskip(name, reason=f"{name} is not installed")
 

@@ -15,7 +15,7 @@ from sottovoce.formats.document import json_text
 from sottovoce.formats.events import event_line
 from sottovoce.translation.live import LiveTranslator, Translated, newest
 from sottovoce.translation.own_live import N_NEW_WORDS, OwnTranslator
-from sottovoce.types import Event, Samples
+from sottovoce.types import Event, Final, Samples
 
 Show = Callable[[Sequence[Event]], None]
 
@@ -59,7 +59,7 @@ class TranslatedView:
         self._flush()
         for event, is_newest in newest(events):
             for told in self._translations(event, is_newest=is_newest):
-                self._translation(told)
+                self._translation(told, event)
                 self._flush()
 
     def _flush(self) -> None:
@@ -78,10 +78,12 @@ class TranslatedView:
         elif self.show is not None:
             self.show([event])
 
-    def _translation(self, told: Translated) -> None:
+    def _translation(self, told: Translated, event: Event) -> None:
         if self.out is not None:
             self.out.write(translation_line(told, self._next()))
-        elif told.is_final:
+        elif (
+            isinstance(event, Final) and told.text != event.text.strip()
+        ):  # else it was said in that language
             click.echo(f"[{told.language} {told.start:7.2f}-{told.end:7.2f}] {told.text}")
 
     def _next(self) -> int:

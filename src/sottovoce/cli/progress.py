@@ -78,6 +78,10 @@ class Progress:
             self._console.print(trace, markup=False, soft_wrap=True)
         self._console.print(f"[red]error:[/red] {escape(one_line(message))}", soft_wrap=True)
 
+    def note(self, message: str) -> None:
+        """Something about the file at hand that a person should know."""
+        self._console.print(f"[yellow]note:[/yellow] {escape(one_line(message))}", soft_wrap=True)
+
 
 def clock(seconds: float) -> str:
     """h:mm:ss or m:ss."""

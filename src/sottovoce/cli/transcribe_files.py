@@ -39,6 +39,8 @@ LOADED = ("model", "device", "dtype", "threads", "model_dir", "revision", "local
 """What `open_model` looks at."""
 ADVICE = "--dtype int8, a smaller --batch-size or --beam-size, or a smaller --model"
 
+NEEDS_TINYDIARIZE = "--tinydiarize needs a checkpoint that has learnt to"
+
 
 @dataclass(frozen=True, slots=True)
 class Documents:
@@ -263,3 +265,5 @@ def transcribe_file(name: str, job: Job) -> None:
         )
         for writer, output in zip(writers, outputs, strict=True):
             output.write(writer.end(ended))
+        if job.options.decoding.speaker_turns and len(transcription.turns) < 2:
+            job.progress.note(f"{name}: no change of speaker was marked: {NEEDS_TINYDIARIZE}")

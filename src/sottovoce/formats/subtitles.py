@@ -7,12 +7,15 @@ widths count code points.
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 from sottovoce.errors import OptionError
 from sottovoce.formats.base import WriterOptions
 from sottovoce.types import Segment, Word
+
+RIGHT_TO_LEFT_MARK = "\u200f"
 
 LONG_PAUSE_S = 3.0
 """A pause between word beginnings that ends a subtitle which runs across segments."""
@@ -170,8 +173,23 @@ def timestamp(seconds: float, *, marker: str, hours: bool) -> str:
 
 
 def behind_speaker(speaker: str | None, text: str) -> str:
-    """Text as a play has it: "A: Good morning." The name is not counted in the width of a line."""
-    return f"{one_line(speaker)}: {text}" if speaker else text
+    """Text as a play has it: "A: Good morning." The name is not counted in the width of a line.
+
+    A mark before a name keeps the direction of text that runs from right to left, whose full stop would stand
+    on the wrong side otherwise.
+    """
+    if not speaker:
+        return text
+    mark = RIGHT_TO_LEFT_MARK if direction(text) == "rtl" else ""
+    return f"{mark}{one_line(speaker)}: {text}"
+
+
+def direction(text: str) -> str:
+    """Which way the text runs, "ltr" or "rtl", by its first letter."""
+    for kind in map(unicodedata.bidirectional, text):
+        if kind in ("L", "R", "AL"):
+            return "ltr" if kind == "L" else "rtl"
+    return "ltr"
 
 
 def one_line(text: str) -> str:

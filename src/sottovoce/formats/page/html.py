@@ -7,11 +7,11 @@ nothing from anywhere but the recording, and its policy says so.
 from __future__ import annotations
 
 import math
-import unicodedata
 from html import escape
 from importlib.resources import files
 
 from sottovoce.formats.base import TranscriptInfo
+from sottovoce.formats.subtitles import direction
 from sottovoce.types import Segment, Word
 
 POLICY = (
@@ -102,14 +102,6 @@ def confidence(probability: float) -> str:
 def plain(text: str) -> str:
     """Text for an element or attribute: nothing is taken for markup, and no control character is in it."""
     return escape("".join(" " if c.isspace() else c for c in text if c.isspace() or is_text(c)))
-
-
-def direction(text: str) -> str:
-    """Which way the text runs, by its first letter; names and tags before it do not count."""
-    for kind in map(unicodedata.bidirectional, text):
-        if kind in ("L", "R", "AL"):
-            return "ltr" if kind == "L" else "rtl"
-    return "ltr"
 
 
 def is_text(character: str) -> bool:

@@ -89,11 +89,12 @@ export class Transcript extends EventTarget {
   translate({ utterance: number, text, language, final }) {
     const told = this.told.get(number);
     if (final && told) {
-      told.utterance.translation = { text, language };
       told.element.querySelector(".translation")?.remove();
+      if (text === textOf(told.utterance.words)) return; // it was said in that language
+      told.utterance.translation = { text, language };
       told.element.append(this.translation({ text, language }));
       this.dispatchEvent(new Event("grown"));
-    } else if (this.current?.number === number) {
+    } else if (this.current?.number === number && this.current.words.at(-1).language !== language) {
       const before = this.current.translation ? `${this.current.translation.text} ` : "";
       this.current.translation = { text: before + text, language };
       this.render();
