@@ -42,6 +42,11 @@ transcribe {clip} --output-format rttm | --speakers
 transcribe {clip} --output-dir {tmp}/file | cannot be written
 transcribe {clip} --output-dir {tmp}/file/out | cannot be written
 transcribe {clip} --output-format doc | 'doc'
+transcribe {clip} --regroup 'split pause=1' | --word-timestamps
+transcribe {clip} -w --regroup cut | expected split or merge
+transcribe {clip} -w --regroup 'split letters=0' | letters: expected more than 0
+transcribe {clip} -w --regroup 'merge words=3' --print-special | --print-special
+transcribe {clip} --speaker-voices campplus | --speakers
 transcribe {clip} --speakers 0 | got 0
 transcribe {clip} --speakers many | 'many'
 transcribe {clip} --speakers 2 --channels energy | energy

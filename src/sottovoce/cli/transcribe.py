@@ -55,6 +55,12 @@ WORDS = (
         metavar="SIGNS",
         help="Signs that belong to the word before them. [openai-whisper's]",
     ),
+    click.option(
+        "--regroup",
+        metavar="RULES",
+        help="Cut and join segments, as 'split pause=0.5 after=.?!; merge letters=80' (needs "
+        "--word-timestamps).",
+    ),
 )
 PART = (
     click.option(

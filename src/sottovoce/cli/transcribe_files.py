@@ -32,6 +32,7 @@ from sottovoce.formats.page.spectrogram import spectrogram_address
 from sottovoce.formats.registry import writers_for
 from sottovoce.lm.fusion import ShallowFusion
 from sottovoce.offline.options import TranscribeOptions
+from sottovoce.offline.regroup import Rule, parse_rules, regrouped
 from sottovoce.offline.result import FileTranscription
 from sottovoce.types import Segment
 
@@ -97,6 +98,7 @@ class Job:
     processors: int = 1
     load: Callable[[], Model] | None = None
     specials: bool = False
+    rules: Sequence[Rule] = ()
 
     def begin(self, source: Any) -> FileTranscription | PartsTranscription:
         """The transcription of one recording.
@@ -118,6 +120,8 @@ def transcribe_files(files: Sequence[str], given: Mapping[str, Any], call: Call)
     check_workers(files, given)
     check_fusion(given)
     check_specials(given)
+    if given["regroup"] is not None:
+        parse_rules(given["regroup"])
     translation = translation_of(given, files)
     documents = documents_of(files, given)
     inputs = documents.inputs(files)
@@ -133,6 +137,7 @@ def transcribe_files(files: Sequence[str], given: Mapping[str, Any], call: Call)
         processors=given["processors"],
         load=partial(open_model, {name: given[name] for name in LOADED}),
         specials=given["print_special"],
+        rules=() if given["regroup"] is None else parse_rules(given["regroup"]),
     )
     return each_file(
         inputs,
@@ -197,6 +202,8 @@ def check_specials(given: Mapping[str, Any]) -> None:
     """Raises: OptionError for special tokens in another format than txt, or in a translation."""
     if given["print_special"] and (given["output_format"] != "txt" or given["translate_to"]):
         raise OptionError("--print-special: is for txt alone, without --translate-to")
+    if given["print_special"] and given["regroup"] is not None:
+        raise OptionError("--print-special: cannot be combined with --regroup")
     if given["print_special"] and given["colour_confidence"]:
         raise OptionError("--print-special: cannot be combined with --colour-confidence")
 
@@ -243,10 +250,10 @@ def transcribe_file(name: str, job: Job) -> None:
         stack.callback(transcription.close)
         outputs = stack.enter_context(open_outputs(job.documents.places(name), live=job.documents.shown))
         begun = job.documents.info(name, job.model.name)
-        segments: Iterable[Segment] = transcription
+        segments: Iterable[Segment] = regrouped(transcription, job.rules) if job.rules else transcription
         if job.translation is not None:
             begun = replace(begun, translation=job.translation.target)
-            segments = job.translation.of(transcription, job.model, name, job.options)
+            segments = job.translation.of(segments, job.model, name, job.options)
         for writer, output in zip(writers, outputs, strict=True):
             output.write(writer.begin(begun))
         for segment in segments:

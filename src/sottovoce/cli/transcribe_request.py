@@ -74,6 +74,8 @@ def transcribe_options(given: Mapping[str, Any]) -> TranscribeOptions:
         speakers=speakers_of(given),
         channels=given["channels"],
     )
+    if given["regroup"] is not None and not options.needs_words:
+        raise OptionError("--regroup: cuts between words; add --word-timestamps")
     if signs and not options.needs_words:
         raise OptionError(f"--{next(iter(signs)).replace('_', '-')}: joins words; add --word-timestamps")
     return options

@@ -1,0 +1,197 @@
+"""Segments cut and joined by rules of one's own: at pauses, after signs, by length.
+
+    split pause=0.5 after=.?!; split letters=80; merge pause=0.2 letters=80
+
+Every rule takes segments as they come and gives others, the next rule takes those. Cuts are between words; no
+word and no time of a word is changed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from sottovoce.errors import OptionError
+from sottovoce.offline.speaking import part_of
+from sottovoce.types import Segment, Word
+
+CLOSING = "\"'”’»)]）」』"
+"""Signs that may follow the end of a sentence."""
+FORM = "split or merge with pause=, after=, letters=, words= or seconds=, as 'split pause=0.5; merge words=9'"
+N_HALVINGS = 24
+
+
+class Rule(Protocol):
+    """Segments in, segments out; those that come have words."""
+
+    def __call__(self, segments: Iterable[Segment]) -> Iterator[Segment]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How long a segment may be at most: letters without the space before them, words, seconds."""
+
+    letters: float = math.inf
+    words: float = math.inf
+    seconds: float = math.inf
+
+    def __post_init__(self) -> None:
+        for name in self.__slots__:
+            if not getattr(self, name) > 0:
+                raise OptionError(f"regroup: {name}: expected more than 0, got {getattr(self, name)}")
+
+    def excess(self, words: Sequence[Word]) -> float:
+        """How many times as long as may be these words are: above 1, too long."""
+        letters = len("".join(word.word for word in words).strip())
+        seconds = words[-1].end - words[0].start
+        return max(letters / self.letters, len(words) / self.words, seconds / self.seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """Cut where words are at least `pause` seconds apart, after words that end in one of the signs `after`,
+    and what is still longer than the limits into parts of about one length; a word that is longer stands
+    alone."""
+
+    pause: float = math.inf
+    after: str = ""
+    limits: Limits = Limits()
+
+    def __call__(self, segments: Iterable[Segment]) -> Iterator[Segment]:
+        for segment in segments:
+            yield from cut(segment, [part for whole in self._runs(segment) for part in self._fitting(whole)])
+
+    def _runs(self, segment: Segment) -> list[list[Word]]:
+        runs: list[list[Word]] = []
+        for word in words_of(segment):
+            last = runs[-1][-1] if runs else None
+            if last is None or word.start - last.end >= self.pause or self._ends(last):
+                runs.append([])
+            runs[-1].append(word)
+        return runs
+
+    def _ends(self, word: Word) -> bool:
+        text = word.word.strip().rstrip(CLOSING)
+        return bool(self.after) and text.endswith(tuple(self.after))
+
+    def _fitting(self, words: list[Word]) -> list[list[Word]]:
+        """The fewest parts that fit, none longer than it must be."""
+        fewest = self._filled(words, 1.0)
+        low, high = 0.0, 1.0
+        for _ in range(N_HALVINGS if len(fewest) > 1 else 0):
+            middle = (low + high) / 2
+            is_enough = len(self._filled(words, middle)) <= len(fewest)
+            low, high = (low, middle) if is_enough else (middle, high)
+        return self._filled(words, high)
+
+    def _filled(self, words: Sequence[Word], most: float) -> list[list[Word]]:
+        """Parts that are so many times as long as they may be at most, and of one word at least."""
+        parts: list[list[Word]] = [[]]
+        for word in words:
+            if parts[-1] and self.limits.excess([*parts[-1], word]) > most:
+                parts.append([])
+            parts[-1].append(word)
+        return parts
+
+
+@dataclass(frozen=True, slots=True)
+class Merge:
+    """Join segments less than `pause` seconds apart, of one speaker and language, as long as they are within
+    the limits together."""
+
+    pause: float = math.inf
+    limits: Limits = Limits()
+
+    def __call__(self, segments: Iterable[Segment]) -> Iterator[Segment]:
+        held: Segment | None = None
+        for segment in segments:
+            if held is not None and self._belongs(held, segment):
+                held = joined(held, segment)
+                continue
+            if held is not None:
+                yield held
+            held = segment
+        if held is not None:
+            yield held
+
+    def _belongs(self, first: Segment, second: Segment) -> bool:
+        is_alike = (first.speaker, first.language) == (second.speaker, second.language)
+        words = [*words_of(first), *words_of(second)]
+        is_near = second.start - first.end < self.pause
+        return is_alike and is_near and (not words or self.limits.excess(words) <= 1)
+
+
+def regrouped(segments: Iterable[Segment], rules: Sequence[Rule]) -> Iterator[Segment]:
+    """Segments with words, cut and joined by the rules, and counted anew.
+
+    Raises: OptionError for segments without words.
+    """
+    for rule in rules:
+        segments = rule(segments)
+    for number, segment in enumerate(segments):
+        yield replace(segment, id=number)
+
+
+def parse_rules(text: str) -> list[Rule]:
+    """Rules as they are typed.
+
+    Raises: OptionError.
+    """
+    return [_rule(one) for one in text.split(";") if one.strip()] or _refuse(text)
+
+
+def _rule(text: str) -> Rule:
+    kind, *pieces = text.split()
+    values = dict(piece.partition("=")[::2] for piece in pieces)
+    known = {"split": ("pause", "after", *Limits.__slots__), "merge": ("pause", *Limits.__slots__)}
+    if kind not in known or not pieces or any(name not in known[kind] or not values[name] for name in values):
+        _refuse(text)
+    try:
+        numbers = {name: float(value) for name, value in values.items() if name != "after"}
+    except ValueError:
+        _refuse(text)
+    pause = numbers.pop("pause", math.inf)
+    if not pause >= 0:
+        raise OptionError(f"regroup: pause: expected 0 or more seconds, got {pause}")
+    limits = Limits(**numbers)
+    return Split(pause, values.get("after", ""), limits) if kind == "split" else Merge(pause, limits)
+
+
+def _refuse(text: str) -> list[Rule]:
+    raise OptionError(f"regroup: expected {FORM}, got '{text.strip()[:100]}'")
+
+
+def words_of(segment: Segment) -> Sequence[Word]:
+    """Raises: OptionError where words were not timed."""
+    if segment.words is None:
+        raise OptionError("regroup: expected segments with word times, got one without")
+    return segment.words
+
+
+def cut(segment: Segment, parts: Sequence[list[Word]]) -> Iterator[Segment]:
+    """A segment in these parts of its words."""
+    if len(parts) < 2:
+        yield segment
+        return
+    for index, words in enumerate(parts):
+        part = part_of(segment, tuple(words), parts, index)
+        yield replace(part, speaker=segment.speaker)
+
+
+def joined(first: Segment, second: Segment) -> Segment:
+    """Both as one."""
+    n_first, n_second = max(1, len(first.tokens)), max(1, len(second.tokens))
+    mean = (first.avg_logprob * n_first + second.avg_logprob * n_second) / (n_first + n_second)
+    return replace(
+        first,
+        end=max(first.end, second.end),
+        text=first.text + second.text,
+        tokens=first.tokens + second.tokens,
+        avg_logprob=mean,
+        temperature=max(first.temperature, second.temperature),
+        compression_ratio=max(first.compression_ratio, second.compression_ratio),
+        no_speech_prob=min(first.no_speech_prob, second.no_speech_prob),
+        words=(*words_of(first), *words_of(second)),
+    )
