@@ -213,3 +213,4 @@ def test_a_client_that_answers_no_ping_is_let_go(monkeypatch: pytest.MonkeyPatch
         client.sendall(head.encode())
         until(lambda: server.services.n_sessions == 1)
         until(lambda: server.services.n_sessions == 0)
+        assert server.services.n_sessions == 0

@@ -150,6 +150,14 @@ def test_what_comes_through_the_room_is_found_and_own_speech_is_kept() -> None:
     assert leaks(Recording(np.zeros((2, 16_000), np.float32))) == [[], []]
 
 
+def test_a_quiet_line_is_heard_while_the_loud_one_speaks() -> None:
+    """Two ends of a call recorded 20 dB apart: nothing comes through a room, and nobody is silenced."""
+    loud, quiet = noise(0.0, 4.0, 8.0, seed=1), 0.1 * noise(2.0, 6.0, 8.0, seed=2)
+    with Recording(np.stack([loud, quiet])) as recording:
+        _, (silent,) = leaks(recording)
+    assert silent[1] <= 2.0 * SAMPLE_RATE
+
+
 def test_a_file_object_serves_two_readers(model: Model) -> None:
     both = np.stack([noise(0.0, 1.0, 3.0, seed=1), noise(1.0, 2.0, 3.0, seed=2)])
     file = io.BytesIO(b"xx" + as_wave(both))

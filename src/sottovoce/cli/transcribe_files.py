@@ -120,8 +120,7 @@ def transcribe_files(files: Sequence[str], given: Mapping[str, Any], call: Call)
     check_workers(files, given)
     check_fusion(given)
     check_specials(given)
-    if given["regroup"] is not None:
-        parse_rules(given["regroup"])
+    rules = () if given["regroup"] is None else parse_rules(given["regroup"])
     translation = translation_of(given, files)
     documents = documents_of(files, given)
     inputs = documents.inputs(files)
@@ -137,7 +136,7 @@ def transcribe_files(files: Sequence[str], given: Mapping[str, Any], call: Call)
         processors=given["processors"],
         load=partial(open_model, {name: given[name] for name in LOADED}),
         specials=given["print_special"],
-        rules=() if given["regroup"] is None else parse_rules(given["regroup"]),
+        rules=rules,
     )
     return each_file(
         inputs,

@@ -36,10 +36,9 @@ ALIKE_DB = 0.5
 
 MARGIN_FRAMES = 5
 """Around own speech, 0.1 s, whose edges are quiet, nothing is taken for others'."""
-SURE_LEAK_DB = 15.0
-"""A channel this much quieter than the loudest hears others through the room."""
-LEAK_DB = 10.0
-"""So does one this much quieter than the loudest, and than its own speaker."""
+LEAKS_DB = ((10.0, 10.0), (15.0, 6.0))
+"""A channel hears others through the room where it is so much quieter than the loudest, and so much than its
+own speaker: the lines of a call may be recorded at very different levels."""
 
 
 class ChannelDiarizer:
@@ -106,7 +105,9 @@ def are_others(levels: Floats) -> npt.NDArray[np.bool_]:
         for one, is_there in zip(levels.T, is_own.T, strict=True)
     ]
     below, below_own = loudest - levels, np.array(own) - levels
-    is_other: npt.NDArray[np.bool_] = (below > SURE_LEAK_DB) | ((below > LEAK_DB) & (below_own > LEAK_DB))
+    is_other = np.zeros(levels.shape, np.bool_)
+    for least, least_own in LEAKS_DB:
+        is_other |= (below > least) & (below_own > least_own)
     return is_other
 
 
