@@ -1,7 +1,4 @@
-"""Training on states from disk: batches of windows of like lengths, AdamW, a moving average of the weights.
-
-Time is the processor's: a run ends the same beside other work.
-"""
+"""Training on states from disk: batches of windows of like lengths, AdamW, an average of the weights."""
 
 from __future__ import annotations
 
@@ -29,12 +26,14 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """minutes: of the processor. frames: encoder frames a batch. average: decay of the moving average.
+    """minutes: of the processor; max_steps ends it earlier, at the same step on every machine.
 
-    masks: stretches of a window that are hidden, one for so many frames; None: nothing is.
+    frames: encoder frames a batch. average: decay of the moving average. masks: stretches of a window that
+    are hidden, one for so many frames; None: nothing is.
     """
 
     minutes: float = 15.0
+    max_steps: int | None = None
     learning_rate: float = 2e-3
     weight_decay: float = 0.02
     frames: int = 3000
@@ -129,11 +128,13 @@ class Trainer:
         self._average = [parameter.detach().clone() for parameter in network.parameters()]
 
     def run(self) -> None:
-        """Train until the time is up, then put the average in the place of the weights."""
+        """Train until time or steps are up, then put the average in the place of the weights."""
         begin, losses = time.process_time(), []
         self.network.train()
         for step, batch in enumerate(self._batches):
             progress = (time.process_time() - begin) / (60 * self._schedule.minutes)
+            if self._schedule.max_steps is not None:
+                progress = max(progress, step / self._schedule.max_steps)
             if progress >= 1.0:
                 break
             losses.append(self._step(self._batches.masked(batch), self._schedule.rate(progress, step), step))

@@ -62,7 +62,9 @@ def store(tmp_path: Path) -> StateStore:
 
 def test_a_network_learns_to_read_and_the_library_reads_the_same(store: StateStore) -> None:
     torch.manual_seed(0)
-    schedule = Schedule(minutes=0.06, learning_rate=5e-3, frames=200, average=0.9, warm_up_steps=5)
+    schedule = Schedule(
+        minutes=60, max_steps=400, learning_rate=5e-3, frames=200, average=0.9, warm_up_steps=5
+    )
     batches = Batches(store, LABELS, schedule)
     network = HeadNetwork(D, LABELS, layers=((12, 1), (12, 3)), dropout=0.0)
     network.fit(batches.sample())
@@ -70,7 +72,7 @@ def test_a_network_learns_to_read_and_the_library_reads_the_same(store: StateSto
     Trainer(network, batches, schedule).run()
     after = held_out_errors(network, store, batches)["en toy"]
     assert after.letters == before.letters > 0
-    assert after.wrong < 0.7 * before.wrong
+    assert after.wrong < 0.2 * before.wrong
     states, lengths = torch.randn(2, 30, D) + 5, torch.tensor([30, 17])
     with torch.no_grad():
         expected = network(states, lengths)
