@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -70,6 +71,17 @@ def test_speakers_are_asked_for_by_the_name_of_the_model() -> None:
     assert named(wish, "whisper-1").options.speakers == ""
     secrets = Secrets()
     assert secrets.wish_of([secrets.make(wish, 60.0)[0]]) == wish
+
+
+def test_a_session_sent_back_as_it_was_told_is_the_same() -> None:
+    """Clients change a field of what they got; the model has its own name there."""
+    wish = RealtimeWish(model="base", has_speakers=True)
+    told = dict(wish.document)
+    assert updated(wish, told) == wish
+    told["include"] = ["item.input_audio_transcription.logprobs"]
+    assert updated(wish, told) == replace(wish, logprobs=True)
+    other = {"transcription": {"model": "whisper-1"}}
+    assert not updated(wish, {"type": "transcription", "audio": {"input": other}}).has_speakers
 
 
 def test_words_of_nobody_known_go_with_their_neighbours() -> None:

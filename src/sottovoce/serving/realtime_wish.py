@@ -204,7 +204,7 @@ def with_transcription(wish: RealtimeWish, given: Mapping[str, object]) -> Realt
         changes["languages"] = ()
     if changes.get("languages"):
         changes["language"] = None
-    if "model" in given:
+    if "model" in given and given["model"] != wish.model:  # a session sent back as it was told alters nothing
         changes["has_speakers"] = given["model"] == DIARIZING
     return replace(wish, **changes)  # type: ignore[arg-type]
 
