@@ -112,7 +112,7 @@ class Model:
             chosen = replace(chosen, speakers=parsed(speakers))
         watch = Watch(on_progress, abort)
         engine = engine_for(self.backend, self.tokenizer, chosen, fusion)
-        recording = Recording(source, sample_rate=sample_rate)
+        recording = Recording(source, sample_rate=sample_rate, audio_filter=chosen.audio_filter)
         return FileTranscription(recording, transcription_of(engine, recording, watch), watch, self.name)
 
     def transcribe_files(
@@ -143,7 +143,7 @@ class Model:
         return transcribe_together(
             engine_for(self.backend, self.tokenizer, chosen, fusion),
             sources,
-            lambda source: Recording(source, sample_rate=sample_rate),
+            lambda source: Recording(source, sample_rate=sample_rate, audio_filter=chosen.audio_filter),
             batch_size=batch_size,
             model=self.name,
         )

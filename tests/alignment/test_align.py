@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -97,6 +98,30 @@ def test_another_recordings_text_is_told(nano: Model) -> None:
             "Wholly unrelated vocabulary concerning astronomy, jurisprudence and bookkeeping.",
             language="en",
         )
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_text_that_is_hardly_said_is_doubted(
+    nano: Model, method: AlignMethod, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In one window any text gets times."""
+    options = AlignOptions(method=method)
+    for row in (ROWS["en"], ROWS["de"]):
+        (part,) = row["segments"]
+        nano.align(CLIPS / row["file"], part["text"], language=part["language"], options=options)
+    assert not caplog.records
+    nano.align(CLIPS / "en.flac", "Bookkeepers quarrel over oxygen.", language="en", options=options)
+    (record,) = caplog.records
+    assert re.fullmatch(
+        r"text: expected what is said in .*en\.flac, but its words are improbable there "
+        r"\(0\.[01]\d in the mean\)",
+        record.message,
+    )
+
+
+def test_letters_that_a_head_does_not_know_are_told(nano: Model) -> None:
+    with pytest.raises(OptionError, match=r"in the letters of the model's head \(abc.*\), got none"):
+        nano.align(CLIPS / "en.flac", "Доброе утро", language="en", options=AlignOptions(method="ctc"))
 
 
 @pytest.mark.parametrize("text", ["", "  \n ", "...", []])

@@ -7,6 +7,7 @@ words of each window are timed, and brought to the speech.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -29,6 +30,8 @@ from sottovoce.text.normalize import plain
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import Segment, Transcript, Word
 
+logger = logging.getLogger(__name__)
+
 SPEECH = VadOptions(min_silence_ms=100.0, speech_pad_ms=30.0)
 """Fine enough for the pauses between words."""
 SPEECH_MARGIN_S = 0.2
@@ -39,6 +42,8 @@ ROUGH = TranscribeOptions(
     word_timestamps=True,
 )
 """How a recording is read to see where its text is: once, greedily."""
+LIKELY = 0.2
+"""Mean probability of words below which a text is hardly the recording's (docs/alignment.md)."""
 FRAMES_A_SECOND = 100
 """Log-mel frames."""
 Progress = Callable[[float, float | None], None]
@@ -64,6 +69,8 @@ class TextAligner:
         Raises: AudioError; OptionError for a text that is not said there, or that the model cannot align.
         """
         units = units_of(lines, self.tokenizer)
+        if self.ctc is not None:
+            self.ctc.check(units)
         with RecordingFeatures(recording, self.backend.dims.n_mels, self.backend.device) as features:
             duration_s = features.duration_s or 0.0
             if (features.n_frames or 0) < 2:
@@ -72,6 +79,7 @@ class TextAligner:
             windows = [trimmed(window, speech) for window in self._windows(units, recording, duration_s)]
             words = [word for window in windows for word in self._window(window, units, features, duration_s)]
         words = kept_to_speech(words, speech)
+        doubt(words, recording.name)
         return list(self._lines(lines, units, in_order(words))), duration_s
 
     def _windows(self, units: Sequence[Unit], recording: Recording, duration_s: float) -> list[Window]:
@@ -150,6 +158,21 @@ class TextAligner:
         tokens = tuple(token for word in words for token in word.tokens)
         text = "".join(word.word for word in words)
         return replace(old, start=placed[0].start, end=placed[-1].end, text=text, tokens=tokens, words=placed)
+
+
+def doubt(words: Sequence[TimedWord], recording: str) -> None:
+    """Warn of a text that is hardly what is said there: any text gets times.
+
+    Words of which a CTC head knows no letter have the probability 0, and say nothing.
+    """
+    known = [word.probability for word in words if word.probability]
+    probability = sum(known) / max(1, len(known))
+    if known and probability < LIKELY:
+        logger.warning(
+            "text: expected what is said in %s, but its words are improbable there (%.2f in the mean)",
+            recording,
+            probability,
+        )
 
 
 def trimmed(window: Window, speech: Sequence[SpeechSegment]) -> Window:

@@ -84,6 +84,15 @@ class CtcAligner:
         times = token_times(spans, [len(labels)])[0]
         return _by_owner(units, owners, times.first, times.last, times.peak)
 
+    def check(self, units: Sequence[Unit]) -> None:
+        """Raises: OptionError for a text of which the head knows no letter: nothing would have a time."""
+        if not self._spelled(units)[0]:
+            known = "".join(sorted(name for name in self._ids if name.isalpha() and len(name) == 1))
+            raise OptionError(
+                f"method 'ctc': expected a text in the letters of the model's head ({known}), got none of "
+                "them; 'attention' aligns any text"
+            )
+
     def _spelled(self, units: Sequence[Unit]) -> tuple[list[int], list[int | None]]:
         """Label ids of the text, and the unit of each; gaps between words belong to none."""
         labels: list[int] = []

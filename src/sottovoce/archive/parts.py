@@ -123,7 +123,7 @@ def transcribe_parts(
         raise OptionError("processors: cannot be combined with clip_timestamps")
     if options.speakers is not None or options.channels != "mixed":
         raise OptionError("processors: cannot be combined with speakers or channels")
-    speech, duration_s = _heard(source)
+    speech, duration_s = _heard(source, options.audio_filter)
     last_s = duration_s if options.duration_s is None else options.offset_s + options.duration_s
     start_s, end_s = options.offset_s, min(duration_s, last_s)
     if end_s - start_s < 2 * SHORTEST_PART_S:
@@ -138,7 +138,7 @@ def transcribe_parts(
     return PartsTranscription(options.decoding.language, duration_s, start_s, workers)
 
 
-def _heard(source: str) -> tuple[list[SpeechSegment], float]:
+def _heard(source: str, audio_filter: str | None) -> tuple[list[SpeechSegment], float]:
     """The speech of a recording, and its seconds."""
     length = 0
 
@@ -148,7 +148,7 @@ def _heard(source: str) -> tuple[list[SpeechSegment], float]:
             length = chunk.start_sample + len(chunk.samples)
             yield chunk
 
-    with Recording(source) as recording, recording.open() as reader:
+    with Recording(source, audio_filter=audio_filter) as recording, recording.open() as reader:
         speech = speech_segments(counted(reader), WINDOW_VAD)
     return speech, length / SAMPLE_RATE
 

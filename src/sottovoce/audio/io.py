@@ -15,6 +15,7 @@ from typing import BinaryIO, TypeAlias
 import numpy as np
 
 from sottovoce.audio.container import AudioInfo
+from sottovoce.audio.filters import AudioFilter, FilteredSource
 from sottovoce.audio.sources import (
     AudioSource,
     BlockSource,
@@ -112,11 +113,13 @@ def open_audio(
     sample_rate: int = SAMPLE_RATE,
     channel: int | None = None,
     chunk_s: float = CHUNK_S,
+    audio_filter: str | None = None,
 ) -> AudioReader:
     """Open a recording for reading as 16 kHz mono chunks of chunk_s seconds.
 
     sample_rate: of an array; files say theirs. channel: the only channel to take, from 0; without it all
-    are mixed, in files by the weights of their places and in arrays by their mean.
+    are mixed, in files by the weights of their places and in arrays by their mean. audio_filter: what that
+    channel goes through, see `AudioFilter`.
     Samples of files are 16-bit values / 32768, as openai-whisper sees them; those of arrays at 16 kHz are
     left as they are.
 
@@ -124,12 +127,15 @@ def open_audio(
     """
     if not chunk_s * SAMPLE_RATE >= 1:
         raise OptionError(f"chunk_s: expected at least one sample ({1 / SAMPLE_RATE} s), got {chunk_s}")
+    wanted = None if audio_filter is None else AudioFilter(audio_filter)
     opened = open_source(source, sample_rate=sample_rate, keep_channels=channel is not None)
     if channel is not None and not 0 <= channel < opened.info.n_channels:
         opened.close()
         raise AudioError(
             f"{opened.info.name}: expected a channel from 0 to {opened.info.n_channels - 1}, got {channel}"
         )
+    if wanted is not None:
+        opened, channel = FilteredSource(opened, wanted, channel or 0), None
     return AudioReader(opened, chunk_samples=round(chunk_s * SAMPLE_RATE), channel=channel)
 
 
@@ -140,6 +146,7 @@ def load_audio(
     *,
     sample_rate: int = SAMPLE_RATE,
     channel: int | None = None,
+    audio_filter: str | None = None,
 ) -> Samples:
     """Read a recording, or the part of it from start_s of at most duration_s: (n,) float32 at 16 kHz.
 
@@ -150,7 +157,7 @@ def load_audio(
     """
     start, end = _span(start_s, duration_s)
     parts: list[Samples] = []
-    with open_audio(source, sample_rate=sample_rate, channel=channel) as reader:
+    with open_audio(source, sample_rate=sample_rate, channel=channel, audio_filter=audio_filter) as reader:
         length = 0
         for chunk in reader:
             first = chunk.start_sample

@@ -28,9 +28,9 @@ _SPOOL_BYTES = 16 * 2**20
 class Recording:
     """A source to be opened as often as needed, one reading at a time.
 
-    sample_rate and channel: see `open_audio`. reread: whether more than one reading will be asked for;
-    with False a pipe is passed on as it comes, and a second `open` of it raises. name: for people, where the
-    source has none. A context manager.
+    sample_rate, channel and audio_filter: see `open_audio`. reread: whether more than one reading will be
+    asked for; with False a pipe is passed on as it comes, and a second `open` of it raises. name: for people,
+    where the source has none. A context manager.
 
     Raises: AudioError when a pipe cannot be read.
     """
@@ -43,10 +43,12 @@ class Recording:
         channel: int | None = None,
         reread: bool = True,
         name: str | None = None,
+        audio_filter: str | None = None,
     ) -> None:
         self.name = name or source_name(source)
         self._sample_rate = sample_rate
         self._channel = channel
+        self._audio_filter = audio_filter
         self._silent: Sequence[Span] = ()
         self._spool: BinaryIO | None = None
         self._n_readings = 0
@@ -65,12 +67,17 @@ class Recording:
         Raises: AudioError as in `open_audio`, and for a second reading of a pipe.
         """
         self._begin_reading()
-        reader = open_audio(self._source, sample_rate=self._sample_rate, channel=self._channel)
+        reader = open_audio(
+            self._source,
+            sample_rate=self._sample_rate,
+            channel=self._channel,
+            audio_filter=self._audio_filter,
+        )
         reader.silent = self._silent
         return reader
 
     def open_channels(self) -> AudioReader:
-        """Begin a reading from the start of all channels, to be read with `AudioReader.channels`.
+        """Begin a reading from the start of all channels as they are, to be read with `AudioReader.channels`.
 
         Raises: AudioError, as `open`.
         """
@@ -91,7 +98,13 @@ class Recording:
             file.seek(self._position)
             source = file.read()
         found = [
-            Recording(source, sample_rate=self._sample_rate, channel=channel, name=self.name)
+            Recording(
+                source,
+                sample_rate=self._sample_rate,
+                channel=channel,
+                name=self.name,
+                audio_filter=self._audio_filter,
+            )
             for channel in range(n_channels)
         ]
         for one, spans in zip(found, silent or [()] * n_channels, strict=True):

@@ -86,6 +86,11 @@ PART = (
     ),
 )
 SPEECH = (
+    click.option(
+        "--audio-filter",
+        metavar="FILTERS",
+        help="Filters of FFmpeg that the recording goes through first, as 'highpass=f=100,afftdn'.",
+    ),
     click.option("--vad", is_flag=True, help="Find speech first, and decode nothing else."),
     click.option(
         "--batch-size",

@@ -65,6 +65,7 @@ def transcribe_options(given: Mapping[str, Any]) -> TranscribeOptions:
         clip_timestamps=clips(given, mode),
         audio_ctx=given["audio_ctx"],
         offset_s=given["offset"] or 0.0,
+        audio_filter=given["audio_filter"],
         duration_s=given["duration"],
         follow_languages=given["follow_languages"],
         word_timestamps=given["word_timestamps"],

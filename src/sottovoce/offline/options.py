@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Literal, TypeAlias, get_args
 
 from sottovoce.audio.features import Normalization
+from sottovoce.audio.filters import AudioFilter
 from sottovoce.audio.vad import VadOptions
 from sottovoce.decoding.fallback import FallbackOptions
 from sottovoce.decoding.options import DecodingOptions
@@ -61,6 +62,8 @@ class TranscribeOptions:
         the words around them (`interpolate_improbable`); 0 leaves each where it was heard.
     hallucination_silence_threshold: silence in seconds around improbable words that makes them
         hallucinations, with word_timestamps; None keeps them.
+    audio_filter: what the recording goes through before anything hears it: a chain of FFmpeg's filters, as
+        "highpass=f=100,afftdn" (see `AudioFilter`). None: it is heard as it is.
     normalization: over what the log-mel's maximum is taken, see `audio.features`.
     speakers: how speakers are told apart, or what does it; words are then timed too. None: they are not.
     channels: "mixed" reads them as one; "apart" transcribes each by itself, as one speaker (mode "vad");
@@ -91,6 +94,7 @@ class TranscribeOptions:
     append_punctuations: str = APPENDED
     word_threshold: float = 0.0
     hallucination_silence_threshold: float | None = None
+    audio_filter: str | None = None
     normalization: Normalization = "recording"
     speakers: SpeakerOptions | Diarizer | None = None
     channels: Channels = "mixed"
@@ -100,6 +104,8 @@ class TranscribeOptions:
         self._check_prompts()
         self._check_times()
         self._check_channels()
+        if self.audio_filter is not None:
+            AudioFilter(self.audio_filter)
 
     def _check_mode(self) -> None:
         if self.mode not in get_args(Mode):

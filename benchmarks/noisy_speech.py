@@ -1,0 +1,119 @@
+"""Speech in noise: what Whisper still hears, and whether cleaning the sound first helps it.
+
+    python benchmarks/noisy_speech.py ../shared --part dev --filter afftdn      # to choose on
+    python benchmarks/noisy_speech.py ../shared                                 # the reported clips
+
+Clips of people with recorded noises (animals, water, dishes, machines) at ratios of speech to noise in dB,
+both by the root mean square of the whole clip; every second noise chooses, the others report. Language
+given, everything else as the command has it. Each sound as it is and through each filter; intervals are
+resampled over clips, 95 %. Prints a table and one JSON line.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import torch
+from human_clips import Clip, clips, spread
+from non_speech import sounds
+
+from sottovoce import DecodingOptions, TranscribeOptions
+from sottovoce.api import Model, load_model
+from sottovoce.audio.io import load_audio
+from sottovoce.evaluation.wer import Utterance, score
+from sottovoce.types import Samples
+
+FILTERS = ("afftdn=nt=w:tn=1", "highpass=f=100", "speechnorm")
+RATIOS_DB = (20.0, 10.0, 5.0, 0.0)
+LOUDEST = 0.95
+AS_IT_IS = "as it is"
+
+
+@dataclass(slots=True)
+class Found:
+    """What is heard at one ratio through one filter."""
+
+    utterances: list[Utterance] = field(default_factory=list)
+    cpu_s: float = 0.0
+
+
+def in_noise(speech: Samples, noise: Samples, ratio_db: float) -> Samples:
+    """Speech (n,) with noise so many dB below it, repeated where too short; softer where it would clip."""
+    repeated = np.resize(noise, len(speech))
+    scale = np.sqrt(np.mean(speech**2) / np.mean(repeated**2)) * 10 ** (-ratio_db / 20)
+    mixed = speech + scale * repeated
+    return (mixed * min(1.0, LOUDEST / np.abs(mixed).max())).astype(np.float32)
+
+
+def read(model: Model, clip: Clip, sound: Samples, audio_filter: str | None, found: Found) -> None:
+    options = TranscribeOptions(decoding=DecodingOptions(beam_size=5), audio_filter=audio_filter)
+    began = time.process_time()
+    text = model.transcribe(sound, language=clip.language, options=options).text
+    found.cpu_s += time.process_time() - began
+    found.utterances.append(Utterance(clip.text or "", text, clip.language))
+
+
+def measure(
+    model: Model, chosen: Sequence[Clip], noises: Sequence[Samples], filters: Sequence[str | None]
+) -> dict[tuple[float | None, str | None], Found]:
+    """By ratio (None: no noise is added) and filter."""
+    found = {(ratio, one): Found() for ratio in (None, *RATIOS_DB) for one in filters}
+    for number, clip in enumerate(chosen):
+        speech = load_audio(clip.file)
+        for ratio in (None, *RATIOS_DB):
+            sound = speech if ratio is None else in_noise(speech, noises[number % len(noises)], ratio)
+            for one in filters:
+                read(model, clip, sound, one, found[ratio, one])
+    return found
+
+
+def cell(found: Found) -> str:
+    rate = score(found.utterances).overall.mer
+    return f"{rate.rate or 0:.1%} ({100 * (rate.low or 0):.0f}–{100 * (rate.high or 0):.0f})"
+
+
+def main() -> None:
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
+    parser.add_argument("shared", type=Path, help="folder that holds data/manifest.jsonl")
+    parser.add_argument("--model", default="base")
+    parser.add_argument("--part", choices=["dev", "test"], default="test")
+    parser.add_argument("--clips", type=int, default=60)
+    parser.add_argument("--filter", action="append", help=f"one or more; {', '.join(FILTERS)}")
+    parser.add_argument("--threads", type=int, default=1)
+    given = parser.parse_args()
+    torch.set_num_threads(given.threads)
+    model = load_model(given.model, device="cpu", dtype="float32")
+    data = given.shared / "data"
+    spoken = [one for one in clips(data, given.part, with_text=True) if len(one.languages) == 1]
+    chosen = spread([one for one in spoken if one.language in model.languages], given.clips)
+    recorded = [sound.samples for sound in sounds(data) if sound.kind == "recorded noise"]
+    noises = recorded[0 if given.part == "dev" else 1 :: 2]
+    filters = [None, *(given.filter or FILTERS)]
+    found = measure(model, chosen, noises, filters)
+    ratios = ["no noise", *(f"{ratio:g} dB" for ratio in RATIOS_DB)]
+    print(f"| {len(chosen)} clips, {len(noises)} noises | {' | '.join(ratios)} | processor s |")
+    print("|---" * (len(ratios) + 2) + "|")
+    for one in filters:
+        row = [found[ratio, one] for ratio in (None, *RATIOS_DB)]
+        spent = sum(each.cpu_s for each in row)
+        shown = AS_IT_IS if one is None else f"`{one}`"
+        print(f"| {shown} | {' | '.join(map(cell, row))} | {spent:.0f} |")
+    rates = {
+        one or AS_IT_IS: {
+            name: round(score(found[ratio, one].utterances).overall.mer.rate or 0.0, 4)
+            for name, ratio in zip(ratios, (None, *RATIOS_DB), strict=True)
+        }
+        for one in filters
+    }
+    print(json.dumps({"benchmark": "noisy_speech", "part": given.part, "errors": rates}))
+
+
+if __name__ == "__main__":
+    main()
