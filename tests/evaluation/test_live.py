@@ -59,8 +59,8 @@ def test_words_and_switches_are_collected() -> None:
 def test_a_piece_is_given_when_it_is_there() -> None:
     """Who is fast waits for the audio."""
     run = run_live(Scripted([], [partial(" a", 2.0)], [], [partial(" b", 2.5)]), AUDIO, chunk_s=1.0)
-    assert run.elapsed_s == pytest.approx((2.0, 2.5), abs=0.4)
-    assert run.compute_s < 0.4
+    assert run.elapsed_s == pytest.approx((2.0, 2.5), abs=0.1)
+    assert run.compute_s < 0.1
 
 
 def test_who_is_slow_falls_behind() -> None:
