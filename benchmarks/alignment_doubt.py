@@ -5,12 +5,14 @@
 
 Clips of people are aligned with their own text, and with that of the next clip of the same language. Prints a
 table: how many are doubted, and between which mean probabilities 90 % of the texts lie; and one JSON line.
+Those that are told wrongly go to standard error.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -33,8 +35,7 @@ def mean_probability(model: Model, clip: Clip, text: str, method: AlignMethod) -
         segments = model.align(clip.file, text, language=clip.language, options=options).segments
     except OptionError:
         return None
-    words = [word for segment in segments for word in segment.words or ()]
-    return float(np.mean([word.probability for word in words if word.probability]))
+    return float(np.mean([word.probability for segment in segments for word in segment.words or ()]))
 
 
 def others(chosen: Sequence[Clip]) -> list[tuple[Clip, str]]:
@@ -70,6 +71,9 @@ def main() -> None:
             found = [one for one in made if one is not None]
             low, high = np.percentile(found, [5, 95])
             doubted = sum(one < LIKELY for one in found)
+            for (clip, text), one in zip(pairs, made, strict=True):
+                if one is not None and (one < LIKELY) == (text == clip.text):
+                    print(f"{method}, {name}: {clip.name} {one:.2f}, '{text}'", file=sys.stderr)
             print(f"| {method} | {name} | {len(found)} | {doubted} | {low:.2f} to {high:.2f} |", flush=True)
             figures.append({"method": method, "text": name, "clips": len(found), "doubted": doubted})
     print(json.dumps({"benchmark": "alignment_doubt", "part": given.part, "rows": figures}))

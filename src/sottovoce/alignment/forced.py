@@ -161,13 +161,9 @@ class TextAligner:
 
 
 def doubt(words: Sequence[TimedWord], recording: str) -> None:
-    """Warn of a text that is hardly what is said there: any text gets times.
-
-    Words of which a CTC head knows no letter have the probability 0, and say nothing.
-    """
-    known = [word.probability for word in words if word.probability]
-    probability = sum(known) / max(1, len(known))
-    if known and probability < LIKELY:
+    """Warn of a text that is hardly what is said there: any text gets times."""
+    probability = sum(word.probability for word in words) / max(1, len(words))
+    if words and probability < LIKELY:
         logger.warning(
             "text: expected what is said in %s, but its words are improbable there (%.2f in the mean)",
             recording,
