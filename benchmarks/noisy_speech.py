@@ -3,10 +3,10 @@
     python benchmarks/noisy_speech.py ../shared --part dev --filter afftdn      # to choose on
     python benchmarks/noisy_speech.py ../shared                                 # the reported clips
 
-Clips of people with recorded noises (animals, water, dishes, machines) at ratios of speech to noise in dB,
-both by the root mean square of the whole clip; every second noise chooses, the others report. Language
-given, everything else as the command has it. Each sound as it is and through each filter; intervals are
-resampled over clips, 95 %. Prints a table and one JSON line.
+Clips of people with the noises of a manifest (animals, water, dishes, white noise) at ratios of speech to
+noise in dB, both by the root mean square of the whole clip; every second noise chooses, the others report.
+Language given, float32, beam 5. Each sound as it is and through each filter; intervals are resampled over
+clips, 95 %. Prints a table and one JSON line.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from non_speech import sounds
 from sottovoce import DecodingOptions, TranscribeOptions
 from sottovoce.api import Model, load_model
 from sottovoce.audio.io import load_audio
+from sottovoce.cli.evaluate import mixed_with
 from sottovoce.evaluation.wer import Utterance, score
 from sottovoce.types import Samples
 
@@ -44,11 +45,9 @@ class Found:
 
 
 def in_noise(speech: Samples, noise: Samples, ratio_db: float) -> Samples:
-    """Speech (n,) with noise so many dB below it, repeated where too short; softer where it would clip."""
-    repeated = np.resize(noise, len(speech))
-    scale = np.sqrt(np.mean(speech**2) / np.mean(repeated**2)) * 10 ** (-ratio_db / 20)
-    mixed = speech + scale * repeated
-    return (mixed * min(1.0, LOUDEST / np.abs(mixed).max())).astype(np.float32)
+    """Speech (n,) with noise so many dB below it; softer where it would clip."""
+    mixed = mixed_with(speech, noise, ratio_db)
+    return mixed * np.float32(min(1.0, LOUDEST / np.abs(mixed).max()))
 
 
 def read(model: Model, clip: Clip, sound: Samples, audio_filter: str | None, found: Found) -> None:

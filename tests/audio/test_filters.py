@@ -33,8 +33,14 @@ KEEPING = (
 
 
 @pytest.mark.skipif(shutil.which("ffmpeg") is None, reason="needs ffmpeg")
-@pytest.mark.parametrize("text", [*KEEPING, "afftdn", "acompressor"])
-def test_it_is_what_ffmpeg_makes_of_it(text: str) -> None:
+@pytest.mark.parametrize(
+    ("text", "within"),
+    [
+        *((text, 1e-5) for text in (*KEEPING, "afftdn", "acompressor")),
+        ("speechnorm", 2e-3),  # FFmpeg 5.1 begins otherwise than the library in PyAV, whatever the pieces
+    ],
+)
+def test_it_is_what_ffmpeg_makes_of_it(text: str, within: float) -> None:
     samples = speechlike(40_000)
     raw = ("-f", "f32le", "-ar", "16000", "-ac", "1")
     command = ["ffmpeg", "-v", "error", *raw, "-i", "-", "-af", text, *raw, "-"]
@@ -43,7 +49,7 @@ def test_it_is_what_ffmpeg_makes_of_it(text: str) -> None:
     expected = np.frombuffer(made, np.float32).clip(-1, 1)
     assert len(found) == len(expected) == len(samples)
     assert not np.array_equal(found, samples)
-    np.testing.assert_allclose(found, expected, atol=1e-4)
+    np.testing.assert_allclose(found, expected, atol=within)
 
 
 @given(st.lists(st.integers(1, 9_000), max_size=6), st.sampled_from([*KEEPING, "afftdn", "anull"]))
@@ -53,7 +59,7 @@ def test_pieces_make_no_difference(lengths: list[int], text: str) -> None:
     whole, cut = AudioFilter(text), AudioFilter(text)
     pieces = [cut.push(samples[start:end]) for start, end in pairwise(bounds)]
     found = np.concatenate([*pieces, cut.flush()])
-    np.testing.assert_allclose(found, np.concatenate([whole.push(samples), whole.flush()]), atol=1e-4)
+    np.testing.assert_allclose(found, np.concatenate([whole.push(samples), whole.flush()]), atol=1e-5)
     assert text != "anull" or np.array_equal(found, samples)
 
 

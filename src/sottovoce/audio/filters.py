@@ -1,6 +1,7 @@
 """FFmpeg's audio filters over samples, by the library that PyAV brings: nothing has to be installed.
 
-A filter that alters how long the recording is would alter every time, and is refused.
+A filter that alters how long the recording is would alter every time, and is refused. One that delays the
+sound and keeps its length, as afftdn does by 25 ms, is not noticed: times are later by as much.
 """
 
 from __future__ import annotations
