@@ -1,0 +1,63 @@
+// AVX2 without dot products of bytes. Activations are local as 16 bits: unsigned times signed bytes would overflow
+// the instruction that adds pairs of their products, and products of words cost the same.
+#include "vec_avx2.h"
+#include "math.h"
+#include "attention.h"
+#include "multiply.h"
+
+namespace sottovoce {
+namespace {
+
+void quantize_words(const float* x, int n, int depth, uint8_t* values, float* scale, int32_t* zero) {
+    quantize_bytes(x, n, depth, values + depth, scale, zero);
+    for (int i = 0; i < depth; i += 16) {  // from the upper half down: what is read lies ahead of what is written
+        const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(values + depth + i));
+        _mm256_storeu_si256(reinterpret_cast<__m256i*>(values + 2 * i), _mm256_cvtepu8_epi16(bytes));
+    }
+}
+
+struct WordPanel {
+    static constexpr int kRows = 3;
+    static constexpr int kWide = 4;  // registers of four outputs each
+
+    template <int R>
+    static void sums(const uint8_t* x, size_t stride, const int8_t* values, int n_quads, int32_t (*to)[kPanel]) {
+        for (int part = 0; part < kPanel; part += 4 * kWide)
+            part_sums<R>(x, stride, values + part * kQuad, n_quads, part, to);
+    }
+
+    template <int R>
+    static void part_sums(const uint8_t* x, size_t stride, const int8_t* values, int n_quads, int part,
+                          int32_t (*to)[kPanel]) {
+        __m256i sums[kWide][R];
+        for (auto& of_rows : sums)
+            for (__m256i& sum : of_rows) sum = _mm256_setzero_si256();
+        for (int quad = 0; quad < n_quads; ++quad, values += kPanel * kQuad) {
+            __m256i row[R];
+            for (int r = 0; r < R; ++r)
+                row[r] = _mm256_castpd_si256(
+                    _mm256_broadcast_sd(reinterpret_cast<const double*>(x + r * stride + 8 * quad)));
+            for (int i = 0; i < kWide; ++i) {
+                const __m256i table =
+                    _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(values + 16 * i)));
+                for (int r = 0; r < R; ++r)
+                    sums[i][r] = _mm256_add_epi32(sums[i][r], _mm256_madd_epi16(table, row[r]));
+            }
+        }
+        for (int r = 0; r < R; ++r)
+            for (int i = 0; i < kWide; i += 2) {  // the two halves of each output, added up
+                const __m256i added = _mm256_hadd_epi32(sums[i][r], sums[i + 1][r]);
+                const __m256i ordered = _mm256_permute4x64_epi64(added, 0xd8);
+                _mm256_storeu_si256(reinterpret_cast<__m256i*>(to[r] + part + 4 * i), ordered);
+            }
+    }
+};
+
+}  // namespace
+
+extern const Kernels avx2_kernels;
+const Kernels avx2_kernels = {
+    "avx2", 2, quantize_words, multiply<WordPanel>, layer_norm, attend_self, attend_cross,
+};
+
+}  // namespace sottovoce

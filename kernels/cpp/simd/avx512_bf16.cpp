@@ -1,0 +1,15 @@
+// AVX-512 with dot products of bytes (VNNI) and of bfloat16.
+#include "vec_avx512.h"
+#include "math.h"
+#include "attention.h"
+#include "multiply.h"
+#include "panel_avx512.h"
+
+namespace sottovoce {
+
+extern const Kernels avx512_bf16_kernels;
+const Kernels avx512_bf16_kernels = {
+    "avx512-bf16", 1, quantize_bytes, multiply<WidePanel>, layer_norm, attend_self, attend_cross,
+};
+
+}  // namespace sottovoce

@@ -1,0 +1,102 @@
+"""The native library, and the types of its functions."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from ctypes import c_char_p, c_int, c_int32, c_void_p
+from pathlib import Path
+
+
+def _find() -> Path:
+    here = Path(__file__).parent
+    for name in ("_kernels.so", "_kernels.dylib", "_kernels.dll"):
+        if (here / name).exists():
+            return here / name
+    raise ImportError(f"sottovoce_kernels: no native library beside {here}")
+
+
+library = ctypes.CDLL(str(_find()))
+
+WORDS = ctypes.POINTER(c_int32)
+ADDRESSES = ctypes.POINTER(c_void_p)
+
+
+class Step(ctypes.Structure):
+    """The arguments of a step, as the library reads them."""
+
+    _fields_ = (
+        ("n_rows", c_int32),
+        ("n_wanted", c_int32),
+        ("n_vocabulary", c_int32),
+        ("n_captured", c_int32),
+        ("longest", c_int32),
+        ("n_threads", c_int32),
+        ("rows", ADDRESSES),
+        ("audio", ADDRESSES),
+        ("bias", ADDRESSES),
+        ("first_frame", WORDS),
+        ("last_frame", WORDS),
+        ("n_new", WORDS),
+        ("tokens", WORDS),
+        ("wanted", WORDS),
+        ("vocabulary", WORDS),
+        ("captured", WORDS),
+        ("logits", c_void_p),
+        ("attention", c_void_p),
+    )
+
+
+def _declare(name: str, result: type | None, *arguments: type) -> None:
+    function = getattr(library, name)
+    function.restype, function.argtypes = result, arguments
+
+
+A, N = c_void_p, c_int
+_declare("sv_error", c_char_p)
+_declare("sv_built", c_char_p, N)
+_declare("sv_runs_here", N, c_char_p)
+_declare("sv_best", c_char_p)
+_declare("sv_in_use", c_char_p)
+_declare("sv_use", N, c_char_p)
+_declare("sv_linear_new", A, A, A, N, N)
+_declare("sv_linear_free", None, A)
+_declare("sv_linear_row", None, A, N, A)
+_declare("sv_linear_apply", N, A, A, N, A, N, N)
+_declare("sv_layer_norm", None, A, A, A, N, N, A)
+_declare("sv_attend_self", N, A, A, N, N, A)
+_declare("sv_attend_cross", N, A, N, A, A, N, N, N, N, A, A, A)
+_declare("sv_decoder_new", A, N, N, N, N, N)
+_declare("sv_decoder_free", None, A)
+_declare("sv_decoder_table", N, A, N, N, A, A, N, N)
+_declare("sv_decoder_norm", N, A, N, N, A, A)
+_declare("sv_decoder_positions", N, A, A)
+_declare("sv_decoder_cross_keys_values", N, A, A, N, ADDRESSES, ADDRESSES, N)
+_declare("sv_audio_new", A, N, ADDRESSES, ADDRESSES, N)
+_declare("sv_audio_free", None, A)
+_declare("sv_row_new", A)
+_declare("sv_row_free", None, A)
+_declare("sv_row_tokens", N, A)
+_declare("sv_row_first", A, A, N)
+_declare("sv_row_truncate", None, A, N)
+_declare("sv_decoder_step", N, A, A)
+
+
+def pointers(addresses: Sequence[int]) -> ctypes.Array[c_void_p]:
+    """Addresses as an array; 0 is no address."""
+    return (c_void_p * len(addresses))(*addresses)
+
+
+def words(numbers: Sequence[int]) -> ctypes.Array[c_int32]:
+    """Numbers as 32-bit words."""
+    return (c_int32 * len(numbers))(*numbers)
+
+
+def check(result: int | None) -> int:
+    """A result that says that all went well.
+
+    Raises: MemoryError, as nothing else fails there.
+    """
+    if not result:
+        raise MemoryError(f"sottovoce_kernels: {library.sv_error().decode()}")
+    return result
