@@ -1,25 +1,31 @@
 # The server in a container of its own, without privileges.
 #
-#   docker build -t sottovoce .                              # runs on processors, and on CUDA cards
-#   docker build -t sottovoce --build-arg TORCH_INDEX=URL .  # PyTorch from another index: the one of its builds
-#                                                            # for processors alone makes a much smaller image
+#   docker build -t sottovoce .                        # runs on processors: PyTorch's smaller build
+#   docker build -t sottovoce:cuda --target cuda .     # runs on CUDA cards
 #   docker run -p 127.0.0.1:8000:8000 -v models:/models sottovoce --model base
-#   docker run --gpus all -p 127.0.0.1:8000:8000 -v models:/models sottovoce --model large-v3-turbo
+#   docker run --gpus all -p 127.0.0.1:8000:8000 -v models:/models sottovoce:cuda --model large-v3-turbo
 ARG PYTHON=3.12
-FROM python:${PYTHON}-slim AS build
-ARG TORCH_INDEX=""
+FROM python:${PYTHON}-slim AS environment
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 RUN python -m venv /opt/sottovoce
 ENV PATH=/opt/sottovoce/bin:$PATH
 WORKDIR /src
 COPY constraints.txt ./
-RUN pip install --constraint constraints.txt ${TORCH_INDEX:+--index-url "$TORCH_INDEX"} torch
+
+FROM environment AS build-cpu
+ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
+RUN pip install --constraint constraints.txt --index-url "$TORCH_INDEX" torch
 COPY pyproject.toml README.md LICENSE ./
 COPY src src
 RUN pip install --constraint constraints.txt '.[serve]'
 
-FROM python:${PYTHON}-slim
-COPY --from=build /opt/sottovoce /opt/sottovoce
+FROM environment AS build-cuda
+RUN pip install --constraint constraints.txt torch
+COPY pyproject.toml README.md LICENSE ./
+COPY src src
+RUN pip install --constraint constraints.txt '.[serve]'
+
+FROM python:${PYTHON}-slim AS server
 RUN useradd --create-home --uid 1000 sottovoce && install -d -o sottovoce -g sottovoce /models
 ENV PATH=/opt/sottovoce/bin:$PATH HF_HOME=/models XDG_CACHE_HOME=/models PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
 USER 1000
@@ -31,3 +37,9 @@ HEALTHCHECK --interval=30s --timeout=10s --start-period=10m \
     CMD ["python", "-c", "import urllib.request as r; r.urlopen('http://127.0.0.1:8000/ready', timeout=9)"]
 STOPSIGNAL SIGTERM
 ENTRYPOINT ["sottovoce", "serve", "--host", "0.0.0.0", "--port", "8000"]
+
+FROM server AS cuda
+COPY --from=build-cuda /opt/sottovoce /opt/sottovoce
+
+FROM server AS cpu
+COPY --from=build-cpu /opt/sottovoce /opt/sottovoce
