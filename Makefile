@@ -1,24 +1,29 @@
-# sottovoce: make demo | test | check | clips | live-tables | clean
+# sottovoce: make demo | test | check | docs | sanitize | clips | live-tables | clean
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test test-fast check clips live-tables clean
+.PHONY: demo test test-fast check docs clips live-tables clean sanitize
 
 $(VENV)/base: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) torch numpy
 	touch $@
 
-$(VENV)/demo: $(VENV)/base
+# Native code for processors: everything works without it.
+$(VENV)/kernels: $(VENV)/base $(shell find kernels -type f)
+	$(PIP) ./kernels > $@.log 2>&1 || echo "the native kernels were not built (is there a C++ compiler? $@.log): going on without them"
+	touch $@
+
+$(VENV)/demo: $(VENV)/base $(VENV)/kernels
 	$(PIP) --editable '.[demo]'
 	touch $@
 
 # The references of the parity tests. openai-whisper goes without its dependencies: it asks for
 # triton, and all else that it needs is here already. OpenAI's client of the second generation lies by itself.
 # Of rapidocr-onnxruntime the weights alone are read, whatever its program asks for.
-$(VENV)/test: $(VENV)/base
+$(VENV)/test: $(VENV)/base $(VENV)/kernels
 	$(PIP) --editable '.[test,check,reference]'
 	$(PIP) --no-deps openai-whisper
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target $(VENV)/openai-2 openai==2.54.0 distro sniffio
@@ -27,9 +32,10 @@ $(VENV)/test: $(VENV)/base
 	$(BIN)/sottovoce models download base tiny.en || echo "tests with real weights will skip"
 	touch $@
 
-# One process a core, each with one thread; a file's tests stay together, as they share models. A process that
-# crashes ends the run: begun anew, it would crash at the same test again, and the run may never end.
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist loadfile --max-worker-restart 0
+# One process a core, each with one thread; a file's tests stay together, as they share models, and files with slow
+# ones begin (tests/conftest.py): by their number of tests they would come last, and leave a core with nothing to do.
+# A process that crashes ends the run: begun anew, it would crash at the same test again, and the run may never end.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 
 demo: $(VENV)/demo  ## transcribe the bundled clips with the bundled model, into demo/
 	$(BIN)/python examples/demo.py
@@ -46,11 +52,21 @@ check: $(VENV)/test  ## format, lint, types, tests, docs
 	$(BIN)/mypy
 	$(PYTEST)
 
+$(VENV)/docs: $(VENV)/base
+	$(PIP) --editable '.[docs]'
+	touch $@
+
+docs: $(VENV)/docs  ## the documentation site, into site/; fails on a link that leads nowhere
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+sanitize: $(VENV)/test  ## the tests of the native kernels under address and undefined-behaviour sanitizers
+	kernels/sanitize.sh $(BIN)/python
+
 clips: $(VENV)/demo  ## make the demo's clips anew (needs espeak-ng, flite and pypinyin)
 	$(PIP) pypinyin
 	$(BIN)/python examples/make_clips.py
 
-include benchmarks/live.mk  # live-tables
+include benchmarks/live/tables.mk  # live-tables
 
 clean:
-	rm -rf $(VENV) demo live build dist
+	rm -rf $(VENV) demo live build dist site

@@ -23,11 +23,11 @@ from rich.markup import escape
 import sottovoce
 from sottovoce.audio.io import load_audio
 from sottovoce.evaluation.latency import word_latencies
-from sottovoce.evaluation.live import LiveRun, run_live
-from sottovoce.evaluation.wer import Utterance, count_errors
+from sottovoce.evaluation.live_run import LiveRun, run_live
+from sottovoce.evaluation.wer import ScoredUtterance, count_errors
 from sottovoce.formats.base import Writer, write_transcript
 from sottovoce.formats.output import open_output
-from sottovoce.formats.registry import writers_for
+from sottovoce.formats.writers import writers_for
 from sottovoce.text.languages import UNSPACED
 from sottovoce.text.normalize import plain
 from sottovoce.types import Transcript
@@ -207,7 +207,7 @@ def place(axis: Axes, start: float, row: int, label: str, duration: float, colou
 def score_line(clip: Clip, transcript: Transcript) -> str:
     """Errors of the text: of words and characters, of unspaced scripts characters alone."""
     language = clip.languages[0] if len(clip.languages) == 1 else None
-    errors = count_errors(Utterance(clip.text, transcript.text, language))
+    errors = count_errors(ScoredUtterance(clip.text, transcript.text, language))
     words = "" if language in UNSPACED else f"word error rate {errors.word.rate or 0.0:.0%}, "
     heard = ", ".join(dict.fromkeys(segment.language for segment in transcript.segments))
     return (

@@ -9,8 +9,11 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
-torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", min(2, os.cpu_count() or 1))))
-
+N_THREADS = os.environ.get("OMP_NUM_THREADS") or str(min(2, os.cpu_count() or 1))
+torch.set_num_threads(int(N_THREADS))
+# openai-whisper's word times are compiled to run in parallel: at the first of them numba gives PyTorch, too,
+# a thread a core, and with a test process a core these wait for each other, five times as slow.
+os.environ.setdefault("NUMBA_NUM_THREADS", N_THREADS)
 
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any machine")
@@ -27,7 +30,9 @@ def shared_dir() -> Path:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave out what takes many minutes, unless it is asked for."""
+    """Begin with files that hold slow tests; leave out what takes many minutes, unless it is asked for."""
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow)
     if os.environ.get("SOTTOVOCE_LARGE"):
         return
     for item in items:

@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Literal
 
 import pytest
+import torch
 
 import sottovoce
 from sottovoce import DecodingOptions, FallbackOptions, Model, TranscribeOptions, Transcript
+from sottovoce.audio.io import load_audio
 from sottovoce.errors import AudioError, OptionError
 
 CLIPS = Path(__file__).parents[1] / "examples" / "clips"
@@ -107,16 +109,20 @@ def test_fallback_options_are_public(model: Model) -> None:
 
 @pytest.mark.parametrize("mode", ["seek", "vad"])
 def test_languages_within_a_recording(model: Model, mode: Literal["seek", "vad"]) -> None:
-    """Found once without a list, or where following is off; followed in a list."""
+    """Followed by default and in a list; found once where following is off."""
 
-    def spoken(language: str, *, follow: bool | None = None) -> list[str]:
+    def spoken(language: str | None, *, follow: bool | None = None) -> list[str]:
         options = TranscribeOptions(mode=mode, follow_languages=follow)
         segments = model.transcribe(CLIPS / "mixed.flac", language=language, options=options)
         return list(dict.fromkeys(segment.language for segment in segments))
 
-    assert len(spoken("auto")) == 1
+    assert spoken("auto") == spoken(None) == ["en", "de", "es", "fr"]
+    assert len(spoken("auto", follow=False)) == 1
     assert spoken("de,es", follow=False) in (["de"], ["es"])
     assert spoken("en,de,es,fr") == ["en", "de", "es", "fr"]
+
+
+STREAM_FIELDS = "whose fields are threshold, neg_threshold, onset_ms, hangover_ms, pre_roll_ms, post_roll_ms"
 
 
 @pytest.mark.parametrize(
@@ -124,8 +130,13 @@ def test_languages_within_a_recording(model: Model, mode: Literal["seek", "vad"]
     [
         ({"unstable": "foo"}, "unstable: expected True, False or 'ctc', got 'foo'"),
         ({"unstable": 0.5}, "unstable: expected True, False or 'ctc', got 0.5"),
-        ({"vad": 0.5}, "vad: expected True, False or VadStreamOptions, got 0.5"),
-        ({"vad": None}, "vad: expected True, False or VadStreamOptions, got None"),
+        ({"vad": 0.5}, f"vad: expected True, False or VadStreamOptions, {STREAM_FIELDS}, got 0.5"),
+        ({"vad": None}, f"vad: expected True, False or VadStreamOptions, {STREAM_FIELDS}, got None"),
+        (
+            {"vad": {"min_silence_duration_ms": 500}},
+            f"vad: expected True, False or VadStreamOptions, {STREAM_FIELDS}, "
+            "got {'min_silence_duration_ms': 500}",
+        ),
     ],
 )
 def test_what_a_session_is_not_told_to_do_is_refused(
@@ -139,3 +150,20 @@ def test_what_a_session_is_not_told_to_do_is_refused(
 @pytest.mark.parametrize("given", [{"unstable": "ctc"}, {"unstable": True}, {"vad": False}, {"vad": True}])
 def test_a_session_opens_as_it_is_told_to(model: Model, given: dict[str, object]) -> None:
     assert model.session("en", **given).languages == ("en",)  # type: ignore[arg-type]
+
+
+def test_a_tensor_is_audio_as_an_array_is(model: Model) -> None:
+    samples = load_audio(CLIPS / "en.flac")
+    tensor = torch.from_numpy(samples)
+    assert list(model.transcribe(tensor, language="en")) == list(model.transcribe(samples, language="en"))
+    live, of_arrays = model.session("en"), model.session("en")
+    assert [*live.push(tensor), *live.close()] == [*of_arrays.push(samples), *of_arrays.close()]
+    with pytest.raises(AudioError, match="expected float32 samples"):
+        model.session("en").push(tensor.double())
+
+
+def test_the_dictionary_of_faster_whisper_is_told_the_names_here() -> None:
+    with pytest.raises(
+        OptionError, match=r"VadOptions, whose fields are threshold, .*min_silence_ms.*, got {"
+    ):
+        TranscribeOptions(mode="vad", vad={"min_silence_duration_ms": 500})  # type: ignore[arg-type]

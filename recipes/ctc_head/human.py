@@ -1,8 +1,8 @@
 """Which recordings of people teach the head, and what those say that nobody wrote down.
 
-Only clips that choose settings ("dev", see `benchmarks.human_clips`) are taken: no report uses them, nor are
-sentences taken that a reported clip says too. Every twentieth is held out to choose by. Where there is no
-text, the Whisper whose head is made writes it.
+Only clips that choose settings ("dev", see `benchmarks.harness.clips`) are taken: no report uses them, nor
+are sentences taken that a reported clip says too. Every twentieth is held out to choose by. Where there is
+no text, the Whisper whose head is made writes it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from benchmarks import human_clips
+from benchmarks.harness import clips as human_clips
 from recipes.nano.clips import Clip
 from recipes.nano.texts import LANGUAGES, plain, spelled
 from sottovoce.api import Model

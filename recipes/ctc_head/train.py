@@ -19,7 +19,7 @@ from recipes.ctc_head.network import HeadNetwork
 from recipes.ctc_head.states import Said, StateStore
 from recipes.nano.pieces import CtcSymbols
 from sottovoce.errors import OptionError
-from sottovoce.evaluation.wer import align
+from sottovoce.evaluation.wer import count_edits
 
 logger = logging.getLogger(__name__)
 
@@ -189,7 +189,7 @@ def held_out_errors(network: HeadNetwork, store: StateStore, batches: Batches) -
             continue
         batch = batches.batch([index])
         best = network(batch.states, batch.lengths)[0].argmax(dim=-1).tolist()
-        count = align(list(said.text), list(collapsed(best, network.labels)))
+        count = count_edits(list(said.text), list(collapsed(best, network.labels)))
         before = found.get(group_of(said), Errors(0, 0))
         found[group_of(said)] = Errors(before.wrong + count.n_errors, before.letters + count.n_reference)
     return found

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from sottovoce.decoding.ctc.kernel.align import align_rows
+from sottovoce.decoding.ctc.kernel.paths import align_rows
 from sottovoce.decoding.ctc.state import NEVER
 
 UNKNOWN = -1.0

@@ -22,7 +22,7 @@ from recipes.nano.measures import Recording
 from recipes.nano.texts import UNSPACED, spelled
 from sottovoce.api import Model
 from sottovoce.audio.io import load_audio
-from sottovoce.evaluation.wer import ErrorRate, ScoreOptions, Utterance, score
+from sottovoce.evaluation.wer import ErrorRate, ScoredUtterance, ScoreOptions, score
 from sottovoce.types import SAMPLE_RATE, Samples
 
 logger = logging.getLogger(__name__)
@@ -197,7 +197,7 @@ def _rate(
 ) -> list[float | None]:
     """Rate, and the ends of its interval."""
     pairs = zip(wanted, found, strict=True)
-    report = score([Utterance(text, guess, group.language) for text, guess in pairs], SCORING).overall
+    report = score([ScoredUtterance(text, guess, group.language) for text, guess in pairs], SCORING).overall
     rate: ErrorRate = report.cer if characters or group.language in UNSPACED else report.wer
     return [None if value is None else round(value, 3) for value in (rate.rate, rate.low, rate.high)]
 

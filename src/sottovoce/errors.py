@@ -71,6 +71,7 @@ class SessionClosedError(SottovoceError, RuntimeError):
 
 
 def cause_of(error: BaseException) -> str:
-    """Why it failed, to end a message: the system's words without number and path, or the first line."""
-    said = getattr(error, "strerror", None) or str(error)
-    return str(said).strip().split("\n")[0] or type(error).__name__
+    """Return why something failed, to end a message: the system's words without number and path, or the
+    first line."""
+    reason = getattr(error, "strerror", None) or str(error)
+    return str(reason).strip().split("\n")[0] or type(error).__name__

@@ -17,43 +17,48 @@ Compiled = TypeVar("Compiled", bound=Callable[..., object])
 
 
 def compiled(function: Compiled) -> Compiled:
-    """The function as machine code, made at its first call and kept on disk; runs without Python's lock."""
+    """Compile a function over arrays at its first call, and cache it on disk; it runs without Python's lock
+    (GIL).
+    """
     made = numba.njit(cache=True, nogil=True, error_model="numpy")(function)
     return cast(Compiled, made)
 
 
 def inner(function: Compiled) -> Compiled:
-    """As `compiled`, for what compiled functions call often: it makes no arrays, so none are counted."""
+    """Compile and inline a function that others call in their innermost loops.
+
+    It allocates no arrays, so numba counts no references in it.
+    """
     options: dict[str, Any] = {"error_model": "numpy", "forceinline": True, "_nrt": False}
     made = numba.njit(cache=True, nogil=True, **options)(function)
     return cast(Compiled, made)
 
 
 @contextmanager
-def compiling_is_told(what: str) -> Iterator[None]:
-    """While this lasts, a person at a terminal is told why there is a wait, if machine code is made first.
+def notice_of_compiling(what: str) -> Iterator[None]:
+    """Log once, and print on a terminal's standard error, that machine code is made before the work begins.
 
-    what: is compiled, such as "the CTC search".
+    what: name of what is compiled, such as "the CTC search". Nothing is written where all of it is cached.
     """
     with event.install_listener("numba:compile", _Notice(what)):
         yield
 
 
 class _Notice(event.Listener):
-    """One line, at the first function that is not on disk yet."""
+    """Writes one line, at the first function that is not cached on disk."""
 
     def __init__(self, what: str) -> None:
         self._what = what
-        self._is_told = False
+        self._is_written = False
 
     def on_start(self, event: object) -> None:
-        if self._is_told:
+        if self._is_written:
             return
-        self._is_told = True
+        self._is_written = True
         text = f"compiling {self._what} for this processor: 10 to 30 s, once (kept on disk)"
         logger.info(text)
         if sys.stderr.isatty():
             print(text, file=sys.stderr, flush=True)
 
     def on_end(self, event: object) -> None:
-        """Nothing is said at the end."""
+        """Do nothing: the line comes at the start."""

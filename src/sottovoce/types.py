@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 if TYPE_CHECKING:  # neither is needed to name what flows, and `--help` need not wait for them
@@ -22,6 +24,9 @@ FRAMES_PER_SECOND = 50
 """Encoder frames a second (20 ms each: the second convolution halves the log-mel rate)."""
 
 Samples: TypeAlias = "npt.NDArray[np.float32]"
+"""Audio (n,) float32, mono, in [-1, 1], at 16 kHz."""
+_FILES = "sottovoce.formats.files"
+"""Imported when a transcript is read or written: this module stands below the file formats."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,11 +79,11 @@ class EncoderOutput:
         return int(self.states.shape[1])
 
     def row(self, index: int) -> EncoderOutput:
-        """One window of the batch, over the same memory."""
+        """Return one window of the batch, over the same memory."""
         return self.rows(index, index + 1)
 
     def rows(self, first: int, last: int) -> EncoderOutput:
-        """Windows [first, last) of the batch, over the same memory."""
+        """Return windows [first, last) of the batch, over the same memory."""
         if (first, last) == (0, self.batch_size):
             return self
         some = slice(first, last)
@@ -89,7 +94,7 @@ class EncoderOutput:
 
 @dataclass(frozen=True, slots=True)
 class StepOutput:
-    """What one decoder step says.
+    """The output of one decoder step.
 
     logits: (R, n_positions, n_rows) float32 over the asked positions and vocabulary rows.
     attention: (R, n_captured_heads, n_new, n_frames) cross-attention probabilities (softmax over
@@ -110,7 +115,8 @@ class Emissions:
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A text token as it was aligned: seconds, probability; U+FFFD where it ends inside a character."""
+    """A text token as aligned: times in seconds, probability; its text has U+FFFD where it ends inside a
+    character."""
 
     id: int
     text: str
@@ -123,7 +129,7 @@ class Token:
 class Word:
     """A word as written (leading space included where the language has one), seconds, probability.
 
-    tokens: it was written with, where they are known; a word is the same word without them.
+    tokens: the text tokens that spell it; () where they were not computed. They take no part in comparisons.
     """
 
     word: str
@@ -137,13 +143,13 @@ class Word:
 
 @dataclass(frozen=True, slots=True)
 class Hypothesis:
-    """One reading of an utterance by a search.
+    """A hypothesis of an utterance, as a search ranked it.
 
-    tokens: ids without blanks or repeats. score: what the search ranked by (natural log).
-    words / confidences / times are filled by searches that know them. posterior: its share of the probability
-    of all readings that the search ended with; None where the search looked at one. is_unfinished: it ends
-    inside a word of a lexicon, since nothing that ends with a word was left; the word stands there as far as
-    it was said.
+    tokens: ids without blanks or repeats. score: natural log, what the search ranked by; acoustic_score and
+    lm_score: its two parts. words, token_frames: filled by searches that compute times. posterior: its share
+    of the probability of all hypotheses of the final beam; None after a greedy search. is_unfinished: it ends
+    inside a word of the lexicon, because no hypothesis at the end of a word survived; its last word is
+    spelled as far as its tokens go.
     """
 
     text: str
@@ -190,13 +196,19 @@ class Turn:
     speaker: str
 
 
+Span: TypeAlias = tuple[float, float]
+"""Seconds: start and end."""
+
+
 @dataclass(frozen=True, slots=True)
 class Transcript:
     """A whole recording: what writers receive.
 
     language: spoken most; "" where there is no speech. language_probability: of the language as it was
     detected, among those allowed; None where it was given. language_probabilities: of all of the model.
-    turns: who speaks when, where that was asked for.
+    turns: who speaks when, where that was asked for. unread: speech of which no words were found; None where
+    nobody looked for it. token_texts: what the ids in the segments stand for,
+    where that is known; a transcript is the same transcript without them.
     """
 
     segments: tuple[Segment, ...]
@@ -206,10 +218,29 @@ class Transcript:
     language_probability: float | None = None
     language_probabilities: Mapping[str, float] = field(default_factory=dict)
     turns: tuple[Turn, ...] = ()
+    unread: tuple[Span, ...] | None = None
+    token_texts: Mapping[int, str] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def text(self) -> str:
         return "".join(segment.text for segment in self.segments).strip()
+
+    @classmethod
+    def load(cls, path: str | Path) -> Transcript:
+        """Read a transcript that `save` or another program wrote: JSON, or subtitles (srt, vtt).
+
+        Raises: OptionError naming the file and what was expected.
+        """
+        found: Transcript = import_module(_FILES).load_transcript(path)
+        return found
+
+    def save(self, path: str | Path) -> None:
+        """Write the document whose format the ending of the name tells; it appears whole or not at all.
+
+        `.json` keeps everything but the single tokens of words, which `.full.json` keeps too.
+        Raises: OptionError for an ending that no format has, and where nothing can be written.
+        """
+        import_module(_FILES).save_transcript(self, path)
 
 
 @dataclass(frozen=True, slots=True)

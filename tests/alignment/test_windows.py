@@ -7,8 +7,8 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sottovoce.alignment.script import Unit
-from sottovoce.alignment.windows import MOST_TOKENS, placed, plan
+from sottovoce.alignment.given_text import Unit
+from sottovoce.alignment.windows import MOST_TOKENS, guess_times, plan_windows
 
 
 def words(n: int) -> list[Unit]:
@@ -19,7 +19,7 @@ def words(n: int) -> list[Unit]:
 def test_windows_hold_every_word_once_and_fit_the_model(n: int, pace_s: float, unheard: set[int]) -> None:
     units = words(n)
     heard = [None if i in unheard else (i * pace_s, (i + 1) * pace_s) for i in range(n)]
-    windows = plan(units, heard, n * pace_s + 5.0)
+    windows = plan_windows(units, heard, n * pace_s + 5.0)
     assert [window.first for window in windows] == [0, *(window.end for window in windows[:-1])]
     assert windows[-1].end == n
     for window in windows:
@@ -30,7 +30,7 @@ def test_windows_hold_every_word_once_and_fit_the_model(n: int, pace_s: float, u
 
 
 def test_what_was_not_heard_lies_between_what_was() -> None:
-    spans = placed(words(5), [None, (2.0, 3.0), None, None, (9.0, 9.5)], 20.0)
+    spans = guess_times(words(5), [None, (2.0, 3.0), None, None, (9.0, 9.5)], 20.0)
     assert spans[1] == (2.0, 3.0)
     assert spans[2] == (3.0, 6.0)
     assert spans[3] == (6.0, 9.0)
@@ -41,5 +41,5 @@ def test_windows_are_cut_in_the_longest_pause() -> None:
     heard = [
         (i * 0.5 + (3.0 if i >= 40 else 0.0), i * 0.5 + 0.4 + (3.0 if i >= 40 else 0.0)) for i in range(80)
     ]
-    first, *_ = plan(words(80), heard, 50.0)
+    first, *_ = plan_windows(words(80), heard, 50.0)
     assert first.end == 40

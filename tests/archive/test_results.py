@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from sottovoce.archive.job import left_to_do, write_rows
 from sottovoce.archive.listing import Item
-from sottovoce.archive.results import JsonLines, open_results
-from sottovoce.archive.rows import Row, failed_row, row_of
+from sottovoce.archive.results import JsonLinesTable, left_to_do, open_results, write_rows
+from sottovoce.archive.table_rows import Row, failed_row, row_of
 from sottovoce.errors import OptionError
 from sottovoce.types import Segment, Transcript, Turn, Word
 
@@ -131,7 +130,7 @@ def test_an_interrupted_replacement_leaves_the_table(tmp_path: Path, monkeypatch
         raise KeyboardInterrupt
 
     monkeypatch.setattr("sottovoce.archive.results.os.replace", full)
-    table = JsonLines(path)
+    table = JsonLinesTable(path)
     with pytest.raises(KeyboardInterrupt):
         table.replace([])
     table.flush()

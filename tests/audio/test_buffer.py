@@ -88,5 +88,5 @@ def test_bad_requests_are_refused() -> None:
             buffer.view(start, end)
     with pytest.raises(OptionError, match="max_push_s"):
         AudioBuffer(max_push_s=0)
-    with pytest.raises(AudioError, match="numpy array, got list"):
+    with pytest.raises(AudioError, match="numpy array or a tensor, got list"):
         buffer.append([0.0])  # type: ignore[arg-type]

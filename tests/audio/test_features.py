@@ -22,8 +22,8 @@ def expected_windows(samples: np.ndarray, step: int) -> list[torch.Tensor]:
 
 
 @pytest.mark.parametrize("n_samples", [3_000, 400_199])
-@pytest.mark.parametrize("kept_frames", [60_000, 700])
-def test_windows_equal_openai_whisper(n_samples: int, kept_frames: int) -> None:
+@pytest.mark.parametrize("held_frames", [60_000, 700])
+def test_windows_equal_openai_whisper(n_samples: int, held_frames: int) -> None:
     data = wav_bytes(speechlike(n_samples))
     samples = load_audio(data)
     expected = expected_windows(samples, 1_700)
@@ -31,7 +31,7 @@ def test_windows_equal_openai_whisper(n_samples: int, kept_frames: int) -> None:
     for source in sources:
         with (
             Recording(source) as recording,
-            RecordingFeatures(recording, kept_frames=kept_frames) as features,
+            RecordingFeatures(recording, held_frames=held_frames) as features,
         ):
             assert features.n_frames == n_samples // 160
             assert features.duration_s == n_samples / 16_000
@@ -111,7 +111,7 @@ def test_memory_of_a_long_recording_is_bounded() -> None:
     """Frames that were dropped are freed: no more than a window and a chunk stay."""
     with (
         Recording(speechlike(16_000 * 90)) as recording,
-        RecordingFeatures(recording, kept_frames=1_000) as features,
+        RecordingFeatures(recording, held_frames=1_000) as features,
     ):
         for start in range(0, 9_000, 3_000):
             features.window(start)

@@ -6,6 +6,8 @@ import sys
 import threading
 import time
 import warnings
+import weakref
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
@@ -18,10 +20,12 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from sottovoce.audio.io import load_audio, open_audio
-from sottovoce.audio.silero import WINDOW_SAMPLES, SileroModel, SileroState, load_silero
-from sottovoce.audio.vad import SpeechSegment, VadOptions, speech_segments
-from sottovoce.audio.vad_stream import SpeechEdge, VadStream, VadStreamOptions
+from sottovoce.audio.silero import SileroModel, SileroState, load_silero
+from sottovoce.audio.vad import SpeechSegment, speech_segments
+from sottovoce.audio.vad_stream import SpeechEdge, VadStream
 from sottovoce.errors import AudioError, OptionError, SessionClosedError
+from sottovoce.options.vad import WINDOW_SAMPLES, VadOptions, VadStreamOptions
+from sottovoce.types import AudioChunk
 from tests.audio.media import speechlike, wav_bytes
 
 
@@ -279,3 +283,21 @@ def _speech(shared_dir: Path) -> np.ndarray:
     path = sorted((shared_dir / "data" / "librispeech-mini").glob("*.opus"))[0]
     samples = load_audio(path)
     return samples[: len(samples) // 512 * 512]
+
+
+def test_what_was_read_is_let_go() -> None:
+    """However long nobody speaks: a chunk is forgotten when the next one has come."""
+    read: list[weakref.ref[np.ndarray]] = []
+    most = 0
+
+    def chunks() -> Iterator[AudioChunk]:
+        nonlocal most
+        for number in range(100):
+            samples = np.zeros(16_000, np.float32)
+            read.append(weakref.ref(samples))
+            most = max(most, sum(one() is not None for one in read))
+            yield AudioChunk(samples, 16_000 * number)
+            del samples
+
+    assert speech_segments(chunks(), model=LoudnessModel()) == []
+    assert most <= 2

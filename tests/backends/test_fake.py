@@ -5,16 +5,16 @@ from __future__ import annotations
 import pytest
 import torch
 
-from sottovoce.backends.fake import (
+from sottovoce.errors import OptionError
+from sottovoce.text.tokenizer import Tokenizer
+from sottovoce.types import EncoderOutput, Features
+from tests.backends.fake import (
     FakeBackend,
     Script,
     ScriptedToken,
     SpokenLanguage,
     by_row,
 )
-from sottovoce.errors import OptionError
-from sottovoce.text.tokenizer import Tokenizer
-from sottovoce.types import EncoderOutput, Features
 
 NAMES = Tokenizer.for_model(51865)
 EN, DE = NAMES.language_token("en"), NAMES.language_token("de")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -15,11 +16,8 @@ from sottovoce.backends.registry import (
     choose_dtype,
     choose_number_format,
     cpu_has_bfloat16,
-    load_backend,
 )
-from sottovoce.errors import ModelNotFoundError, OptionError
-from sottovoce.models.checkpoint.openai import save_openai
-from sottovoce.types import Features
+from sottovoce.errors import OptionError
 from tests.models import tiny
 
 CPU = torch.device("cpu")
@@ -112,28 +110,16 @@ def test_bfloat16_is_read_from_the_processors_flags(
     assert not cpu_has_bfloat16(tmp_path / "cpuinfo")
 
 
-def test_every_runtime_makes_a_backend() -> None:
-    for make in BACKENDS.values():
-        backend: Backend = make(tiny.checkpoint(), CPU, NumberFormat(torch.float32))
-        assert backend.dims == tiny.dims()
-        assert backend.device == CPU
+@pytest.mark.parametrize("name", BACKENDS)
+def test_every_runtime_makes_a_backend(name: str) -> None:
+    if name == "native":
+        pytest.importorskip("sottovoce_kernels", reason="sottovoce-kernels is not installed")
+    backend: Backend = BACKENDS[name](tiny.checkpoint(), CPU, NumberFormat(torch.float32))
+    assert backend.dims == tiny.dims()
+    assert backend.device == CPU
 
 
-def test_a_model_runs_from_its_path(tmp_path: Path) -> None:
-    save_openai(tiny.checkpoint(), tmp_path / "mine.pt")
-    backend = load_backend(tmp_path / "mine.pt", device="cpu", dtype="float32")
-    assert (backend.name, backend.dtype) == ("mine", torch.float32)
-    encoded = backend.encode(Features(torch.zeros(1, 80, 20), (20,)))
-    assert backend.step(torch.tensor([[1]]), backend.start(encoded)).logits.shape == (1, 1, 300)
-
-
-def test_nano_runs_by_name() -> None:
-    backend = load_backend("nano", device="cpu", dtype="float32")
-    assert backend.name == "nano"
-    encoded = backend.encode(Features(torch.zeros(1, 80, 20), (20,)))
-    assert backend.step(torch.tensor([[50258]]), backend.start(encoded)).logits.shape == (1, 1, 51865)
-
-
-def test_what_is_missing_is_named() -> None:
-    with pytest.raises(ModelNotFoundError, match=r"none.pt"):
-        load_backend("./none.pt")
+def test_a_runtime_that_is_not_installed_says_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "sottovoce.backends.native", None)
+    with pytest.raises(OptionError, match="sottovoce-kernels is not installed"):
+        BACKENDS["native"](tiny.checkpoint(), CPU, NumberFormat(torch.float32))

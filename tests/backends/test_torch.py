@@ -9,13 +9,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from sottovoce.backends.base import EncoderMode, GrowingWindow
-from sottovoce.backends.fake import FakeBackend, Script
-from sottovoce.backends.first_step import first_step_by_bias
+from sottovoce.backends.base import EncoderMode, IncrementalWindow
+from sottovoce.backends.by_step import first_step_by_bias
 from sottovoce.backends.torch import TorchBackend, TorchState
 from sottovoce.errors import OptionError
 from sottovoce.models.whisper import stays_float32
 from sottovoce.types import EncoderOutput, Features
+from tests.backends.fake import FakeBackend, Script
 from tests.models import tiny
 
 TOKENS = torch.tensor([[3, 1, 4, 1, 5]])
@@ -208,8 +208,8 @@ def test_what_a_growing_window_gives_the_decoder_is_made_of_its_states() -> None
     backend = tiny.backend()
     mel = torch.randn(80, 60)
     mode = EncoderMode(tail_s=0.1, recompute_s=0.1)
-    grown = backend.encode_growing([GrowingWindow(mel[:, :40], mode)])[0]
-    grown = backend.encode_growing([GrowingWindow(mel, mode, grown.state)])[0]
+    grown = backend.encode_incremental([IncrementalWindow(mel[:, :40], mode)])[0]
+    grown = backend.encode_incremental([IncrementalWindow(mel, mode, grown.state)])[0]
     made = backend.step(TOKENS, backend.start(EncoderOutput(grown.encoded.states, (30,)))).logits
     assert grown.encoded.cross_kv is not None
     torch.testing.assert_close(
@@ -223,8 +223,8 @@ def test_growing_windows_in_half_precision_are_close_to_float32(dtype: torch.dty
     mode = EncoderMode(stride=3, recompute_s=0.1)
 
     def said(backend: TorchBackend) -> Tensor:
-        grown = backend.encode_growing([GrowingWindow(mel[:, :40], mode)])[0]
-        grown = backend.encode_growing([GrowingWindow(mel, mode, grown.state)])[0]
+        grown = backend.encode_incremental([IncrementalWindow(mel[:, :40], mode)])[0]
+        grown = backend.encode_incremental([IncrementalWindow(mel, mode, grown.state)])[0]
         return backend.step(TOKENS, backend.start(grown.encoded), positions=None).logits
 
     full = said(tiny.backend())

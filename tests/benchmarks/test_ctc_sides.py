@@ -25,14 +25,11 @@ def spoken(seed: int) -> torch.Tensor:
 
 @pytest.mark.reference
 @pytest.mark.parametrize("seed", range(4))
-def test_an_ngram_weighs_the_same_in_flashlight_as_in_ours(
-    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_ngram_weighs_the_same_in_flashlight_as_in_ours(seed: int, tmp_path: Path) -> None:
     pytest.importorskip("flashlight.lib.text.decoder", reason="flashlight-text is not installed")
     pytest.importorskip("flashlight.lib.text.decoder.kenlm", reason="flashlight-text has no KenLM")
-    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks"))
-    sides = importlib.import_module("ctc_sides")
-    vocabulary = importlib.import_module("ctc_emissions").Vocabulary
+    sides = importlib.import_module("benchmarks.ctc.sides")
+    vocabulary = importlib.import_module("benchmarks.ctc.emissions").Vocabulary
     path = tmp_path / "words.arpa"
     path.write_text(random_arpa())
     known = vocabulary(LABELS, {word: [LABELS.index(letter) for letter in word] for word in WORDS})

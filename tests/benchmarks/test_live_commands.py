@@ -13,14 +13,13 @@ pytest.importorskip("jiwer")
 pytest.importorskip("whisper_normalizer")
 pytest.importorskip("matplotlib")
 
-from live_hour import Meter, Part, Said, joined, shared, show, show_long
-from live_plots import line_of
-from live_run import Item, Live, Setting, Whole
-from live_settings import said_on
-from live_sounds import invented, music
-from live_switch import Recording, border_errors, known_well, language_at, put_together
-
-from sottovoce.evaluation.live import LiveRun
+from benchmarks.live.hour import Meter, Part, Said, joined, shared, show, show_long
+from benchmarks.live.noise import invented, music
+from benchmarks.live.plots import line_of
+from benchmarks.live.runs import Item, Live, Setting, Whole
+from benchmarks.live.settings import said_on
+from benchmarks.live.switching import Recording, border_errors, known_well, language_at, put_together
+from sottovoce.evaluation.live_run import LiveRun
 from sottovoce.evaluation.manifest import LabelledSpan
 from sottovoce.types import SAMPLE_RATE, Word
 
@@ -143,7 +142,7 @@ def test_settings_of_a_line_differ_in_their_threshold() -> None:
 
 def test_a_translation_that_was_not_translated_is_counted() -> None:
     pytest.importorskip("sacrebleu")
-    from live_translate import figures_of
+    from benchmarks.live.translate import figures_of
 
     items = [Item("a", Path("a"), ("de",), "Guten Morgen, wie geht es dir?")] * 2
     said = [Whole("Guten Morgen, wie geht es dir?", ())] * 2
@@ -156,7 +155,7 @@ def test_a_translation_that_was_not_translated_is_counted() -> None:
 
 def test_what_was_shown_before_a_final_is_counted() -> None:
     pytest.importorskip("sacrebleu")
-    from live_beside import Beside, figures_of
+    from benchmarks.live.beside import Beside, figures_of
 
     found = [
         Beside(("Good morning.", "And you?"), ("Good", "But"), (0.5, 1.5), 2.0, 4.0, 10.0),

@@ -8,11 +8,11 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
-from live_count import errors, is_long, is_loop, n_first, pairs, summary, timed_units, timing
-from live_run import Item, Live, Log, Setting, Whole, built, options_from, run_from
 
-from sottovoce.evaluation.live import LiveRun
-from sottovoce.evaluation.switching import FoundSwitch
+from benchmarks.live.counts import errors, is_long, is_loop, n_first, pairs, summary, timed_units, timing
+from benchmarks.live.runs import Item, Live, Log, Setting, Whole, built, options_from, run_from
+from sottovoce.evaluation.language_scores import FoundSwitch
+from sottovoce.evaluation.live_run import LiveRun
 from sottovoce.evaluation.wer import ErrorCounts
 from sottovoce.streaming.options import StreamOptions
 from sottovoce.types import Word
@@ -143,9 +143,9 @@ def test_a_setting_is_kept_under_all_of_its_options() -> None:
 
 
 def test_options_within_options_are_built() -> None:
-    asked = options_from(["agreement.far_frames=30", 'encoder={"tail_s": 5, "anchors": [3]}', "chunk_s=1"])
+    asked = options_from(["commit.far_frames=30", 'encoder={"tail_s": 5, "anchors": [3]}', "chunk_s=1"])
     found = built(StreamOptions, asked)
-    assert (found.agreement.far_frames, found.agreement.n_readings) == (30, 2)
+    assert (found.commit.far_frames, found.commit.n_agreeing) == (30, 2)
     assert found.encoder is not None
     assert (found.encoder.tail_s, found.encoder.anchors) == (5, (3,))
     assert found.chunk_s == 1

@@ -10,11 +10,10 @@ import pytest
 
 pytest.importorskip("whisper_normalizer")
 
-import live_language
-from human_clips import Clip
-from joined_languages import Joined
-from live_changes import CODES, Log, followed, list_of, options_with, scored, updates
-
+from benchmarks.harness.clips import Clip
+from benchmarks.harness.joined_languages import Joined
+from benchmarks.live import language as live_language
+from benchmarks.live.changes import CODES, Log, followed, list_of, options_with, scored, updates
 from sottovoce.types import SAMPLE_RATE
 
 

@@ -11,11 +11,10 @@ import torch
 pytest.importorskip("jiwer")
 pytest.importorskip("whisper_normalizer")
 
-from live_frontier import FRONTIERS
-from live_policy import Rule, end_of_text_waits, with_pauses
-from live_run import Item, Setting
-
-from sottovoce.streaming.frontier import AttentionTracker
+from benchmarks.live.frontier import FRONTIERS
+from benchmarks.live.policy import Rule, end_of_text_waits, with_pauses
+from benchmarks.live.runs import Item, Setting
+from sottovoce.streaming.attention_tracker import AttentionTracker
 from sottovoce.streaming.vocabulary import LiveVocabulary
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import SAMPLE_RATE

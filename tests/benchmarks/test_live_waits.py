@@ -10,16 +10,16 @@ import pytest
 pytest.importorskip("jiwer")
 pytest.importorskip("whisper_normalizer")
 
-from live_run import Item, Whole
-from live_waits import REASONS, Seen, Update, Watched, mean_waits, readings, waited, watching, why
-
-from sottovoce.evaluation.live import LiveRun
-from sottovoce.streaming.agreement import Agreement, AgreementOptions
+from benchmarks.live.runs import Item, Whole
+from benchmarks.live.waits import REASONS, Seen, Update, Watched, mean_waits, readings, waited, watching, why
+from sottovoce.evaluation.live_run import LiveRun
+from sottovoce.streaming.commit_policy import Agreement
+from sottovoce.streaming.options import CommitOptions
 from sottovoce.types import Word
 from tests.streaming.sessions import listen, session, words_of
 from tests.streaming.speech import say, silence
 
-OPTIONS = AgreementOptions(trusted=0.7)
+OPTIONS = CommitOptions(commit_prob=0.7)
 RED, BLUE, BLEW = Seen("red", 0.9, 40), Seen("blue", 0.6, 30), Seen("blew", 0.4, 10)
 
 
@@ -71,12 +71,12 @@ def test_words_that_did_not_stay_are_counted_by_probability_and_distance() -> No
 
 
 def test_readings_of_a_session_are_watched_and_no_others() -> None:
-    usual = Agreement.n_safe
+    usual = Agreement.count_stable
     words = ["time", "year", "people", "way", "day", "man"]
     with watching() as updates:
         events = listen(session(["en"]), np.concatenate([silence(0.5), say(words), silence(1.0)]))
     assert words_of(events) == words
-    assert Agreement.n_safe is usual
+    assert Agreement.count_stable is usual
     assert updates
     assert all(word.letters in words for one in updates for word in one.words)
     assert [one.n_said for one in updates] == sorted(one.n_said for one in updates)

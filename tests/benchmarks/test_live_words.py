@@ -9,9 +9,8 @@ import pytest
 pytest.importorskip("jiwer")
 pytest.importorskip("whisper_normalizer")
 
-from live_run import Item, Whole
-from live_words import Kinds, kinds
-
+from benchmarks.live.runs import Item, Whole
+from benchmarks.live.words import Kinds, kinds
 from sottovoce.types import Word
 
 ITEM = Item("one", Path("one"), ("en",), "foxes run over tall green grass")

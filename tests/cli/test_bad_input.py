@@ -15,8 +15,8 @@ transcribe | missing argument
 transcribe missing.wav | missing.wav
 transcribe {clip} --nonsense | nonsense
 transcribe {clip} --language klingon | klingon
-transcribe {clip} --offset 100 | 100 s
-transcribe {clip} --offset 100 --vad | 100 s
+transcribe {clip} --offset 100 | got 100.0 s
+transcribe {clip} --offset 100 --vad | got 100.0 s
 transcribe {clip} --offset -1 | '-1'
 transcribe {clip} --offset nan | 'nan'
 transcribe {clip} --duration 0 | got 0
@@ -133,6 +133,11 @@ models convert "" {tmp}/out.pt | a name or a path, got ''
 models quantize nano --nonsense | nonsense
 models quantize nano {tmp}/{long}.bin | cannot be written
 models convert nano {tmp}/{long}.pt | cannot be written
+models convert nano {tmp}/out.gguf | ends in .pt (OpenAI) or .bin (ggml), or a folder's
+models convert nano {tmp}/out.safetensors | got '.safetensors'
+models convert nano {tmp}/out.PTH | got '.PTH'
+models quantize nano {tmp}/out.gguf q5_0 | ends in .bin (ggml), got '.gguf'
+models quantize nano {tmp}/out.pt q5_0 | ends in .bin (ggml), got '.pt'
 serve --port 99999 | 99999
 ctc none.npy --labels none.txt | none
 eval wer none.jsonl | none.jsonl

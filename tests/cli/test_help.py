@@ -22,6 +22,7 @@ SHORT = {
     "-o": {"--output-dir", "--output"},
     "-f": {"--output-format"},
     "-w": {"--word-timestamps"},
+    "-q": {"--quiet"},
 }
 """What short options stand for, in every command that has them."""
 

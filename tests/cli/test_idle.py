@@ -8,16 +8,17 @@ from sottovoce.cli.call import Call
 from sottovoce.cli.idle import check_idle, typed_options
 from sottovoce.cli.options import means_file
 from sottovoce.cli.transcribe import transcribe
-from sottovoce.decoding.fallback import FallbackOptions
-from sottovoce.decoding.options import DecodingOptions
 from sottovoce.errors import OptionError
+from sottovoce.options.decoding import DecodingOptions
+from sottovoce.options.fallback import FallbackOptions
 
 
 def check(*words: str) -> frozenset[str]:
     """Look at a call of `transcribe`; the names that were typed."""
-    context = transcribe.make_context("transcribe", ["x.wav", *words], obj=Call())
+    names = ["-h", "--help"]  # as the whole command line has them: click keeps what it once looked at
+    context = transcribe.make_context("transcribe", ["x.wav", *words], obj=Call(), help_option_names=names)
     typed = typed_options(context)
-    check_idle(context.params, typed)
+    check_idle(context)
     return typed - {"files"}
 
 

@@ -54,3 +54,11 @@ def test_threads_spin_briefly_while_they_wait_unless_told_otherwise(
     command = [sys.executable, "-c", script]
     done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
     assert done.stderr == f"{expected}\n"
+
+
+@pytest.mark.parametrize("module", ["sottovoce.cli.documents", "sottovoce.offline.regroup"])
+def test_documents_need_no_pytorch(module: str) -> None:
+    """Whoever has a transcript already need not wait for what makes one."""
+    script = f"import sys, {module}; print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"

@@ -81,8 +81,7 @@ def test_download_says_in_one_line_why_it_cannot(
 
 
 def test_options_of_the_model_reach_the_search(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    recording = tmp_path / "none.wav"
-    recording.touch()
+    recording = Path(__file__).parents[2] / "examples" / "clips" / "en.flac"
     words = ["transcribe", str(recording), "--model", "small", "--local-only", "--model-dir", str(tmp_path)]
     assert run(words) == 2
     expected = f"error: small: not in {tmp_path}, and nothing is fetched with local_only\n"

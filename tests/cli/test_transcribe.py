@@ -21,14 +21,16 @@ import pytest
 import torch
 
 from sottovoce.api import FileTranscription, Model
-from sottovoce.audio.vad import VadOptions
 from sottovoce.cli.call import Call
 from sottovoce.cli.main import run
 from sottovoce.cli.transcribe import transcribe
 from sottovoce.cli.transcribe_request import transcribe_options
-from sottovoce.decoding.fallback import FallbackOptions
-from sottovoce.decoding.options import DecodingOptions
-from sottovoce.offline.options import WINDOW_VAD, TranscribeOptions
+from sottovoce.options.decoding import DecodingOptions
+from sottovoce.options.fallback import FallbackOptions
+from sottovoce.options.transcribe import TranscribeOptions
+from sottovoce.options.vad import WINDOW_VAD, VadOptions
+from sottovoce.text.disfluency_rules import DISFLUENCIES
+from sottovoce.text.verbatim import VERBATIM_PROMPTS
 
 CLIPS = Path(__file__).parents[2] / "examples" / "clips"
 FIVE = FallbackOptions(best_of=5)
@@ -75,7 +77,7 @@ def test_json_to_standard_output_is_one_document_a_line(
     assert output.err == ""
     assert len(documents) == 2
     assert documents[0] == documents[1]
-    assert set(documents[0]) == {"text", "language", "duration", "model", "segments"}
+    assert set(documents[0]) == {"text", "language", "duration", "model", "segments", "unread"}
     assert documents[0]["language"] == "de"
     assert documents[0]["model"] == "nano"
     assert documents[0]["duration"] == pytest.approx(3.13, abs=0.02)
@@ -126,8 +128,11 @@ def test_a_page_links_its_recording_or_holds_it(clip: Path, tmp_path: Path) -> N
     assert 'src="../clip.flac"' in (tmp_path / "out" / "clip.html").read_text()
     full = json.loads((tmp_path / "out" / "clip.full.json").read_text())
     for segment in full["segments"]:
-        assert [t["id"] for t in segment["token_details"]] == [t for t in segment["tokens"] if t < 50257]
-        assert "".join(t["text"] for t in segment["token_details"]).strip() == segment["text"].strip()
+        assert [t["id"] for t in segment["token_details"]] == segment["tokens"]
+        spoken = [t for t in segment["token_details"] if t["start"] is not None]
+        assert [t["id"] for t in spoken] == [t for t in segment["tokens"] if t < 50257]
+        assert [t["id"] for t in spoken] == [t for word in segment["words"] for t in word["tokens"]]
+        assert "".join(t["text"] for t in spoken).strip() == segment["text"].strip()
     assert run([*shown, "--output-dir", str(tmp_path / "out"), "--embed-audio"]) == 0
     assert 'src="data:audio/' in (tmp_path / "out" / "clip.html").read_text()
 
@@ -194,6 +199,20 @@ def test_one_line_for_what_cannot_be_read(
         (["--model", "nano", "--append-punctuations", "."], "--append-punctuations: joins words"),
         (["--model", "nano", "--offset-n", "3", "-f", "vtt,json"], "offset_n numbers the subtitles of srt"),
         (["--model", "nano", "--offset-n", "-1", "-f", "srt"], "--offset-n"),
+        (["--model", "nano", "--verbatim", "--clean"], "--verbatim: keeps what --clean takes out"),
+        (
+            ["--model", "nothing", "--clean", "-l", "ja"],
+            "clean: expected a language whose rules were checked",
+        ),
+        (
+            ["--model", "nothing", "--verbatim", "-l", "Polish"],
+            "verbatim: expected a language that was measured",
+        ),
+        (["--model", "nano", "--verbatim", "--no-repeat-ngram-size", "3"], "verbatim: keeps repetitions"),
+        (
+            ["--model", "nano", "--clean", "--print-special"],
+            "--print-special: cannot be combined with --clean",
+        ),
     ],
 )
 def test_wrong_wishes_fail_before_any_work(
@@ -244,10 +263,12 @@ def test_a_part_of_a_recording(tmp_path: Path, capsys: pytest.CaptureFixture[str
         return [(segment["start"], segment["end"], segment["text"]) for segment in segments]
 
     part = found("--offset", "0:04", "--duration", "5.5")
-    assert part == found("--clip-timestamps", "4,9.5")
+    assert [text for _, _, text in part] == [text for _, _, text in found("--clip-timestamps", "4,9.5")]
     assert part
     assert all(4 <= start <= end <= 9.5 for start, end, _ in part)
-    assert found("--offset", "0:00:04") == found("--clip-timestamps", "4")
+    rest = found("--offset", "0:00:04")
+    assert rest[0][2] == part[0][2]
+    assert all(4 <= start <= end for start, end, _ in rest)
 
 
 def options_of(*words: str) -> TranscribeOptions:
@@ -267,6 +288,8 @@ def test_options_reach_the_library() -> None:
     part = options_of("--offset", "0:04", "--duration", "5.5", "--vad")
     assert (part.offset_s, part.duration_s, part.mode) == (4.0, 5.5, "vad")
     assert decoding.prefix == "So"
+    assert options_of("--verbatim").decoding.verbatim
+    assert options_of("--clean").clean
     assert decoding.repetition_penalty == 1.2
     assert options_of("--suppress-tokens", "").decoding.suppress_tokens == ()
     assert options_of("--prompt-reset-on-temperature", "0.3").prompt_reset_on_temperature == 0.3
@@ -299,6 +322,15 @@ def test_every_parameter_of_the_vad_is_an_option_that_implies_it(field: str) -> 
     options = options_of(f"--vad-{field.replace('_', '-')}", str(value))
     assert options.mode == "vad"
     assert options.vad == replace(WINDOW_VAD, **{field: value})
+
+
+def test_help_names_the_languages_of_the_styles() -> None:
+    context = click.Context(transcribe)
+    helps = {option.name: option.get_help_record(context) for option in transcribe.get_params(context)}
+    for name, languages in (("verbatim", VERBATIM_PROMPTS), ("clean", DISFLUENCIES)):
+        record = helps[name]
+        assert record is not None
+        assert f"({', '.join(languages)})" in record[1]
 
 
 def test_help_tells_the_defaults_of_the_vad() -> None:

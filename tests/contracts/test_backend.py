@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from sottovoce.backends.base import Backend, DecoderState
-from sottovoce.backends.fake import FakeBackend, Script, ScriptedToken, SpokenLanguage, by_row
-from sottovoce.backends.first_step import first_step_by_bias
+from sottovoce.backends.by_step import first_step_by_bias
 from sottovoce.errors import OptionError
 from sottovoce.types import EncoderOutput, Features
+from tests.backends.fake import FakeBackend, Script, ScriptedToken, SpokenLanguage, by_row
 from tests.models import tiny
 
 N_FRAMES = 60
@@ -44,7 +44,17 @@ def random_torch() -> Subject:
     return Subject(tiny.backend(), (7, 250, 31, 4, 99))
 
 
-@pytest.fixture(params=[random_torch, scripted], ids=["torch", "fake"])
+def random_native() -> Subject:
+    native = pytest.importorskip("sottovoce.backends.native", reason="sottovoce-kernels is not installed")
+    made = native.NativeBackend.from_checkpoint(tiny.checkpoint(), device=tiny.CPU, dtype=torch.float32)
+    return Subject(made, random_torch().prompt)
+
+
+SUBJECTS = (random_torch, random_native, scripted)
+NAMES = ("torch", "native", "fake")
+
+
+@pytest.fixture(params=SUBJECTS, ids=NAMES)
 def subject(request: pytest.FixtureRequest) -> Subject:
     make: Callable[[], Subject] = request.param
     return make()

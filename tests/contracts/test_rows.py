@@ -5,21 +5,22 @@ from __future__ import annotations
 import pytest
 import torch
 
-from sottovoce.backends.rows_by_step import RowsByStep
+from sottovoce.backends.by_step import RowsByStep
 from sottovoce.errors import OptionError
 from sottovoce.types import EncoderOutput
 from tests.contracts.test_backend import (
+    NAMES,
+    SUBJECTS,
     TOLERANCE,
     Subject,
     difference,
     one_row,
     random_torch,
-    scripted,
     windows,
 )
 
 
-@pytest.fixture(params=[random_torch, scripted], ids=["torch", "fake"])
+@pytest.fixture(params=SUBJECTS, ids=NAMES)
 def subject(request: pytest.FixtureRequest) -> Subject:
     made: Subject = request.param()
     return made
@@ -162,7 +163,7 @@ def test_what_a_row_kept_is_gone_on_from_as_if_it_were_read_anew(subject: Subjec
     rows = backend.rows()
     rows.admit(encoded)
     rows.step([[*prompt, 7, 8]], [[0]])
-    kept = rows.keep(0, len(prompt) - 1)
+    kept = rows.prefix_of(0, len(prompt) - 1)
     if kept is None:
         assert subject.backend.name != random_torch().backend.name
         return

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from sottovoce.decoding.ctc import emission_decoder
-from sottovoce.decoding.ctc.compiled import fastest
-from sottovoce.decoding.ctc.search import PrefixSearch
+from sottovoce.decoding.ctc.compiled import choose_engine
+from sottovoce.decoding.ctc.prefix_search import PrefixSearch
 
 
 @pytest.fixture(params=["compiled", "tensors"], autouse=True)
@@ -19,5 +19,5 @@ def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
             raise AssertionError("the compiled search handed over to the one in tensors")
 
         monkeypatch.setattr(PrefixSearch, "run", refuse)
-    monkeypatch.setattr(emission_decoder, "fastest", lambda search, _: fastest(search, chosen))  # type: ignore[arg-type]
+    monkeypatch.setattr(emission_decoder, "choose_engine", lambda search, _: choose_engine(search, chosen))  # type: ignore[arg-type]
     return chosen

@@ -120,7 +120,7 @@ def ended_words() -> None:
     after, n_words = np.zeros(states.shape[1], np.int64), len(scorer.words)
     for word in range(n_words):
         words = torch.full((len(states),), word)
-        scores, moved = scorer._say(states[:, 1:2], words)
+        scores, moved = scorer._score_words(states[:, 1:2], words)
         for row in range(len(states)):
             said = score_word(flat, states.numpy(), row, word + 1, after)
             assert said == pytest.approx(float(scores[row]), abs=1e-4)
@@ -132,7 +132,7 @@ def ended_words() -> None:
 
 def answers() -> None:
     pytest.importorskip("kenlm", reason="KenLM's package is not installed")
-    from sottovoce.decoding.ctc.kernel.arcs import asked
+    from sottovoce.decoding.ctc.kernel.arcs import callback_score
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "words.arpa"
@@ -146,12 +146,12 @@ def answers() -> None:
         ends = model.finish(states)
         for _ in ("of the model", "of the table"):
             for row, (state, word) in enumerate(zip(states.tolist(), words.roll(step).tolist(), strict=True)):
-                said, target = asked(flat, 0, state, word)
+                said, target = callback_score(flat, 0, state, word)
                 assert said == pytest.approx(float(scores[row]), abs=1e-4)
                 assert target == int(after[row])
-                assert asked(flat, 0, state, END)[0] == pytest.approx(float(ends[row]), abs=1e-4)
+                assert callback_score(flat, 0, state, END)[0] == pytest.approx(float(ends[row]), abs=1e-4)
         states = after
-    assert model.n_asked > 10
+    assert model.n_cached > 10
 
 
 def lexicon_arcs() -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 
 from sottovoce.decoding.ctc.compiled import CompiledSearch
-from sottovoce.decoding.ctc.search import PrefixSearch
+from sottovoce.decoding.ctc.prefix_search import PrefixSearch
 from sottovoce.lm.fusion import ShallowFusion
 from sottovoce.lm.lexicon import Lexicon
-from sottovoce.lm.words import WordFusion, WordModel
+from sottovoce.lm.word_fusion import WordFusion, WordModel
 from tests.decoding.enumeration import RandomBigram, emissions
 
 V, BLANK, SEPARATOR = 5, 0, 4

@@ -12,7 +12,7 @@ import torch
 from sottovoce.ctc import CtcDecoder, CtcFusionOptions
 from sottovoce.decoding.ctc import compiled
 from sottovoce.decoding.ctc.emission_decoder import EmissionDecoder
-from sottovoce.decoding.ctc.search import PrefixSearch
+from sottovoce.decoding.ctc.prefix_search import PrefixSearch
 from sottovoce.decoding.ctc.search_options import CtcOptions
 from sottovoce.decoding.ctc.text import Labels
 from sottovoce.errors import MissingExtraError, OptionError
@@ -199,9 +199,9 @@ def test_models_without_arrays_run_in_tensors(monkeypatch: pytest.MonkeyPatch) -
 def test_without_numba_the_search_runs_in_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiled, "has_compiler", lambda: False)
     search = PrefixSearch(4, 0, 6)
-    assert compiled.fastest(search, "auto") is search
+    assert compiled.choose_engine(search, "auto") is search
     with pytest.raises(MissingExtraError, match=r"sottovoce\[fast\]"):
-        compiled.fastest(search, "compiled")
+        compiled.choose_engine(search, "compiled")
     with pytest.raises(OptionError, match="engine"):
         CtcOptions(engine="quick")  # type: ignore[arg-type]
 

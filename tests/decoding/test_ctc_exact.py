@@ -16,7 +16,7 @@ from sottovoce.lm.base import PrefixScorer
 from sottovoce.lm.boosting import Phrase, PhraseBooster
 from sottovoce.lm.fusion import ShallowFusion
 from sottovoce.lm.lexicon import Lexicon
-from sottovoce.lm.words import WordFusion, WordModel
+from sottovoce.lm.word_fusion import WordFusion, WordModel
 from sottovoce.types import Hypothesis
 from tests.decoding.engines import engine  # noqa: F401  # every test runs on both
 from tests.decoding.enumeration import (

@@ -22,7 +22,7 @@ from sottovoce.decoding.ctc.graphs import CHUNK_FRAMES, CudaGraphs, GraphSearch
 from sottovoce.decoding.ctc.search_options import CtcOptions
 from sottovoce.decoding.ctc.text import Labels
 from sottovoce.lm.fusion import ShallowFusion
-from sottovoce.lm.words import WordFusion
+from sottovoce.lm.word_fusion import WordFusion
 from sottovoce.types import Hypothesis
 from tests.decoding.enumeration import RandomBigram, emissions
 from tests.decoding.test_ctc_engines import LABELS, random_arpa, spellings, uncertain

@@ -86,14 +86,14 @@ class CountedWords:
     """A word model that gives every pair a number of its own, and counts what it is asked."""
 
     def __init__(self) -> None:
-        self.n_begun = self.n_asked = 0
+        self.n_begun = self.n_cached = 0
 
     def begin(self) -> None:
         self.n_begun += 1
 
     def score_words(self, pairs: Sequence[tuple[History, str]]) -> dict[tuple[History, str], float]:
         assert pairs
-        self.n_asked += len(pairs)
+        self.n_cached += len(pairs)
         return {pair: random.Random(f"{pair[0][-3:]} {pair[1]}").uniform(-4, 0) for pair in pairs}
 
     def score_ends(self, histories: Sequence[History]) -> dict[History, float]:
@@ -110,7 +110,7 @@ def test_a_model_is_not_asked_for_nothing() -> None:
     assert scorer.adjustments([()], final=False) == [0.0]
     first = scorer.adjustments(histories, final=True)
     assert scorer.adjustments(histories, final=True) == first
-    assert model.n_asked == 2
+    assert model.n_cached == 2
 
 
 def test_a_stream_keeps_few_histories_and_finds_the_same() -> None:
@@ -121,20 +121,20 @@ def test_a_stream_keeps_few_histories_and_finds_the_same() -> None:
             rows[4 * word + at, label] = 0.85
     log_probs = rows.log().log_softmax(dim=1)
     texts, scores, asked = [], [], []
-    for most_kept in (20, 10**6):
+    for cache_size in (20, 10**6):
         model = CountedWords()
-        scorer = NeuralRescorer(model, 0.3, most_kept=most_kept)
+        scorer = NeuralRescorer(model, 0.3, cache_size=cache_size)
         options = CtcOptions(beam_size=4, n_best=2, adjust_every_frames=10)
         searcher = EmissionDecoder(LABELS, options, history_scorer=scorer)
         state = searcher.start()
         for chunk in log_probs.split(25):
             searcher.decode_chunk(state, chunk[None])
-            assert scorer.n_kept <= most_kept + 16 * 4
+            assert scorer.n_cached <= cache_size + 16 * 4
         best = searcher.finish(state)[0][0]
         texts.append(best.text)
         scores.append(best.score)
-        asked.append(model.n_asked)
-        assert (model.n_begun > 0) == (most_kept == 20)
+        asked.append(model.n_cached)
+        assert (model.n_begun > 0) == (cache_size == 20)
     assert texts[0] == texts[1]
     assert scores[0] == pytest.approx(scores[1], abs=1e-3)
     assert asked[0] <= 2 * asked[1]

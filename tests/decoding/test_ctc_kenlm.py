@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from sottovoce.ctc import CtcDecoder, CtcFusionOptions
-from sottovoce.decoding.ctc.search import PrefixSearch
+from sottovoce.decoding.ctc.prefix_search import PrefixSearch
 from sottovoce.decoding.ctc.search_options import CtcOptions
 from sottovoce.lm import kenlm as kenlm_module
 from sottovoce.lm.kenlm import KenlmModel
@@ -62,7 +62,7 @@ def test_the_compiled_search_finds_the_same(
     arpa: Path, table_size: int, n_threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With room for all answers, and without."""
-    monkeypatch.setattr(kenlm_module, "_TABLE_SIZE", table_size)
+    monkeypatch.setattr(kenlm_module, "_CACHE_SIZE", table_size)
     monkeypatch.setattr("sottovoce.decoding.ctc.compiled._LEAST_FRAMES", 0)
     monkeypatch.setattr(torch, "get_num_threads", lambda: n_threads)
     slow = decoder(KenlmModel(arpa), "tensors")
@@ -77,13 +77,13 @@ def test_each_state_and_word_is_asked_for_once(arpa: Path, monkeypatch: pytest.M
     model = KenlmModel(arpa)
     searcher = decoder(model, "compiled")
     first = scores(searcher)
-    n_asked = model.n_asked
-    assert n_asked > 5
+    n_cached = model.n_cached
+    assert n_cached > 5
     assert scores(searcher) == first
-    assert model.n_asked == n_asked
+    assert model.n_cached == n_cached
     model.forget()
     assert scores(searcher) == first
-    assert model.n_asked == n_asked
+    assert model.n_cached == n_cached
 
 
 @pytest.mark.reference
@@ -101,7 +101,7 @@ def test_threads_give_a_state_one_index(arpa: Path) -> None:
         sys.setswitchinterval(interval)
     assert answers == answers[: len(pairs)] * 40
     assert len(model._states) == len(model._indices) == 1 + max(model._indices.values())
-    assert model.n_asked == len(pairs) == int((model._found["key"] != 0).sum())
+    assert model.n_cached == len(pairs) == int((model._cache["key"] != 0).sum())
 
 
 @pytest.mark.reference

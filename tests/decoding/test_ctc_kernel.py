@@ -73,11 +73,11 @@ def test_word_pieces_of_many_labels(top_tokens: int | None, unknown_words: bool,
 def test_a_person_is_told_once_why_there_is_a_wait(
     is_terminal: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from sottovoce.jit import compiling_is_told
+    from sottovoce.jit import notice_of_compiling
 
     monkeypatch.setattr(sys.stderr, "isatty", lambda: is_terminal)
     made = numba.njit(lambda x: x + 1)
-    with compiling_is_told("the CTC search"):
+    with notice_of_compiling("the CTC search"):
         assert made(1) == 2
         assert made(1.0) == 2.0
     written = capsys.readouterr().err

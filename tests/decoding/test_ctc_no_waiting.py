@@ -17,11 +17,11 @@ from torch.utils._pytree import tree_leaves
 
 from sottovoce.ctc import CtcDecoder, CtcFusionOptions
 from sottovoce.decoding.ctc.align import align
-from sottovoce.decoding.ctc.search import PrefixSearch
+from sottovoce.decoding.ctc.prefix_search import PrefixSearch
 from sottovoce.decoding.ctc.search_options import CtcOptions
 from sottovoce.lm.fusion import ShallowFusion
 from sottovoce.lm.lexicon import Lexicon
-from sottovoce.lm.words import WordFusion, WordModel
+from sottovoce.lm.word_fusion import WordFusion, WordModel
 from tests.decoding.enumeration import RandomBigram
 from tests.decoding.test_ctc_engines import LABELS, random_arpa, spellings
 
@@ -143,21 +143,21 @@ def test_the_separator_alone_is_scored(n_words: int, monkeypatch: pytest.MonkeyP
     tokens = torch.stack([torch.randperm(len(LABELS) - 1)[:3] + 1 for _ in range(30)])
     expected = fusion.arcs(states, tokens)
     monkeypatch.setattr(WordFusion, "_may_wait", staticmethod(lambda device: False))
-    model.n_asked = 0
+    model.n_cached = 0
     found = fusion.arcs(states, tokens)
-    assert model.n_asked == 30 * lexicon.n_arcs, "one column of three"
+    assert model.n_cached == 30 * lexicon.n_arcs, "one column of three"
     torch.testing.assert_close(found.scores, expected.scores)
     exists = torch.isfinite(expected.scores)
     assert torch.equal(found.states[exists], expected.states[exists])
 
 
 class CountingBigram(RandomBigram):
-    n_asked = 0
+    n_cached = 0
 
     def score(
         self, states: torch.Tensor, tokens: torch.Tensor | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        self.n_asked += 0 if tokens is None else len(tokens)
+        self.n_cached += 0 if tokens is None else len(tokens)
         return super().score(states, tokens)
 
 

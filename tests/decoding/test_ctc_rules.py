@@ -18,7 +18,7 @@ import torch
 from sottovoce.decoding.ctc.align import align
 from sottovoce.decoding.ctc.emission_decoder import EmissionDecoder
 from sottovoce.decoding.ctc.emissions import checked
-from sottovoce.decoding.ctc.search import PrefixSearch
+from sottovoce.decoding.ctc.prefix_search import PrefixSearch
 from sottovoce.decoding.ctc.search_options import CtcOptions
 from sottovoce.decoding.ctc.text import Labels
 from sottovoce.errors import InputError
@@ -82,7 +82,7 @@ def others() -> None:
 
 
 def sums() -> None:
-    from sottovoce.decoding.ctc.kernel.sums import log_add
+    from sottovoce.decoding.ctc.kernel.numeric import log_add
 
     state = searches(None)[0].start(4, torch.device("cpu"))
     generator = torch.Generator().manual_seed(1)
@@ -185,7 +185,7 @@ def histories() -> None:
             n_places = int(state.length.max()) + 1
             inside = (torch.arange(n_places) <= state.length[..., None]) & alive[..., None]
             said = state.symbols[:, :, :n_places].masked_fill(~inside, -1)
-            found.append((said, state.begins & alive[:, :, None], state.scores * alive[..., None], alive))
+            found.append((said, state.is_prefix & alive[:, :, None], state.scores * alive[..., None], alive))
         assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
         assert int(found[0][0].max()) > 0
 
@@ -251,11 +251,11 @@ def cuts() -> None:
         frames = (sharpness * rows[0]).log_softmax(dim=1)
         for n_shared in range(5):
             for is_late in (False, True):
-                ours = compiled.settled(frames, labels, counts, n_shared, is_late=is_late)
-                assert ours == plain.settled(frames, labels, counts, n_shared, is_late=is_late)
+                ours = compiled.common_cut(frames, labels, counts, n_shared, is_late=is_late)
+                assert ours == plain.common_cut(frames, labels, counts, n_shared, is_late=is_late)
     said_by_none = labels[:1], torch.tensor([4])
     for search in (plain, compiled):
-        assert search.settled(frames[:2], *said_by_none, 0, is_late=True) == (0, 0)
+        assert search.common_cut(frames[:2], *said_by_none, 0, is_late=True) == (0, 0)
 
 
 COMPARISONS: dict[str, Callable[[], None]] = {
@@ -268,17 +268,17 @@ COMPARISONS: dict[str, Callable[[], None]] = {
     "arcs of the lexicon": model_rules.lexicon_arcs,
     "looking an arc up": model_rules.found_arcs,
     "a step that may back off": model_rules.backed_off,
-    "what is silent between words": model_rules.silently,
+    "a word boundary scored implicitly": model_rules.silently,
     "a model's weight": model_rules.weights,
     "models over labels": model_rules.label_models,
     "a word that ends": model_rules.ended_words,
-    "a model that is asked": model_rules.answers,
+    "a model behind a callback": model_rules.answers,
     "endings of a state": endings,
     "a frame": frames,
-    "histories, and which begins which": histories,
-    "readings that are left out": left_out,
+    "histories, and their prefixes": histories,
+    "homophones that are pruned": left_out,
     "the likeliest path": paths,
-    "what is settled": cuts,
+    "the cut of the common prefix": cuts,
 }
 
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from sottovoce.ctc import CtcDecoder
 from sottovoce.decoding.ctc.compiled import CompiledSearch
-from sottovoce.decoding.ctc.search import PrefixSearch
+from sottovoce.decoding.ctc.prefix_search import PrefixSearch
 from sottovoce.decoding.ctc.search_options import CtcOptions
 from sottovoce.types import Partial
 from tests.decoding.engines import engine  # noqa: F401  # every test runs on both
@@ -63,7 +63,7 @@ def test_a_stream_is_the_whole(kind: str, options: dict[str, object]) -> None:
     for begin in range(0, 700, CHUNK):
         counts = (lengths - begin).clamp(0, CHUNK)
         searcher.decode_chunk(state, rows[:, begin : begin + CHUNK].log_softmax(2), counts)
-    assert all(past.n_frames > 0 for past in state.past)
+    assert all(past.n_frames > 0 for past in state.committed)
     whole = searcher.decode(rows.log_softmax(2), lengths)
     for ours, theirs in zip(searcher.finish(state), whole, strict=True):
         assert differences(ours, theirs) == []
@@ -145,7 +145,7 @@ def test_scores_of_a_long_stream_count_from_its_beginning() -> None:
     state = searcher.start()
     for part in parts:
         searcher.decode_chunk(state, part)
-    assert float(state.skipped) < -1000
+    assert float(state.acoustic_offset) < -1000
     assert float((state.acoustic + state.lm).max()) > -1100
     ours, theirs = searcher.finish(state)[0][0], searcher.decode(torch.cat(parts))[0][0]
     assert ours.score == pytest.approx(theirs.score, rel=1e-2)
@@ -167,7 +167,7 @@ def test_both_engines_cut_at_the_same_place(seed: int, is_late: bool, engine: st
     plain = PrefixSearch(len(LABELS), 0, 5)
     for n_shared in (3, len(best) - 3):
         found = [
-            search.settled(frames, tokens, n_tokens, n_shared, is_late=is_late)
+            search.common_cut(frames, tokens, n_tokens, n_shared, is_late=is_late)
             for search in (plain, CompiledSearch(plain))
         ]
         assert found[0] == found[1]

@@ -9,10 +9,10 @@ import torch
 
 from sottovoce.decoding.decode import compression_ratio, decode, select_windows
 from sottovoce.decoding.detect import combine_detections, detect_language
-from sottovoce.decoding.options import DecodingOptions
 from sottovoce.decoding.prompt import context_tokens, start_tokens
 from sottovoce.errors import OptionError
 from sottovoce.models.checkpoint.openai import save_openai
+from sottovoce.options.decoding import DecodingOptions
 from tests.decoding import rig
 from tests.models import tiny
 
@@ -96,9 +96,9 @@ def test_prompts_keep_their_end_and_hotwords_stand_first() -> None:
 def test_a_prefix_begins_the_transcript() -> None:
     tokenizer = rig.tokenizer("de")
     plain = start_tokens(DecodingOptions(prefix="Guten Tag"), tokenizer, 448)
-    assert plain == [*tokenizer.sot_sequence, *tokenizer.encode(" Guten Tag")]
-    timeless = start_tokens(DecodingOptions(without_timestamps=True), tokenizer, 448)
-    assert timeless == list(tokenizer.sot_sequence_including_notimestamps)
+    assert plain == [*tokenizer.sot_sequence, tokenizer.timestamp(0.0), *tokenizer.encode(" Guten Tag")]
+    timeless = start_tokens(DecodingOptions(prefix="Guten Tag", without_timestamps=True), tokenizer, 448)
+    assert timeless == [*tokenizer.sot_sequence_including_notimestamps, *tokenizer.encode(" Guten Tag")]
     with pytest.raises(OptionError, match="prefix"):
         start_tokens(DecodingOptions(prefix=(1,) * 300), tokenizer, 448)
 

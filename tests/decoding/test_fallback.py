@@ -6,15 +6,11 @@ import pytest
 import torch
 
 from sottovoce.decoding.decode import DecodingResult, decode
-from sottovoce.decoding.fallback import (
-    FallbackOptions,
-    count_loops,
-    decode_with_fallback,
-    mix_seed,
-    token_entropy,
-)
-from sottovoce.decoding.options import DecodingOptions
+from sottovoce.decoding.fallback import decode_with_fallback, mix_seed
+from sottovoce.decoding.stepwise import finish
 from sottovoce.errors import OptionError
+from sottovoce.options.decoding import DecodingOptions
+from sottovoce.options.fallback import FallbackOptions, count_loops, token_entropy
 from tests.decoding import rig
 
 
@@ -61,7 +57,7 @@ def test_only_windows_that_fail_are_decoded_again() -> None:
     cold = decode(model, tokenizer, encoded, options)
     limit = sorted(one.avg_logprob for one in cold)[1]  # the least likely window fails
     rules = FallbackOptions((0.0, 0.5, 1.0), None, limit, None)
-    attempts = decode_with_fallback(model, tokenizer, encoded, options, rules)
+    attempts = finish(decode_with_fallback(model, tokenizer, encoded, options, rules))
     for attempt, first in zip(attempts, cold, strict=True):
         if first.avg_logprob >= limit:
             assert attempt.result.tokens == first.tokens
@@ -77,10 +73,14 @@ def test_a_loop_that_will_be_read_in_parts_is_not_tried_again() -> None:
     encoded = rig.encode(model, rig.mel(2))
     options = [DecodingOptions(language="en", sample_len=8)] * 2
     rules = FallbackOptions((0.0, 0.5), 0.0, None, None)  # everything repeats itself
-    attempts = decode_with_fallback(model, tokenizer, encoded, options, rules, divisible=[True, False])
+    attempts = finish(
+        decode_with_fallback(model, tokenizer, encoded, options, rules, divisible=[True, False])
+    )
     assert [attempt.last_temperature for attempt in attempts] == [0.0, 0.5]
     guesses = FallbackOptions((0.0, 0.5), None, 0.0, None)
-    attempts = decode_with_fallback(model, tokenizer, encoded, options, guesses, divisible=[True, False])
+    attempts = finish(
+        decode_with_fallback(model, tokenizer, encoded, options, guesses, divisible=[True, False])
+    )
     assert [attempt.last_temperature for attempt in attempts] == [0.5, 0.5]
 
 
@@ -137,7 +137,7 @@ def test_language_models_take_part_at_every_temperature() -> None:
     encoded = rig.encode(model, rig.mel(1))
     options = [DecodingOptions(language="en", sample_len=4, beam_size=2, without_timestamps=True)]
     rules = FallbackOptions((0.0, 0.5, 1.0), None, -0.001, None)
-    (attempt,) = decode_with_fallback(model, tokenizer, encoded, options, rules, fusion=Everywhere())
+    (attempt,) = finish(decode_with_fallback(model, tokenizer, encoded, options, rules, fusion=Everywhere()))
     assert attempt.last_temperature == 1.0
     assert attempt.result.tokens == (50,) * 4
     sampled = [DecodingOptions(language="en", sample_len=4, temperature=1.0, without_timestamps=True)]

@@ -14,8 +14,8 @@ from sottovoce.decoding.filters import (
     matching_tokens,
     suppressed_tokens,
 )
-from sottovoce.decoding.options import DecodingOptions
 from sottovoce.errors import OptionError
+from sottovoce.options.decoding import DecodingOptions
 from tests.decoding import rig
 
 BLOCKED = float("-inf")
@@ -38,6 +38,16 @@ def test_the_first_token_is_an_early_timestamp() -> None:
     assert allowed(filtered(ApplyTimestampRules(EOT, BEGIN, None), torch.zeros(1, N_VOCAB), [[]])[0]) == set(
         range(20, 30)
     )
+
+
+def test_behind_a_prefix_text_goes_on() -> None:
+    """The prefix begins at 0: what follows is text, or a later time, which ends it."""
+    logits = torch.zeros(1, N_VOCAB)
+    logits[:, [5, EOT]] = 9.0  # text and the end are likely: no timestamp is forced
+    rule = ApplyTimestampRules(EOT, BEGIN, max_initial=3, follows_text=True)
+    text_and_end, specials = set(range(13)), set(range(13, 19))
+    assert allowed(filtered(rule, logits, [[]])[0]) == text_and_end | specials | set(range(21, 30))
+    assert allowed(filtered(rule, logits, [[25]])[0]) == {EOT} | specials | set(range(25, 30))
 
 
 def test_rows_follow_their_own_history() -> None:

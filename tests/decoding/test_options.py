@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from sottovoce.decoding.options import DecodingOptions, shared_options
 from sottovoce.errors import OptionError
+from sottovoce.options.decoding import DecodingOptions, shared_options
 
 
 @pytest.mark.parametrize(

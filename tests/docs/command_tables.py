@@ -1,20 +1,46 @@
-"""The tables of options in docs/cli.md, from the commands themselves.
+"""The tables of options in docs/cli.md, docs/serving.md and docs/reference.md, from the options themselves.
 
-`python -m tests.docs.command_tables` brings the page up to date.
+`python -m tests.docs.command_tables` brings the pages up to date.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 
 import click
 
 from sottovoce.cli.main import cli
 from sottovoce.cli.sections import SectionedCommand
+from sottovoce.options.decoding import DecodingOptions
+from sottovoce.options.fallback import FallbackOptions
+from sottovoce.options.schema import Api, options_of
+from sottovoce.options.speakers import SpeakerOptions
+from sottovoce.options.transcribe import TranscribeOptions
+from sottovoce.options.vad import VadOptions
+from sottovoce.options.writer import WriterOptions
+from sottovoce.serving.forms import FORM
 
-PAGE = Path(__file__).parents[2] / "docs" / "cli.md"
-TABLE = re.compile(r"(<!-- options of (?P<command>[\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = DOCS / "cli.md"
+SERVING = DOCS / "serving.md"
+TABLE = re.compile(r"(<!-- options of (?P<of>[\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+REFERENCE = DOCS / "reference.md"
+CLASSES = re.compile(r"(<!-- class (?P<of>\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+OWNERS = {
+    one.__name__: one
+    for one in (
+        TranscribeOptions,
+        DecodingOptions,
+        FallbackOptions,
+        VadOptions,
+        SpeakerOptions,
+        WriterOptions,
+    )
+}
+FIELDS = re.compile(r"(<!-- fields of (?P<of>\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def tables(name: str) -> str:
@@ -37,10 +63,37 @@ def row(context: click.Context, option: click.Parameter) -> str:
     return f"| `{names}` | {meaning} |\n"
 
 
-def rewritten(page: str) -> str:
-    """The page with every table as the commands have it now."""
-    return TABLE.sub(lambda match: f"{match[1]}{tables(match['command'])}\n{match[3]}", page)
+def form_table(api: str) -> str:
+    """A table of the fields of a form, in Markdown."""
+    rows = ["| field | here |", "|---|---|"]
+    for option in FORM:
+        field = option.apis.get(cast(Api, api))
+        if field is not None:
+            names = ", ".join(f"`{name}`" for name in field.names.split())
+            rows.append(f"| {names} | {field.help or option.help} |")
+    return "\n".join(("", *rows, "", ""))
+
+
+def class_table(name: str) -> str:
+    """A table of the fields of a class of options, in Markdown."""
+    rows = ["| field | default | flag | meaning |", "|---|---|---|---|"]
+    for option in options_of(OWNERS[name]):
+        unset = f" None: {option.unset}." if option.unset and option.default is None else ""
+        flag = f"`{option.flags}`" if option.flags else ""
+        default = repr(option.default).replace("|", "\\|")
+        meaning = f"False: {option.help}" if option.negated else option.help
+        rows.append(f"| `{option.field}` | `{default}` | {flag} | {meaning}{unset} |")
+    return "\n".join(("", *rows, "", ""))
+
+
+def rewritten(page: str, marks: re.Pattern[str] = TABLE, made: Callable[[str], str] = tables) -> str:
+    """The page with every table as the options have it now."""
+    return marks.sub(lambda match: f"{match[1]}{made(match['of'])}\n{match[3]}", page)
 
 
 if __name__ == "__main__":
     PAGE.write_text(rewritten(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    serving = SERVING.read_text(encoding="utf-8")
+    SERVING.write_text(rewritten(serving, FIELDS, form_table), encoding="utf-8")
+    reference = REFERENCE.read_text(encoding="utf-8")
+    REFERENCE.write_text(rewritten(reference, CLASSES, class_table), encoding="utf-8")

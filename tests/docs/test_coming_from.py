@@ -13,13 +13,13 @@ import click
 import pytest
 
 from sottovoce.api import Model, load_model
-from sottovoce.audio.vad import VadOptions
 from sottovoce.backends.registry import NUMBER_FORMATS
 from sottovoce.cli.main import cli
-from sottovoce.decoding.fallback import FallbackOptions
-from sottovoce.decoding.options import DecodingOptions
-from sottovoce.formats.base import WriterOptions
-from sottovoce.offline.options import TranscribeOptions
+from sottovoce.options.decoding import DecodingOptions
+from sottovoce.options.fallback import FallbackOptions
+from sottovoce.options.transcribe import TranscribeOptions
+from sottovoce.options.vad import VadOptions
+from sottovoce.options.writer import WriterOptions
 from sottovoce.types import Word
 
 DOCS = Path(__file__).parents[2] / "docs"

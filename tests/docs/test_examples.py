@@ -13,10 +13,23 @@ import click
 import pytest
 
 from sottovoce.cli.main import cli
-from tests.docs.command_tables import PAGE, rewritten
+from tests.docs.command_tables import (
+    CLASSES,
+    FIELDS,
+    PAGE,
+    REFERENCE,
+    SERVING,
+    class_table,
+    form_table,
+    rewritten,
+)
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "recipes").rglob("*.md"))]
+PAGES = [
+    ROOT / "README.md",
+    *sorted((ROOT / "docs").rglob("*.md")),
+    *sorted((ROOT / "recipes").rglob("*.md")),
+]
 DISTRIBUTIONS = {"rapidocr_onnxruntime": "rapidocr-onnxruntime", "PIL": "pillow"}
 """What packages are called in an index, where that is another name."""
 FENCE = re.compile(r"^```(\w*)(?: needs=)?([\w,]*)(?: .*)?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -86,6 +99,14 @@ def test_commands_are_understood(line: str) -> None:
 def test_the_tables_of_options_are_true() -> None:
     page = PAGE.read_text(encoding="utf-8")
     assert page == rewritten(page), "bring docs/cli.md up to date: python -m tests.docs.command_tables"
+    serving = SERVING.read_text(encoding="utf-8")
+    assert serving == rewritten(serving, FIELDS, form_table), (
+        "bring docs/serving.md up to date: python -m tests.docs.command_tables"
+    )
+    reference = REFERENCE.read_text(encoding="utf-8")
+    assert reference == rewritten(reference, CLASSES, class_table), (
+        "bring docs/reference.md up to date: python -m tests.docs.command_tables"
+    )
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -1,4 +1,4 @@
-"""The table of features in the README: whatever is ours has a test that is there."""
+"""The table beside other projects: whatever is ours has a test that is there."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-LINK = re.compile(r'^\[yes\]\((?P<file>tests/[\w/]+\.py) "(?P<test>test_\w+)"\)$')
+LINK = re.compile(r'^\[yes\]\(\.\./(?P<file>tests/[\w/]+\.py) "(?P<test>test_\w+)"\)$')
 
 
 def rows() -> list[list[str]]:
     """The cells of each row of the table, without its head."""
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    section = text[text.index("## Beside others") :].split("\n## ")[0]
-    lines = [line for line in section.splitlines() if line.startswith("|")]
+    text = (ROOT / "docs/compared.md").read_text(encoding="utf-8")
+    lines = [line for line in text.splitlines() if line.startswith("|")]
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
 
 
@@ -33,7 +32,7 @@ def test_what_is_ours_has_its_test(row: list[str]) -> None:
     if row[-1] == "–":
         return
     found = LINK.match(row[-1])
-    assert found is not None, f'{row[0]}: expected [yes](tests/file.py "test"), got {row[-1]}'
+    assert found is not None, f'{row[0]}: expected [yes](../tests/file.py "test"), got {row[-1]}'
     tree = ast.parse((ROOT / found["file"]).read_text(encoding="utf-8"))
     names = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
     assert found["test"] in names, f"{row[0]}: {found['file']} has no {found['test']}"

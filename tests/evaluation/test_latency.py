@@ -15,12 +15,12 @@ from sottovoce.errors import InputError
 from sottovoce.evaluation.latency import (
     LogLine,
     ReferenceSegment,
-    align,
     laal,
     resegment,
     stream_laal,
     word_latencies,
 )
+from sottovoce.text.word_edits import align_words
 
 
 def test_an_ideal_policy_lags_by_one_word() -> None:
@@ -64,7 +64,7 @@ def test_an_hour_is_aligned_in_little_memory() -> None:
     reference = [str(rng.randrange(500)) for _ in range(2000)]
     hypothesis = [word for word in reference if rng.random() > 0.1]
     tracemalloc.start()
-    pairs = align(hypothesis, reference)
+    pairs = align_words(hypothesis, reference)
     most = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert most < 0.2 * 8 * len(hypothesis) * len(reference)
@@ -78,7 +78,7 @@ def test_the_alignment_costs_the_edit_distance_and_keeps_order(seed: int) -> Non
     rng = random.Random(seed)
     a = tuple(rng.choices("abc", k=rng.randint(0, 8)))
     b = tuple(rng.choices("abc", k=rng.randint(0, 8)))
-    pairs = align(a, b)
+    pairs = align_words(a, b)
     edits = sum(i is None or j is None or a[i] != b[j] for i, j in pairs)
     assert edits == edit_distance(a, b)
     assert [i for i, _ in pairs if i is not None] == list(range(len(a)))

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from sottovoce.evaluation.peak import forget_peak, peak_bytes
+from sottovoce.evaluation.speed import forget_peak, peak_bytes
 
 N_BYTES = 200_000_000
 HOLD_FOR_A_MOMENT = f"""
 import numpy as np
-from sottovoce.evaluation.peak import forget_peak, peak_bytes
+from sottovoce.evaluation.speed import forget_peak, peak_bytes
 forget_peak()
 before = peak_bytes()
 held = np.ones({N_BYTES}, np.uint8)

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from sottovoce.evaluation.switching import (
+from sottovoce.evaluation.language_scores import (
     NO_SCORES,
     FoundSwitch,
     TrueSwitch,

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from sottovoce.errors import MissingExtraError, OptionError
 from sottovoce.evaluation.wer import (
     ErrorCounts,
+    ScoredUtterance,
     ScoreOptions,
-    Utterance,
-    align,
     compare,
+    count_edits,
     count_errors,
     score,
     split_units,
@@ -35,7 +35,7 @@ def distance(a: list[str], b: list[str]) -> int:
 @settings(deadline=None)
 @given(st.lists(st.sampled_from("abc"), max_size=5), st.lists(st.sampled_from("abc"), max_size=5))
 def test_alignment_is_the_cheapest(reference: list[str], hypothesis: list[str]) -> None:
-    counts = align(reference, hypothesis)
+    counts = count_edits(reference, hypothesis)
     assert counts.n_errors == distance(reference, hypothesis)
     assert counts.n_reference == len(reference)
     assert counts.n_reference - counts.deletions + counts.insertions == len(hypothesis)
@@ -44,13 +44,13 @@ def test_alignment_is_the_cheapest(reference: list[str], hypothesis: list[str]) 
 @settings(deadline=None)
 @given(UNITS, UNITS)
 def test_swapping_the_texts_swaps_deletions_and_insertions(a: list[str], b: list[str]) -> None:
-    there, back = align(a, b), align(b, a)
+    there, back = count_edits(a, b), count_edits(b, a)
     assert there.n_errors == back.n_errors
     assert there.deletions - there.insertions == back.insertions - back.deletions
 
 
 def test_units_may_be_anything_even_a_space() -> None:
-    assert align([" ", "a"], [" ", "b"]) == ErrorCounts(hits=1, substitutions=1)
+    assert count_edits([" ", "a"], [" ", "b"]) == ErrorCounts(hits=1, substitutions=1)
 
 
 @pytest.mark.parametrize(
@@ -72,21 +72,21 @@ def test_units(text: str, word: list[str], character: list[str], mixed: list[str
 
 
 def test_errors_of_one_utterance_after_normalising() -> None:
-    errors = count_errors(Utterance("The cat sat.", "the CAT sat down", "en"))
+    errors = count_errors(ScoredUtterance("The cat sat.", "the CAT sat down", "en"))
     assert errors.word == ErrorCounts(hits=3, insertions=1)
-    errors = count_errors(Utterance("你好,世界", "你号世", "zh"))
+    errors = count_errors(ScoredUtterance("你好,世界", "你号世", "zh"))
     assert errors.mixed == ErrorCounts(hits=2, substitutions=1, deletions=1)
     assert errors.character == errors.mixed
-    errors = count_errors(Utterance("A b", "a b", "en"), "none")
+    errors = count_errors(ScoredUtterance("A b", "a b", "en"), "none")
     assert errors.word == ErrorCounts(hits=1, substitutions=1)
 
 
 SET = [
-    Utterance("one two three four", "one two three four", "en"),
-    Utterance("five six", "five", "en"),
-    Utterance("eins zwei drei", "eins zwo drei vier", "de"),
-    Utterance("hello 你好", "hello 你", ("en", "zh")),
-    Utterance("a", "b"),
+    ScoredUtterance("one two three four", "one two three four", "en"),
+    ScoredUtterance("five six", "five", "en"),
+    ScoredUtterance("eins zwei drei", "eins zwo drei vier", "de"),
+    ScoredUtterance("hello 你好", "hello 你", ("en", "zh")),
+    ScoredUtterance("a", "b"),
 ]
 
 
@@ -121,11 +121,11 @@ def test_the_same_seed_gives_the_same_report() -> None:
 
 
 def test_silence_has_no_rate_but_its_insertions_count() -> None:
-    report = score([Utterance("", "thank you", "en")])
+    report = score([ScoredUtterance("", "thank you", "en")])
     assert report.overall.wer.rate is None
     assert report.overall.wer.counts == ErrorCounts(insertions=2)
     assert score([]).overall.wer.counts == ErrorCounts()
-    both = score([Utterance("", "thank you", "en"), Utterance("yes", "yes", "en")])
+    both = score([ScoredUtterance("", "thank you", "en"), ScoredUtterance("yes", "yes", "en")])
     assert both.overall.wer.rate == 2.0
 
 
@@ -154,7 +154,7 @@ def test_without_jiwer_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> No
 
     monkeypatch.setattr(builtins, "__import__", no_jiwer)
     with pytest.raises(MissingExtraError, match=r"pip install 'sottovoce\[eval\]'"):
-        align(["a"], ["b"])
+        count_edits(["a"], ["b"])
 
 
 def test_comparing_a_system_with_itself_finds_nothing() -> None:
@@ -163,7 +163,7 @@ def test_comparing_a_system_with_itself_finds_nothing() -> None:
 
 
 def test_a_system_that_is_better_on_every_utterance_is_better_on_every_set() -> None:
-    perfect = [Utterance(u.reference, u.reference, u.language) for u in SET[1:]]
+    perfect = [ScoredUtterance(u.reference, u.reference, u.language) for u in SET[1:]]
     found = compare(SET[1:], perfect, "word")
     assert found.probability == 1.0
     assert found.low <= found.difference <= found.high < 0
@@ -178,4 +178,4 @@ def test_comparing_needs_the_same_references_and_resamples() -> None:
     with pytest.raises(OptionError, match="n_resamples above 0"):
         compare(SET, SET, options=ScoreOptions(n_resamples=0))
     with pytest.raises(OptionError, match="references with words"):
-        compare([Utterance("", "a")], [Utterance("", "")])
+        compare([ScoredUtterance("", "a")], [ScoredUtterance("", "")])

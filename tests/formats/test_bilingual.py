@@ -11,10 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sottovoce.errors import OptionError
-from sottovoce.formats.base import WriterOptions, write_transcript
+from sottovoce.formats.base import write_transcript
 from sottovoce.formats.bilingual import cue_maker, shared_out
 from sottovoce.formats.layout import width
-from sottovoce.formats.registry import writer_for
+from sottovoce.formats.writers import writer_for
+from sottovoce.options.writer import WriterOptions
 from sottovoce.types import Segment, Transcript, Word
 
 SAID = "The quick brown fox jumps over the lazy dog, and nobody sees it there at all."

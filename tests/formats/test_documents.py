@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given, settings
 
 from sottovoce.errors import OptionError
-from sottovoce.formats.base import WriterOptions, write_transcript
+from sottovoce.formats.base import write_document, write_transcript
 from sottovoce.formats.document import JsonWriter, document, segment_document
-from sottovoce.formats.registry import FORMATS, PLAIN, SUBTITLES, writer_for, writers_for
+from sottovoce.formats.writers import BINARY, FORMATS, PLAIN, SUBTITLES, writer_for, writers_for
+from sottovoce.options.writer import WriterOptions
 from sottovoce.types import Segment, Transcript, Word
 from tests.formats.transcripts import spoken, transcripts
 
@@ -29,10 +30,15 @@ def test_every_format_has_a_writer_with_its_extension() -> None:
 @pytest.mark.parametrize("name", FORMATS)
 def test_a_writer_forgets_the_document_before(name: str) -> None:
     writer = writer_for(name)
-    first = write_transcript(writer, spoken(1))
-    write_transcript(writer, spoken(2))
-    assert write_transcript(writer, spoken(1)) == first
-    assert first.endswith("\n") or name == "rttm"  # of a recording without speakers it has no line
+    first = write_document(writer, spoken(1))
+    write_document(writer, spoken(2))
+    assert write_document(writer, spoken(1)) == first
+    if name not in BINARY:
+        assert write_transcript(writer, spoken(1)).encode() == first
+        assert first.endswith(b"\n") or name == "rttm"  # of a recording without speakers it has no line
+        return
+    with pytest.raises(OptionError, match="is no text; write_document gives its bytes"):
+        write_transcript(writer, spoken(1))
 
 
 def test_unknown_format_and_unused_options_are_refused() -> None:
@@ -46,6 +52,7 @@ def test_several_formats() -> None:
     assert [w.extension for w in writers_for("json, srt,json")] == ["json", "srt"]
     assert len(writers_for("all", WriterOptions(max_line_width=9))) == len(FORMATS)
     assert "rttm" not in [w.extension for w in writers_for("all", has_speakers=False)]
+    assert "docx" not in [w.extension for w in writers_for("all", has_files=False)]
     with pytest.raises(OptionError, match="line breaking"):
         writers_for("txt,json", WriterOptions(max_line_width=9))
 

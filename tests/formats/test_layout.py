@@ -9,9 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sottovoce.errors import OptionError
-from sottovoce.formats.base import WriterOptions
-from sottovoce.formats.layout import LONGEST_RUN, SENTENCE_ENDS, ReadableCues, ends_with, width
+from sottovoce.formats.layout import LONGEST_RUN, ReadableCues, ends_with, width
 from sottovoce.formats.subtitles import Cue, one_line
+from sottovoce.options.writer import WriterOptions
+from sottovoce.text.punctuation import SENTENCE_ENDS
 from sottovoce.types import Segment, Word
 
 SPEED = 17.0

@@ -14,13 +14,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import sottovoce
 from sottovoce.formats.ass import JOINER
-from sottovoce.formats.base import WriterOptions, write_transcript
+from sottovoce.formats.base import write_transcript
 from sottovoce.formats.layout import width
-from sottovoce.formats.registry import writer_for
+from sottovoce.formats.writers import writer_for
+from sottovoce.options.writer import WriterOptions
 from sottovoce.types import Segment, Token, Transcript, Word
 from tests.formats.transcripts import spoken, transcripts
 
+CLIPS = Path(__file__).parents[2] / "examples" / "clips"
 SCHEMA = Path(__file__).parents[2] / "docs" / "transcript.schema.json"
 NASTY = st.one_of(
     st.sampled_from(
@@ -172,6 +175,28 @@ def test_full_json_lists_tokens() -> None:
         {"id": 1, "text": " H", "start": 0.0, "end": 0.25, "probability": 0.5},
         {"id": 2, "text": "i", "start": 0.25, "end": 0.5, "probability": 0.75},
     ]
+    assert found["segments"][0]["words"][0]["tokens"] == [1, 2]
+
+
+@pytest.mark.parametrize("words", [True, False])
+def test_full_json_lists_the_tokens_of_a_recording(words: bool) -> None:
+    """All of them, timestamps too; times and probabilities are those of words."""
+    model = sottovoce.load_model("nano")
+    heard = model.transcribe(CLIPS / "de.flac", language="de", word_timestamps=words).collect()
+    found = json.loads(write_transcript(writer_for("json-full"), heard))
+    module("jsonschema").validate(found, json.loads(SCHEMA.read_text(encoding="utf-8")))
+    assert found["segments"]
+    for segment in found["segments"]:
+        details = segment["token_details"]
+        assert [one["id"] for one in details] == segment["tokens"]
+        texts = [one["text"] for one in details]
+        assert texts[0].startswith("<|")
+        assert "".join(text for text in texts if not text.startswith("<|")) == segment["text"]
+        timed = [one for one in details if one["start"] is not None]
+        assert [one["text"] for one in timed] == (
+            [t for t in texts if not t.startswith("<|")] if words else []
+        )
+        assert all(0 <= one["probability"] <= 1 for one in timed)
 
 
 class Page(HTMLParser):

@@ -8,10 +8,12 @@ from types import ModuleType
 
 import pytest
 
-from sottovoce.formats.base import TranscriptInfo, WriterOptions, write_transcript
-from sottovoce.formats.registry import FORMATS, writer_for
-from sottovoce.formats.rttm import RttmWriter
+from sottovoce.formats.base import TranscriptInfo, write_document
+from sottovoce.formats.plain import RttmWriter
+from sottovoce.formats.writers import FORMATS, writer_for
+from sottovoce.options.writer import WriterOptions
 from sottovoce.types import Segment, Transcript, Turn, Word
+from tests.formats.transcripts import shown
 
 SCHEMA = Path(__file__).parents[2] / "docs" / "transcript.schema.json"
 
@@ -36,7 +38,7 @@ def talk(*, timed: bool = True, speakers: tuple[str | None, ...] = ("A", "A", "B
 
 
 def written(name: str, transcript: Transcript, **options: object) -> str:
-    return write_transcript(writer_for(name, WriterOptions(**options)), transcript)  # type: ignore[arg-type]
+    return shown(write_document(writer_for(name, WriterOptions(**options)), transcript))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", sorted(set(FORMATS) - {"tsv"}))

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given, settings
 
 from sottovoce.errors import OptionError
-from sottovoce.formats.base import TranscriptInfo, WriterOptions, write_transcript
-from sottovoce.formats.registry import writer_for, writers_for
-from sottovoce.formats.srt import SrtWriter
+from sottovoce.formats.base import TranscriptInfo, write_transcript
+from sottovoce.formats.subtitle_writers import SrtWriter, VttWriter
 from sottovoce.formats.subtitles import Cue, CueMaker, timestamp
-from sottovoce.formats.vtt import VttWriter
+from sottovoce.formats.writers import writer_for, writers_for
+from sottovoce.options.writer import WriterOptions
 from sottovoce.types import Segment, Transcript, Word
 from tests.formats.transcripts import as_result, spoken, transcripts
 
@@ -157,7 +157,7 @@ def test_timestamps_carry_their_rounding() -> None:
 def test_vtt_escapes_what_a_player_would_swallow() -> None:
     segment = Segment(0, 0.0, 1.0, " <i> & R&D --> x", "en")
     text = write_transcript(VttWriter(), Transcript((segment,), "en", 1.0, "nano"))
-    assert text == "WEBVTT\n\n00:00.000 --> 00:01.000\n&lt;i&gt; &amp; R&amp;D -&gt; x\n\n"
+    assert text == "WEBVTT\n\n00:00.000 --> 00:01.000\n&lt;i&gt; &amp; R&amp;D --&gt; x\n\n"
     word = Word(" <b>", 0.0, 1.0, 1.0)
     marked = VttWriter(WriterOptions(highlight_words=True))
     one = Transcript((Segment(0, 0.0, 1.0, " <b>", "en", words=(word,)),), "en", 1.0, "nano")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import random
 
+import pytest
 from hypothesis import strategies as st
 
 from sottovoce.types import Segment, Transcript, Word
@@ -27,6 +29,14 @@ def spoken(seed: int, *, with_words: bool = True, n_segments: int = 6) -> Transc
         text = "".join(word.word for word in words)
         segments.append(Segment(i, start, end, text, "en", words=tuple(words) if with_words else None))
     return Transcript(tuple(segments), "en", now, "nano")
+
+
+def shown(document: bytes) -> str:
+    """What people read in a document: its text, or that of an archive of a word processor."""
+    if not document.startswith(b"PK"):
+        return document.decode("utf-8")
+    docx = pytest.importorskip("docx", reason="python-docx is not installed")
+    return "\n".join(block.text for block in docx.Document(io.BytesIO(document)).paragraphs)
 
 
 def as_result(transcript: Transcript) -> dict[str, object]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from sottovoce.backends.fake import FAKE_DIMS, FakeBackend, Script, SpokenLanguage, by_row
 from sottovoce.errors import OptionError
 from sottovoce.language.probe import LanguageProbe, ProbeOptions
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import EncoderOutput, Features
+from tests.backends.fake import FAKE_DIMS, FakeBackend, Script, SpokenLanguage, by_row
 
 TOKENIZER = Tokenizer.for_model(51865)
 SCRIPT = Script(languages=(SpokenLanguage("en", 0, 50), SpokenLanguage("de", 50, 100)))
@@ -25,7 +25,7 @@ def encoded(backend: FakeBackend) -> EncoderOutput:
 def test_each_window_is_heard_by_itself_and_all_in_one_step() -> None:
     backend = FakeBackend(SCRIPT)
     probe = LanguageProbe(backend, TOKENIZER, ("de", "en"))
-    found = probe.probe(encoded(backend), [(0, 50), (50, 100), (25, 75), (40, 60)])
+    found = probe.detect_spans(encoded(backend), [(0, 50), (50, 100), (25, 75), (40, 60)])
     assert [int(one.probabilities.argmax()) for one in found[:2]] == [1, 0]
     for one in found[2:]:
         assert one.probabilities.tolist() == pytest.approx([0.5, 0.5])
@@ -33,7 +33,9 @@ def test_each_window_is_heard_by_itself_and_all_in_one_step() -> None:
 
 def test_mass_outside_the_allow_list_is_reported() -> None:
     backend = FakeBackend(SCRIPT)
-    found = LanguageProbe(backend, TOKENIZER, ("de", "fr")).probe(encoded(backend), [(0, 100), (50, 100)])
+    found = LanguageProbe(backend, TOKENIZER, ("de", "fr")).detect_spans(
+        encoded(backend), [(0, 100), (50, 100)]
+    )
     assert found[0].allowed_mass == pytest.approx(0.5, abs=1e-3)
     assert found[1].allowed_mass == pytest.approx(1.0, abs=1e-3)
     assert all(one.probabilities.sum() == pytest.approx(1.0) for one in found)
@@ -41,7 +43,7 @@ def test_mass_outside_the_allow_list_is_reported() -> None:
 
 def test_silence_is_no_speech() -> None:
     backend = FakeBackend(SCRIPT)
-    found = LanguageProbe(backend, TOKENIZER, ("de", "en")).probe(encoded(backend), [(100, 120)])
+    found = LanguageProbe(backend, TOKENIZER, ("de", "en")).detect_spans(encoded(backend), [(100, 120)])
     assert found[0].no_speech > 0.99
 
 
@@ -50,25 +52,25 @@ def test_the_probe_computes_no_keys_of_its_own() -> None:
     states = encoded(backend)
     backend.start(states)
     shared = states.cross_kv
-    LanguageProbe(backend, TOKENIZER, ("de", "en")).probe(states, [(0, 50)])
+    LanguageProbe(backend, TOKENIZER, ("de", "en")).detect_spans(states, [(0, 50)])
     assert states.cross_kv is shared
 
 
 def test_stretches_are_heard_each_by_itself_in_one_batch() -> None:
     english, german = (Script(languages=(SpokenLanguage(code, 0, 400),)) for code in ("en", "de"))
     backend = FakeBackend(by_row(english, german))
-    found = LanguageProbe(backend, TOKENIZER, ("de", "en")).hear(
+    found = LanguageProbe(backend, TOKENIZER, ("de", "en")).detect(
         [torch.zeros(FAKE_DIMS.n_mels, 100), torch.zeros(FAKE_DIMS.n_mels, 41)]
     )
     assert [int(one.probabilities.argmax()) for one in found] == [1, 0]
     assert backend.n_encoded == 3, "two stretches, and silence once"
-    assert LanguageProbe(backend, TOKENIZER, ("de", "en")).hear([]) == []
+    assert LanguageProbe(backend, TOKENIZER, ("de", "en")).detect([]) == []
 
 
 def test_what_is_heard_in_silence_counts_against_a_language() -> None:
     backend = FakeBackend(lambda mel, _: SILENT if float(mel.std()) == 0.0 else BOTH)
     noise = torch.randn(FAKE_DIMS.n_mels, 200)
-    (found,) = LanguageProbe(backend, TOKENIZER, ("de", "en")).hear([noise])
+    (found,) = LanguageProbe(backend, TOKENIZER, ("de", "en")).detect([noise])
     assert found.probabilities[0] > 0.9, "silence is heard as English, so German is likelier of the two"
     assert found.no_speech < 0.01
 
@@ -76,9 +78,9 @@ def test_what_is_heard_in_silence_counts_against_a_language() -> None:
 def test_wrong_use_is_refused() -> None:
     backend = FakeBackend(SCRIPT)
     probe = LanguageProbe(backend, TOKENIZER, ("de", "en"))
-    assert probe.probe(encoded(backend), []) == []
+    assert probe.detect_spans(encoded(backend), []) == []
     with pytest.raises(OptionError, match=r"\[100, 100\)"):
-        probe.probe(encoded(backend), [(100, 100)])
+        probe.detect_spans(encoded(backend), [(100, 100)])
     with pytest.raises(OptionError, match="'xx'"):
         LanguageProbe(backend, TOKENIZER, ("xx",))
     with pytest.raises(OptionError, match="English-only"):

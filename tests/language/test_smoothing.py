@@ -16,7 +16,6 @@ from sottovoce.language.smoothing import (
     log_evidence,
     smoothed,
     transition_matrix,
-    viterbi,
 )
 
 
@@ -29,14 +28,6 @@ def path_score(posteriors: np.ndarray, path: tuple[int, ...], options: Smoothing
     moves = np.log(transition_matrix(posteriors.shape[1], options.stay))
     frames = sum(evidence[t, state] for t, state in enumerate(path))
     return float(frames + sum(moves[a, b] for a, b in itertools.pairwise(path)))
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_viterbi_finds_the_best_of_all_paths(seed: int) -> None:
-    options = SmoothingOptions(stay=0.8, evidence=0.7)
-    posteriors = random_posteriors(seed, 6, 3)
-    best = max(itertools.product(range(3), repeat=6), key=lambda path: path_score(posteriors, path, options))
-    assert tuple(viterbi(posteriors, options)) == best
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -105,7 +96,6 @@ def test_a_start_bonus_moves_an_uncertain_change_to_the_start() -> None:
 def test_one_language_is_certain() -> None:
     forward = ForwardFilter(1, SmoothingOptions())
     assert forward.step(np.array([1.0])) == pytest.approx(1.0)
-    assert list(viterbi(np.ones((3, 1)), SmoothingOptions())) == [0, 0, 0]
 
 
 @pytest.mark.parametrize("bad", [{"renewal": 1.0}, {"stay": 1.0}, {"stay": 0.0}, {"evidence": 0.0}])

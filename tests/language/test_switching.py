@@ -50,22 +50,21 @@ def test_one_frame_of_doubt_starts_the_count_again() -> None:
 def test_a_latched_switch_waits_for_a_boundary_and_survives_weak_doubt() -> None:
     hysteresis = Hysteresis(OPTIONS, current=0)
     now = feed(hysteresis, 0.9, 6)
-    assert hysteresis.due(now, at_boundary=False) is None
+    assert hysteresis.due(now, at_end=False) is None
     feed(hysteresis, 0.45, 3, start_s=now + 0.1)
-    switch = hysteresis.due(now + 0.4, at_boundary=True)
+    switch = hysteresis.due(now + 0.4, at_end=True)
     assert switch is not None
     assert (switch.source, switch.target) == (0, 1)
-    assert switch.first_doubt_s == 0.0
     assert switch.confirmed_s == pytest.approx(0.5)
     assert hysteresis.current == 1
-    assert hysteresis.due(now + 0.5, at_boundary=True) is None, "a switch is executed once"
+    assert hysteresis.due(now + 0.5, at_end=True) is None, "a switch is executed once"
 
 
 def test_the_wait_is_capped() -> None:
     hysteresis = Hysteresis(OPTIONS, current=0)
     now = feed(hysteresis, 0.9, 6)
-    assert hysteresis.due(now + 0.99, at_boundary=False) is None
-    assert hysteresis.due(now + 1.0, at_boundary=False) is not None
+    assert hysteresis.due(now + 0.99, at_end=False) is None
+    assert hysteresis.due(now + 1.0, at_end=False) is not None
 
 
 def test_only_equal_evidence_undoes_a_latched_switch() -> None:
@@ -84,7 +83,7 @@ def test_a_third_language_can_take_over_a_latched_switch() -> None:
         hysteresis.step(np.array([0.1, 0.8, 0.1]), 0.1 * i)
     for i in range(2, 4):
         hysteresis.step(np.array([0.1, 0.1, 0.8]), 0.1 * i)
-    switch = hysteresis.due(0.4, at_boundary=True)
+    switch = hysteresis.due(0.4, at_end=True)
     assert switch is not None
     assert (switch.source, switch.target) == (0, 2)
 
@@ -92,7 +91,7 @@ def test_a_third_language_can_take_over_a_latched_switch() -> None:
 def test_the_first_language_is_not_made_to_wait() -> None:
     hysteresis = Hysteresis(OPTIONS)
     now = feed(hysteresis, 0.9, 6)
-    switch = hysteresis.due(now, at_boundary=False)
+    switch = hysteresis.due(now, at_end=False)
     assert switch is not None
     assert switch.source is None
     assert switch.target == 1
@@ -125,7 +124,7 @@ def test_the_first_language_waits_from_where_speech_began_and_no_longer() -> Non
         unsure.step(np.array([0.45, 0.55]), time_s, opening=True)
         assert unsure.pending is None
     unsure.step(np.array([0.45, 0.55]), 63.5, opening=True)
-    switch = unsure.due(63.5, at_boundary=False)
+    switch = unsure.due(63.5, at_end=False)
     assert switch is not None
     assert switch.target == 1
 
@@ -147,7 +146,7 @@ def test_flapping_input_gives_at_most_one_switch_a_dwell() -> None:
     for i in range(5000):
         p = float(rng.integers(0, 2))
         hysteresis.step(np.array([1 - p, p]), 0.1 * i)
-        if hysteresis.due(0.1 * i, at_boundary=True):
+        if hysteresis.due(0.1 * i, at_end=True):
             times.append(0.1 * i)
     assert np.diff(times).min() >= 0.5
 
@@ -156,7 +155,7 @@ def test_a_single_language_never_switches() -> None:
     hysteresis = Hysteresis(OPTIONS, current=0)
     for i in range(100):
         hysteresis.step(np.array([1.0]), 0.1 * i)
-    assert hysteresis.due(99.0, at_boundary=True) is None
+    assert hysteresis.due(99.0, at_end=True) is None
 
 
 def test_the_allow_list_is_checked_against_the_model() -> None:

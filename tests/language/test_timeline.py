@@ -10,7 +10,7 @@ import pytest
 from sottovoce.language.probe import ProbedLanguage
 from sottovoce.language.smoothing import SmoothingOptions
 from sottovoce.language.switching import SwitchOptions
-from sottovoce.language.timeline import KEPT_S, LanguageTimeline
+from sottovoce.language.timeline import HISTORY_S, LanguageTimeline
 
 HOP, WIDTH = 0.25, 1.5
 
@@ -36,7 +36,7 @@ def test_a_change_is_found_where_it_is(change_s: float) -> None:
     line = timeline("en")
     line.begin(0.0)
     hear(line, change_s, 0.0, change_s + 2.25)
-    change = line.due(change_s + 2.25, at_boundary=True)
+    change = line.due(change_s + 2.25, at_end=True)
     assert change is not None
     assert (change.source, change.target) == ("en", "de")
     assert abs(change.at_s - change_s) <= 0.3
@@ -47,14 +47,14 @@ def test_words_wait_from_the_last_sure_stretch_on() -> None:
     line = timeline("en")
     line.begin(0.0)
     hear(line, 100.0, 0.0, 3.0)
-    assert line.settled_until_s == math.inf
+    assert line.certain_until_s == math.inf
     line.add(1.75, 3.25, ProbedLanguage(np.array([0.3, 0.7]), 1.0, 0.0))
-    assert line.settled_until_s == pytest.approx(2.25)
+    assert line.certain_until_s == pytest.approx(2.25)
 
 
-def test_before_the_first_language_nothing_is_settled() -> None:
+def test_before_the_first_language_nothing_is_certain() -> None:
     line = timeline()
-    assert line.settled_until_s == -math.inf
+    assert line.certain_until_s == -math.inf
     line.begin(0.0)
     hear(line, 100.0, 0.0, 3.0)
     change = line.due(3.0)
@@ -87,10 +87,10 @@ def test_after_a_pause_another_language_needs_less_than_within_an_utterance() ->
     hear(within, 100.0, 0.0, 10.0)
     begun.add(10.0, 11.5, ProbedLanguage(np.array([0.1, 0.9]), 1.0, 0.0))
     within.add(10.0, 11.5, ProbedLanguage(np.array([0.1, 0.9]), 1.0, 0.0))
-    change = begun.due(11.5, at_boundary=True)
+    change = begun.due(11.5, at_end=True)
     assert change is not None
     assert (change.target, change.at_s) == ("de", 10.0)
-    assert within.due(11.5, at_boundary=True) is None
+    assert within.due(11.5, at_end=True) is None
 
 
 def test_a_stretch_begins_no_earlier_than_the_last_change() -> None:
@@ -98,7 +98,7 @@ def test_a_stretch_begins_no_earlier_than_the_last_change() -> None:
     line.begin(2.0)
     assert line.since_s == 2.0
     hear(line, 7.0, 2.0, 10.0)
-    change = line.due(10.0, at_boundary=True)
+    change = line.due(10.0, at_end=True)
     assert change is not None
     assert line.since_s == change.at_s > 6.0
     assert not line.is_opening
@@ -108,7 +108,7 @@ def test_the_first_language_leaves_the_utterance_open() -> None:
     line = timeline()
     line.begin(0.0)
     hear(line, 100.0, 0.0, 3.0)
-    assert line.due(3.0, at_boundary=True) is not None
+    assert line.due(3.0, at_end=True) is not None
     assert line.is_opening, "all of the utterance may still be heard at once"
 
 
@@ -131,17 +131,17 @@ def test_a_first_language_is_corrected_by_all_of_the_utterance() -> None:
 def test_the_languages_in_use_are_those_that_were_switched_to() -> None:
     line = timeline()
     line.begin(0.0)
-    assert line.in_use(0.0) == ()
+    assert line.confirmed_languages(0.0) == ()
     hear(line, 6.0, 0.0, 3.0)
-    assert line.due(3.0, at_boundary=True) is not None
-    assert line.in_use(0.0) == ("en",)
+    assert line.due(3.0, at_end=True) is not None
+    assert line.confirmed_languages(0.0) == ("en",)
     for end in np.arange(3.25, 9.1, HOP):
         english = float(np.clip((6.0 - (end - WIDTH)) / WIDTH, 0.02, 0.98))
         line.add(end - WIDTH, end, ProbedLanguage(np.array([english, 1 - english]), 1.0, 0.0))
-    change = line.due(9.0, at_boundary=True)
+    change = line.due(9.0, at_end=True)
     assert change is not None
-    assert line.in_use(0.0) == ("en", "de")
-    assert line.in_use(change.at_s) == ("de",)
+    assert line.confirmed_languages(0.0) == ("en", "de")
+    assert line.confirmed_languages(change.at_s) == ("de",)
 
 
 def test_silence_and_short_stretches_say_little() -> None:
@@ -164,7 +164,7 @@ def test_history_is_bounded() -> None:
     line = timeline("en")
     for i in range(2000):
         line.add(i * HOP, i * HOP + WIDTH, ProbedLanguage(np.array([0.9, 0.1]), 1.0, 0.0))
-    assert len(line.frames) <= KEPT_S / HOP + 1
+    assert len(line.frames) <= HISTORY_S / HOP + 1
 
 
 def test_mass_outside_of_the_list_is_told_for_a_span() -> None:

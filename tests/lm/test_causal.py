@@ -16,7 +16,7 @@ from sottovoce.errors import LanguageModelError
 from sottovoce.lm.causal import CausalWordModel
 from sottovoce.lm.lexicon import Lexicon
 from sottovoce.lm.neural import NeuralRescorer, ReplacedModel
-from sottovoce.lm.words import WordFusion, WordModel
+from sottovoce.lm.word_fusion import WordFusion, WordModel
 from tests.decoding.enumeration import RandomBigram, all_texts, best_of, emissions, readings
 
 transformers = pytest.importorskip("transformers", reason="the extra neural-lm is not installed")

@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from sottovoce.api import Model, load_model
-from sottovoce.decoding.fallback import FallbackOptions
-from sottovoce.decoding.options import DecodingOptions
 from sottovoce.errors import LanguageModelError, OptionError
 from sottovoce.lm.grammar import BROKEN, START, Grammar, GrammarModel
-from sottovoce.offline.options import TranscribeOptions
+from sottovoce.options.decoding import DecodingOptions
+from sottovoce.options.fallback import FallbackOptions
+from sottovoce.options.transcribe import TranscribeOptions
 
 pytest.importorskip("llguidance", reason="llguidance is not installed")
 LETTERS = [b" ", b"a", b"b", b"c", b"ab", b"\xc3", b"\xbc"]
@@ -89,7 +89,7 @@ def test_silence_needs_no_grammar() -> None:
 
 
 def test_rows_are_independent_and_old_prefixes_are_found_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sottovoce.lm.grammar.KEPT", 2)
+    monkeypatch.setattr("sottovoce.lm.grammar.CACHE_SIZE", 2)
     model = model_of('root ::= [a-b]+ "c"')
     states = model.start(2)
     for tokens in ((1, 2), (2, 1), (1, 1)):

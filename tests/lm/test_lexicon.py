@@ -9,8 +9,8 @@ import torch
 
 from sottovoce.errors import LanguageModelError, OptionError
 from sottovoce.lm.fusion import NEVER, ShallowFusion
-from sottovoce.lm.lexicon import Lexicon, read_lexicon, spell_words
-from sottovoce.lm.words import WordFusion, WordModel
+from sottovoce.lm.lexicon import Lexicon, read_lexicon
+from sottovoce.lm.word_fusion import WordFusion, WordModel
 from tests.decoding.enumeration import RandomBigram
 
 LABELS = ["-", "a", "b", "|"]
@@ -77,10 +77,6 @@ def test_files(tmp_path: Path) -> None:
         read_lexicon(path, LABELS)
     with pytest.raises(LanguageModelError, match="none"):
         read_lexicon(tmp_path / "none", LABELS)
-
-
-def test_words_that_labels_cannot_spell_are_left_out() -> None:
-    assert spell_words(["ab", "abc", ""], {"a": 1, "b": 2}) == [("ab", [1, 2])]
 
 
 def test_fusions_that_do_not_fit_are_refused() -> None:

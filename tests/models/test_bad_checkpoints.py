@@ -24,8 +24,8 @@ from sottovoce.models.checkpoint.ctranslate2_write import save_ctranslate2
 from sottovoce.models.checkpoint.ggml import HEADER
 from sottovoce.models.checkpoint.ggml_blocks import BY_NAME
 from sottovoce.models.checkpoint.huggingface import save_huggingface
-from sottovoce.models.checkpoint.open import open_checkpoint
 from sottovoce.models.checkpoint.openai import save_openai
+from sottovoce.models.load import open_checkpoint
 from sottovoce.models.nano import save_compact
 from tests.models import tiny
 from tests.models.test_checkpoints import ggml

@@ -20,8 +20,8 @@ from sottovoce.models.checkpoint.convert import write_checkpoint
 from sottovoce.models.checkpoint.ctranslate2_write import save_ctranslate2
 from sottovoce.models.checkpoint.ggml_write import save_ggml
 from sottovoce.models.checkpoint.huggingface import openai_name, save_huggingface, transformers_name
-from sottovoce.models.checkpoint.open import open_checkpoint
 from sottovoce.models.checkpoint.openai import save_openai
+from sottovoce.models.load import open_checkpoint
 from sottovoce.models.nano import read_compact, save_compact
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import Features

@@ -13,7 +13,7 @@ from sottovoce.models.checkpoint.base import Checkpoint, Convolution, CtcWeights
 from sottovoce.models.checkpoint.openai import save_openai
 from sottovoce.models.ctc_files import (
     ASSETS,
-    KNOWN,
+    BUNDLED,
     CtcFile,
     ctc_head_of,
     fingerprint,
@@ -107,7 +107,7 @@ def test_a_head_that_came_with_the_weights_wins() -> None:
 def test_the_packages_heads_are_small_spell_as_nano_and_are_for_their_encoder_alone() -> None:
     nano = load_checkpoint("nano").ctc_head
     assert nano is not None
-    for (n_layers, n_state, n_vocab), name in KNOWN.items():
+    for (n_layers, n_state, n_vocab), name in BUNDLED.items():
         assert (ASSETS / name).stat().st_size <= 2_000_000
         dims = tiny.dims(n_audio_layer=n_layers, n_audio_state=n_state, n_text_state=n_state, n_vocab=n_vocab)
         found = read_ctc_file(ASSETS / name, dims)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import torch
 
-from sottovoce.backends.base import EmissionModel
 from sottovoce.models.checkpoint.base import Convolution, CtcWeights
 from sottovoce.models.ctc_head import CtcHead
 from sottovoce.types import EncoderOutput, Features
@@ -15,7 +14,7 @@ WEIGHTS = CtcWeights(torch.randn(5, 32), torch.randn(5), ("-", "a", "b", "c", " 
 
 def test_emissions_are_log_probabilities_of_a_linear_layer() -> None:
     backend = tiny.backend()
-    head: EmissionModel = CtcHead(WEIGHTS, backend.encode)
+    head = CtcHead(WEIGHTS, backend.encode)
     features = Features(torch.randn(2, 80, 40), (40, 25))
     emissions = head.emissions(features)
     assert emissions.log_probs.shape == (2, 20, 5)

@@ -7,8 +7,7 @@ import torch
 
 from sottovoce.audio.mel import window_features
 from sottovoce.models.checkpoint.base import CtcWeights
-from sottovoce.models.ctc_head import CtcHead
-from sottovoce.models.ctc_windows import ctc_windows, emissions_of_recording
+from sottovoce.models.ctc_head import CtcHead, ctc_windows, emissions_of_recording
 from sottovoce.types import EncoderOutput, Features
 from tests.models import tiny
 

@@ -28,8 +28,8 @@ from sottovoce.models.checkpoint.ctranslate2_write import (
 )
 from sottovoce.models.checkpoint.cursor import cursor_over
 from sottovoce.models.checkpoint.huggingface import save_huggingface
-from sottovoce.models.checkpoint.open import open_checkpoint
 from sottovoce.models.dims import upper_half_heads
+from sottovoce.models.load import open_checkpoint
 from tests.models import tiny
 
 SMALL = tiny.dims(n_audio_layer=1, n_text_layer=2, n_vocab=40, n_audio_ctx=6, n_text_ctx=5)

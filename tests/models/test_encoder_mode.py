@@ -9,8 +9,15 @@ import torch
 
 from sottovoce.backends.torch import TorchBackend
 from sottovoce.errors import OptionError
-from sottovoce.models.encoder_mode import EXACT, NEAR_FRAMES, EncoderMode, Padding
-from sottovoce.models.growing_modes import BASE, DENSE, known_mode
+from sottovoce.models.encoder_mode import (
+    BASE,
+    DENSE,
+    EXACT,
+    NEAR_FRAMES,
+    EncoderMode,
+    Padding,
+    default_encoder_mode,
+)
 from sottovoce.models.nano import read_compact
 from tests.models import tiny
 
@@ -85,7 +92,7 @@ def test_numbers_out_of_range_are_refused(given: dict[str, float], message: str)
 def test_a_model_bears_what_was_measured_of_it() -> None:
     """Anchors belong to one size; what nothing is known of gets dense padding, and nano none."""
     base = tiny.dims(n_audio_layer=6, n_audio_state=512, n_vocab=51865, n_audio_ctx=N_FULL)
-    assert known_mode(base) is BASE
+    assert default_encoder_mode(base) is BASE
     assert BASE.anchors[-1] < N_FULL
     assert tiny.backend().encoder_mode is DENSE
     nano = TorchBackend.from_checkpoint(read_compact(), device=tiny.CPU, dtype=torch.float32)

@@ -14,7 +14,7 @@ from sottovoce.errors import ModelNotFoundError, OptionError
 from sottovoce.models.checkpoint.huggingface import save_huggingface
 from sottovoce.models.checkpoint.openai import save_openai
 from sottovoce.models.dims import ModelDims
-from sottovoce.models.heads import HEADS, LARGE_V1, LARGE_V3, TINY, known_heads
+from sottovoce.models.heads import HEADS, LARGE_V1, LARGE_V3, TINY, published_heads
 from sottovoce.models.load import load_checkpoint
 from sottovoce.models.sources import hub
 from sottovoce.models.sources.base import Sources
@@ -314,15 +314,15 @@ def sizes(n_layer: int, n_head: int, n_vocab: int) -> ModelDims:
 )
 def test_a_renamed_model_has_the_heads_of_its_dimensions(dims: ModelDims, expected: str) -> None:
     for name in ("mine", "ggml-model-q5_0", "tiny.en"):
-        assert known_heads(name, dims) == HEADS[expected][-1]
+        assert published_heads(name, dims) == HEADS[expected][-1]
 
 
 @pytest.mark.parametrize(
     "name", ["large-v1", "openai/whisper-large", "Systran/faster-whisper-large-v1", "ggml-large-v1-q5_0"]
 )
 def test_the_name_decides_between_models_of_the_same_dimensions(name: str) -> None:
-    assert known_heads(name, sizes(32, 20, 51865)) == LARGE_V1
-    assert known_heads(name, sizes(32, 20, 51866)) == LARGE_V3
+    assert published_heads(name, sizes(32, 20, 51865)) == LARGE_V1
+    assert published_heads(name, sizes(32, 20, 51866)) == LARGE_V3
 
 
 @pytest.mark.parametrize(
@@ -331,7 +331,7 @@ def test_the_name_decides_between_models_of_the_same_dimensions(name: str) -> No
     ids=["distil-large-v3", "distil-small.en", "distil-medium.en", "tiny with 100 languages", "a toy"],
 )
 def test_heads_of_other_dimensions_are_unknown(dims: ModelDims) -> None:
-    assert known_heads("tiny", dims) is None
+    assert published_heads("tiny", dims) is None
 
 
 def test_a_renamed_file_has_its_models_heads(tmp_path: Path) -> None:

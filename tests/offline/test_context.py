@@ -4,7 +4,7 @@ import pytest
 
 from sottovoce.errors import OptionError
 from sottovoce.offline.context import Context
-from sottovoce.offline.options import TranscribeOptions
+from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.text.tokenizer import Tokenizer
 
 TOKENIZER = Tokenizer.for_model(51865, language="en")

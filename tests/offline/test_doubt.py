@@ -7,16 +7,16 @@ from dataclasses import replace
 import pytest
 
 from sottovoce.audio.recording import Recording
-from sottovoce.backends.fake import FakeBackend, Script, ScriptedToken, SpokenLanguage
 from sottovoce.decoding.decode import DecodingResult
-from sottovoce.decoding.fallback import FallbackOptions
 from sottovoce.offline.cut import WindowCut
 from sottovoce.offline.doubt import halves_to_read, is_silent, is_too_little
-from sottovoce.offline.longform import transcribe
-from sottovoce.offline.options import TranscribeOptions
 from sottovoce.offline.packing import PackedWindow, Piece
+from sottovoce.options.fallback import FallbackOptions
+from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.types import Segment
+from tests.backends.fake import FakeBackend, Script, ScriptedToken, SpokenLanguage
 from tests.offline.test_longform import ENGLISH, HELLO, TOKENIZER, Loud, at, script, silence
+from tests.offline.transcribing import transcribe
 
 EOT = TOKENIZER.eot
 

@@ -8,15 +8,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from sottovoce.backends.fake import FakeBackend, Script, SpokenLanguage
 from sottovoce.decoding.detect import LanguageDetection, combine_detections
-from sottovoce.decoding.options import DecodingOptions
-from sottovoce.offline.engine import Engine
+from sottovoce.engine.executor import LocalExecutor
 from sottovoce.offline.languages import FARTHEST_WINDOWS, FoundLanguage, find_language
-from sottovoce.offline.options import TranscribeOptions
-from sottovoce.offline.work import perform_alone
+from sottovoce.offline.transcriber import Transcriber
+from sottovoce.options.decoding import DecodingOptions
+from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import Features
+from tests.backends.fake import FakeBackend, Script, SpokenLanguage
 
 TOKENIZER = Tokenizer.for_model(51865)
 CODES = ("", "en", "de", "fr")
@@ -38,8 +38,8 @@ def found_in(*windows: str, lengths: tuple[int, ...] = (), **options: object) ->
             n_frames = lengths[index] if lengths else 3000
             yield Features(torch.full((1, 80, 3000), float(CODES.index(code))), (n_frames,))
 
-    engine = Engine(FakeBackend(hear), TOKENIZER, TranscribeOptions(**options))  # type: ignore[arg-type]
-    found = perform_alone(engine, find_language(engine, features()))
+    transcriber = Transcriber(FakeBackend(hear), TOKENIZER, TranscribeOptions(**options))  # type: ignore[arg-type]
+    found = LocalExecutor(transcriber.backend).run(find_language(transcriber, features()))
     assert found is not None
     return found, asked
 
@@ -54,14 +54,14 @@ def test_several_windows_outvote_an_odd_beginning() -> None:
 def test_no_more_windows_are_read_than_needed() -> None:
     found, asked = found_in(*["en"] * 9, language_windows=2)
     assert asked == 2
-    assert found.first.features.n_content_frames == (3000,)
+    assert found.features.n_content_frames == (3000,)
 
 
 def test_windows_without_speech_are_passed_over() -> None:
     found, asked = found_in("", "", "fr", "fr", "de", language_windows=2)
     assert (found.detection.language, asked) == ("fr", 4)
     assert found.detection.no_speech_prob < 0.5
-    assert float(found.first.features.mel[0, 0, 0]) == 0.0  # the first one is still the first
+    assert float(found.features.mel[0, 0, 0]) == 0.0  # the first one is still the first
 
 
 def test_silence_is_not_searched_to_the_end_of_a_long_recording() -> None:
@@ -71,8 +71,8 @@ def test_silence_is_not_searched_to_the_end_of_a_long_recording() -> None:
 
 
 def test_a_recording_without_audio_has_no_language() -> None:
-    engine = Engine(FakeBackend(hear), TOKENIZER, TranscribeOptions())
-    assert perform_alone(engine, find_language(engine, iter(()))) is None
+    transcriber = Transcriber(FakeBackend(hear), TOKENIZER, TranscribeOptions())
+    assert LocalExecutor(transcriber.backend).run(find_language(transcriber, iter(()))) is None
 
 
 def detection(**shares: float) -> LanguageDetection:
@@ -94,9 +94,9 @@ def test_what_is_common_decides_between_likely_ones_only() -> None:
 
 def test_a_listed_language_is_as_likely_as_any() -> None:
     heard = [detection(cy=0.5, en=0.4)]
-    by_all = Engine(FakeBackend(hear), TOKENIZER, TranscribeOptions())
+    by_all = Transcriber(FakeBackend(hear), TOKENIZER, TranscribeOptions())
     by_list = DecodingOptions(allowed_languages=("cy", "en"))
-    by_two = Engine(FakeBackend(hear), TOKENIZER, TranscribeOptions(decoding=by_list))
+    by_two = Transcriber(FakeBackend(hear), TOKENIZER, TranscribeOptions(decoding=by_list))
     assert by_all.combine(heard, [1.0]).language == "en"
     assert by_two.combine(heard, [1.0]).language == "cy"
 

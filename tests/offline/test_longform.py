@@ -11,21 +11,24 @@ from torch import Tensor
 
 from sottovoce.audio.recording import Recording
 from sottovoce.audio.silero import SileroState
-from sottovoce.backends.fake import FakeBackend, Script, ScriptedToken, SpokenLanguage
-from sottovoce.decoding.fallback import FallbackOptions
-from sottovoce.decoding.options import DecodingOptions
 from sottovoce.errors import OptionError
 from sottovoce.models.checkpoint.openai import save_openai
-from sottovoce.offline.longform import Transcription, transcribe
-from sottovoce.offline.options import TranscribeOptions
+from sottovoce.offline.transcription import FileTranscription
+from sottovoce.options.decoding import DecodingOptions
+from sottovoce.options.fallback import FallbackOptions
+from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import Samples, Segment
+from tests.backends.fake import FakeBackend, Script, ScriptedToken, SpokenLanguage
 from tests.decoding import rig
 from tests.models import tiny
+from tests.offline.transcribing import transcribe
 
 TOKENIZER = Tokenizer.for_model(51865)
 HELLO, WORLD = TOKENIZER.encode(" hello")[0], TOKENIZER.encode(" world")[0]
-ENGLISH = TranscribeOptions(decoding=DecodingOptions(language="en"))
+ENGLISH = TranscribeOptions(decoding=DecodingOptions(language="en"), read_again=False)
+"""The scripted models write the same of whatever they read: a second reading of speech would be more of
+it."""
 
 
 def at(seconds: float) -> int:
@@ -53,7 +56,7 @@ def rustle(seconds: float) -> Samples:
 
 def run(
     said: Script, samples: Samples, options: TranscribeOptions = ENGLISH
-) -> tuple[list[Segment], Transcription]:
+) -> tuple[list[Segment], FileTranscription]:
     with Recording(samples) as recording:
         transcription = transcribe(FakeBackend(said), TOKENIZER, recording, options)
         return list(transcription), transcription

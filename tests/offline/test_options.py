@@ -5,11 +5,11 @@ from dataclasses import asdict
 
 import pytest
 
-from sottovoce.audio.vad import VadOptions
-from sottovoce.decoding.fallback import FallbackOptions
-from sottovoce.decoding.options import DecodingOptions
 from sottovoce.errors import OptionError
-from sottovoce.offline.options import TranscribeOptions
+from sottovoce.options.decoding import DecodingOptions
+from sottovoce.options.fallback import FallbackOptions
+from sottovoce.options.transcribe import TranscribeOptions
+from sottovoce.options.vad import VadOptions
 
 
 @pytest.mark.parametrize(

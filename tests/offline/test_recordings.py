@@ -13,15 +13,15 @@ import torch
 
 from sottovoce.audio.recording import Recording
 from sottovoce.backends.base import AlignmentHeads, DecoderState
-from sottovoce.backends.fake import FakeBackend
-from sottovoce.decoding.fallback import FallbackOptions
-from sottovoce.decoding.options import DecodingOptions
 from sottovoce.errors import AudioError
-from sottovoce.offline.longform import Watch, engine_for, transcribe, transcription_of
-from sottovoce.offline.options import TranscribeOptions
-from sottovoce.offline.result import FileTranscription
-from sottovoce.offline.together import transcribe_together
+from sottovoce.offline.batch import transcribe_batch
+from sottovoce.offline.longform import transcriber_for, transcription_of
+from sottovoce.offline.transcription import FileTranscription, RunControl
+from sottovoce.options.decoding import DecodingOptions
+from sottovoce.options.fallback import FallbackOptions
+from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.types import EncoderOutput, Features, Samples, Segment, StepOutput, Transcript
+from tests.backends.fake import FakeBackend
 from tests.decoding import rig
 from tests.offline.test_longform import (
     ENGLISH,
@@ -35,6 +35,7 @@ from tests.offline.test_longform import (
     script,
     silence,
 )
+from tests.offline.transcribing import transcribe
 
 MINUTE = script(at(0), HELLO, at(10))
 
@@ -81,9 +82,9 @@ def test_a_part_of_a_recording_keeps_its_times() -> None:
     assert [(one.start, one.end) for one in segments] == [(20, 30)]
     segments, _ = run(MINUTE, rustle(90.0), replace(ENGLISH, offset_s=50.0))
     assert [one.start for one in segments] == [50, 80]
-    with pytest.raises(AudioError, match=r"sound at 50 s, where to begin, got a recording of 9\.0 s"):
+    with pytest.raises(AudioError, match=r"a start before its end at 9\.00 s, got 50\.0 s"):
         run(MINUTE, rustle(9.0), replace(ENGLISH, offset_s=50.0))
-    with pytest.raises(AudioError, match="expected sound at 50 s"):
+    with pytest.raises(AudioError, match="expected a start before its end"):
         run(MINUTE, rustle(9.0), replace(ENGLISH, mode="vad", offset_s=50.0))
 
 
@@ -132,22 +133,21 @@ def test_the_repetition_penalty_reaches_every_window() -> None:
     assert " hello hello" not in texts[1]
 
 
-def opened(backend: FakeBackend, samples: Samples, watch: Watch) -> FileTranscription:
-    engine = engine_for(backend, TOKENIZER, ENGLISH, None)
-    recording = Recording(samples)
-    return FileTranscription(recording, transcription_of(engine, recording, watch), watch, "fake")
+def opened(backend: FakeBackend, samples: Samples, control: RunControl | None = None) -> FileTranscription:
+    transcriber = transcriber_for(backend, TOKENIZER, ENGLISH, None)
+    return transcription_of(transcriber, Recording(samples), control, model="fake")
 
 
 def test_progress_is_told_and_rises_to_the_end() -> None:
     told: list[tuple[float, float | None]] = []
-    result = opened(FakeBackend(MINUTE), rustle(95.0), Watch(lambda *each: told.append(each)))
+    result = opened(FakeBackend(MINUTE), rustle(95.0), RunControl(lambda *each: told.append(each)))
     assert len(list(result)) == 4
     assert told == [(30.0, 95.0), (60.0, 95.0), (90.0, 95.0), (95.0, 95.0)]
 
 
 def test_what_was_found_before_an_abort_stays() -> None:
     backend = FakeBackend(MINUTE)
-    result = opened(backend, rustle(300.0), Watch(abort=lambda: backend.n_encoded >= 2))
+    result = opened(backend, rustle(300.0), RunControl(abort=lambda: backend.n_encoded >= 2))
     transcript = result.collect()
     assert [segment.start for segment in transcript.segments] == [0]
     assert (transcript.text, transcript.language, transcript.duration) == ("hello", "en", 300.0)
@@ -166,7 +166,7 @@ def test_close_from_another_thread_ends_the_iteration() -> None:
             return super().encode(features)
 
     backend = Slow(MINUTE)
-    result = opened(backend, rustle(300.0), Watch())
+    result = opened(backend, rustle(300.0))
     found: list[Segment] = []
     thread = threading.Thread(target=lambda: found.extend(result))
     thread.start()
@@ -182,7 +182,7 @@ def test_close_from_another_thread_ends_the_iteration() -> None:
 
 
 def test_the_text_of_a_recording() -> None:
-    result = opened(FakeBackend(MINUTE), rustle(65.0), Watch())
+    result = opened(FakeBackend(MINUTE), rustle(65.0))
     first = next(result)
     assert result.text == "hello hello hello"
     assert result.segments[0] is first
@@ -192,8 +192,8 @@ def test_the_text_of_a_recording() -> None:
 def together(
     backend: FakeBackend, sources: Iterable[Samples | Path], batch_size: int
 ) -> list[Transcript | Exception]:
-    engine = engine_for(backend, TOKENIZER, ENGLISH, None)
-    pairs = transcribe_together(engine, sources, Recording, batch_size=batch_size, model="fake")
+    transcriber = transcriber_for(backend, TOKENIZER, ENGLISH, None)
+    pairs = transcribe_batch(transcriber, sources, Recording, batch_size=batch_size, model="fake")
     return [outcome for _, outcome in pairs]
 
 
@@ -233,8 +233,8 @@ def test_sources_are_taken_as_they_are_needed() -> None:
             taken += 1
             yield rustle(5.0)
 
-    engine = engine_for(FakeBackend(MINUTE), TOKENIZER, ENGLISH, None)
-    pairs = transcribe_together(engine, sources(), Recording, batch_size=2, model="fake")
+    transcriber = transcriber_for(FakeBackend(MINUTE), TOKENIZER, ENGLISH, None)
+    pairs = transcribe_batch(transcriber, sources(), Recording, batch_size=2, model="fake")
     next(pairs)
     assert taken <= 4
 
@@ -251,8 +251,8 @@ def test_the_text_together_is_that_of_each_alone(mode: str) -> None:
     )
     generator = np.random.default_rng(1)
     sources = [generator.normal(0, 0.1, 16000 * n).astype(np.float32) for n in (9, 5, 7)]
-    engine = engine_for(model, rig.tokenizer(), options, None)
-    pairs = transcribe_together(engine, sources, Recording, batch_size=3, model="x")
+    transcriber = transcriber_for(model, rig.tokenizer(), options, None)
+    pairs = transcribe_batch(transcriber, sources, Recording, batch_size=3, model="x")
     for samples, outcome in pairs:
         assert isinstance(outcome, Transcript)
         with Recording(samples) as recording:

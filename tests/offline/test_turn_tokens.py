@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from sottovoce.backends.fake import Script, ScriptedToken, SpokenLanguage
-from sottovoce.decoding.options import DecodingOptions
 from sottovoce.errors import OptionError
-from sottovoce.offline.options import TranscribeOptions
-from sottovoce.speakers.options import SpeakerOptions
+from sottovoce.options.decoding import DecodingOptions
+from sottovoce.options.speakers import SpeakerOptions
+from sottovoce.options.transcribe import TranscribeOptions
+from tests.backends.fake import Script, ScriptedToken, SpokenLanguage
 from tests.offline.test_longform import HELLO, TOKENIZER, WORLD, at, run, rustle
 
 TURN = TOKENIZER.sot_lm

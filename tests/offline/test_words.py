@@ -7,18 +7,16 @@ from itertools import accumulate
 import pytest
 import torch
 
-from sottovoce.offline.options import APPENDED, PREPENDED
+from sottovoce.decoding.word_alignment import TimedWord, WindowText, align_windows
 from sottovoce.offline.words import (
-    TimedWord,
-    WindowText,
     WordRules,
-    align_windows,
     cut_at_sentence_ends,
     interpolate_improbable,
     merge_punctuation,
     place_words,
     usual_duration,
 )
+from sottovoce.options.defaults import APPENDED, PREPENDED
 from sottovoce.types import Segment
 from tests.decoding import rig
 

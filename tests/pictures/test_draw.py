@@ -19,7 +19,7 @@ from sottovoce.types import Transcript
 pytest.importorskip("matplotlib")
 
 from sottovoce.pictures.draw import PANELS, draw, panels_of
-from sottovoce.pictures.heard import Heard, heard, likeliest
+from sottovoce.pictures.figure_data import FigureData, collect, likeliest
 
 CLIPS = Path(__file__).parents[2] / "examples" / "clips"
 
@@ -30,10 +30,10 @@ def nano() -> Model:
 
 
 @pytest.fixture(scope="module")
-def seen(nano: Model) -> Heard:
+def seen(nano: Model) -> FigureData:
     samples = load_audio(CLIPS / "en.flac")
     transcript = nano.align(samples, "The garden is quiet in the morning.", language="en")
-    return heard(nano, samples, transcript, name="en.flac", start_s=10.0)
+    return collect(nano, samples, transcript, name="en.flac", start_s=10.0)
 
 
 def size_of(path: Path) -> tuple[int, int]:
@@ -43,7 +43,7 @@ def size_of(path: Path) -> tuple[int, int]:
     return width, height
 
 
-def test_everything_that_is_drawn_was_heard(seen: Heard) -> None:
+def test_everything_that_is_drawn_was_heard(seen: FigureData) -> None:
     assert [word.word.strip() for word in seen.words][:2] == ["The", "garden"]
     assert all(10.0 <= word.start <= word.end <= 10.0 + seen.duration_s + 0.1 for word in seen.words)
     assert seen.mel.shape == (80, int(seen.duration_s * 100))
@@ -55,27 +55,27 @@ def test_everything_that_is_drawn_was_heard(seen: Heard) -> None:
     assert seen.attention.matrix.shape[0] == len(seen.attention.tokens)
 
 
-def test_a_picture_of_all_panels_is_higher_than_one_of_one(seen: Heard, tmp_path: Path) -> None:
+def test_a_picture_of_all_panels_is_higher_than_one_of_one(seen: FigureData, tmp_path: Path) -> None:
     draw(seen, tmp_path / "all.png")
     draw(seen, tmp_path / "mel.png", ("mel",))
     assert size_of(tmp_path / "all.png")[1] > size_of(tmp_path / "mel.png")[1] > 200
     assert [path.name for path in sorted(tmp_path.iterdir())] == ["all.png", "mel.png"]
 
 
-def test_svg_is_xml(seen: Heard, tmp_path: Path) -> None:
+def test_svg_is_xml(seen: FigureData, tmp_path: Path) -> None:
     draw(seen, tmp_path / "all.svg")
     assert ET.parse(tmp_path / "all.svg").getroot().tag.endswith("svg")
 
 
 def test_silence_has_a_picture_without_words(nano: Model, tmp_path: Path) -> None:
     silence = np.zeros(16_000, np.float32)
-    empty = heard(nano, silence, Transcript((), "en", 1.0, "nano"))
+    empty = collect(nano, silence, Transcript((), "en", 1.0, "nano"))
     assert (empty.words, empty.languages, empty.attention) == ((), None, None)
     draw(empty, tmp_path / "silence.png")
     assert size_of(tmp_path / "silence.png")[0] > 200
 
 
-def test_any_letters_can_be_drawn(seen: Heard, tmp_path: Path) -> None:
+def test_any_letters_can_be_drawn(seen: FigureData, tmp_path: Path) -> None:
     words = tuple(
         replace(word, word=text, probability=float("nan"))
         for word, text in zip(seen.words, ["天气", "שלום", "$\\bad$", "\ufffd", "नमस्ते"], strict=False)
@@ -86,7 +86,7 @@ def test_any_letters_can_be_drawn(seen: Heard, tmp_path: Path) -> None:
 
 def test_too_much_is_told(nano: Model) -> None:
     with pytest.raises(OptionError, match=r"expected 0\.1 to 30 s, got 31\.00 s"):
-        heard(nano, np.zeros(31 * 16_000, np.float32), Transcript((), "en", 31.0, "nano"))
+        collect(nano, np.zeros(31 * 16_000, np.float32), Transcript((), "en", 31.0, "nano"))
 
 
 def test_panels_have_names() -> None:

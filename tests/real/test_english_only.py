@@ -31,11 +31,11 @@ def test_clips_have_openai_whispers_text_and_words(
     tiny_en: Checkpoint, model: Model, data: Path | None, tmp_path: Path
 ) -> None:
     pytest.importorskip("whisper", reason="openai-whisper is not installed")
-    from parity import Engines, Report, compare_clip
-    from references import openai_model
+    from benchmarks.files.parity import Engines, Report, compare_clip
+    from benchmarks.harness.programs import openai_model
 
     report, engines = Report(), Engines(model, openai_model(tiny_en, tmp_path))
-    for clip in people(data, "en", 4):
+    for clip in people(data, "en", 2):
         compare_clip(engines, clip, 5, report)
     assert report.differences == []
 

@@ -10,7 +10,7 @@ import torch
 from sottovoce.audio.io import load_audio
 from sottovoce.models.checkpoint.base import Checkpoint
 from sottovoce.models.checkpoint.convert import write_checkpoint
-from sottovoce.models.checkpoint.open import open_checkpoint
+from sottovoce.models.load import open_checkpoint
 from tests.real.conftest import model_of, people
 
 pytestmark = [pytest.mark.real_weights, pytest.mark.slow]

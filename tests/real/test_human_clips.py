@@ -6,7 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
-from human_clips import clips, shown, spread
+
+from benchmarks.harness.clips import clips, shown, spread
 
 ROWS = (
     {"id": "split/a", "split": "train", "language": "de", "text": "eins"},

@@ -7,8 +7,8 @@ import pytest
 from sottovoce.api import Model
 from sottovoce.audio.io import load_audio
 from sottovoce.models.checkpoint.base import Checkpoint
-from sottovoce.translation.live import LiveTranslator, Translated
-from sottovoce.translation.own_live import N_NEW_WORDS, OwnTranslator
+from sottovoce.translation.live_translator import LiveTranslation, LiveTranslator
+from sottovoce.translation.whisper_translate import N_NEW_WORDS, WhisperTranslator
 from sottovoce.types import SAMPLE_RATE, Event, Final
 from tests.real.conftest import EXAMPLES, model_of
 
@@ -20,16 +20,16 @@ def model(base: Checkpoint) -> Model:
     return model_of(base)
 
 
-def beside(model: Model, name: str, languages: list[str]) -> tuple[list[Event], list[Translated]]:
+def beside(model: Model, name: str, languages: list[str]) -> tuple[list[Event], list[LiveTranslation]]:
     """Events of a clip as it is spoken, and what they say in English."""
     audio = load_audio(str(EXAMPLES / f"{name}.flac"))
-    session, translator = model.session(languages), OwnTranslator(model)
+    session, translator = model.session(languages), WhisperTranslator(model)
     live = LiveTranslator(translator, N_NEW_WORDS)
     events: list[Event] = []
-    told: list[Translated] = []
+    told: list[LiveTranslation] = []
     for at in range(0, len(audio) + SAMPLE_RATE, SAMPLE_RATE):
         piece = audio[at : at + SAMPLE_RATE]
-        translator.hear(piece)
+        translator.push(piece)
         new = session.push(piece) if len(piece) else session.close()
         events += new
         told += [one for event in new for one in live.take(event)]

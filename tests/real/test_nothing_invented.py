@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import pytest
-from human_clips import shown
-from nasty import SILENCE_S, around_speech, music, repeated
-from non_speech import Sound
 
+from benchmarks.files.nasty import SILENCE_S, around_speech, music, repeated
+from benchmarks.harness.clips import shown
+from benchmarks.harness.sounds import Sound
 from sottovoce.api import Model
 from sottovoce.audio.io import load_audio
-from sottovoce.evaluation.wer import Utterance, count_errors
+from sottovoce.evaluation.wer import ScoredUtterance, count_errors
 from sottovoce.models.checkpoint.base import Checkpoint
-from sottovoce.offline.options import TranscribeOptions
+from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.types import SAMPLE_RATE, Samples
 from tests.real.conftest import EXAMPLES, model_of
 
@@ -40,7 +40,7 @@ def test_silence_around_speech_adds_and_takes_nothing(model: Model) -> None:
     assert len(alone.split()) > 15
     for made in around_speech([CLIP]):
         assert len(made.samples) > (SILENCE_S + 10) * SAMPLE_RATE
-        found = count_errors(Utterance(alone, text(model, made.samples), "en")).word
+        found = count_errors(ScoredUtterance(alone, text(model, made.samples), "en")).word
         assert (found.insertions, found.deletions) == (0, 0), made.name
 
 
@@ -49,5 +49,5 @@ def test_what_is_said_six_times_is_written_six_times(base: Checkpoint) -> None:
     (clip,) = (clip for clip in shown(EXAMPLES) if clip.language == "de")
     (made,) = repeated([clip])
     said = model_of(base).transcribe(made.samples, language="de", options=SPOKEN).text
-    found = count_errors(Utterance(made.text, said, "de")).word
+    found = count_errors(ScoredUtterance(made.text, said, "de")).word
     assert found.deletions + found.insertions + found.substitutions <= 3

@@ -11,9 +11,8 @@ from sottovoce.audio.io import load_audio
 from sottovoce.audio.recording import Recording
 from sottovoce.errors import SottovoceError
 from sottovoce.evaluation.diarization import diarization_errors
-from sottovoce.speakers.base import Diarizer
-from sottovoce.speakers.choose import diarizer_of
-from sottovoce.speakers.options import SpeakerOptions
+from sottovoce.options.speakers import Diarizer, SpeakerOptions
+from sottovoce.speakers.choose import make_diarizer
 from sottovoce.types import SAMPLE_RATE, Samples, Turn
 
 SPEECH = Path(__file__).parents[2] / "examples" / "speech"
@@ -24,7 +23,7 @@ pytestmark = pytest.mark.real_weights
 @pytest.fixture(scope="module")
 def own() -> Diarizer:
     try:
-        return diarizer_of(SpeakerOptions(n_speakers=2))
+        return make_diarizer(SpeakerOptions(n_speakers=2))
     except SottovoceError as error:
         pytest.skip(f"the weights cannot be had: {error}")
 

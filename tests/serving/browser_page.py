@@ -23,9 +23,9 @@ import pytest
 from sottovoce.api import Model
 from sottovoce.audio.io import load_audio
 from sottovoce.serving.server import ServerThread
-from sottovoce.serving.settings import Access, Translation
+from sottovoce.serving.settings import Access, TranslationSettings
 from sottovoce.speakers.base import Floats
-from sottovoce.speakers.live import LiveSpeakers
+from sottovoce.speakers.live_speakers import LiveSpeakers
 from sottovoce.translation.chat import ChatServer
 from tests.serving.conversation import TALK, TalkModel
 from tests.serving.servers import CLIPS, SlowModel, serving
@@ -170,12 +170,12 @@ def test_a_server_that_comes_back_gets_what_it_missed(
     handed: list[list[str]] = []
 
     class Told(LiveSpeakers):
-        def know(self, voices: Mapping[str, Floats]) -> None:
+        def add_voices(self, voices: Mapping[str, Floats]) -> None:
             handed.append(list(voices))
-            super().know(voices)
+            super().add_voices(voices)
 
     monkeypatch.setattr(
-        "sottovoce.serving.scheduler.live_speakers", lambda wish: Told(Somebody(), OneVoice())
+        "sottovoce.serving.scheduler.make_live_speakers", lambda wish: Told(Somebody(), OneVoice())
     )
     with browser(microphone) as (page, faults):
         with serving(nano) as first:
@@ -310,7 +310,7 @@ def lane_colours(page: Any, n: int) -> list[list[str]]:
 def test_every_speaker_has_a_lane_and_keeps_the_colour(
     microphone: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sottovoce.serving.scheduler.live_speakers", one_speaker)
+    monkeypatch.setattr("sottovoce.serving.scheduler.make_live_speakers", one_speaker)
     n_words = sum(len(text.split()) for _, _, text in TALK)
     with serving(TalkModel()) as server, browser(microphone) as (page, faults):
         page.set_viewport_size(WIDE)
@@ -336,7 +336,7 @@ def test_every_speaker_has_a_lane_and_keeps_the_colour(
 
 def test_a_translation_stands_under_what_was_said(nano: Model, microphone: Path) -> None:
     with stand_in(upper) as chat:
-        translation = Translation(ChatServer(chat.url, "some"))
+        translation = TranslationSettings(ChatServer(chat.url, "some"))
         with serving(nano, translation=translation) as server, browser(microphone) as (page, faults):
             page.set_viewport_size(WIDE)
             page.goto(f"{server.url}/?languages={','.join(LANGUAGES)}")

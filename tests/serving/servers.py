@@ -14,28 +14,34 @@ from typing import cast
 import torch
 
 from sottovoce.api import Model
+from sottovoce.engine.calls import CallGenerator
 from sottovoce.errors import OptionError
 from sottovoce.serving.server import ServerThread
 from sottovoce.serving.settings import (
     Access,
-    Limits,
     Listening,
-    Offer,
-    Settings,
-    Translation,
+    ModelSettings,
+    ServerLimits,
+    ServerSettings,
+    TranslationSettings,
     Work,
     WyomingAddress,
 )
-from sottovoce.streaming.work import Steps
 from sottovoce.types import SAMPLE_RATE, Event, Final, Partial, Samples, Word
 
 CLIPS = Path(__file__).parents[2] / "examples" / "clips"
 
 
 def settings(
-    *, limits: Limits | None = None, access: Access | None = None, offer: Offer | None = None, port: int = 0
-) -> Settings:
-    return Settings(offer or Offer("nano"), Listening(port=port), access or Access(), limits or Limits())
+    *,
+    limits: ServerLimits | None = None,
+    access: Access | None = None,
+    models: ModelSettings | None = None,
+    port: int = 0,
+) -> ServerSettings:
+    return ServerSettings(
+        models or ModelSettings("nano"), Listening(port=port), access or Access(), limits or ServerLimits()
+    )
 
 
 class SlowModel:
@@ -58,9 +64,6 @@ class SlowModel:
         self.n_open += 1
         return SlowSession(self)
 
-    def on_backend(self, backend: object) -> SlowModel:
-        return self
-
     def transcribe(self, source: object, **options: object) -> SlowFile:
         return SlowFile(self)
 
@@ -72,16 +75,16 @@ class SlowSession:
         self._words: list[Word] = []
         self._n_final = 0
 
-    def listen(self, pcm: Samples, *, newest_only: bool = False) -> Steps[list[Event]]:
+    def listen(self, pcm: Samples, *, newest_only: bool = False) -> CallGenerator[list[Event]]:
         yield from ()
         return self.push(pcm)
 
-    def conclude(self) -> Steps[list[Event]]:
+    def conclude(self) -> CallGenerator[list[Event]]:
         yield from ()
         said, self._n_final = self._words[self._n_final :], len(self._words)
         return [self._final(said)] if said else []
 
-    def finish(self) -> Steps[list[Event]]:
+    def finish(self) -> CallGenerator[list[Event]]:
         yield from ()
         return self.close()
 
@@ -117,9 +120,6 @@ class SlowFile:
     def __iter__(self) -> SlowFile:
         return self
 
-    def prepare(self) -> bool:
-        return False
-
     def __next__(self) -> object:
         if self.is_closed:
             raise StopIteration
@@ -129,7 +129,8 @@ class SlowFile:
 
         return Segment(0, 0.0, 1.0, " word", "en")
 
-    def next_step(self) -> object:
+    def next_segment(self) -> CallGenerator[object]:
+        yield from ()
         return next(self, None)
 
     def close(self) -> None:
@@ -140,13 +141,13 @@ class SlowFile:
 def serving(
     model: SlowModel | Model,
     *,
-    limits: Limits | None = None,
+    limits: ServerLimits | None = None,
     access: Access | None = None,
     port: int = 0,
     wyoming: WyomingAddress | None = None,
     work: Work | None = None,
     listening: Listening | None = None,
-    translation: Translation | None = None,
+    translation: TranslationSettings | None = None,
 ) -> Iterator[ServerThread]:
     """A server of that model."""
     wanted = settings(limits=limits, access=access, port=port)

@@ -12,7 +12,7 @@ from openai import OpenAI
 
 from sottovoce.api import Model
 from sottovoce.audio.io import load_audio
-from sottovoce.formats.events import event_document
+from sottovoce.formats.event_lines import event_document
 from sottovoce.serving.server import ServerThread
 from tests.real.conftest import model_of, weights
 from tests.serving.servers import serving
@@ -44,7 +44,9 @@ def test_a_recording_has_the_text_of_the_library(base: Model, server_of_base: Se
 def test_a_live_session_has_the_events_of_the_library(
     base: Model, server_of_base: ServerThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sottovoce.engine.pace.INTERVALS_S", (0.5,))  # also where others use the processor
+    monkeypatch.setattr(
+        "sottovoce.engine.update_interval.INTERVALS_S", (0.5,)
+    )  # also where others use the processor
     audio = pcm(load_audio(SPEECH / "de.flac"))
     messages, code, _ = talk(server_of_base, saying(audio), "languages=de")
     session = base.session(["de"])

@@ -17,7 +17,7 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake
 
 from sottovoce.serving.server import ServerThread
-from sottovoce.serving.settings import Limits
+from sottovoce.serving.settings import ServerLimits
 from tests.serving.servers import SlowModel, serving, until
 
 SECOND = bytes(2 * 16_000)
@@ -26,7 +26,7 @@ ROUTES = ("/v1/live", "/v1/realtime")
 
 @pytest.fixture(scope="module")
 def quick() -> Iterator[ServerThread]:
-    with serving(SlowModel(), limits=Limits(sessions=64, idle_s=20.0)) as server:
+    with serving(SlowModel(), limits=ServerLimits(sessions=64, idle_s=20.0)) as server:
         yield server
 
 

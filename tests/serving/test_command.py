@@ -142,8 +142,8 @@ def test_typed_options_win_over_the_environment_and_that_over_the_file(
     assert settings.listening.port == 4
     assert settings.limits.requests == 3
     assert settings.limits.duration_s == 600.0
-    assert settings.offer.aliases == {"whisper-1": "nano"}
-    assert not settings.offer.preload
+    assert settings.models.aliases == {"whisper-1": "nano"}
+    assert not settings.models.preload
     assert found["model"] == "nano"
 
 

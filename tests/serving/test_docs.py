@@ -12,10 +12,10 @@ import click
 import pytest
 
 from sottovoce.cli.main import cli
+from sottovoce.options.requests import WITHOUT_EFFECT
+from sottovoce.serving.apis.deepgram_params import OF_BOTH, OF_RECORDINGS, OF_STREAMS
+from sottovoce.serving.apis.sottovoce_live import FIELDS
 from sottovoce.serving.inference_request import KNOWN as INFERENCE
-from sottovoce.serving.inference_request import WITHOUT_EFFECT
-from sottovoce.serving.listen_wish import OF_BOTH, OF_RECORDINGS, OF_STREAMS
-from sottovoce.serving.protocol import FIELDS
 from sottovoce.serving.requests import KNOWN
 from sottovoce.serving.server import ServerThread
 from tests.serving.servers import CLIPS

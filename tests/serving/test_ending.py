@@ -10,9 +10,9 @@ import pytest
 from websockets.sync.client import connect
 
 from sottovoce.api import Model
-from sottovoce.cli.serve_app import WORKER_NAME
 from sottovoce.serving.server import ServerThread
-from sottovoce.serving.settings import Limits
+from sottovoce.serving.settings import ServerLimits
+from sottovoce.serving.worker import THREAD_NAME
 from tests.serving.servers import SlowModel, serving, settings, until
 
 
@@ -25,11 +25,11 @@ def test_a_server_that_ends_leaves_no_thread(seconds: float) -> None:
     """Also where its model is at work for a client that has gone, beyond the time for sessions to end."""
     before = threads_of_servers()
     model = SlowModel(lambda: time.sleep(seconds))
-    with serving(model, limits=Limits(shutdown_s=0.1)) as server:
+    with serving(model, limits=ServerLimits(shutdown_s=0.1)) as server:
         client = connect(f"ws://{server.address}/v1/live")
         client.send(bytes(64_000))
         until(lambda: model.n_calls > 0)
-        assert {thread.name for thread in threads_of_servers() - before} == {"sottovoce-server", WORKER_NAME}
+        assert {thread.name for thread in threads_of_servers() - before} == {"sottovoce-server", THREAD_NAME}
         client.socket.close()
     client.close()
     assert threads_of_servers() <= before
@@ -39,7 +39,7 @@ def test_a_server_that_does_not_end_is_told(monkeypatch: pytest.MonkeyPatch) -> 
     """A thread that goes on unnoticed is what crashes a process at its end."""
     monkeypatch.setattr("sottovoce.serving.server.WORK_ENDS_WITHIN_S", 0.0)
     release, model = threading.Event(), SlowModel(lambda: release.wait(20) and None)
-    server = ServerThread(settings(limits=Limits(shutdown_s=0.1)), lambda name: cast(Model, model))
+    server = ServerThread(settings(limits=ServerLimits(shutdown_s=0.1)), lambda name: cast(Model, model))
     server.__enter__()
     client = connect(f"ws://{server.address}/v1/live")
     client.send(bytes(64_000))

@@ -10,26 +10,28 @@ import numpy as np
 import pytest
 
 from sottovoce.api import Model
-from sottovoce.backends.fake import FakeBackend, Script
-from sottovoce.engine.live import LiveEngine
+from sottovoce.engine.batching import BatchingExecutor
+from sottovoce.engine.calls import CallGenerator, IncrementalEncodeCall
+from sottovoce.engine.tasks import Priority, Task
 from sottovoce.errors import OptionError
+from sottovoce.formats.event_lines import event_document
 from sottovoce.serving import worker as room
 from sottovoce.serving.faults import ApiError
-from sottovoce.serving.inbox import Inbox
+from sottovoce.serving.input_queue import InputQueue
 from sottovoce.serving.scheduler import LiveOptions, Scheduler
-from sottovoce.serving.worker import FILE, LIVE, Worker
-from sottovoce.streaming.work import Encode, Steps
+from sottovoce.serving.worker import Worker
 from sottovoce.types import SAMPLE_RATE, Samples
+from tests.backends.fake import FakeBackend, Script
 from tests.serving.servers import SlowModel
 
 TENTH = np.zeros(1600, np.float32)
 
 
 def worker() -> Worker:
-    return Worker(engines=[LiveEngine(FakeBackend(Script()))])
+    return Worker(engines=[BatchingExecutor(FakeBackend(Script()))])
 
 
-def steps(said: str, error: Exception | None = None) -> Steps[str]:
+def steps(said: str, error: Exception | None = None) -> CallGenerator[str]:
     yield from ()
     if error is not None:
         raise error
@@ -38,19 +40,19 @@ def steps(said: str, error: Exception | None = None) -> Steps[str]:
 
 def test_steps_end_with_what_they_return_or_raise() -> None:
     model = worker()
-    good, bad = model.submit_steps(steps("a")), model.submit_steps(steps("b", OptionError("mine")))
-    other = model.submit_steps(steps("c"))
+    good, bad = model.submit_calls(steps("a")), model.submit_calls(steps("b", OptionError("mine")))
+    other = model.submit_calls(steps("c"))
     assert (good.result(10), other.result(10)) == ("a", "c")
     with pytest.raises(OptionError, match="mine"):
         bad.result(10)
     model.close()
     model.join(10)
     with pytest.raises(ApiError):
-        model.submit_steps(steps("d"))
+        model.submit_calls(steps("d"))
 
 
-def asking(said: str) -> Steps[str]:
-    yield Encode([])
+def asking(said: str) -> CallGenerator[str]:
+    yield IncrementalEncodeCall([])
     return said
 
 
@@ -62,31 +64,32 @@ class Endless:
         self.is_free = threading.Event()
         self.tasks: list[object] = []
 
-    def begin(self, steps: Steps[str], deadline_s: float, on_end: object) -> object:
-        from sottovoce.engine.tasks import Task
-
-        task = Task(steps, deadline_s, on_end)  # type: ignore[arg-type]
+    def begin(
+        self, steps: CallGenerator[str], deadline_s: float, on_end: object, priority: Priority
+    ) -> object:
+        task = Task(steps, deadline_s, on_end, priority)  # type: ignore[arg-type]
         self.tasks.append(task)
         return task
 
     def advance(self) -> None:
         pass
 
-    def round(self) -> None:
+    def round(self) -> Priority:
         self.n_rounds += 1
         self.is_free.wait(0.01)
         if self.is_free.is_set():
             for task in self.tasks:
-                task.advance()  # type: ignore[attr-defined]
+                task.begin()  # type: ignore[attr-defined]
             self.tasks = []
+        return Priority.LIVE
 
 
 def test_a_recording_has_its_turn_however_much_live_work_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(room, "PATIENCE_S", 0.2)
     engine = Endless()
-    model = Worker(engines=[cast(LiveEngine, engine)])
-    live = model.submit_steps(steps("live"))
-    recording = model.submit(lambda: engine.n_rounds, FILE)
+    model = Worker(engines=[cast(BatchingExecutor, engine)])
+    live = model.submit_calls(steps("live"))
+    recording = model.submit(lambda: engine.n_rounds, Priority.FILE)
     assert recording.result(20) > 0, "live work goes first"
     assert not live.done()
     engine.is_free.set()
@@ -97,8 +100,8 @@ def test_a_recording_has_its_turn_however_much_live_work_there_is(monkeypatch: p
 
 def test_steps_under_way_at_the_end_are_told_so() -> None:
     engine = Endless()
-    model = Worker(engines=[cast(LiveEngine, engine)])
-    live = model.submit_steps(steps("live"))
+    model = Worker(engines=[cast(BatchingExecutor, engine)])
+    live = model.submit_calls(steps("live"))
     while not engine.n_rounds:
         pass
     model.close()
@@ -111,18 +114,18 @@ def test_a_fault_of_the_engine_itself_ends_what_is_under_way_and_nothing_else(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     model = worker()
-    plain = LiveEngine.round
+    plain = BatchingExecutor.round
     faults = [AssertionError("of the engine")]
 
-    def round_(engine: LiveEngine) -> None:
+    def round_(engine: BatchingExecutor) -> Priority | None:
         if faults:
             raise faults.pop()
-        plain(engine)
+        return plain(engine)
 
-    monkeypatch.setattr(LiveEngine, "round", round_)
+    monkeypatch.setattr(BatchingExecutor, "round", round_)
     with pytest.raises(AssertionError, match="of the engine"):
-        model.submit_steps(asking("lost")).result(10)
-    assert model.submit_steps(steps("kept")).result(10) == "kept"
+        model.submit_calls(asking("lost")).result(10)
+    assert model.submit_calls(steps("kept")).result(10) == "kept"
     model.close()
     model.join(10)
 
@@ -132,17 +135,17 @@ def test_under_load_one_update_takes_all_that_came_meanwhile(level: int, calls: 
     async def run() -> list[float]:
         model = SlowModel()
         scheduler = Scheduler(cast(Model, model))
-        scheduler._worker.pace._level = level
+        scheduler._worker.interval_controller._level = level
         session = await scheduler.open(LiveOptions())
         heard = []
-        plain = session._feed.take
+        plain = session._held_audio.take
 
         def take(most: int | None = None) -> Samples:
             taken = plain(most)
             heard.append((heard[-1] if heard else 0.0) + len(taken) / SAMPLE_RATE)
             return taken
 
-        session._feed.take = take  # type: ignore[method-assign]
+        session._held_audio.take = take  # type: ignore[method-assign]
         try:
             await session.push(np.tile(TENTH, 70))
         finally:
@@ -157,12 +160,12 @@ def test_an_update_that_waits_takes_what_comes_meanwhile() -> None:
     async def run() -> tuple[float, int, list[float]]:
         model = SlowModel()
         scheduler = Scheduler(cast(Model, model))
-        scheduler._worker.pace._level = 1
+        scheduler._worker.interval_controller._level = 1
         session = await scheduler.open(LiveOptions())
-        inbox: Inbox[str] = Inbox(SAMPLE_RATE * 60)
-        session.more = inbox.take_audio
+        inbox: InputQueue[str] = InputQueue(SAMPLE_RATE * 60)
+        session.poll_newer_audio = inbox.take_audio
         is_free = threading.Event()
-        busy = [scheduler._worker.submit(is_free.wait, LIVE) for _ in scheduler.engines]
+        busy = [scheduler._worker.submit(is_free.wait, Priority.LIVE) for _ in scheduler.engines]
         try:
             pushing = asyncio.create_task(session.push(np.tile(TENTH, 10)))
             await asyncio.sleep(0.05)
@@ -174,7 +177,7 @@ def test_an_update_that_waits_takes_what_comes_meanwhile() -> None:
         finally:
             scheduler.close()
             scheduler.join(10)
-        return session.received_s, model.n_calls, [one.event.end for one in told]  # type: ignore[union-attr]
+        return session.received_s, model.n_calls, [event.end for event in told]  # type: ignore[union-attr]
 
     assert asyncio.run(run()) == (4.0, 1, [4.0])
 
@@ -188,7 +191,7 @@ def test_under_load_audio_is_held_until_an_update_is_due() -> None:
         try:
             await session.push(TENTH)
             calls.append(model.n_calls)
-            scheduler._worker.pace._level = 1
+            scheduler._worker.interval_controller._level = 1
             for _ in range(9):
                 assert await session.push(TENTH) == []
             calls.append(model.n_calls)
@@ -201,7 +204,7 @@ def test_under_load_audio_is_held_until_an_update_is_due() -> None:
         finally:
             scheduler.close()
             scheduler.join(10)
-        return calls, [str(one.document["type"]) for one in told]
+        return calls, [str(event_document(event)["type"]) for event in told]
 
     calls, kinds = asyncio.run(run())
     assert calls == [1, 1, 2, 3]

@@ -14,16 +14,17 @@ import torch
 
 from sottovoce.api import Model, load_model
 from sottovoce.audio.io import load_audio
-from sottovoce.backends.fake import FakeBackend, Script
-from sottovoce.engine.live import LiveEngine
+from sottovoce.engine.batching import BatchingExecutor
+from sottovoce.engine.calls import CallGenerator, HostCall
+from sottovoce.engine.tasks import Priority
 from sottovoce.errors import OptionError
-from sottovoce.offline.options import TranscribeOptions
+from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.serving.engine_thread import THREADS
-from sottovoce.serving.scheduler import FileWish, Live, LiveOptions, Scheduler
+from sottovoce.serving.scheduler import LiveOptions, Scheduler, SessionHandle, TranscriptionRequest
 from sottovoce.serving.settings import Work
-from sottovoce.serving.worker import FILE, LIVE, Worker
-from sottovoce.streaming.work import Steps
+from sottovoce.serving.worker import Worker
 from sottovoce.types import Final, Samples
+from tests.backends.fake import FakeBackend, Script
 from tests.serving.servers import serving
 
 CLIPS = Path(__file__).parents[2] / "examples" / "clips"
@@ -49,12 +50,12 @@ async def heard(scheduler: Scheduler, options: LiveOptions, audio: Samples) -> s
     return await said_by(await scheduler.open(options), audio)
 
 
-async def said_by(live: Live, audio: Samples) -> str:
+async def said_by(live: SessionHandle, audio: Samples) -> str:
     told = []
     for at in range(0, len(audio), 16_000):
         told += await live.push(audio[at : at + 16_000])
     told += await live.close()
-    return " ".join(str(one.document["text"]) for one in told if one.document["type"] == "final")
+    return " ".join(event.text for event in told if isinstance(event, Final))
 
 
 def alone(model: Model, options: LiveOptions, audio: Samples) -> str:
@@ -85,13 +86,13 @@ def test_sessions_say_what_they_say_alone(nano: Model, voice: Samples, n_engines
 
 @pytest.fixture
 def two() -> Iterator[Worker]:
-    worker = Worker(engines=[LiveEngine(FakeBackend(Script())) for _ in range(2)], n_threads=4)
+    worker = Worker(engines=[BatchingExecutor(FakeBackend(Script())) for _ in range(2)], n_threads=4)
     yield worker
     worker.close()
     worker.join(20)
 
 
-def where() -> Steps[str]:
+def where() -> CallGenerator[str]:
     """Steps that tell which thread does them."""
     yield from ()
     return f"{threading.get_ident()}"
@@ -100,12 +101,12 @@ def where() -> Steps[str]:
 def test_an_engine_that_is_at_work_holds_nobody_up(two: Worker) -> None:
     is_free = threading.Event()
 
-    def held() -> Steps[str]:
+    def held() -> CallGenerator[str]:
         is_free.wait(20)
         return (yield from where())
 
-    first = two.submit_steps(held())
-    others = [two.submit_steps(where()).result(20) for _ in range(5)]
+    first = two.submit_calls(held())
+    others = [two.submit_calls(where()).result(20) for _ in range(5)]
     assert not first.done()
     is_free.set()
     assert first.result(20) not in others
@@ -122,9 +123,9 @@ def test_processor_threads_are_shared_by_the_engines_at_work(two: Worker) -> Non
         is_free.wait(20)
         return torch.get_num_threads()
 
-    first = two.submit(held, LIVE)
+    first = two.submit(held, Priority.LIVE)
     assert is_there.wait(20)
-    second = two.submit(torch.get_num_threads, LIVE).result(20)
+    second = two.submit(torch.get_num_threads, Priority.LIVE).result(20)
     is_free.set()
     assert first.result(20) == 4, "it was alone when it began"
     assert second == 2
@@ -138,33 +139,31 @@ def test_processor_threads_are_shared_by_the_engines_at_work(two: Worker) -> Non
     assert of_new == [THREADS]
 
 
-def test_live_work_goes_before_every_call_of_a_recording() -> None:
-    worker = Worker(engines=[LiveEngine(FakeBackend(Script()))])
+def test_live_calls_go_before_every_call_of_a_recording() -> None:
+    worker = Worker(engines=[BatchingExecutor(FakeBackend(Script()))])
     is_there, is_asked = threading.Event(), threading.Event()
     done: list[str] = []
 
-    def recording() -> None:
+    def recording() -> CallGenerator[None]:
         for i in range(3):
-            worker.live_first()
-            done.append(f"call {i}")
-            is_there.set()
-            is_asked.wait(20)
+            yield HostCall(lambda: done.append("call"))
+            if i == 0:
+                is_there.set()
+                is_asked.wait(20)
 
-    def live() -> Steps[None]:
-        done.append("live")
-        yield from ()
+    def live() -> CallGenerator[None]:
+        yield HostCall(lambda: done.append("live"))
 
-    held = worker.submit(recording, FILE)
+    held = worker.submit_calls(recording(), Priority.FILE)
     assert is_there.wait(20)
-    asked = [worker.submit_steps(live()), worker.submit_steps(live())]
+    asked = [worker.submit_calls(live()), worker.submit_calls(live())]
     is_asked.set()
     held.result(20)
     for one in asked:
         one.result(20)
-    worker.live_first()  # in a thread that does no recording: nothing
     worker.close()
     worker.join(20)
-    assert done == ["call 0", "live", "live", "call 1", "call 2"]
+    assert done == ["call", "live", "live", "call", "call"]
 
 
 def test_a_recording_says_the_same_beside_a_live_session(
@@ -173,7 +172,7 @@ def test_a_recording_says_the_same_beside_a_live_session(
     """And the session has its words before the recording is done, on one engine."""
     done: list[str] = []
     is_there, is_asked = threading.Event(), threading.Event()
-    step, round_ = nano.backend.step, LiveEngine.round
+    step, round_ = nano.backend.step, BatchingExecutor.round
 
     def counted(*given: Any, **options: Any) -> Any:
         done.append("recording")
@@ -181,18 +180,20 @@ def test_a_recording_says_the_same_beside_a_live_session(
         is_asked.wait(20)
         return step(*given, **options)
 
-    def counted_round(engine: LiveEngine) -> None:
-        done.append("live")
-        round_(engine)
+    def counted_round(engine: BatchingExecutor) -> Priority | None:
+        served = round_(engine)
+        if served is Priority.LIVE:
+            done.append("live")
+        return served
 
     expected = nano.transcribe(voice, language="en", beam_size=2).text
     monkeypatch.setattr(nano.backend, "step", counted)
-    monkeypatch.setattr(LiveEngine, "round", counted_round)
+    monkeypatch.setattr(BatchingExecutor, "round", counted_round)
     scheduler = Scheduler(nano, Work(engines=1, threads=1, longest_interval_s=0.5), beam_size=2)
 
     async def both() -> tuple[str, str]:
         live = await scheduler.open(OPTIONS[0])
-        job = await scheduler.transcribe(voice, FileWish(TranscribeOptions(), ("en",)))
+        job = await scheduler.transcribe(voice, TranscriptionRequest(TranscribeOptions(), ("en",)))
         upload = asyncio.create_task(job.collect())
         while not is_there.is_set():
             await asyncio.sleep(0.01)
@@ -225,7 +226,7 @@ def test_health_and_metrics_tell_of_every_engine(nano: Model) -> None:
     ]
     assert all(one["live_updates"] == 0 and 0.0 <= one["busy"] <= 1.0 for one in engines)
     for number in range(2):
-        assert f'sottovoce_engine_updates{{model="nano",engine="{number}"}} 0' in lines
+        assert f'sottovoce_engine_updates{{engine="{number}",model="nano"}} 0.0' in lines
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,9 @@ from openai import OpenAI
 from websockets.asyncio.client import connect
 
 from sottovoce.errors import OptionError
-from sottovoce.serving.gate import Gate
+from sottovoce.serving.access import AccessControl
 from sottovoce.serving.server import ServerThread
-from sottovoce.serving.settings import Access, Limits, Listening, Offer, Settings
+from sottovoce.serving.settings import Access, Listening, ModelSettings, ServerLimits, ServerSettings
 from tests.serving.servers import SlowModel, serving
 
 KEYS = ("first-key-of-two", "second-key-of-two")
@@ -144,7 +144,9 @@ def test_on_loopback_its_own_names_are(server: ServerThread, host: str) -> None:
 
 
 def test_a_name_that_was_given_is_the_only_one() -> None:
-    gate = Gate(Settings(Offer("nano"), Listening("0.0.0.0"), Access(hosts=("voice.example.org",))))
+    gate = AccessControl(
+        ServerSettings(ModelSettings("nano"), Listening("0.0.0.0"), Access(hosts=("voice.example.org",)))
+    )
     assert gate.refusal("/", "GET", {"host": "voice.example.org:443"}) is None
     refused = gate.refusal("/", "GET", {"host": "127.0.0.1"})
     assert refused is not None
@@ -158,10 +160,10 @@ def test_a_name_that_was_given_is_the_only_one() -> None:
         lambda: Access(api_keys=("with space in it",)),
         lambda: Access(origins=("example.org",)),
         lambda: Access(origins=("https://example.org/",)),
-        lambda: Limits(sessions=0),
-        lambda: Limits(idle_s=float("nan")),
+        lambda: ServerLimits(sessions=0),
+        lambda: ServerLimits(idle_s=float("nan")),
         lambda: Listening(certificate="a.pem"),
-        lambda: Offer("nano", aliases={"x": "unknown"}),
+        lambda: ModelSettings("nano", aliases={"x": "unknown"}),
     ],
 )
 def test_settings_that_cannot_be_are_refused(make: object) -> None:
@@ -170,4 +172,4 @@ def test_settings_that_cannot_be_are_refused(make: object) -> None:
 
 
 def test_keys_are_not_shown() -> None:
-    assert KEYS[0] not in repr(Settings(Offer("nano"), access=Access(api_keys=KEYS)))
+    assert KEYS[0] not in repr(ServerSettings(ModelSettings("nano"), access=Access(api_keys=KEYS)))

@@ -15,14 +15,14 @@ from sottovoce.api import Model
 from sottovoce.audio.io import load_audio
 from sottovoce.audio.recording import Recording
 from sottovoce.decoding.filters import suppressed_tokens
-from sottovoce.decoding.options import NON_SPEECH
 from sottovoce.errors import ModelNotFoundError
-from sottovoce.offline.options import TranscribeOptions
+from sottovoce.options.decoding import NON_SPEECH, SPECIALS_ALONE
+from sottovoce.options.transcribe import TranscribeOptions
+from sottovoce.serving.apis.whisper_cpp import with_turn_signs
 from sottovoce.serving.fields import Fields
-from sottovoce.serving.inference import with_turn_signs
-from sottovoce.serving.inference_request import KNOWN, SPECIALS_ALONE, inference_request
+from sottovoce.serving.inference_request import KNOWN, inference_request
 from sottovoce.serving.server import ServerThread
-from sottovoce.serving.settings import Offer
+from sottovoce.serving.settings import ModelSettings
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import Samples, Segment, Turn
 from tests.serving.servers import SlowModel, serving, settings
@@ -30,7 +30,7 @@ from tests.serving.servers import SlowModel, serving, settings
 
 @pytest.fixture(scope="module")
 def quick() -> Iterator[ServerThread]:
-    wanted = settings(offer=Offer("small", others=("large",)))
+    wanted = settings(models=ModelSettings("small", others=("large",)))
     with ServerThread(wanted, lambda name: cast(Model, SlowModel())) as server:
         server.wait_until_ready()
         yield server
@@ -103,7 +103,7 @@ def test_voices_tell_speakers_where_channels_do_not(
     server: ServerThread, english: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In a recording of one channel, and in one with the same sound in both."""
-    monkeypatch.setattr("sottovoce.offline.longform.diarizer_of", lambda _: Known())
+    monkeypatch.setattr("sottovoce.offline.longform.make_diarizer", lambda _: Known())
     speech = load_audio(english)
     twice = stereo_file(tmp_path, speech, speech)
     for path in (english, twice):
@@ -121,7 +121,7 @@ def test_speakers_without_their_weights_are_one_line(
     def missing(_: object) -> None:
         raise ModelNotFoundError("resemblyzer: not in /srv/cache")
 
-    monkeypatch.setattr("sottovoce.offline.longform.diarizer_of", missing)
+    monkeypatch.setattr("sottovoce.offline.longform.make_diarizer", missing)
     answer = asked(server, english, diarize="true")
     assert answer.status_code == 503
     said = "a model that this needs cannot be loaded on this server; its log has the cause"
@@ -129,7 +129,9 @@ def test_speakers_without_their_weights_are_one_line(
 
 
 def test_turns_of_tinydiarize_are_signs_in_the_text() -> None:
-    assert inference_request(Fields([("tinydiarize", "true")]), "small").wish.options.decoding.speaker_turns
+    assert inference_request(
+        Fields([("tinydiarize", "true")]), "small"
+    ).transcription.options.decoding.speaker_turns
     segments = [
         Segment(i, float(i), i + 1.0, f" {i}", "en", speaker=name)
         for i, name in enumerate(("turn 1", "turn 1", "turn 2"))
@@ -166,7 +168,7 @@ def test_errors_are_one_line(quick: ServerThread, english: Path, fields: dict[st
 
 
 def options(**fields: str) -> TranscribeOptions:
-    return inference_request(Fields(fields.items()), "small").wish.options
+    return inference_request(Fields(fields.items()), "small").transcription.options
 
 
 def test_what_is_off_or_without_effect_changes_nothing() -> None:
@@ -279,7 +281,7 @@ def test_segments_of_a_length(server: ServerThread, english: Path) -> None:
     ],
 )
 def test_temperatures(fields: list[tuple[str, str]], temperatures: tuple[float, ...]) -> None:
-    found = inference_request(Fields(fields), "small").wish.options.fallback
+    found = inference_request(Fields(fields), "small").transcription.options.fallback
     assert found.temperatures == temperatures
 
 
@@ -294,7 +296,7 @@ def test_only_models_that_are_offered_can_be_loaded(quick: ServerThread, server:
         assert answer.status_code == 404
         assert "expected one of small, large" in answer.json()["error"]
     assert load(quick, name="large").status_code == 400
-    assert quick.services.shelf.loaded("large") is None
+    assert "large" not in quick.services.registry.running
     assert load(quick, model="large").text == "Load was successful!\n"
-    assert quick.services.shelf.loaded("large") is not None
+    assert "large" in quick.services.registry.running
     assert quick.services.inference_model == "large"

@@ -14,13 +14,13 @@ import pytest
 from websockets.asyncio.client import ClientConnection
 
 from sottovoce.api import Model
-from sottovoce.serving import interpreting
+from sottovoce.serving import session_translator
 from sottovoce.serving.server import ServerThread
-from sottovoce.serving.settings import Translation
+from sottovoce.serving.settings import TranslationSettings
 from sottovoce.translation.chat import ChatServer
-from sottovoce.translation.glossary import Glossary
-from sottovoce.translation.live import LiveTranslator, Translated
-from sottovoce.translation.own_live import N_NEW_WORDS, OwnTranslator
+from sottovoce.translation.chat_translator import Glossary
+from sottovoce.translation.live_translator import LiveTranslation, LiveTranslator
+from sottovoce.translation.whisper_translate import N_NEW_WORDS, WhisperTranslator
 from tests.serving.servers import SlowModel, serving
 from tests.serving.test_live import SECOND, Message, clip, saying, talk
 from tests.translation.server import Answer, StandIn, stand_in, upper
@@ -33,8 +33,8 @@ def translated() -> Iterator[tuple[ServerThread, StandIn]]:
         yield server, chat
 
 
-def by(chat: StandIn) -> Translation:
-    return Translation(ChatServer(chat.url, "some"), Glossary((("word", "Wort"),)))
+def by(chat: StandIn) -> TranslationSettings:
+    return TranslationSettings(ChatServer(chat.url, "some"), Glossary((("word", "Wort"),)))
 
 
 def translations(messages: list[Message]) -> list[Message]:
@@ -107,7 +107,7 @@ def test_a_server_that_fails_takes_no_words_away_and_is_not_named(
 
 
 def test_words_do_not_wait_for_a_slow_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(interpreting, "LAST_S", 0.2)
+    monkeypatch.setattr(session_translator, "LAST_S", 0.2)
     release = threading.Event()
 
     def wait(document: dict[str, Any]) -> Answer:
@@ -175,11 +175,11 @@ def test_whisper_s_own_english_is_that_of_the_library(server: ServerThread, nano
     audio = clip("de")
     messages, _, _ = talk(server, saying(audio, piece=16_000), "languages=de&translate_to=en")
     found = [one["text"] for one in translations(messages) if one["final"]]
-    own, session = OwnTranslator(nano), nano.session(["de"])
+    own, session = WhisperTranslator(nano), nano.session(["de"])
     live = LiveTranslator(own, N_NEW_WORDS)
     samples = np.frombuffer(audio, "<i2").astype(np.float32) / 32768
-    told: list[Translated] = []
-    own.hear(samples)
+    told: list[LiveTranslation] = []
+    own.push(samples)
     for event in [*session.push(samples), *session.close()]:
         told += live.take(event)
     assert found == [one.text for one in told if one.is_final]

@@ -21,7 +21,7 @@ from websockets.exceptions import InvalidStatus
 
 from sottovoce.audio.io import load_audio
 from sottovoce.serving.server import ServerThread
-from sottovoce.serving.settings import Access, Limits
+from sottovoce.serving.settings import Access, ServerLimits
 from tests.serving.servers import CLIPS, SlowModel, serving
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*is deprecated:DeprecationWarning")
@@ -296,7 +296,7 @@ def test_a_model_that_is_not_there_is_404_and_theirs_mean_ours(quick: ServerThre
 
 def test_keys_are_asked_for_as_their_clients_send_them() -> None:
     access = Access(api_keys=("open-sesame",))
-    with serving(SlowModel(), access=access, limits=Limits(sessions=1)) as server:
+    with serving(SlowModel(), access=access, limits=ServerLimits(sessions=1)) as server:
         address = f"ws://{server.address}/v1/listen?{PLAIN}"
 
         async def run() -> None:
@@ -324,7 +324,7 @@ def test_a_body_that_is_no_recording_is_one_line(quick: ServerThread, body: byte
 
 
 def test_a_body_that_is_too_large_or_too_slow_is_refused() -> None:
-    with serving(SlowModel(), limits=Limits(upload_mb=0.01, upload_s=0.3)) as server:
+    with serving(SlowModel(), limits=ServerLimits(upload_mb=0.01, upload_s=0.3)) as server:
 
         def slowly() -> Iterator[bytes]:
             yield b"RIFF"

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from sottovoce.audio.io import load_audio
+from sottovoce.serving.apis.deepgram_params import DeepgramParams, recording_params
+from sottovoce.serving.apis.deepgram_results import recording_document
 from sottovoce.serving.faults import ApiError
-from sottovoce.serving.listen_recording import recording_document
-from sottovoce.serving.listen_wish import ListenWish, recording_wish
+from sottovoce.serving.model_registry import ModelRegistry
 from sottovoce.serving.pcm import ALAW, MULAW
 from sottovoce.serving.server import ServerThread
-from sottovoce.serving.settings import Offer
-from sottovoce.serving.shelf import Shelf
+from sottovoce.serving.settings import ModelSettings
 from sottovoce.types import Segment, Transcript, Word
 from tests.serving.servers import CLIPS
 from tests.serving.test_listen import deepgram, pcm_of
@@ -42,13 +42,13 @@ def transcript() -> Transcript:
     return Transcript(tuple(segments), "en", 12.0, "nano", 0.75)
 
 
-def document(**wish: Any) -> Any:
-    return recording_document(transcript(), ListenWish(model="nano", **wish), "req", "abc")
+def document(**params: Any) -> Any:
+    return recording_document(transcript(), DeepgramParams(model="nano", **params), "req", "abc")
 
 
-def wish_of(**query: str | list[str]) -> ListenWish:
+def config_of(**query: str | list[str]) -> DeepgramParams:
     pairs = [(k, one) for k, v in query.items() for one in (v if isinstance(v, list) else [v])]
-    return recording_wish(pairs, Shelf(Offer("nano"), cast(Any, None), cast(Any, None)))
+    return recording_params(pairs, ModelRegistry(ModelSettings("nano"), cast(Any, None), cast(Any, None)))
 
 
 def test_paragraphs_are_sentences_up_to_a_pause_or_another_speaker() -> None:
@@ -70,8 +70,8 @@ def test_paragraphs_are_sentences_up_to_a_pause_or_another_speaker() -> None:
 
 
 def test_utterances_are_parted_by_pauses() -> None:
-    def texts(**wish: Any) -> list[str]:
-        found = document(utterances=True, is_punctuated=True, **wish)["results"]["utterances"]
+    def texts(**params: Any) -> list[str]:
+        found = document(utterances=True, is_punctuated=True, **params)["results"]["utterances"]
         assert [one["id"] for one in found] == [str(i) for i in range(len(found))]
         return [one["transcript"] for one in found]
 
@@ -92,12 +92,12 @@ def test_language_and_hash_are_told() -> None:
 
 
 def test_what_is_asked() -> None:
-    assert wish_of(detect_language="true").languages == ()
-    assert wish_of(detect_language=["en", "de-DE"]).languages == ("en", "de")
-    assert wish_of(detect_language="false", language="de").languages == ("de",)
-    assert wish_of(utt_split="1.5").utt_split_s == 1.5
-    assert wish_of(paragraphs="true").is_punctuated
-    raw = wish_of(encoding="mulaw")
+    assert config_of(detect_language="true").languages == ()
+    assert config_of(detect_language=["en", "de-DE"]).languages == ("en", "de")
+    assert config_of(detect_language="false", language="de").languages == ("de",)
+    assert config_of(utt_split="1.5").utt_split_s == 1.5
+    assert config_of(paragraphs="true").is_punctuated
+    raw = config_of(encoding="mulaw")
     assert (raw.is_raw, raw.encoding, raw.sample_rate) == (True, "mulaw", 8000)
 
 
@@ -115,7 +115,7 @@ def test_what_is_asked() -> None:
 )
 def test_what_cannot_be_is_refused(query: dict[str, str], param: str) -> None:
     with pytest.raises(ApiError) as refused:
-        wish_of(**cast(Any, query))
+        config_of(**cast(Any, query))
     assert refused.value.param == param
 
 

@@ -16,9 +16,9 @@ from websockets.exceptions import ConnectionClosed
 
 from sottovoce.api import Model
 from sottovoce.audio.io import load_audio
-from sottovoce.formats.events import event_document
+from sottovoce.formats.event_lines import event_document
 from sottovoce.serving.server import ServerThread
-from sottovoce.serving.settings import Limits
+from sottovoce.serving.settings import ServerLimits
 from sottovoce.types import Samples
 from tests.serving.servers import CLIPS, SlowModel, serving, until
 
@@ -264,33 +264,33 @@ def test_a_sender_who_is_too_fast_is_slowed_down() -> None:
     """The socket is not read while more than `pending_s` waits, so that memory does not grow."""
     model = SlowModel(lambda: time.sleep(0.05))
     most: list[int] = []
-    with serving(model, limits=Limits(pending_s=3.0)) as server:
+    with serving(model, limits=ServerLimits(pending_s=3.0)) as server:
 
         async def speak(socket: ClientConnection) -> None:
             for _ in range(60):
                 await socket.send(SECOND)
             await socket.send('{"type": "close"}')
 
-        from sottovoce.serving import inbox
+        from sottovoce.serving import input_queue
 
-        before = inbox.Inbox.put_audio
+        before = input_queue.InputQueue.put_audio
 
-        async def watched(self: inbox.Inbox[Any], samples: Samples) -> None:
+        async def watched(self: input_queue.InputQueue[Any], samples: Samples) -> None:
             most.append(self.n_samples)
             await before(self, samples)
 
-        inbox.Inbox.put_audio = watched  # type: ignore[method-assign]
+        input_queue.InputQueue.put_audio = watched  # type: ignore[method-assign]
         try:
             messages, code, _ = talk(server, speak)
         finally:
-            inbox.Inbox.put_audio = before  # type: ignore[method-assign]
+            input_queue.InputQueue.put_audio = before  # type: ignore[method-assign]
     assert code == 1000
     assert messages[-1]["received"] == 60.0
     assert max(most) <= 3 * 16_000
 
 
 def test_more_sessions_than_the_limit_are_asked_to_come_again() -> None:
-    with serving(SlowModel(), limits=Limits(sessions=1)) as server:
+    with serving(SlowModel(), limits=ServerLimits(sessions=1)) as server:
 
         async def run() -> tuple[int | None, Message]:
             address = f"ws://{server.address}/v1/live"
@@ -310,7 +310,7 @@ def test_more_sessions_than_the_limit_are_asked_to_come_again() -> None:
 
 def test_no_session_is_taken_while_live_audio_waits_too_long() -> None:
     model = SlowModel(lambda: time.sleep(0.6))
-    with serving(model, limits=Limits(wait_s=0.2)) as server:
+    with serving(model, limits=ServerLimits(wait_s=0.2)) as server:
 
         async def run() -> int | None:
             address = f"ws://{server.address}/v1/live"
@@ -328,7 +328,7 @@ def test_no_session_is_taken_while_live_audio_waits_too_long() -> None:
 
 
 def test_silence_of_the_client_ends_its_session_and_keepalive_does_not() -> None:
-    with serving(SlowModel(), limits=Limits(idle_s=0.6)) as server:
+    with serving(SlowModel(), limits=ServerLimits(idle_s=0.6)) as server:
 
         async def nothing(socket: ClientConnection) -> None:
             pass
@@ -345,13 +345,13 @@ def test_silence_of_the_client_ends_its_session_and_keepalive_does_not() -> None
 
 
 def test_a_session_has_a_longest_duration() -> None:
-    with serving(SlowModel(), limits=Limits(session_s=5.0)) as server:
+    with serving(SlowModel(), limits=ServerLimits(session_s=5.0)) as server:
         messages, code, _ = talk(server, saying(SECOND * 9))
     assert (code, messages[-1]["error"]["code"]) == (1008, "session_too_long")
 
 
 def test_a_message_that_is_too_large_closes_with_1009() -> None:
-    with serving(SlowModel(), limits=Limits(message_kb=16)) as server:
+    with serving(SlowModel(), limits=ServerLimits(message_kb=16)) as server:
         assert talk(server, saying(SECOND, piece=len(SECOND)))[1] == 1009
         assert talk(server, saying(SECOND, piece=4_000))[1] == 1000
 
@@ -373,7 +373,7 @@ def test_a_client_that_vanishes_leaves_nothing_behind() -> None:
 
 def test_a_reader_who_does_not_read_is_dropped() -> None:
     """Its events fill the buffers of both sides; then it is let go, and others do not notice."""
-    with serving(SlowModel(), limits=Limits(send_s=0.5, session_s=1e9)) as server:
+    with serving(SlowModel(), limits=ServerLimits(send_s=0.5, session_s=1e9)) as server:
 
         async def stall() -> None:
             address = f"ws://{server.address}/v1/live?languages=en"

@@ -11,32 +11,32 @@ import pytest
 
 from sottovoce.api import Model
 from sottovoce.models.nano import compact_languages
+from sottovoce.serving.apis.wyoming import info
 from sottovoce.serving.metrics import Metrics
+from sottovoce.serving.model_registry import ModelRegistry, usual_languages
 from sottovoce.serving.scheduler import Scheduler
 from sottovoce.serving.server import ServerThread
-from sottovoce.serving.settings import Offer
-from sottovoce.serving.shelf import Shelf, usual_languages
-from sottovoce.serving.state import Services
-from sottovoce.serving.wyoming import info
+from sottovoce.serving.services import Services
+from sottovoce.serving.settings import ModelSettings
 from tests.serving.servers import SlowModel, settings
 
-OFFER = Offer("nano", others=("base", "tiny.en"), preload=False, unload_s=0.0)
+MODELS = ModelSettings("nano", others=("base", "tiny.en"), preload=False, unload_s=0.0)
 
 
-def shelf_of(offer: Offer) -> Shelf:
-    return Shelf(offer, lambda name: cast(Model, SlowModel()), lambda model: Scheduler(model))
+def registry_of(models: ModelSettings) -> ModelRegistry:
+    return ModelRegistry(models, lambda name: cast(Model, SlowModel()), lambda model: Scheduler(model))
 
 
-def described(shelf: Shelf) -> dict[str, list[str]]:
+def described(registry: ModelRegistry) -> dict[str, list[str]]:
     """Languages of every model that Wyoming is told of."""
-    document = info(Services(settings(offer=shelf.offer), shelf, Metrics()))
+    document = info(Services(settings(models=registry.settings), registry, Metrics()))
     (program,) = cast("list[dict[str, list[dict[str, list[str]]]]]", document["asr"])
     return {str(model["name"]): model["languages"] for model in program["models"]}
 
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[ServerThread]:
-    with ServerThread(settings(offer=OFFER), lambda name: cast(Model, SlowModel())) as running:
+    with ServerThread(settings(models=MODELS), lambda name: cast(Model, SlowModel())) as running:
         yield running
 
 
@@ -48,20 +48,20 @@ def test_models_that_are_not_loaded_speak_what_whisper_speaks(server: ServerThre
     assert languages["tiny.en"] == ["en"]
     assert languages["whisper-1"] == languages["nano"]
     assert languages["nano"][0] == "en"
-    assert described(server.services.shelf) == {name: languages[name] for name in OFFER.names}
+    assert described(server.services.registry) == {name: languages[name] for name in MODELS.names}
 
 
 def test_languages_are_remembered_when_a_model_is_put_away() -> None:
-    shelf = shelf_of(OFFER)
+    registry = registry_of(MODELS)
 
     async def use_once() -> None:
-        async with shelf.use("base"):
+        async with registry.use("base"):
             pass
 
     asyncio.run(use_once())
-    shelf.put_away_idle()
-    assert shelf.loaded("base") is None
-    assert described(shelf)["base"] == ["en", "de"]
+    registry.unload_idle()
+    assert "base" not in registry.running
+    assert described(registry)["base"] == ["en", "de"]
 
 
 def test_what_names_promise(nano: Model) -> None:

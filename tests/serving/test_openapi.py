@@ -15,14 +15,14 @@ from hypothesis import strategies as st
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
+from sottovoce.serving.apis.deepgram_params import OF_BOTH, OF_STREAMS, OFF_ONLY, REFUSED
+from sottovoce.serving.apis.sottovoce_live import FIELDS
 from sottovoce.serving.app import ROUTES
 from sottovoce.serving.inference_request import KNOWN as INFERENCE
-from sottovoce.serving.listen_wish import OF_BOTH, OF_STREAMS, OFF_ONLY, REFUSED
 from sottovoce.serving.openapi import document
-from sottovoce.serving.protocol import FIELDS
 from sottovoce.serving.requests import KNOWN
 from sottovoce.serving.server import ServerThread
-from sottovoce.serving.settings import Limits
+from sottovoce.serving.settings import ServerLimits
 from sottovoce.types import Transcript
 from tests.serving.servers import SlowFile, SlowModel, serving
 
@@ -42,7 +42,7 @@ MORE = settings(
 
 @pytest.fixture(scope="module")
 def quick() -> Iterator[ServerThread]:
-    with serving(SilentModel(), limits=Limits(idle_s=20.0)) as server:
+    with serving(SilentModel(), limits=ServerLimits(idle_s=20.0)) as server:
         yield server
 
 

@@ -1,4 +1,4 @@
-"""Parts of the server by themselves: audio in pieces, inbox, worker, numbers of events, metrics, forms."""
+"""Parts of the server by themselves: audio in pieces, queue, worker, numbers of events, metrics, forms."""
 
 from __future__ import annotations
 
@@ -9,16 +9,19 @@ import anyio
 import av
 import numpy as np
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
+from sottovoce.engine.tasks import Priority
 from sottovoce.errors import CheckpointError, ModelNotFoundError, OptionError
-from sottovoce.serving.answers import Deltas
+from sottovoce.formats.event_lines import event_document
+from sottovoce.serving.apis.openai_documents import Deltas
+from sottovoce.serving.event_sequence import EventSequencer
 from sottovoce.serving.faults import ApiError, fault_of
 from sottovoce.serving.fields import Fields
-from sottovoce.serving.inbox import MOST_WORDS, Inbox
+from sottovoce.serving.input_queue import MAX_COMMANDS, InputQueue
 from sottovoce.serving.metrics import Metrics
 from sottovoce.serving.pcm import PcmReader
-from sottovoce.serving.told import Teller
-from sottovoce.serving.worker import LIVE, Worker
+from sottovoce.serving.worker import Worker
 from sottovoce.types import (
     Event,
     Final,
@@ -63,57 +66,57 @@ def test_audio_that_nobody_can_read(encoding: str, rate: int) -> None:
         PcmReader(encoding, rate)
 
 
-def test_an_inbox_keeps_order_and_lets_its_putter_wait() -> None:
+def test_a_queue_keeps_order_and_lets_its_putter_wait() -> None:
     async def run() -> list[object]:
-        inbox: Inbox[str] = Inbox(most_samples=10)
+        queue: InputQueue[str] = InputQueue(max_samples=10)
         one = np.ones(4, np.float32)
         taken: list[object] = []
 
         async def put() -> None:
             for _ in range(5):
-                await inbox.put_audio(one)
-            await inbox.put("now")
-            await inbox.put_audio(one)
-            for _ in range(3 * MOST_WORDS):
-                await inbox.put("then")
-            await inbox.put("end")
+                await queue.put_audio(one)
+            await queue.put("now")
+            await queue.put_audio(one)
+            for _ in range(3 * MAX_COMMANDS):
+                await queue.put("then")
+            await queue.put("end")
 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(put)
             await anyio.sleep(0.05)
-            assert inbox.n_samples == 12  # one more than the most, and no further one
+            assert queue.n_samples == 12  # one more than the most, and no further one
             while not taken or taken[-1] != "end":
-                item = await inbox.take()
+                item = await queue.take()
                 taken.append(len(item) if isinstance(item, np.ndarray) else item)
         return taken
 
     taken = anyio.run(run)
     at = taken.index("now")
     assert sum(item for item in taken[:at] if isinstance(item, int)) == 20
-    assert taken[at + 1 :] == [4, *["then"] * (3 * MOST_WORDS), "end"]
+    assert taken[at + 1 :] == [4, *["then"] * (3 * MAX_COMMANDS), "end"]
 
 
-def test_audio_can_be_taken_from_another_thread_up_to_the_next_word() -> None:
+def test_audio_can_be_taken_from_another_thread_up_to_the_next_command() -> None:
     async def run() -> tuple[list[int], list[object]]:
-        inbox: Inbox[str] = Inbox(most_samples=10)
+        queue: InputQueue[str] = InputQueue(max_samples=10)
         one = np.ones(4, np.float32)
         taken: list[int] = []
 
         async def put() -> None:
             for _ in range(4):
-                await inbox.put_audio(one)
-            await inbox.put("now")
-            await inbox.put_audio(one)
+                await queue.put_audio(one)
+            await queue.put("now")
+            await queue.put_audio(one)
 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(put)
             with anyio.fail_after(10):
                 while sum(taken) < 16:  # the putter waits until it is told of the room
-                    taken.append(len(await anyio.to_thread.run_sync(inbox.take_audio)))
+                    taken.append(len(await anyio.to_thread.run_sync(queue.take_audio)))
                     await anyio.sleep(0.01)
-        taken.append(len(inbox.take_audio()))
-        word = await inbox.take()
-        return taken, [word, len(await inbox.take())]
+        taken.append(len(queue.take_audio()))
+        word = await queue.take()
+        return taken, [word, len(await queue.take())]
 
     taken, rest = anyio.run(run)
     assert taken[0] == 12
@@ -124,10 +127,10 @@ def test_audio_can_be_taken_from_another_thread_up_to_the_next_word() -> None:
 def test_a_worker_takes_out_what_was_cancelled_and_forgets_an_old_wait() -> None:
     worker = Worker()
     is_free = threading.Event()
-    first = worker.submit(lambda: is_free.wait(10), LIVE)
+    first = worker.submit(lambda: is_free.wait(10), Priority.LIVE)
     done: list[int] = []
-    second = worker.submit(lambda: done.append(2), LIVE)
-    third = worker.submit(lambda: done.append(3), LIVE)
+    second = worker.submit(lambda: done.append(2), Priority.LIVE)
+    third = worker.submit(lambda: done.append(3), Priority.LIVE)
     second.cancel()
     time.sleep(0.1)
     assert worker.live_wait_s >= 0.1
@@ -137,7 +140,7 @@ def test_a_worker_takes_out_what_was_cancelled_and_forgets_an_old_wait() -> None
     assert done == [3]
     worker.close()
     with pytest.raises(ApiError, match="shutting down"):
-        worker.submit(lambda: None, LIVE)
+        worker.submit(lambda: None, Priority.LIVE)
     worker.join(10)
 
 
@@ -158,12 +161,12 @@ def test_events_are_numbered_by_utterance_and_moved_in_time() -> None:
         SpeechEnded(3.2, 3.3),
         SpeechStarted(4.0, 4.1),
     ]
-    teller = Teller()
-    told = [*teller.tell(events[:3]), *teller.tell(events[3:])]
+    sequencer = EventSequencer()
+    told = [*sequencer.number(events[:3]), *sequencer.number(events[3:])]
     assert [one.seq for one in told] == list(range(1, 12))
     assert [one.utterance for one in told] == [1, 1, 1, 1, None, 2, 2, 2, 3, 3, 4]
-    for before, after in zip(events, Teller().tell(events, offset_s=10.0), strict=True):
-        document = after.document
+    for before, after in zip(events, EventSequencer().number(events, offset_s=10.0), strict=True):
+        document = event_document(after)
         if isinstance(before, Partial | Final):
             assert document["start"] == before.start + 10
             assert document["words"][0]["end"] == 12.0  # type: ignore[index,call-overload]
@@ -182,18 +185,23 @@ def test_deltas_join_to_the_text(texts: list[str]) -> None:
 
 def test_metrics_are_what_prometheus_reads() -> None:
     metrics = Metrics()
-    metrics.requests.add(1, "/v1/models", "GET", "200")
-    metrics.requests.add(1, 'a"b\\c\n', "GET", "200")
+    metrics.requests.labels("/v1/models", "GET", "200").inc()
+    metrics.requests.labels('a"b\\c\n', "GET", "200").inc()
     metrics.live_wait.observe(0.3)
     metrics.live_wait.observe(1e9)
-    lines = metrics.text().splitlines()
-    assert 'sottovoce_requests_total{route="/v1/models",method="GET",status="200"} 1' in lines
-    assert 'sottovoce_requests_total{route="a\\"b\\\\c\\n",method="GET",status="200"} 1' in lines
-    assert 'sottovoce_live_wait_seconds_bucket{le="0.25"} 0' in lines
-    assert 'sottovoce_live_wait_seconds_bucket{le="0.5"} 1' in lines
-    assert 'sottovoce_live_wait_seconds_bucket{le="+Inf"} 2' in lines
-    assert "sottovoce_live_wait_seconds_count 2" in lines
-    assert "sottovoce_file_audio_seconds_total 0" in lines
+    found = {
+        (sample.name, *sample.labels.values()): sample.value
+        for family in text_string_to_metric_families(metrics.text().decode())
+        for sample in family.samples
+    }
+    assert found["sottovoce_requests_total", "GET", "/v1/models", "200"] == 1
+    assert found["sottovoce_requests_total", "GET", 'a"b\\c\n', "200"] == 1
+    assert found["sottovoce_live_wait_seconds_bucket", "0.25"] == 0
+    assert found["sottovoce_live_wait_seconds_bucket", "0.5"] == 1
+    assert found["sottovoce_live_wait_seconds_bucket", "+Inf"] == 2
+    assert found[("sottovoce_live_wait_seconds_count",)] == 2
+    assert found[("sottovoce_file_audio_seconds_total",)] == 0
+    assert not [name for name, *_ in found if name.endswith("_created")]
 
 
 @pytest.mark.parametrize("names", [("a[]", "a[]"), ("a", "a"), ("a[0]", "a[1]")])

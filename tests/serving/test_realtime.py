@@ -20,11 +20,11 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed
 
 from sottovoce.audio.io import load_audio
+from sottovoce.serving.apis.openai_realtime_config import RealtimeSessionConfig
+from sottovoce.serving.client_secrets import ClientSecrets
 from sottovoce.serving.faults import ApiError
-from sottovoce.serving.realtime_wish import RealtimeWish
-from sottovoce.serving.secrets import Secrets
 from sottovoce.serving.server import ServerThread
-from sottovoce.serving.settings import Access, Limits
+from sottovoce.serving.settings import Access, ServerLimits
 from sottovoce.types import SAMPLE_RATE
 from tests.serving.servers import CLIPS, SlowModel, serving
 
@@ -342,7 +342,7 @@ def test_silence_for_too_long_is_a_turn_of_its_own(server: ServerThread) -> None
 
 
 def test_a_server_that_goes_down_says_the_rest_and_closes_with_1012() -> None:
-    with serving(SlowModel(lambda: time.sleep(0.02)), limits=Limits()) as server:
+    with serving(SlowModel(lambda: time.sleep(0.02)), limits=ServerLimits()) as server:
 
         async def run() -> tuple[list[Message], int | None]:
             heard: list[Message] = []
@@ -394,12 +394,14 @@ def test_a_client_secret_opens_the_realtime_api_and_nothing_else() -> None:
 
 
 def test_a_secret_is_known_to_whoever_has_the_key_and_to_nobody_else() -> None:
-    wish = replace(RealtimeWish(), languages=("en", "de"), keywords=("Grüße", "Zürich"), turns=None)
-    secret, _ = Secrets(b"k" * 32).make(wish, 60.0)
-    assert Secrets(b"k" * 32).wish_of(["sk-other", secret]) == wish
-    assert Secrets(b"l" * 32).wish_of([secret]) is None
+    config = replace(
+        RealtimeSessionConfig(), languages=("en", "de"), keywords=("Grüße", "Zürich"), turns=None
+    )
+    secret, _ = ClientSecrets(b"k" * 32).make(config, 60.0)
+    assert ClientSecrets(b"k" * 32).config_of(["sk-other", secret]) == config
+    assert ClientSecrets(b"l" * 32).config_of([secret]) is None
     body, _, signature = secret.partition(".")
-    longer = Secrets(b"k" * 32).make(wish, 6000.0)[0].partition(".")[0]
+    longer = ClientSecrets(b"k" * 32).make(config, 6000.0)[0].partition(".")[0]
     for changed in (
         f"{longer}.{signature}",
         body,
@@ -410,20 +412,20 @@ def test_a_secret_is_known_to_whoever_has_the_key_and_to_nobody_else() -> None:
         secret[3:],
         secret + "x",
     ):
-        assert Secrets(b"k" * 32).wish_of([changed]) is None
+        assert ClientSecrets(b"k" * 32).config_of([changed]) is None
 
 
 def test_a_session_that_no_header_could_carry_gets_no_secret() -> None:
     words = tuple(hashlib.sha256(str(i).encode()).hexdigest() for i in range(200))
     with pytest.raises(ApiError, match="less text"):
-        Secrets().make(RealtimeWish(keywords=words), 60.0)
+        ClientSecrets().make(RealtimeSessionConfig(keywords=words), 60.0)
 
 
 def test_a_secret_ends() -> None:
-    secrets = Secrets()
-    secret, _ = secrets.make(RealtimeWish(language="de"), 0.05)
-    found = secrets.wish_of([secret])
+    secrets = ClientSecrets()
+    secret, _ = secrets.make(RealtimeSessionConfig(language="de"), 0.05)
+    found = secrets.config_of([secret])
     assert found is not None
     assert found.language == "de"
     time.sleep(0.1)
-    assert secrets.wish_of([secret]) is None
+    assert secrets.config_of([secret]) is None

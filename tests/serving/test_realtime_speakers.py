@@ -9,9 +9,9 @@ import pytest
 from openai import OpenAI
 from openai.types.realtime import ConversationItemInputAudioTranscriptionSegment
 
-from sottovoce.serving.realtime_items import speaker_runs
-from sottovoce.serving.realtime_wish import RealtimeWish, updated
-from sottovoce.serving.secrets import Secrets
+from sottovoce.serving.apis.openai_realtime_config import RealtimeSessionConfig, updated
+from sottovoce.serving.apis.openai_realtime_items import speaker_runs
+from sottovoce.serving.client_secrets import ClientSecrets
 from sottovoce.serving.server import ServerThread
 from sottovoce.types import Word
 from tests.serving.conversation import TALK, TalkModel
@@ -61,27 +61,27 @@ def test_other_models_tell_no_speakers() -> None:
 
 
 def test_speakers_are_asked_for_by_the_name_of_the_model() -> None:
-    def named(wish: RealtimeWish, name: str | None) -> RealtimeWish:
+    def named(config: RealtimeSessionConfig, name: str | None) -> RealtimeSessionConfig:
         heard = {"transcription": {"model": name}}
-        return updated(wish, {"type": "transcription", "audio": {"input": heard}})
+        return updated(config, {"type": "transcription", "audio": {"input": heard}})
 
-    wish = named(RealtimeWish(), DIARIZING)
-    assert wish.options.speakers == "auto"
-    assert updated(wish, {"type": "transcription"}).has_speakers
-    assert named(wish, "whisper-1").options.speakers == ""
-    secrets = Secrets()
-    assert secrets.wish_of([secrets.make(wish, 60.0)[0]]) == wish
+    config = named(RealtimeSessionConfig(), DIARIZING)
+    assert config.options.speakers == "auto"
+    assert updated(config, {"type": "transcription"}).has_speakers
+    assert named(config, "whisper-1").options.speakers == ""
+    secrets = ClientSecrets()
+    assert secrets.config_of([secrets.make(config, 60.0)[0]]) == config
 
 
 def test_a_session_sent_back_as_it_was_told_is_the_same() -> None:
     """Clients change a field of what they got; the model has its own name there."""
-    wish = RealtimeWish(model="base", has_speakers=True)
-    told = dict(wish.document)
-    assert updated(wish, told) == wish
+    config = RealtimeSessionConfig(model="base", has_speakers=True)
+    told = dict(config.document)
+    assert updated(config, told) == config
     told["include"] = ["item.input_audio_transcription.logprobs"]
-    assert updated(wish, told) == replace(wish, logprobs=True)
+    assert updated(config, told) == replace(config, logprobs=True)
     other = {"transcription": {"model": "whisper-1"}}
-    assert not updated(wish, {"type": "transcription", "audio": {"input": other}}).has_speakers
+    assert not updated(config, {"type": "transcription", "audio": {"input": other}}).has_speakers
 
 
 def test_words_of_nobody_known_go_with_their_neighbours() -> None:

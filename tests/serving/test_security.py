@@ -23,10 +23,10 @@ import pytest
 from starlette.routing import Route
 from websockets.asyncio.client import connect
 
+from sottovoce.serving.access import OPEN_PATHS
 from sottovoce.serving.app import ROUTES
-from sottovoce.serving.gate import OPEN_PATHS
 from sottovoce.serving.server import ServerThread
-from sottovoce.serving.settings import Access, Limits, Listening
+from sottovoce.serving.settings import Access, Listening, ServerLimits
 from tests.serving.servers import CLIPS, SlowModel, serving
 from tests.serving.test_uploads import listener, playlists, wav
 
@@ -48,7 +48,7 @@ def form(url: str, data: bytes) -> httpx.Response:
 
 @pytest.fixture(scope="module")
 def quick() -> Iterator[ServerThread]:
-    with serving(SlowModel(), limits=Limits(duration_s=20.0)) as server:
+    with serving(SlowModel(), limits=ServerLimits(duration_s=20.0)) as server:
         yield server
 
 

@@ -19,9 +19,9 @@ from sottovoce.api import Model
 from sottovoce.audio.io import load_audio
 from sottovoce.audio.recording import Recording
 from sottovoce.errors import ModelNotFoundError
+from sottovoce.serving.apis.sottovoce_live import SessionRequest, configured
 from sottovoce.serving.faults import ApiError
 from sottovoce.serving.known_speakers import known_speakers
-from sottovoce.serving.protocol import LiveWish, configured
 from sottovoce.serving.server import ServerThread
 from sottovoce.serving.settings import OPENAI_NAMES
 from sottovoce.types import Turn
@@ -39,7 +39,7 @@ class Known:
 @pytest.fixture(autouse=True)
 def _known(monkeypatch: pytest.MonkeyPatch) -> None:
     """No weights are needed."""
-    monkeypatch.setattr("sottovoce.offline.longform.diarizer_of", lambda _: Known())
+    monkeypatch.setattr("sottovoce.offline.longform.make_diarizer", lambda _: Known())
 
 
 def test_segments_have_speakers(client: OpenAI, nano: Model, english: Path) -> None:
@@ -81,19 +81,19 @@ def said(server: ServerThread, path: str, end: str) -> list[dict[str, Any]]:
 
 
 def test_words_of_a_live_session_have_speakers(server: ServerThread, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sottovoce.serving.scheduler.live_speakers", one_speaker)
+    monkeypatch.setattr("sottovoce.serving.scheduler.make_live_speakers", one_speaker)
     messages = said(server, "/v1/live?languages=en&speakers=auto", "close")
     finals = [message for message in messages if message["type"] == "final"]
     assert finals
     assert {word["speaker"] for final in finals for word in final["words"]} == {"A"}
-    assert configured(LiveWish(), {"speakers": "2"}).options.speakers == "2"
-    assert configured(LiveWish(), {"speakers": False}).options.speakers == ""
+    assert configured(SessionRequest(), {"speakers": "2"}).options.speakers == "2"
+    assert configured(SessionRequest(), {"speakers": False}).options.speakers == ""
     with pytest.raises(ApiError, match="expected auto"):
-        configured(LiveWish(), {"speakers": "several"})
+        configured(SessionRequest(), {"speakers": "several"})
 
 
 def test_voices_go_from_session_to_session(server: ServerThread, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sottovoce.serving.scheduler.live_speakers", one_speaker)
+    monkeypatch.setattr("sottovoce.serving.scheduler.make_live_speakers", one_speaker)
     address = f"ws://{server.address}/v1/live?languages=en&speakers=auto"
     pcm = (load_audio(CLIPS / "en.flac") * 32767).astype("<i2").tobytes()
     voices: dict[str, str] = {}
@@ -127,7 +127,7 @@ def test_voices_go_from_session_to_session(server: ServerThread, monkeypatch: py
 def test_what_is_no_voice_is_said(
     server: ServerThread, monkeypatch: pytest.MonkeyPatch, voices: object, expected: str
 ) -> None:
-    monkeypatch.setattr("sottovoce.serving.scheduler.live_speakers", one_speaker)
+    monkeypatch.setattr("sottovoce.serving.scheduler.make_live_speakers", one_speaker)
     for query, said in (("speakers=auto", expected), ("", expected.replace("2 finite", "a session"))):
         with connect(f"ws://{server.address}/v1/live?{query}") as socket:
             socket.send(json.dumps({"type": "voices", "voices": voices}))
@@ -137,7 +137,7 @@ def test_what_is_no_voice_is_said(
         assert said.split(" numbers")[0] in messages[1]["error"]["message"]
 
 
-def unavailable(wish: object) -> NoReturn:
+def unavailable(option: object) -> NoReturn:
     """What says that its weights are not there, as `speakers.weights` does."""
     raise ModelNotFoundError("voices: not in the cache (/srv/secret/voices); the index cannot be reached")
 
@@ -145,8 +145,8 @@ def unavailable(wish: object) -> NoReturn:
 def test_missing_weights_are_told_without_their_place(
     server: ServerThread, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("sottovoce.serving.scheduler.live_speakers", unavailable)
-    monkeypatch.setattr("sottovoce.offline.longform.diarizer_of", unavailable)
+    monkeypatch.setattr("sottovoce.serving.scheduler.make_live_speakers", unavailable)
+    monkeypatch.setattr("sottovoce.offline.longform.make_diarizer", unavailable)
     with connect(f"ws://{server.address}/v1/live?speakers=auto") as socket:
         message = json.loads(socket.recv())
     with connect(f"ws://{server.address}/v1/live?languages=en") as socket:
@@ -176,7 +176,7 @@ def test_missing_weights_are_told_without_their_place(
 
 
 def test_speakers_as_deepgram_tells_them(server: ServerThread, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sottovoce.serving.scheduler.live_speakers", one_speaker)
+    monkeypatch.setattr("sottovoce.serving.scheduler.make_live_speakers", one_speaker)
     query = "encoding=linear16&sample_rate=16000&language=en&diarize=true"
     messages = said(server, f"/v1/listen?{query}", "CloseStream")
     finals = [message for message in messages if message.get("is_final")]

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,8 @@ from sottovoce.api import Model
 from sottovoce.audio.io import load_audio
 from sottovoce.serving import scheduler
 from sottovoce.serving.server import ServerThread
-from sottovoce.serving.settings import Limits
-from sottovoce.serving.state import UPLOADS_A_PLACE
+from sottovoce.serving.services import UPLOADS_A_PLACE
+from sottovoce.serving.settings import ServerLimits
 from tests.serving.servers import CLIPS, SlowModel, serving, until
 
 URL = "/v1/audio/transcriptions"
@@ -146,7 +147,7 @@ def test_what_is_no_audio_is_one_line(server: ServerThread, data: bytes) -> None
 
 
 def test_too_much_is_refused_by_its_header_before_it_comes() -> None:
-    with serving(SlowModel(), limits=Limits(upload_mb=0.1)) as server:
+    with serving(SlowModel(), limits=ServerLimits(upload_mb=0.1)) as server:
         connection = http.client.HTTPConnection(server.address, timeout=30)
         connection.putrequest("POST", URL)
         connection.putheader("content-type", f"multipart/form-data; boundary={BOUNDARY}")
@@ -164,7 +165,7 @@ def test_too_much_is_refused_while_it_comes() -> None:
         for _ in range(40):
             yield bytes(10_000)
 
-    with serving(SlowModel(), limits=Limits(upload_mb=0.1)) as server:
+    with serving(SlowModel(), limits=ServerLimits(upload_mb=0.1)) as server:
         try:
             answer = httpx.post(
                 server.url + URL,
@@ -177,7 +178,7 @@ def test_too_much_is_refused_while_it_comes() -> None:
 
 
 def test_an_upload_that_stops_is_given_up() -> None:
-    with serving(SlowModel(), limits=Limits(upload_s=0.3)) as server:
+    with serving(SlowModel(), limits=ServerLimits(upload_s=0.3)) as server:
         connection = socket.create_connection(server.address.split(":"), timeout=30)
         head = f"POST {URL} HTTP/1.1\r\nhost: {server.address}\r\ncontent-length: 1000\r\n"
         head += f"content-type: multipart/form-data; boundary={BOUNDARY}\r\n\r\n--{BOUNDARY}\r\n"
@@ -197,7 +198,10 @@ def begun_upload(server: ServerThread) -> socket.socket:
 
 
 def test_an_upload_that_trickles_is_given_up() -> None:
-    with serving(SlowModel(), limits=Limits(upload_s=0.5)) as server, begun_upload(server) as connection:
+    with (
+        serving(SlowModel(), limits=ServerLimits(upload_s=0.5)) as server,
+        begun_upload(server) as connection,
+    ):
         connection.settimeout(0.1)
         answer = b""
         for _ in range(300):
@@ -209,7 +213,7 @@ def test_an_upload_that_trickles_is_given_up() -> None:
 
 
 def test_uploads_that_are_slow_keep_nobody_waiting() -> None:
-    limits = Limits(requests=1, duration_s=0.5)
+    limits = ServerLimits(requests=1, duration_s=0.5)
     with serving(SlowModel(), limits=limits) as server, ExitStack() as stack:
         for n in range(UPLOADS_A_PLACE - 1):
             stack.enter_context(begun_upload(server))
@@ -229,7 +233,7 @@ def test_a_recording_that_is_too_long_is_refused_before_the_model_sees_it(declar
     if declares == "nothing true":
         data[40:44] = b"\xff\xff\xff\xff"
     model = SlowModel()
-    with serving(model, limits=Limits(duration_s=20.0)) as server:
+    with serving(model, limits=ServerLimits(duration_s=20.0)) as server:
         answer = post(server, bytes(data))
     assert answer.status_code == 413
     assert error_of(answer)["code"] == "audio_too_long"
@@ -241,7 +245,7 @@ def test_a_header_that_says_days_does_not_keep_a_short_recording_out(nano: Model
     data = bytearray(wav(len(samples)))
     data[44:] = (samples * 32767).astype("<i2").tobytes()
     data[40:44] = b"\xff\xff\xff\xff"
-    with serving(nano, limits=Limits(duration_s=60.0)) as server:
+    with serving(nano, limits=ServerLimits(duration_s=60.0)) as server:
         answer = post(server, bytes(data))
     assert answer.status_code == 200
     assert "garden" in answer.json()["text"]
@@ -279,7 +283,7 @@ def test_two_files_and_other_fields_with_files_are_refused(server: ServerThread)
 def test_more_recordings_than_the_limit_are_asked_to_come_again() -> None:
     is_free = threading.Event()
     model = SlowModel(lambda: is_free.wait(30.0) and None)
-    with serving(model, limits=Limits(requests=1)) as server:
+    with serving(model, limits=ServerLimits(requests=1)) as server:
         first = threading.Thread(target=lambda: gone(server), daemon=True)
         first.start()
         until(lambda: server.services.n_requests == 1)
@@ -329,15 +333,16 @@ def test_an_error_inside_a_stream_is_its_last_event() -> None:
 
 
 def test_live_work_goes_before_recordings() -> None:
-    from sottovoce.serving.worker import FILE, LIVE, Worker
+    from sottovoce.engine.tasks import Priority
+    from sottovoce.serving.worker import Worker
 
     done: list[str] = []
     is_free = threading.Event()
     worker = Worker()
-    worker.submit(lambda: is_free.wait(10) and None, FILE)
+    worker.submit(lambda: is_free.wait(10) and None, Priority.FILE)
     for i in range(3):
-        worker.submit(lambda i=i: done.append(f"file {i}"), FILE)  # type: ignore[misc]
-    last = worker.submit(lambda: done.append("live"), LIVE)
+        worker.submit(lambda i=i: done.append(f"file {i}"), Priority.FILE)  # type: ignore[misc]
+    last = worker.submit(lambda: done.append("live"), Priority.LIVE)
     is_free.set()
     last.result(10)
     worker.close()
@@ -349,7 +354,7 @@ def test_live_work_goes_before_recordings() -> None:
 def test_recordings_sent_at_once_have_the_text_that_each_has_alone(
     nano: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scheduler, "FILES_ON_CPU", 4)
+    monkeypatch.setattr(scheduler, "ON_CPU", replace(scheduler.ON_CPU, files=4))
     names = ("en", "de", "fr", "es", "en", "de")
     files = {name: CLIPS / f"{name}.flac" for name in names}
     alone = {one: nano.transcribe(file, language=one, beam_size=5).collect() for one, file in files.items()}

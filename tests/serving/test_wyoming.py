@@ -11,14 +11,16 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
+import httpx
 import numpy as np
 import pytest
 
 from sottovoce.api import Model
 from sottovoce.audio.io import load_audio
 from sottovoce.errors import OptionError
+from sottovoce.serving.scheduler import LiveOptions, Scheduler, SessionHandle
 from sottovoce.serving.server import ServerThread
-from sottovoce.serving.settings import Limits, WyomingAddress
+from sottovoce.serving.settings import ServerLimits, WyomingAddress
 from sottovoce.types import Event, Samples, SpeechEnded, SpeechStarted
 from tests.serving.servers import CLIPS, SlowModel, SlowSession, serving, until
 
@@ -54,7 +56,7 @@ class PausingSession(SlowSession):
 
 @pytest.fixture(scope="module")
 def quick() -> Iterator[ServerThread]:
-    with serving(SlowModel(), wyoming=ANYWHERE, limits=Limits(sessions=4)) as server:
+    with serving(SlowModel(), wyoming=ANYWHERE, limits=ServerLimits(sessions=4)) as server:
         yield server
 
 
@@ -136,6 +138,26 @@ def test_several_commands_in_one_connection(quick: ServerThread) -> None:
     assert asyncio.run(run()) == ["word", "word word word"]
 
 
+def test_what_comes_while_an_update_waits_is_taken_along(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in the other protocols that speak live; and counted."""
+    sessions: list[SessionHandle] = []
+    open_session = Scheduler.open
+
+    async def opened(self: Scheduler, options: LiveOptions) -> SessionHandle:
+        sessions.append(await open_session(self, options))
+        return sessions[-1]
+
+    monkeypatch.setattr(Scheduler, "open", opened)
+    with serving(SlowModel(), wyoming=ANYWHERE) as server:
+        heard = asyncio.run(text_of(server, SECOND * 5))
+        (session,) = sessions
+        assert session.poll_newer_audio is not None
+        metrics = httpx.get(f"http://{server.address}/metrics").text
+    assert heard[-1][1]["text"].split() == ["word"] * 5
+    assert session.received_s == 5.0
+    assert "sottovoce_live_audio_seconds_total 5" in metrics
+
+
 def test_a_command_ends_with_a_pause_where_it_is_spoken_live() -> None:
     """Nobody says audio-stop then: `requires_external_vad` is false."""
 
@@ -156,7 +178,7 @@ def test_a_command_ends_with_a_pause_where_it_is_spoken_live() -> None:
 
 def test_a_recording_is_heard_beyond_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     # However slowly a busy machine takes the audio, it is none that comes as it is spoken.
-    monkeypatch.setattr("sottovoce.serving.wyoming.AHEAD_S", -60.0)
+    monkeypatch.setattr("sottovoce.serving.apis.wyoming.AHEAD_S", -60.0)
 
     class Twice(PausingModel):
         def session(self, languages: object = None, **options: object) -> SlowSession:
@@ -182,7 +204,7 @@ def test_two_channels_at_another_rate(quick: ServerThread) -> None:
 
 
 def mono_of(values: list[int]) -> bytes:
-    from sottovoce.serving.wyoming import mono
+    from sottovoce.serving.apis.wyoming import mono
 
     return mono(np.array(values, "<i2").tobytes(), 2)
 
@@ -252,7 +274,7 @@ def test_too_many_are_refused_and_places_come_free(quick: ServerThread) -> None:
 
 
 def test_clients_that_vanish_or_stay_silent_leave_nothing() -> None:
-    with serving(SlowModel(), wyoming=ANYWHERE, limits=Limits(idle_s=0.5)) as server:
+    with serving(SlowModel(), wyoming=ANYWHERE, limits=ServerLimits(idle_s=0.5)) as server:
         for beginning in (b"", b'{"type": "audio-st', b'{"type": "audio-start", "data_length": 40}\n{'):
             connection = socket.create_connection(("127.0.0.1", port_of(server)))
             connection.sendall(beginning)

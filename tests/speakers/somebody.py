@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from sottovoce.speakers.base import Floats, VoiceDistances
-from sottovoce.speakers.live import LiveSpeakers
+from sottovoce.speakers.live_speakers import LiveSpeakers
 from sottovoce.types import SAMPLE_RATE
 
 

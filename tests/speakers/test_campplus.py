@@ -11,11 +11,10 @@ from torch import Tensor
 
 from sottovoce.audio.io import load_audio
 from sottovoce.errors import CheckpointError, SottovoceError
+from sottovoce.options.speakers import SpeakerOptions
 from sottovoce.speakers import campplus
-from sottovoce.speakers.campplus import BLOCKS, CampPlusEncoder
-from sottovoce.speakers.choose import voices_of
-from sottovoce.speakers.fbank import kaldi_fbank
-from sottovoce.speakers.options import SpeakerOptions
+from sottovoce.speakers.campplus import BLOCKS, CampPlusEncoder, kaldi_fbank
+from sottovoce.speakers.choose import load_voice_encoder
 
 SPEECH = Path(__file__).parents[2] / "examples" / "speech"
 PUBLISHED = {
@@ -114,7 +113,7 @@ def test_less_than_a_frame_has_no_features() -> None:
 @pytest.mark.parametrize("name", sorted(PUBLISHED))
 def test_voices_are_those_of_the_published_network(name: str) -> None:
     try:
-        encoder = voices_of(SpeakerOptions(voices="campplus"))
+        encoder = load_voice_encoder(SpeakerOptions(voices="campplus"))
     except SottovoceError as error:
         pytest.skip(f"the weights cannot be had: {error}")
     speech = torch.from_numpy(load_audio(SPEECH / f"{name}.flac", duration_s=5))

@@ -96,3 +96,23 @@ def test_a_long_recording_is_thinned_out(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr("sottovoce.speakers.clustering.MOST_VECTORS", 30)
     vectors, owners = voices([90, 60, 50])
     assert agree(vectors, speakers(vectors, least_weight=10.0), owners)
+
+
+def test_at_least_so_many_speakers_are_found() -> None:
+    """Two voices nearer than the distance are one, unless there are two at least."""
+    angles = np.array([0.0, 0.02, 0.04, 0.5, 0.52, 0.54], np.float32)
+    vectors = np.stack([np.cos(angles), np.sin(angles)], axis=1)
+    weights = np.full(len(angles), 2.0, np.float32)
+
+    def found(least: int) -> int:
+        return len(
+            speaker_vectors(
+                vectors, weights, n_speakers=None, least=least, most=10, distance=0.5, least_weight=3.0
+            )
+        )
+
+    assert [found(1), found(2)] == [1, 2]
+    centres = speaker_vectors(
+        vectors, weights, n_speakers=None, least=2, most=10, distance=0.5, least_weight=3.0
+    )
+    assert sorted(np.argmax(vectors @ centres.T, axis=1).tolist()) == [0, 0, 0, 1, 1, 1]

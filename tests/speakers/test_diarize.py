@@ -10,9 +10,9 @@ import torch
 
 from sottovoce.audio.recording import Recording
 from sottovoce.evaluation.diarization import diarization_errors
-from sottovoce.speakers.diarize import OwnDiarizer, assigned, is_heard, stretches_of
-from sottovoce.speakers.names import letter, named
-from sottovoce.speakers.options import SpeakerOptions
+from sottovoce.options.speakers import SpeakerOptions
+from sottovoce.speakers.diarize import ClusteringDiarizer, active_spans, assign_speakers, most_active
+from sottovoce.speakers.speaker_names import letter, name_turns
 from sottovoce.types import Turn
 from tests.speakers.tones import ToneSpeakers, ToneVoices, recording
 
@@ -28,7 +28,7 @@ AUTO = SpeakerOptions()
 
 def found(options: SpeakerOptions = AUTO, seconds: float = 23.0) -> list[Turn]:
     samples = recording(TALK, seconds)
-    return OwnDiarizer(ToneSpeakers(), ToneVoices(), options).turns(Recording(samples))
+    return ClusteringDiarizer(ToneSpeakers(), ToneVoices(), options).turns(Recording(samples))
 
 
 @pytest.mark.parametrize("n_speakers", [None, 3])
@@ -56,18 +56,18 @@ def test_who_says_too_little_is_taken_for_somebody_else() -> None:
 @pytest.mark.parametrize("seconds", [0.1, 3.0, 30.0])
 def test_silence_has_no_speakers(seconds: float) -> None:
     silence = np.zeros(int(seconds * 16_000), np.float32)
-    assert OwnDiarizer(ToneSpeakers(), ToneVoices(), AUTO).turns(Recording(silence)) == []
+    assert ClusteringDiarizer(ToneSpeakers(), ToneVoices(), AUTO).turns(Recording(silence)) == []
 
 
 def test_a_recording_shorter_than_a_window() -> None:
     samples = recording((Turn(0.5, 2.5, "low"),), 3.0)
-    (turn,) = OwnDiarizer(ToneSpeakers(), ToneVoices(), AUTO).turns(Recording(samples))
+    (turn,) = ClusteringDiarizer(ToneSpeakers(), ToneVoices(), AUTO).turns(Recording(samples))
     assert (turn.start, turn.end) == pytest.approx((0.5, 2.5), abs=0.05)
     assert turn.speaker == "A"
 
 
 def test_windows_cover_the_recording_however_it_is_read() -> None:
-    diarizer = OwnDiarizer(ToneSpeakers(), ToneVoices(), AUTO)
+    diarizer = ClusteringDiarizer(ToneSpeakers(), ToneVoices(), AUTO)
     step = 59 * 270
     for n_samples in (1, 80_000, 80_001, 80_000 + step, 80_001 + step, 200_000):
         samples = np.arange(1, n_samples + 1, dtype=np.float32)
@@ -80,26 +80,26 @@ def test_windows_cover_the_recording_however_it_is_read() -> None:
 
 
 def test_no_two_of_a_window_are_one_speaker_while_there_are_enough() -> None:
-    from sottovoce.speakers.diarize import Heard
+    from sottovoce.speakers.diarize import DiarizedWindow
 
     centres = np.eye(2, 3, dtype=np.float32)
     vectors = np.array([[1, 0, 0], [0.9, 0.1, 0], [0.8, 0, 0.2]], np.float32)
-    window = Heard(np.zeros((4, 3), np.float32), vectors, np.array([2.0, 2.0, 0.0], np.float32))
-    assert dict(assigned(window, centres)) == {0: 0, 1: 1}
+    window = DiarizedWindow(np.zeros((4, 3), np.float32), vectors, np.array([2.0, 2.0, 0.0], np.float32))
+    assert dict(assign_speakers(window, centres)) == {0: 0, 1: 1}
     everybody = replace(window, alone_s=np.ones(3, np.float32))
-    assert sorted(dict(assigned(everybody, centres))) == [0, 1, 2]
+    assert sorted(dict(assign_speakers(everybody, centres))) == [0, 1, 2]
 
 
 def test_as_many_are_heard_as_speak() -> None:
     scores = np.array([[0.9, 0.8, 0.0], [0.2, 0.7, 0.1], [0.0, 0.0, 0.0]], np.float32)
-    heard = is_heard(scores, np.array([2, 1, 1]))
+    heard = most_active(scores, np.array([2, 1, 1]))
     assert heard.tolist() == [[True, True, False], [False, True, False], [False, False, False]]
 
 
 def test_stretches() -> None:
     active = np.array([True, True, False, True])
-    assert stretches_of(active) == [(0, 2), (3, 4)]
-    assert stretches_of(np.zeros(3, bool)) == []
+    assert active_spans(active) == [(0, 2), (3, 4)]
+    assert active_spans(np.zeros(3, bool)) == []
 
 
 def test_names() -> None:
@@ -112,7 +112,7 @@ def test_names() -> None:
         "ZZ",
         "AAA",
     ]
-    turns = named([(5.0, 6.0, "x"), (1.0, 2.0, "y")])
+    turns = name_turns([(5.0, 6.0, "x"), (1.0, 2.0, "y")])
     assert turns == [Turn(1.0, 2.0, "A"), Turn(5.0, 6.0, "B")]
 
 
@@ -132,4 +132,4 @@ def test_known_voices_have_their_names() -> None:
 
 
 def test_letters_are_no_known_names() -> None:
-    assert named([(0.0, 1.0, 7), (1.0, 2.0, 8)], {8: "A"}) == [Turn(0.0, 1.0, "B"), Turn(1.0, 2.0, "A")]
+    assert name_turns([(0.0, 1.0, 7), (1.0, 2.0, 8)], {8: "A"}) == [Turn(0.0, 1.0, "B"), Turn(1.0, 2.0, "A")]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from sottovoce.errors import OptionError
-from sottovoce.speakers.choose import Speakers, diarizer_of, parsed
-from sottovoce.speakers.diarize import OwnDiarizer
-from sottovoce.speakers.options import SpeakerOptions
+from sottovoce.options.speakers import SpeakerOptions
+from sottovoce.speakers.choose import Speakers, make_diarizer, parse_speakers
+from sottovoce.speakers.diarize import ClusteringDiarizer
 from tests.speakers.tones import ToneSpeakers, ToneVoices
 
 
@@ -21,19 +21,19 @@ from tests.speakers.tones import ToneSpeakers, ToneVoices
     ],
 )
 def test_wishes(wish: Speakers, options: SpeakerOptions) -> None:
-    assert parsed(wish) == options
+    assert parse_speakers(wish) == options
 
 
 def test_what_tells_speakers_apart_may_be_given_itself() -> None:
-    own = OwnDiarizer(ToneSpeakers(), ToneVoices(), SpeakerOptions())
-    assert parsed(own) is own
-    assert diarizer_of(own) is own
+    own = ClusteringDiarizer(ToneSpeakers(), ToneVoices(), SpeakerOptions())
+    assert parse_speakers(own) is own
+    assert make_diarizer(own) is own
 
 
 @pytest.mark.parametrize("wish", ["", "two", "0", "-1", "2.5", "²", 0, -3])
 def test_what_is_no_number_of_speakers(wish: Speakers) -> None:
     with pytest.raises(OptionError, match="speakers: expected 'auto' or "):
-        parsed(wish)
+        parse_speakers(wish)
 
 
 @pytest.mark.parametrize(
@@ -50,3 +50,9 @@ def test_what_is_no_number_of_speakers(wish: Speakers) -> None:
 def test_values_out_of_range(name: str, value: object) -> None:
     with pytest.raises(OptionError, match="expected"):
         SpeakerOptions(**{name: value})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("bounds", [{"least": 0}, {"least": 3, "most": 2}, {"least": 3, "n_speakers": 2}])
+def test_bounds_that_contradict_each_other(bounds: dict[str, int]) -> None:
+    with pytest.raises(OptionError, match="expected"):
+        SpeakerOptions(**bounds)  # type: ignore[arg-type]

@@ -13,8 +13,8 @@ import torch
 
 from sottovoce.audio.recording import Recording
 from sottovoce.errors import MissingExtraError, ModelNotFoundError
-from sottovoce.speakers.choose import diarizer_of
-from sottovoce.speakers.options import SpeakerOptions
+from sottovoce.options.speakers import SpeakerOptions
+from sottovoce.speakers.choose import make_diarizer
 from sottovoce.speakers.pyannote import PIPELINE, PyannoteDiarizer
 from sottovoce.types import Turn
 
@@ -86,9 +86,9 @@ def install(monkeypatch: pytest.MonkeyPatch, found: object) -> list[str]:
 
 def test_the_pipeline_is_loaded_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
     names = install(monkeypatch, Pipeline(True))
-    assert diarizer_of(SpeakerOptions(engine="pyannote")).turns(SILENCE)
+    assert make_diarizer(SpeakerOptions(engine="pyannote")).turns(SILENCE)
     monkeypatch.setenv("SOTTOVOCE_PYANNOTE", "my/pipeline")
-    diarizer_of(SpeakerOptions(engine="pyannote"))
+    make_diarizer(SpeakerOptions(engine="pyannote"))
     assert names == [PIPELINE, "my/pipeline"]
 
 
@@ -98,10 +98,10 @@ def test_the_pipeline_is_loaded_by_its_name(monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_pipeline_that_cannot_be_had(found: object, told: str, monkeypatch: pytest.MonkeyPatch) -> None:
     install(monkeypatch, found)
     with pytest.raises(ModelNotFoundError, match=told):
-        diarizer_of(SpeakerOptions(engine="pyannote"))
+        make_diarizer(SpeakerOptions(engine="pyannote"))
 
 
 def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyannote.audio", None)
     with pytest.raises(MissingExtraError, match=r"pip install 'sottovoce\[pyannote\]'"):
-        diarizer_of(SpeakerOptions(engine="pyannote"))
+        make_diarizer(SpeakerOptions(engine="pyannote"))

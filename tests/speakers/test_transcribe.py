@@ -13,8 +13,8 @@ from sottovoce import FallbackOptions, Model, TranscribeOptions
 from sottovoce.audio.recording import Recording
 from sottovoce.cli.main import run
 from sottovoce.errors import AudioError
-from sottovoce.speakers.diarize import OwnDiarizer
-from sottovoce.speakers.options import SpeakerOptions
+from sottovoce.options.speakers import SpeakerOptions
+from sottovoce.speakers.diarize import ClusteringDiarizer
 from sottovoce.types import Segment, Turn
 from tests.speakers.tones import ToneSpeakers, ToneVoices
 
@@ -79,7 +79,7 @@ def test_several_recordings_and_modes(model: Model, options: TranscribeOptions) 
 
 def test_our_own_hears_a_recording_piece_by_piece(model: Model) -> None:
     """Tones are not in speech: there is nobody, and words have no speaker."""
-    own = OwnDiarizer(ToneSpeakers(), ToneVoices(), SpeakerOptions())
+    own = ClusteringDiarizer(ToneSpeakers(), ToneVoices(), SpeakerOptions())
     found = model.transcribe(CLIP, language="de", speakers=own, options=ONCE).collect()
     assert found.turns == ()
     assert {segment.speaker for segment in found.segments} == {None}
@@ -95,7 +95,7 @@ def test_who_stops_early_needs_no_speakers(model: Model) -> None:
 
 def test_a_recording_that_cannot_be_read_is_said_once(model: Model, tmp_path: Path) -> None:
     (tmp_path / "x.wav").write_bytes(b"no sound")
-    own = OwnDiarizer(ToneSpeakers(), ToneVoices(), SpeakerOptions())
+    own = ClusteringDiarizer(ToneSpeakers(), ToneVoices(), SpeakerOptions())
     with pytest.raises(AudioError, match=r"x\.wav"):
         list(model.transcribe(tmp_path / "x.wav", speakers=own))
 
@@ -104,7 +104,7 @@ def test_a_recording_that_cannot_be_read_is_said_once(model: Model, tmp_path: Pa
 def _known(monkeypatch: pytest.MonkeyPatch) -> None:
     """Our own engine knows the turns of every recording."""
     monkeypatch.setattr(
-        "sottovoce.offline.longform.diarizer_of", lambda _: Known(Turn(0.0, 1.0, "A"), Turn(1.0, 60.0, "B"))
+        "sottovoce.offline.longform.make_diarizer", lambda _: Known(Turn(0.0, 1.0, "A"), Turn(1.0, 60.0, "B"))
     )
 
 

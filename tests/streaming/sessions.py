@@ -7,25 +7,23 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from sottovoce.audio.vad_stream import VadStream
-from sottovoce.backends.base import Backend, GrowingWindow
+from sottovoce.backends.base import Backend, IncrementalWindow
+from sottovoce.engine.executor import LocalExecutor
 from sottovoce.language.probe import ProbeOptions
 from sottovoce.language.timeline import LanguageTimeline
-from sottovoce.streaming.agreement import AgreementOptions
-from sottovoce.streaming.options import StreamOptions
-from sottovoce.streaming.plans import Plans
+from sottovoce.streaming.audio_window import AudioWindow
+from sottovoce.streaming.options import CommitOptions, StreamOptions
 from sottovoce.streaming.session import Session, SessionOptions
-from sottovoce.streaming.window import Window
-from sottovoce.streaming.words import ReadWord
-from sottovoce.streaming.work import LocalEngine
-from sottovoce.streaming.work import run as run_steps
+from sottovoce.streaming.strategy import StrategyFactory
+from sottovoce.streaming.words import HypothesisWord
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import SAMPLE_RATE, Event, Final, LanguageChanged, Partial, Samples, Word
 from tests.streaming.speech import WORDS, ToneDetector, backend
 
 TOKENIZER = Tokenizer.for_model(51865)
-AT_ONCE = AgreementOptions(trusted=0.0, far_frames=0, n_readings=1, least_s=0.0)
+AT_ONCE = CommitOptions(commit_prob=0.0, far_frames=0, n_agreeing=1, min_audio_s=0.0)
 """What AlignAtt alone lets through is safe."""
-ALIGNATT = StreamOptions(frame_threshold=25, agreement=AT_ONCE)
+ALIGNATT = StreamOptions(frame_threshold=25, commit=AT_ONCE)
 
 
 def session(
@@ -94,8 +92,8 @@ def spoken(language: str, n: int, seed: int = 0) -> list[str]:
 
 def held_s(live: Session) -> float:
     """Seconds of audio that the utterance of a session holds."""
-    assert live._speech is not None
-    utterance = live._speech.utterance
+    assert live._decoder is not None
+    utterance = live._decoder.utterance
     return (utterance.end_sample - utterance.start_sample) / SAMPLE_RATE
 
 
@@ -115,22 +113,22 @@ class Reading:
         timeline = LanguageTimeline(
             (language,), chosen.smoothing, chosen.switch, full_width_s=1.0, current=language
         )
-        self.plans = Plans(self.backend, tokenizer, chosen, timeline)
-        self.plan = self.plans.of(language)
-        self.utterance = self.plans.utterance(0, None)
+        self.factory = StrategyFactory(self.backend, tokenizer, chosen, timeline)
+        self.strategy = self.factory.single(language)
+        self.utterance = self.factory.utterance(0, None)
 
     def append(self, audio: Samples) -> None:
         self.utterance.append(audio)
 
-    def encode(self, *, until_sample: int | None = None) -> Window:
+    def encode(self, *, until_sample: int | None = None) -> AudioWindow:
         log_mel = self.utterance.log_mel(until_sample=until_sample)
-        (grown,) = self.backend.encode_growing([GrowingWindow(log_mel, self.plans.mode)])
-        return Window(grown.encoded, log_mel, self.utterance.start_sample)
+        (grown,) = self.backend.encode_incremental([IncrementalWindow(log_mel, self.factory.encoder_mode)])
+        return AudioWindow(grown.encoded, log_mel, self.utterance.start_sample)
 
     def read(
-        self, window: Window, *, settled_until_s: float = float("inf"), final: bool = False
+        self, window: AudioWindow, *, certain_until_s: float = float("inf"), final: bool = False
     ) -> list[Word]:
-        steps = self.plan.read(self.utterance, window, settled_until_s=settled_until_s, final=final)
-        words: list[ReadWord] = run_steps(LocalEngine(self.backend), steps)
+        calls = self.strategy.decode(self.utterance, window, certain_until_s=certain_until_s, final=final)
+        words: list[HypothesisWord] = LocalExecutor(self.backend).run(calls)
         self.utterance.commit(words)
         return [read.word for read in words]

@@ -15,10 +15,11 @@ import torch
 from torch import Tensor
 
 from sottovoce.audio.mel import mel_to_hz
-from sottovoce.audio.silero import WINDOW_SAMPLES, SileroState
-from sottovoce.backends.fake import FakeBackend, Script, ScriptedToken, SpokenLanguage
+from sottovoce.audio.silero import SileroState
+from sottovoce.options.vad import WINDOW_SAMPLES
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import SAMPLE_RATE, Samples
+from tests.backends.fake import FakeBackend, Script, ScriptedToken, SpokenLanguage
 
 TOKENIZER = Tokenizer.for_model(51865, language="en")
 WORDS = {

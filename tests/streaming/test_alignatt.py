@@ -9,17 +9,26 @@ import pytest
 import torch
 
 from sottovoce.audio.mel import log_mel, window_features
-from sottovoce.backends.fake import FakeBackend, Script, ScriptedToken
 from sottovoce.decoding.alignment import median_filter
-from sottovoce.streaming.alignatt import Reader, ReadRequest
-from sottovoce.streaming.frontier import SPREAD_FLOOR, AttentionTracker
-from sottovoce.streaming.reading import Ending, Path, Prefix, Reading, ReadingRules, most_tokens, n_looping
+from sottovoce.streaming.alignatt import AlignAttDecoder
+from sottovoce.streaming.attention_tracker import SPREAD_FLOOR, AttentionTracker
+from sottovoce.streaming.beams import AlignAttRequest
+from sottovoce.streaming.hypothesis import (
+    AlignAttHypothesis,
+    BeamPath,
+    DecoderPrefix,
+    StopReason,
+    StopRules,
+    count_looped,
+    most_tokens,
+)
 from sottovoce.streaming.vocabulary import LiveVocabulary
 from sottovoce.types import EncoderOutput, StepOutput
+from tests.backends.fake import FakeBackend, Script, ScriptedToken
 from tests.streaming.speech import TOKEN_OF, TOKENIZER, backend, hear, say
 
 SOT = TOKENIZER.sot_sequence_including_notimestamps
-PREFIX = Prefix(SOT, 0, 0)
+PREFIX = DecoderPrefix(SOT, 0, 0)
 VOCABULARY = LiveVocabulary.of(TOKENIZER, TOKENIZER.n_vocab, torch.device("cpu"))
 
 
@@ -111,21 +120,21 @@ def encoded(words: list[str]) -> EncoderOutput:
     return backend().encode(window_features([log_mel(say(words))], 400))
 
 
-def reader(beam_size: int = 1) -> Reader:
-    return Reader(backend(), TOKENIZER.eot, VOCABULARY, beam_size)
+def reader(beam_size: int = 1) -> AlignAttDecoder:
+    return AlignAttDecoder(backend(), TOKENIZER.eot, VOCABULARY, beam_size)
 
 
 def read(
     states: EncoderOutput,
-    prefix: Prefix = PREFIX,
+    prefix: DecoderPrefix = PREFIX,
     *,
     frame_threshold: float = 0,
     beam_size: int = 1,
     bias: torch.Tensor | None = None,
-) -> Reading:
+) -> AlignAttHypothesis:
     """One request alone."""
-    request = ReadRequest(prefix, ReadingRules(frame_threshold=frame_threshold), bias)
-    (reading,) = reader(beam_size).read([states], [request])
+    request = AlignAttRequest(prefix, StopRules(frame_threshold=frame_threshold), bias)
+    (reading,) = reader(beam_size).decode([states], [request])
     return reading
 
 
@@ -134,26 +143,26 @@ def test_it_reads_to_the_end_of_text_when_nothing_holds_it(beam_size: int) -> No
     words = ["time", "year", "people"]
     reading = read(encoded(words), beam_size=beam_size)
     assert reading.tokens == tuple(TOKEN_OF[word] for word in words)
-    assert reading.ending is Ending.END_OF_TEXT
+    assert reading.stop_reason is StopReason.END_OF_TEXT
     assert list(reading.frames) == sorted(reading.frames)
 
 
 @pytest.mark.parametrize("beam_size", [1, 2, 4])
 def test_nothing_more_may_be_the_best_of_all_beams(beam_size: int) -> None:
     """An end of text at once is ranked by its own log-probability, as beams of tokens are."""
-    said = Prefix((*SOT, TOKEN_OF["time"]), 0, 1)
+    said = DecoderPrefix((*SOT, TOKEN_OF["time"]), 0, 1)
     reading = read(encoded(["time"]), said, beam_size=beam_size)
     assert reading.tokens == ()
-    assert reading.ending is Ending.END_OF_TEXT
+    assert reading.stop_reason is StopReason.END_OF_TEXT
 
 
 def test_an_end_at_once_that_is_unlikely_loses_to_what_is_likely() -> None:
     """Of two beams, by the mean over the tokens and the end of text."""
-    nothing = Path().said(TOKENIZER.eot, 10, -2.0, 0.1).reading(Ending.END_OF_TEXT, n_kept=-1)
-    likely = Path().said(7, 10, -1.0, 0.1).said(TOKENIZER.eot, 20, -0.1, 0.1)
-    unlikely = Path().said(7, 10, -4.5, 0.1).said(TOKENIZER.eot, 20, -0.1, 0.1)
-    standings = [path.reading(Ending.END_OF_TEXT, n_kept=-1).standing for path in (likely, unlikely)]
-    assert standings[0] > nothing.standing > standings[1]
+    nothing = BeamPath().extended(TOKENIZER.eot, 10, -2.0, 0.1).stopped(StopReason.END_OF_TEXT, n_tokens=-1)
+    likely = BeamPath().extended(7, 10, -1.0, 0.1).extended(TOKENIZER.eot, 20, -0.1, 0.1)
+    unlikely = BeamPath().extended(7, 10, -4.5, 0.1).extended(TOKENIZER.eot, 20, -0.1, 0.1)
+    standings = [path.stopped(StopReason.END_OF_TEXT, n_tokens=-1).ranking_key for path in (likely, unlikely)]
+    assert standings[0] > nothing.ranking_key > standings[1]
 
 
 @pytest.mark.parametrize("beam_size", [1, 4])
@@ -161,12 +170,12 @@ def test_tokens_near_the_end_wait(beam_size: int) -> None:
     words = ["time", "year", "people", "way"]  # said at 0.15, 0.55, 0.95, 1.35 s of 1.6 s
     reading = read(encoded(words), frame_threshold=25, beam_size=beam_size)
     assert reading.tokens == tuple(TOKEN_OF[word] for word in words[:3])
-    assert reading.ending is Ending.FRONTIER
-    assert reading.refused == TOKEN_OF["way"]
+    assert reading.stop_reason is StopReason.FRONTIER
+    assert reading.held_back_token == TOKEN_OF["way"]
 
 
 def test_it_goes_on_after_what_was_committed() -> None:
-    prefix = Prefix((*SOT, TOKEN_OF["time"]), 0, 1)
+    prefix = DecoderPrefix((*SOT, TOKEN_OF["time"]), 0, 1)
     reading = read(encoded(["time", "year"]), prefix)
     assert reading.tokens == (TOKEN_OF["year"],)
 
@@ -203,19 +212,19 @@ class Counted(FakeBackend):
 def test_a_guess_saves_passes_and_changes_nothing(guess: list[str], n_passes: int) -> None:
     """Passes: one for the prefix, and one for each of three tokens that was not guessed."""
     words = ["time", "year", "people", "way"]
-    prefix = Prefix((*SOT, TOKEN_OF["time"]), 0, 1)
+    prefix = DecoderPrefix((*SOT, TOKEN_OF["time"]), 0, 1)
     counted = Counted(hear)
-    guessing = ReadRequest(
-        prefix, ReadingRules(frame_threshold=0), None, tuple(TOKEN_OF[word] for word in guess)
+    guessing = AlignAttRequest(
+        prefix, StopRules(frame_threshold=0), None, tuple(TOKEN_OF[word] for word in guess)
     )
     alone = read(encoded(words), prefix)
     assert alone.tokens == tuple(TOKEN_OF[word] for word in words[1:])
-    assert Reader(counted, TOKENIZER.eot, VOCABULARY).read([encoded(words)], [guessing]) == [alone]
+    assert AlignAttDecoder(counted, TOKENIZER.eot, VOCABULARY).decode([encoded(words)], [guessing]) == [alone]
     assert counted.n_passes == n_passes
 
 
 def test_a_jump_back_discards_the_update() -> None:
-    rules = ReadingRules(frame_threshold=0, rewind_threshold=200)
+    rules = StopRules(frame_threshold=0, rewind_threshold=200)
     assert rules.rewound(99, 300)
     assert not rules.rewound(100, 300)
     assert not rules.rewound(0, None)
@@ -223,31 +232,33 @@ def test_a_jump_back_discards_the_update() -> None:
 
 def test_the_first_token_may_not_jump_back_behind_what_was_said() -> None:
     """Else committed audio would be said twice."""
-    rules = ReadingRules(frame_threshold=0, rewind_threshold=200, said_until=500)
-    jumped = rules.halt(Path(), 299, 600, 7)
+    rules = StopRules(frame_threshold=0, rewind_threshold=200, committed_until=500)
+    jumped = rules.stopped_by_attention(BeamPath(), 299, 600, 7)
     assert jumped is not None
-    assert jumped.ending is Ending.REWOUND
-    assert rules.halt(Path(), 300, 600, 7) is None
-    assert rules.halt(Path().said(5, 310, -0.1, 0.1), 299, 600, 7) is None, "only the first token looks there"
+    assert jumped.stop_reason is StopReason.REWOUND
+    assert rules.stopped_by_attention(BeamPath(), 300, 600, 7) is None
+    assert rules.stopped_by_attention(BeamPath().extended(5, 310, -0.1, 0.1), 299, 600, 7) is None, (
+        "only the first token looks there"
+    )
 
 
 def test_loops_are_cut_to_their_first_saying() -> None:
-    assert n_looping([7] * 8, 4) == 7
-    assert n_looping([7] * 7, 4) == 0, "seven of a kind may be meant"
-    assert n_looping([1, 2, 3] * 5, 4) == 12
-    assert n_looping([1, 2, 3] * 4, 4) == 0
-    assert n_looping([5, 5, 1, 2, 3, 4, 1, 2, 3, 4], 4) == 0
-    assert n_looping([], 4) == 0
+    assert count_looped([7] * 8, 4) == 7
+    assert count_looped([7] * 7, 4) == 0, "seven of a kind may be meant"
+    assert count_looped([1, 2, 3] * 5, 4) == 12
+    assert count_looped([1, 2, 3] * 4, 4) == 0
+    assert count_looped([5, 5, 1, 2, 3, 4, 1, 2, 3, 4], 4) == 0
+    assert count_looped([], 4) == 0
 
 
 def test_babble_without_a_period_is_a_loop_too() -> None:
     rng = random.Random(0)
     babble = [rng.randrange(8) for _ in range(40)]
-    assert n_looping(babble[:31], 4) == 0, "too short to tell"
-    assert n_looping([*range(100, 140), *babble], 4) == 40
-    assert n_looping(babble, 10_000) == 0, "no loop is cut then"
-    assert n_looping([*range(100, 140), *range(100, 120), *range(60, 72)], 4) == 0
-    assert n_looping([rng.randrange(16) for _ in range(40)], 4) == 0
+    assert count_looped(babble[:31], 4) == 0, "too short to tell"
+    assert count_looped([*range(100, 140), *babble], 4) == 40
+    assert count_looped(babble, 10_000) == 0, "no loop is cut then"
+    assert count_looped([*range(100, 140), *range(100, 120), *range(60, 72)], 4) == 0
+    assert count_looped([rng.randrange(16) for _ in range(40)], 4) == 0
 
 
 def test_tokens_are_bounded_by_the_audio() -> None:
@@ -260,7 +271,7 @@ def test_a_looping_model_is_stopped() -> None:
     token = TOKEN_OF["time"]
     looping = FakeBackend(Script(tuple(ScriptedToken(token, 3 * i) for i in range(40))))
     states = looping.encode(window_features([log_mel(say(["time"] * 8))], 400))
-    request = ReadRequest(PREFIX, ReadingRules(frame_threshold=0))
-    (found,) = Reader(looping, TOKENIZER.eot, VOCABULARY).read([states], [request])
-    assert found.ending is Ending.REPEATED
+    request = AlignAttRequest(PREFIX, StopRules(frame_threshold=0))
+    (found,) = AlignAttDecoder(looping, TOKENIZER.eot, VOCABULARY).decode([states], [request])
+    assert found.stop_reason is StopReason.REPEATED
     assert found.tokens == (token,)

@@ -8,9 +8,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from sottovoce.backends.base import EXACT, EncoderMode, GrowingWindow, Grown
-from sottovoce.backends.fake import FakeBackend
+from sottovoce.backends.base import EXACT, EncoderMode, IncrementalResult, IncrementalWindow
 from sottovoce.types import FRAMES_PER_SECOND
+from tests.backends.fake import FakeBackend
 from tests.streaming.sessions import ALIGNATT, listen, session, spoken, words_of
 from tests.streaming.speech import hear, say, silence
 
@@ -24,8 +24,8 @@ class Counting(FakeBackend):
         super().__init__(hear)
         self.windows: list[tuple[EncoderMode, int, int]] = []
 
-    def encode_growing(self, windows: Sequence[GrowingWindow]) -> list[Grown]:
-        grown = super().encode_growing(windows)
+    def encode_incremental(self, windows: Sequence[IncrementalWindow]) -> list[IncrementalResult]:
+        grown = super().encode_incremental(windows)
         for window, one in zip(windows, grown, strict=True):
             self.windows.append((window.mode, one.encoded.n_content_frames[0], one.n_computed))
         return grown

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
 
 from sottovoce.audio.vad_stream import VadStream
+from sottovoce.engine.calls import AlignAttCall, ModelCall
+from sottovoce.engine.executor import LocalExecutor
 from sottovoce.language.probe import ProbeOptions
 from sottovoce.streaming.options import StreamOptions
 from sottovoce.streaming.session import Session, SessionOptions
-from sottovoce.streaming.work import LocalEngine, Read, Work
 from sottovoce.types import Event, SpeechEnded, SpeechStarted
 from tests.streaming.sessions import ALIGNATT, TOKENIZER, changes_of, finals_of, spoken, words_of
 from tests.streaming.speech import ToneDetector, backend, say, silence
@@ -26,27 +28,29 @@ class ExhaustedError(RuntimeError):
     """As when memory runs out."""
 
 
-class Stumbling:
-    """Does the work but for chosen pieces of it, counted from 0."""
+class Stumbling(LocalExecutor):
+    """Does all calls but chosen ones, counted from 0."""
+
+    done: list[ModelCall]
+    failing: Sequence[int]
 
     def __init__(self, failing: Sequence[int] = ()) -> None:
-        self.done: list[Work] = []
-        self._failing = failing
-        self._engine = LocalEngine(backend())
+        super().__init__(backend())
+        object.__setattr__(self, "done", [])
+        object.__setattr__(self, "failing", failing)
 
-    def run(self, works: Sequence[Work]) -> None:
-        for work in works:
-            self.done.append(work)
-            if len(self.done) - 1 in self._failing:
-                raise ExhaustedError("no memory is left")
-            self._engine.run([work])
+    def execute(self, call: ModelCall) -> Any:
+        self.done.append(call)
+        if len(self.done) - 1 in self.failing:
+            raise ExhaustedError("no memory is left")
+        return super().execute(call)
 
 
 def open_session(
-    engine: Stumbling, languages: Sequence[str] = ("en",), stream: StreamOptions = ALIGNATT
+    executor: Stumbling, languages: Sequence[str] = ("en",), stream: StreamOptions = ALIGNATT
 ) -> Session:
     options = SessionOptions(tuple(languages), stream=stream, probe=ProbeOptions(1.0, 0.25, 0.25))
-    return Session(backend(), TOKENIZER, options, vad=VadStream(model=ToneDetector()), engine=engine)
+    return Session(backend(), TOKENIZER, options, vad=VadStream(model=ToneDetector()), executor=executor)
 
 
 def listen(live: Session, audio: np.ndarray, chunk: int = 8000) -> tuple[list[Event], int]:
@@ -63,9 +67,9 @@ def listen(live: Session, audio: np.ndarray, chunk: int = 8000) -> tuple[list[Ev
 
 
 def n_works(audio: np.ndarray, languages: Sequence[str] = ("en",)) -> int:
-    engine = Stumbling()
-    listen(open_session(engine, languages), audio)
-    return len(engine.done)
+    executor = Stumbling()
+    listen(open_session(executor, languages), audio)
+    return len(executor.done)
 
 
 def assert_sound(events: Sequence[Event]) -> None:
@@ -78,8 +82,8 @@ def assert_sound(events: Sequence[Event]) -> None:
 def test_a_failure_loses_no_word_but_those_left_at_the_end_of_an_utterance() -> None:
     whole = FIRST + SECOND
     for failing in range(n_works(AUDIO)):
-        engine = Stumbling([failing])
-        events, n_failed = listen(open_session(engine), AUDIO)
+        executor = Stumbling([failing])
+        events, n_failed = listen(open_session(executor), AUDIO)
         assert n_failed == 1
         assert_sound(events)
         found = words_of(events)
@@ -106,8 +110,8 @@ def test_a_failure_while_languages_are_followed_loses_no_more(failing: int) -> N
 
 def test_what_went_before_a_failure_comes_with_the_next_call() -> None:
     """In one call the start of speech and some words came before the failure, and others after it."""
-    engine = Stumbling([9])
-    live = open_session(engine)
+    executor = Stumbling([9])
+    live = open_session(executor)
     with pytest.raises(ExhaustedError):
         live.push(AUDIO)
     events = live.push(np.zeros(0, np.float32))
@@ -143,16 +147,16 @@ def test_who_is_late_gets_one_update(seconds: float) -> None:
     """Of the updates that fall into late samples the last one is done; no word is lost by that."""
     words = spoken("en", 40)
     audio, late = say(words), round(seconds * 16000)
-    engines = [Stumbling(), Stumbling()]
+    executors = [Stumbling(), Stumbling()]
     plain, newest = (
-        Session(backend(), TOKENIZER, SessionOptions(("en",), stream=ALIGNATT), engine=engine)
-        for engine in engines
+        Session(backend(), TOKENIZER, SessionOptions(("en",), stream=ALIGNATT), executor=executor)
+        for executor in executors
     )
     events = newest.push(audio[:late], newest_only=True)
-    assert len([work for work in engines[1].done if isinstance(work, Read)]) == 1
+    assert len([call for call in executors[1].done if isinstance(call, AlignAttCall)]) == 1
     assert {event.emission_time for event in events if not isinstance(event, SpeechStarted)} == {seconds}
     in_time = plain.push(audio[:late])
-    assert len([work for work in engines[0].done if isinstance(work, Read)]) > seconds
+    assert len([call for call in executors[0].done if isinstance(call, AlignAttCall)]) > seconds
     assert words_of(events) == words_of(in_time), "the last update reads all that the others would have"
     for live, said in ((newest, events), (plain, in_time)):
         assert words_of(said + live.push(audio[late:]) + live.close()) == words

@@ -14,8 +14,8 @@ from sottovoce.audio.mel import log_mel, window_features
 from sottovoce.audio.vad_stream import VadStream
 from sottovoce.backends.base import EXACT
 from sottovoce.decoding.decode import decode
-from sottovoce.decoding.options import DecodingOptions
 from sottovoce.language.probe import LanguageProbe
+from sottovoce.options.decoding import DecodingOptions
 from sottovoce.streaming.options import StreamOptions
 from sottovoce.streaming.session import Session, SessionOptions
 from sottovoce.types import Event, LanguageChanged, Partial, Samples
@@ -83,10 +83,10 @@ def test_the_probe_leaves_the_transcript_as_it_is_bit_by_bit(model: Model) -> No
             window = reading.encode()
             if probing:
                 ends = [rng.randint(1, window.n_frames) for _ in range(5)]
-                probe.probe(window.encoded, [(0, end) for end in ends])
+                probe.detect_spans(window.encoded, [(0, end) for end in ends])
             found += reading.read(window)
             if probing:
-                probe.probe(window.encoded, [(0, window.n_frames)])
+                probe.detect_spans(window.encoded, [(0, window.n_frames)])
         return [*found, *reading.read(reading.encode(), final=True)]
 
     assert words(probing=True) == words(probing=False)
@@ -101,7 +101,7 @@ def test_a_masked_window_is_heard_as_if_it_were_alone(model: Model) -> None:
         encoded.states[:, 50:120], (70,), [(k[:, :, 50:120], v[:, :, 50:120]) for k, v in encoded.cross_kv]
     )
     probe = LanguageProbe(model.backend, model.tokenizer, model.languages)
-    (hidden,), (cut,) = probe.probe(encoded, [(50, 120)]), probe.probe(alone, [(0, 70)])
+    (hidden,), (cut,) = probe.detect_spans(encoded, [(50, 120)]), probe.detect_spans(alone, [(0, 70)])
     assert hidden.probabilities == pytest.approx(cut.probabilities, abs=1e-5)
     assert hidden.no_speech == pytest.approx(cut.no_speech, abs=1e-5)
 

@@ -14,7 +14,7 @@ from sottovoce.api import Model, load_model
 from sottovoce.audio import silero
 from sottovoce.audio.io import load_audio
 from sottovoce.audio.vad_stream import VadStream
-from sottovoce.backends.base import GrowingWindow, Grown
+from sottovoce.backends.base import IncrementalResult, IncrementalWindow
 from sottovoce.streaming import vocabulary
 from sottovoce.streaming.session import Session, SessionOptions, Switching
 from sottovoce.text.tokenizer import Tokenizer
@@ -39,9 +39,9 @@ class Counting:
             self.asked[name] += 1
         return getattr(self._inner, name)
 
-    def encode_growing(self, windows: Sequence[GrowingWindow]) -> list[Grown]:
-        found: list[Grown] = self._inner.encode_growing(windows)
-        self.asked["encode_growing"] += 1
+    def encode_incremental(self, windows: Sequence[IncrementalWindow]) -> list[IncrementalResult]:
+        found: list[IncrementalResult] = self._inner.encode_incremental(windows)
+        self.asked["encode_incremental"] += 1
         self.n_frames += sum(one.n_computed for one in found)
         return found
 

@@ -11,31 +11,29 @@ import pytest
 import torch
 
 from sottovoce.audio.mel import log_mel, window_features
-from sottovoce.backends.fake import FAKE_DIMS
 from sottovoce.errors import OptionError
 from sottovoce.language.probe import ProbeOptions
 from sottovoce.language.switching import SwitchOptions
 from sottovoce.language.timeline import LanguageTimeline
-from sottovoce.models.growing_modes import known_mode
-from sottovoce.models.nano import GROWING
-from sottovoce.streaming.alignatt import Reader, ReadRequest
-from sottovoce.streaming.by_timeline import ByTimeline
-from sottovoce.streaming.committed import CommittedWords
-from sottovoce.streaming.context import TextContext
-from sottovoce.streaming.fusing import Candidate, fuse
-from sottovoce.streaming.gating import Gate, settled, snapped
-from sottovoce.streaming.heard import Heard
-from sottovoce.streaming.options import StreamOptions
-from sottovoce.streaming.parallel_options import ParallelOptions
-from sottovoce.streaming.plans import Plans
-from sottovoce.streaming.reading import Prefix, ReadingRules
-from sottovoce.streaming.reading import Reading as Read
+from sottovoce.models.encoder_mode import default_encoder_mode
+from sottovoce.models.nano import ENCODER_MODE
+from sottovoce.streaming.alignatt import AlignAttDecoder
+from sottovoce.streaming.audio_window import AudioWindow
+from sottovoce.streaming.beams import AlignAttRequest
+from sottovoce.streaming.hypothesis import AlignAttHypothesis as Read
+from sottovoce.streaming.hypothesis import DecoderPrefix, StopRules
+from sottovoce.streaming.multilingual.masks import LanguageMask, pin_committed, snap_borders
+from sottovoce.streaming.multilingual.merge import RowWord, merge_rows
+from sottovoce.streaming.multilingual.multi_language import MultiLanguage, in_sequence
+from sottovoce.streaming.multilingual.row_inputs import RowInputs
+from sottovoce.streaming.options import ParallelOptions, StreamOptions
 from sottovoce.streaming.session import SessionOptions
-from sottovoce.streaming.utterance import Utterance
+from sottovoce.streaming.strategy import StrategyFactory
+from sottovoce.streaming.utterance import CommittedWords, LiveUtterance, PromptContext
 from sottovoce.streaming.vocabulary import LiveVocabulary
-from sottovoce.streaming.window import Window
-from sottovoce.streaming.words import ReadWord
+from sottovoce.streaming.words import HypothesisWord
 from sottovoce.types import EncoderOutput, Event, LanguageChanged, Partial, Samples, Word
+from tests.backends.fake import FAKE_DIMS
 from tests.streaming.sessions import ALIGNATT, TOKENIZER, changes_of, said_words, session
 from tests.streaming.sessions import listen as listen_to
 from tests.streaming.speech import TOKEN_OF, WORDS, backend, say, silence
@@ -131,12 +129,15 @@ def test_confirmed_languages_alone_have_rows() -> None:
 
 
 def test_real_whisper_hears_longer_stretches_than_a_toy() -> None:
-    real, toy = ParallelOptions.suited_to(known_mode(FAKE_DIMS)), ParallelOptions.suited_to(GROWING)
+    real, toy = (
+        ParallelOptions.suited_to(default_encoder_mode(FAKE_DIMS)),
+        ParallelOptions.suited_to(ENCODER_MODE),
+    )
     assert real.confirmed
     assert not toy.confirmed
     assert real.stretch_s > toy.stretch_s
     given = SessionOptions(parallel=ParallelOptions(stretch_s=2.0))
-    assert given.suited_to(known_mode(FAKE_DIMS)) is given, "what was asked for stays"
+    assert given.suited_to(default_encoder_mode(FAKE_DIMS)) is given, "what was asked for stays"
 
 
 @EVERY_HEARING
@@ -159,19 +160,22 @@ def encoded_words(words: Sequence[str], n_mels: int = 400) -> EncoderOutput:
     return backend().encode(window_features([log_mel(say(words))], n_mels))
 
 
-def requests() -> list[ReadRequest]:
+def requests() -> list[AlignAttRequest]:
     """An English row, and a German one that has said a word."""
     english = TOKENIZER.with_language("en").sot_sequence_including_notimestamps
     german = (*TOKENIZER.with_language("de").sot_sequence_including_notimestamps, TOKEN_OF["time"])
-    rules = ReadingRules(frame_threshold=25)
-    return [ReadRequest(Prefix(english, 0, 0), rules), ReadRequest(Prefix(german, 0, 1), rules)]
+    rules = StopRules(frame_threshold=25)
+    return [
+        AlignAttRequest(DecoderPrefix(english, 0, 0), rules),
+        AlignAttRequest(DecoderPrefix(german, 0, 1), rules),
+    ]
 
 
 def assert_same(ours: Sequence[Read], theirs: Sequence[Read]) -> None:
     for one, other in zip(ours, theirs, strict=True):
         assert one.tokens
-        assert (one.tokens, one.frames, one.ending) == (other.tokens, other.frames, other.ending)
-        assert one.refused == other.refused
+        assert (one.tokens, one.frames, one.stop_reason) == (other.tokens, other.frames, other.stop_reason)
+        assert one.held_back_token == other.held_back_token
         assert one.no_speech_prob == pytest.approx(other.no_speech_prob)
         assert one.logprobs == pytest.approx(other.logprobs, abs=1e-5)
         assert one.avg_logprob == pytest.approx(other.avg_logprob, abs=1e-5)
@@ -184,9 +188,9 @@ EVERY_SEARCH = pytest.mark.parametrize("beam_size", [1, 3])
 def test_a_row_reads_as_it_would_alone(beam_size: int) -> None:
     """The other rows change nothing."""
     encoded = encoded_words(["time", "year", "people", "way"])
-    reader = Reader(backend(), TOKENIZER.eot, VOCABULARY, beam_size)
-    alone = [reading for request in requests() for reading in reader.read([encoded], [request])]
-    assert_same(reader.read([encoded] * 2, requests()), alone)
+    reader = AlignAttDecoder(backend(), TOKENIZER.eot, VOCABULARY, beam_size)
+    alone = [reading for request in requests() for reading in reader.decode([encoded], [request])]
+    assert_same(reader.decode([encoded] * 2, requests()), alone)
 
 
 @EVERY_SEARCH
@@ -201,11 +205,11 @@ def test_windows_of_different_length_are_read_as_alone(beam_size: int, started: 
     if started:
         for window in heard:
             model.start(window)
-    reader = Reader(model, TOKENIZER.eot, VOCABULARY, beam_size)
-    alone = [reader.read([one], [request])[0] for one, request in zip(heard, requests(), strict=True)]
+    reader = AlignAttDecoder(model, TOKENIZER.eot, VOCABULARY, beam_size)
+    alone = [reader.decode([one], [request])[0] for one, request in zip(heard, requests(), strict=True)]
     assert [reading.tokens[0] for reading in alone] == [TOKEN_OF["time"], TOKEN_OF["way"]]
-    assert_same(reader.read(heard, requests()), alone)
-    assert_same(reader.read(heard[::-1], requests()[::-1]), alone[::-1])
+    assert_same(reader.decode(heard, requests()), alone)
+    assert_same(reader.decode(heard[::-1], requests()[::-1]), alone[::-1])
 
 
 @EVERY_SEARCH
@@ -214,18 +218,20 @@ def test_rows_under_different_masks_are_read_as_alone(beam_size: int) -> None:
     hidden = torch.zeros(2, encoded.n_frames)
     hidden[0, :18] = hidden[1, 38:58] = -torch.inf
     masked = [replace(request, bias=bias) for request, bias in zip(requests(), hidden, strict=True)]
-    reader = Reader(backend(), TOKENIZER.eot, VOCABULARY, beam_size)
-    alone = [reading for request in masked for reading in reader.read([encoded], [request])]
+    reader = AlignAttDecoder(backend(), TOKENIZER.eot, VOCABULARY, beam_size)
+    alone = [reading for request in masked for reading in reader.decode([encoded], [request])]
     assert alone[0].tokens == (TOKEN_OF["year"], TOKEN_OF["people"])
     assert alone[1].tokens == (TOKEN_OF["year"],)
-    assert_same(reader.read([encoded] * 2, masked), alone)
+    assert_same(reader.decode([encoded] * 2, masked), alone)
     half = [masked[0], requests()[1]]
-    unmasked = reader.read([encoded], requests()[1:])
-    assert_same(reader.read([encoded] * 2, half), [alone[0], *unmasked])
+    unmasked = reader.decode([encoded], requests()[1:])
+    assert_same(reader.decode([encoded] * 2, half), [alone[0], *unmasked])
 
 
-@pytest.mark.parametrize("gate", [Gate(1.0, 15.0, 0.0), Gate(np.inf, 15.0, 0.0), Gate(np.inf, 15.0, 0.1)])
-def test_every_frame_has_an_owner(gate: Gate) -> None:
+@pytest.mark.parametrize(
+    "gate", [LanguageMask(1.0, 0.0), LanguageMask(np.inf, 0.0), LanguageMask(np.inf, 0.1)]
+)
+def test_every_frame_has_an_owner(gate: LanguageMask) -> None:
     """No frame is hidden from all rows, even where the timeline knows nothing."""
     shares = np.random.default_rng(0).dirichlet([0.1, 0.1, 0.1], size=200)
     shares[:10] = 0.0
@@ -239,32 +245,32 @@ def test_a_hard_mask_leaves_a_margin() -> None:
     shares = np.zeros((100, 2))
     shares[:50, 0], shares[50:, 1] = 0.9, 0.9
     for margin_s, reach in ((0.0, 0), (0.1, 5)):
-        gate = Gate(np.inf, 15.0, margin_s)
+        gate = LanguageMask(np.inf, margin_s)
         assert np.flatnonzero(gate.bias(shares, 0) == 0.0).tolist() == list(range(50 + reach))
         assert np.flatnonzero(gate.bias(shares, 1) == 0.0).tolist() == list(range(50 - reach, 100))
 
 
 def test_what_was_committed_stays_its_language() -> None:
     shares = np.tile([0.1, 0.9], (100, 1))
-    window = Window(
+    window = AudioWindow(
         backend().encode(window_features([log_mel(silence(2.0))], 200)), torch.zeros(80, 200), 16000
     )
-    fixed = settled(shares, window, [(0, 1.5, 2.0)])
+    fixed = pin_committed(shares, window, [(0, 1.5, 2.0)])
     assert fixed[:50].tolist() == [[1.0, 0.0]] * 50, "nothing before a committed word is open any more"
     assert (fixed[50:] == shares[50:]).all()
-    fixed = settled(shares, window, [(0, 1.0, 1.2), (1, 1.4, 1.6)])
+    fixed = pin_committed(shares, window, [(0, 1.0, 1.2), (1, 1.4, 1.6)])
     assert fixed[:30].tolist() == [[1.0, 0.0]] * 15 + [[0.0, 1.0]] * 15, "the pause is shared by halves"
 
 
 def candidate(
     text: str, at: float, score: float, *, entropy: float = 0.0, margin: float = 1.0, own: float = 1.0
-) -> Candidate:
-    return Candidate(ReadWord(Word(text, at, at + 0.1, 0.5), (1,), entropy), score, own, margin)
+) -> RowWord:
+    return RowWord(HypothesisWord(Word(text, at, at + 0.1, 0.5), (1,), entropy), score, own, margin)
 
 
 def test_the_better_word_wins_and_ties_go_to_certainty_then_margin() -> None:
-    def winner(a: Candidate, b: Candidate) -> list[str]:
-        return [read.word.word for read in fuse([[a], [b]], 0.5)]
+    def winner(a: RowWord, b: RowWord) -> list[str]:
+        return [read.word.word for read in merge_rows([[a], [b]])]
 
     assert winner(candidate("a", 1.0, -1.0), candidate("b", 1.05, -2.0)) == ["a"]
     assert winner(candidate("a", 1.0, -1.0, entropy=2.0), candidate("b", 1.0, -1.0, entropy=1.0)) == ["b"]
@@ -275,21 +281,21 @@ def test_the_better_word_wins_and_ties_go_to_certainty_then_margin() -> None:
     assert winner(candidate("a", 1.0, -1.0), candidate("a", 1.6, -2.0)) == ["a", "a"]
 
 
-def by_timeline() -> tuple[ByTimeline, Utterance]:
+def multi_language() -> tuple[MultiLanguage, LiveUtterance]:
     """A plan of English and German, and an utterance that nothing was said in."""
     timeline = LanguageTimeline(("en", "de"), OPTIONS.smoothing, OPTIONS.switch, full_width_s=1.0)
-    plans = Plans(backend(), TOKENIZER, OPTIONS, timeline)
-    return plans.by_timeline(), plans.utterance(0, None)
+    factory = StrategyFactory(backend(), TOKENIZER, OPTIONS, timeline)
+    return factory.multi(), factory.utterance(0, None)
 
 
 def test_a_word_that_is_attended_to_early_is_not_lost() -> None:
     """Attention is not quite in order: what a row reads next may lie before the end of what it said last."""
-    plan, utterance = by_timeline()
+    strategy, utterance = multi_language()
 
     def take(text: str, start: float, end: float, language: str) -> list[tuple[str, float, float]]:
-        read = ReadWord(Word(text, start, end, 0.5, language), (1,), 0.0)
-        new = [read] if plan._is_new(utterance, read.word) else []
-        taken = plan._taken(utterance, new, len(new), np.inf)
+        read = HypothesisWord(Word(text, start, end, 0.5, language), (1,), 0.0)
+        new = [read] if strategy._is_new(utterance, read.word) else []
+        taken = in_sequence(new, utterance.committed.until_s)
         utterance.commit(taken)
         return [(one.word.word, one.word.start, one.word.end) for one in taken]
 
@@ -303,61 +309,61 @@ def test_a_word_that_is_attended_to_early_is_not_lost() -> None:
 def test_a_word_lies_in_the_stretch_that_holds_most_of_it() -> None:
     """Attention may leave a row's own audio at its border; the word does not."""
     encoded = backend().encode(window_features([log_mel(silence(2.0))], 200))
-    heard = Heard((encoded,), (None,), (np.arange(100),), (True,), (((10, 40), (60, 90)),))
-    assert heard.within(0, (12.0, 20.0)) == (12.0, 20.0)
-    assert heard.within(0, (30.0, 50.0)) == (30.0, 40)
-    assert heard.within(0, (35.0, 80.0)) == (60, 80.0)
-    assert heard.within(0, (44.0, 45.0)) == (39, 40), "the nearer stretch, in its last frame"
-    anywhere = replace(heard, stretches=((),))
-    assert anywhere.within(0, (35.0, 80.0)) == (35.0, 80.0)
+    inputs = RowInputs((encoded,), (None,), (np.arange(100),), (True,), (((10, 40), (60, 90)),))
+    assert inputs.clip(0, (12.0, 20.0)) == (12.0, 20.0)
+    assert inputs.clip(0, (30.0, 50.0)) == (30.0, 40)
+    assert inputs.clip(0, (35.0, 80.0)) == (60, 80.0)
+    assert inputs.clip(0, (44.0, 45.0)) == (39, 40), "the nearer stretch, in its last frame"
+    anywhere = replace(inputs, stretches=((),))
+    assert anywhere.clip(0, (35.0, 80.0)) == (35.0, 80.0)
 
 
 def test_words_at_the_end_of_a_stretch_are_judged_by_its_frames() -> None:
     """All words of a row may be attended to where its audio ends; the frame after it is another row's."""
     audio = silence(2.0)
     encoded = replace(backend().encode(window_features([log_mel(audio)], 200)), n_content_frames=(100,))
-    window = Window(encoded, log_mel(audio), 0)
+    window = AudioWindow(encoded, log_mel(audio), 0)
     shares = np.repeat([[1.0, 0.0], [0.0, 1.0]], [40, 60], axis=0)
-    heard = Heard((encoded,), (None,), (np.arange(40),), (False,), (((0, 40),),))
-    start, end = heard.within(0, (40.0, 40.0))
-    read = ReadWord(Word(" x", start / 50, end / 50, 0.5, "en"), (1,), 0.0)
-    assert Candidate.of(read, window, shares, 0, weight=0.5).ownership == 1.0
+    inputs = RowInputs((encoded,), (None,), (np.arange(40),), (False,), (((0, 40),),))
+    start, end = inputs.clip(0, (40.0, 40.0))
+    read = HypothesisWord(Word(" x", start / 50, end / 50, 0.5, "en"), (1,), 0.0)
+    assert RowWord.of(read, window, shares, 0, weight=0.5).ownership == 1.0
 
 
 def test_borders_go_where_it_is_quiet() -> None:
     shares = np.repeat([[0.9, 0.1], [0.2, 0.8], [0.7, 0.3]], [40, 30, 30], axis=0)
     loudness = np.zeros(100)
-    assert np.array_equal(snapped(shares, loudness, 12), shares), "equally loud everywhere"
+    assert np.array_equal(snap_borders(shares, loudness, 12), shares), "equally loud everywhere"
     loudness[[35, 36, 50, 90]] = -5.0
-    owners = snapped(shares, loudness, 12).argmax(axis=1)
+    owners = snap_borders(shares, loudness, 12).argmax(axis=1)
     expected = np.repeat([0, 1, 0], [36, 34, 30])
     assert np.array_equal(owners, expected), "the quiet beside the first; none is within reach of the second"
     alone = shares[:40]
-    assert np.array_equal(snapped(alone, loudness[:40], 12), alone), "no border"
+    assert np.array_equal(snap_borders(alone, loudness[:40], 12), alone), "no border"
 
 
 def test_borders_keep_their_order() -> None:
     shares = np.repeat([[0.9, 0.1], [0.2, 0.8], [0.7, 0.3]], [40, 6, 54], axis=0)
     loudness = np.zeros(100)
     loudness[42:44] = -5.0
-    owners = snapped(shares, loudness, 12).argmax(axis=1)
+    owners = snap_borders(shares, loudness, 12).argmax(axis=1)
     assert np.flatnonzero(np.diff(owners)).size == 2, "the island is still there"
 
 
 def test_a_row_begins_anew_after_another_language() -> None:
     committed = CommittedWords(0.0)
     for token, end, language in ((1, 1.0, "de"), (2, 2.0, "de"), (3, 3.0, "es"), (4, 4.0, "de")):
-        committed.add(ReadWord(Word(" x", end - 0.5, end, 0.5, language), (token,), 0.0))
+        committed.add(HypothesisWord(Word(" x", end - 0.5, end, 0.5, language), (token,), 0.0))
     assert committed.run_of("de") == (3.0, (1, 2), (4,))
     assert committed.run_of("es") == (4.0, (3,), ())
     assert committed.run_of("fr") == (4.0, (), ())
     alone = CommittedWords(0.0)
-    alone.add(ReadWord(Word(" x", 0.5, 1.0, 0.5, "de"), (1,), 0.0))
+    alone.add(HypothesisWord(Word(" x", 0.5, 1.0, 0.5, "de"), (1,), 0.0))
     assert alone.run_of("de") == (None, (), (1,))
 
 
 def test_what_is_not_heard_any_more_is_the_prompt() -> None:
-    context = TextContext(TOKENIZER.with_language("de"), StreamOptions(max_context_tokens=3), [7, 8])
+    context = PromptContext(TOKENIZER.with_language("de"), StreamOptions(max_context_tokens=3), [7, 8])
     prefix = context.prefix([4], [1, 2])
     assert prefix.tokens[: prefix.sot] == (TOKENIZER.sot_prev, 8, 1, 2)
     assert prefix.committed == (4,)

@@ -11,12 +11,11 @@ import numpy as np
 import pytest
 
 from sottovoce.audio.vad_stream import VadStream
-from sottovoce.backends.fake import FakeBackend
 from sottovoce.errors import AudioError, OptionError, SessionClosedError
 from sottovoce.language.probe import ProbeOptions
 from sottovoce.streaming.options import StreamOptions
 from sottovoce.streaming.session import Session, SessionOptions
-from sottovoce.streaming.utterance import Utterance
+from sottovoce.streaming.utterance import LiveUtterance
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import (
     SAMPLE_RATE,
@@ -26,6 +25,7 @@ from sottovoce.types import (
     SpeechEnded,
     SpeechStarted,
 )
+from tests.backends.fake import FakeBackend
 from tests.streaming.sessions import (
     ALIGNATT,
     TOKENIZER,
@@ -159,9 +159,9 @@ def test_without_voice_activity_control_everything_is_speech() -> None:
     assert words_of(listen(session(["en"], vad=False), say(words))) == words
 
 
-def utterance_of(live: Session) -> Utterance:
-    assert live._speech is not None
-    return live._speech.utterance
+def utterance_of(live: Session) -> LiveUtterance:
+    assert live._decoder is not None
+    return live._decoder.utterance
 
 
 def test_a_short_pause_is_read_over_and_a_long_one_leaves_a_prompt() -> None:
@@ -264,8 +264,8 @@ def test_switches_leave_no_trace(n_switches: int) -> None:
         events = live.push(parts["en" if i % 2 else "de"])
         words += len(words_of(events))
         n_found += len(changes_of(events))
-        said = (utterance_of(live).said or {}).values()
-        n_samples = live._clock.end - live._clock.start
+        said = (utterance_of(live).history or {}).values()
+        n_samples = live._schedule.end - live._schedule.start
         held.append((n_samples, held_s(live), len(live.timeline.frames), sum(map(len, said))))
     words += len(words_of(live.close()))
     assert n_found >= n_switches - 2

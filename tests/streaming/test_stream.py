@@ -14,13 +14,12 @@ import torch
 from sottovoce.backends.base import EXACT, EncoderMode
 from sottovoce.backends.torch import TorchBackend
 from sottovoce.errors import OptionError
-from sottovoce.models.growing_modes import BASE, DENSE
+from sottovoce.models.encoder_mode import BASE, DENSE
 from sottovoce.models.nano import read_compact
-from sottovoce.streaming.agreement import AgreementOptions
-from sottovoce.streaming.options import StreamOptions
-from sottovoce.streaming.plans import encoder_mode
+from sottovoce.streaming.options import CommitOptions, StreamOptions
 from sottovoce.streaming.session import Session
-from sottovoce.streaming.utterance import Utterance
+from sottovoce.streaming.strategy import encoder_mode
+from sottovoce.streaming.utterance import LiveUtterance
 from sottovoce.types import SAMPLE_RATE
 from tests.models import tiny
 from tests.streaming.sessions import (
@@ -37,9 +36,9 @@ from tests.streaming.sessions import (
 from tests.streaming.speech import backend, say, silence
 
 
-def utterance_of(live: Session) -> Utterance:
-    assert live._speech is not None
-    return live._speech.utterance
+def utterance_of(live: Session) -> LiveUtterance:
+    assert live._decoder is not None
+    return live._decoder.utterance
 
 
 @pytest.mark.parametrize("threshold", [10, 25, 200, math.inf])
@@ -114,14 +113,16 @@ def test_silence_says_nothing() -> None:
     assert found == []
 
 
-def test_words_wait_until_they_are_settled() -> None:
+def test_words_wait_until_their_language_is_certain() -> None:
     reading = Reading()
     reading.append(say(spoken("en", 10)))
     window = reading.encode()
-    first = reading.read(window, settled_until_s=1.2)
+    first = reading.read(window, certain_until_s=1.2)
     assert first
     assert all(word.end <= 1.2 for word in first)
-    assert [word.word for word in reading.plan.waiting][:1] == [" " + spoken("en", 10)[len(first)]]
+    assert [word.word for word in reading.strategy.policy.unstable][:1] == [
+        " " + spoken("en", 10)[len(first)]
+    ]
     rest = reading.read(window)
     assert rest
     assert text(first + rest + reading.read(window, final=True)) == spoken("en", 10)
@@ -270,11 +271,11 @@ def test_an_utterance_that_is_never_read_is_cut() -> None:
 def test_a_sure_word_may_come_near_the_end_of_the_audio() -> None:
     """Where that is asked for: at a part of the threshold from the end, and in the first seconds."""
     audio = say(["time", "year", "people", "way", "day", "man"] * 2)
-    soon = AgreementOptions(sure_part=0.2, trusted_early=0.8)
+    soon = CommitOptions(confident_threshold_ratio=0.2, early_commit_prob=0.8)
     n_said: dict[float, list[int]] = {1.5: [], 3.1: []}
-    for agreement in (soon, AgreementOptions()):
+    for agreement in (soon, CommitOptions()):
         for seconds, found in n_said.items():
-            live = session(["en"], vad=False, stream=StreamOptions(chunk_s=0.1, agreement=agreement))
+            live = session(["en"], vad=False, stream=StreamOptions(chunk_s=0.1, commit=agreement))
             found.append(len(said_words(live.push(audio[: round(seconds * SAMPLE_RATE)]))))
     assert n_said[1.5][0] > n_said[1.5][1] == 0
     assert n_said[3.1][0] > n_said[3.1][1] > 0

@@ -6,14 +6,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from sottovoce.backends.fake import SURE, FakeBackend, Script, ScriptedToken
 from sottovoce.errors import OptionError
-from sottovoce.streaming.alignatt import Reader, ReadRequest
+from sottovoce.streaming.alignatt import AlignAttDecoder
+from sottovoce.streaming.beams import AlignAttRequest
+from sottovoce.streaming.hypothesis import AlignAttHypothesis, DecoderPrefix, StopRules
 from sottovoce.streaming.options import StreamOptions
-from sottovoce.streaming.reading import Prefix, Reading, ReadingRules
 from sottovoce.streaming.session import SessionOptions
 from sottovoce.streaming.vocabulary import LiveVocabulary
 from sottovoce.types import Features
+from tests.backends.fake import SURE, FakeBackend, Script, ScriptedToken
 from tests.streaming.speech import TOKENIZER
 
 SAID = (1000, 2000, 3000)
@@ -48,13 +49,13 @@ class AfterThat:
         return states[rows]
 
 
-def read(fusion: AfterThat | None, *, beam_size: int, committed: tuple[int, ...] = ()) -> Reading:
+def read(fusion: AfterThat | None, *, beam_size: int, committed: tuple[int, ...] = ()) -> AlignAttHypothesis:
     script = Script(tuple(ScriptedToken(token, 10 * i + 5) for i, token in enumerate(SAID)))
     backend = FakeBackend(script)
     encoded = backend.encode(Features(torch.zeros(1, 80, 100), (100,)))
-    reader = Reader(backend, TOKENIZER.eot, VOCABULARY, beam_size, fusion)
-    prefix = Prefix((*SOT, *committed), 0, len(committed))
-    (reading,) = reader.read([encoded], [ReadRequest(prefix, ReadingRules(frame_threshold=0))])
+    reader = AlignAttDecoder(backend, TOKENIZER.eot, VOCABULARY, beam_size, fusion)
+    prefix = DecoderPrefix((*SOT, *committed), 0, len(committed))
+    (reading,) = reader.decode([encoded], [AlignAttRequest(prefix, StopRules(frame_threshold=0))])
     return reading
 
 
@@ -75,7 +76,7 @@ def test_a_model_chooses_by_what_it_has_read(beam_size: int) -> None:
 def test_what_is_added_is_not_counted_as_the_decoders() -> None:
     reading = read(AfterThat(1000, 2 * SURE), beam_size=3)
     assert reading.logprobs[1] < -SURE / 2  # the decoder thought little of it
-    assert reading.avg_logprob < 0 < reading.rank
+    assert reading.avg_logprob < 0 < reading.mean_score
 
 
 def test_committed_text_has_been_read() -> None:

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from sottovoce.audio.vad_stream import VadStream
-from sottovoce.backends.fake import FakeBackend, Script, ScriptedToken
+from sottovoce.engine.calls import AlignAttCall, IncrementalEncodeCall, ModelCall
+from sottovoce.engine.executor import LocalExecutor
 from sottovoce.streaming.options import StreamOptions
 from sottovoce.streaming.session import Session, SessionOptions
-from sottovoce.streaming.utterance import MOST_TOKENS, Utterance
-from sottovoce.streaming.words import ReadWord
-from sottovoce.streaming.work import Encode, LocalEngine, Read, Work
+from sottovoce.streaming.utterance import MOST_TOKENS, LiveUtterance
+from sottovoce.streaming.words import HypothesisWord
 from sottovoce.types import HOP_SAMPLES, SAMPLE_RATE, LanguageChanged, Partial, Word
+from tests.backends.fake import FakeBackend, Script, ScriptedToken
 from tests.streaming.sessions import (
     ALIGNATT,
     TOKENIZER,
@@ -31,16 +32,18 @@ from tests.streaming.speech import ToneDetector, backend, hear, say, silence
 OPTIONS = StreamOptions(init_prompt="once", static_prompt="always")
 
 
-def utterance(said: dict[str, tuple[int, ...]] | None = None, options: StreamOptions = OPTIONS) -> Utterance:
-    return Reading(options).plans.utterance(0, said)
+def utterance(
+    said: dict[str, tuple[int, ...]] | None = None, options: StreamOptions = OPTIONS
+) -> LiveUtterance:
+    return Reading(options).factory.utterance(0, said)
 
 
-def commit(spoken_to: Utterance, text: str, *, language: str = "en", at_s: float = 1.0) -> None:
+def commit(spoken_to: LiveUtterance, text: str, *, language: str = "en", at_s: float = 1.0) -> None:
     word = Word(text, at_s, at_s + 0.3, 0.9, language)
-    spoken_to.commit([ReadWord(word, tuple(TOKENIZER.encode(text)), 0.0, 60)])
+    spoken_to.commit([HypothesisWord(word, tuple(TOKENIZER.encode(text)), 0.0, 60)])
 
 
-def prompt(spoken_to: Utterance, language: str = "en") -> str:
+def prompt(spoken_to: LiveUtterance, language: str = "en") -> str:
     prefix = spoken_to.prefix(language)
     return TOKENIZER.decode([token for token in prefix.tokens[: prefix.sot] if token < TOKENIZER.eot])
 
@@ -66,21 +69,21 @@ def test_an_initial_prompt_comes_in_no_other_language_once_something_was_said() 
 def test_an_initial_prompt_does_not_come_back_after_a_loop() -> None:
     lost = utterance()
     commit(lost, " time")
-    lost.forget_text()
+    lost.clear_prompt()
     assert prompt(lost) == prompt(lost, "de") == " always"
-    assert prompt(utterance(lost.said)) == " always time"
-    assert prompt(utterance(lost.said), "de") == " always"
+    assert prompt(utterance(lost.history)) == " always time"
+    assert prompt(utterance(lost.history), "de") == " always"
 
 
 def test_an_initial_prompt_waits_for_the_first_words() -> None:
     """An utterance that gave none, a cough, has not used it up; nor has one that nobody read."""
     cough = utterance()
-    assert prompt(utterance(cough.said)) == " always once"
+    assert prompt(utterance(cough.history)) == " always once"
     prompt(cough)
-    assert prompt(utterance(cough.said)) == " always once"
+    assert prompt(utterance(cough.history)) == " always once"
     commit(cough, " time")
-    assert prompt(utterance(cough.said)) == " always once time"
-    assert prompt(utterance(cough.said), "de") == " always"
+    assert prompt(utterance(cough.history)) == " always once time"
+    assert prompt(utterance(cough.history), "de") == " always"
 
 
 def test_what_was_said_is_told_by_language() -> None:
@@ -88,7 +91,7 @@ def test_what_was_said_is_told_by_language() -> None:
     commit(mixed, " time")
     commit(mixed, " und", language="de", at_s=2.0)
     prompt(mixed, "en"), prompt(mixed, "de")
-    assert mixed.said == {
+    assert mixed.history == {
         "fr": (1, 2),
         "en": tuple(TOKENIZER.encode(" time")),
         "de": tuple(TOKENIZER.encode(" und")),
@@ -108,7 +111,7 @@ def test_dropped_words_become_the_prompt_of_their_language() -> None:
     assert held.encoder_state is None
 
 
-class Prompts(LocalEngine):
+class Prompts(LocalExecutor):
     """Keeps what the decoder was made to say before each reading: language, prompt, committed text."""
 
     seen: list[tuple[str, str, str]]
@@ -117,22 +120,21 @@ class Prompts(LocalEngine):
         super().__init__(model)
         object.__setattr__(self, "seen", [])
 
-    def run(self, works: Sequence[Work]) -> None:
-        for work in works:
-            for request in work.requests if isinstance(work, Read) else ():
-                tokens, sot = request.prefix.tokens, request.prefix.sot
-                language = TOKENIZER.language_codes[tokens[sot + 1] - TOKENIZER.sot - 1]
-                before = TOKENIZER.decode([token for token in tokens[:sot] if token < TOKENIZER.eot])
-                self.seen.append((language, before, TOKENIZER.decode(request.prefix.committed)))
-        super().run(works)
+    def execute(self, call: ModelCall) -> Any:
+        for request in call.requests if isinstance(call, AlignAttCall) else ():
+            tokens, sot = request.prefix.tokens, request.prefix.sot
+            language = TOKENIZER.language_codes[tokens[sot + 1] - TOKENIZER.sot - 1]
+            before = TOKENIZER.decode([token for token in tokens[:sot] if token < TOKENIZER.eot])
+            self.seen.append((language, before, TOKENIZER.decode(request.prefix.committed)))
+        return super().execute(call)
 
 
 @pytest.mark.parametrize("switching", ["restart", "parallel"])
 def test_an_initial_prompt_is_before_the_first_words_alone(switching: str) -> None:
     """Through a change of language and pauses, short and long."""
-    engine = Prompts(backend())
+    executor = Prompts(backend())
     options = SessionOptions(("en", "de"), switching=switching, stream=StreamOptions(init_prompt="prelude"))  # type: ignore[arg-type]
-    live = Session(backend(), TOKENIZER, options, vad=VadStream(model=ToneDetector()), engine=engine)
+    live = Session(backend(), TOKENIZER, options, vad=VadStream(model=ToneDetector()), executor=executor)
     parts = [("en", 0.8), ("de", 5.0), ("de", 0.8), ("en", 1.0)]
     words = [spoken(language, 10, seed=i) for i, (language, _) in enumerate(parts)]
     audio = [
@@ -142,16 +144,18 @@ def test_an_initial_prompt_is_before_the_first_words_alone(switching: str) -> No
     assert words_of(events) == [word for said in words for word in said]
     changed = [event for event in events if isinstance(event, LanguageChanged)]
     assert [event.target for event in changed] == ["en", "de", "en"]
-    first_language = engine.seen[0][0]
+    first_language = executor.seen[0][0]
     assert first_language == "en"
-    assert any("prelude" in before for _, before, _ in engine.seen)
+    assert any("prelude" in before for _, before, _ in executor.seen)
     said_something = False
-    for language, before, committed in engine.seen:
+    for language, before, committed in executor.seen:
         said_something = said_something or bool(committed)
         assert language == "en" or not said_something or "prelude" not in before
-    long_pause = next(i for i, (language, before, _) in enumerate(engine.seen) if language == "de" and before)
+    long_pause = next(
+        i for i, (language, before, _) in enumerate(executor.seen) if language == "de" and before
+    )
     assert all(
-        "prelude" not in before for language, before, _ in engine.seen[long_pause:] if language == "de"
+        "prelude" not in before for language, before, _ in executor.seen[long_pause:] if language == "de"
     )
 
 
@@ -173,15 +177,15 @@ def hear_densely(mel: object, row: int = 0) -> Script:
 def test_dense_text_is_cut_by_its_tokens() -> None:
     """13 tokens a second, for 60 s: the decoder never runs full, and words come in time."""
     words = spoken("en", 200)
-    engine = Prompts(FakeBackend(hear_densely))
+    executor = Prompts(FakeBackend(hear_densely))
     options = SessionOptions(("en",), stream=replace(ALIGNATT, max_repeats=10_000))
-    live = Session(FakeBackend(hear_densely), TOKENIZER, options, engine=engine)
+    live = Session(FakeBackend(hear_densely), TOKENIZER, options, executor=executor)
     most_committed, events = 0, []
     audio = say(words, word_s=0.24, gap_s=0.06)
     for start in range(0, len(audio), 8000):
         events += live.push(audio[start : start + 8000])
-        assert live._speech is not None
-        most_committed = max(most_committed, len(live._speech.utterance.committed.tokens()))
+        assert live._decoder is not None
+        most_committed = max(most_committed, len(live._decoder.utterance.committed.tokens()))
     latest = max(
         event.emission_time - word.end
         for event in events
@@ -211,7 +215,7 @@ def test_committed_text_is_cut_at_the_widest_pause_of_its_middle() -> None:
     assert held.start_sample == start, "once is enough"
 
 
-class Lengths(LocalEngine):
+class Lengths(LocalExecutor):
     """Keeps the seconds of every window that is encoded."""
 
     seconds: list[float]
@@ -220,12 +224,11 @@ class Lengths(LocalEngine):
         super().__init__(model)
         object.__setattr__(self, "seconds", [])
 
-    def run(self, works: Sequence[Work]) -> None:
-        for work in works:
-            if isinstance(work, Encode):
-                lengths = [window.log_mel.shape[1] for window in work.windows]
-                self.seconds.extend(n * HOP_SAMPLES / SAMPLE_RATE for n in lengths)
-        super().run(works)
+    def execute(self, call: ModelCall) -> Any:
+        if isinstance(call, IncrementalEncodeCall):
+            lengths = [window.log_mel.shape[1] for window in call.windows]
+            self.seconds.extend(n * HOP_SAMPLES / SAMPLE_RATE for n in lengths)
+        return super().execute(call)
 
 
 @pytest.mark.parametrize("how", ["close", "finalize", "pause"])
@@ -236,14 +239,14 @@ def test_nothing_that_is_encoded_is_longer_than_what_may_be_held(how: str, beyon
     hum = np.random.default_rng(0).normal(0, 0.003, 30 * SAMPLE_RATE).astype(np.float32)
     audio = say(spoken("en", 20)) if how == "pause" else hum
     for seconds in (6.0, 6.5, 7.5, 8.0):
-        engine = Lengths(backend())
+        executor = Lengths(backend())
         options = SessionOptions(("en",), switching="off", stream=held)
         detector = VadStream(model=ToneDetector()) if how == "pause" else None
-        live = Session(backend(), TOKENIZER, options, vad=detector, engine=engine)
+        live = Session(backend(), TOKENIZER, options, vad=detector, executor=executor)
         live.push(audio[: round((seconds + beyond_s) * SAMPLE_RATE)])
         if how == "pause":
             live.push(silence(1.0))
         elif how == "finalize":
             live.finalize()
         live.close()
-        assert 4.0 < max(engine.seconds) <= held.audio_max_len_s
+        assert 4.0 < max(executor.seconds) <= held.audio_max_len_s

@@ -48,6 +48,6 @@ def test_no_text_begins_with_a_space_alone() -> None:
     logits = torch.zeros(1, TOKENIZER.n_vocab)
     logits[0, space] = 9.0
     best = vocabulary.log_probs(logits).argmax(dim=-1, keepdim=True)
-    assert vocabulary.tokens(best) == [[space]]
+    assert vocabulary.ids[best].tolist() == [[space]]
     best = vocabulary.log_probs(logits, first=[0]).argmax(dim=-1, keepdim=True)
-    assert vocabulary.tokens(best) != [[space]]
+    assert vocabulary.ids[best].tolist() != [[space]]

@@ -11,15 +11,17 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sottovoce.streaming.reading import Ending, Reading
-from sottovoce.streaming.window import Window
-from sottovoce.streaming.words import LEAST_WORD_S, ReadWord, WordMaker, in_order
+from sottovoce.streaming.audio_window import AudioWindow
+from sottovoce.streaming.commit_policy import CommitPolicy
+from sottovoce.streaming.hypothesis import AlignAttHypothesis, StopReason
+from sottovoce.streaming.options import StreamOptions
+from sottovoce.streaming.words import LEAST_WORD_S, HypothesisWord, WordBuilder, in_order
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import EncoderOutput
 
 TOKENIZER = Tokenizer.for_model(51865)
 N_FRAMES = 500
-WINDOW = Window(
+WINDOW = AudioWindow(
     EncoderOutput(torch.zeros(1, N_FRAMES, 4), (N_FRAMES,)), torch.zeros(80, 2 * N_FRAMES), 32_000
 )
 frames = st.lists(st.integers(0, 6), max_size=5)
@@ -50,30 +52,40 @@ def test_a_stray_frame_moves_no_other() -> None:
 
 
 def reading(
-    tokens: tuple[int, ...], at: list[int], ending: Ending = Ending.END_OF_TEXT, refused: int | None = None
-) -> Reading:
+    tokens: tuple[int, ...],
+    at: list[int],
+    ending: StopReason = StopReason.END_OF_TEXT,
+    held_back: int | None = None,
+) -> AlignAttHypothesis:
     nothing = (0.0,) * len(tokens)
-    return Reading(tokens, tuple(at), nothing, nothing, ending, refused=refused)
+    return AlignAttHypothesis(tokens, tuple(at), nothing, nothing, ending, held_back_token=held_back)
 
 
 def words_of(
     text: str,
     language: str = "en",
     *,
-    ending: Ending = Ending.END_OF_TEXT,
-    refused: str = "",
+    ending: StopReason = StopReason.END_OF_TEXT,
+    held_back: str = "",
     final: bool = False,
     after_s: float = 0.0,
-) -> list[ReadWord]:
-    """Words of a text that is attended to evenly; refused: the text whose first token comes next."""
+) -> list[HypothesisWord]:
+    """Words of a text that is attended to evenly; held_back: the text whose first token comes next."""
     tokens = tuple(TOKENIZER.encode(text))
     at = [20 * i for i in range(len(tokens))]
-    last = TOKENIZER.encode(refused)[0] if refused else None
-    maker = WordMaker(TOKENIZER.with_language(language))
-    return maker.words(reading(tokens, at, ending, last), WINDOW, after_s=after_s, final=final)
+    last = TOKENIZER.encode(held_back)[0] if held_back else None
+    return built(reading(tokens, at, ending, last), language, final=final, after_s=after_s)
 
 
-def texts(words: list[ReadWord]) -> list[str]:
+def built(
+    hypothesis: AlignAttHypothesis, language: str = "en", *, final: bool, after_s: float = 0.0
+) -> list[HypothesisWord]:
+    builder = WordBuilder(TOKENIZER.with_language(language))
+    policy = CommitPolicy(StreamOptions())
+    return policy.usable_words(hypothesis, WINDOW, builder, after_s=after_s, final=final)
+
+
+def texts(words: list[HypothesisWord]) -> list[str]:
     return [read.word.word for read in words]
 
 
@@ -92,8 +104,8 @@ def test_words_have_a_length_and_an_order(
 ) -> None:
     """Of whatever tokens and frames: within the window, each after the one before."""
     tokens, at = tuple(token for token, _ in found), [frame for _, frame in found]
-    maker = WordMaker(TOKENIZER.with_language(language))
-    words = [read.word for read in maker.words(reading(tokens, at), WINDOW, after_s=after_s, final=final)]
+    found_words = built(reading(tokens, at), language, final=final, after_s=after_s)
+    words = [one.word for one in found_words]
     for word in words:
         assert after_s <= word.start < word.end <= max(after_s + 0.02, WINDOW.end_s) + 1e-9
         assert word.word
@@ -107,7 +119,7 @@ def test_words_apart_last_at_least_as_long_as_a_word_does(gaps: list[int]) -> No
     """Words that are attended to at one frame each, 0.2 s and more apart."""
     at = list(itertools.accumulate(gaps))
     tokens = tuple(TOKENIZER.encode(" time")) * len(at)
-    words = WordMaker(TOKENIZER).words(reading(tokens, at), WINDOW, after_s=0.0, final=True)
+    words = built(reading(tokens, at), final=True)
     assert len(words) == len(at)
     for read, frame in zip(words, at, strict=True):
         assert read.word.end - read.word.start >= LEAST_WORD_S - 1e-9
@@ -117,7 +129,7 @@ def test_words_apart_last_at_least_as_long_as_a_word_does(gaps: list[int]) -> No
 
 def test_words_attended_to_at_one_frame_have_an_order_still() -> None:
     tokens = tuple(TOKENIZER.encode(" one two three four"))
-    words = WordMaker(TOKENIZER).words(reading(tokens, [100] * 4), WINDOW, after_s=0.0, final=True)
+    words = built(reading(tokens, [100] * 4), final=True)
     spans = [(read.word.start, read.word.end) for read in words]
     assert spans == sorted(spans)
     assert all(start < end for start, end in spans), "none is a point"
@@ -143,7 +155,7 @@ def test_punctuation_goes_with_a_word(text: str, words: list[str]) -> None:
 
 def test_a_mark_alone_waits_for_its_word_and_is_said_at_the_end() -> None:
     assert texts(words_of(".")) == []
-    assert texts(words_of(" –", ending=Ending.FRONTIER, refused=" no")) == []
+    assert texts(words_of(" –", ending=StopReason.FRONTIER, held_back=" no")) == []
     assert texts(words_of(".", final=True)) == ["."]
 
 
@@ -151,16 +163,17 @@ def test_half_a_character_waits_and_a_broken_one_is_never_said() -> None:
     broken = reading((TOKENIZER.encode(" time")[0], BYTES[5], TOKENIZER.encode(" year")[0]), [10, 30, 50])
     assert "\ufffd" in TOKENIZER.decode(broken.tokens)
     for final in (False, True):
-        said = WordMaker(TOKENIZER).words(broken, WINDOW, after_s=0.0, final=final)
+        said = built(broken, final=final)
         assert "\ufffd" not in "".join(texts(said))
         assert " year" in texts(said)
     half = replace(
-        broken, tokens=(broken.tokens[0], BYTES[4], BYTES[5]), ending=Ending.FRONTIER, refused=BYTES[6]
+        broken,
+        tokens=(broken.tokens[0], BYTES[4], BYTES[5]),
+        stop_reason=StopReason.FRONTIER,
+        held_back_token=BYTES[6],
     )
     for final in (False, True):
-        assert "\ufffd" not in "".join(
-            texts(WordMaker(TOKENIZER).words(half, WINDOW, after_s=0.0, final=final))
-        )
+        assert "\ufffd" not in "".join(texts(built(half, final=final)))
 
 
 SCRIPTS = {
@@ -178,7 +191,7 @@ SCRIPTS = {
 def test_scripts_without_spaces_wait_for_none(language: str) -> None:
     """Nothing but the end of the audio holds a word back, and that holds the newest one at most."""
     text = SCRIPTS[language]
-    found = words_of(text, language, ending=Ending.FRONTIER, refused=text[0])
+    found = words_of(text, language, ending=StopReason.FRONTIER, held_back=text[0])
     assert len(found) > 1
     assert text.startswith("".join(texts(found)))
     assert len("".join(texts(found))) >= len(text) - 3
@@ -186,10 +199,13 @@ def test_scripts_without_spaces_wait_for_none(language: str) -> None:
 
 
 def test_a_word_grows_until_the_next_one_begins() -> None:
-    assert texts(words_of(" time year", ending=Ending.FRONTIER, refused="s")) == [" time"]
-    assert texts(words_of(" time year", ending=Ending.FRONTIER, refused=" man")) == [" time", " year"]
-    assert texts(words_of(" time year", ending=Ending.FULL)) == [" time"]
-    assert texts(words_of(" time year", ending=Ending.FULL, final=True)) == [" time", " year"]
+    assert texts(words_of(" time year", ending=StopReason.FRONTIER, held_back="s")) == [" time"]
+    assert texts(words_of(" time year", ending=StopReason.FRONTIER, held_back=" man")) == [
+        " time",
+        " year",
+    ]
+    assert texts(words_of(" time year", ending=StopReason.FULL)) == [" time"]
+    assert texts(words_of(" time year", ending=StopReason.FULL, final=True)) == [" time", " year"]
 
 
 def test_no_word_begins_before_what_was_said() -> None:

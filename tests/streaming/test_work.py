@@ -7,15 +7,16 @@ from collections.abc import Iterator
 import pytest
 
 from sottovoce.api import Model, load_model
-from sottovoce.backends.base import Backend, EncoderMode, GrowingWindow
-from sottovoce.streaming.alignatt import Reader, ReadRequest
-from sottovoce.streaming.context import TextContext
-from sottovoce.streaming.reading import Prefix, ReadingRules
+from sottovoce.backends.base import Backend, EncoderMode, IncrementalWindow
+from sottovoce.engine.executor import LocalExecutor
+from sottovoce.streaming.alignatt import AlignAttDecoder
+from sottovoce.streaming.audio_window import MelBuffer
+from sottovoce.streaming.beams import AlignAttRequest
+from sottovoce.streaming.hypothesis import DecoderPrefix, StopRules
 from sottovoce.streaming.session import Session, SessionOptions
+from sottovoce.streaming.utterance import PromptContext
 from sottovoce.streaming.vocabulary import LiveVocabulary
-from sottovoce.streaming.window import MelBuffer
-from sottovoce.streaming.words import WordMaker
-from sottovoce.streaming.work import run
+from sottovoce.streaming.words import WordBuilder
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import EncoderOutput
 from tests.streaming.sessions import TOKENIZER
@@ -32,7 +33,7 @@ def nano() -> Model:
 def grown(model: Backend, words: list[str], mode: EncoderMode) -> EncoderOutput:
     buffer = MelBuffer(model.dims.n_mels, 0, model.device)
     buffer.append(say(words))
-    return model.encode_growing([GrowingWindow(buffer.frames(), mode)])[0].encoded
+    return model.encode_incremental([IncrementalWindow(buffer.frames(), mode)])[0].encoded
 
 
 @pytest.mark.parametrize("first", MODES, ids=str)
@@ -44,22 +45,28 @@ def test_windows_encoded_in_any_way_are_read_side_by_side_as_alone(
     tokenizer, model = nano.tokenizer, nano.backend
     heard = [grown(model, ["time", "year", "people"], first), grown(model, ["und", "der"] * 3, second)]
     vocabulary = LiveVocabulary.of(tokenizer, model.dims.n_vocab, model.device)
-    reader = Reader(model, tokenizer.eot, vocabulary)
-    rules = ReadingRules(frame_threshold=0, max_tokens=8)
+    reader = AlignAttDecoder(model, tokenizer.eot, vocabulary)
+    rules = StopRules(frame_threshold=0, max_tokens=8)
     requests = [
-        ReadRequest(Prefix(tokenizer.with_language(code).sot_sequence_including_notimestamps, 0, 0), rules)
+        AlignAttRequest(
+            DecoderPrefix(tokenizer.with_language(code).sot_sequence_including_notimestamps, 0, 0), rules
+        )
         for code in ("en", "de")
     ]
-    alone = [reader.read([one], [request])[0] for one, request in zip(heard, requests, strict=True)]
-    for ours, theirs in zip(reader.read(heard, requests), alone, strict=True):
-        assert (ours.tokens, ours.frames, ours.ending) == (theirs.tokens, theirs.frames, theirs.ending)
+    alone = [reader.decode([one], [request])[0] for one, request in zip(heard, requests, strict=True)]
+    for ours, theirs in zip(reader.decode(heard, requests), alone, strict=True):
+        assert (ours.tokens, ours.frames, ours.stop_reason) == (
+            theirs.tokens,
+            theirs.frames,
+            theirs.stop_reason,
+        )
         assert ours.logprobs == pytest.approx(theirs.logprobs, abs=1e-4)
         assert ours.no_speech_prob == pytest.approx(theirs.no_speech_prob, abs=1e-5)
 
 
 def test_what_fails_in_the_engine_fails_in_the_steps_and_may_be_caught_there() -> None:
-    class Broken:
-        def run(self, works: object) -> None:
+    class Broken(LocalExecutor):
+        def execute(self, call: object) -> None:
             raise MemoryError
 
     def caught() -> Iterator[object]:
@@ -72,9 +79,9 @@ def test_what_fails_in_the_engine_fails_in_the_steps_and_may_be_caught_there() -
     def not_caught() -> Iterator[object]:
         yield object()
 
-    assert run(Broken(), caught()) == "given up"  # type: ignore[arg-type]
+    assert Broken(backend()).run(caught()) == "given up"  # type: ignore[arg-type]
     with pytest.raises(MemoryError):
-        run(Broken(), not_caught())  # type: ignore[arg-type]
+        Broken(backend()).run(not_caught())  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("switching", ["off", "restart", "parallel"])
@@ -96,8 +103,8 @@ def test_opening_a_session_makes_nothing_for_a_language(
     for owner, name in (
         (Tokenizer, "encode"),
         (Tokenizer, "with_task"),
-        (TextContext, "__init__"),
-        (WordMaker, "__init__"),
+        (PromptContext, "__init__"),
+        (WordBuilder, "__init__"),
     ):
         counting(owner, name)
     Session(backend(), TOKENIZER, SessionOptions())  # what all sessions of a model share
@@ -109,4 +116,4 @@ def test_opening_a_session_makes_nothing_for_a_language(
         counts.append(sorted(made))
     assert len(live.languages) == 99
     assert counts[0] == counts[1]
-    assert not [name for name in made if name.startswith(("TextContext", "WordMaker"))]
+    assert not [name for name in made if name.startswith(("PromptContext", "WordBuilder"))]

@@ -69,10 +69,7 @@ def test_language_tokens_stand_right_after_the_start(n_vocab: int, n_languages: 
     for index, code in enumerate(tokenizer.language_codes):
         token = tokenizer.language_token(code)
         assert token == tokenizer.sot + 1 + index == tokenizer.language_tokens[index]
-        assert tokenizer.language_of(token) == code
         assert tokenizer.token_bytes(token).decode() == f"<|{code}|>"
-    with pytest.raises(OptionError, match="not a language token"):
-        tokenizer.language_of(tokenizer.translate)
 
 
 def test_the_hundredth_language_moves_the_tasks() -> None:

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
-from sottovoce.api import load_model
+from sottovoce.api import Model, load_model
+from sottovoce.audio.io import AudioSource, load_audio
+from sottovoce.audio.recording import Recording
 from sottovoce.cli.main import run
 from sottovoce.errors import OptionError
-from sottovoce.offline.options import TranscribeOptions
-from sottovoce.translation.own import with_english
-from sottovoce.types import Segment
+from sottovoce.options.decoding import DecodingOptions
+from sottovoce.options.transcribe import TranscribeOptions
+from sottovoce.translation.whisper_translate import with_english
+from sottovoce.types import Segment, Turn
+from tests.audio.media import wav_bytes
 from tests.translation.server import stand_in, upper
 
 CLIP = Path(__file__).parents[2] / "examples" / "clips" / "de.flac"
@@ -40,16 +47,31 @@ def test_a_server_that_fails_leaves_no_document(tmp_path: Path, capsys: pytest.C
         words = ["--translate-to", "fr", "--translation-url", server.url, "--translation-model", "tiny"]
         assert run(["transcribe", str(CLIP), *FAST, *words, "-f", "srt", "-o", str(tmp_path)]) == 2
     assert "answered 401" in capsys.readouterr().err
-    assert list(tmp_path.iterdir()) == []
+    assert [path.name for path in tmp_path.iterdir()] == ["de.srt.part"], (
+        "what was read is kept for the next try"
+    )
 
 
-def test_whisper_itself_is_asked_for_english(tmp_path: Path) -> None:
+def test_whisper_itself_is_asked_for_english(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nano has learnt no translation: what it would say is given here for each clip that is asked for."""
+    transcribe = Model.transcribe
+
+    def translating(self: Model, source: AudioSource, **wish: Any) -> Any:
+        if wish.get("task") != "translate":
+            return transcribe(self, source, **wish)
+        assert (source, wish["language"]) == (str(CLIP), "de")
+        return [
+            Segment(0, start, start + 0.5, f" From {start:g} s on.", "de")
+            for start in wish["options"].clip_timestamps[::2]
+        ]
+
+    monkeypatch.setattr(Model, "transcribe", translating)
     assert (
         run(["transcribe", str(CLIP), *FAST, "--translate-to", "en", "-f", "json", "-o", str(tmp_path)]) == 0
     )
     (segment,) = json.loads((tmp_path / "de.json").read_text(encoding="utf-8"))["segments"]
     assert segment["text"].strip()
-    assert isinstance(segment["translation"], str)
+    assert segment["translation"] == f"From {segment['start']:g} s on."
 
 
 def test_what_words_are_asked_for_is_no_matter_of_the_english(tmp_path: Path) -> None:
@@ -63,7 +85,61 @@ def test_what_is_english_stays() -> None:
     model = load_model("nano", device="cpu")
     segments = [Segment(0, 0.0, 1.0, " It is so.", "en")]
     (one,) = with_english(model, CLIP, segments, TranscribeOptions())
-    assert one.translation == "It is so."
+    assert one == segments[0]
+    assert one.translation is None
+
+
+class Nobody:
+    """Tells no speakers apart, and counts how often it is asked."""
+
+    def __init__(self) -> None:
+        self.n_asked = 0
+
+    def turns(self, recording: Recording) -> list[Turn]:
+        self.n_asked += 1
+        return []
+
+
+DECODED = DecodingOptions(sample_len=20)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        TranscribeOptions(DECODED, mode="vad", channels="apart", batch_size=2),
+        TranscribeOptions(DECODED, channels="energy"),
+        TranscribeOptions(
+            DECODED, follow_languages=True, hallucination_silence_threshold=2.0, word_timestamps=True
+        ),
+        TranscribeOptions(replace(DECODED, speaker_turns=True)),
+        TranscribeOptions(replace(DECODED, prefix="Ganz gewiss")),
+    ],
+    ids=["apart", "energy", "follow", "tinydiarize", "prefix"],
+)
+def test_the_english_is_heard_whatever_was_asked_for_of_the_transcript(options: TranscribeOptions) -> None:
+    model = load_model("nano", device="cpu")
+    segments = [Segment(0, 0.5, 4.0, " Das ist so.", "de")]
+    plain = TranscribeOptions(DECODED)
+    assert with_english(model, CLIP, segments, options) == with_english(model, CLIP, segments, plain)
+
+
+def test_nobody_tells_speakers_apart_again() -> None:
+    model, nobody = load_model("nano", device="cpu"), Nobody()
+    segments = [Segment(0, 0.5, 2.0, " Das ist so.", "de"), Segment(1, 2.0, 4.0, " Ja.", "fr")]
+    with_english(model, CLIP, segments, TranscribeOptions(DECODED, speakers=nobody))
+    assert nobody.n_asked == 0
+
+
+@pytest.mark.parametrize("channels", [["--channels", "apart", "--vad"], ["--channels", "energy"]])
+def test_channels_are_translated_to_the_end(channels: list[str], tmp_path: Path) -> None:
+    samples = load_audio(CLIP)
+    stereo = tmp_path / "call.wav"
+    stereo.write_bytes(wav_bytes(np.stack([samples, np.zeros_like(samples)])))
+    words = [*channels, "--translate-to", "en", "-f", "json", "-o", str(tmp_path)]
+    assert run(["transcribe", str(stereo), *FAST, *words]) == 0
+    (segment,) = json.loads((tmp_path / "call.json").read_text(encoding="utf-8"))["segments"]
+    assert segment["speaker"]
+    assert segment["text"].strip()
 
 
 def test_an_english_only_model_cannot(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,8 +9,8 @@ import pytest
 
 from sottovoce.cli.main import run
 from sottovoce.translation.chat import Message
-from sottovoce.translation.live import LiveTranslator, common_beginning, newest
-from sottovoce.translation.translator import Translator
+from sottovoce.translation.chat_translator import ChatTranslator
+from sottovoce.translation.live_translator import LiveTranslator, common_beginning, mark_newest
 from sottovoce.types import Event, Final, Partial, SpeechStarted
 from tests.translation.server import stand_in, upper
 
@@ -43,7 +43,7 @@ def told(translator: LiveTranslator, *events: Event) -> list[tuple[str, bool]]:
 
 def test_only_what_two_readings_agree_on_is_shown() -> None:
     chat = Scripted("I have", "I have today a lot", "I have today much time", "I have a lot of time today.")
-    live = LiveTranslator(Translator(chat, "en"))
+    live = LiveTranslator(ChatTranslator(chat, "en"))
     events = [
         partial(" Ich habe heute", 1.0),
         partial(" sehr viel Zeit", 2.0),
@@ -58,20 +58,20 @@ def test_only_what_two_readings_agree_on_is_shown() -> None:
 
 def test_what_was_shown_is_not_taken_back() -> None:
     chat = Scripted("one two", "one two three", "uno", "uno dos")
-    live = LiveTranslator(Translator(chat, "en"))
+    live = LiveTranslator(ChatTranslator(chat, "en"))
     grown = [partial(f" a{i} b{i} c{i}", float(i)) for i in range(4)]
     assert told(live, *grown) == [("one two", False)]
 
 
 def test_a_few_words_are_not_asked_for_and_silence_is_not_said() -> None:
     chat = Scripted()
-    live = LiveTranslator(Translator(chat, "en"))
+    live = LiveTranslator(ChatTranslator(chat, "en"))
     assert told(live, SpeechStarted(0.0, 0.0), partial(" Ja", 1.0), final(" ")) == []
 
 
 def test_an_utterance_begins_anew() -> None:
     chat = Scripted("a b c", "A.", "x y", "x y z")
-    live = LiveTranslator(Translator(chat, "en"))
+    live = LiveTranslator(ChatTranslator(chat, "en"))
     assert told(live, partial(" eins zwei drei", 1.0), final(" eins zwei drei")) == [("A.", True)]
     grown = [partial(" vier fünf sechs", 5.0), partial(" sieben acht neun", 6.0)]
     assert told(live, *grown) == [("x y", False)]
@@ -79,7 +79,7 @@ def test_an_utterance_begins_anew() -> None:
 
 def test_what_more_was_said_of_already_is_not_asked_for() -> None:
     chat = Scripted("A.", "x y")
-    live = LiveTranslator(Translator(chat, "en"))
+    live = LiveTranslator(ChatTranslator(chat, "en"))
     late: list[Event] = [
         partial(" eins zwei drei", 1.0),
         final(" eins zwei drei"),
@@ -87,7 +87,7 @@ def test_what_more_was_said_of_already_is_not_asked_for() -> None:
         partial(" sieben acht neun", 6.0),
         SpeechStarted(7.0, 7.0),
     ]
-    shown = [one.text for event, last in newest(late) for one in live.take(event, is_newest=last)]
+    shown = [one.text for event, last in mark_newest(late) for one in live.take(event, is_newest=last)]
     assert shown == ["A."]
     assert chat.asked == ["eins zwei drei", "vier fünf sechs sieben acht neun"]
 

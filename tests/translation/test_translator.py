@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import json
 import socket
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from sottovoce.errors import OptionError, TranslationError
-from sottovoce.formats.base import TranscriptInfo
-from sottovoce.formats.registry import FORMATS, writer_for
+from sottovoce.formats.base import TranscriptInfo, as_bytes
+from sottovoce.formats.writers import FORMATS, writer_for
 from sottovoce.translation.chat import ChatServer
-from sottovoce.translation.glossary import Glossary
+from sottovoce.translation.chat_translator import ChatTranslator, Glossary
 from sottovoce.translation.sentences import sentences
-from sottovoce.translation.translator import Translator
 from sottovoce.types import Segment, Word
+from tests.formats.transcripts import shown
 from tests.translation.server import Answer, completion, stand_in, upper
 
 
@@ -39,7 +41,7 @@ def test_languages_and_speakers_are_not_joined() -> None:
 
 def test_each_sentence_is_asked_with_those_before_it() -> None:
     with stand_in(upper) as server:
-        translator = Translator(ChatServer(server.url, "tiny", key="secret"), "fr")
+        translator = ChatTranslator(ChatServer(server.url, "tiny", key="secret"), "fr")
         found = list(translator.segments([said(0, "Guten Tag."), said(1, "Wie geht es?")]))
     assert [one.translation for one in found] == ["GUTEN TAG.", "WIE GEHT ES?"]
     assert [one.text for one in found] == [" Guten Tag.", " Wie geht es?"]
@@ -60,7 +62,7 @@ def test_terms_are_told_where_they_are_said(tmp_path: Path) -> None:
     path = tmp_path / "terms.txt"
     path.write_text("# names\nRechnungshof = Cour des comptes\nZug\ttrain\n\n", encoding="utf-8")
     with stand_in(upper) as server:
-        translator = Translator(ChatServer(server.url, "tiny"), "fr", Glossary.read(path))
+        translator = ChatTranslator(ChatServer(server.url, "tiny"), "fr", Glossary.read(path))
         translator.text("Der Rechnungshof prüft.", "de")
         translator.text("Niemand prüft.", "de")
     first, second = (asked["messages"][0]["content"] for asked in server.asked)
@@ -72,21 +74,32 @@ def test_terms_are_told_where_they_are_said(tmp_path: Path) -> None:
 
 def test_what_is_in_the_language_already_is_not_asked() -> None:
     with stand_in(upper) as server:
-        translator = Translator(ChatServer(server.url, "tiny"), "fr")
+        translator = ChatTranslator(ChatServer(server.url, "tiny"), "fr")
         assert translator.text(" Bonjour.", "fr") == "Bonjour."
     assert server.asked == []
 
 
+def test_a_sentence_has_no_translation_that_says_the_same() -> None:
+    segments = [
+        Segment(0, 0.0, 1.0, " Bonjour.", "fr"),
+        Segment(1, 1.0, 2.0, " Danke.", "de"),
+        Segment(2, 2.0, 3.0, " OK.", "de"),
+    ]
+    with stand_in(upper) as server:
+        translated = list(ChatTranslator(ChatServer(server.url, "tiny"), "fr").segments(segments))
+    assert [one.translation for one in translated] == [None, "DANKE.", None]
+
+
 def test_answers_are_tidied() -> None:
     with stand_in(lambda _: completion('\n "Bon\njour" \n')) as server:
-        assert Translator(ChatServer(server.url, "tiny"), "fr").text("Guten Tag", "de") == "Bon jour"
+        assert ChatTranslator(ChatServer(server.url, "tiny"), "fr").text("Guten Tag", "de") == "Bon jour"
 
 
 def test_a_busy_server_is_asked_again() -> None:
     answers: list[Answer] = [(503, "busy"), (429, "{}"), completion("Bonjour.")]
     with stand_in(lambda _: answers.pop(0)) as server:
         chat = ChatServer(server.url, "tiny", waits_s=(0.0, 0.0))
-        assert Translator(chat, "fr").text("Guten Tag.", "de") == "Bonjour."
+        assert ChatTranslator(chat, "fr").text("Guten Tag.", "de") == "Bonjour."
     assert len(server.asked) == 3
 
 
@@ -105,7 +118,7 @@ def test_a_busy_server_is_asked_again() -> None:
 )
 def test_what_is_no_translation_is_one_line(answer: Answer, told: str) -> None:
     with stand_in(lambda _: answer) as server:
-        translator = Translator(ChatServer(server.url, "tiny", key="secret", waits_s=()), "fr")
+        translator = ChatTranslator(ChatServer(server.url, "tiny", key="secret", waits_s=()), "fr")
         with pytest.raises(TranslationError, match=told) as caught:
             translator.text("Guten Tag.", "de")
     assert "\n" not in str(caught.value)
@@ -117,7 +130,7 @@ def test_a_server_that_is_not_there_is_told() -> None:
         unused.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{unused.getsockname()[1]}"
         with pytest.raises(TranslationError, match="cannot be reached"):
-            Translator(ChatServer(url, "tiny", waits_s=()), "fr").text("Guten Tag.", "de")
+            ChatTranslator(ChatServer(url, "tiny", waits_s=()), "fr").text("Guten Tag.", "de")
 
 
 @pytest.mark.parametrize(
@@ -157,8 +170,45 @@ def test_every_format_holds_both(name: str, with_words: bool) -> None:
         Segment(1, 1.0, 2.0, " Ja.", "de", words=(Word(" Ja.", 1.0, 2.0, 0.9),), translation="Oui."),
     ]
     writer, info = writer_for(name), TranscriptInfo("nano", "de", 2.0, translation="fr")
-    text = "".join([writer.begin(info), *map(writer.segment, segments), writer.end(info)])
+    pieces = [writer.begin(info), *map(writer.segment, segments), writer.end(info)]
+    text = shown(b"".join(map(as_bytes, pieces)))
     assert "Bonjour." in text
     assert "Oui." in text
     assert text.index("Bonjour.") < text.index("Oui.")
     assert "Guten" in text
+
+
+@pytest.mark.parametrize("with_words", [True, False])
+@pytest.mark.parametrize("name", [name for name in FORMATS if name != "rttm"])
+def test_in_every_format_what_needs_no_translation_stands_once(name: str, with_words: bool) -> None:
+    words = (Word(" It", 1.0, 1.5, 0.9), Word(" is.", 1.5, 2.0, 0.9)) if with_words else None
+    segments = [
+        Segment(0, 0.0, 1.0, " Ja.", "de", words=(Word(" Ja.", 0.0, 1.0, 0.9),), translation="Yes."),
+        Segment(1, 1.0, 2.0, " It is.", "en", words=words),
+        Segment(2, 2.0, 3.0, " Nein.", "de", words=(Word(" Nein.", 2.0, 3.0, 0.9),), translation="No."),
+    ]
+
+    def written(segments: Sequence[Segment]) -> str:
+        writer, info = writer_for(name), TranscriptInfo("nano", "de", 3.0, translation="en")
+        pieces = [writer.begin(info), *map(writer.segment, segments), writer.end(info)]
+        return shown(b"".join(map(as_bytes, pieces)))
+
+    twice = written([segments[0], replace(segments[1], translation="It is."), segments[2]])
+    once = written(segments)
+    assert once.count("is.") < twice.count("is.")
+    assert "No." in once
+
+
+@pytest.mark.parametrize(("name", "comma"), [("tsv", "\t"), ("csv", ",")])
+def test_rows_without_a_translation_have_the_column(name: str, comma: str) -> None:
+    writer = writer_for(name)
+    text = as_bytes(writer.begin(TranscriptInfo("nano", translation="en"))).decode()
+    for segment in (
+        Segment(0, 0.0, 1.0, " It is.", "en"),
+        Segment(1, 1.0, 2.0, " Ja.", "de", translation="Yes."),
+    ):
+        text += as_bytes(writer.segment(segment)).decode()
+    head, first, second = text.splitlines()
+    assert head.count(comma) == first.count(comma) == second.count(comma)
+    assert first.endswith("It is." + comma)
+    assert second.endswith("Yes.")

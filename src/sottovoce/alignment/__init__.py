@@ -1,1 +1,1 @@
-"""A text that is given and the recording in which it is said: when each word is, and where a phrase is."""
+"""Align a given text with its recording: when each word is said, and where a phrase is."""

@@ -1,8 +1,8 @@
 """Forced alignment: the words of a text are given, their times in a recording are found.
 
 A recording of up to 29 s is one window. In a longer one the text is first placed roughly: by the times of the
-transcript that it is, or by reading the recording once and pairing its words with those of the text. Then the
-words of each window are timed, and brought to the speech.
+transcript that is refined, or by transcribing the recording once and pairing its words with those of the
+text. Then the words of each window are timed, and moved to the speech.
 """
 
 from __future__ import annotations
@@ -11,24 +11,27 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from sottovoce.alignment.edits import paired
-from sottovoce.alignment.options import AlignOptions
-from sottovoce.alignment.script import Line, Unit, units_of
-from sottovoce.alignment.spoken import AttentionAligner, CtcAligner, in_order, kept_to_speech
-from sottovoce.alignment.windows import LONGEST_S, MOST_TOKENS, Span, Window, plan
+from sottovoce.alignment.aligners import AttentionAligner, CtcAligner, in_order, move_to_speech
+from sottovoce.alignment.given_text import Line, Unit, letters_of, units_of
+from sottovoce.alignment.windows import LONGEST_S, MOST_TOKENS, AlignWindow, Span, plan_windows
 from sottovoce.audio.features import RecordingFeatures
+from sottovoce.audio.mel import MEL_FRAMES_PER_SECOND
 from sottovoce.audio.recording import Recording
-from sottovoce.audio.vad import SpeechSegment, VadOptions, speech_segments
+from sottovoce.audio.vad import SpeechSegment, speech_segments
 from sottovoce.backends.base import Backend
-from sottovoce.decoding.fallback import FallbackOptions
-from sottovoce.decoding.options import DecodingOptions
+from sottovoce.decoding.word_alignment import TimedWord
 from sottovoce.errors import OptionError
-from sottovoce.offline.longform import Watch, engine_for, transcription_of
-from sottovoce.offline.options import APPENDED, PREPENDED, TranscribeOptions
-from sottovoce.offline.words import TimedWord, cut_at_sentence_ends, merge_punctuation, usual_duration
-from sottovoce.text.normalize import plain
+from sottovoce.offline.longform import transcriber_for, transcription_of
+from sottovoce.offline.words import cut_at_sentence_ends, merge_punctuation, usual_duration
+from sottovoce.options.align import AlignOptions
+from sottovoce.options.decoding import DecodingOptions
+from sottovoce.options.defaults import APPENDED, PREPENDED
+from sottovoce.options.fallback import FallbackOptions
+from sottovoce.options.transcribe import TranscribeOptions
+from sottovoce.options.vad import VadOptions
 from sottovoce.text.tokenizer import Tokenizer
-from sottovoce.types import Segment, Transcript, Word
+from sottovoce.text.word_edits import equal_words
+from sottovoce.types import Segment, Word
 
 logger = logging.getLogger(__name__)
 
@@ -44,8 +47,6 @@ ROUGH = TranscribeOptions(
 """How a recording is read to see where its text is: once, greedily."""
 LIKELY = 0.2
 """Mean probability of words below which a text is hardly the recording's (docs/alignment.md)."""
-FRAMES_A_SECOND = 100
-"""Log-mel frames."""
 Progress = Callable[[float, float | None], None]
 
 
@@ -64,7 +65,7 @@ class TextAligner:
     on_progress: Progress | None = None
 
     def segments(self, lines: Sequence[Line], recording: Recording) -> tuple[list[Segment], float]:
-        """The lines with their times and those of their words, and the seconds of the recording.
+        """Return the lines as segments with the times of their words, and the seconds of the recording.
 
         Raises: AudioError; OptionError for a text that is not said there, or that the model cannot align.
         """
@@ -78,46 +79,48 @@ class TextAligner:
             speech = self._speech(recording) if self.options.keep_to_speech else []
             windows = [trimmed(window, speech) for window in self._windows(units, recording, duration_s)]
             words = [word for window in windows for word in self._window(window, units, features, duration_s)]
-        words = kept_to_speech(words, speech)
-        doubt(words, recording.name)
+        words = move_to_speech(words, speech)
+        warn_if_unlikely(words, recording.name)
         return list(self._lines(lines, units, in_order(words))), duration_s
 
-    def _windows(self, units: Sequence[Unit], recording: Recording, duration_s: float) -> list[Window]:
+    def _windows(self, units: Sequence[Unit], recording: Recording, duration_s: float) -> list[AlignWindow]:
         n_tokens = sum(len(unit.tokens) for unit in units)
         if duration_s <= LONGEST_S and n_tokens <= MOST_TOKENS:
-            return [Window(0, len(units), 0.0, duration_s)]
-        if all(unit.known is not None for unit in units):
-            return plan(units, [unit.known for unit in units], duration_s)
-        return plan(units, self._heard(units, recording), duration_s)
+            return [AlignWindow(0, len(units), 0.0, duration_s)]
+        if all(unit.times is not None for unit in units):
+            return plan_windows(units, [unit.times for unit in units], duration_s)
+        return plan_windows(units, self._rough_times(units, recording), duration_s)
 
-    def _heard(self, units: Sequence[Unit], recording: Recording) -> list[Span | None]:
-        """When the words of the text were heard in one rough reading of the recording."""
-        words = [(word, key) for word in self._rough(recording) if (key := levelled(word.word))]
+    def _rough_times(self, units: Sequence[Unit], recording: Recording) -> list[Span | None]:
+        """Find the words of the text in one rough transcript of the recording: their times, None where not
+        found.
+        """
+        words = [(word, key) for word in self._rough(recording) if (key := letters_of(word.word))]
         given = [i for i, unit in enumerate(units) if unit.letters]
-        pairs = paired([units[i].letters for i in given], [key for _, key in words])
+        pairs = equal_words([units[i].letters for i in given], [key for _, key in words])
         n_found = sum(pair is not None for pair in pairs)
         if n_found < max(1.0, self.options.least_found * len(given)):
             raise OptionError(
                 f"text: expected what is said in {recording.name}, but {n_found} of its {len(given)} words "
                 "were heard there"
             )
-        heard: list[Span | None] = [None] * len(units)
+        found: list[Span | None] = [None] * len(units)
         for unit, pair in zip(given, pairs, strict=True):
             if pair is not None:
-                heard[unit] = (words[pair][0].start, words[pair][0].end)
-        return heard
+                found[unit] = (words[pair][0].start, words[pair][0].end)
+        return found
 
     def _rough(self, recording: Recording) -> Iterator[Word]:
         decoding = replace(ROUGH.decoding, language=self.tokenizer.language)
-        engine = engine_for(self.backend, self.tokenizer, replace(ROUGH, decoding=decoding), None)
-        for segment in transcription_of(engine, recording, Watch()):
+        transcriber = transcriber_for(self.backend, self.tokenizer, replace(ROUGH, decoding=decoding), None)
+        for segment in transcription_of(transcriber, recording, keeps_open=True):
             yield from segment.words or ()
 
     def _window(
-        self, window: Window, units: Sequence[Unit], features: RecordingFeatures, duration_s: float
+        self, window: AlignWindow, units: Sequence[Unit], features: RecordingFeatures, duration_s: float
     ) -> list[TimedWord]:
-        first_frame = int(window.start_s * FRAMES_A_SECOND)
-        end_frame = max(first_frame + 2, int(window.end_s * FRAMES_A_SECOND))
+        first_frame = int(window.start_s * MEL_FRAMES_PER_SECOND)
+        end_frame = max(first_frame + 2, int(window.end_s * MEL_FRAMES_PER_SECOND))
         features.drop_before(first_frame)
         mel = features.window(first_frame, end_frame, n_frames=2 * self.backend.dims.n_audio_ctx)
         encoded = self.backend.encode(mel)
@@ -125,7 +128,7 @@ class TextAligner:
         words = aligner.timed(encoded, units[window.first : window.end], self.tokenizer)
         if self.on_progress is not None:
             self.on_progress(window.end_s, duration_s)
-        return [later(word, first_frame / FRAMES_A_SECOND) for word in words]
+        return [shifted(word, first_frame / MEL_FRAMES_PER_SECOND) for word in words]
 
     def _speech(self, recording: Recording) -> list[SpeechSegment]:
         with recording.open() as reader:
@@ -160,8 +163,8 @@ class TextAligner:
         return replace(old, start=placed[0].start, end=placed[-1].end, text=text, tokens=tokens, words=placed)
 
 
-def doubt(words: Sequence[TimedWord], recording: str) -> None:
-    """Warn of a text that is hardly what is said there: any text gets times."""
+def warn_if_unlikely(words: Sequence[TimedWord], recording: str) -> None:
+    """Warn when the words of a text are improbable in the recording: alignment gives times to any text."""
     probability = sum(word.probability for word in words) / max(1, len(words))
     if words and probability < LIKELY:
         logger.warning(
@@ -171,8 +174,8 @@ def doubt(words: Sequence[TimedWord], recording: str) -> None:
         )
 
 
-def trimmed(window: Window, speech: Sequence[SpeechSegment]) -> Window:
-    """The window without the silence at both ends, but for a margin: attention goes astray there."""
+def trimmed(window: AlignWindow, speech: Sequence[SpeechSegment]) -> AlignWindow:
+    """Cut the silence at both ends of a window, but for a margin: attention is unreliable there."""
     inside = [one for one in speech if one.start_s < window.end_s and one.end_s > window.start_s]
     if not inside:
         return window
@@ -183,19 +186,9 @@ def trimmed(window: Window, speech: Sequence[SpeechSegment]) -> Window:
     )
 
 
-def later(word: TimedWord, seconds: float) -> TimedWord:
-    """The word and its tokens so many seconds later."""
+def shifted(word: TimedWord, seconds: float) -> TimedWord:
+    """Return the word and its tokens, some seconds later."""
     pieces = tuple(
         replace(piece, start=piece.start + seconds, end=piece.end + seconds) for piece in word.pieces
     )
     return replace(word, start=word.start + seconds, end=word.end + seconds, pieces=pieces)
-
-
-def levelled(text: str) -> str:
-    """Letters and digits alone, as `Unit.letters`."""
-    return plain(text).replace(" ", "")
-
-
-def transcript_of(segments: Sequence[Segment], language: str, duration_s: float, model: str) -> Transcript:
-    """The aligned lines as a transcript."""
-    return Transcript(tuple(segments), language, duration_s, model)

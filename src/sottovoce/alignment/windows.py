@@ -1,7 +1,7 @@
-"""Which words are looked for in which window of a long recording.
+"""Plan the windows of a long recording, and which words are aligned in which.
 
-Some words have a time already, from a rough reading of the recording or from a transcript that is refined;
-the others are placed between them by their letters. Windows are cut in the longest pauses between words.
+Some words have a time already, from a rough transcript or from one that is refined; the others are placed
+between them by their letters. Windows are cut in the longest pauses between words.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from sottovoce.alignment.script import Unit
+from sottovoce.alignment.given_text import Unit
 
 LONGEST_S = 29.0
 MOST_TOKENS = 400
@@ -25,7 +25,7 @@ Span = tuple[float, float]
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class AlignWindow:
     """Units [first, end) are said between two times, in seconds."""
 
     first: int
@@ -34,10 +34,12 @@ class Window:
     end_s: float
 
 
-def placed(units: Sequence[Unit], heard: Sequence[Span | None], duration_s: float) -> list[Span]:
-    """A guess for every unit: those heard stay, the others share the time between them by their letters."""
-    sure = [i for i, span in enumerate(heard) if span is not None]
-    spans = [span or (0.0, 0.0) for span in heard]
+def guess_times(units: Sequence[Unit], found: Sequence[Span | None], duration_s: float) -> list[Span]:
+    """Guess the times of every unit: those found stay, the others share the time between them by their
+    letters.
+    """
+    sure = [i for i, span in enumerate(found) if span is not None]
+    spans = [span or (0.0, 0.0) for span in found]
     for before, after in pairwise([-1, *sure, len(units)]):
         missing = range(before + 1, after)
         if not missing:
@@ -58,33 +60,33 @@ def placed(units: Sequence[Unit], heard: Sequence[Span | None], duration_s: floa
     return spans
 
 
-def plan(units: Sequence[Unit], heard: Sequence[Span | None], duration_s: float) -> list[Window]:
-    """Windows that hold all units in order, each at most `LONGEST_S` and `MOST_TOKENS` long."""
-    spans = placed(units, heard, duration_s)
-    windows: list[Window] = []
+def plan_windows(units: Sequence[Unit], found: Sequence[Span | None], duration_s: float) -> list[AlignWindow]:
+    """Plan windows that hold all units in order, each at most `LONGEST_S` and `MOST_TOKENS` long."""
+    spans = guess_times(units, found, duration_s)
+    windows: list[AlignWindow] = []
     first, floor = 0, 0.0
     while first < len(units):
         end = _end(units, spans, first)
-        end = next((i for i in range(first + 1, end) if _is_pause(spans, heard, i)), end)
-        start_s = max(floor, spans[first][0] - _margin(heard, first))
+        end = next((i for i in range(first + 1, end) if _is_pause(spans, found, i)), end)
+        start_s = max(floor, spans[first][0] - _margin(found, first))
         if end == len(units):
-            end_s = min(duration_s, spans[-1][1] + _margin(heard, end - 1))
+            end_s = min(duration_s, spans[-1][1] + _margin(found, end - 1))
         else:
-            end_s = min(spans[end - 1][1] + _margin(heard, end - 1), _middle(spans, end))
+            end_s = min(spans[end - 1][1] + _margin(found, end - 1), _middle(spans, end))
         end_s = min(duration_s, max(end_s, start_s + 0.1), start_s + LONGEST_S + 1.0)
-        windows.append(Window(first, end, start_s, end_s))
+        windows.append(AlignWindow(first, end, start_s, end_s))
         first, floor = end, end_s if end < len(units) else floor
     return windows
 
 
-def _margin(heard: Sequence[Span | None], unit: int) -> float:
-    return UNSURE_MARGIN_S if heard[unit] is None else SURE_MARGIN_S
+def _margin(found: Sequence[Span | None], unit: int) -> float:
+    return UNSURE_MARGIN_S if found[unit] is None else SURE_MARGIN_S
 
 
-def _is_pause(spans: Sequence[Span], heard: Sequence[Span | None], unit: int) -> bool:
-    """Whether a pause is before a unit, whoever was heard beside it."""
-    known = heard[unit - 1] is not None and heard[unit] is not None
-    return known and spans[unit][0] - spans[unit - 1][1] >= PAUSE_S
+def _is_pause(spans: Sequence[Span], found: Sequence[Span | None], unit: int) -> bool:
+    """Tell whether there is a pause before a unit, between two words that were both found."""
+    both_found = found[unit - 1] is not None and found[unit] is not None
+    return both_found and spans[unit][0] - spans[unit - 1][1] >= PAUSE_S
 
 
 def _middle(spans: Sequence[Span], unit: int) -> float:
@@ -92,7 +94,7 @@ def _middle(spans: Sequence[Span], unit: int) -> float:
 
 
 def _end(units: Sequence[Unit], spans: Sequence[Span], first: int) -> int:
-    """Where a window that begins with unit `first` ends: all that fits, or the longest pause in it."""
+    """Find the end of a window that begins with unit `first`: all that fits, or the longest pause in it."""
     start = spans[first][0]
     n_tokens, last = 0, first
     limit = LONGEST_S - SURE_MARGIN_S

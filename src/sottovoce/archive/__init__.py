@@ -1,1 +1,1 @@
-"""Many recordings into rows of one table, which goes on after a crash where it stopped."""
+"""Transcribe many recordings into rows of one table; after a crash it goes on where it stopped."""

@@ -1,4 +1,4 @@
-"""What is to be transcribed: the recordings of a folder, or of a list."""
+"""List the recordings of a folder, or of a manifest."""
 
 from __future__ import annotations
 
@@ -26,10 +26,11 @@ class Item:
 
 
 def list_recordings(source: str | Path) -> list[Item]:
-    """The recordings of a folder and the folders in it, or those of a list, in order.
+    """List the recordings of a folder and the folders in it, or those of a manifest, in order.
 
-    A folder's are called by their path in it. A list is JSON lines with a `file` each, relative to the list,
-    and maybe an `id`; or, where it ends in .txt, a file name a line. What stands there twice is done once.
+    In a folder the id is the path within it. A manifest is JSON lines with a `file` each, relative to the
+    manifest, and maybe an `id`; or, where it ends in .txt, a file name a line. A recording listed twice is
+    done once.
 
     Raises: ManifestError where there is nothing, or two recordings have one id.
     """
@@ -68,7 +69,10 @@ def _of_names(place: Path) -> list[Item]:
 
 
 def _each_once(items: Iterable[Item], source: str | Path) -> list[Item]:
-    """Raises: ManifestError for one id of two recordings."""
+    """Drop repetitions.
+
+    Raises: ManifestError for one id of two recordings.
+    """
     found: dict[str, Item] = {}
     for item in items:
         if found.setdefault(item.id, item).path != item.path:

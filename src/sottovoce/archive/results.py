@@ -1,7 +1,7 @@
-"""The table that rows go into: it grows as they come, and after a crash it goes on where it was.
+"""The table that rows are appended to; after a crash it goes on where it was.
 
-JSON lines are one file; a row is there when its line break is. Parquet is a folder of parts, each of which
-appears whole; rows that no part has yet are done again. One program at a time may write to a table.
+JSON lines are one file; a row counts when its line break is written. Parquet is a folder of parts, each of
+which appears whole; rows that are in no part yet are done again. One program at a time may write to a table.
 """
 
 from __future__ import annotations
@@ -9,14 +9,15 @@ from __future__ import annotations
 import json
 import os
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
 from filelock import FileLock, Timeout
 
-from sottovoce.archive.rows import Row
+from sottovoce.archive.listing import Item
+from sottovoce.archive.table_rows import Row
 from sottovoce.errors import MissingExtraError, OptionError, cause_of
 from sottovoce.formats.document import json_text
 from sottovoce.formats.output import writable_folder
@@ -27,32 +28,44 @@ _BEGINNING = b'{"id": '
 """Of every row in JSON lines."""
 
 
-class Results(Protocol):
+class ResultTable(Protocol):
     """A table being written."""
 
     def rows(self) -> Iterator[Row]:
-        """Those that are there."""
+        """Yield the rows of the table.
+
+        Raises: OptionError for a file of something else.
+        """
         ...
 
     def replace(self, rows: Sequence[Row]) -> None:
-        """Have these rows and no others."""
+        """Write the table anew with these rows alone.
+
+        Raises: OptionError when it cannot be written.
+        """
         ...
 
     def append(self, row: Row) -> None:
-        """Add a row."""
+        """Add a row.
+
+        Raises: OptionError when it cannot be written.
+        """
         ...
 
     def flush(self) -> None:
-        """Let no row be lost that was added."""
+        """Write added rows to disk.
+
+        Raises: OptionError when it cannot be written.
+        """
         ...
 
 
 @contextmanager
-def open_results(place: str | Path) -> Iterator[Results]:
-    """A table to go on with, or a new one: a .jsonl file, or a .parquet folder; flushed at the end.
+def open_results(place: str | Path) -> Iterator[ResultTable]:
+    """Open a table to go on with, or create one: a .jsonl file, or a .parquet folder; flushed at the end.
 
-    Raises: OptionError for another name, a place that cannot be written, a table that is none, and one that
-        another program writes to; MissingExtraError for Parquet without pyarrow.
+    Raises: OptionError for another name, a place that cannot be written, a file of something else, and a
+        table that another program writes to; MissingExtraError for Parquet without pyarrow.
     """
     path = Path(place)
     suffix = path.suffix.lower()
@@ -60,7 +73,7 @@ def open_results(place: str | Path) -> Iterator[Results]:
         raise OptionError(f"output '{place}': expected a name that ends in .jsonl or .parquet")
     writable_folder(path.absolute().parent)
     with _alone(path):
-        results: Results = JsonLines(path) if suffix == ".jsonl" else ParquetParts(path)
+        results: ResultTable = JsonLinesTable(path) if suffix == ".jsonl" else ParquetTable(path)
         try:
             yield results
         finally:
@@ -85,8 +98,11 @@ def _alone(path: Path) -> Iterator[None]:
         Path(lock.lock_file).unlink(missing_ok=True)
 
 
-class JsonLines:
-    """A row is a line. Half a line, which a crash left at the end, is dropped."""
+class JsonLinesTable:
+    """A file of JSON lines, one for each row. Half a line, which a crash left at the end, is dropped.
+
+    Raises: OptionError for a path that is no file, or a file of something else.
+    """
 
     def __init__(self, path: Path) -> None:
         if path.exists() and not path.is_file():
@@ -162,8 +178,11 @@ class JsonLines:
         return OptionError(f"output '{self._path}', line {number}: expected rows of transcripts, got others")
 
 
-class ParquetParts:
-    """Rows are held until there are enough for a part."""
+class ParquetTable:
+    """A folder of Parquet parts; rows are collected until there are enough for a part.
+
+    Raises: OptionError for a path that is no folder, or cannot be written; MissingExtraError without pyarrow.
+    """
 
     def __init__(self, path: Path) -> None:
         self._arrow, self._parquet = _pyarrow()
@@ -221,7 +240,7 @@ def _pyarrow() -> tuple[Any, Any]:
 
 
 def _schema(arrow: Any) -> Any:
-    """The columns of `Row`, which do not depend on what the first rows happen to hold."""
+    """Build the columns of `Row`, independent of what the first rows happen to hold."""
     text, real, whole = arrow.string(), arrow.float64(), arrow.int64()
     word = {"word": text, "start": real, "end": real, "probability": real, "language": text, "speaker": text}
     segment = {
@@ -251,3 +270,38 @@ def _schema(arrow: Any) -> Any:
         "turns": arrow.list_(arrow.struct(turn)),
     }
     return arrow.schema(list(columns.items()))
+
+
+def left_to_do(items: Sequence[Item], results: ResultTable, *, again: bool = False) -> list[Item]:
+    """List the recordings without a row. again: rows with an error are removed, and done once more."""
+    rows = list(results.rows()) if again else []
+    good = [row for row in rows if row["error"] is None]
+    if len(good) < len(rows):
+        results.replace(good)
+    done = {str(row["id"]) for row in results.rows()}
+    return [item for item in items if item.id not in done]
+
+
+def write_rows(rows: Iterable[Row], results: ResultTable) -> Iterator[Row]:
+    """Append rows to the table as they come, one for each recording; yield each once it is written.
+
+    Raises: OptionError before the first one where the table has rows of another model.
+    """
+    seen: set[str] = set()
+    for row in rows:
+        if not seen:
+            _check_model(row, results)
+        name = str(row["id"])
+        if name in seen:  # work that was handed out twice: the first one to come back counts
+            continue
+        seen.add(name)
+        results.append(row)
+        yield row
+
+
+def _check_model(row: Row, results: ResultTable) -> None:
+    before = next((str(there["model"]) for there in results.rows() if there["model"]), "")
+    if before and row["model"] and row["model"] != before:
+        raise OptionError(
+            f"output: expected rows of the model '{before}', as those that are there; got '{row['model']}'"
+        )

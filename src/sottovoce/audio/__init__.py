@@ -1,1 +1,1 @@
-"""Recordings in, log-mel features out; voice activity; the sample buffer of a live stream."""
+"""Audio: recordings in, log-mel features out; voice activity; the sample buffer of a live stream."""

@@ -1,4 +1,4 @@
-"""The audio of a live stream, addressed by absolute sample index.
+"""The sample buffer of a live stream, addressed by absolute sample index.
 
 Time is samples received: sample i of the stream keeps the index i for ever, whatever has been dropped
 before it. This module knows no files, no clock and no speech.
@@ -18,10 +18,10 @@ _MIN_CAPACITY = SAMPLE_RATE
 
 
 class AudioBuffer:
-    """Samples [start, end) of a stream: append at the end, drop at the start, look anywhere between.
+    """Samples [start, end) of a stream: append at the end, drop at the start, view anything between.
 
     Appending and dropping cost amortised constant time a sample; memory is at most about four times the
-    longest stretch held. max_push_s: the longest push that is believed.
+    longest stretch held. max_push_s: longest push that is accepted, in seconds.
 
     Raises: OptionError for a max_push_s that is not positive.
     """
@@ -53,10 +53,10 @@ class AudioBuffer:
         return self._end - self._start
 
     def append(self, samples: npt.NDArray[np.float32]) -> None:
-        """Add samples (n,) float32 at 16 kHz; n = 0 changes nothing.
+        """Append samples (n,) float32 at 16 kHz; n = 0 changes nothing.
 
-        Raises: AudioError, with the buffer unchanged, for anything but finite float32 samples of that
-            shape, and for a push longer than max_push_s.
+        Raises: AudioError, with the buffer unchanged, for anything but finite float32 samples of that shape,
+            and for a push longer than max_push_s.
         """
         self._check(samples)
         self._reserve(len(samples))
@@ -65,15 +65,17 @@ class AudioBuffer:
         self._end += len(samples)
 
     def drop_before(self, sample: int) -> None:
-        """Forget what lies before the absolute index `sample`; one outside [start, end] is moved into it."""
+        """Drop the samples before the absolute index `sample`, which is first clipped to [start, end]."""
         sample = min(max(sample, self._start), self._end)
         self._first += sample - self._start
         self._start = sample
 
     def view(self, start: int | None = None, end: int | None = None) -> Samples:
-        """Samples [start, end) (n,), read-only; what is appended or dropped later does not change them.
+        """Return samples [start, end) as a read-only array (n,) float32; later appends and drops do not
+        change it.
 
-        Raises: AudioError for a stretch that is not held.
+        start, end: None for those of the buffer.
+        Raises: AudioError for samples that are not held.
         """
         first = self._start if start is None else start
         last = self._end if end is None else end
@@ -88,7 +90,9 @@ class AudioBuffer:
 
     def _check(self, samples: npt.NDArray[np.float32]) -> None:
         if not isinstance(samples, np.ndarray):
-            raise AudioError(f"pushed audio: expected a numpy array, got {type(samples).__name__}")
+            raise AudioError(
+                f"pushed audio: expected a numpy array or a tensor, got {type(samples).__name__}"
+            )
         if samples.dtype != np.float32 or samples.ndim != 1:
             raise AudioError(
                 f"pushed audio: expected float32 samples of shape (n,), got {samples.dtype} {samples.shape}"
@@ -101,7 +105,9 @@ class AudioBuffer:
         require_finite(samples, "pushed audio", start_sample=self._end)
 
     def _reserve(self, n_new: int) -> None:
-        """Make room for n_new samples at the end, by moving what is held to the front of a fit array."""
+        """Make room for n_new samples at the end, by moving those held to the front of an array of fit
+        size.
+        """
         n_needed = len(self) + n_new
         if self._first + n_needed <= len(self._data):
             return

@@ -26,6 +26,8 @@ from av.audio.stream import AudioStream
 from av.container import InputContainer
 
 from sottovoce.audio.samples import MAX_CHANNELS, MAX_RATE, MIN_RATE
+from sottovoce.audio.seeking import SoughtFrames, can_seek, seek_before
+from sottovoce.audio.tracks import ONLY_TRACK, UNKNOWN, AudioTrack, track_named
 from sottovoce.errors import AudioError, cause_of
 from sottovoce.types import SAMPLE_RATE
 
@@ -43,17 +45,22 @@ _TITLES: dict[str, Any] = {"metadata_errors": "ignore"} if int(av.__version__.sp
 
 @dataclass(frozen=True, slots=True)
 class AudioInfo:
-    """What a source says about itself before it is decoded; duration_s None when it does not say."""
+    """What a source declares before it is decoded. duration_s: None when it declares none.
+
+    tracks: its audio tracks; track: the one that is decoded. Samples without a container count as one track.
+    """
 
     name: str
     codec: str
     sample_rate: int
     n_channels: int
     duration_s: float | None
+    track: AudioTrack = ONLY_TRACK
+    tracks: tuple[AudioTrack, ...] = (ONLY_TRACK,)
 
 
 class ByteFile(Protocol):
-    """What libav reads from; `read` gives at most n_bytes, and nothing at the end only."""
+    """A file for libav; `read` returns at most n_bytes, and nothing only at the end."""
 
     @property
     def is_seekable(self) -> bool: ...
@@ -71,31 +78,61 @@ class ByteFile(Protocol):
 
 
 class ContainerDecoder:
-    """The best audio track of a container: 16 kHz 16-bit blocks (n, n_channels), mono or all channels.
+    """Decodes an audio track of a container: 16 kHz int16 blocks (n, n_channels), mixed to mono or all
+    channels.
 
-    Raises: AudioError, from the constructor when the data is of no known format or has no audio track,
-        from `blocks` when nothing could be decoded or samples are NaN or infinite.
+    audio_track: number from 1, or a language; None takes the one that ffmpeg would.
+    Raises: AudioError, from the constructor when the data is of no known format or has no such audio track,
+        from `blocks` when nothing could be decoded or samples are NaN or infinite; OptionError for a track
+        that is neither a number nor a language.
     """
 
-    def __init__(self, file: ByteFile, name: str, *, keep_channels: bool = False) -> None:
+    def __init__(
+        self,
+        file: ByteFile,
+        name: str,
+        *,
+        keep_channels: bool = False,
+        audio_track: int | str | None = None,
+    ) -> None:
         self._name = name
         self._container = _open_container(file, name)
         try:
-            self._stream = _best_audio_stream(self._container, name)
+            self._stream = _audio_stream(self._container, name, audio_track)
             self.info = _info(self._container, self._stream, name)
+            if len(self.info.tracks) > 1:
+                logger.info("%s: audio track %s of %d", name, self.info.track, len(self.info.tracks))
         except BaseException:
             self._container.close()
             raise
         self._resampler = _Resampler(name, keep_channels=keep_channels)
         self._n_damaged = 0
         self._n_input_samples = 0
+        self._sought: SoughtFrames | None = None
+
+    def can_seek(self, start_sample: int) -> bool:
+        """Tell whether `seek` can reach a part that begins there faster than decoding does."""
+        return can_seek(self._container, start_sample)
+
+    def seek(self, start_sample: int) -> int | None:
+        """Seek near a sample, before anything is decoded; return the sample at 16 kHz, at or before it, at
+        which `blocks` begins.
+
+        None where the position cannot be determined to the sample: this decoder is then spent.
+        """
+        self._sought = seek_before(self._container, self._stream, start_sample, self._decoded_frames)
+        self._n_damaged = 0
+        return None if self._sought is None else self._sought.first_sample
 
     def close(self) -> None:
         """Release the decoder; the file stays with its owner."""
         self._container.close()
 
     def blocks(self) -> Iterator[Pcm16]:
-        """Decode to the end, some thousand samples at a time."""
+        """Decode to the end: blocks (n, n_channels) int16, some thousand samples each.
+
+        Raises: AudioError when nothing could be decoded, or samples are NaN or infinite.
+        """
         n_samples = 0
         for frame in self._frames():
             for block in self._resampler.push(frame):
@@ -107,12 +144,15 @@ class ContainerDecoder:
         self._report(n_samples)
 
     def _frames(self) -> Iterator[av.AudioFrame]:
+        for frame in self._decoded_frames() if self._sought is None else self._sought.frames:
+            if frame.samples:
+                self._check_finite(frame)
+                self._n_input_samples += frame.samples
+                yield frame
+
+    def _decoded_frames(self) -> Iterator[av.AudioFrame]:
         for packet in self._packets():
-            for frame in self._decoded(packet):
-                if frame.samples:
-                    self._check_finite(frame)
-                    self._n_input_samples += frame.samples
-                    yield frame
+            yield from self._decoded(packet)
 
     def _packets(self) -> Iterator[av.Packet[AudioStream] | None]:
         try:
@@ -147,13 +187,17 @@ class ContainerDecoder:
 
     def _report(self, n_samples: int) -> None:
         """Refuse a source without samples; warn about what is missing."""
-        if n_samples == 0:
+        if n_samples == 0 and self._sought is None:
             damaged = f", {self._n_damaged} damaged packets" if self._n_damaged else ""
             raise AudioError(f"{self._name}: expected audio, got no samples ({self.info.codec}{damaged})")
         if self._n_damaged:
             logger.warning("%s: left out %d damaged packets", self._name, self._n_damaged)
         decoded_s, declared_s = n_samples / SAMPLE_RATE, self.info.duration_s
-        if declared_s is not None and decoded_s < min(declared_s - 1.0, 0.9 * declared_s):
+        if (
+            self._sought is None
+            and declared_s is not None
+            and decoded_s < min(declared_s - 1.0, 0.9 * declared_s)
+        ):
             logger.warning(
                 "%s: truncated? It declares %.1f s and holds %.1f s", self._name, declared_s, decoded_s
             )
@@ -179,23 +223,44 @@ def _cause(error: BaseException) -> str:
     return f"{type(error).__name__} '{error}'".replace("\n", " ")
 
 
-def _best_audio_stream(container: InputContainer, name: str) -> AudioStream:
-    """The track that ffmpeg would choose."""
+def _audio_stream(container: InputContainer, name: str, audio_track: int | str | None) -> AudioStream:
+    """Return the track that is asked for; else the one that ffmpeg would choose."""
     kinds = sorted({stream.type for stream in container.streams})
     if "audio" not in kinds:
         raise AudioError(f"{name}: expected an audio track, got {' and '.join(kinds) or 'no track at all'}")
-    best = container.streams.best("audio")
-    stream = best if isinstance(best, AudioStream) else container.streams.audio[0]
+    if audio_track is None:
+        best = container.streams.best("audio")
+        stream = best if isinstance(best, AudioStream) else container.streams.audio[0]
+    else:
+        stream = container.streams.audio[track_named(_tracks(container), audio_track, name).number - 1]
     if stream.codec_context is None:
         raise AudioError(f"{name}: expected a known audio codec, got one that this build of PyAV lacks")
     return stream
+
+
+def _tracks(container: InputContainer) -> tuple[AudioTrack, ...]:
+    return tuple(_track(number, stream) for number, stream in enumerate(container.streams.audio, start=1))
+
+
+def _track(number: int, stream: AudioStream) -> AudioTrack:
+    language, title = stream.metadata.get("language", ""), stream.metadata.get("title", "")
+    return AudioTrack(number, None if language.lower() in UNKNOWN else language, title or None)
 
 
 def _info(container: InputContainer, stream: AudioStream, name: str) -> AudioInfo:
     codec = stream.codec_context
     try:
         duration_s = _declared_duration_s(container, stream)
-        return AudioInfo(name, codec.name, int(codec.sample_rate or 0), int(codec.channels or 0), duration_s)
+        tracks = _tracks(container)
+        return AudioInfo(
+            name,
+            codec.name,
+            int(codec.sample_rate or 0),
+            int(codec.channels or 0),
+            duration_s,
+            tracks[list(container.streams.audio).index(stream)],
+            tracks,
+        )
     except _DAMAGE as error:
         raise AudioError(f"{name}: expected a readable header, got {_cause(error)}") from error
 
@@ -211,7 +276,7 @@ def _declared_duration_s(container: InputContainer, stream: AudioStream) -> floa
 
 
 class _Resampler:
-    """libswresample to 16 kHz 16 bits; starts anew when rate, format or layout change on the way."""
+    """Resamples to 16 kHz 16 bits with libswresample; restarts when rate, format or layout change."""
 
     def __init__(self, name: str, *, keep_channels: bool) -> None:
         self._name = name
@@ -230,7 +295,7 @@ class _Resampler:
         return rest + self._start(frame)
 
     def flush(self) -> list[Pcm16]:
-        """What the filter still holds."""
+        """Return the samples that the filter still holds."""
         if self._resampler is None:
             return []
         frames = self._resampler.resample(None)

@@ -1,4 +1,4 @@
-"""Encoder windows of a recording, in memory that does not grow with its length.
+"""Encoder windows of a recording, in bounded memory.
 
 Whisper clamps the log-mel at 8 below the maximum of its whole input, so a window of a file depends on the
 loudest moment of the file. There are three ways to have that maximum:
@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from types import TracebackType
-from typing import Literal, TypeAlias, get_args
+from typing import Literal, Protocol, TypeAlias, get_args
 
 import torch
 from torch import Tensor
@@ -29,24 +29,36 @@ from torch import Tensor
 from sottovoce.audio.mel import DYNAMIC_RANGE, SILENCE_LOG_MEL, WINDOW_FRAMES, MelStream, window_features
 from sottovoce.audio.recording import Recording
 from sottovoce.errors import OptionError
-from sottovoce.types import HOP_SAMPLES, SAMPLE_RATE, Features
+from sottovoce.options.transcribe import Normalization
+from sottovoce.types import HOP_SAMPLES, SAMPLE_RATE, Features, Samples
 
-Normalization: TypeAlias = Literal["recording", "running", "window"]
 Fill: TypeAlias = Literal["zero", "silence"]
 """What follows the end of a recording in a window: 0.0 after normalisation, or the log-mel of silence."""
 
-KEPT_FRAMES = 60_000
+HELD_FRAMES = 60_000
 """Frames kept from the first reading (10 minutes; 19 MB with 80 mels, 31 MB with 128)."""
 # Frames after the content that still overlap its last samples: openai-whisper's maximum sees them.
 _N_TAIL_FRAMES = 3
 
 
-class RecordingFeatures:
-    """Normalised log-mel windows of a recording, asked for front to back.
+class Observer(Protocol):
+    """Another consumer of a recording's samples in its first reading, such as `SpeechFinder`."""
 
-    Frames are 10 ms, counted from the start of the recording. What has been read stays until
-    `drop_before`; a window may be asked for again until then. kept_frames: the longest recording that is
-    kept whole from its first reading. A context manager.
+    def push(self, samples: Samples) -> None:
+        """Take the next samples (n,) float32."""
+        ...
+
+    def finish(self) -> object:
+        """Take note that the recording has ended."""
+        ...
+
+
+class RecordingFeatures:
+    """Normalised log-mel windows of a recording, requested front to back. A context manager.
+
+    Frames are 10 ms, counted from the start of the recording. Frames stay until `drop_before`; a window may
+    be requested again until then. held_frames: the longest recording that is held whole from its first
+    reading. observer: gets all samples too, each once, no later than they are in a window.
 
     Raises: OptionError for an unknown normalization; AudioError, when it opens or reads, as `open_audio`.
     """
@@ -58,7 +70,8 @@ class RecordingFeatures:
         device: torch.device | str = "cpu",
         *,
         normalization: Normalization = "recording",
-        kept_frames: int = KEPT_FRAMES,
+        held_frames: int = HELD_FRAMES,
+        observer: Observer | None = None,
     ) -> None:
         if normalization not in get_args(Normalization):
             raise OptionError(
@@ -67,7 +80,8 @@ class RecordingFeatures:
         self._recording = recording
         self._mel = MelStream(n_mels, device)
         self._normalization = normalization
-        self._kept_frames = kept_frames
+        self._held_frames = held_frames
+        self._observer = observer
         self._maximum: Tensor | None = None
         self._frames = _FrameQueue()
         self._tail: Tensor | None = None
@@ -86,7 +100,7 @@ class RecordingFeatures:
 
     @property
     def n_held_frames(self) -> int:
-        """Frames in memory, but for less than a chunk."""
+        """Frames in memory, except for less than a chunk."""
         return max(0, self._frames.end - self._frames.start)
 
     @property
@@ -96,18 +110,18 @@ class RecordingFeatures:
         return None if self._n_frames is None else self._n_samples / SAMPLE_RATE
 
     def has(self, frame: int) -> bool:
-        """Whether the recording reaches that frame; reads up to it."""
+        """Tell whether the recording reaches that frame; reads up to it."""
         self._read_to(frame + 1)
         return frame < self._frames.end
 
     def window(
         self, start: int, end: int | None = None, *, n_frames: int = WINDOW_FRAMES, fill: Fill = "zero"
     ) -> Features:
-        """Frames [start, end) as one encoder window: mel (1, n_mels, n_frames).
+        """Return frames [start, end) as one encoder window: mel (1, n_mels, n_frames) float32.
 
         end: start + n_frames by default, and never more; the end of the recording where that comes first.
-        fill: what is missing to n_frames. openai-whisper decodes windows filled with 0.0, but detects the
-        language of a short recording from one that goes on in silence.
+        fill: what pads the window to n_frames. openai-whisper decodes windows padded with 0.0, but detects
+        the language of a short recording from one padded with silence.
 
         Raises: OptionError for a window that is empty, was dropped, or begins after the recording's end.
         """
@@ -126,17 +140,42 @@ class RecordingFeatures:
         features = window_features([frames], n_frames, maximum=maximum)
         return Features(features.mel, (last - start,))
 
+    def log_mel(self, start: int, end: int) -> Tensor:
+        """Return un-normalised frames [start, end), to the end of the recording at most: (n_mels, n) float32.
+
+        Raises: OptionError for frames that were dropped or lie behind the end.
+        """
+        self._read_to(end)
+        last = min(end, self._frames.end)
+        if not self._frames.start <= start < last:
+            raise OptionError(f"log_mel: expected a start in [{self._frames.start}, {last}), got {start}")
+        return self._frames.slice(start, last)
+
     def is_blank(self, start: int, end: int) -> bool:
-        """Whether frames [start, end) hold nothing that a window would show: digital silence, or what lies
-        below Whisper's dynamic range under the loudest moment of the recording."""
+        """Tell whether frames [start, end) are silent in a window: digital silence, or below Whisper's
+        dynamic range under the loudest moment of the recording.
+        """
         self._read_to(end)
         loudest = self._frames.slice(start, min(end, self._frames.end)).max()
         maximum = loudest if self._normalization == "window" or self._maximum is None else self._maximum
         return bool(loudest <= SILENCE_LOG_MEL) or bool(loudest <= maximum - DYNAMIC_RANGE)
 
     def drop_before(self, frame: int) -> None:
-        """Release the memory of frames before `frame`, read or not; they cannot be asked for again."""
+        """Release the memory of frames before `frame`, read or not; they cannot be requested again."""
         self._frames.drop_before(frame)
+
+    @property
+    def n_frames_read(self) -> int:
+        """Frames that were read, those dropped since included; where the end was read, one more."""
+        return self._frames.end + (self._n_frames is not None)
+
+    def skip_to(self, frame: int, *, n_frames_read: int) -> None:
+        """Read n_frames_read frames of the recording, dropping on the way those before `frame`."""
+        for reached in range(0, n_frames_read, WINDOW_FRAMES):
+            self._read_to(reached)
+            self.drop_before(min(frame, reached))
+        self._read_to(n_frames_read)
+        self.drop_before(frame)
 
     def close(self) -> None:
         """Stop reading; the recording stays with its owner."""
@@ -151,9 +190,14 @@ class RecordingFeatures:
         self.close()
 
     def _read(self) -> Iterator[Tensor]:
-        """Un-normalised frames (n_mels, n) to the end of a reading, with the maximum kept up."""
+        """Yield un-normalised frames (n_mels, n) to the end of a reading, updating the maximum."""
+        observer, self._observer = self._observer, None  # a second reading is not for it
         for chunk in self._reader:
+            if observer is not None:
+                observer.push(chunk.samples)
             yield self._seen(self._mel.push(chunk.samples))
+        if observer is not None:
+            observer.finish()
         self._n_frames = self._mel.n_samples // HOP_SAMPLES
         self._n_samples = self._mel.n_samples
         last = self._seen(self._mel.finish(n_padding_frames=_N_TAIL_FRAMES))
@@ -169,18 +213,18 @@ class RecordingFeatures:
         return frames
 
     def _scan(self) -> None:
-        """Read to the end once for the maximum; keep a short recording, else begin again."""
+        """Read to the end once for the maximum; hold a short recording, else begin again."""
         if self._is_scanned:
             return
         self._is_scanned = True
-        is_kept = True
+        is_held = True
         for frames in self._incoming:
-            is_kept = is_kept and self._mel.n_frames <= self._kept_frames
-            if is_kept:
+            is_held = is_held and self._mel.n_frames <= self._held_frames
+            if is_held:
                 self._frames.append(frames)
             else:
                 self._frames.clear()
-        if not is_kept:
+        if not is_held:
             self._reader = self._recording.open()
             self._mel.reset()
             self._incoming = self._read()
@@ -195,7 +239,9 @@ class RecordingFeatures:
 
 
 def _with_silence(frames: Tensor, tail: Tensor | None, n_frames: int) -> Tensor:
-    """Frames (n_mels, n), what still overlaps the last of the recording, and silence up to n_frames."""
+    """Pad frames (n_mels, n) with the tail that overlaps the end of the recording, and silence up to
+    n_frames.
+    """
     parts = [frames] if tail is None else [frames, tail]
     n_missing = max(0, n_frames - sum(part.shape[1] for part in parts))
     silence = frames.new_full((frames.shape[0], n_missing), SILENCE_LOG_MEL)
@@ -203,7 +249,7 @@ def _with_silence(frames: Tensor, tail: Tensor | None, n_frames: int) -> Tensor:
 
 
 class _FrameQueue:
-    """Blocks of frames (n_mels, n_i) end to end, dropped at the front by whole blocks."""
+    """A queue of blocks of frames (n_mels, n_i), dropped at the front by whole blocks."""
 
     def __init__(self) -> None:
         self.clear()

@@ -1,9 +1,7 @@
-"""Recordings from anywhere as 16 kHz mono float32: paths, standard input, file objects, bytes, arrays.
+"""Read recordings from anywhere as 16 kHz mono float32: paths, standard input, file objects, bytes, arrays.
 
-Files are decoded by PyAV (`container`), a chunk at a time, in memory that does not grow with their length.
-Everything that cannot be read ends in one AudioError of one line that names the source.
-
-This module knows no features and no models.
+Files are decoded by PyAV (`container`), a chunk at a time, in bounded memory. Every source that cannot be
+read raises one AudioError of one line that names it.
 """
 
 from __future__ import annotations
@@ -15,11 +13,13 @@ from typing import BinaryIO, TypeAlias
 import numpy as np
 
 from sottovoce.audio.container import AudioInfo
-from sottovoce.audio.filters import AudioFilter, FilteredSource
+from sottovoce.audio.ffmpeg_filters import AudioFilter, FilteredSource
 from sottovoce.audio.sources import (
     AudioSource,
     BlockSource,
     FloatResampler,
+    PartSource,
+    SourceRequest,
     open_source,
     pcm_blocks,
     source_name,
@@ -46,16 +46,25 @@ Span: TypeAlias = tuple[int, int]
 
 
 class AudioReader:
-    """A recording being read: iterate once over its AudioChunks, or over its channels.
+    """A recording being read: iterate once over its AudioChunks, or over its channels. A context manager.
 
-    `info` is there from the start. A context manager; leaving it closes what it opened.
+    `info` is there from the start; of a part, its duration is that of the part, and `recording_s` is the
+    duration that the whole recording declares. Leaving the context closes what it opened.
     """
 
-    def __init__(self, source: BlockSource, *, chunk_samples: int, channel: int | None) -> None:
+    def __init__(
+        self,
+        source: BlockSource,
+        *,
+        chunk_samples: int,
+        channel: int | None,
+        recording_s: float | None,
+    ) -> None:
         self._source = source
         self._chunk_samples = chunk_samples
         self._channel = channel
         self.info = source.info
+        self.recording_s = recording_s
         self.silent: Sequence[Span] = ()
         """Stretches [start, end) in samples, in order, that are read as silence."""
 
@@ -91,7 +100,10 @@ class AudioReader:
         return samples
 
     def channels(self) -> Iterator[Samples]:
-        """Yield blocks (n_channels, n) float32: one row unless opened with all channels."""
+        """Yield blocks (n_channels, n) float32: one row unless opened with all channels.
+
+        Raises: AudioError when the source is damaged beyond use, empty, or holds NaN or infinity.
+        """
         pending: list[Samples] = []
         n_pending = 0
         for block in self._source.blocks():
@@ -114,29 +126,44 @@ def open_audio(
     channel: int | None = None,
     chunk_s: float = CHUNK_S,
     audio_filter: str | None = None,
+    audio_track: int | str | None = None,
+    start_s: float | None = None,
+    duration_s: float | None = None,
 ) -> AudioReader:
-    """Open a recording for reading as 16 kHz mono chunks of chunk_s seconds.
+    """Open a recording for reading as 16 kHz mono chunks of chunk_s seconds; or a part of it, read as if it
+    were all.
 
-    sample_rate: of an array; files say theirs. channel: the only channel to take, from 0; without it all
-    are mixed, in files by the weights of their places and in arrays by their mean. audio_filter: what that
-    channel goes through, see `AudioFilter`.
-    Samples of files are 16-bit values / 32768, as openai-whisper sees them; those of arrays at 16 kHz are
-    left as they are.
+    start_s, duration_s: start and longest duration of the part. A part is cut to the sample, and costs about
+    its own length: containers with an index are sought in by the time stamps of their packets, others are
+    decoded from their beginning. sample_rate: of an array; files declare theirs. channel: the only channel to
+    take, from 0; None mixes all, in files by the weights of their places and in arrays by their mean.
+    audio_filter: applied to that channel, see `AudioFilter`. audio_track: of a container with several, its
+    number from 1 or its language ("de", "deu"); None takes the one that ffmpeg would. Samples of files are
+    16-bit values / 32768, as in openai-whisper; those of arrays at 16 kHz are unchanged.
 
-    Raises: AudioError when it cannot be opened or has no such channel; OptionError for bad options.
+    Raises: AudioError when it cannot be opened or has no such channel or track, and while reading when it
+        ends before the part begins; OptionError for bad options.
     """
+    start, end = _span(start_s, duration_s)
     if not chunk_s * SAMPLE_RATE >= 1:
         raise OptionError(f"chunk_s: expected at least one sample ({1 / SAMPLE_RATE} s), got {chunk_s}")
-    wanted = None if audio_filter is None else AudioFilter(audio_filter)
-    opened = open_source(source, sample_rate=sample_rate, keep_channels=channel is not None)
+    chain = None if audio_filter is None else AudioFilter(audio_filter)
+    opened = open_source(
+        source, SourceRequest(channel is not None, audio_track, start), sample_rate=sample_rate
+    )
+    whole_s = opened.info.duration_s
     if channel is not None and not 0 <= channel < opened.info.n_channels:
         opened.close()
         raise AudioError(
             f"{opened.info.name}: expected a channel from 0 to {opened.info.n_channels - 1}, got {channel}"
         )
-    if wanted is not None:
-        opened, channel = FilteredSource(opened, wanted, channel or 0), None
-    return AudioReader(opened, chunk_samples=round(chunk_s * SAMPLE_RATE), channel=channel)
+    if start or end is not None:
+        opened = PartSource(opened, start, end)
+    if chain is not None:
+        opened, channel = FilteredSource(opened, chain, channel or 0), None
+    return AudioReader(
+        opened, chunk_samples=round(chunk_s * SAMPLE_RATE), channel=channel, recording_s=whole_s
+    )
 
 
 def load_audio(
@@ -147,31 +174,25 @@ def load_audio(
     sample_rate: int = SAMPLE_RATE,
     channel: int | None = None,
     audio_filter: str | None = None,
+    audio_track: int | str | None = None,
 ) -> Samples:
     """Read a recording, or the part of it from start_s of at most duration_s: (n,) float32 at 16 kHz.
 
-    The part is cut to the sample: decoding begins at the start of the file. Other arguments: `open_audio`.
+    Other arguments, and the cost of a part: `open_audio`.
 
-    Raises: AudioError as in `open_audio`, and when the part holds no sample; OptionError for a negative
-        start or a duration that is not positive.
+    Raises: AudioError as in `open_audio`, and when the part has no sample; OptionError for a negative start
+        or a duration that is not positive.
     """
-    start, end = _span(start_s, duration_s)
-    parts: list[Samples] = []
-    with open_audio(source, sample_rate=sample_rate, channel=channel, audio_filter=audio_filter) as reader:
-        length = 0
-        for chunk in reader:
-            first = chunk.start_sample
-            length = first + len(chunk.samples)
-            if length > start:
-                parts.append(chunk.samples[max(0, start - first) : None if end is None else end - first])
-            if end is not None and length >= end:
-                break
-    if not parts:
-        raise AudioError(
-            f"{reader.info.name}: expected a start before its end at {length / SAMPLE_RATE:.2f} s, "
-            f"got {start_s} s"
-        )
-    return np.concatenate(parts)
+    with open_audio(
+        source,
+        sample_rate=sample_rate,
+        channel=channel,
+        audio_filter=audio_filter,
+        audio_track=audio_track,
+        start_s=start_s,
+        duration_s=duration_s,
+    ) as reader:
+        return np.concatenate([np.zeros(0, np.float32), *(chunk.samples for chunk in reader)])
 
 
 def load_channels(source: AudioSource, *, sample_rate: int = SAMPLE_RATE) -> Samples:
@@ -183,21 +204,35 @@ def load_channels(source: AudioSource, *, sample_rate: int = SAMPLE_RATE) -> Sam
         return np.concatenate(list(reader.channels()), axis=1)
 
 
-def open_channels(source: AudioSource, *, sample_rate: int = SAMPLE_RATE) -> AudioReader:
-    """Open a recording whose channels stay apart: to be read with `AudioReader.channels`.
+def open_channels(
+    source: AudioSource,
+    *,
+    sample_rate: int = SAMPLE_RATE,
+    audio_track: int | str | None = None,
+    start_s: float | None = None,
+    duration_s: float | None = None,
+) -> AudioReader:
+    """Open a recording, or a part, with its channels apart, for `AudioReader.channels`.
 
-    Raises: AudioError as in `open_audio`.
+    Other arguments: `open_audio`.
+    Raises: as `open_audio`.
     """
-    opened = open_source(source, sample_rate=sample_rate, keep_channels=True)
-    return AudioReader(opened, chunk_samples=round(CHUNK_S * SAMPLE_RATE), channel=None)
+    start, end = _span(start_s, duration_s)
+    opened = open_source(source, SourceRequest(True, audio_track, start), sample_rate=sample_rate)
+    whole_s = opened.info.duration_s
+    if start or end is not None:
+        opened = PartSource(opened, start, end)
+    return AudioReader(opened, chunk_samples=round(CHUNK_S * SAMPLE_RATE), channel=None, recording_s=whole_s)
 
 
-def probe_audio(source: AudioSource, *, sample_rate: int = SAMPLE_RATE) -> AudioInfo:
-    """What a recording says about itself, without decoding it.
+def probe_audio(
+    source: AudioSource, *, sample_rate: int = SAMPLE_RATE, audio_track: int | str | None = None
+) -> AudioInfo:
+    """Return what a recording declares of itself, without decoding it.
 
-    Raises: AudioError when it cannot be opened.
+    Raises: AudioError when it cannot be opened, or has no such track.
     """
-    with open_audio(source, sample_rate=sample_rate) as reader:
+    with open_audio(source, sample_rate=sample_rate, audio_track=audio_track) as reader:
         return reader.info
 
 

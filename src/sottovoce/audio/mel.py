@@ -29,6 +29,8 @@ from sottovoce.types import HOP_SAMPLES, SAMPLE_RATE, Features, Samples
 
 N_FFT = 400
 """Samples under one Hann window (25 ms)."""
+MEL_FRAMES_PER_SECOND = SAMPLE_RATE // HOP_SAMPLES
+"""Log-mel frames a second (100)."""
 WINDOW_FRAMES = 3000
 """Log-mel frames of the encoder's full window (30 s)."""
 FLOOR = 1e-10
@@ -44,7 +46,7 @@ _MIN_COLUMNS = 64
 
 
 def hz_to_mel(hz: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Frequencies in mels: linear (200/3 Hz a mel) below 1 kHz, logarithmic above.
+    """Convert frequencies, of any shape, to mels: linear (200/3 Hz a mel) below 1 kHz, logarithmic above.
 
     Source: Slaney, Auditory Toolbox (1998), the default scale of librosa.
     """
@@ -53,14 +55,14 @@ def hz_to_mel(hz: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
 
 
 def mel_to_hz(mels: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Inverse of `hz_to_mel`."""
+    """Convert mels, of any shape, to Hz: the inverse of `hz_to_mel`."""
     logarithmic = 1000.0 * np.exp(np.log(6.4) * (mels - 15.0) / 27.0)
     return np.where(mels < 15.0, mels * 200.0 / 3.0, logarithmic)
 
 
 @lru_cache(maxsize=8)
 def mel_filters(n_mels: int) -> npt.NDArray[np.float32]:
-    """Triangular filters of equal area from 0 to 8 kHz: (n_mels, 201) float32, read-only.
+    """Build triangular filters of equal area from 0 to 8 kHz: (n_mels, 201) float32, read-only.
 
     Raises: OptionError for fewer than 1 filter.
     Source: `librosa.filters.mel(sr=16000, n_fft=400, n_mels=n_mels)` defines Whisper's filters.
@@ -84,10 +86,11 @@ def mel_filters(n_mels: int) -> npt.NDArray[np.float32]:
 
 
 class MelStream:
-    """Log-mel frames of audio that comes in pieces; the same frames however it is cut.
+    """Computes log-mel frames of audio that comes in pieces; the same frames however it is cut.
 
-    Frame t is centred on sample 160 t and is given out once sample 160 t + 199 is there (12.5 ms after
-    its centre). The first frames see the audio mirrored at its start, as Whisper's transform does.
+    Frame t is centred on sample 160 t and is returned once sample 160 t + 199 has come
+    (12.5 ms after its centre). The first frames have the audio mirrored at its start, as Whisper's transform
+    does.
     """
 
     def __init__(self, n_mels: int = 80, device: torch.device | str = "cpu") -> None:
@@ -130,10 +133,10 @@ class MelStream:
         return self._advance(received)
 
     def finish(self, *, n_padding_frames: int = 0) -> Tensor:
-        """Return the frames still due, up to n_samples // 160 in all, with silence after the end.
+        """Return the frames still due (n_mels, n), up to n_samples // 160 in all, with silence after the end.
 
-        They equal the content frames of `log_mel(audio, padding_samples=480000)`; n_padding_frames more
-        are given after them.
+        They equal the content frames of `log_mel(audio, padding_samples=480000)`; n_padding_frames more are
+        appended.
         """
         self._finished = True
         n_due = self._n_samples // HOP_SAMPLES + n_padding_frames - self._n_frames
@@ -154,7 +157,9 @@ class MelStream:
         return frames
 
     def _transform(self, signal: Tensor, n_frames: int) -> Tensor:
-        """Log-mel (n_mels, n_frames) of frames that begin at every 160th sample, in blocks of 30 s."""
+        """Compute log-mel (n_mels, n_frames) of frames that begin at every 160th sample, in blocks of
+        30 s.
+        """
         log_mels = self._filters.new_empty(self.n_mels, n_frames)
         for first in range(0, n_frames, _BLOCK_FRAMES):
             n_block = min(_BLOCK_FRAMES, n_frames - first)
@@ -176,7 +181,7 @@ def log_mel(
     *,
     padding_samples: int = 0,
 ) -> Tensor:
-    """Un-normalised log10 mel power of 16 kHz audio: (n_mels, n_frames) float32.
+    """Compute the un-normalised log10 mel power of 16 kHz audio: (n_mels, n_frames) float32.
 
     samples: (n,) float32 in [-1, 1]; n_frames is (n + padding_samples) // 160. padding_samples zeros are
     appended first (openai-whisper: 480000 for a file); the signal is mirrored at both of its ends.

@@ -1,4 +1,4 @@
-"""Live audio from a microphone, through PortAudio (the `sounddevice` package, extra `mic`).
+"""Record from a microphone, through PortAudio (the `sounddevice` package, extra `mic`).
 
 This module knows no voice activity and no decoding: it yields chunks as they come.
 """
@@ -106,7 +106,7 @@ class Microphone:
 
 
 def open_portaudio(chunk_samples: int, device: int | str | None, deliver: Deliver) -> InputStream:
-    """An input device of PortAudio at 16 kHz mono float32.
+    """Open an input device of PortAudio at 16 kHz mono float32.
 
     Raises: MissingExtraError, AudioError: see `Microphone`.
     """

@@ -1,4 +1,4 @@
-"""A recording that can be read more than once, whatever it came from.
+"""A recording that can be read several times, whatever its source.
 
 Finding the maximum of a whole file, its speech, and its windows takes more than one reading. Files and
 arrays are simply read again; what comes through a pipe is kept, in memory while it is small and then in a
@@ -12,13 +12,21 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Sequence
+from copy import copy
 from types import TracebackType
 from typing import BinaryIO, cast
 
 import numpy as np
 
 from sottovoce.audio.io import AudioReader, Span, open_audio, open_channels
-from sottovoce.audio.sources import AudioSource, is_seekable, open_path, source_name
+from sottovoce.audio.sources import (
+    AudioSource,
+    PlainSource,
+    is_seekable,
+    open_path,
+    plain_source,
+    source_name,
+)
 from sottovoce.errors import AudioError, cause_of
 from sottovoce.types import SAMPLE_RATE, Samples
 
@@ -28,9 +36,9 @@ _SPOOL_BYTES = 16 * 2**20
 class Recording:
     """A source to be opened as often as needed, one reading at a time.
 
-    sample_rate, channel and audio_filter: see `open_audio`. reread: whether more than one reading will be
-    asked for; with False a pipe is passed on as it comes, and a second `open` of it raises. name: for people,
-    where the source has none. A context manager.
+    sample_rate, channel, audio_filter and audio_track: see `open_audio`. reread: whether more than one
+    reading will be asked for; with False a pipe is passed on as it comes, and a second `open` of it raises.
+    name: for people, where the source has none. A context manager.
 
     Raises: AudioError when a pipe cannot be read.
     """
@@ -44,8 +52,15 @@ class Recording:
         reread: bool = True,
         name: str | None = None,
         audio_filter: str | None = None,
+        audio_track: int | str | None = None,
     ) -> None:
+        source = plain_source(source)
         self.name = name or source_name(source)
+        self.declared_s: float | None = None
+        """Seconds of the whole recording as it declares, once it was opened; None where it does not."""
+        self._audio_track = audio_track
+        self._start_s: float | None = None
+        self._duration_s: float | None = None
         self._sample_rate = sample_rate
         self._channel = channel
         self._audio_filter = audio_filter
@@ -62,7 +77,7 @@ class Recording:
         )
 
     def open(self) -> AudioReader:
-        """Begin a reading from the start.
+        """Begin a reading from the start, or that of the part.
 
         Raises: AudioError as in `open_audio`, and for a second reading of a pipe.
         """
@@ -72,22 +87,44 @@ class Recording:
             sample_rate=self._sample_rate,
             channel=self._channel,
             audio_filter=self._audio_filter,
+            audio_track=self._audio_track,
+            start_s=self._start_s,
+            duration_s=self._duration_s,
         )
         reader.silent = self._silent
+        self.declared_s = reader.recording_s
         return reader
 
+    def part(self, start_s: float, duration_s: float | None = None) -> Recording:
+        """Return the part from start_s on, of at most duration_s: read as if it were all there is.
+
+        To be closed before this recording, and not read beside it.
+        """
+        part = copy(self)
+        part._spool = None
+        part._start_s, part._duration_s = start_s, duration_s
+        return part
+
     def open_channels(self) -> AudioReader:
-        """Begin a reading from the start of all channels as they are, to be read with `AudioReader.channels`.
+        """Begin a reading of all channels apart, for `AudioReader.channels`.
 
         Raises: AudioError, as `open`.
         """
         self._begin_reading()
-        return open_channels(self._source, sample_rate=self._sample_rate)
+        reader = open_channels(
+            self._source,
+            sample_rate=self._sample_rate,
+            audio_track=self._audio_track,
+            start_s=self._start_s,
+            duration_s=self._duration_s,
+        )
+        self.declared_s = reader.recording_s
+        return reader
 
     def channels(self, silent: Sequence[Sequence[Span]] | None = None) -> list[Recording]:
-        """A recording of each channel, which can be read side by side; to be closed before this one.
+        """Return a recording of each channel, which can be read side by side; to be closed before this one.
 
-        silent: of each channel, stretches [start, end) in samples that are read as silence.
+        silent: of each channel, spans [start, end) in samples that are read as silence.
         Raises: AudioError.
         """
         with self.open_channels() as reader:
@@ -104,7 +141,8 @@ class Recording:
                 channel=channel,
                 name=self.name,
                 audio_filter=self._audio_filter,
-            )
+                audio_track=self._audio_track,
+            ).part(self._start_s or 0.0, self._duration_s)
             for channel in range(n_channels)
         ]
         for one, spans in zip(found, silent or [()] * n_channels, strict=True):
@@ -119,7 +157,7 @@ class Recording:
         self._n_readings += 1
 
     def beginning(self, seconds: float) -> Samples:
-        """The first samples (n,), at most so many seconds.
+        """Read the first samples (n,) float32, at most so many seconds.
 
         Raises: AudioError as `open`.
         """
@@ -146,8 +184,8 @@ class Recording:
         self.close()
 
 
-def _is_pipe(source: AudioSource) -> bool:
-    """Whether reading a source uses it up."""
+def _is_pipe(source: PlainSource) -> bool:
+    """Tell whether reading a source uses it up."""
     if isinstance(source, bytes | np.ndarray):
         return False
     if isinstance(source, str | os.PathLike):
@@ -160,7 +198,7 @@ def _position(file: BinaryIO) -> int | None:
     return file.tell() if is_seekable(file) else None
 
 
-def _spooled(source: AudioSource, name: str) -> BinaryIO:
+def _spooled(source: PlainSource, name: str) -> BinaryIO:
     copy = cast(BinaryIO, tempfile.SpooledTemporaryFile(max_size=_SPOOL_BYTES))  # noqa: SIM115 - kept open
     try:
         if isinstance(source, str | os.PathLike) and os.fspath(source) != "-":

@@ -1,9 +1,9 @@
-"""What counts as samples: float32, finite, of a known shape; everything else is refused in one line.
-
-This module knows no file format.
-"""
+"""Check samples: float32, finite, of a known shape; anything else raises an error of one line."""
 
 from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, TypeGuard
 
 import numpy as np
 import numpy.typing as npt
@@ -16,13 +16,37 @@ MAX_CHANNELS = 64
 MIN_RATE, MAX_RATE = 1_000, 768_000
 """Sample rates that are believed; outside of them a header is damaged."""
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
 Array = npt.NDArray[np.generic]
 
 
+def is_tensor(value: object) -> TypeGuard[Tensor]:
+    """Tell whether a value is a PyTorch tensor (any shape), without importing PyTorch: who has one has
+    imported it.
+    """
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.Tensor)
+
+
+def tensor_array(tensor: Tensor, name: str) -> Array:
+    """Return the samples of a tensor as an array of the same shape, which shares its memory where it can.
+
+    Raises: AudioError for a tensor that is not in the memory of the CPU.
+    """
+    if tensor.device.type != "cpu":
+        raise AudioError(f"{name}: expected a tensor on the CPU (use .cpu()), got one on {tensor.device}")
+    is_half = tensor.is_floating_point() and tensor.dtype.itemsize < 4  # NumPy has no bfloat16
+    array: Array = (tensor.float() if is_half else tensor).numpy(force=True)
+    return array
+
+
 def require_finite(samples: Samples, name: str, *, start_sample: int = 0) -> None:
-    """Raise AudioError when samples (..., n) hold NaN or infinity, with their number and the first place.
+    """Check that samples (..., n) are finite; the error gives the number of bad ones and the first position.
 
     start_sample: index of the first sample in the recording, at 16 kHz.
+    Raises: AudioError for NaN or infinity.
     """
     if np.isfinite(samples).all():
         return
@@ -35,7 +59,8 @@ def require_finite(samples: Samples, name: str, *, start_sample: int = 0) -> Non
 
 
 def to_float32(array: Array, name: str) -> Samples:
-    """Samples as float32 in [-1, 1]: floats as they are, int16 and int32 divided by their full scale.
+    """Convert samples of any shape to float32 in [-1, 1]: floats unchanged, int16 and int32 over their full
+    scale.
 
     Raises: AudioError for another dtype, NaN or infinity.
     """
@@ -51,7 +76,7 @@ def to_float32(array: Array, name: str) -> Samples:
 
 
 def as_samples(array: Array, name: str) -> Samples:
-    """Mono samples (n,) float32 of a one-dimensional array; see `to_float32` for the dtypes.
+    """Return mono samples (n,) float32 of a one-dimensional array; see `to_float32` for the dtypes.
 
     Raises: AudioError for another shape or dtype, NaN or infinity.
     """
@@ -61,7 +86,7 @@ def as_samples(array: Array, name: str) -> Samples:
 
 
 def as_channels(array: Array, name: str) -> Samples:
-    """Samples (n_channels, n) float32 of an array of shape (n,) or (n_channels, n).
+    """Return samples (n_channels, n) float32 of an array of shape (n,) or (n_channels, n).
 
     Raises: AudioError for another shape or dtype, NaN, infinity, or no sample at all.
     """

@@ -16,14 +16,15 @@ from pathlib import Path
 from threading import Lock
 from typing import Protocol
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from sottovoce.errors import ModelNotFoundError
+from sottovoce.options.vad import WINDOW_SAMPLES
+from sottovoce.types import Samples
 
-WINDOW_SAMPLES = 512
-"""Samples that one probability speaks for (32 ms)."""
 _CONTEXT_SAMPLES = 64
 _STATE_SIZE = 128
 _N_GATES = 4 * _STATE_SIZE
@@ -36,8 +37,9 @@ of another size may round differently, and where audio was cut must not be seen 
 
 @dataclass(frozen=True, slots=True)
 class SileroState:
-    """What the model remembers: hidden and cell (128,), the last 64 samples (64,), and how many windows it
-    has heard."""
+    """Recurrent state: hidden and cell (128,), the last 64 samples (64,), and the number of windows so
+    far.
+    """
 
     hidden: Tensor
     cell: Tensor
@@ -46,14 +48,14 @@ class SileroState:
 
 
 class SpeechModel(Protocol):
-    """Gives each window of 512 samples the probability that it holds speech."""
+    """Computes for each window of 512 samples the probability of speech."""
 
     def start(self) -> SileroState:
-        """The state before any audio."""
+        """Return the state before any audio."""
         ...
 
     def probabilities(self, samples: Tensor, state: SileroState) -> tuple[Tensor, SileroState]:
-        """Probabilities (n,) of n whole windows (n * 512,) float32, and the state after them."""
+        """Compute probabilities (n,) of n whole windows (n * 512,) float32, and the state after them."""
         ...
 
 
@@ -63,7 +65,7 @@ class SileroModel:
     Windows get the same probabilities, bit by bit, in however many calls they come. A convolution is a
     product with a matrix here: for a few windows that is three times as fast as torch's convolutions.
 
-    weights: under the names of the TorchScript model for 16 kHz (`_model`).
+    weights: under the names of the TorchScript model for 16 kHz (`_model`), of its shapes.
 
     Source: the TorchScript code of silero-vad 6.2, and the plain rewriting of it that the package carries.
     """
@@ -101,7 +103,9 @@ class SileroModel:
         return torch.stack(probabilities), state
 
     def _gates(self, windows: Tensor, first: int) -> Tensor:
-        """What (n, 576) samples give to the gates: (n, 512). first: row of the first window in its group."""
+        """Compute the input of the gates (n, 512) from samples (n, 576). first: row of the first window in
+        its group.
+        """
         end = first + len(windows)
         rows = windows.new_zeros(-(-end // _GROUP_WINDOWS) * _GROUP_WINDOWS, windows.shape[1])
         rows[first:end] = windows
@@ -119,7 +123,7 @@ class SileroModel:
         return torch.addmm(self._gate_bias, x[:, 0], self._input)
 
     def _recur(self, gates: Tensor, hidden: Tensor, cell: Tensor) -> tuple[list[Tensor], Tensor, Tensor]:
-        """The LSTM over (n, 512), and its output layer: n probabilities, and the state after them."""
+        """Run the LSTM over (n, 512), and its output layer: n probabilities, and the state after them."""
         probabilities = []
         for row in gates.unbind():
             sums = torch.addmv(row, self._recurrent, hidden)
@@ -145,10 +149,39 @@ class _Convolution:
         return cls(taps.permute(1, 2, 0).flatten(0, 1).contiguous(), weights[f"{name}.bias"], stride)
 
     def __call__(self, x: Tensor) -> Tensor:
-        """(n, t, n_in) to (n, t / stride, n_out)."""
+        """Map (n, t, n_in) to (n, t / stride, n_out)."""
         taps = F.pad(x, (0, 0, 1, 1)).unfold(1, 3, self.stride)  # (n, t / stride, n_in, 3)
         product = torch.addmm(self.bias, taps.reshape(-1, self.weight.shape[0]), self.weight)
         return product.relu_().view(*taps.shape[:2], -1)
+
+
+class SpeechWindows:
+    """Cuts samples (n,) into whole windows and computes their probabilities of speech."""
+
+    def __init__(self, model: SpeechModel) -> None:
+        self._model = model
+        self._state: SileroState = model.start()
+        self._pending = torch.zeros(0)
+        self.n_samples = 0
+
+    def push(self, samples: Samples) -> list[float]:
+        self.n_samples += len(samples)
+        signal = torch.cat((self._pending, torch.from_numpy(np.array(samples))))
+        n_whole = len(signal) // WINDOW_SAMPLES * WINDOW_SAMPLES
+        self._pending = signal[n_whole:].clone()
+        return self._probabilities(signal[:n_whole])
+
+    def finish(self) -> list[float]:
+        """Return the probability of the last window, padded with zeros."""
+        missing = -len(self._pending) % WINDOW_SAMPLES
+        return self._probabilities(torch.nn.functional.pad(self._pending, (0, missing)))
+
+    def _probabilities(self, signal: Tensor) -> list[float]:
+        if len(signal) == 0:
+            return []
+        probabilities, self._state = self._model.probabilities(signal, self._state)
+        found: list[float] = probabilities.tolist()
+        return found
 
 
 _ONE_AT_A_TIME = Lock()
@@ -156,9 +189,9 @@ _ONE_AT_A_TIME = Lock()
 
 
 def load_silero() -> SileroModel:
-    """The model with the weights of the installed `silero-vad` package (2 MB), read once; any thread may ask.
+    """Load the model with the weights of the installed `silero-vad` package (2 MB), read once; thread-safe.
 
-    It remembers nothing of what it hears, so that all who listen share it.
+    It is stateless, so all streams share it.
 
     Raises: ModelNotFoundError when the package is not there.
     """

@@ -1,72 +1,111 @@
-"""Where blocks of samples come from: a decoded container, an array, or raw PCM.
+"""Sources of sample blocks: a decoded container, an array, or raw PCM.
 
-A source yields float32 blocks (n_channels, n) at 16 kHz, one channel when it mixes. This module knows
-nothing of chunks and times; `io` is what callers use.
+A source yields float32 blocks (n_channels, n) at 16 kHz, one channel when it mixes. Callers use `io`.
 """
 
 from __future__ import annotations
 
 import io
 import logging
+import math
 import os
 import sys
 from collections.abc import Iterator
-from typing import BinaryIO, Protocol, TypeAlias
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, BinaryIO, Protocol, TypeAlias, cast
 
 import av
 import numpy as np
 import numpy.typing as npt
 
 from sottovoce.audio.container import AudioInfo, ContainerDecoder
-from sottovoce.audio.samples import MAX_RATE, MIN_RATE, as_channels
+from sottovoce.audio.samples import MAX_RATE, MIN_RATE, as_channels, is_tensor, tensor_array
+from sottovoce.audio.tracks import ONLY_TRACK, track_named
 from sottovoce.errors import AudioError, cause_of
 from sottovoce.types import SAMPLE_RATE, Samples
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
 logger = logging.getLogger(__name__)
 
-AudioSource: TypeAlias = str | os.PathLike[str] | BinaryIO | bytes | npt.NDArray[np.generic]
+PlainSource: TypeAlias = str | os.PathLike[str] | BinaryIO | bytes | npt.NDArray[np.generic]
+AudioSource: TypeAlias = "PlainSource | Tensor"
 """A path ("-": standard input), an open binary file, the bytes of a file, or samples.
 
-Arrays have the shape (n,) or (channels, n): floats in [-1, 1], int16 or int32.
+Arrays, and tensors on the CPU, have the shape (n,) or (channels, n): floats in [-1, 1], int16 or int32.
 """
 
 
+def plain_source(source: AudioSource) -> PlainSource:
+    """Convert a tensor (n,) or (channels, n) to an array; another source stays.
+
+    Raises: AudioError for a tensor that is not on the CPU.
+    """
+    return tensor_array(source, "audio") if is_tensor(source) else cast(PlainSource, source)
+
+
 class BlockSource(Protocol):
-    """A recording that yields its samples once, front to back."""
+    """A recording that yields its samples once, front to back.
+
+    first_sample: sample of the recording, at 16 kHz, at which `blocks` begins.
+    """
 
     @property
     def info(self) -> AudioInfo: ...
 
+    @property
+    def first_sample(self) -> int: ...
+
     def blocks(self) -> Iterator[Samples]:
-        """Blocks (n_channels, n) float32 at 16 kHz."""
+        """Yield blocks (n_channels, n) float32 at 16 kHz.
+
+        Raises: AudioError while reading.
+        """
         ...
 
     def close(self) -> None: ...
 
 
-def open_source(source: AudioSource, *, sample_rate: int, keep_channels: bool) -> BlockSource:
-    """The blocks of any AudioSource; sample_rate counts for arrays only.
+@dataclass(frozen=True, slots=True)
+class SourceRequest:
+    """How to read a source.
 
-    Raises: AudioError when the source cannot be opened.
+    keep_channels: do not mix them. audio_track: of a container, number from 1 or language, None: the one that
+    ffmpeg would take. start_sample: at 16 kHz, before which nothing is needed.
+    """
+
+    keep_channels: bool = False
+    audio_track: int | str | None = None
+    start_sample: int = 0
+
+
+def open_source(source: AudioSource, request: SourceRequest, *, sample_rate: int) -> BlockSource:
+    """Open any AudioSource; sample_rate counts for arrays only.
+
+    Raises: AudioError when the source cannot be opened, or has no such track.
     """
     name = source_name(source)
+    source = plain_source(source)
     if isinstance(source, np.ndarray):
-        return ArraySource(source, name, sample_rate=sample_rate, keep_channels=keep_channels)
+        track_named((ONLY_TRACK,), request.audio_track or 1, name)
+        return ArraySource(source, name, request, sample_rate=sample_rate)
     if isinstance(source, str | os.PathLike):
         if os.fspath(source) == "-":
-            return ContainerSource(sys.stdin.buffer, name, keep_channels=keep_channels, owned=False)
-        return ContainerSource(open_path(source), name, keep_channels=keep_channels, owned=True)
+            return ContainerSource(sys.stdin.buffer, name, request, owned=False)
+        return ContainerSource(open_path(source), name, request, owned=True)
     if isinstance(source, bytes):
-        return ContainerSource(io.BytesIO(source), name, keep_channels=keep_channels, owned=True)
+        return ContainerSource(io.BytesIO(source), name, request, owned=True)
     if callable(getattr(source, "read", None)):
-        return ContainerSource(source, name, keep_channels=keep_channels, owned=False)
+        return ContainerSource(source, name, request, owned=False)
     raise AudioError(
-        f"expected a path, a binary file, bytes or an array as audio, got {type(source).__name__}"
+        f"expected a path, a binary file, bytes, an array or a tensor as audio, got {type(source).__name__}"
     )
 
 
 def source_name(source: AudioSource) -> str:
-    """How messages call a source."""
+    """Name a source in messages."""
+    source = plain_source(source)
     if isinstance(source, str | os.PathLike):
         return "standard input" if os.fspath(source) == "-" else _shown(os.fspath(source))
     if isinstance(source, bytes):
@@ -78,22 +117,45 @@ def source_name(source: AudioSource) -> str:
 
 
 def _shown(path: str) -> str:
-    """A path as it stands, escaped where it would break the line."""
+    """Escape a path where it would break the line."""
     return path if path.isprintable() else repr(path)
 
 
 class ContainerSource:
-    """A container decoded by PyAV, as floats."""
+    """A container decoded by PyAV, as float32 blocks (n_channels, n)."""
 
-    def __init__(self, file: BinaryIO, name: str, *, keep_channels: bool, owned: bool) -> None:
+    def __init__(self, file: BinaryIO, name: str, request: SourceRequest, *, owned: bool) -> None:
         self._file = file
+        self._name = name
+        self._request = request
         self._owned = owned
+        self.first_sample = 0
         try:
-            self._decoder = ContainerDecoder(CheckedFile(file, name), name, keep_channels=keep_channels)
+            begin = file.tell() if is_seekable(file) else None
+            self._decoder = self._opened()
+            if begin is not None and self._decoder.can_seek(request.start_sample):
+                self._seek(begin)
         except BaseException:
             if owned:
                 file.close()
             raise
+
+    def _opened(self) -> ContainerDecoder:
+        return ContainerDecoder(
+            CheckedFile(self._file, self._name),
+            self._name,
+            keep_channels=self._request.keep_channels,
+            audio_track=self._request.audio_track,
+        )
+
+    def _seek(self, begin: int) -> None:
+        """Seek near the part; where the position is uncertain, reopen the file at its beginning."""
+        place = self._decoder.seek(self._request.start_sample)
+        if place is None:
+            self._decoder.close()
+            self._file.seek(begin)
+            self._decoder = self._opened()
+        self.first_sample = place or 0
 
     @property
     def info(self) -> AudioInfo:
@@ -110,9 +172,10 @@ class ContainerSource:
 
 
 class CheckedFile:
-    """A file object as libav may use it: never more bytes than asked for, and only bytes.
+    """A file object made safe for libav: never more bytes than asked for, and only bytes.
 
-    libav copies what `read` returns into a buffer of its own, whatever its length.
+    libav copies what `read` returns into a buffer of its own, whatever its length. Positions count from where
+    the file stands, which need not be its beginning.
     """
 
     def __init__(self, file: BinaryIO, name: str) -> None:
@@ -120,6 +183,7 @@ class CheckedFile:
         self._name = name
         self._surplus = b""
         self.is_seekable = is_seekable(file)
+        self._begin = file.tell() if self.is_seekable else 0
         self.n_read = 0
 
     def seekable(self) -> bool:
@@ -129,7 +193,7 @@ class CheckedFile:
         return True
 
     def read(self, n_bytes: int) -> bytes:
-        """Up to n_bytes; empty at the end only.
+        """Read up to n_bytes; empty only at the end.
 
         Raises: AudioError when the file gives something else, or cannot be read.
         """
@@ -146,14 +210,14 @@ class CheckedFile:
 
     def seek(self, offset: int, whence: int = 0) -> int:
         self._surplus = b""
-        return self._file.seek(offset, whence)
+        return self._file.seek(offset + self._begin if whence == 0 else offset, whence) - self._begin
 
     def tell(self) -> int:
-        return self._file.tell()
+        return self._file.tell() - self._begin
 
 
 def is_seekable(file: BinaryIO) -> bool:
-    """Whether a file object can be read again."""
+    """Tell whether a file object can be read again."""
     try:
         return file.seekable()
     except (AttributeError, OSError, ValueError):
@@ -161,29 +225,74 @@ def is_seekable(file: BinaryIO) -> bool:
 
 
 class ArraySource:
-    """Samples that are in memory already; its mixture is the mean of the channels."""
+    """Samples (n,) or (n_channels, n) in memory, mixed by the mean of the channels."""
 
     def __init__(
-        self, array: npt.NDArray[np.generic], name: str, *, sample_rate: int, keep_channels: bool
+        self, array: npt.NDArray[np.generic], name: str, request: SourceRequest, *, sample_rate: int
     ) -> None:
         channels = as_channels(array, name)
-        self._samples = channels if keep_channels else channels.mean(axis=0, keepdims=True, dtype=np.float32)
+        mixed = not request.keep_channels
+        self._samples = channels.mean(axis=0, keepdims=True, dtype=np.float32) if mixed else channels
+        # Whole seconds: there the grid of 16 kHz meets that of every other rate.
+        whole_s = channels.shape[1] // sample_rate if sample_rate > 0 else 0
+        self._first_s = min(max(0, request.start_sample // SAMPLE_RATE - 1), whole_s)
+        self.first_sample = self._first_s * SAMPLE_RATE
         duration_s = channels.shape[1] / sample_rate if sample_rate > 0 else None
         self.info = AudioInfo(name, array.dtype.name, sample_rate, channels.shape[0], duration_s)
         self._resampler = FloatResampler(sample_rate, self._samples.shape[0], name)
 
     def blocks(self) -> Iterator[Samples]:
-        step = 10 * self.info.sample_rate
-        for start in range(0, self._samples.shape[1], step):
+        step, first = 10 * self.info.sample_rate, self._first_s * self.info.sample_rate
+        for start in range(first, self._samples.shape[1], step):
             yield self._resampler.push(self._samples[:, start : start + step])
         yield self._resampler.flush()
 
     def close(self) -> None:
-        """Nothing is held open."""
+        """Do nothing: no file is open."""
+
+
+class PartSource:
+    """Samples [start, end) of a recording, at 16 kHz; end None: to its end.
+
+    Raises: AudioError, from `blocks`, when the recording ends before the part begins.
+    """
+
+    def __init__(self, source: BlockSource, start: int, end: int | None) -> None:
+        self._source, self._start, self._end = source, start, end
+        self.first_sample = start
+
+    @property
+    def info(self) -> AudioInfo:
+        """That of the recording, with the seconds of the part."""
+        info = self._source.info
+        whole = math.inf if info.duration_s is None else info.duration_s
+        last = math.inf if self._end is None else self._end / SAMPLE_RATE
+        seconds = max(0.0, min(whole, last) - self._start / SAMPLE_RATE)
+        return replace(info, duration_s=seconds if seconds < math.inf else None)
+
+    def blocks(self) -> Iterator[Samples]:
+        place = self._source.first_sample
+        for block in self._source.blocks():
+            end = None if self._end is None else self._end - place
+            inside = block[:, max(0, self._start - place) : end]
+            place += block.shape[1]
+            if inside.shape[1]:
+                yield inside
+            if self._end is not None and place >= self._end:
+                break
+        if place <= self._start:
+            raise AudioError(
+                f"{self.info.name}: expected a start before its end at {place / SAMPLE_RATE:.2f} s, "
+                f"got {self._start / SAMPLE_RATE} s"
+            )
+
+    def close(self) -> None:
+        self._source.close()
 
 
 class FloatResampler:
-    """Float samples (n_channels, n) of any rate to 16 kHz, each channel by itself; 16 kHz passes as it is.
+    """Resamples float samples (n_channels, n) of any rate to 16 kHz, each channel by itself; 16 kHz is
+    unchanged.
 
     Raises: AudioError for a rate outside of 1 to 768 kHz.
     """
@@ -200,13 +309,13 @@ class FloatResampler:
         )
 
     def push(self, samples: Samples) -> Samples:
-        """Resample (n_channels, n): what comes out so far, a few samples behind."""
+        """Resample (n_channels, n) float32; return what comes out so far, a few samples behind."""
         if not self._channels:
             return samples
         return self._joined([self._frame(row) for row in samples])
 
     def flush(self) -> Samples:
-        """The samples that the filter still holds; nothing may be pushed after."""
+        """Return the samples (n_channels, n) that the filter still holds; nothing may be pushed after."""
         if not self._channels:
             return np.zeros((self._n_channels, 0), np.float32)
         return self._joined([None] * self._n_channels)
@@ -225,7 +334,8 @@ class FloatResampler:
 
 
 def pcm_blocks(stream: BinaryIO, n_bytes: int, name: str) -> Iterator[bytes]:
-    """Blocks of n_bytes from a stream that may give fewer at a time; the last one shorter, of even length.
+    """Yield blocks of n_bytes from a stream that may give fewer at a time; the last one shorter, of even
+    length.
 
     Raises: AudioError when reading fails.
     """
@@ -248,7 +358,10 @@ def pcm_blocks(stream: BinaryIO, n_bytes: int, name: str) -> Iterator[bytes]:
 
 
 def open_path(path: str | os.PathLike[str]) -> BinaryIO:
-    """Open a file that is there, readable and not empty."""
+    """Open a file that exists, is readable and not empty.
+
+    Raises: AudioError otherwise.
+    """
     name = source_name(path)
     try:
         file = open(path, "rb")  # noqa: SIM115 - the source owns it

@@ -7,22 +7,17 @@ This module knows no features and no text.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Iterator
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass
+from itertools import islice, takewhile
 
 import numpy as np
 
 from sottovoce.audio.samples import as_samples
-from sottovoce.audio.silero import WINDOW_SAMPLES, SpeechModel, load_silero
-from sottovoce.audio.speech_windows import (
-    SpeechWindows,
-    exit_threshold,
-    ms_to_samples,
-    require_non_negative,
-    require_thresholds,
-)
-from sottovoce.errors import OptionError
+from sottovoce.audio.silero import SpeechModel, SpeechWindows, load_silero
+from sottovoce.options.vad import WINDOW_SAMPLES, VadOptions, ms_to_samples
 from sottovoce.types import SAMPLE_RATE, AudioChunk, Samples
 
 
@@ -46,77 +41,84 @@ class SpeechSegment:
         return (self.end_sample - self.start_sample) / SAMPLE_RATE
 
 
-@dataclass(frozen=True, slots=True)
-class VadOptions:
-    """How probabilities become segments of a recording; the defaults are faster-whisper's.
-
-    threshold: speech from this probability on. neg_threshold: no speech below it (threshold - 0.15, at
-    least 0.01). min_speech_ms: shorter segments are dropped. min_silence_ms: shorter pauses do not end a
-    segment. max_speech_s: longer speech is cut, at its longest pause of min_silence_at_max_speech_ms or
-    more, else where it stands. speech_pad_ms: added at both sides, at most up to the middle of a pause.
-    overlap_s: added at each end after that, into what follows (whisper.cpp: 0.1).
-
-    Raises: OptionError for values out of range.
-    """
-
-    threshold: float = 0.5
-    neg_threshold: float | None = None
-    min_speech_ms: float = 0.0
-    min_silence_ms: float = 2000.0
-    max_speech_s: float = math.inf
-    min_silence_at_max_speech_ms: float = 98.0
-    speech_pad_ms: float = 400.0
-    overlap_s: float = 0.0
-
-    def __post_init__(self) -> None:
-        require_thresholds(self.threshold, self.neg_threshold)
-        for name in ("min_speech_ms", "min_silence_ms", "min_silence_at_max_speech_ms", "speech_pad_ms"):
-            require_non_negative(name, getattr(self, name))
-        require_non_negative("overlap_s", self.overlap_s)
-        if not self.max_samples >= WINDOW_SAMPLES:
-            raise OptionError(
-                f"max_speech_s: expected more than the padding and two windows "
-                f"({2 * self.speech_pad_ms / 1000 + 0.064:.3f} s), got {self.max_speech_s}"
-            )
-
-    @property
-    def exit_threshold(self) -> float:
-        return exit_threshold(self.threshold, self.neg_threshold)
-
-    @property
-    def max_samples(self) -> float:
-        """Longest unpadded segment, so that the padded one keeps to max_speech_s."""
-        return SAMPLE_RATE * self.max_speech_s - WINDOW_SAMPLES - 2 * ms_to_samples(self.speech_pad_ms)
-
-
 def speech_segments(
     audio: Samples | Iterable[AudioChunk],
     options: VadOptions | None = None,
     *,
     model: SpeechModel | None = None,
 ) -> list[SpeechSegment]:
-    """Find the speech of a recording: segments in order that do not overlap (but for overlap_s).
+    """Find the speech of a recording: segments in order that do not overlap (except for overlap_s).
 
-    audio: samples (n,) float32 at 16 kHz, or chunks as an AudioReader yields them (bounded memory).
-    model: Silero, loaded when None.
+    audio: samples (n,) float32 at 16 kHz, or chunks as an AudioReader yields them (bounded memory). model:
+    Silero, loaded when None.
 
     Raises: AudioError for samples that are not finite or of another shape.
     Source: the rules of Silero's `get_speech_timestamps`. Two differ: after a cut at max_speech_s the later
         pauses still count, and a cut within speech loses no window.
     """
-    options = options or VadOptions()
-    segmenter = _Segmenter(options)
-    windows = SpeechWindows(model or load_silero())
+    finder = SpeechFinder(options, model=model)
     for samples in _sample_blocks(audio):
-        for probability in windows.push(samples):
-            segmenter.push(probability)
-    for probability in windows.finish():
-        segmenter.push(probability)
-    return _padded(segmenter.finish(windows.n_samples), windows.n_samples, options)
+        finder.push(samples)
+    return finder.finish()
+
+
+class SpeechFinder:
+    """Finds the speech of a recording while its samples are read, by the rules of `speech_segments`.
+
+    With `beside` the same probabilities are segmented by other options too.
+    """
+
+    def __init__(self, options: VadOptions | None = None, *, model: SpeechModel | None = None) -> None:
+        self._options = options or VadOptions()
+        self._segmenter = _Segmenter(self._options)
+        self._windows = SpeechWindows(model or load_silero())
+        self._others: list[_Segmenter] = []
+        self._is_finished = False
+
+    def beside(self, options: VadOptions) -> SpeechFinder:
+        """Return a finder with other options that shares this one's probabilities and is fed through it. To
+        be called before the first samples.
+        """
+        other = copy(self)
+        other._options, other._segmenter = options, _Segmenter(options)
+        self._others.append(other._segmenter)
+        return other
+
+    def push(self, samples: Samples) -> None:
+        """Take the next samples (n,) float32."""
+        self._take(self._windows.push(samples))
+
+    def finish(self) -> list[SpeechSegment]:
+        """End the recording; return all of its speech. Harmless when it has ended."""
+        if not self._is_finished:
+            self._is_finished = True
+            self._take(self._windows.finish())
+            for segmenter in (self._segmenter, *self._others):
+                segmenter.finish(self._windows.n_samples)
+        return self.segments()
+
+    def _take(self, probabilities: Sequence[float]) -> None:
+        for segmenter in (self._segmenter, *self._others):
+            for probability in probabilities:
+                segmenter.push(probability)
+
+    def segments(self, start_sample: int = 0, end_sample: int | None = None) -> list[SpeechSegment]:
+        """Return the speech between two samples as far as it was read, cut to them; None: up to what was
+        read.
+
+        Speech that goes on ends where the reading has come to.
+        """
+        last = self._windows.n_samples if end_sample is None else end_sample
+        found = self._segmenter.segments(start_sample - SAMPLE_RATE, last + SAMPLE_RATE)
+        padded = _padded(found, self._windows.n_samples, self._options)
+        cut = [
+            SpeechSegment(max(start_sample, one.start_sample), min(last, one.end_sample)) for one in padded
+        ]
+        return [one for one in cut if one.start_sample < one.end_sample]
 
 
 class _Segmenter:
-    """Probabilities, window by window, to unpadded segments."""
+    """Turns probabilities, window by window, into unpadded segments."""
 
     def __init__(self, options: VadOptions) -> None:
         self._options = options
@@ -129,18 +131,25 @@ class _Segmenter:
     def push(self, probability: float) -> None:
         now, self._position = self._position, self._position + WINDOW_SAMPLES
         if probability >= self._options.threshold:
-            self._hear_speech(now)
+            self._add_speech(now)
         if self._start is not None and now - self._start > self._options.max_samples:
             self._cut(self._start, now)
         if self._start is not None and probability < self._options.exit_threshold:
-            self._hear_silence(self._start, now)
+            self._add_silence(self._start, now)
 
     def finish(self, n_samples: int) -> list[SpeechSegment]:
         if self._start is not None:
             self._close(self._start, n_samples)
         return self._segments
 
-    def _hear_speech(self, now: int) -> None:
+    def segments(self, start: int, end: int) -> list[SpeechSegment]:
+        """Return the segments that reach into samples [start, end), in order, the unfinished one included."""
+        going_on = () if self._start is None else (SpeechSegment(self._start, self._position),)
+        first = bisect_left(self._segments, start, key=lambda one: one.end_sample)
+        found = takewhile(lambda one: one.start_sample < end, islice(self._segments, first, None))
+        return [*found, *(one for one in going_on if one.start_sample < end and one.end_sample > start)]
+
+    def _add_speech(self, now: int) -> None:
         if self._start is None:
             self._start = now
         elif self._silence is not None and self._is_pause(now - self._silence):
@@ -150,14 +159,14 @@ class _Segmenter:
     def _is_pause(self, n_samples: int) -> bool:
         return n_samples > ms_to_samples(self._options.min_silence_at_max_speech_ms)
 
-    def _hear_silence(self, start: int, now: int) -> None:
+    def _add_silence(self, start: int, now: int) -> None:
         if self._silence is None:
             self._silence = now
         if now - self._silence >= ms_to_samples(self._options.min_silence_ms):
             self._close(start, self._silence)
 
     def _cut(self, start: int, now: int) -> None:
-        """End a segment that grew too long: at its longest pause, else where silence began, else here."""
+        """End a segment that is too long: at its longest pause, else where silence began, else here."""
         if self._pauses:
             pause = max(self._pauses, key=lambda pause: pause.duration_s)
             self._segments.append(SpeechSegment(start, pause.start_sample))

@@ -5,53 +5,14 @@ This module knows no features, no text and no clock: time is samples received.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Literal
 
 from sottovoce.audio.samples import as_samples
-from sottovoce.audio.silero import WINDOW_SAMPLES, SpeechModel, load_silero
-from sottovoce.audio.speech_windows import (
-    SpeechWindows,
-    exit_threshold,
-    ms_to_samples,
-    require_non_negative,
-    require_thresholds,
-)
+from sottovoce.audio.silero import SpeechModel, SpeechWindows, load_silero
 from sottovoce.errors import OptionError, SessionClosedError
+from sottovoce.options.vad import WINDOW_SAMPLES, VadStreamOptions, ms_to_samples
 from sottovoce.types import Samples
-
-
-@dataclass(frozen=True, slots=True)
-class VadStreamOptions:
-    """How probabilities become edges of a stream.
-
-    threshold, neg_threshold: as in VadOptions. onset_ms: speech must last so long before it counts.
-    hangover_ms: silence must last so long before speech has ended. pre_roll_ms: the start is set so much
-    before the first window of speech. post_roll_ms: the end is set so much after the last one, at most
-    hangover_ms.
-
-    Raises: OptionError for values out of range.
-    """
-
-    threshold: float = 0.5
-    neg_threshold: float | None = None
-    onset_ms: float = 64.0
-    hangover_ms: float = 500.0
-    pre_roll_ms: float = 300.0
-    post_roll_ms: float = 100.0
-
-    def __post_init__(self) -> None:
-        require_thresholds(self.threshold, self.neg_threshold)
-        for name in ("onset_ms", "hangover_ms", "pre_roll_ms", "post_roll_ms"):
-            require_non_negative(name, getattr(self, name))
-        if self.post_roll_ms > self.hangover_ms:
-            raise OptionError(
-                f"post_roll_ms: expected at most hangover_ms ({self.hangover_ms}), got {self.post_roll_ms}"
-            )
-
-    @property
-    def exit_threshold(self) -> float:
-        return exit_threshold(self.threshold, self.neg_threshold)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,14 +37,17 @@ class VadStream:
         self.reset()
 
     @classmethod
-    def wished(cls, wish: bool | VadStreamOptions) -> VadStream | None:
-        """One with the usual options, with these, or none.
+    def from_option(cls, option: bool | VadStreamOptions) -> VadStream | None:
+        """Make a stream with the usual options (True), with these, or none (False: None).
 
         Raises: OptionError for anything else.
         """
-        if not isinstance(wish, bool | VadStreamOptions):
-            raise OptionError(f"vad: expected True, False or VadStreamOptions, got {wish!r}")
-        return None if wish is False else cls(None if wish is True else wish)
+        if not isinstance(option, bool | VadStreamOptions):
+            names = ", ".join(field.name for field in fields(VadStreamOptions))
+            raise OptionError(
+                f"vad: expected True, False or VadStreamOptions, whose fields are {names}, got {option!r}"
+            )
+        return None if option is False else cls(None if option is True else option)
 
     def reset(self, start_sample: int = 0) -> None:
         """Forget all audio; the next sample has the index start_sample."""
@@ -116,7 +80,7 @@ class VadStream:
         return edges
 
     def close(self) -> list[SpeechEdge]:
-        """End the stream: judge the last part of a window, and end speech that is still going on."""
+        """End the stream: classify the last part of a window, and end speech that is still going on."""
         if self._closed:
             return []
         self._closed = True

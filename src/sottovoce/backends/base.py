@@ -1,7 +1,8 @@
-"""The seam between the engine and a runtime: encode audio, run decoder steps.
+"""The seam to a runtime: encode audio, run decoder steps.
 
-Everything above (decoding, language, streaming, offline) sees only these Protocols. Tensors at the
-seam are torch; decoder state is opaque. Another runtime is one file and a registry entry.
+Everything above (decoding, language, streaming, offline) sees only these Protocols. Tensors at the seam are
+torch; decoder state is opaque. Another runtime is one file and a registry entry. R are rows of a batch, B
+audios, n_rows of logits the rows of the vocabulary that were asked for.
 """
 
 from __future__ import annotations
@@ -17,16 +18,15 @@ from sottovoce.models.dims import AlignmentHeads as AlignmentHeads
 from sottovoce.models.dims import ModelDims as ModelDims
 from sottovoce.models.encoder_mode import EXACT as EXACT
 from sottovoce.models.encoder_mode import EncoderMode as EncoderMode
-from sottovoce.types import Emissions, EncoderOutput, Features, StepOutput
+from sottovoce.types import EncoderOutput, Features, StepOutput
 
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What a runtime can do beyond plain decoding."""
+    """What a runtime supports beyond plain decoding."""
 
     attention: bool
-    """Cross-attention of chosen heads can be captured, and a bias on frames be given."""
-    dtypes: tuple[torch.dtype, ...]
+    """`step` captures cross-attention of chosen heads and takes a bias on frames."""
 
 
 class DecoderState(Protocol):
@@ -48,31 +48,31 @@ class DecoderState(Protocol):
         ...
 
     def truncate(self, n_tokens: int) -> None:
-        """Forget every position from `n_tokens` on."""
+        """Drop every position from `n_tokens` on."""
         ...
 
     def fork(self) -> DecoderState:
-        """An independent copy that shares the encoder output."""
+        """Return an independent copy that shares the encoder output."""
         ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RowsOutput:
-    """What a step of running rows says.
+    """The output of one step of running rows.
 
-    logits: (n_wanted, n_rows) float32, of the wanted positions of all rows, in their order. attention: of
-        every row (n_captured_heads, n_new, n_frames) float32, n_frames of its window or more.
+    logits: (n_wanted, n_rows) float32, of the wanted positions of all rows, in their order. attention: for
+        each row (n_captured_heads, n_new, n_frames) float32, n_frames of its window or more.
     """
 
     logits: Tensor
     attention: Sequence[Tensor]
 
 
-class RowState(Protocol):
-    """What a row made of its first tokens.
+class RowPrefix(Protocol):
+    """The KV cache of a row's first tokens, to begin another row from.
 
-    It never changes. Several rows may begin from it, one after the other: each when nobody reads on in the
-    one before.
+    It is immutable. Several rows may begin from it, one after the other: each once the one before takes no
+    more steps.
     """
 
     @property
@@ -80,9 +80,9 @@ class RowState(Protocol):
 
 
 class RunningRows(Protocol):
-    """Decoder rows that come and go: each has its own tokens, its own audio, and its own age.
+    """A continuous batch of decoder rows: each has its own tokens, its own audio and its own age.
 
-    What they keep of tokens and audio is the backend's. A row says the same whatever others there are, but
+    How tokens and audio are cached is up to the backend. A row's logits do not depend on the other rows, but
     for rounding.
     """
 
@@ -90,26 +90,31 @@ class RunningRows(Protocol):
     def n_rows(self) -> int: ...
 
     def admit(
-        self, encoded: EncoderOutput, bias: Tensor | None = None, known: RowState | None = None
+        self, encoded: EncoderOutput, bias: Tensor | None = None, prefix: RowPrefix | None = None
     ) -> None:
-        """One more row, behind the others, that has read nothing, or what is known.
+        """Append a row without tokens, or with those of a prefix.
 
         encoded: its window, of one row. bias: (n_frames,) float32, added to every cross-attention logit of
-            the row; see `Backend.step`. known: of a row that heard this audio, or the beginning of it: what
-            is read on then differs from what it were if those tokens were read anew.
+            the row; see `Backend.step`. prefix: from `prefix_of` of a row with this audio or the beginning of
+            it; in the second case it approximates what those tokens would give with all of the audio.
+
+        Raises: OptionError for several windows, a bias of another length, or a prefix of another backend.
         """
         ...
 
     def select(self, rows: Sequence[int]) -> None:
-        """Replace the rows by these: in any order, some twice (beams that branch), others not at all."""
+        """Replace the rows by `rows`: in any order, repeated (beams that branch) or left out.
+
+        Raises: OptionError for a row that does not exist.
+        """
         ...
 
     def cut(self, row: int, n_tokens: int) -> None:
-        """Let a row forget so many of its newest tokens."""
+        """Drop the newest `n_tokens` tokens of a row."""
         ...
 
-    def keep(self, row: int, n_tokens: int) -> RowState | None:
-        """What a row made of its first tokens, to be given to `admit`; None where that cannot be kept."""
+    def prefix_of(self, row: int, n_tokens: int) -> RowPrefix | None:
+        """Return the cache of a row's first tokens, for `admit`; None where the backend cannot."""
         ...
 
     def step(
@@ -120,34 +125,36 @@ class RunningRows(Protocol):
         vocabulary: Tensor | None = None,
         capture: AlignmentHeads = (),
     ) -> RowsOutput:
-        """Append tokens to every row, as many as there are for it, which may be none.
+        """Append tokens to every row, of any number, which may be 0.
 
-        wanted: which of a row's new positions get logits. vocabulary, capture: as in `Backend.step`. Where it
-        fails, the rows are as before.
+        wanted: which of a row's new positions get logits. vocabulary, capture: as in `Backend.step`. If it
+        raises, the rows are unchanged.
+
+        Raises: OptionError unless tokens and wanted have an entry for each row and some row has tokens, for
+        more tokens than the text context, and for heads that the model does not have.
         """
         ...
 
 
 class EncoderState(Protocol):
-    """What a backend keeps of a growing window from one update to the next.
+    """The encoder's cache of a window, from one update to the next.
 
-    It never changes: whoever holds it may go on from it, several times and in several ways. It belongs to
-    windows that begin at the same sample; one whose front was cut begins without.
+    It is immutable: several updates may go on from it. It belongs to windows that begin at the same sample; a
+    window whose beginning was cut off starts without one.
     """
 
     @property
     def n_content_frames(self) -> int:
-        """Frames of audio that it was made of."""
+        """Encoder frames of audio in it."""
         ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class GrowingWindow:
-    """Audio that has grown, to be encoded.
+class IncrementalWindow:
+    """A window of growing audio, to be encoded incrementally.
 
-    log_mel: (n_mels, n) un-normalised, all of the window. mode: how it is encoded now; it may change from
-    update to update: `EXACT` where an utterance ends, say. state: of the last update; None computes
-    everything.
+    log_mel: (n_mels, n) un-normalised, all of the window. mode: may change from update to update, to `EXACT`
+    at the end of an utterance, say. state: of the last update; None computes everything.
     """
 
     log_mel: Tensor
@@ -156,11 +163,11 @@ class GrowingWindow:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Grown:
-    """A growing window, encoded.
+class IncrementalResult:
+    """A window after an update.
 
-    encoded: one row, its keys and values for the decoder included; padding behind the audio.
-    n_computed: encoder frames that were computed for it.
+    encoded: one row, its cross-attention keys and values included, with padding behind the audio. state: for
+    the next update. n_computed: encoder frames computed in this one.
     """
 
     encoded: EncoderOutput
@@ -169,7 +176,7 @@ class Grown:
 
 
 class Backend(Protocol):
-    """A Whisper-shaped model on some runtime."""
+    """A model of Whisper's architecture on some runtime."""
 
     @property
     def name(self) -> str: ...
@@ -185,7 +192,7 @@ class Backend(Protocol):
 
     @property
     def alignment_heads(self) -> AlignmentHeads:
-        """Heads whose cross-attention follows the speech; never empty."""
+        """(Layer, head) pairs whose cross-attention follows the speech; never empty."""
         ...
 
     @property
@@ -195,18 +202,21 @@ class Backend(Protocol):
 
     @property
     def encoder_mode(self) -> EncoderMode:
-        """How the checkpoint bears that growing audio is encoded, at the least cost."""
+        """The cheapest mode of incremental encoding that the checkpoint bears."""
         ...
 
     def encode(self, features: Features) -> EncoderOutput:
-        """Encode log-mel windows of any even number of frames up to 2 * n_audio_ctx."""
+        """Encode log-mel windows (B, n_mels, n_frames) to states (B, n_frames / 2, d).
+
+        Raises: OptionError for other mel bands, an odd number of frames, or more than 2 * n_audio_ctx.
+        """
         ...
 
-    def encode_growing(self, windows: Sequence[GrowingWindow]) -> list[Grown]:
-        """Encode windows that have grown since their last update; each by itself, computed together.
+    def encode_incremental(self, windows: Sequence[IncrementalWindow]) -> list[IncrementalResult]:
+        """Encode windows that have grown since their last update, as a batch of independent windows.
 
-        A window gives the same alone and in a batch, but for rounding. Where its mode computes everything,
-        dense padding gives what `encode` gives.
+        A window gives the same result alone and in a batch, but for rounding. In a mode that computes
+        everything with dense padding the result is that of `encode`.
 
         Raises: OptionError for no window, other mel bands, less than one encoder frame, more than the full
             window, and a state of another backend.
@@ -216,10 +226,12 @@ class Backend(Protocol):
     def start(
         self, encoded: EncoderOutput, n_hypotheses: int = 1, *, left_padding: Tensor | None = None
     ) -> DecoderState:
-        """An empty state of B * n_hypotheses rows.
+        """Make an empty state of R = B * n_hypotheses rows.
 
-        left_padding: (R,) int64, tokens at the left of each row that are padding (prompts of
-        different lengths in one batch): they are never attended to and have no position.
+        left_padding: (R,) int64, tokens at the left of each row that are padding (prompts of different
+        lengths in one batch): they are never attended to and have no position. None: no padding.
+
+        Raises: OptionError for no hypothesis, or a left_padding of another shape.
         """
         ...
 
@@ -239,38 +251,30 @@ class Backend(Protocol):
         vocabulary: (n_rows,) int64, the only vocabulary rows to compute (None: all).
         capture: heads whose cross-attention is returned for every new position, in this order.
         bias: (R, n_frames) float32, added to the cross-attention logits of every layer and head;
-            -inf hides a frame, and each row must keep at least one frame.
+            -inf hides a frame, and each row must keep at least one frame. None adds nothing.
+
+        Raises: OptionError for a state of another backend, arguments of other shapes, more tokens than the
+        text context, and heads that the model does not have.
         """
         ...
 
     def rows(self) -> RunningRows:
-        """No rows yet, to which rows may be admitted at any time.
+        """Make an empty continuous batch, to which rows are admitted at any time.
 
-        `backends.rows_by_step.RowsByStep` does it for every backend; a runtime may know better.
+        `backends.by_step.RowsByStep` implements it by `start` and `step`.
         """
         ...
 
     def first_step(
         self, encoded: EncoderOutput, spans: Sequence[tuple[int, int]], *, token: int, vocabulary: Tensor
     ) -> Tensor:
-        """What `step` says after `token` alone, hearing one stretch of one window: (n_spans, n_rows) float32.
+        """Return the logits (n_spans, n_rows) float32 after `token` alone, one row for each span of one
+        window.
 
-        Row r hears frames [start, end) and nothing else. It has no state: no decoder over the same audio
-        notices it. `backends.first_step.first_step_by_bias` does it for every backend; a runtime may know
-        better. vocabulary: (n_rows,) int64, the only rows to compute.
+        Row r attends to the encoder frames [start, end) of span r alone. There is no state, so other decoders
+        over the same audio are unaffected. vocabulary: (n_rows,) int64, the only vocabulary rows to compute.
+        `backends.by_step.first_step_by_bias` implements it by `step`.
 
-        Raises: OptionError for no span, one that is empty or outside of the window, or several windows.
+        Raises: OptionError for no span, one that is empty or outside the window, or several windows.
         """
         ...
-
-
-class EmissionModel(Protocol):
-    """A CTC model: one method."""
-
-    @property
-    def labels(self) -> Sequence[str]: ...
-
-    @property
-    def blank(self) -> int: ...
-
-    def emissions(self, features: Features) -> Emissions: ...

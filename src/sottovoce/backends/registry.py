@@ -1,4 +1,4 @@
-"""From a model's name to a running backend: which runtime, which device, which number format."""
+"""Choosing a runtime, a device and a number format for a checkpoint."""
 
 from __future__ import annotations
 
@@ -16,12 +16,11 @@ from sottovoce.backends.base import Backend
 from sottovoce.backends.torch import TorchBackend
 from sottovoce.errors import OptionError
 from sottovoce.models.checkpoint.base import Checkpoint
-from sottovoce.models.load import load_checkpoint
 
 
 @dataclass(frozen=True, slots=True)
 class NumberFormat:
-    """dtype: of the activations and the weights. int8: but the large tables are kept in eight bits."""
+    """How weights are stored. dtype: of activations and weights. int8: the large tables are in eight bits."""
 
     dtype: torch.dtype
     int8: bool = False
@@ -35,13 +34,14 @@ NUMBER_FORMATS: MappingProxyType[str, tuple[str, bool]] = MappingProxyType(
     | {"int8": ("auto", True), "default": ("auto", False)}
     | {f"int8_{name}": (name, True) for name in DTYPES}
 )
-"""What may be asked for: the dtype of the activations, and whether tables are in eight bits."""
+"""Names to the dtype of the activations, and whether tables are in eight bits."""
 
 
 KERNELS = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")
-"""How many kernels oneDNN keeps, one for each shape, and how many PyTorch keeps beside it; 1024 each where
-nobody says. Windows that grow have shapes that never come again: with 16 of both a live session of base in
-bfloat16 stays at 0.7 GB where it grew by 30 MB a minute beyond 1.7, and takes no more time."""
+"""Number of kernels, one for each shape, that oneDNN and PyTorch cache; 1024 each by default. Windows of
+growing audio have shapes that never come again: with 16 of both a live session of base in bfloat16 stays at
+0.7 GB, where it grew by 30 MB a minute beyond 1.7 GB, at the same speed.
+"""
 
 
 def _torch(checkpoint: Checkpoint, device: torch.device, numbers: NumberFormat) -> TorchBackend:
@@ -51,28 +51,24 @@ def _torch(checkpoint: Checkpoint, device: torch.device, numbers: NumberFormat) 
     return TorchBackend.from_checkpoint(checkpoint, device=device, dtype=numbers.dtype, int8=numbers.int8)
 
 
-BACKENDS: MappingProxyType[str, BackendFactory] = MappingProxyType({"torch": _torch})
-"""Every runtime; another is one entry."""
+def _native(checkpoint: Checkpoint, device: torch.device, numbers: NumberFormat) -> Backend:
+    try:
+        from sottovoce.backends.native import NativeBackend
+    except ImportError as error:
+        raise OptionError(
+            "native backend: sottovoce-kernels is not installed (pip install ./kernels)"
+        ) from error
+    return NativeBackend.from_checkpoint(checkpoint, device=device, dtype=numbers.dtype, int8=numbers.int8)
 
 
-def load_backend(name_or_path: str | Path, *, device: str = "auto", dtype: str = "auto") -> TorchBackend:
-    """A model on PyTorch, by name or path.
-
-    device: as for `choose_device`.
-    dtype: "auto" (see `choose_dtype`), "float32", "bfloat16", "float16", "int8"
-        (see `choose_number_format`).
-
-    Raises: ModelNotFoundError, CheckpointError, OptionError.
-    """
-    where = choose_device(device)
-    numbers = choose_number_format(dtype, where)
-    return _torch(load_checkpoint(name_or_path), where, numbers)
+BACKENDS: MappingProxyType[str, BackendFactory] = MappingProxyType({"torch": _torch, "native": _native})
+"""Runtimes by name; another is one entry."""
 
 
 def choose_device(device: str) -> torch.device:
-    """The device meant by a name: "cpu", "cuda", "cuda:1", "mps", or "auto" for the best that is there.
+    """Choose a device by name: "cpu", "cuda", "cuda:1", "mps", or "auto" for the best one available.
 
-    Raises: OptionError when it is unknown or not there.
+    Raises: OptionError for a name that is unknown, or a device that is not available.
     """
     if device == "auto":
         if torch.cuda.is_available():
@@ -94,12 +90,12 @@ def choose_device(device: str) -> torch.device:
 
 
 def choose_number_format(dtype: str, device: torch.device) -> NumberFormat:
-    """The number format meant by a name: as `choose_dtype`, or "int8" for weights in eight bits.
+    """Choose a number format by name: those of `choose_dtype`, or "int8" for weights in eight bits.
 
-    CTranslate2's names are known too: "default" is "auto" here, and "int8_float32" and the like say what
-    stands beside the eight bits.
+    CTranslate2's names work too: "default" is "auto" here, and "int8_float32" and the like name the dtype
+    beside the eight bits.
 
-    Raises: OptionError.
+    Raises: OptionError for another name, or a dtype that the device lacks.
     """
     if dtype not in NUMBER_FORMATS:
         raise OptionError(f"dtype {dtype!r} given, expected one of {', '.join(NUMBER_FORMATS)}")
@@ -108,13 +104,13 @@ def choose_number_format(dtype: str, device: torch.device) -> NumberFormat:
 
 
 def choose_dtype(dtype: str, device: torch.device) -> torch.dtype:
-    """The floating number format meant by a name.
+    """Choose a floating dtype by name.
 
     "auto" is float16 on CUDA, as openai-whisper runs, and on Apple's GPUs; on a CPU bfloat16 where the
     processor multiplies it natively (AVX512-BF16 or AMX), float32 elsewhere: emulated bfloat16 is slower.
     Apple's GPUs take no bfloat16: older ones and older systems lack it.
 
-    Raises: OptionError.
+    Raises: OptionError for another name, or a dtype that the device lacks.
     """
     if dtype == "auto":
         if device.type in ("cuda", "mps"):
@@ -128,7 +124,7 @@ def choose_dtype(dtype: str, device: torch.device) -> torch.dtype:
 
 
 def cpu_has_bfloat16(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
-    """Whether an x86 processor multiplies bfloat16 natively; False where Linux does not tell."""
+    """Tell whether an x86 processor multiplies bfloat16 natively; False where Linux does not say."""
     if platform.machine() not in ("x86_64", "AMD64") or not cpuinfo.exists():
         return False
     lines = cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines()

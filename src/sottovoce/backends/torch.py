@@ -12,30 +12,35 @@ from sottovoce.backends.base import (
     Capabilities,
     DecoderState,
     EncoderMode,
-    GrowingWindow,
-    Grown,
+    IncrementalResult,
+    IncrementalWindow,
     ModelDims,
 )
-from sottovoce.backends.first_step import check_spans, first_step_by_bias
-from sottovoce.backends.growing import check_windows
-from sottovoce.backends.torch_growing import grow_windows
+from sottovoce.backends.by_step import check_spans, first_step_by_bias
+from sottovoce.backends.encoder_updates import check_windows
+from sottovoce.backends.torch_encoder import encode_windows
 from sottovoce.backends.torch_rows import TorchRows, check_heads
 from sottovoce.errors import OptionError
 from sottovoce.models.cache import CacheShape, DecoderCache, RowGroups
 from sottovoce.models.checkpoint.base import TAIL_S, Checkpoint
 from sottovoce.models.dims import upper_half_heads
-from sottovoce.models.first_token import first_token_logits
-from sottovoce.models.growing_modes import known_mode
-from sottovoce.models.whisper import AudioContext, KeysValues, Whisper, whisper_from_tensors
+from sottovoce.models.encoder_mode import default_encoder_mode
+from sottovoce.models.whisper import (
+    AudioContext,
+    KeysValues,
+    Whisper,
+    first_token_logits,
+    whisper_from_tensors,
+)
 from sottovoce.types import EncoderOutput, Features, StepOutput
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
 class TorchState:
-    """Rows of hypotheses: their cache, and which of the encoder's audios each listens to.
+    """`DecoderState` of PyTorch: the cache of all rows, and which audio each attends to.
 
-    Audios without rows stay in the keys and values, unheard, until half of them are gone.
+    Keys and values of audios without rows are dropped once half of all audios have none.
     """
 
     def __init__(self, cache: DecoderCache, encoded: EncoderOutput, keys_values: list[KeysValues]) -> None:
@@ -57,7 +62,11 @@ class TorchState:
         return self.cache.n_tokens
 
     def reorder(self, rows: Tensor) -> None:
-        """Replace the rows by `rows` (R',) int64; they may repeat, be left out, or change audio order."""
+        """Replace the rows by `rows` (R',) int64; they may repeat, be left out, or change the order of
+        audios.
+
+        Raises: OptionError for no row, or one that does not exist.
+        """
         chosen: list[int] = rows.tolist()
         if not chosen or min(chosen) < 0 or max(chosen) >= self.n_rows:
             raise OptionError(f"reorder: rows {chosen} given, expected indices below {self.n_rows}")
@@ -70,11 +79,11 @@ class TorchState:
         self.groups = RowGroups.of(audio, self._n_audio, self.encoded.states.device)
 
     def truncate(self, n_tokens: int) -> None:
-        """Forget every position from `n_tokens` on."""
+        """Drop every position from `n_tokens` on."""
         self.cache.truncate(n_tokens)
 
     def fork(self) -> TorchState:
-        """An independent copy over the same keys and values of the audio."""
+        """Return an independent copy over the same keys and values of the audio."""
         copy = object.__new__(TorchState)
         copy.cache = self.cache.fork()
         copy.encoded = self.encoded
@@ -88,11 +97,12 @@ class TorchState:
         return self.keys_values[0][0].shape[0]
 
     def _keep_audio(self, audio: list[int]) -> None:
-        kept = torch.tensor(audio, device=self.encoded.states.device)
+        indices = torch.tensor(audio, device=self.encoded.states.device)
         self.keys_values = [
-            (keys.index_select(0, kept), values.index_select(0, kept)) for keys, values in self.keys_values
+            (keys.index_select(0, indices), values.index_select(0, indices))
+            for keys, values in self.keys_values
         ]
-        self.log_weights = None if self.log_weights is None else self.log_weights[kept]
+        self.log_weights = None if self.log_weights is None else self.log_weights[indices]
 
 
 class TorchBackend:
@@ -106,14 +116,16 @@ class TorchBackend:
         alignment_heads: AlignmentHeads | None = None,
         tail_s: float = TAIL_S,
         encoder_mode: EncoderMode | None = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
+        """dtype: of the activations; None: that of the decoder's tables."""
         self._model = model
         self._name = name
         self._heads = alignment_heads or upper_half_heads(model.dims)
         self._tail_s = tail_s
-        self._encoder_mode = encoder_mode or known_mode(model.dims)
+        self._encoder_mode = encoder_mode or default_encoder_mode(model.dims)
         self._device = model.encoder.positional_embedding.device
-        self._dtype = model.decoder.token_embedding.dtype
+        self._dtype = dtype or model.decoder.token_embedding.dtype
 
     @classmethod
     def from_checkpoint(
@@ -155,7 +167,7 @@ class TorchBackend:
 
     @property
     def capabilities(self) -> Capabilities:
-        return Capabilities(attention=True, dtypes=DTYPES)
+        return Capabilities(attention=True)
 
     @property
     def device(self) -> torch.device:
@@ -163,7 +175,7 @@ class TorchBackend:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of the activations; logits and attention are float32 always."""
+        """Dtype of the activations; logits and attention are always float32."""
         return self._dtype
 
     @property
@@ -172,7 +184,10 @@ class TorchBackend:
 
     @torch.no_grad()
     def encode(self, features: Features) -> EncoderOutput:
-        """Encode log-mel windows of any even number of frames up to 2 * n_audio_ctx."""
+        """Encode log-mel windows (B, n_mels, n_frames); see `Backend.encode`.
+
+        Raises: OptionError for other mel bands, and for a number of frames that is odd or too large.
+        """
         n_mels, n_frames = features.mel.shape[1:]
         longest = 2 * self.dims.n_audio_ctx
         if n_mels != self.dims.n_mels:
@@ -183,16 +198,19 @@ class TorchBackend:
         content = tuple(min(n // 2 + n % 2, states.shape[1]) for n in features.n_content_frames)
         return EncoderOutput(states, content)
 
-    def encode_growing(self, windows: Sequence[GrowingWindow]) -> list[Grown]:
-        """Encode windows that have grown; see `Backend.encode_growing`."""
+    def encode_incremental(self, windows: Sequence[IncrementalWindow]) -> list[IncrementalResult]:
+        """Encode windows incrementally; see `Backend.encode_incremental`."""
         check_windows(windows, self.dims, self._name)
-        return grow_windows(self._model, windows)
+        return encode_windows(self._model, windows)
 
     @torch.no_grad()
     def start(
         self, encoded: EncoderOutput, n_hypotheses: int = 1, *, left_padding: Tensor | None = None
     ) -> TorchState:
-        """An empty state of B * n_hypotheses rows; see `Backend.start`."""
+        """Make an empty state of B * n_hypotheses rows; see `Backend.start`.
+
+        Raises: OptionError for no hypothesis, or a left_padding of another shape than (B * n_hypotheses,).
+        """
         if n_hypotheses < 1:
             raise OptionError(f"start: {n_hypotheses} hypotheses given, expected at least 1")
         n_rows = encoded.batch_size * n_hypotheses
@@ -223,7 +241,11 @@ class TorchBackend:
         capture: AlignmentHeads = (),
         bias: Tensor | None = None,
     ) -> StepOutput:
-        """Append tokens (R, n_new) to the state and return logits; see `Backend.step`."""
+        """Append tokens (R, n_new) to the state and return logits; see `Backend.step`.
+
+        Raises: OptionError for a state of another backend, tokens or a bias of another shape, more tokens
+        than the text context, and heads that the model does not have.
+        """
         if not isinstance(state, TorchState):
             raise OptionError(f"step: a state of {type(state).__name__} given, expected one from start()")
         self._check_tokens(tokens, state)
@@ -237,29 +259,33 @@ class TorchBackend:
         return StepOutput(self._model.decoder.logits(hidden, rows), attention)
 
     def rows(self) -> TorchRows:
-        """Rows that come and go; see `Backend.rows`."""
+        """Make an empty batch of rows; see `Backend.rows`."""
         return TorchRows(self._model, self.keys_values, self._name)
 
     @torch.no_grad()
     def first_step(
         self, encoded: EncoderOutput, spans: Sequence[tuple[int, int]], *, token: int, vocabulary: Tensor
     ) -> Tensor:
-        """What follows `token` alone, for each span; see `Backend.first_step`."""
-        # On an accelerator starting a kernel for each span costs more than hidden frames.
-        if self._device.type != "cpu" or _hears_padding(encoded, spans):
+        """Return logits (n_spans, n_rows) after `token` alone, one row a span; see `Backend.first_step`."""
+        # On an accelerator a kernel launch for each span costs more than masked frames.
+        if self._device.type != "cpu" or _reaches_padding(encoded, spans):
             return first_step_by_bias(self, encoded, spans, token=token, vocabulary=vocabulary)
         check_spans(encoded, spans)
         keys_values, rows = self.keys_values(encoded), vocabulary.to(self._device)
         return first_token_logits(self._model.decoder, keys_values, spans, token=token, vocabulary=rows)
 
     def keys_values(self, encoded: EncoderOutput) -> list[KeysValues]:
-        """The cross-attention keys and values of an audio, computed at the first use."""
+        """Return cross-attention keys and values, per layer (B, H, n_frames, d_head), computed at the first
+        use.
+        """
         if encoded.cross_kv is None:
             encoded.cross_kv = self._model.decoder.cross_keys_values(encoded.states)
         return encoded.cross_kv
 
     def _fold_bias(self, bias: Tensor | None, state: TorchState, n_new: int) -> Tensor | None:
-        """What is added to the attention to each frame, given and by the frames' weights."""
+        """Sum of the given bias and the frames' log weights, folded to (n_audio, 1, group_size * n_new,
+        n_frames).
+        """
         expected = (state.n_rows, state.encoded.n_frames)
         if bias is not None and tuple(bias.shape) != expected:
             raise OptionError(f"step: bias of shape {tuple(bias.shape)} given, expected {expected}")
@@ -280,6 +306,6 @@ class TorchBackend:
             raise OptionError(f"step: {n_read} tokens in all, {self._name} reads {self.dims.n_text_ctx}")
 
 
-def _hears_padding(encoded: EncoderOutput, spans: Sequence[tuple[int, int]]) -> bool:
-    """Whether a span may hold frames that count more than once."""
+def _reaches_padding(encoded: EncoderOutput, spans: Sequence[tuple[int, int]]) -> bool:
+    """Whether a span may hold frames that are weighted as several."""
     return encoded.log_weights is not None and any(end > encoded.n_content_frames[0] for _, end in spans)

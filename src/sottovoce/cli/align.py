@@ -2,54 +2,34 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import click
 
 from sottovoce.cli.call import this_call
+from sottovoce.cli.flags import grouped
+from sottovoce.cli.idle import typed_options
 from sottovoce.cli.options import MODEL
 from sottovoce.cli.sections import SectionedCommand
-from sottovoce.cli.transcribe import LAYOUT
-from sottovoce.formats.registry import FORMATS
+from sottovoce.cli.transcribe import LAYOUT, OUTPUT_DIR, OUTPUT_FORMAT
+from sottovoce.formats.output import STANDARD_OUTPUT
+from sottovoce.options.align import AlignOptions
+from sottovoce.options.schema import Option, options_of
 
 ALIGNMENT = (
-    click.option(
-        "-l",
-        "--language",
+    Option(
+        "Language of the text.",
+        key="language",
+        short="-l",
         metavar="CODE",
-        help="Language of the text. [that of the transcript, or what is heard first]",
+        unset="that of the transcript, or what is heard first",
     ),
-    click.option(
-        "--method",
-        type=click.Choice(["attention", "ctc"]),
-        default="attention",
-        show_default=True,
-        help="attention: of the decoder; ctc: the model's CTC head, where it has one.",
-    ),
-    click.option(
-        "--keep-to-speech/--no-keep-to-speech",
-        default=True,
-        show_default=True,
-        help="Bring bounds of words that lie in silence to the speech beside it.",
-    ),
+    *grouped("Alignment", of=options_of(AlignOptions)),
 )
 ALIGNED = (
-    click.option(
-        "-f",
-        "--output-format",
-        default="srt",
-        show_default=True,
-        metavar="FORMAT[,FORMAT…]",
-        help=f"{', '.join(FORMATS)} or all.",
-    ),
-    click.option(
-        "-o",
-        "--output-dir",
-        default="-",
-        show_default=True,
-        metavar="DIR",
-        help="Where files go, made if it is not there; - writes documents to standard output.",
-    ),
+    replace(OUTPUT_FORMAT, default="srt"),
+    replace(OUTPUT_DIR, default=STANDARD_OUTPUT),
     *LAYOUT,
 )
 SECTIONS = {"Model": MODEL, "Alignment": ALIGNMENT, "Output": ALIGNED}
@@ -66,5 +46,7 @@ def align(context: click.Context, /, recording: str, text: str, **given: Any) ->
     times are to be refined; `-` reads a text from standard input. Every segment has its words with times.
     """
     from sottovoce.cli.align_files import align_file
+    from sottovoce.cli.documents import with_output_file
 
-    return align_file(recording, text, given, this_call(context))
+    named = with_output_file([recording], given, typed_options(context))
+    return align_file(recording, text, named, this_call(context))

@@ -8,15 +8,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from sottovoce.alignment.options import AlignOptions
 from sottovoce.cli.call import Call
+from sottovoce.cli.documents import documents_of
 from sottovoce.cli.each_file import each_file
 from sottovoce.cli.options import open_model
 from sottovoce.cli.progress import Progress
-from sottovoce.cli.transcribe_files import Documents, documents_of
 from sottovoce.errors import OptionError, cause_of
-from sottovoce.formats.output import open_outputs
-from sottovoce.formats.reading import READABLE, read_transcript
+from sottovoce.formats.base import info_of
+from sottovoce.formats.files import READABLE, load_transcript
+from sottovoce.options.align import AlignOptions
+from sottovoce.options.schema import made
 from sottovoce.types import Transcript
 
 ADVICE = "--dtype int8 or a smaller --model"
@@ -27,7 +28,7 @@ def align_file(recording: str, text: str, given: Mapping[str, Any], call: Call) 
 
     Raises: SottovoceError for a text that cannot be read, or wrong options.
     """
-    options = AlignOptions(method=given["method"], keep_to_speech=given["keep_to_speech"])
+    options = made(AlignOptions, given)
     if recording == text == "-":
         raise OptionError("standard input: expected the recording or the text there, got '-' for both")
     wished = {**given, "word_timestamps": True, "colour_confidence": False}
@@ -41,21 +42,11 @@ def align_file(recording: str, text: str, given: Mapping[str, Any], call: Call) 
             sys.stdin.buffer if name == "-" else name, script, language=given["language"], options=options
         )
         call.interrupts.check()
-        write_documents(aligned, name, documents)
+        begun = documents.info(name, aligned.model)
+        info = replace(info_of(aligned, begun.source), audio=begun.audio, spectrogram=begun.spectrogram)
+        documents.write(name, aligned, info)
 
     return each_file([recording], work, progress=progress, call=call, advice=ADVICE)
-
-
-def write_documents(transcript: Transcript, name: str, documents: Documents) -> None:
-    """All documents of a transcript that is complete."""
-    begun = documents.info(name, transcript.model)
-    info = replace(begun, language=transcript.language, duration=transcript.duration)
-    with open_outputs(documents.places(name), live=documents.shown) as outputs:
-        for writer, output in zip(documents.writers, outputs, strict=True):
-            output.write(writer.begin(info))
-            for segment in transcript.segments:
-                output.write(writer.segment(segment))
-            output.write(writer.end(info))
 
 
 def read_text(name: str) -> str | Transcript:
@@ -67,7 +58,7 @@ def read_text(name: str) -> str | Transcript:
         return read_standard_input()
     path = Path(name)
     if path.suffix.lower() in READABLE:
-        return read_transcript(path)
+        return load_transcript(path)
     try:
         return path.read_text(encoding="utf-8-sig")
     except OSError as error:

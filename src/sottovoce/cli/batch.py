@@ -10,44 +10,48 @@ from typing import Any
 import click
 
 from sottovoce.cli.call import this_call
-from sottovoce.cli.idle import check_idle, typed_options
+from sottovoce.cli.idle import check_idle
 from sottovoce.cli.options import MODEL
-from sottovoce.cli.parameters import Finite
 from sottovoce.cli.sections import SectionedCommand
-from sottovoce.cli.speakers import SPEAKERS
-from sottovoce.cli.transcribe import CONTEXT, FALLBACK, LANGUAGE, SEARCH, SPEECH, WORDS
+from sottovoce.cli.transcribe import (
+    CONTEXT,
+    FALLBACK,
+    LANGUAGE,
+    SEARCH,
+    SPEAKERS,
+    SPEECH,
+    STYLE,
+    WORDS,
+)
+from sottovoce.options.schema import Option
 
 TABLE = (
     *WORDS,
-    click.option(
-        "--files-together",
-        type=click.IntRange(1),
+    Option(
+        "Recordings whose windows share the batches of the model.",
+        key="files_together",
+        kind="integer",
         default=8,
-        show_default=True,
-        help="Recordings whose windows share the batches of the model.",
+        least=1,
     ),
-    click.option("--retry-failed", is_flag=True, help="Do recordings again whose rows have an error."),
+    Option("Do recordings again whose rows have an error.", key="retry_failed", kind="flag"),
 )
 RAY = (
-    click.option("--ray", is_flag=True, help="Read on the processes of a Ray cluster (extra `ray`)."),
-    click.option(
-        "--ray-address", metavar="ADDRESS", help="Of a running cluster. [a new one, of this machine]"
-    ),
-    click.option(
-        "--actors",
-        metavar="N|MIN-MAX",
+    Option("Read on the processes of a Ray cluster (extra `ray`).", key="ray", kind="flag"),
+    Option("Of a running cluster.", key="ray_address", metavar="ADDRESS", unset="a new one, of this machine"),
+    Option(
+        "Processes that hold the model; of MIN-MAX, Ray takes as many as there is work for.",
+        key="actors",
         default="1",
-        show_default=True,
-        help="Processes that hold the model; of MIN-MAX, Ray takes as many as there is work for.",
+        metavar="N|MIN-MAX",
     ),
-    click.option("--cpus-per-actor", type=Finite(above=0), default=1.0, show_default=True),
-    click.option(
-        "--gpus-per-actor", type=Finite(0), default=0.0, show_default=True, help="0.25: four share one."
-    ),
+    Option("Processor cores of each.", key="cpus_per_actor", kind="number", default=1.0, above=0.0),
+    Option("0.25: four share one.", key="gpus_per_actor", kind="number", default=0.0, least=0.0),
 )
 SECTIONS = {
     "Model": MODEL,
     "Language": LANGUAGE,
+    "Style": STYLE,
     "Table": TABLE,
     "Speakers": SPEAKERS,
     "More than one process": RAY,
@@ -56,14 +60,6 @@ SECTIONS = {
     "When a result looks wrong": FALLBACK,
     "Context": CONTEXT,
 }
-ABSENT = {
-    "offset": None,
-    "duration": None,
-    "clip_timestamps": "",
-    "without_timestamps": False,
-    "hallucination_silence_threshold": None,
-}
-"""What `transcribe` has, and a whole archive has no use for."""
 
 
 @click.command(cls=SectionedCommand, sections=SECTIONS)
@@ -78,7 +74,7 @@ def batch(context: click.Context, /, source: str, output: str, **given: Any) -> 
     language, duration, model, segments, and turns with --speakers. A recording that cannot be read is a row
     with its error. Rows that are there are not made again.
     """
-    check_idle(given, typed_options(context))
+    check_idle(context)
     from sottovoce.cli.batch_run import run_batch
 
-    return run_batch(source, output, {**ABSENT, **given}, this_call(context))
+    return run_batch(source, output, given, this_call(context))

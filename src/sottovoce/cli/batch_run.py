@@ -12,10 +12,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from sottovoce.api import default_model
-from sottovoce.archive.job import left_to_do, write_rows
 from sottovoce.archive.listing import Item, list_recordings
-from sottovoce.archive.results import Results, open_results
-from sottovoce.archive.rows import Reading, Row, transcribe_items
+from sottovoce.archive.results import ResultTable, left_to_do, open_results, write_rows
+from sottovoce.archive.table_rows import BatchOptions, Row, transcribe_items
 from sottovoce.backends.registry import choose_device
 from sottovoce.cli.call import Call, one_line
 from sottovoce.cli.options import check_fusion, open_model
@@ -39,21 +38,21 @@ def run_batch(source: str, output: str, given: dict[str, Any], call: Call) -> in
     actors = actors_of(given) if given["ray"] else None
     options = transcribe_options(given)
     options = replace(options, decoding=replace(options.decoding, task=given["task"]))
-    reading = Reading(options, given["language"], given["files_together"])
+    batch = BatchOptions(options, given["language"], given["files_together"])
     with open_results(output) as results:
         left = left_to_do(items, results, again=given["retry_failed"])
-        rows = rows_of(left, given, reading, actors) if left else iter(())
+        rows = rows_of(left, given, batch, actors) if left else iter(())
         return _write(rows, results, items, left, call)
 
 
 def rows_of(
-    items: Sequence[Item], given: dict[str, Any], reading: Reading, actors: Actors | None
+    items: Sequence[Item], given: dict[str, Any], batch: BatchOptions, actors: Actors | None
 ) -> Iterator[Row]:
     """The rows of recordings, as they come."""
     if actors is None:
-        return transcribe_items(open_model(given), items, reading)
+        return transcribe_items(open_model(given), items, batch)
     connect(given["ray_address"])
-    return transcribe_on_ray(items, partial(open_model, given), reading, actors)
+    return transcribe_on_ray(items, partial(open_model, given), batch, actors)
 
 
 def actors_of(given: Mapping[str, Any]) -> Actors:
@@ -66,7 +65,7 @@ def actors_of(given: Mapping[str, Any]) -> Actors:
 
 
 def _write(
-    rows: Iterator[Row], results: Results, items: Sequence[Item], left: Sequence[Item], call: Call
+    rows: Iterator[Row], results: ResultTable, items: Sequence[Item], left: Sequence[Item], call: Call
 ) -> int:
     console = Console(stderr=True, highlight=False)
     n_failed = 0

@@ -87,8 +87,7 @@ def bench(file: str | None, **given: Any) -> None:
 
 def measures(given: Mapping[str, Any], samples: Samples | None) -> Iterator[Measured]:
     """The rows of one model, as they are measured."""
-    from sottovoce.evaluation.peak import forget_peak, peak_bytes
-    from sottovoce.evaluation.speed import model_parts, timed
+    from sottovoce.evaluation.speed import forget_peak, model_parts, peak_bytes, timed
 
     loading = timed(partial(open_model, given), given["repeats"])
     yield _loaded(loading)
@@ -147,7 +146,7 @@ def _live(model: Model, samples: Samples, given: Mapping[str, Any]) -> Measured:
     """A live session once: its state is warm after the first words."""
     import statistics
 
-    from sottovoce.evaluation.live import run_live
+    from sottovoce.evaluation.live_run import run_live
 
     languages = None if given["language"] == "auto" else given["language"]
     updates = _Updates()

@@ -17,7 +17,7 @@ from sottovoce.api import Model
 from sottovoce.audio.io import load_audio
 from sottovoce.audio.mel import log_mel
 from sottovoce.errors import InputError, OptionError, cause_of
-from sottovoce.models.ctc_windows import emissions_of_recording
+from sottovoce.models.ctc_head import emissions_of_recording
 from sottovoce.types import FRAMES_PER_SECOND
 
 

@@ -15,7 +15,7 @@ from sottovoce.cli.ctc_inputs import EmissionSource, read_emissions, read_priors
 from sottovoce.cli.parameters import Finite
 from sottovoce.ctc import CtcDecoder, CtcFusionOptions, WordOrTokenModel
 from sottovoce.decoding.ctc.labels import LabelList, read_labels
-from sottovoce.decoding.ctc.search_options import CtcOptions, Engine
+from sottovoce.decoding.ctc.search_options import CtcOptions, SearchEngine
 from sottovoce.errors import OptionError
 from sottovoce.lm.lexicon import Lexicon
 from sottovoce.lm.neural import WordLanguageModel
@@ -92,7 +92,11 @@ DECODER = (
     click.option("--unnormalised", is_flag=True, help="Emissions are scores on purpose: do not check them."),
     click.option("--no-look-ahead", is_flag=True, help="Do not use the n-gram's unigrams inside words."),
     click.option(
-        "--engine", type=click.Choice(get_args(Engine)), default="auto", show_default=True, help="Frame loop."
+        "--engine",
+        type=click.Choice(get_args(SearchEngine)),
+        default="auto",
+        show_default=True,
+        help="Frame loop.",
     ),
     click.option(
         "--frame-ms", type=Finite(above=0), default=20.0, show_default=True, help="Milliseconds a frame."
@@ -142,7 +146,7 @@ class DecoderRequest:
     prior_scale: float
     unnormalised: bool
     no_look_ahead: bool
-    engine: Engine
+    engine: SearchEngine
     frame_ms: float
     device: str
 

@@ -16,7 +16,7 @@ from sottovoce.cli.ctc_request import DecoderRequest
 from sottovoce.ctc import CtcFusionOptions, load_ngram
 from sottovoce.decoding.ctc.labels import LabelList
 from sottovoce.errors import ManifestError, cause_of
-from sottovoce.evaluation.wer import ErrorCounts, align
+from sottovoce.evaluation.wer import ErrorCounts, count_edits
 from sottovoce.lm.causal import CausalWordModel
 from sottovoce.lm.neural import WordLanguageModel
 
@@ -41,7 +41,7 @@ class DevelopmentSet:
         )
 
     def word_error_rate(self, found: Sequence[str]) -> float:
-        counts = [align(r.split(), h.split()) for r, h in zip(self.texts, found, strict=True)]
+        counts = [count_edits(r.split(), h.split()) for r, h in zip(self.texts, found, strict=True)]
         total: ErrorCounts = sum(counts[1:], start=counts[0])
         return total.n_errors / max(total.n_reference, 1)
 

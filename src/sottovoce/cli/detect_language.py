@@ -14,19 +14,20 @@ from sottovoce.cli.each_file import each_file
 from sottovoce.cli.options import MODEL, open_model
 from sottovoce.cli.progress import Progress
 from sottovoce.cli.sections import SectionedCommand
+from sottovoce.options.schema import Option
 
 if TYPE_CHECKING:
     from sottovoce.api import Model
 
 LANGUAGE = (
-    click.option(
-        "-l",
-        "--languages",
-        "--language",
+    Option(
+        "Choose among these.",
+        key="languages",
+        short="-l --language",
         metavar="CODE,CODE,…",
-        help="Choose among these. [default: all of the model]",
+        unset="default: all of the model",
     ),
-    click.option("--timeline", is_flag=True, help="The whole recording, with the times of each language."),
+    Option("The whole recording, with the times of each language.", key="timeline", kind="flag"),
 )
 
 
@@ -36,7 +37,7 @@ LANGUAGE = (
 def detect_language(context: click.Context, /, files: tuple[str, ...], **given: Any) -> int:
     """Tell which language is spoken: one JSON document a line.
 
-    Without --timeline the first 30 seconds are heard.
+    By the rules of `transcribe`: over several windows, or with --timeline wherever it changes.
     """
     model = open_model(given)
     look = timeline if given["timeline"] else detection

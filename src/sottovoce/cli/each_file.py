@@ -14,11 +14,19 @@ OUT_OF_MEMORY = ("out of memory", "not enough memory", "can't allocate memory", 
 
 
 def each_file(
-    files: Sequence[str], work: Callable[[str], None], *, progress: Progress, call: Call, advice: str
+    files: Sequence[str],
+    work: Callable[[str], None],
+    *,
+    progress: Progress,
+    call: Call,
+    advice: str,
+    n_refused: int = 0,
+    n_skipped: int = 0,
 ) -> int:
     """Do the work on every file; a failure is one line. Return the exit code of the call.
 
-    advice: what to try against a lack of memory.
+    advice: what to try against a lack of memory. n_refused, n_skipped: inputs of the call that are not among
+    the files, since they cannot be read, or since nothing is left to do for them.
     Raises: OutputError: where nothing can be written, the other files cannot succeed either.
     """
     n_failed = 0
@@ -34,9 +42,14 @@ def each_file(
                 n_failed += 1
                 free_memory()
             progress.end()
+    return exit_code(n_failed + n_refused, len(files) + n_refused + n_skipped)
+
+
+def exit_code(n_failed: int, n_inputs: int) -> int:
+    """Of a call with so many inputs, of which so many failed."""
     if not n_failed:
         return 0
-    return 2 if n_failed == len(files) else 1
+    return 2 if n_failed == n_inputs else 1
 
 
 def told(error: Exception, name: str, advice: str) -> str:

@@ -17,19 +17,17 @@ from sottovoce.audio.io import load_audio
 from sottovoce.audio.mel import log_mel, window_features
 from sottovoce.cli.options import MODEL, open_model, with_options
 from sottovoce.cli.parameters import Finite, numbers
-from sottovoce.decoding.fallback import FallbackOptions
 from sottovoce.errors import ManifestError
-from sottovoce.evaluation.language_id import LanguageScores
+from sottovoce.evaluation.language_scores import NO_SCORES, LanguageScores, SwitchScores, score_switches
 from sottovoce.evaluation.latency import ReferenceSegment, laal, stream_laal, word_latencies
-from sottovoce.evaluation.live import LiveRun, run_live
+from sottovoce.evaluation.live_run import LiveRun, run_live
 from sottovoce.evaluation.manifest import ManifestEntry, read_manifest
-from sottovoce.evaluation.spoken import by_span
-from sottovoce.evaluation.switching import NO_SCORES, SwitchScores, score_switches
-from sottovoce.evaluation.timeline_plot import plot_timeline
-from sottovoce.evaluation.wer import ScoreOptions, Utterance, score
+from sottovoce.evaluation.wer import ScoredUtterance, ScoreOptions, by_span, score
 from sottovoce.formats.output import writable_folder
 from sottovoce.language.probe import LanguageProbe
-from sottovoce.offline.options import TranscribeOptions
+from sottovoce.options.fallback import FallbackOptions
+from sottovoce.options.transcribe import TranscribeOptions
+from sottovoce.pictures.language_plot import plot_timeline, require_plots
 from sottovoce.streaming.options import StreamOptions
 from sottovoce.streaming.session import Session
 from sottovoce.text.languages import UNSPACED, LanguageChoice
@@ -103,7 +101,7 @@ def wer(manifest: str, **given: Any) -> None:
     """Word, character and mixed error rate of offline transcripts."""
     model, languages = set_up(given)
     utterances = [
-        Utterance(entry.text, offline(model, entry, languages)[0], label(entry))
+        ScoredUtterance(entry.text, offline(model, entry, languages)[0], label(entry))
         for entry in chosen(manifest, given["limit"], languages, spoken=True)
     ]
     say({"model": model.name, **score(utterances).to_dict()})
@@ -162,7 +160,7 @@ def probed(
     for width in widths:
         n = round(50 * width)
         spans += [(width, (start, start + n)) for start in range(0, n_frames - n + 1, n)]
-    found = probe.probe(encoded, [span for _, span in spans])
+    found = probe.detect_spans(encoded, [span for _, span in spans])
     return [
         (width, probe.languages[int(one.probabilities.argmax())])
         for (width, _), one in zip(spans, found, strict=True)
@@ -187,6 +185,7 @@ def mixed_with(audio: Samples, noise: Samples, snr_db: float) -> Samples:
 def switching(manifest: str, **given: Any) -> None:
     """Change points, delays, false switches and mixed error rate of live sessions."""
     if given["plots"]:
+        require_plots()
         writable_folder(Path(given["plots"]))
     model, languages = set_up(given)
     wide = narrow = NO_SCORES
@@ -199,7 +198,7 @@ def switching(manifest: str, **given: Any) -> None:
         wide += score_switches(run.switches, spans, duration_s=run.duration_s)
         narrow += score_switches(run.switches, spans, duration_s=run.duration_s, tolerance_s=0.5)
         if entry.text:
-            utterances.append(Utterance(entry.text, run.text, label(entry)))
+            utterances.append(ScoredUtterance(entry.text, run.text, label(entry)))
             parts += by_span(entry.spans, run.text)
         if given["plots"]:
             draw(Path(given["plots"]), entry, session, run)
@@ -322,7 +321,7 @@ def stream_options(given: dict[str, Any], frame_threshold: float = 25) -> Stream
 
 
 def rates_of(entries: Sequence[ManifestEntry], texts: Sequence[str]) -> dict[str, float | None]:
-    utterances = [Utterance(e.text, text, e.language) for e, text in zip(entries, texts, strict=True)]
+    utterances = [ScoredUtterance(e.text, text, e.language) for e, text in zip(entries, texts, strict=True)]
     overall = score(utterances, ScoreOptions(n_resamples=0)).overall
     return {"wer": overall.wer.rate, "mer": overall.mer.rate}
 

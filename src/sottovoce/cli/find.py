@@ -12,21 +12,22 @@ import click
 from sottovoce.cli.call import this_call
 from sottovoce.cli.each_file import each_file
 from sottovoce.cli.options import LANGUAGE, MODEL
-from sottovoce.cli.parameters import Finite
 from sottovoce.cli.progress import Progress, clock
 from sottovoce.cli.sections import SectionedCommand
+from sottovoce.options.schema import Option
 
 NOT_FOUND = 1
 """The exit code where a phrase is nowhere, as grep has it."""
 SEARCH = (
-    click.option(
-        "--least-score",
-        type=Finite(above=0, most=1),
+    Option(
+        "How like the phrase the words must be; 1 is the same letters.",
+        key="least_score",
+        kind="number",
         default=0.7,
-        show_default=True,
-        help="How like the phrase the words must be; 1 is the same letters.",
+        most=1.0,
+        above=0.0,
     ),
-    click.option("--json", "as_json", is_flag=True, help="One JSON document a place, rather than a line."),
+    Option("One JSON document a place, rather than a line.", key="as_json", flag="--json", kind="flag"),
 )
 
 
@@ -41,9 +42,9 @@ def find(context: click.Context, /, recording: str, phrase: str, **given: Any) -
     heard right: they are compared by their letters.
     The exit code is 1 where nothing is found.
     """
-    from sottovoce.alignment.find import Match, find_phrase
+    from sottovoce.alignment.phrases import Match, find_phrase
     from sottovoce.cli.options import open_model
-    from sottovoce.formats.reading import READABLE, read_transcript
+    from sottovoce.formats.files import READABLE, load_transcript
     from sottovoce.types import Transcript
 
     least = given["least_score"]
@@ -55,14 +56,14 @@ def find(context: click.Context, /, recording: str, phrase: str, **given: Any) -
 
     def work(name: str) -> None:
         if Path(name).suffix.lower() in READABLE:
-            matches = find_phrase(read_transcript(name), phrase, least_score=least)
+            matches = find_phrase(load_transcript(name), phrase, least_score=least)
         else:
             source = sys.stdin.buffer if name == "-" else name
             matches = open_model(given).find(source, phrase, least_score=least, language=given["language"])
         found.extend(matches)
         for match in matches:
-            click.echo(as_line(match) if not given["as_json"] else as_json(match, name, phrase))
-        if not matches and not given["as_json"]:
+            click.echo(as_line(match) if not given["json"] else as_json(match, name, phrase))
+        if not matches and not given["json"]:
             click.echo(f"{name}: nothing like '{phrase}' was found", err=True)
 
     def as_line(match: Match) -> str:

@@ -16,7 +16,6 @@ import numpy as np
 from sottovoce.api import Model
 from sottovoce.audio.io import load_audio, open_audio, read_pcm
 from sottovoce.audio.microphone import Microphone
-from sottovoce.audio.vad_stream import VadStreamOptions
 from sottovoce.backends.base import EXACT, EncoderMode
 from sottovoce.cli.interrupt import Interrupts
 from sottovoce.cli.live_translation import TranslatedView, live_translator
@@ -27,11 +26,12 @@ from sottovoce.cli.speakers import live_speakers_of
 from sottovoce.cli.translation import live_translation_of
 from sottovoce.errors import OptionError, cause_of
 from sottovoce.evaluation.latency import LogLine
-from sottovoce.formats.events import event_line
+from sottovoce.formats.event_lines import event_line
 from sottovoce.formats.output_names import label_of
+from sottovoce.options.vad import VadStreamOptions
 from sottovoce.streaming.options import StreamOptions
 from sottovoce.streaming.session import Session
-from sottovoce.translation.live import LiveTranslator
+from sottovoce.translation.live_translator import LiveTranslator
 from sottovoce.types import SAMPLE_RATE, Event, Partial, Samples, Word
 
 

@@ -12,9 +12,9 @@ from sottovoce.api import Model
 from sottovoce.cli.translation import Translation
 from sottovoce.errors import TranslationError
 from sottovoce.formats.document import json_text
-from sottovoce.formats.events import event_line
-from sottovoce.translation.live import LiveTranslator, Translated, newest
-from sottovoce.translation.own_live import N_NEW_WORDS, OwnTranslator
+from sottovoce.formats.event_lines import event_line
+from sottovoce.translation.live_translator import LiveTranslation, LiveTranslator, mark_newest
+from sottovoce.translation.whisper_translate import N_NEW_WORDS, WhisperTranslator
 from sottovoce.types import Event, Final, Samples
 
 Show = Callable[[Sequence[Event]], None]
@@ -31,11 +31,11 @@ def live_translator(
         return None, pieces
     if wish.translator is not None:
         return LiveTranslator(wish.translator), pieces
-    own = OwnTranslator(model)
-    return LiveTranslator(own, N_NEW_WORDS), own.through(pieces)
+    own = WhisperTranslator(model)
+    return LiveTranslator(own, N_NEW_WORDS), own.tee(pieces)
 
 
-def translation_line(told: Translated, seq: int) -> str:
+def translation_line(told: LiveTranslation, seq: int) -> str:
     """One translation as a line of JSON, numbered as all events are."""
     return json_text({**told.document, "seq": seq}) + "\n"
 
@@ -57,7 +57,7 @@ class TranslatedView:
         for event in events:
             self._event(event)
         self._flush()
-        for event, is_newest in newest(events):
+        for event, is_newest in mark_newest(events):
             for told in self._translations(event, is_newest=is_newest):
                 self._translation(told, event)
                 self._flush()
@@ -66,7 +66,7 @@ class TranslatedView:
         if self.out is not None:
             self.out.flush()
 
-    def _translations(self, event: Event, *, is_newest: bool) -> Iterator[Translated]:
+    def _translations(self, event: Event, *, is_newest: bool) -> Iterator[LiveTranslation]:
         try:
             yield from self.translator.take(event, is_newest=is_newest)
         except TranslationError as error:
@@ -78,7 +78,7 @@ class TranslatedView:
         elif self.show is not None:
             self.show([event])
 
-    def _translation(self, told: Translated, event: Event) -> None:
+    def _translation(self, told: LiveTranslation, event: Event) -> None:
         if self.out is not None:
             self.out.write(translation_line(told, self._next()))
         elif (

@@ -31,6 +31,7 @@ COMMANDS = {
     ),
     "align": ("sottovoce.cli.align", "align", "Find when the words of a text are said."),
     "find": ("sottovoce.cli.find", "find", "Find where a phrase is said."),
+    "convert": ("sottovoce.cli.convert", "convert", "Write finished transcripts in other formats."),
     "plot": ("sottovoce.cli.plot", "plot", "Draw what is heard in a recording."),
     "karaoke": ("sottovoce.cli.karaoke", "karaoke", "Make a video whose words are lit as they are said."),
     "serve": ("sottovoce.cli.serve", "serve", "Serve OpenAI's API, live sockets and a web page."),
@@ -44,8 +45,7 @@ COMMANDS = {
 BRIEFLY = ("GOMP_SPINCOUNT", "1000")
 """Threads of an operation that wait for each other spin so many turns, microseconds, and then sleep. OpenMP's
 own 300,000 turns take the processor from whatever else runs, and from the thread that is waited for; without
-any an idle machine is slower (`benchmarks/waiting.py`, docs/serving.md). Read when torch is imported, which
-comes later."""
+any an idle machine is slower (docs/serving.md). Read when torch is imported, which comes later."""
 
 
 class CallInterruptedError(Exception):

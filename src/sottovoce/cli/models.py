@@ -12,7 +12,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from sottovoce.models.checkpoint.kinds import KINDS, kind_by_name
+from sottovoce.models.checkpoint.kinds import KINDS, kind_by_name, require_ggml_name
 from sottovoce.models.sources.base import Source, Sources
 from sottovoce.models.sources.find import cached, resolve
 from sottovoce.models.sources.names import LICENCE, NANO, REPOSITORIES, list_models
@@ -168,8 +168,8 @@ def convert(model: str, output: Path, kind: str | None, number: str) -> None:
     from sottovoce.models.checkpoint.convert import write_checkpoint
     from sottovoce.models.load import load_checkpoint
 
-    checkpoint = load_checkpoint(model)
     kind = kind or kind_by_name(output)
+    checkpoint = load_checkpoint(model)
     loss = write_checkpoint(checkpoint, output, kind, number)
     click.echo(f"{output}: {checkpoint.name} as {kind}, {number}")
     if loss is not None:
@@ -192,6 +192,7 @@ def quantize(model: str, output: Path, number: str, as_json: bool) -> None:
     from sottovoce.models.load import load_checkpoint
 
     check_quantized(number)
+    require_ggml_name(output)
     loss = write_checkpoint(load_checkpoint(model), output, "ggml", number)
     assert loss is not None
     if as_json:

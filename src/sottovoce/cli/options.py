@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import click
-
-from sottovoce.cli.parameters import Finite
+from sottovoce.cli.flags import LIBRARY, grouped
+from sottovoce.cli.sections import Flag, decorator_of
 from sottovoce.errors import OptionError
 from sottovoce.lm.defaults import HOTWORD_WEIGHT
+from sottovoce.options.needs import BEAMS
+from sottovoce.options.schema import Need, Option
 
 if TYPE_CHECKING:
     from sottovoce.api import Model
@@ -22,88 +24,74 @@ TEXT_ENDINGS = (".txt", ".tsv", ".csv")
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 MODEL = (
-    click.option(
-        "-m",
-        "--model",
+    Option(
+        "Model name, hub id, file or folder.",
+        key="model",
+        short="-m",
         metavar="NAME|PATH",
-        help="Model name, hub id, file or folder. [default: base; on CUDA large-v3-turbo]",
+        unset="default: base; on CUDA large-v3-turbo",
     ),
-    click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda, cuda:N or mps."),
-    click.option(
-        "--dtype",
+    Option("auto, cpu, cuda, cuda:N or mps.", key="device", default="auto"),
+    Option(
+        "auto, float32, bfloat16, float16 or int8; int8_float32 and the like tell the activations.",
+        key="dtype",
         default="auto",
-        show_default=True,
-        help="auto, float32, bfloat16, float16 or int8; int8_float32 and the like tell the activations.",
     ),
-    click.option("--threads", type=click.IntRange(1), help="Processor threads. [default: all cores]"),
-    click.option("--model-dir", metavar="DIR", help="Where fetched models live. [default: the usual caches]"),
-    click.option("--revision", metavar="REV", help="Branch, tag or commit of the model on the hub."),
-    click.option("--local-only", is_flag=True, help="Fetch nothing: the model is on this machine."),
+    Option("Processor threads.", key="threads", kind="integer", least=1, unset="default: all cores"),
+    Option("Where fetched models live.", key="model_dir", metavar="DIR", unset="default: the usual caches"),
+    Option("Branch, tag or commit of the model on the hub.", key="revision", metavar="REV"),
+    Option("Fetch nothing: the model is on this machine.", key="local_only", kind="flag"),
 )
-
 LANGUAGE = (
-    click.option(
-        "-l",
-        "--language",
+    Option(
+        "Of the recording, as for `transcribe`.",
+        key="language",
+        short="-l",
         default="auto",
-        show_default=True,
         metavar="auto|CODE[,CODE…]",
-        help="Of the recording, as for `transcribe`.",
     ),
 )
 """For commands that read a recording only to do something else with it."""
-TASK = (
-    click.option(
-        "--task",
-        type=click.Choice(["transcribe", "translate"]),
-        default="transcribe",
-        show_default=True,
-        help="translate: into English.",
-    ),
-)
+TASK = grouped("Task")
 FUSION = (
-    click.option(
-        "--hotwords",
+    Option(
+        "Words likely to be said: a file of phrases, one a line, is boosted in the beam search; text is put "
+        "before the prompt.",
+        key="hotwords",
         metavar="FILE|TEXT",
-        help="Words likely to be said: a file of phrases, one a line, is boosted in the beam search; "
-        "text is put before the prompt.",
+        needs=(Need(BEAMS.why, lambda v: not is_file(v["hotwords"]) or BEAMS.holds(v), when="typed"),),
     ),
-    click.option(
-        "--hotword-weight",
-        type=Finite(),
-        default=HOTWORD_WEIGHT,
-        show_default=True,
-        help="What each token of a phrase adds.",
+    Option("What each token of a phrase adds.", key="hotword_weight", kind="number", default=HOTWORD_WEIGHT),
+    Option(
+        "n-gram model over token ids, for the beam search.",
+        key="lm",
+        metavar="FILE.arpa",
+        needs=(BEAMS,),
+        not_with=("processors",),
     ),
-    click.option("--lm", metavar="FILE.arpa", help="n-gram model over token ids, for the beam search."),
-    click.option("--lm-weight", type=Finite(), default=LM_WEIGHT, show_default=True, help="Weight of --lm."),
-    click.option(
-        "--grammar",
+    Option("Weight of --lm.", key="lm_weight", kind="number", default=LM_WEIGHT),
+    Option(
+        "The form that text has (GBNF; extra `grammar`), for the beam search.",
+        key="grammar",
         metavar="FILE.gbnf",
-        help="The form that text has (GBNF; extra `grammar`), for the beam search.",
+        needs=(BEAMS,),
+        not_with=("processors",),
     ),
-    click.option(
-        "--grammar-rule", default=ROOT, show_default=True, help="The rule of the grammar that text is."
-    ),
-    click.option(
-        "--grammar-penalty",
-        type=Finite(0),
-        help="What a token costs that the grammar does not allow. [it is never written]",
+    Option("The rule of the grammar that text is.", key="grammar_rule", default=ROOT),
+    Option(
+        "What a token costs that the grammar does not allow.",
+        key="grammar_penalty",
+        kind="number",
+        least=0.0,
+        unset="it is never written",
     ),
 )
 
 
-def beam_size(default: int) -> tuple[Callable[[Decorated], Decorated]]:
+def beam_size(default: int) -> tuple[Option]:
     """The option of that name, by itself: commands differ in its default."""
-    return (
-        click.option(
-            "--beam-size",
-            type=click.IntRange(1),
-            default=default,
-            show_default=True,
-            help="Hypotheses of the beam search; 1 is greedy.",
-        ),
-    )
+    (size,) = (option for option in LIBRARY if option.key == "beam_size")
+    return (replace(size, cli_default=default),)
 
 
 def open_model(given: Mapping[str, Any]) -> Model:
@@ -182,13 +170,13 @@ def means_file(text: str | None) -> bool:
     return text.startswith(PATH_BEGINNINGS) or text.lower().endswith(TEXT_ENDINGS)
 
 
-def with_options(*groups: Sequence[Callable[[Any], Any]]) -> Callable[[Decorated], Decorated]:
+def with_options(*groups: Sequence[Flag]) -> Callable[[Decorated], Decorated]:
     """Decorate a command with all options of the groups; its help shows them in this order."""
 
     def decorate(command: Decorated) -> Decorated:
         for group in reversed(groups):
             for option in reversed(group):
-                command = option(command)
+                command = decorator_of(option)(command)
         return command
 
     return decorate

@@ -50,7 +50,7 @@ def plot(context: click.Context, /, recording: str, **given: Any) -> int:
     from sottovoce.cli.options import open_model
     from sottovoce.errors import OptionError
     from sottovoce.pictures.draw import check_picture, draw, panels_of
-    from sottovoce.pictures.heard import LONGEST_S, heard
+    from sottovoce.pictures.figure_data import LONGEST_S, collect
 
     panels = panels_of(given["panels"])
     path = Path(given["output"])
@@ -71,7 +71,7 @@ def plot(context: click.Context, /, recording: str, **given: Any) -> int:
             language = None if given["language"] == "auto" else given["language"]
             transcript = model.align(samples, text, language=language)
         shown = "standard input" if name == "-" else Path(name).name
-        draw(heard(model, samples, transcript, name=label_of(shown), start_s=start_s), path, panels)
+        draw(collect(model, samples, transcript, name=label_of(shown), start_s=start_s), path, panels)
 
     return each_file(
         [recording],

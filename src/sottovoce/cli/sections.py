@@ -7,20 +7,29 @@ from typing import Any, TypeAlias
 
 import click
 
-Option: TypeAlias = Callable[[Any], Any]
-"""What `click.option` makes: a decorator."""
+from sottovoce.cli.flags import flag
+from sottovoce.options.schema import Option
+
+Flag: TypeAlias = Option | Callable[[Any], Any]
+"""An option, or what `click.option` makes: a decorator."""
+
+
+def decorator_of(option: Flag) -> Callable[[Any], Any]:
+    """What adds an option to a command."""
+    return flag(option) if isinstance(option, Option) else option
 
 
 class SectionedCommand(click.Command):
     """Takes its options by heading, in the order in which the help shows them."""
 
-    def __init__(self, *args: Any, sections: Mapping[str, Sequence[Option]], **kwargs: Any) -> None:
+    def __init__(self, *args: Any, sections: Mapping[str, Sequence[Flag]], **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.sections: dict[str, list[click.Parameter]] = {}
+        self.declared = [one for options in sections.values() for one in options if isinstance(one, Option)]
         for heading, options in sections.items():
             first = len(self.params)
             for option in options:
-                option(self)
+                decorator_of(option)(self)
             self.sections[heading] = self.params[first:]
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -25,11 +25,11 @@ from sottovoce.cli.translation import chat_server
 from sottovoce.errors import MissingExtraError, OptionError
 from sottovoce.serving.settings import (
     Access,
-    Limits,
     Listening,
-    Offer,
-    Settings,
-    Translation,
+    ModelSettings,
+    ServerLimits,
+    ServerSettings,
+    TranslationSettings,
     Work,
     WyomingAddress,
 )
@@ -37,8 +37,6 @@ from sottovoce.serving.settings import (
 if TYPE_CHECKING:
     from sottovoce.serving.server import Server
 
-WORKER_NAME = "sottovoce-model"
-"""Of the threads that do a model's work."""
 LOOK_EVERY_S = 0.5
 
 
@@ -57,19 +55,20 @@ def serve_app(given: dict[str, Any], call: Call) -> int:
     if given["ray"]:
         return serve_on_ray(given, settings, open_named, call)
     server = make_server(settings, open_named)
-    from sottovoce.serving.logs import log_as_json
+    from sottovoce.serving.request_log import log_as_json
+    from sottovoce.serving.worker import THREAD_NAME
 
     log_as_json(logging.DEBUG if call.verbosity else logging.INFO)
     server.serve_until_ended()
     is_polite = server.ended_by is None or server.ended_by is signal.SIGINT
     code = 0 if is_polite else 128 + int(server.ended_by or 0)
-    if any(thread.name == WORKER_NAME for thread in set(threading.enumerate()) - before):
+    if any(thread.name == THREAD_NAME for thread in set(threading.enumerate()) - before):
         sys.stderr.flush()
         os._exit(code)  # the interpreter's own end would tear that thread out of the model, and crash
     return code
 
 
-def serve_on_ray(given: Mapping[str, Any], settings: Settings, open_named: Any, call: Call) -> int:
+def serve_on_ray(given: Mapping[str, Any], settings: ServerSettings, open_named: Any, call: Call) -> int:
     """Serve as replicas of a Ray cluster, until a signal.
 
     Raises: OptionError, MissingExtraError.
@@ -114,7 +113,7 @@ def needing_extra() -> Iterator[None]:
         raise
 
 
-def warn_if_open(settings: Settings) -> None:
+def warn_if_open(settings: ServerSettings) -> None:
     """Say that everybody may ask, where more than this machine can."""
     listening = settings.listening
     if not listening.is_loopback and not settings.access.api_keys:
@@ -123,14 +122,14 @@ def warn_if_open(settings: Settings) -> None:
         click.echo(f"warning: Wyoming at {settings.wyoming.host} is open to all who reach it", err=True)
 
 
-def say_where(settings: Settings, port: int) -> None:
+def say_where(settings: ServerSettings, port: int) -> None:
     """Say where the server answers."""
     listening = settings.listening
     host = f"[{listening.host}]" if ":" in listening.host else listening.host
     click.echo(f"listening on {listening.scheme}://{host}:{port}", err=True)
 
 
-def make_server(settings: Settings, open_named: Any) -> Server:
+def make_server(settings: ServerSettings, open_named: Any) -> Server:
     """The server, listening.
 
     Raises: MissingExtraError without the packages of the extra; OptionError for an address that is taken.
@@ -141,13 +140,13 @@ def make_server(settings: Settings, open_named: Any) -> Server:
     return Server(settings, open_named, partial(say_where, settings))
 
 
-def settings_of(given: Mapping[str, Any], names: list[str]) -> Settings:
+def settings_of(given: Mapping[str, Any], names: list[str]) -> ServerSettings:
     """The options as settings; names: of the models, the default one first.
 
     Raises: OptionError.
     """
-    return Settings(
-        offer=Offer(
+    return ServerSettings(
+        models=ModelSettings(
             model=names[0],
             others=tuple(names[1:]),
             aliases=aliases(given["alias"]),
@@ -162,7 +161,7 @@ def settings_of(given: Mapping[str, Any], names: list[str]) -> Settings:
             origins=tuple(given["allow_origin"]),
             hosts=tuple(given["allow_host"]),
         ),
-        limits=Limits(
+        limits=ServerLimits(
             sessions=given["max_sessions"],
             requests=given["max_requests"],
             upload_mb=given["max_upload_mb"],
@@ -185,13 +184,13 @@ def settings_of(given: Mapping[str, Any], names: list[str]) -> Settings:
     )
 
 
-def translation(given: Mapping[str, Any]) -> Translation | None:
+def translation(given: Mapping[str, Any]) -> TranslationSettings | None:
     """The server that translates live speech, if there is one.
 
     Raises: OptionError for options that nothing would use, and a glossary that cannot be read.
     """
     if given["translation_url"] is not None:
-        return Translation(*chat_server(given))
+        return TranslationSettings(*chat_server(given))
     for name in ("translation_model", "glossary"):
         if given[name] is not None:
             raise OptionError(f"--{name.replace('_', '-')}: needs --translation-url")

@@ -2,52 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import click
-
+from sottovoce.cli.flags import LIBRARY, grouped
 from sottovoce.errors import OptionError
+from sottovoce.options.schema import Option
+from sottovoce.options.speakers import NEEDS_SPEAKERS, SpeakerOptions
 
 if TYPE_CHECKING:
-    from sottovoce.speakers.base import Diarizer
-    from sottovoce.speakers.options import SpeakerOptions
+    from sottovoce.options.speakers import Diarizer, SpeakerOptions
+    from sottovoce.types import Samples
 
-VOICES = click.option(
-    "--speaker-voices",
-    type=click.Choice(["ge2e", "campplus"]),
-    default="ge2e",
-    show_default=True,
-    help="The network that compares voices; campplus is the stronger one and takes five times as long.",
-)
-SPEAKERS = (
-    click.option(
-        "--speakers",
-        metavar="auto|N",
-        help="Tell speakers apart: how many there are, or auto where nobody knows. Words are timed then.",
-    ),
-    click.option(
-        "--channels",
-        type=click.Choice(["mixed", "apart", "energy"]),
-        default="mixed",
-        show_default=True,
-        help="Speakers with a channel each. apart: transcribe every channel by itself (implies --vad); "
-        "energy: together, and whoever is loudest speaks.",
-    ),
-    click.option(
-        "--tinydiarize",
-        is_flag=True,
-        help="Cut where a checkpoint of tinydiarize writes that somebody else speaks; turns are counted.",
-    ),
-    click.option(
-        "--speaker-engine",
-        type=click.Choice(["own", "pyannote"]),
-        default="own",
-        show_default=True,
-        help="pyannote: its pipeline, from the Hugging Face hub (extra `pyannote`).",
-    ),
-    VOICES,
+SHORTEST_VOICE_S, LONGEST_VOICE_S = 1.0, 120.0
+"""Of a known voice; a minute says all there is to know of it."""
+VOICES = grouped("Speakers", of=[one for one in LIBRARY if one.key == "speaker_voices"])
+KNOWN_VOICES = Option(
+    "A recording of somebody alone, a few seconds, who has this name then. May be repeated.",
+    key="known_voices",
+    flag="--known-voice",
+    many=True,
+    metavar="NAME=FILE",
+    needs=(NEEDS_SPEAKERS,),
 )
 
 
@@ -56,13 +33,58 @@ def speakers_of(given: Mapping[str, Any]) -> SpeakerOptions | Diarizer | None:
 
     Raises: OptionError.
     """
-    wish = given["speakers"]
-    if wish is None:
-        if given["speaker_engine"] != "own":
-            raise OptionError("--speaker-engine: needs --speakers")
-        require_speakers(given)
+    if given["speakers"] is None:
         return None
-    return replace(parsed_speakers(wish), engine=given["speaker_engine"], voices=given["speaker_voices"])
+    check_bounds(given)
+    options = parsed_speakers(given["speakers"])
+    return replace(
+        options,
+        least=given["min_speakers"] or options.least,
+        most=given["max_speakers"] or max(options.most, given["min_speakers"] or 0),
+        engine=given["speaker_engine"],
+        voices=given["speaker_voices"],
+        known=known_voices(given["known_voices"]),
+    )
+
+
+def check_bounds(given: Mapping[str, Any]) -> None:
+    """Raises: OptionError for a least number of speakers that is above the most."""
+    least, most = given["min_speakers"], given["max_speakers"]
+    if least is not None and most is not None and least > most:
+        raise OptionError(f"--min-speakers: expected at most --max-speakers {most}, got {least}")
+
+
+def known_voices(wishes: Sequence[str]) -> dict[str, Samples]:
+    """The speech of `--known-voice` by name, (n,) at 16 kHz.
+
+    Raises: OptionError; AudioError for a file that cannot be read.
+    """
+    known: dict[str, Samples] = {}
+    for wish in wishes:
+        name, _, path = wish.partition("=")
+        if not name.strip() or not path:
+            raise OptionError(f"--known-voice: expected NAME=FILE, got '{wish}'")
+        if name.strip() in known:
+            raise OptionError(f"--known-voice: expected one file for each name, got two of '{name.strip()}'")
+        known[name.strip()] = voice_of(path)
+    return known
+
+
+def voice_of(path: str) -> Samples:
+    """The speech of somebody.
+
+    Raises: OptionError where it is too short or too long; AudioError.
+    """
+    from sottovoce.audio.io import load_audio
+    from sottovoce.types import SAMPLE_RATE
+
+    samples = load_audio(path, duration_s=2 * LONGEST_VOICE_S)
+    seconds = len(samples) / SAMPLE_RATE
+    if not SHORTEST_VOICE_S <= seconds <= LONGEST_VOICE_S:
+        wanted = f"{SHORTEST_VOICE_S:.0f} to {LONGEST_VOICE_S:.0f} seconds of speech"
+        got = "more" if seconds > LONGEST_VOICE_S else f"{seconds:.1f}"
+        raise OptionError(f"--known-voice: expected {wanted} in {path}, got {got}")
+    return samples
 
 
 def live_speakers_of(given: Mapping[str, Any]) -> SpeakerOptions | None:
@@ -87,9 +109,8 @@ def parsed_speakers(wish: str) -> SpeakerOptions:
 
     Raises: OptionError.
     """
-    from sottovoce.speakers.choose import parsed
-    from sottovoce.speakers.options import SpeakerOptions
+    from sottovoce.speakers.choose import parse_speakers
 
-    options = parsed(wish.strip())
+    options = parse_speakers(wish.strip())
     assert isinstance(options, SpeakerOptions)
     return options

@@ -11,11 +11,14 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Literal, TextIO
+from typing import TYPE_CHECKING, Literal, Protocol, TextIO
 
 import click
 
 from sottovoce.errors import OutputError, cause_of
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
 
 
 def prepare_standard_streams() -> None:
@@ -33,16 +36,21 @@ class StandardOutput(io.TextIOWrapper):
 
     def write(self, text: str, /) -> int:
         if text != "":  # click writes nothing to find out what a stream takes, and drops its errors
-            with self._failing_once():
+            with self.failing_once():
                 super().write(text)
         return len(text)
 
     def flush(self) -> None:
-        with self._failing_once():
+        with self.failing_once():
             super().flush()
 
+    @property
+    def buffer(self) -> StandardBytes:  # type: ignore[override]
+        """What takes bytes, with the same errors."""
+        return StandardBytes(self, super().buffer)
+
     @contextmanager
-    def _failing_once(self) -> Iterator[None]:
+    def failing_once(self) -> Iterator[None]:
         try:
             yield
         except OSError as error:
@@ -50,6 +58,35 @@ class StandardOutput(io.TextIOWrapper):
             if isinstance(error, BrokenPipeError):
                 raise click.exceptions.Exit(0) from None
             raise OutputError(f"standard output: cannot be written ({cause_of(error)})") from error
+
+
+class _Bytes(Protocol):
+    """What is below a stream of text."""
+
+    def write(self, data: bytes, /) -> object: ...
+
+    def flush(self) -> object: ...
+
+
+class StandardBytes(io.BufferedIOBase):
+    """Standard output for bytes: documents that are no text."""
+
+    def __init__(self, stream: StandardOutput, below: _Bytes) -> None:
+        self._stream = stream
+        self._below = below
+
+    def write(self, data: ReadableBuffer, /) -> int:
+        with self._stream.failing_once():
+            self._below.write(bytes(data))
+            self._below.flush()
+        return len(memoryview(data))
+
+    def flush(self) -> None:
+        with self._stream.failing_once():
+            self._below.flush()
+
+    def writable(self) -> bool:
+        return True
 
 
 class StandardError(io.TextIOWrapper):

@@ -10,107 +10,108 @@ from typing import Any
 import click
 
 from sottovoce.cli.call import this_call
+from sottovoce.cli.flags import grouped
 from sottovoce.cli.options import FUSION, MODEL, TASK, beam_size
-from sottovoce.cli.parameters import Finite
 from sottovoce.cli.sections import SectionedCommand
 from sottovoce.cli.speakers import VOICES
 from sottovoce.cli.translation import TRANSLATION
+from sottovoce.options.schema import Option, options_of
+from sottovoce.options.vad import VadStreamOptions
 
 SOURCES = (
-    click.option("--mic", is_flag=True, help="Listen to the microphone (needs the extra `mic`)."),
-    click.option(
-        "--realtime",
-        is_flag=True,
-        help="Sound comes at its own speed: of updates that are late, the newest is done.",
+    Option("Listen to the microphone (needs the extra `mic`).", key="mic", kind="flag"),
+    Option(
+        "Sound comes at its own speed: of updates that are late, the newest is done.",
+        key="realtime",
+        kind="flag",
     ),
-    click.option("--unaware", is_flag=True, help="Give a file as fast as it is taken (default)."),
+    Option("Give a file as fast as it is taken (default).", key="unaware", kind="flag"),
     click.option("--save-audio", type=click.Path(dir_okay=False), help="Write what was heard to a WAV file."),
 )
 LANGUAGES = (
-    click.option(
-        "-l",
-        "--languages",
-        "--language",
+    Option(
+        "Languages that may be spoken.",
+        key="languages",
+        short="-l --language",
         default="auto",
-        show_default=True,
         metavar="auto|CODE[,CODE…]",
-        help="Languages that may be spoken.",
     ),
-    click.option(
-        "--switching",
-        type=click.Choice(["off", "restart", "parallel"]),
+    Option(
+        "Follow a change of language: not, between sentences, or inside them.",
+        key="switching",
+        kind="choice",
         default="restart",
-        show_default=True,
-        help="Follow a change of language: not, between sentences, or inside them.",
+        choices=("off", "restart", "parallel"),
     ),
     *TASK,
 )
 POLICY = (
-    click.option(
-        "--chunk-ms", type=click.IntRange(10), default=500, show_default=True, help="Audio an update."
-    ),
-    click.option(
-        "--frame-threshold",
-        type=Finite(0),
+    Option("Audio an update.", key="chunk_ms", kind="integer", default=500, least=10),
+    Option(
+        "A word waits while it is attended this near to the end of the audio (20 ms frames).",
+        key="frame_threshold",
+        kind="number",
         default=25,
-        show_default=True,
-        help="A word waits while it is attended this near to the end of the audio (20 ms frames).",
+        least=0.0,
     ),
-    click.option(
-        "--rewind-threshold",
-        type=click.IntRange(0),
+    Option(
+        "A jump back by more frames than this discards an update.",
+        key="rewind_threshold",
+        kind="integer",
         default=200,
-        show_default=True,
-        help="A jump back by more frames than this discards an update.",
+        least=0,
     ),
-    click.option("--audio-min-len", type=Finite(0), default=0.0, help="Least seconds before an update."),
-    click.option(
-        "--audio-max-len",
-        type=Finite(1, 30),
-        default=30.0,
-        show_default=True,
-        help="Most seconds held.",
+    Option("Least seconds before an update.", key="audio_min_len", kind="number", default=0.0, least=0.0),
+    Option("Most seconds held.", key="audio_max_len", kind="number", default=30.0, least=1.0, most=30.0),
+    Option("What was said before; moves out as text is added.", key="init_prompt", default=""),
+    Option("Terms and names; stays.", key="static_prompt", default=""),
+    Option(
+        "Tokens of both, and of what was said, that an update is given at most.",
+        key="max_context_tokens",
+        kind="integer",
+        default=223,
+        least=0,
+        most=223,
     ),
-    click.option("--init-prompt", default="", help="What was said before; moves out as text is added."),
-    click.option("--static-prompt", default="", help="Terms and names; stays."),
-    click.option("--max-context-tokens", type=click.IntRange(0, 223), default=223, show_default=True),
-    click.option(
-        "--encoder",
-        type=click.Choice(["auto", "whole", "exact"]),
+    Option(
+        "An update encodes the newest audio beside what is kept; all audio held; or 30 s, as trained.",
+        key="encoder",
+        kind="choice",
         default="auto",
-        show_default=True,
-        help="An update encodes the newest audio beside what is kept; all audio held; or 30 s, as trained.",
+        choices=("auto", "whole", "exact"),
     ),
-    click.option(
-        "--tail",
-        type=Finite(0, 30),
-        help="Seconds of padding behind the audio. [what the model needs]",
+    Option(
+        "Seconds of padding behind the audio.",
+        key="tail",
+        kind="number",
+        least=0.0,
+        most=30.0,
+        unset="what the model needs",
     ),
     click.option(
         "--cif", type=click.Path(exists=True, dir_okay=False), help="Weights that find the ends of words."
     ),
 )
 VAD = (
-    click.option("--no-vad", is_flag=True, help="Decode silence too."),
-    click.option("--onset-ms", type=Finite(0), default=64.0, show_default=True),
-    click.option("--hangover-ms", type=Finite(0), default=500.0, show_default=True),
-    click.option("--pre-roll-ms", type=Finite(0), default=300.0, show_default=True),
+    Option("Decode silence too.", key="no_vad", kind="flag"),
+    *grouped("Edges", of=options_of(VadStreamOptions)),
 )
 SPEAKERS = (
-    click.option(
-        "--speakers",
+    Option(
+        "Say who says each word: auto, or how many there are at most. A final may correct it.",
+        key="speakers",
         metavar="auto|N",
-        help="Say who says each word: auto, or how many there are at most. A final may correct it.",
     ),
-    VOICES,
+    *VOICES,
 )
 SINKS = (
-    click.option("--jsonl", is_flag=True, help="One JSON event a line."),
-    click.option(
-        "--unstable",
-        type=click.Choice(["words", "ctc"]),
-        help="Also show text that may still change: words that were read but not committed, or letters as "
-        "they are heard, of a model with a CTC head.",
+    Option("One JSON event a line.", key="jsonl", kind="flag"),
+    Option(
+        "Also show text that may still change: words that were read but not committed, or letters as they "
+        "are heard, of a model with a CTC head.",
+        key="unstable",
+        kind="choice",
+        choices=("words", "ctc"),
     ),
     click.option(
         "--log", "log_path", type=click.Path(dir_okay=False), help="Add a SimulEval-style line a recording."

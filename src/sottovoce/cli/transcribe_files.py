@@ -3,37 +3,33 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
+from itertools import chain
 from typing import Any
 
-from rich.console import Console
-
 from sottovoce.api import Model
-from sottovoce.archive.parts import PartsTranscription, transcribe_parts
+from sottovoce.archive.multiprocess import MultiprocessTranscription, transcribe_parts
 from sottovoce.cli.call import Call
+from sottovoce.cli.documents import Documents, documents_of
 from sottovoce.cli.each_file import each_file
+from sottovoce.cli.going_on import Continuation, continuation_of, header_of, interrupted_note
+from sottovoce.cli.inputs import inputs_to_read
 from sottovoce.cli.interrupt import Interrupts
+from sottovoce.cli.notes import outside_notes, unread_notes
 from sottovoce.cli.options import check_fusion, fusion_of, is_file, open_model
+from sottovoce.cli.part_file import recorded
 from sottovoce.cli.progress import Progress
-from sottovoce.cli.screen import ScreenWriter
-from sottovoce.cli.transcribe_request import transcribe_options, writer_options
+from sottovoce.cli.transcribe_request import transcribe_options
 from sottovoce.cli.translation import Translation, translation_of
-from sottovoce.errors import OptionError
-from sottovoce.formats.base import TranscriptInfo, Writer
-from sottovoce.formats.output import STANDARD_OUTPUT, open_outputs, writable_folder
-from sottovoce.formats.output_names import label_of, output_paths
-from sottovoce.formats.page.audio import audio_link, embedded_audio
-from sottovoce.formats.page.html import HtmlWriter
-from sottovoce.formats.page.spectrogram import spectrogram_address
-from sottovoce.formats.registry import writers_for
+from sottovoce.errors import AudioError, OptionError
 from sottovoce.lm.fusion import ShallowFusion
-from sottovoce.offline.options import TranscribeOptions
 from sottovoce.offline.regroup import Rule, parse_rules, regrouped
-from sottovoce.offline.result import FileTranscription
+from sottovoce.offline.resume import ResumePoint
+from sottovoce.offline.transcription import FileTranscription, spoken_most
+from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.types import Segment
 
 LOADED = ("model", "device", "dtype", "threads", "model_dir", "revision", "local_only")
@@ -44,48 +40,11 @@ NEEDS_TINYDIARIZE = "--tinydiarize needs a checkpoint that has learnt to"
 
 
 @dataclass(frozen=True, slots=True)
-class Documents:
-    """Where the text of every input goes.
-
-    paths: by input and extension; None is standard output. shown: the text is for a person or a pipe to read
-    as it comes. folder: where a page among them looks for its recording; None where there is no page.
-    embeds: the page holds the recording.
-    """
-
-    writers: Sequence[Writer]
-    paths: Mapping[tuple[str, str], Path] | None
-    shown: bool
-    folder: Path | None = None
-    embeds: bool = False
-
-    def info(self, name: str, model: str) -> TranscriptInfo:
-        """What is known of an input before it is read.
-
-        Raises: OptionError when it cannot be put into a page.
-        """
-        source = None if name == "-" else label_of(Path(name).name)
-        if name == "-" or self.folder is None:
-            return TranscriptInfo(model, source=source)
-        audio = embedded_audio(Path(name)) if self.embeds else audio_link(Path(name), self.folder)
-        return TranscriptInfo(model, source=source, audio=audio, spectrogram=spectrogram_address(Path(name)))
-
-    def places(self, name: str) -> list[Path | str]:
-        """Where the documents of one input go, in the order of the writers."""
-        if self.paths is None:
-            return [STANDARD_OUTPUT for _ in self.writers]
-        return [self.paths[name, writer.extension] for writer in self.writers]
-
-    def inputs(self, files: Sequence[str]) -> list[str]:
-        """The inputs to work on: one that is given twice is written to standard output twice, as a program
-        counts on that counts them, and to its file once."""
-        return list(files) if self.paths is None else list(dict.fromkeys(name for name, _ in self.paths))
-
-
-@dataclass(frozen=True, slots=True)
 class Job:
     """What to do with every file of a call.
 
-    interrupts: looked at between segments, and before documents appear.
+    interrupts: looked at between segments, and before documents appear. notes: what to say of an input when
+    it begins. given: all options as they were typed.
     """
 
     model: Model
@@ -99,14 +58,31 @@ class Job:
     load: Callable[[], Model] | None = None
     specials: bool = False
     rules: Sequence[Rule] = ()
+    notes: Mapping[str, str] = field(default_factory=dict)
+    given: Mapping[str, Any] = field(default_factory=dict)
 
-    def begin(self, source: Any) -> FileTranscription | PartsTranscription:
-        """The transcription of one recording.
+    def continuation(self, name: str) -> Continuation:
+        """Where one recording begins.
+
+        Raises: OptionError.
+        """
+        return continuation_of(
+            name,
+            self.documents.places(name),
+            header_of(name, self.model.name, self.given, self.options),
+            is_fresh=self.given["fresh"],
+            offset_s=self.options.offset_s,
+        )
+
+    def begin(
+        self, source: Any, resume: ResumePoint | None = None
+    ) -> FileTranscription | MultiprocessTranscription:
+        """The transcription of one recording, or of what follows a resume point.
 
         Raises: AudioError, OptionError.
         """
         if self.processors == 1 or self.load is None:
-            return self.model.transcribe(source, options=self.options, fusion=self.fusion)
+            return self.model.transcribe(source, options=self.options, fusion=self.fusion, resume=resume)
         return transcribe_parts(self.model, self.load, source, self.options, self.processors)
 
 
@@ -123,61 +99,40 @@ def transcribe_files(files: Sequence[str], given: Mapping[str, Any], call: Call)
     rules = () if given["regroup"] is None else parse_rules(given["regroup"])
     translation = translation_of(given, files)
     documents = documents_of(files, given)
-    inputs = documents.inputs(files)
+    inputs = inputs_to_read(
+        documents.inputs(files),
+        documents,
+        skips=given["skip_existing"],
+        audio_track=given["audio_track"],
+        call=call,
+    )
+    if not inputs.left:
+        return inputs.exit_code
     model = open_model(given)
     job = Job(
         model=model,
         options=model.options(given["language"], given["task"], given["word_timestamps"], None, options),
         fusion=fusion_of(model, given),
         documents=documents,
-        progress=Progress(len(inputs), quiet=documents.shown and sys.stdout.isatty()),
+        progress=Progress(len(inputs.left), quiet=documents.is_text_on_terminal),
         interrupts=call.interrupts,
         translation=translation,
         processors=given["processors"],
         load=partial(open_model, {name: given[name] for name in LOADED}),
         specials=given["print_special"],
         rules=rules,
+        notes=inputs.notes,
+        given=given,
     )
     return each_file(
-        inputs,
+        inputs.left,
         lambda name: transcribe_file(name, job),
         progress=job.progress,
         call=call,
         advice=ADVICE,
+        n_refused=inputs.n_refused,
+        n_skipped=inputs.n_skipped,
     )
-
-
-def documents_of(files: Sequence[str], given: Mapping[str, Any]) -> Documents:
-    """The documents that the options ask for; their folder is made.
-
-    Raises: OptionError.
-    """
-    formats = given["output_format"]
-    check_rttm(given, formats)
-    writers = writers_for(formats, writer_options(given), has_speakers=tells_speakers(given))
-    shown = given["output_dir"] is None and formats == "txt"
-    check_colours(given, shown)
-    if shown and (sys.stdout.isatty() or given["colour_confidence"]):
-        writers = [screen_writer(given["colour_confidence"])]
-    folder = given["output_dir"] or (STANDARD_OUTPUT if formats == "txt" else ".")
-    page = page_folder(writers, folder, given["embed_audio"])
-    if folder == STANDARD_OUTPUT:
-        return Documents(writers, None, shown, page, given["embed_audio"])
-    paths = output_paths(files, Path(folder), [writer.extension for writer in writers])
-    writable_folder(Path(folder))
-    return Documents(writers, paths, shown, page, given["embed_audio"])
-
-
-def check_rttm(given: Mapping[str, Any], formats: str) -> None:
-    """Raises: OptionError for turns where nobody tells speakers apart; a text to align may bring its own."""
-    if "rttm" in formats.split(",") and "speakers" in given and not tells_speakers(given):
-        raise OptionError("output format 'rttm': needs --speakers, --channels or --tinydiarize")
-
-
-def tells_speakers(given: Mapping[str, Any]) -> bool:
-    """Whether speakers are told apart, in whatever way; a command without these options does not."""
-    told = given.get("speakers") or given.get("tinydiarize")
-    return bool(told) or given.get("channels", "mixed") != "mixed"
 
 
 def check_workers(files: Sequence[str], given: Mapping[str, Any]) -> None:
@@ -188,11 +143,6 @@ def check_workers(files: Sequence[str], given: Mapping[str, Any]) -> None:
         raise OptionError(
             "--processors: every process reads the recording, which standard input is not; give a file"
         )
-    for name in ("lm", "grammar", "clip_timestamps", "prefix", "speakers"):
-        if given[name]:
-            raise OptionError(f"--processors: cannot be combined with --{name.replace('_', '-')}")
-    if given["channels"] != "mixed":
-        raise OptionError("--processors: cannot be combined with --channels")
     if is_file(given["hotwords"]):
         raise OptionError("--processors: cannot be combined with a file of --hotwords")
 
@@ -201,10 +151,6 @@ def check_specials(given: Mapping[str, Any]) -> None:
     """Raises: OptionError for special tokens in another format than txt, or in a translation."""
     if given["print_special"] and (given["output_format"] != "txt" or given["translate_to"]):
         raise OptionError("--print-special: is for txt alone, without --translate-to")
-    if given["print_special"] and given["regroup"] is not None:
-        raise OptionError("--print-special: cannot be combined with --regroup")
-    if given["print_special"] and given["colour_confidence"]:
-        raise OptionError("--print-special: cannot be combined with --colour-confidence")
 
 
 def with_specials(segment: Segment, model: Model) -> Segment:
@@ -212,64 +158,90 @@ def with_specials(segment: Segment, model: Model) -> Segment:
     return replace(segment, text=model.tokenizer.decode_with_timestamps(segment.tokens), words=None)
 
 
-def screen_writer(by_confidence: bool) -> ScreenWriter:
-    """What shows the text; colours that were asked for go into a pipe too."""
-    console = Console(highlight=False, force_terminal=by_confidence or None)
-    return ScreenWriter(console, by_confidence=by_confidence)
+@contextmanager
+def part_kept(name: str, job: Job) -> Iterator[Continuation]:
+    """Where a recording begins; its part file goes when the block ends, and stays where it is interrupted."""
+    begun_at = job.continuation(name)
+    if begun_at.note is not None:
+        job.progress.note(begun_at.note)
+    writer = begun_at.writer
+    if writer is None:
+        yield begun_at
+        return
+    try:
+        yield begun_at
+    except AudioError:
+        writer.remove()  # the same call would fail again
+        raise
+    except KeyboardInterrupt:
+        note = interrupted_note(name, writer, offset_s=job.options.offset_s)
+        if note is not None:
+            job.progress.note(note)
+        raise
+    finally:
+        writer.close()
+    writer.remove()
 
 
-def check_colours(given: Mapping[str, Any], shown: bool) -> None:
-    """Raises: OptionError when words are to be coloured that are not shown, or not known."""
-    if given["colour_confidence"] and not shown:
-        raise OptionError("--colour-confidence: is for text on the terminal, without --output-dir")
-    if given["colour_confidence"] and not (
-        given["word_timestamps"] or given["speakers"] or given["channels"] == "energy"
-    ):
-        raise OptionError("--colour-confidence: needs --word-timestamps")
+def raw_segments(
+    transcription: FileTranscription | MultiprocessTranscription, begun_at: Continuation
+) -> Iterable[Segment]:
+    """All segments of a recording: those of its part file, and those that come, which are put there."""
+    if begun_at.writer is None or not isinstance(transcription, FileTranscription):
+        return transcription
+    return chain(begun_at.stored.segments, recorded(transcription, begun_at.writer))
 
 
-def page_folder(writers: Sequence[Writer], folder: str, embeds: bool) -> Path | None:
-    """Where a page will lie, if there is one among the documents.
-
-    Raises: OptionError when a page is to hold its recording and there is none.
-    """
-    if any(isinstance(writer, HtmlWriter) for writer in writers):
-        return Path("." if folder == STANDARD_OUTPUT else folder)
-    if embeds:
-        raise OptionError("--embed-audio: is for html; add it to --output-format")
-    return None
+def language_of(
+    transcription: FileTranscription | MultiprocessTranscription, begun_at: Continuation
+) -> str | None:
+    """The language spoken most in a recording."""
+    if not begun_at.stored.segments or not isinstance(transcription, FileTranscription):
+        return transcription.language
+    return spoken_most([*begun_at.stored.segments, *transcription.segments])
 
 
 def transcribe_file(name: str, job: Job) -> None:
     """Transcribe one file into all its documents, which appear together at its end."""
     source = sys.stdin.buffer if name == "-" else name
-    writers = job.documents.writers
-    with ExitStack() as stack:
-        transcription = job.begin(source)
+    if name in job.notes:
+        job.progress.note(job.notes[name])
+    with part_kept(name, job) as begun_at, ExitStack() as stack:
+        transcription = job.begin(source, begun_at.stored.point)
         stack.callback(transcription.close)
-        outputs = stack.enter_context(open_outputs(job.documents.places(name), live=job.documents.shown))
-        begun = job.documents.info(name, job.model.name)
-        segments: Iterable[Segment] = regrouped(transcription, job.rules) if job.rules else transcription
+        raw = raw_segments(transcription, begun_at)
+        outputs = stack.enter_context(job.documents.opened(name))
+        begun = replace(job.documents.info(name, job.model.name), token_text=job.model.tokenizer.token_text)
+        segments: Iterable[Segment] = regrouped(raw, job.rules) if job.rules else raw
         if job.translation is not None:
             begun = replace(begun, translation=job.translation.target)
             segments = job.translation.of(segments, job.model, name, job.options)
-        for writer, output in zip(writers, outputs, strict=True):
+        for writer, output in outputs:
             output.write(writer.begin(begun))
         for segment in segments:
             job.interrupts.check()
             if job.specials:
                 segment = with_specials(segment, job.model)
-            for writer, output in zip(writers, outputs, strict=True):
+            for writer, output in outputs:
                 output.write(writer.segment(segment))
             job.progress.segment(segment, transcription.position, transcription.duration)
         job.interrupts.check()
         ended = replace(
             begun,
-            language=transcription.language,
+            language=language_of(transcription, begun_at),
             duration=transcription.duration,
             turns=transcription.turns,
+            unread=transcription.unread,
+            language_probability=transcription.language_probability,
+            language_probabilities=transcription.language_probabilities,
         )
-        for writer, output in zip(writers, outputs, strict=True):
+        for writer, output in outputs:
             output.write(writer.end(ended))
+        listed = job.options.decoding.allowed_languages
+        for note in (
+            *unread_notes(transcription.unread),
+            *outside_notes(transcription.outside_languages, listed),
+        ):
+            job.progress.note(f"{name}: {note}")
         if job.options.decoding.speaker_turns and len(transcription.turns) < 2:
             job.progress.note(f"{name}: no change of speaker was marked: {NEEDS_TINYDIARIZE}")

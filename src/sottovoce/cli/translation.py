@@ -7,39 +7,32 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import click
-
 from sottovoce.errors import OptionError
+from sottovoce.options.schema import Option
 
 if TYPE_CHECKING:
     from sottovoce.api import Model
-    from sottovoce.offline.options import TranscribeOptions
+    from sottovoce.options.transcribe import TranscribeOptions
     from sottovoce.translation.chat import ChatServer
-    from sottovoce.translation.glossary import Glossary
-    from sottovoce.translation.translator import Translator
+    from sottovoce.translation.chat_translator import ChatTranslator, Glossary
     from sottovoce.types import Segment
 
 KEY = "SOTTOVOCE_TRANSLATION_KEY"
 SERVER = (
-    click.option(
-        "--translation-url",
+    Option(
+        f"A server with OpenAI's chat API, as http://127.0.0.1:8080/v1; its key, if it wants one, in {KEY}.",
+        key="translation_url",
         metavar="URL",
-        help=f"A server with OpenAI's chat API, as http://127.0.0.1:8080/v1; its key, if it wants one, "
-        f"in {KEY}.",
     ),
-    click.option("--translation-model", metavar="NAME", help="The model to ask there for."),
-    click.option(
-        "--glossary",
-        metavar="FILE",
-        help="Terms for the server, one a line: term = translation.",
-    ),
+    Option("The model to ask there for.", key="translation_model", metavar="NAME"),
+    Option("Terms for the server, one a line: term = translation.", key="glossary", metavar="FILE"),
 )
 TRANSLATION = (
-    click.option(
-        "--translate-to",
+    Option(
+        "Write a translation beside what was said, sentence by sentence; into English by Whisper, into "
+        "others by --translation-url.",
+        key="translate_to",
         metavar="CODE",
-        help="Write a translation beside what was said, sentence by sentence; into English by Whisper, "
-        "into others by --translation-url.",
     ),
     *SERVER,
 )
@@ -50,7 +43,7 @@ class Translation:
     """Into which language, and by whom: a server, or the model itself (None)."""
 
     target: str
-    translator: Translator | None
+    translator: ChatTranslator | None
 
     def of(
         self, segments: Iterable[Segment], model: Model, source: Any, options: TranscribeOptions
@@ -61,7 +54,7 @@ class Translation:
         """
         if self.translator is not None:
             return self.translator.segments(segments)
-        from sottovoce.translation.own import with_english
+        from sottovoce.translation.whisper_translate import with_english
 
         return iter(with_english(model, source, list(segments), options))
 
@@ -110,11 +103,11 @@ def check_unused(given: Mapping[str, Any]) -> None:
             raise OptionError(f"--{name.replace('_', '-')}: needs {needed}")
 
 
-def server(given: Mapping[str, Any], code: str) -> Translator:
-    from sottovoce.translation.translator import Translator
+def server(given: Mapping[str, Any], code: str) -> ChatTranslator:
+    from sottovoce.translation.chat_translator import ChatTranslator
 
     chat, glossary = chat_server(given)
-    return Translator(chat, code, glossary)
+    return ChatTranslator(chat, code, glossary)
 
 
 def chat_server(given: Mapping[str, Any]) -> tuple[ChatServer, Glossary]:
@@ -123,7 +116,7 @@ def chat_server(given: Mapping[str, Any]) -> tuple[ChatServer, Glossary]:
     Raises: OptionError.
     """
     from sottovoce.translation.chat import ChatServer
-    from sottovoce.translation.glossary import Glossary
+    from sottovoce.translation.chat_translator import Glossary
 
     if given["translation_model"] is None:
         raise OptionError("--translation-url: needs --translation-model, the name of the model there")

@@ -1,4 +1,4 @@
-"""Decodes the emissions of any CTC model, with language models."""
+"""The decoder of any CTC model's emissions, with language models."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from sottovoce.backends.registry import choose_device
 from sottovoce.ctc.models import DecoderParts, Hotwords, Spellings, WordOrTokenModel, load_ngram
 from sottovoce.ctc.options import CtcFusionOptions
 from sottovoce.decoding.ctc.emission_decoder import EmissionDecoder
+from sottovoce.decoding.ctc.emissions import EmissionScaling
 from sottovoce.decoding.ctc.greedy import greedy_decode
 from sottovoce.decoding.ctc.search_options import CtcOptions
 from sottovoce.decoding.ctc.state import PrefixState
 from sottovoce.decoding.ctc.text import Labels
-from sottovoce.decoding.ctc.weighing import Weighing
 from sottovoce.errors import InputError
 from sottovoce.lm.lexicon import Lexicon
 from sottovoce.lm.neural import WordLanguageModel
@@ -47,7 +47,8 @@ class CtcDecoder:
     replaces the n-gram's word scores.
     beam_size, n_best: in place of those of the options; None: those of the options.
     unknown_words: whether words outside the lexicon may be said; None: only where no lexicon was given.
-    Raises OptionError, LanguageModelError.
+    Raises: OptionError for options that do not fit together, LanguageModelError for files and words that
+        cannot be used, MissingExtraError for a model whose package is not installed.
     """
 
     def __init__(
@@ -95,44 +96,55 @@ class CtcDecoder:
         """Decode log-probabilities (B, T, V) or (T, V); per utterance its hypotheses, best first.
 
         log_probs: a tensor, a NumPy array or lists. lengths: (B,) frames of each utterance; None: all.
-        Raises InputError.
+
+        Raises: InputError unless these are log-probabilities of these labels.
         """
         if self._history is not None:
             self._history.forget()
         return self._decoder.decode(*self._tensors(log_probs, lengths))
 
     def decode_logits(self, logits: Emitted, lengths: Lengths | None = None) -> list[list[Hypothesis]]:
-        """`decode` of logits (B, T, V), such as those of transformers' `Wav2Vec2ForCTC`."""
+        """Decode logits (B, T, V), such as those of transformers' `Wav2Vec2ForCTC`; see `decode`."""
         values, counts = self._tensors(logits, lengths)
         return self.decode(values.float().log_softmax(dim=-1), counts)
 
     def greedy(self, log_probs: Emitted, lengths: Lengths | None = None) -> list[Hypothesis]:
-        """The likeliest path of every utterance, without any language model."""
-        weighing = Weighing.of(self.labels, self.options)
+        """Decode emissions (B, T, V) or (T, V) greedily: the likeliest path, without any language model.
+
+        Raises: InputError as `decode`.
+        """
+        scaling = EmissionScaling.from_options(self.labels, self.options)
         frame_s = self.options.frame_s
         values, counts = self._tensors(log_probs, lengths)
-        return greedy_decode(self.labels, values, counts, frame_s=frame_s, weighing=weighing)
+        return greedy_decode(self.labels, values, counts, frame_s=frame_s, scaling=scaling)
 
     def start(self, n_batch: int = 1) -> PrefixState:
-        """The state of n_batch streams before their first frame."""
+        """Make the state of n_batch streams before their first frame."""
         return self._decoder.start(n_batch, self._device)
 
     def decode_chunk(
         self, state: PrefixState, log_probs: Emitted, lengths: Lengths | None = None
     ) -> list[str]:
-        """Advance the state over the next frames; returns the best texts so far, whose ends may change."""
+        """Advance the state over the next frames (B, T, V); return the best texts so far, whose ends may
+        change.
+
+        Raises: InputError as `decode`.
+        """
         return self._decoder.decode_chunk(state, *self._tensors(log_probs, lengths))
 
     def committed(self, state: PrefixState) -> list[Partial]:
-        """What no further frame can change and was not told before; `utterance` is the stream's row."""
+        """Return the words committed since the last call, which no further frame can change.
+
+        `utterance` is the stream's row.
+        """
         return self._decoder.committed(state)
 
     def finish(self, state: PrefixState) -> list[list[Hypothesis]]:
-        """The hypotheses of streams that have ended; the state is left as it is."""
+        """Return the hypotheses of streams that have ended; the state is unchanged."""
         return self._decoder.finish(state)
 
     def _tensors(self, emissions: Emitted, lengths: Lengths | None) -> tuple[Tensor, Tensor | None]:
-        """On the decoder's device. Raises InputError: lists of unequal lengths, or no numbers."""
+        """Convert to tensors on the decoder's device. Raises: InputError for unequal lists, or no numbers."""
         try:
             values = torch.as_tensor(emissions, device=self._device)
             return values, None if lengths is None else torch.as_tensor(lengths)

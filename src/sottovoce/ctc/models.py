@@ -1,4 +1,4 @@
-"""Puts the language models of a CTC decoder together: how labels spell them, and where they score."""
+"""Language models of a CTC decoder: loading them, spelling their words in labels, and fusing them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from sottovoce.lm.neural import NeuralRescorer, ReplacedModel, WordLanguageModel
 from sottovoce.lm.ngram import NgramModel
 from sottovoce.lm.whole_words import Edges, WholeWordBooster
 from sottovoce.lm.word_count import WordCounter
-from sottovoce.lm.words import WordFusion, WordModel
+from sottovoce.lm.word_fusion import WordFusion, WordModel
 
 Spellings = Sequence[tuple[str, Sequence[int]]]
 Hotwords = str | Path | Sequence[str] | Mapping[str, float]
@@ -32,7 +32,11 @@ _SPECIAL = {"<s>", "</s>", "<unk>", "<UNK>"}
 
 
 def load_ngram(lm: str | Path | WordOrTokenModel | None) -> WordOrTokenModel | None:
-    """The model of a file: ARPA, gzipped ARPA or KenLM binary; models pass through."""
+    """Load an n-gram model: ARPA, gzipped ARPA or KenLM binary; a model or None is returned as it is.
+
+    Raises: LanguageModelError for a file that cannot be read, MissingExtraError for a KenLM binary without
+    `kenlm`.
+    """
     if lm is None or isinstance(lm, NgramModel | KenlmModel):
         return lm
     return KenlmModel(lm) if is_kenlm_binary(Path(lm)) else NgramModel.from_arpa(lm)
@@ -40,13 +44,14 @@ def load_ngram(lm: str | Path | WordOrTokenModel | None) -> WordOrTokenModel | N
 
 @dataclass(frozen=True, slots=True)
 class DecoderParts:
-    """Puts a decoder's language models together."""
+    """Builds a decoder's language models."""
 
     labels: Labels
     options: CtcFusionOptions
     device: torch.device
 
     def phrases(self, hotwords: Hotwords | None) -> list[tuple[str, float]]:
+        """List hotwords with their weights per label."""
         weight = self.options.hotword_weight
         if hotwords is None:
             return []
@@ -63,7 +68,12 @@ class DecoderParts:
         unknown_words: bool | None,
         label_model: WordOrTokenModel | None = None,
     ) -> tuple[PrefixScorer | None, Lexicon | None]:
-        """label_model: over labels, beside a model over words."""
+        """Fuse models, lexicon and phrases; return the scorer (None without any) and the lexicon.
+
+        label_model: over labels, beside a model over words.
+        Raises: OptionError for parts that do not fit together, LanguageModelError for words or phrases that
+            the labels cannot spell.
+        """
         if model is not None and label_model is not None and self.options.level == "token":
             raise OptionError("lm: expected a model over words beside label_lm, got level 'token'")
         over_labels = [] if label_model is None else [(label_model, self.options.label_lm_weight)]
@@ -91,7 +101,10 @@ class DecoderParts:
         model: WordOrTokenModel | None,
         words: tuple[str | None, ...],
     ) -> NeuralRescorer | None:
-        """words: of the lexicon; without one an n-gram over labels stays beside the neural model."""
+        """Make the neural rescorer; None without a neural model.
+
+        words: of the lexicon; without one an n-gram over labels stays beside the neural model.
+        """
         if neural_lm is None:
             return None
         scorer = neural_lm
@@ -99,28 +112,28 @@ class DecoderParts:
             scorer = CausalWordModel.load(str(scorer), device=self.device)
         replaced = None
         if model is not None and words:
-            known = frozenset(word for word in words if word is not None)
-            replaced = ReplacedModel(model, self.options.lm_weight * (1 - self.options.lm_kept), known)
+            vocabulary = frozenset(word for word in words if word is not None)
+            replaced = ReplacedModel(model, self.options.lm_weight * (1 - self.options.lm_kept), vocabulary)
         return NeuralRescorer(scorer, self.options.neural_weight, replaces=replaced)
 
     def _is_over_labels(self, model: WordOrTokenModel) -> bool:
-        """The model's vocabulary is the labels, whatever the space is called."""
+        """Whether the model's vocabulary is the labels, under any name of the space."""
         if self.options.token_offset is not None:
             self._check_offset(model)
             return True
         if self.options.level != "auto":
             return self.options.level == "token"
         if isinstance(model, KenlmModel):
-            return all(self._label_name(i, model) in model for i in self._spoken())
+            return all(self._label_name(i, model) in model for i in self._label_ids())
         vocabulary = set(model.vocabulary) - _SPECIAL
-        known = {self._label_name(i, model) for i in self._spoken()}
-        return len(vocabulary & known) >= 0.9 * len(vocabulary)
+        names = {self._label_name(i, model) for i in self._label_ids()}
+        return len(vocabulary & names) >= 0.9 * len(vocabulary)
 
-    def _spoken(self) -> list[int]:
+    def _label_ids(self) -> list[int]:
         return [i for i in range(len(self.labels)) if i != self.labels.blank]
 
     def _check_offset(self, model: WordOrTokenModel) -> None:
-        if not any(self._label_name(i, model) in model for i in self._spoken()):
+        if not any(self._label_name(i, model) in model for i in self._label_ids()):
             raise LanguageModelError(
                 f"lm: expected words chr(label + {self.options.token_offset}), got none of them"
             )
@@ -159,7 +172,7 @@ class DecoderParts:
         return ShallowFusion(models, weights)
 
     def _booster(self, phrases: Sequence[Phrase]) -> TensorModel:
-        """Of whole words, where labels tell them apart."""
+        """Make a booster, of whole words where labels mark them."""
         labels = self.labels
         if not labels.has_pieces:
             return PhraseBooster(phrases, len(labels), boundary=labels.separator).to(self.device)
@@ -168,10 +181,11 @@ class DecoderParts:
         return WholeWordBooster(phrases, edges).to(self.device)
 
     def _word_counter(self) -> WordCounter:
-        gaps, starts = (
-            torch.tensor(each, device=self.device) for each in (self.labels.gaps, self.labels.word_starts)
+        separators, starts = (
+            torch.tensor(each, device=self.device)
+            for each in (self.labels.separators, self.labels.word_starts)
         )
-        return WordCounter(self.options.word_score, gaps=gaps, starts=starts)
+        return WordCounter(self.options.word_score, separators=separators, starts=starts)
 
     def _lexicon(
         self,
@@ -189,9 +203,9 @@ class DecoderParts:
             spellings = [(word, tuple(tokens)) for word, tokens in lexicon]
         else:
             spellings = self._spelled_vocabulary(model)
-        known = {word for word, _ in spellings}
+        spelled = {word for word, _ in spellings}
         if self.labels.separator is not None:
-            extra = dict.fromkeys(word for text, _ in phrases for word in text.split() if word not in known)
+            extra = dict.fromkeys(word for text, _ in phrases for word in text.split() if word not in spelled)
             spellings += [(word, self._spell(word)) for word in extra]
         return Lexicon(
             spellings,

@@ -1,4 +1,4 @@
-"""How much each language model of a `CtcDecoder` counts."""
+"""Weights of the language models of a `CtcDecoder`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Case = Literal["keep", "lower", "upper"]
 
 @dataclass(frozen=True, slots=True)
 class CtcFusionOptions:
-    """How much each part of a `CtcDecoder` counts; scores are natural logs.
+    """Weights of the parts of a `CtcDecoder`; scores are natural logs.
 
     lm_weight: times the n-gram model's log-probability. label_lm_weight: that of the model over labels beside
     it. word_score: added for every word.
@@ -26,7 +26,8 @@ class CtcFusionOptions:
     token_offset: the words of the n-gram model over labels are `chr(label + token_offset)`, as NeMo writes
     them with 100.
     case: how words of the n-gram model and of word lists are changed before they are spelled in labels.
-    Raises OptionError: lm_kept is no share, or token_offset negative or of a model over words.
+    Raises: OptionError for an lm_kept that is no share, and a token_offset that is negative or of a model
+        over words.
     """
 
     lm_weight: float = 0.5

@@ -1,8 +1,8 @@
-"""Which audio frame each token belongs to, from the cross-attention of a few heads.
+"""Alignment of tokens to audio frames by the cross-attention of a few heads.
 
-The recipe: cut to the frames of the audio, softmax, z-score over tokens, median filter over frames, mean
-over heads, then dynamic time warping. Source: openai-whisper 20250625, timing.py. Streaming uses the same
-steps with running statistics instead of the whole history. Words and punctuation are not known here.
+The recipe: cut to the frames of the audio, softmax, z-score over tokens, median filter over frames, mean over
+heads, then dynamic time warping. Source: openai-whisper 20250625, timing.py. Streaming uses the same steps
+with running statistics instead of the whole history.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ _MEDIAN_NETWORK = (
 )
 """Comparisons that bring the median of seven to the middle. Source: Devillard 1998, opt_med7."""
 _TINY = 1e-12
-"""Least standard deviation: attention that never changes says nothing, rather than NaN."""
+"""Least standard deviation: attention that never changes has a z-score of 0 rather than NaN."""
 
 
 def cut_frames(attention: Tensor, n_frames: int) -> Tensor:
-    """Attention (..., n) over the first n_frames only, renormalised: softmax over these frames."""
+    """Cut attention (..., n) to the first n_frames and renormalise: softmax over these frames."""
     cut = attention[..., :n_frames]
     return cut / cut.sum(dim=-1, keepdim=True).clamp_min(torch.finfo(cut.dtype).tiny)
 
 
 def normalize_over_tokens(attention: Tensor) -> Tensor:
-    """Z-score (..., n_tokens, n_frames) of each frame over all tokens."""
+    """Compute the z-score (..., n_tokens, n_frames) of each frame over all tokens."""
     std, mean = torch.std_mean(attention, dim=-2, keepdim=True, correction=0)
     return (attention - mean) / std.clamp_min(_TINY)
 
 
 def median_filter(values: Tensor, width: int = FILTER_WIDTH) -> Tensor:
-    """Running median over the last dimension (..., n), mirrored at both ends; `width` is odd.
+    """Compute the running median over the last dimension (..., n), mirrored at both ends; `width` is odd.
 
-    Rows of at most width // 2 values are returned as they are.
+    Rows of at most width // 2 values are returned unchanged.
     """
     half = width // 2
     n_values = values.shape[-1]
@@ -63,12 +63,12 @@ def _median_of_seven(values: list[Tensor]) -> Tensor:
 
 
 def mean_over_heads(attention: Tensor) -> Tensor:
-    """(..., n_heads, n_tokens, n_frames) to (..., n_tokens, n_frames)."""
+    """Average (..., n_heads, n_tokens, n_frames) to (..., n_tokens, n_frames)."""
     return attention.mean(dim=-3)
 
 
 def alignment_matrix(attention: Tensor, n_frames: int) -> Tensor:
-    """How well tokens and frames fit: (n_tokens, n_frames), higher is better.
+    """Compute how well tokens and frames fit: (n_tokens, n_frames), higher is better.
 
     attention: (n_heads, n_tokens, n_all_frames), softmax over all frames, every token of the sequence.
     """
@@ -78,9 +78,9 @@ def alignment_matrix(attention: Tensor, n_frames: int) -> Tensor:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RunningStatistics:
-    """Mean and variance over tokens that come one by one: what `normalize_over_tokens` sees at once.
+    """Mean and variance over tokens that come one by one, for the z-score of `normalize_over_tokens`.
 
-    n_tokens: (..., 1), tokens counted. mean, squares: (..., n_frames), their mean and sum of squared
+    n_tokens: (..., 1), number of tokens. mean, squares: (..., n_frames), their mean and sum of squared
     deviations. Source: Chan, Golub, LeVeque 1979 (pairwise update).
     """
 
@@ -90,10 +90,9 @@ class RunningStatistics:
 
     @classmethod
     def of(cls, attention: Tensor, counted: Tensor | None = None) -> RunningStatistics:
-        """Statistics of tokens (..., n_tokens, n_frames).
+        """Compute the statistics of tokens (..., n_tokens, n_frames).
 
-        counted: (..., n_tokens), 1 for tokens that count and 0 for padding, at least one of them 1; None:
-        all count.
+        counted: (..., n_tokens), 1 for tokens and 0 for padding, at least one of them 1; None: all 1.
         """
         if counted is None:
             counted = attention.new_ones(attention.shape[-2:-1])
@@ -103,7 +102,7 @@ class RunningStatistics:
         return cls(n_tokens, mean, ((attention - mean.unsqueeze(-2)).square() * weight).sum(dim=-2))
 
     def updated(self, attention: Tensor, counted: Tensor | None = None) -> RunningStatistics:
-        """With more tokens (..., n_new, n_frames)."""
+        """Return the statistics with more tokens (..., n_new, n_frames); counted: as in `of`."""
         new = RunningStatistics.of(attention, counted)
         total = self.n_tokens + new.n_tokens
         delta = new.mean - self.mean
@@ -114,14 +113,14 @@ class RunningStatistics:
         )
 
     def select(self, rows: Tensor) -> RunningStatistics:
-        """The statistics of `rows` (R',) of the first dimension: attention follows its beams."""
+        """Return the statistics of `rows` (R',) of the first dimension, when beams are reordered."""
         n_tokens = self.n_tokens[rows] if self.n_tokens.ndim == self.mean.ndim else self.n_tokens
         return RunningStatistics(n_tokens, self.mean[rows], self.squares[rows])
 
     def normalize(self, attention: Tensor, *, floor: Tensor | float = 0.0) -> Tensor:
-        """Z-score tokens (..., n, n_frames) against all counted so far.
+        """Compute the z-score of tokens (..., n, n_frames) against all tokens so far.
 
-        floor: added to the deviation, a number or one that broadcasts to (..., n_frames).
+        floor: added to the standard deviation, a number or a tensor that broadcasts to (..., n_frames).
         """
         std = ((self.squares / self.n_tokens).sqrt() + floor).clamp_min(_TINY)
         return (attention - self.mean.unsqueeze(-2)) / std.unsqueeze(-2)

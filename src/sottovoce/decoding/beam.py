@@ -1,7 +1,7 @@
-"""Beam search over all windows of a batch at once, with room for language models beside the decoder.
+"""Beam search over all windows of a batch at once, with optional language models beside the decoder.
 
-Of each beam the best beam_size + 1 tokens are looked at, so that beam_size open beams remain even where
-one of them ends. Source: openai-whisper 20250625, `BeamSearchDecoder`; patience from Kasai et al. 2022.
+Each beam is extended by its best beam_size + 1 tokens, so that beam_size open beams remain even where one of
+them ends. Source: openai-whisper 20250625, `BeamSearchDecoder`; patience from Kasai et al. 2022.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ State = TypeVar("State")
 class Fusion(Protocol[State]):
     """Weighted scores of language models over text tokens (natural logs), as in `lm.base.LanguageModel`.
 
-    One thing is asked beyond that seam: a row whose token is not among the n_tokens (a timestamp) keeps
+    One requirement beyond that seam: a row whose token is not among the n_tokens (a timestamp) keeps
     its state.
     """
 
@@ -30,22 +30,22 @@ class Fusion(Protocol[State]):
         ...
 
     def start(self, n: int, device: torch.device | None = None) -> State:
-        """States of n rows on a device (None: the CPU)."""
+        """Make the states of n rows on a device (None: the CPU)."""
         ...
 
     def score(self, states: State, tokens: Tensor | None = None) -> tuple[Tensor, State]:
-        """tokens None: scores (R, n_tokens) of every next token. tokens (R,): the states after them."""
+        """Score next tokens: (R, n_tokens) for None; for tokens (R,) return the states after them too."""
         ...
 
     def finish(self, states: State) -> Tensor:
-        """Scores (R,) of ending here."""
+        """Return the scores (R,) of ending here."""
         ...
 
     def select(self, states: State, rows: Tensor) -> State: ...
 
 
-class FusedRows(Generic[State]):
-    """A fusion and its states of every row: the `RowScores` of a beam search."""
+class FusedRowScores(Generic[State]):
+    """A fusion and its states of every row: the `RowScores` of a search."""
 
     def __init__(self, fusion: Fusion[State], n_rows: int, eot: int, device: torch.device) -> None:
         self._fusion = fusion
@@ -102,7 +102,7 @@ class BeamSearch(Generic[State]):
         # All beams are the same at first: one of them is open, so that none is counted twice.
         scores = torch.full((n_audio, self._beam_size), float("-inf"), device=device)
         scores[:, 0] = 0.0
-        language = None if self._fusion is None else FusedRows(self._fusion, n_rows, self._eot, device)
+        lm_scores = None if self._fusion is None else FusedRowScores(self._fusion, n_rows, self._eot, device)
         return SearchState(
             tokens=torch.zeros((n_rows, 0), dtype=torch.int64, device=device),
             scores=scores.flatten(),
@@ -110,7 +110,7 @@ class BeamSearch(Generic[State]):
             audio=[row // self._beam_size for row in range(n_rows)],
             origin=torch.arange(n_rows, device=device),
             candidates=[[] for _ in range(n_audio)],
-            language=language,
+            lm_scores=lm_scores,
         )
 
     def step(self, logits: Tensor, state: SearchState) -> Tensor | None:
@@ -136,7 +136,7 @@ class BeamSearch(Generic[State]):
     def _expand(self, logits: Tensor, state: SearchState) -> _Expansion:
         n_best = min(self._beam_size + 1, logits.shape[1])
         logprobs = logits.float().log_softmax(dim=1)
-        added = logprobs if state.language is None else state.language.add_to(logprobs)
+        added = logprobs if state.lm_scores is None else state.lm_scores.add_to(logprobs)
         best, tokens = added.topk(n_best, dim=1)  # (R, beam_size + 1)
         scores = (state.scores[:, None] + best).reshape(-1, self._beam_size * n_best)  # (A, K * n_best)
         scores, order = scores.sort(dim=1, descending=True, stable=True)
@@ -157,13 +157,13 @@ class BeamSearch(Generic[State]):
             if len(candidates) < self._max_candidates:
                 candidates.append(Candidate(tuple(state.tokens[row].tolist()), logprob, score))
 
-    def _continue(self, kept: _Expansion, state: SearchState) -> Tensor:
+    def _continue(self, survivors: _Expansion, state: SearchState) -> Tensor:
         """Extend the state by the beams that remain; return the rows that they continue."""
-        if state.language is not None:
-            state.language.advance(kept.rows, kept.tokens)
-        state.tokens = torch.cat((state.tokens[kept.rows], kept.tokens[:, None]), dim=1)
-        state.scores, state.logprobs = kept.scores, kept.logprobs
-        return kept.rows
+        if state.lm_scores is not None:
+            state.lm_scores.advance(survivors.rows, survivors.tokens)
+        state.tokens = torch.cat((state.tokens[survivors.rows], survivors.tokens[:, None]), dim=1)
+        state.scores, state.logprobs = survivors.scores, survivors.logprobs
+        return survivors.rows
 
     def _is_done(self, state: SearchState, audio: int) -> bool:
         return len(state.candidates[audio]) >= self._max_candidates

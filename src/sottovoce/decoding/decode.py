@@ -1,7 +1,4 @@
-"""From encoded windows to text: a batch of windows decoded together, each with its own prompt.
-
-Knows windows of at most 30 s; recordings, seeking and fallback are the business of others.
-"""
+"""Decoding a batch of encoded windows of at most 30 s, each with its own prompt."""
 
 from __future__ import annotations
 
@@ -17,11 +14,12 @@ from sottovoce.backends.base import Backend, DecoderState
 from sottovoce.decoding.beam import BeamSearch, Fusion
 from sottovoce.decoding.detect import LanguageDetection, detect_language
 from sottovoce.decoding.filters import LogitFilter, build_filters
-from sottovoce.decoding.options import DecodingOptions, shared_options
 from sottovoce.decoding.prompt import PromptBatch, batch_prompts, context_tokens, start_tokens
 from sottovoce.decoding.sampling import Sampling, draw_uniforms
 from sottovoce.decoding.search import Candidate, Search, ranked_candidates
+from sottovoce.decoding.stepwise import Stepwise, finish
 from sottovoce.errors import OptionError
+from sottovoce.options.decoding import DecodingOptions, shared_options
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import EncoderOutput
 
@@ -34,9 +32,9 @@ class DecodingResult:
 
     tokens: sampled text ids and timestamps, without prompt, prefix and end of text.
     avg_logprob: natural log-probability of tokens and end over their number.
-    no_speech_prob: of <|nospeech|> where <|startoftranscript|> was read.
+    no_speech_prob: of <|nospeech|> at the position of <|startoftranscript|>.
     compression_ratio: bytes over zlib bytes of the text. detection: when the language was detected.
-    candidates: all readings that the search ended with, this one first.
+    candidates: all hypotheses that the search ended with, this one first.
     """
 
     language: str
@@ -50,7 +48,6 @@ class DecodingResult:
     candidates: tuple[Candidate, ...] = field(default=(), repr=False, compare=False)
 
 
-@torch.inference_mode()
 def decode(
     backend: Backend,
     tokenizer: Tokenizer,
@@ -63,14 +60,30 @@ def decode(
 
     tokenizer: of the model; its language and task are replaced by those of the options.
     options: one for every window; they may differ in prompt, hotwords, language and seed.
-    fusion: language models that take part in the search.
+    fusion: language models that take part in the search; None: none.
 
     Raises: OptionError when the options do not fit together or ask what the model cannot do.
+    """
+    return finish(decode_stepwise(backend, tokenizer, encoded, options, fusion=fusion))
+
+
+@torch.inference_mode()
+def decode_stepwise(
+    backend: Backend,
+    tokenizer: Tokenizer,
+    encoded: EncoderOutput,
+    options: Sequence[DecodingOptions],
+    *,
+    fusion: Fusion[State] | None = None,
+) -> Stepwise[list[DecodingResult]]:
+    """`decode`, with a pause before each pass of the decoder.
+
+    Raises: OptionError as `decode`, at the first step.
     """
     shared = shared_options(options)
     if len(options) != encoded.batch_size:
         raise OptionError(f"decoding options: expected {encoded.batch_size}, got {len(options)}")
-    detections = _detections(backend, tokenizer, encoded, options)
+    detections = yield from _detections(backend, tokenizer, encoded, options)
     tokenizers = [
         _tokenizer_of(tokenizer, one, detection) for one, detection in zip(options, detections, strict=True)
     ]
@@ -83,7 +96,7 @@ def decode(
     )
     search: Search = _make_search(options, tokenizer.eot, n_ctx, fusion, backend.device)
     filters = build_filters(shared, tokenizer, backend.device, is_fused=fusion is not None)
-    found = _Decoding(backend, encoded, prompts, search, filters).run(
+    found = yield from _Decoding(backend, encoded, prompts, search, filters).run(
         tokenizer.no_speech, shared.sample_len or n_ctx // 2
     )
     return [
@@ -93,13 +106,13 @@ def decode(
 
 
 def compression_ratio(text: str) -> float:
-    """Bytes of the text over bytes after zlib: above 2.4 or so, it repeats itself; 0 for no text."""
+    """Divide the bytes of a text by those after zlib: above 2.4 or so it repeats itself; 0 for no text."""
     encoded = text.encode("utf-8")
     return len(encoded) / len(zlib.compress(encoded))
 
 
 def select_windows(encoded: EncoderOutput, windows: Sequence[int]) -> EncoderOutput:
-    """Some windows of an encoder output, with the keys and values that were computed for them."""
+    """Select windows of an encoder output, with the keys and values that were computed for them."""
     if list(windows) == list(range(encoded.batch_size)):
         return encoded
     rows = torch.tensor(windows, dtype=torch.int64, device=encoded.states.device)
@@ -128,9 +141,10 @@ class _Decoding:
     search: Search
     filters: tuple[LogitFilter, ...]
 
-    def run(self, no_speech: int, sample_len: int) -> _Found:
+    def run(self, no_speech: int, sample_len: int) -> Stepwise[_Found]:
         """Search until every window is done or has no room left."""
-        logits_at_sot, logits, decoder = self._read_prompts()
+        yield
+        logits_at_sot, logits, decoder = self._run_prompts()
         no_speech_probs = logits_at_sot.softmax(dim=1)[:, no_speech].tolist()
         n_ctx = self.backend.dims.n_text_ctx
         limits = [min(sample_len, n_ctx + 1 - length) for length in self.prompts.lengths]
@@ -145,16 +159,17 @@ class _Decoding:
             rows = self.search.step(logits, state)
             full = [audio for audio in dict.fromkeys(state.audio) if n_sampled >= limits[audio]]
             if full:
-                kept = self.search.stop(state, full)
-                rows = kept if rows is None else rows[kept]
+                remaining = self.search.stop(state, full)
+                rows = remaining if rows is None else rows[remaining]
             if state.n_rows == 0:
                 break
             if rows is not None and rows.tolist() != list(range(decoder.n_rows)):
                 decoder.reorder(rows)
+            yield
             logits = self.backend.step(state.tokens[:, -1:], decoder).logits[:, 0].float().clone()
         return _Found(state.candidates, no_speech_probs)
 
-    def _read_prompts(self) -> tuple[Tensor, Tensor, DecoderState]:
+    def _run_prompts(self) -> tuple[Tensor, Tensor, DecoderState]:
         """Logits (B, n_vocab) at <|startoftranscript|> and after the last prompt token, and the state."""
         decoder = self.backend.start(self.encoded, left_padding=self.prompts.left_padding)
         last = self.prompts.tokens.shape[1] - 1
@@ -165,12 +180,13 @@ class _Decoding:
 
 def _detections(
     backend: Backend, tokenizer: Tokenizer, encoded: EncoderOutput, options: Sequence[DecodingOptions]
-) -> list[LanguageDetection | None]:
-    """A detection for every window whose language is not given."""
+) -> Stepwise[list[LanguageDetection | None]]:
+    """Detect the language of every window for which none is given."""
     detections: list[LanguageDetection | None] = [None] * len(options)
     unknown = [window for window, one in enumerate(options) if one.language is None]
     if unknown and tokenizer.is_multilingual:
         windows = select_windows(encoded, unknown)
+        yield
         found = detect_language(backend, tokenizer, windows, allowed=options[0].allowed_languages)
         for window, detection in zip(unknown, found, strict=True):
             detections[window] = detection

@@ -1,7 +1,7 @@
-"""Which language a window is in, asked of the decoder after <|startoftranscript|> alone.
+"""Language detection: the decoder's prediction after <|startoftranscript|> alone.
 
-That is the one place where Whisper was trained to predict the language token. Source: openai-whisper
-20250625 `detect_language`; the allow-list keeps the whole distribution and says what it left out.
+That is the one position at which Whisper was trained to predict the language token. Source: openai-whisper
+20250625 `detect_language`; the allow-list keeps the whole distribution and reports the mass outside.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import EncoderOutput
 
 NO_PRIOR: Mapping[str, float] = MappingProxyType({})
-"""All languages are as likely before anything was heard."""
+"""A uniform prior over all languages."""
 
 
 @dataclass(frozen=True, slots=True)
 class LanguageDetection:
     """The language of one window or recording.
 
-    language: the likeliest of those allowed. probability: its share among those allowed, and given what is
-        common where that was asked for.
-    probabilities: of every language of the model, before anything was left out; they sum to 1.
-    allowed_mass: the part of them that was allowed. no_speech_prob: of <|nospeech|> against all languages.
+    language: the likeliest of those allowed. probability: its share among those allowed, weighted by the
+        prior where one is given.
+    probabilities: of every language of the model, without prior; they sum to 1.
+    allowed_mass: the sum of those allowed. no_speech_prob: of <|nospeech|> against all languages.
     """
 
     language: str
@@ -70,11 +70,10 @@ def combine_detections(
     weights: Sequence[float] | None = None,
     log_prior: Mapping[str, float] = NO_PRIOR,
 ) -> LanguageDetection:
-    """One detection of several windows: their probabilities averaged, then chosen among `allowed`.
+    """Combine detections of several windows: average their probabilities, then choose among `allowed`.
 
-    weights: of the windows, such as their seconds; all count the same when None. log_prior: natural
-        log-probability of each code before anything was heard, up to a constant; 0 for those that are
-        missing.
+    weights: of the windows, such as their seconds; None: equal. log_prior: natural log-probability of each
+        code before any audio, up to a constant; 0 for missing codes.
     """
     shares = torch.tensor(weights or [1.0] * len(detections), dtype=torch.float64)
     shares = shares / shares.sum()
@@ -94,8 +93,8 @@ def _choose(
     codes = tokenizer.language_codes
     table = dict(zip(codes, probabilities.tolist(), strict=True))
     choice = dict.fromkeys([find_language(language, codes) for language in allowed] or codes)
-    weighed = {code: table[code] * odds.get(code, 1.0) for code in choice}
-    total = sum(weighed.values())
-    best = max(weighed, key=lambda code: weighed[code])
-    share = weighed[best] / total if total > 0.0 else 1.0 / len(choice)
+    weighted = {code: table[code] * odds.get(code, 1.0) for code in choice}
+    total = sum(weighted.values())
+    best = max(weighted, key=lambda code: weighted[code])
+    share = weighted[best] / total if total > 0.0 else 1.0 / len(choice)
     return LanguageDetection(best, share, table, sum(table[code] for code in choice), no_speech_prob)

@@ -1,7 +1,7 @@
-"""Rules about which token may come next, applied to the logits of all rows at once.
+"""Logit filters: rules about the next token, applied to the logits of all rows at once.
 
-Filters see what was sampled so far, never the prompt: rows with prompts of different lengths stand side
-by side. They change logits in place. Source of the first three: openai-whisper 20250625, decoding.py.
+Filters see the sampled tokens, never the prompt, since prompts in a batch differ in length. They change
+logits in place. Source of the first three: openai-whisper 20250625, decoding.py.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from sottovoce.decoding.options import NON_SPEECH, DecodingOptions
+from sottovoce.decoding.prompt import prefix_tokens
 from sottovoce.errors import OptionError
+from sottovoce.options.decoding import NON_SPEECH, DecodingOptions
 from sottovoce.text.tokenizer import SECONDS_PER_TIMESTAMP, Tokenizer
 
 FORBIDDEN = float("-inf")
@@ -32,7 +33,7 @@ class LogitFilter(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SuppressBlank:
-    """No space and no end of text as the first sampled token: `tokens` (n,) int64."""
+    """Forbids `tokens` (n,) int64, a space and the end of text, as the first sampled token."""
 
     tokens: Tensor
 
@@ -43,7 +44,7 @@ class SuppressBlank:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SuppressTokens:
-    """Never one of `tokens` (n,) int64."""
+    """Forbids `tokens` (n,) int64."""
 
     tokens: Tensor
 
@@ -53,20 +54,24 @@ class SuppressTokens:
 
 @dataclass(frozen=True, slots=True)
 class ApplyTimestampRules:
-    """Timestamps come in pairs, never go back, begin the window, and win when they are likelier together.
+    """Timestamps come in pairs, never decrease, begin the window, and win when they are likelier together.
 
     eot, timestamp_begin: ids; the id before timestamp_begin is `<|notimestamps|>`.
     max_initial: index of the latest first timestamp (20 ms each); None sets no limit.
+    follows_text: sampling continues <|0.00|> and a prefix, so no timestamp has to begin it.
     """
 
     eot: int
     timestamp_begin: int
     max_initial: int | None
+    follows_text: bool = False
 
     def apply(self, logits: Tensor, sampled: Tensor) -> None:
         begin = self.timestamp_begin
         logits[:, begin - 1] = FORBIDDEN
-        if sampled.shape[1] == 0:
+        if sampled.shape[1] == 0 and self.follows_text:
+            logits[:, begin] = FORBIDDEN
+        elif sampled.shape[1] == 0:
             logits[:, :begin] = FORBIDDEN
             if self.max_initial is not None:
                 logits[:, begin + self.max_initial + 1 :] = FORBIDDEN
@@ -75,11 +80,12 @@ class ApplyTimestampRules:
         self._prefer_timestamps(logits)
 
     def _keep_pairs(self, logits: Tensor, sampled: Tensor) -> None:
-        """Text after a pair, a timestamp (or the end) after a single one; never an earlier time."""
+        """Allow text after a pair, a timestamp (or the end) after a single one; never an earlier time."""
         begin = self.timestamp_begin
         is_timestamp = sampled >= begin
         last = is_timestamp[:, -1]
-        before = is_timestamp[:, -2] if sampled.shape[1] > 1 else torch.ones_like(last)
+        is_opened = torch.full_like(last, not self.follows_text)
+        before = is_timestamp[:, -2] if sampled.shape[1] > 1 else is_opened
         logits[:, : self.eot].masked_fill_((last & ~before)[:, None], FORBIDDEN)
         # A closing timestamp may be repeated to open the next segment; a segment needs some length.
         latest = torch.where(is_timestamp, sampled, begin - 1).amax(dim=1)
@@ -98,7 +104,7 @@ class ApplyTimestampRules:
 
 @dataclass(frozen=True, slots=True)
 class RepetitionPenalty:
-    """Make text tokens (ids below `eot`) that were sampled already less likely, `penalty` > 1.
+    """Makes text tokens (ids below `eot`) that were sampled already less likely, `penalty` > 1.
 
     Source: Keskar et al. 2019, https://arxiv.org/abs/1909.05858; negative logits are multiplied.
     """
@@ -116,7 +122,7 @@ class RepetitionPenalty:
 
 @dataclass(frozen=True, slots=True)
 class NoRepeatNgram:
-    """No n-gram of `size` tokens is sampled a second time."""
+    """Forbids a second n-gram of the same `size` tokens."""
 
     size: int
 
@@ -139,14 +145,18 @@ def build_filters(
     *,
     is_fused: bool = False,
 ) -> tuple[LogitFilter, ...]:
-    """The rules that `options` ask for, in the order in which they apply.
+    """Build the filters of `options`, in the order in which they apply.
 
-    is_fused: language models take part. They score text alone: where they allow little of it, tokens that are
-        no text, such as those of languages, would be the likeliest, and are forbidden.
+    is_fused: language models take part. They score text alone: where they allow little text, other tokens,
+        such as those of languages, would be the likeliest, so these are forbidden.
+
+    Raises: OptionError for suppress_tokens outside the vocabulary, and a suppress_regex that leaves no words.
     """
     filters: list[LogitFilter] = []
     if is_fused:
-        filters.append(SuppressTokens(torch.tensor(_never_said(options, tokenizer), device=device)))
+        filters.append(
+            SuppressTokens(torch.tensor(_non_transcript_tokens(options, tokenizer), device=device))
+        )
     if options.repetition_penalty != 1.0:
         filters.append(RepetitionPenalty(options.repetition_penalty, tokenizer.eot))
     if options.no_repeat_ngram_size > 0:
@@ -162,18 +172,26 @@ def build_filters(
         ids = matching_tokens(options.suppress_regex, tokenizer.n_vocab)
         filters.append(SuppressTokens(torch.tensor(ids, dtype=torch.int64, device=device)))
     if not options.without_timestamps:
-        limit = options.max_initial_timestamp
-        max_initial = round(limit / SECONDS_PER_TIMESTAMP) if limit else None
-        filters.append(ApplyTimestampRules(tokenizer.eot, tokenizer.timestamp_begin, max_initial))
+        filters.append(_timestamp_rules(options, tokenizer))
     return tuple(filters)
+
+
+def _timestamp_rules(options: DecodingOptions, tokenizer: Tokenizer) -> ApplyTimestampRules:
+    limit = options.max_initial_timestamp
+    return ApplyTimestampRules(
+        tokenizer.eot,
+        tokenizer.timestamp_begin,
+        max_initial=round(limit / SECONDS_PER_TIMESTAMP) if limit else None,
+        follows_text=bool(prefix_tokens(options, tokenizer)),
+    )
 
 
 @lru_cache(maxsize=8)
 def matching_tokens(pattern: str, n_vocab: int) -> tuple[int, ...]:
-    """Ids of the text tokens of a vocabulary whose whole text the regular expression matches.
+    """Find the text tokens of a vocabulary whose whole text the regular expression matches.
 
     Source: whisper.cpp, `suppress_regex`; the dialect is Python's.
-    Raises: OptionError where that leaves no letter and no digit.
+    Raises: OptionError where no other token has a letter or digit.
     """
     tokenizer = Tokenizer.for_model(n_vocab)
     matches = re.compile(pattern).fullmatch
@@ -186,17 +204,17 @@ def matching_tokens(pattern: str, n_vocab: int) -> tuple[int, ...]:
     return tuple(sorted(found))
 
 
-def _never_said(options: DecodingOptions, tokenizer: Tokenizer) -> list[int]:
-    """Ids that are neither text nor its end, nor asked for as timestamps and turns of speakers are."""
+def _non_transcript_tokens(options: DecodingOptions, tokenizer: Tokenizer) -> list[int]:
+    """Ids that are neither text nor its end, nor timestamps or speaker turns where these are wanted."""
     end = tokenizer.n_vocab if options.without_timestamps else tokenizer.timestamp_begin
     turns = {tokenizer.sot_lm} if options.speaker_turns else set()
     return [token for token in range(tokenizer.eot + 1, end) if token not in turns]
 
 
 def suppressed_tokens(wanted: Sequence[int], tokenizer: Tokenizer) -> tuple[int, ...]:
-    """Ids of `wanted`, with -1 spelled out, and the special tokens that are never part of a transcript.
+    """List the ids of `wanted`, -1 expanded, and the special tokens that are never part of a transcript.
 
-    Raises: OptionError for what is no id of the vocabulary.
+    Raises: OptionError for an id outside the vocabulary.
     """
     for token in wanted:
         if not NON_SPEECH <= token < tokenizer.n_vocab:

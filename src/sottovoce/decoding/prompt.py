@@ -1,6 +1,7 @@
-"""What the decoder reads before it writes: earlier text, the start-of-transcript sequence, a prefix.
+"""The decoder's prompt: earlier text, the start-of-transcript sequence, a prefix.
 
-Whisper's order: <|startofprev|> hotwords earlier text <|startoftranscript|> language task prefix.
+Whisper's order: <|startofprev|> style hotwords earlier text <|startoftranscript|> language task <|0.00|>
+prefix.
 """
 
 from __future__ import annotations
@@ -11,9 +12,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sottovoce.decoding.options import DecodingOptions
 from sottovoce.errors import OptionError
+from sottovoce.options.decoding import DecodingOptions
 from sottovoce.text.tokenizer import Tokenizer
+from sottovoce.text.verbatim import verbatim_tokens
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -31,32 +33,53 @@ class PromptBatch:
 
 
 def context_tokens(options: DecodingOptions, tokenizer: Tokenizer, n_text_ctx: int) -> list[int]:
-    """<|startofprev|>, hotwords and the end of the prompt: at most half of the text context; or nothing.
+    """Make <|startofprev|>, style, hotwords and the end of the prompt: at most half of the text context.
+
+    Empty without any of them.
 
     Source: openai-whisper 20250625 `_get_initial_tokens` (last 223 tokens of the prompt); hotwords as in
     faster-whisper 1.2.1 `get_prompt`, but never with more than those 223 tokens in all.
     Raises: OptionError when the hotwords alone are longer.
     """
-    room = n_text_ctx // 2 - 1
+    style = verbatim_tokens(tokenizer) if options.verbatim else []
+    room = n_text_ctx // 2 - 1 - len(style)
     hotwords = tokenizer.encode(" " + options.hotwords.strip()) if options.hotwords else []
     if len(hotwords) > room:
         raise OptionError(f"hotwords: expected at most {room} tokens, got {len(hotwords)}")
     left = room - len(hotwords)
     prompt = _as_tokens(options.prompt, tokenizer)[-left:] if left else []
-    return [tokenizer.sot_prev, *hotwords, *prompt] if hotwords or prompt else []
+    context = [*style, *hotwords, *prompt]
+    return [tokenizer.sot_prev, *context] if context else []
 
 
 def start_tokens(options: DecodingOptions, tokenizer: Tokenizer, n_text_ctx: int) -> list[int]:
-    """The start-of-transcript sequence of the tokenizer's language and task, and the prefix.
+    """Make the start-of-transcript sequence of the tokenizer's language and task, and the prefix.
 
     Raises: OptionError for a prefix longer than half of the text context.
     """
-    prefix = _as_tokens(options.prefix, tokenizer)
-    if len(prefix) > n_text_ctx // 2 - 1:
-        raise OptionError(f"prefix: expected at most {n_text_ctx // 2 - 1} tokens, got {len(prefix)}")
+    n_prefix = len(prefix_tokens(options, tokenizer))
+    if n_prefix > n_text_ctx // 2 - 1:
+        raise OptionError(f"prefix: expected at most {n_text_ctx // 2 - 1} tokens, got {n_prefix}")
     timed = not options.without_timestamps
     start = tokenizer.sot_sequence if timed else tokenizer.sot_sequence_including_notimestamps
-    return [*start, *prefix]
+    return [*start, *opening_tokens(options, tokenizer)]
+
+
+def opening_tokens(options: DecodingOptions, tokenizer: Tokenizer) -> list[int]:
+    """Make the beginning of a window's transcript: <|0.00|> and the prefix; empty without a prefix.
+
+    Source: faster-whisper 1.2.1 `get_prompt`. Without the timestamp, as in openai-whisper 20250625, the model
+    has to write one behind the prefix, and takes the words of the prefix for all that is said.
+    """
+    prefix = prefix_tokens(options, tokenizer)
+    if not prefix or options.without_timestamps:
+        return prefix
+    return [tokenizer.timestamp_begin, *prefix]
+
+
+def prefix_tokens(options: DecodingOptions, tokenizer: Tokenizer) -> list[int]:
+    """Encode the prefix; empty without one."""
+    return _as_tokens(options.prefix, tokenizer)
 
 
 def batch_prompts(

@@ -1,7 +1,7 @@
-"""Choosing one token a step: the best one, or a draw from the distribution.
+"""Greedy search and sampling: one token a step, the best one or a draw from the distribution.
 
-Draws use one uniform number a row and step, taken before the first step from a generator of each window.
-So a seed gives the same text on every device, and a window the same text alone and in a batch.
+Draws use one uniform number a row and step, made before the first step by a generator of each window. So a
+seed gives the same text on every device, and a window the same text alone and in a batch.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 import torch
 from torch import Tensor
 
-from sottovoce.decoding.beam import FusedRows, Fusion
+from sottovoce.decoding.beam import FusedRowScores, Fusion
 from sottovoce.decoding.search import SearchState, remaining_rows
 
 State = TypeVar("State")
@@ -52,7 +52,7 @@ class Sampling(Generic[State]):
     def start(self, n_audio: int, device: torch.device) -> SearchState:
         n_rows = n_audio * self._n_hypotheses
         sums = torch.zeros(n_rows, device=device)
-        language = None if self._fusion is None else FusedRows(self._fusion, n_rows, self._eot, device)
+        lm_scores = None if self._fusion is None else FusedRowScores(self._fusion, n_rows, self._eot, device)
         return SearchState(
             tokens=torch.zeros((n_rows, 0), dtype=torch.int64, device=device),
             scores=sums,
@@ -60,7 +60,7 @@ class Sampling(Generic[State]):
             audio=[row // self._n_hypotheses for row in range(n_rows)],
             origin=torch.arange(n_rows, device=device),
             candidates=[[] for _ in range(n_audio)],
-            language=language,
+            lm_scores=lm_scores,
         )
 
     def step(self, logits: Tensor, state: SearchState) -> Tensor | None:
@@ -70,8 +70,8 @@ class Sampling(Generic[State]):
             state.candidates[state.audio[row]].append(state.candidate(row))
         state.tokens = torch.cat((state.tokens, chosen[:, None]), dim=1)
         rows = state.select((~finished).nonzero()[:, 0]) if bool(finished.any()) else None
-        if state.language is not None and state.n_rows:
-            state.language.advance(torch.arange(state.n_rows, device=chosen.device), state.tokens[:, -1])
+        if state.lm_scores is not None and state.n_rows:
+            state.lm_scores.advance(torch.arange(state.n_rows, device=chosen.device), state.tokens[:, -1])
         return rows
 
     def stop(self, state: SearchState, audio: Sequence[int]) -> Tensor:
@@ -82,11 +82,11 @@ class Sampling(Generic[State]):
 
     def _choose_and_score(self, logits: Tensor, state: SearchState) -> Tensor:
         logprobs = logits.float().log_softmax(dim=1)
-        if state.language is None:
+        if state.lm_scores is None:
             chosen = self._choose(logits, state)
             state.scores = state.logprobs = state.scores + logprobs.gather(1, chosen[:, None])[:, 0]
             return chosen
-        fused = state.language.add_to(logprobs)
+        fused = state.lm_scores.add_to(logprobs)
         # Where a model leaves nothing that the filters allow, the text ends.
         is_stuck = fused.amax(dim=1) == float("-inf")
         chosen = self._choose(fused, state).masked_fill(is_stuck, self._eot)
@@ -109,9 +109,10 @@ class Sampling(Generic[State]):
 def draw_uniforms(
     seeds: Sequence[int], n_hypotheses: int, n_steps: int, device: torch.device | str = "cpu"
 ) -> Tensor:
-    """Uniform numbers of every row and step: (len(seeds) * n_hypotheses, n_steps) float64 in [0, 1).
+    """Draw uniform numbers in [0, 1) for every row and step: (n_rows, n_steps) float64.
 
-    device: of the network; they stay on the processor for one that has no float64 (Apple's MPS).
+    n_rows is len(seeds) * n_hypotheses. device: of the network; the CPU is used for one without float64
+    (MPS).
     """
     draws = []
     for seed in seeds:

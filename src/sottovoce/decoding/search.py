@@ -1,6 +1,5 @@
-"""What every search over tokens has in common: rows, candidates, and which candidate wins.
-
-A search knows logits and token ids; it knows no audio, no text and no model.
+"""The seam of searches over tokens: rows, candidates, and ranking them. A search sees logits and ids
+alone.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A finished reading of one window.
+    """A finished hypothesis of one window.
 
     tokens: sampled ids without the end of text. logprob: natural log-probability of tokens and end
     under the model. score: what the search ranks by; equals logprob unless language models add to it.
@@ -27,14 +26,14 @@ class Candidate:
 
 
 class RowScores(Protocol):
-    """What language models say beside the decoder, row by row; their states follow the rows."""
+    """Scores of language models beside the decoder's, row by row; their states follow the rows."""
 
     def add_to(self, logprobs: Tensor) -> Tensor:
-        """Log-probabilities (R, n_vocab) float32 plus the weighted scores of every next token."""
+        """Add weighted scores of every next token to log-probabilities (R, n_vocab) float32."""
         ...
 
     def advance(self, rows: Tensor, tokens: Tensor) -> None:
-        """New rows continue `rows` (R',) with `tokens` (R',), both int64."""
+        """Continue `rows` (R',) by `tokens` (R',), both int64."""
         ...
 
     def select(self, rows: Tensor) -> None:
@@ -49,8 +48,8 @@ class SearchState:
     tokens: (R, n) int64, sampled so far. scores: (R,) float32, what rows are ranked by.
     logprobs: (R,) float32, sums under the model (the same tensor as scores without language models).
     audio: the window of each row, ascending. origin: (R,) int64, the row at the start.
-    candidates: finished readings of each window.
-    language: language models of the rows, where the search has some.
+    candidates: finished hypotheses of each window.
+    lm_scores: language model scores and states of the rows; None without language models.
     """
 
     tokens: Tensor
@@ -59,14 +58,14 @@ class SearchState:
     audio: list[int]
     origin: Tensor
     candidates: list[list[Candidate]]
-    language: RowScores | None = None
+    lm_scores: RowScores | None = None
 
     @property
     def n_rows(self) -> int:
         return len(self.audio)
 
     def candidate(self, row: int) -> Candidate:
-        """Row `row` as it stands."""
+        """Make a candidate of an open row."""
         return Candidate(tuple(self.tokens[row].tolist()), float(self.logprobs[row]), float(self.scores[row]))
 
     def select(self, rows: Tensor) -> Tensor:
@@ -77,8 +76,8 @@ class SearchState:
         self.logprobs = self.scores if same else self.logprobs[rows]
         self.origin = self.origin[rows]
         self.audio = [self.audio[row] for row in rows.tolist()]
-        if self.language is not None:
-            self.language.select(rows)
+        if self.lm_scores is not None:
+            self.lm_scores.select(rows)
         return rows
 
 
@@ -91,7 +90,7 @@ class Search(Protocol):
         ...
 
     def start(self, n_audio: int, device: torch.device) -> SearchState:
-        """The state before the first token: n_audio * n_hypotheses rows, audio-major."""
+        """Make the state before the first token: n_audio * n_hypotheses rows, audio-major."""
         ...
 
     def step(self, logits: Tensor, state: SearchState) -> Tensor | None:
@@ -108,7 +107,7 @@ class Search(Protocol):
 
 
 def ranked_candidates(candidates: Sequence[Candidate], length_penalty: float | None) -> list[Candidate]:
-    """Candidates by score per length, or per Google's ((5 + n) / 6) ** alpha, the best first.
+    """Sort candidates by score per length, or per Google's ((5 + n) / 6) ** alpha, best first.
 
     Source: Wu et al. 2016, https://arxiv.org/abs/1609.08144, equation 14.
     """
@@ -123,7 +122,7 @@ def ranked_candidates(candidates: Sequence[Candidate], length_penalty: float | N
 
 
 def remaining_rows(state: SearchState, leaving: Sequence[int]) -> Tensor:
-    """Rows of all windows but `leaving`: (R',) int64 on the state's device."""
+    """List the rows of all windows but `leaving`: (R',) int64 on the state's device."""
     gone = set(leaving)
     rows = [row for row, audio in enumerate(state.audio) if audio not in gone]
     return torch.tensor(rows, dtype=torch.int64, device=state.tokens.device)

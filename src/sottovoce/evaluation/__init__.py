@@ -1,1 +1,1 @@
-"""Measures: word error, latency, language, switching."""
+"""Scores of transcripts and of live sessions: word error, latency, languages, speakers, speed."""

@@ -1,9 +1,7 @@
-"""How well a system knows who speaks when: the diarization error rate, and words with their right speaker.
+"""Diarization error rate: missed speech, false alarms and confused speakers, over the speech of all speakers.
 
-Everything is seconds: what was missed, what was heard where nobody speaks, and what was given to somebody
-else, over the speech of all speakers. Names do not matter: speakers are paired so that they agree for the
-longest time.
-Around every edge of a true turn a collar is left out, since nobody knows edges exactly.
+Speakers are paired with those of the reference so that they agree for the longest time; names do not matter.
+A collar around every edge of a true turn is left out, since nobody knows edges exactly. Times are seconds.
 
 Source: NIST, The Rich Transcription 2009 evaluation plan.
 """
@@ -46,28 +44,28 @@ class DiarizationErrors:
 def diarization_errors(
     truth: Sequence[Turn], found: Sequence[Turn], *, collar_s: float = COLLAR_S, with_overlap: bool = True
 ) -> DiarizationErrors:
-    """Compare turns of one recording.
+    """Compare the turns of one recording with the true ones.
 
-    collar_s: left out on either side of every edge of a true turn. with_overlap: False leaves out where more
-    than one speaks in truth.
+    collar_s: left out on either side of every edge of a true turn. with_overlap: False leaves out stretches
+    in which more than one person speaks in truth.
     """
     pieces = list(_pieces(truth, found, collar_s))
     if not with_overlap:
         pieces = [piece for piece in pieces if len(piece[1]) <= 1]
     together: dict[tuple[str, str], float] = {}
-    for seconds, true, heard in pieces:
-        for pair in ((one, other) for one in true for other in heard):
+    for seconds, true, predicted in pieces:
+        for pair in ((one, other) for one in true for other in predicted):
             together[pair] = together.get(pair, 0.0) + seconds
     partner = best_pairs(together)
     errors = DiarizationErrors()
-    for seconds, true, heard in pieces:
-        n_right = sum(partner.get(one) in heard for one in true)
-        n_true, n_heard = len(true), len(heard)
+    for seconds, true, predicted in pieces:
+        n_right = sum(partner.get(one) in predicted for one in true)
+        n_true, n_predicted = len(true), len(predicted)
         errors += DiarizationErrors(
             speech=seconds * n_true,
-            missed=seconds * max(0, n_true - n_heard),
-            false_alarm=seconds * max(0, n_heard - n_true),
-            confused=seconds * (min(n_true, n_heard) - n_right),
+            missed=seconds * max(0, n_true - n_predicted),
+            false_alarm=seconds * max(0, n_predicted - n_true),
+            confused=seconds * (min(n_true, n_predicted) - n_right),
         )
     return errors
 
@@ -75,7 +73,9 @@ def diarization_errors(
 def _pieces(
     truth: Sequence[Turn], found: Sequence[Turn], collar_s: float
 ) -> Iterable[tuple[float, frozenset[str], frozenset[str]]]:
-    """Seconds, true speakers and those found of every piece between two edges, outside the collars."""
+    """Cut the recording at all edges: seconds, true speakers and found speakers of each piece outside the
+    collars.
+    """
     edges = sorted(edge for turn in truth for edge in (turn.start, turn.end))
     left_out = [(edge - collar_s, edge + collar_s) for edge in edges] if collar_s else []
     cuts = {edge for turn in (*truth, *found) for edge in (turn.start, turn.end)}
@@ -92,9 +92,9 @@ def _speaking(turns: Sequence[Turn], at: float) -> frozenset[str]:
 
 
 def best_pairs(weights: Mapping[tuple[str, str], float]) -> dict[str, str]:
-    """Pairs of the first with the second names, each name once, with the greatest sum of weights.
+    """Pair first with second names, each name once, so that the sum of weights is greatest.
 
-    Exact; the time grows with two to the power of the fewer names.
+    Exact; the time grows with two to the power of the smaller number of names.
     """
     first, second = ({pair[side] for pair in weights} for side in (0, 1))
     if len(second) > len(first):

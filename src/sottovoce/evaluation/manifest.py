@@ -1,8 +1,8 @@
-"""Lists of recordings with what is said in them: JSON lines.
+"""Read manifests: lists of recordings with their texts and languages, as JSON lines.
 
-Every line has `file` (relative to the list), and may have `id`, `duration`, `language` (a code, or a list
-of {start, end, language}), `text`, `segments` (a list of {start, end, language, text}). Other fields are
-left alone. Not known here: audio and models.
+Every line has `file` (relative to the list), and may have `id`, `duration`, `language` (a code, or a list of
+{start, end, language}), `text`, `segments` (a list of {start, end, language, text}). Other fields are
+ignored.
 """
 
 from __future__ import annotations

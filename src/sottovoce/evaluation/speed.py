@@ -1,7 +1,7 @@
-"""How long a model takes for the parts of its work, on whatever is at hand.
+"""Measure the time of a model's parts, and the memory of this process.
 
-The audio of the parts is noise, a full window of it, and the decoder is given tokens instead of choosing
-them: what is computed is the same as for speech, and the same for every model of a size.
+The parts run on a full window of noise, and the decoder is given tokens instead of choosing them: what is
+computed is the same as for speech, and the same for every model of a size.
 """
 
 from __future__ import annotations
@@ -10,25 +10,28 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from sottovoce.audio.mel import log_mel, window_features
+from sottovoce.audio.mel import MEL_FRAMES_PER_SECOND, log_mel, window_features
 from sottovoce.backends.base import Backend, DecoderState
 from sottovoce.errors import OptionError
-from sottovoce.types import HOP_SAMPLES, SAMPLE_RATE, EncoderOutput
+from sottovoce.types import SAMPLE_RATE, EncoderOutput
 
-MEL_FRAMES_PER_SECOND = SAMPLE_RATE // HOP_SAMPLES
 PROMPT_TOKENS = 100
 STEPS = 40
 """Tokens read one after the other, behind a prompt; a window of speech has about so many."""
+PROCESS = Path("/proc/self")
+FORGET_PEAK = "5"
+"""What Linux takes in `clear_refs` for the peak of resident memory (proc(5))."""
 
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Seconds that something took: the median of its repeats, the lowest and the highest."""
+    """Seconds of a repeated action: their median, the lowest and the highest."""
 
     median_s: float
     lowest_s: float
@@ -36,20 +39,20 @@ class Timing:
 
     @classmethod
     def of(cls, seconds: list[float]) -> Timing:
-        """Of measured seconds, at least one."""
+        """Summarise measured seconds, at least one."""
         return cls(statistics.median(seconds), min(seconds), max(seconds))
 
     def each(self, n: int) -> Timing:
-        """Of one of n equal pieces."""
+        """Return the time of one item, for an action that works on n: all figures divided by n."""
         return Timing(self.median_s / n, self.lowest_s / n, self.highest_s / n)
 
 
 def timed(
     action: Callable[[], object], repeats: int, *, warm_ups: int = 1, device: torch.device | None = None
 ) -> Timing:
-    """Repeat an action: `warm_ups` times unmeasured, then `repeats` times.
+    """Time an action: run it `warm_ups` times unmeasured, then `repeats` times.
 
-    device: waited for where it works beside the program.
+    device: synchronised before and after each run where it works asynchronously (CUDA).
 
     Raises: OptionError for less than one repeat.
     """
@@ -68,15 +71,16 @@ def timed(
 
 
 def model_parts(backend: Backend, n_rows: int, repeats: int) -> Iterator[tuple[str, Timing]]:
-    """What a full window costs, part by part: names, and seconds as they are measured.
+    """Time spectrogram, encoder and decoder on a full window; yields names with their timings as they are
+    measured.
 
-    n_rows: decoder rows read together, the beams of a search; one row is measured too.
+    n_rows: decoder rows of one step, as the beams of a search have; one row is measured too.
 
     Raises: OptionError for less than one row or repeat.
     """
     if n_rows < 1:
         raise OptionError(f"rows: expected at least 1, got {n_rows}")
-    window = _Window(backend)
+    window = _NoiseWindow(backend)
     device = backend.device
     seconds = f"{window.seconds:g} s"
     yield f"spectrogram, {seconds}", timed(window.spectrogram, repeats, device=device)
@@ -87,8 +91,8 @@ def model_parts(backend: Backend, n_rows: int, repeats: int) -> Iterator[tuple[s
         yield name, timed(window.reading_on(rows), repeats, device=device).each(STEPS)
 
 
-class _Window:
-    """A window of noise, and what a model does with it."""
+class _NoiseWindow:
+    """A window of noise, and each part of the model run on it."""
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
@@ -128,3 +132,21 @@ class _Window:
 def _wait_for(device: torch.device | None) -> None:
     if device is not None and device.type == "cuda":
         torch.cuda.synchronize(device)
+
+
+def forget_peak(process: Path = PROCESS) -> None:
+    """Let the peak memory of this process begin again with what it holds now; does nothing outside Linux."""
+    try:
+        (process / "clear_refs").write_text(FORGET_PEAK)
+    except OSError:
+        return
+
+
+def peak_bytes(process: Path = PROCESS) -> int | None:
+    """Return the highest resident memory in bytes since `forget_peak` (outside Linux: None)."""
+    try:
+        lines = (process / "status").read_text().splitlines()
+    except OSError:
+        return None
+    found = [line.split()[1] for line in lines if line.startswith("VmHWM:")]
+    return int(found[0]) * 1024 if found else None

@@ -20,6 +20,8 @@ import numpy as np
 import numpy.typing as npt
 
 from sottovoce.errors import MissingExtraError, OptionError
+from sottovoce.evaluation.latency import ReferenceSegment, resegment
+from sottovoce.evaluation.manifest import LabelledSpan
 from sottovoce.text.languages import UNSPACED_LETTERS
 from sottovoce.text.normalize import Normalization, normalizer_for
 
@@ -32,8 +34,8 @@ _NEEDLESS_SPACE = re.compile(rf"(?<=[{UNSPACED_LETTERS}])\s+|\s+(?=[{UNSPACED_LE
 
 
 @dataclass(frozen=True, slots=True)
-class Utterance:
-    """What was said, what was recognised, and in which language (several where it switches)."""
+class ScoredUtterance:
+    """A reference, its hypothesis, and the language spoken (several where it switches; None: not known)."""
 
     reference: str
     hypothesis: str
@@ -49,9 +51,12 @@ class Utterance:
 
 @dataclass(frozen=True, slots=True)
 class ScoreOptions:
-    """normalization: see `normalizer_for`. n_resamples: of the bootstrap, 0 for no intervals.
+    """How utterances are scored.
 
-    confidence: probability mass of the intervals. seed: of the bootstrap; the same seed, the same result.
+    normalization: see `normalizer_for`. n_resamples: of the bootstrap, 0 for no intervals. confidence:
+    probability mass of the intervals. seed: of the bootstrap; the same seed, the same result.
+
+    Raises: OptionError for values out of range.
     """
 
     normalization: Normalization = "whisper"
@@ -68,7 +73,7 @@ class ScoreOptions:
 
 @dataclass(frozen=True, slots=True)
 class ErrorCounts:
-    """Units of an alignment: right, replaced, missing, too many."""
+    """Units of an alignment: hits, substitutions, deletions, insertions."""
 
     hits: int = 0
     substitutions: int = 0
@@ -142,7 +147,7 @@ class ScoreReport:
     options: ScoreOptions = field(default_factory=ScoreOptions)
 
     def to_dict(self) -> dict[str, object]:
-        """Plain values for JSON."""
+        """Return plain values for JSON."""
         return {
             "overall": self.overall.to_dict(),
             "by_language": {label: rates.to_dict() for label, rates in self.by_language.items()},
@@ -150,10 +155,10 @@ class ScoreReport:
         }
 
 
-def score(utterances: Sequence[Utterance], options: ScoreOptions | None = None) -> ScoreReport:
+def score(utterances: Sequence[ScoredUtterance], options: ScoreOptions | None = None) -> ScoreReport:
     """Score utterances, all together and language by language.
 
-    Raises MissingExtraError without the extra `eval`, OptionError for an unknown language.
+    Raises: MissingExtraError without the extra `eval`; OptionError for an unknown language.
     """
     options = options or ScoreOptions()
     counts = [count_errors(utterance, options.normalization) for utterance in utterances]
@@ -173,20 +178,23 @@ class UtteranceErrors:
     mixed: ErrorCounts
 
 
-def count_errors(utterance: Utterance, normalization: Normalization = "whisper") -> UtteranceErrors:
-    """Errors of one utterance after normalising both texts by its language."""
+def count_errors(utterance: ScoredUtterance, normalization: Normalization = "whisper") -> UtteranceErrors:
+    """Count the errors of one utterance after normalising both texts by its language.
+
+    Raises: MissingExtraError without the extra `eval`.
+    """
     language = utterance.language if isinstance(utterance.language, str) else None
     normalize = normalizer_for(language, normalization)
     texts = normalize(utterance.reference), normalize(utterance.hypothesis)
     return UtteranceErrors(
-        align(*(split_units(text, "word") for text in texts)),
-        align(*(split_units(text, "character") for text in texts)),
-        align(*(split_units(text, "mixed") for text in texts)),
+        count_edits(*(split_units(text, "word") for text in texts)),
+        count_edits(*(split_units(text, "character") for text in texts)),
+        count_edits(*(split_units(text, "mixed") for text in texts)),
     )
 
 
 def split_units(text: str, unit: Unit) -> list[str]:
-    """The units of a text; see the module for what each is."""
+    """Split a text into units; the module's head says what each is."""
     if unit == "word":
         return text.split()
     if unit == "mixed":
@@ -194,8 +202,32 @@ def split_units(text: str, unit: Unit) -> list[str]:
     return list(_NEEDLESS_SPACE.sub("", " ".join(text.split())))
 
 
-def align(reference: Sequence[str], hypothesis: Sequence[str]) -> ErrorCounts:
-    """Errors of the cheapest alignment of two lists of units (Levenshtein, all errors cost 1)."""
+def by_span(spans: Sequence[LabelledSpan], text: str) -> list[ScoredUtterance]:
+    """Split a transcript by the spans of a recording: one utterance for each, for errors by spoken language.
+
+    Units (words; characters of Chinese) go to the span of the reference unit that they are aligned with.
+    Empty where the text of a span is not known.
+    """
+    if not all(span.text for span in spans):
+        return []
+    normalize = normalizer_for(None)
+    units = split_units(normalize(text), "mixed")
+    segments = [
+        ReferenceSegment(tuple(split_units(normalize(span.text), "mixed")), span.start_s, span.end_s)
+        for span in spans
+    ]
+    pieces = resegment(units, segments)
+    return [
+        ScoredUtterance(span.text, " ".join(units[piece.start : piece.stop]), span.language)
+        for span, piece in zip(spans, pieces, strict=True)
+    ]
+
+
+def count_edits(reference: Sequence[str], hypothesis: Sequence[str]) -> ErrorCounts:
+    """Count the errors of the cheapest alignment of two lists of units (Levenshtein, all errors cost 1).
+
+    Raises: MissingExtraError without the extra `eval`.
+    """
     if not reference or not hypothesis:  # jiwer before 4 refuses an empty reference
         return ErrorCounts(deletions=len(reference), insertions=len(hypothesis))
     try:
@@ -224,14 +256,14 @@ class Comparison:
 
 
 def compare(
-    first: Sequence[Utterance],
-    second: Sequence[Utterance],
+    first: Sequence[ScoredUtterance],
+    second: Sequence[ScoredUtterance],
     unit: Unit = "mixed",
     options: ScoreOptions | None = None,
 ) -> Comparison:
     """Compare two systems on the same references, utterance by utterance, in the same order.
 
-    Raises OptionError when the references differ or are all empty, or when n_resamples is 0.
+    Raises: OptionError when the references differ or are all empty, or when n_resamples is 0.
     Source: Bisani and Ney 2004 (as for the intervals), "probability of improvement".
     """
     options = options or ScoreOptions()
@@ -275,7 +307,7 @@ def _rate(counts: Sequence[ErrorCounts], options: ScoreOptions) -> ErrorRate:
 
 
 def _resampled_rates(counts: Sequence[ErrorCounts], options: ScoreOptions) -> npt.NDArray[np.float64]:
-    """Rates (n_resamples,) of sets drawn with replacement from the utterances.
+    """Compute the rates (n_resamples,) of sets drawn with replacement from the utterances.
 
     Source: Bisani and Ney, Bootstrap estimates for confidence intervals in ASR performance
     evaluation, ICASSP 2004. Sets that drew empty references only are left out.

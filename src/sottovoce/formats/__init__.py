@@ -1,1 +1,26 @@
-"""One writer per output format."""
+"""Write transcripts and events in any format, and read transcripts again.
+
+    from sottovoce.formats import FORMATS, WriterOptions, write_document, writer_for
+
+No model is needed here, and PyTorch is not imported.
+"""
+
+from __future__ import annotations
+
+from sottovoce.formats.base import TranscriptInfo, Writer, write_document, write_transcript
+from sottovoce.formats.files import load_transcript, save_transcript
+from sottovoce.formats.writers import FORMATS, writer_for, writers_for
+from sottovoce.options.writer import WriterOptions
+
+__all__ = [
+    "FORMATS",
+    "TranscriptInfo",
+    "Writer",
+    "WriterOptions",
+    "load_transcript",
+    "save_transcript",
+    "write_document",
+    "write_transcript",
+    "writer_for",
+    "writers_for",
+]

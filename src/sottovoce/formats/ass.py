@@ -1,12 +1,15 @@
-"""Advanced SubStation Alpha subtitles; with word times as karaoke, each word lit as it is spoken."""
+"""Writer of Advanced SubStation Alpha subtitles; with word times as karaoke, each word lit as it is
+spoken.
+"""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from sottovoce.formats.base import TranscriptInfo, WriterOptions
+from sottovoce.formats.base import TranscriptInfo
 from sottovoce.formats.bilingual import cue_maker
 from sottovoce.formats.subtitles import Cue, CueWord, one_line
+from sottovoce.options.writer import WriterOptions
 from sottovoce.types import Segment
 
 STYLE = "Default,Arial,60,&H0000D7FF,&H00FFFFFF,&H00101010,&H80000000,0,0,0,0,100,100,0,0,1,3,1,2,80,80,60,-1"
@@ -35,11 +38,13 @@ JOINER = "\u2060"
 
 
 class AssWriter:
-    """Source: the format as Aegisub writes it and libass reads it; times are hundredths of a second.
+    """Writes ASS events; times are hundredths of a second.
 
     Subtitles without word times are plain. A speaker is the name of an event, and stands before its text.
     Braces begin commands, and no player knows the same way to write them: they become full-width ones; a
     backslash gets an invisible joiner behind it.
+
+    Source: the format as Aegisub writes it and libass reads it.
     """
 
     extension = "ass"
@@ -64,13 +69,13 @@ class AssWriter:
 
 
 def head(style: str) -> str:
-    """What stands before the events; plain text is not in gold."""
+    """Build what stands before the events; plain text is not in gold."""
     plain = style.replace("Default", "Plain").replace("&H0000D7FF", "&H00FFFFFF")
     return HEAD.format(style=style, plain=plain)
 
 
 def line(cue: Cue, is_timed: bool) -> str:
-    """One event; karaoke where the words are timed."""
+    """Format one event; karaoke where the words are timed."""
     text = (karaoke(cue) if is_timed else cue.text).replace("\n", "\\N")
     style = "Default" if is_timed else "Plain"
     # A comma would end the field of the name.
@@ -81,7 +86,7 @@ def line(cue: Cue, is_timed: bool) -> str:
 
 
 def karaoke(cue: Cue) -> str:
-    """The words, each behind how long it takes; rounding does not add up, since ends are rounded."""
+    """Write each word behind its duration; rounding errors do not add up, since ends are rounded."""
     parts: list[str] = []
     at = hundredths(cue.start)
     for word in cue.words:
@@ -93,23 +98,23 @@ def karaoke(cue: Cue) -> str:
 
 
 def karaoke_word(word: CueWord, duration: int) -> str:
-    """A word behind its command, which stands after the space or line break before the word."""
+    """Put the command of a word before it, after the space or line break that precedes it."""
     bare = word.text.lstrip()
     return f"{word.text[: len(word.text) - len(bare)]}{{\\k{max(0, duration)}}}{bare}"
 
 
 def escape(text: str) -> str:
-    """Text that no player takes for a command."""
+    """Escape text that a player would take for a command."""
     return text.replace("\\", "\\" + JOINER).replace("{", "｛").replace("}", "｝")
 
 
 def hundredths(seconds: float) -> int:
-    """What a time is rounded to."""
+    """Round seconds to hundredths."""
     return round(seconds * 100)
 
 
 def clock(seconds: float) -> str:
-    """h:mm:ss.cc"""
+    """Format seconds as h:mm:ss.cc."""
     minutes, rest = divmod(hundredths(seconds), 6000)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{rest // 100:02d}.{rest % 100:02d}"

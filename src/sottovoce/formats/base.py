@@ -1,75 +1,21 @@
-"""The seam of the writers: a document is begun, given segments one by one, and ended.
+"""The seam of the writers: begin a document, add segments one by one, end it.
 
 Segments come from a generator and a recording may be hours long, so a writer turns each segment into
-text at once and keeps only what its format forces it to. Another format is one file with a class of
-this shape, and one line in `registry.py`.
+text at once and keeps only what its format forces it to. Formats that are no text give bytes instead. Another
+format is one file with a class of this shape, and one line in `registry.py`.
 """
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol, TypeAlias
 
 from sottovoce.errors import OptionError
-from sottovoce.types import Segment, Transcript, Turn
+from sottovoce.types import Segment, Span, Transcript, Turn
 
-
-@dataclass(frozen=True, slots=True)
-class WriterOptions:
-    """How subtitles are broken into lines, and counted. Lines need word times. Meaning as in openai-whisper.
-
-    max_line_width: characters a line. max_line_count: lines a subtitle, together with max_line_width;
-    subtitles may then run across segments. max_words_per_line: words a subtitle, where subtitles end
-    with their segments. highlight_words: one cue a word, underlined as it is spoken.
-    reading_speed: characters a second that people can read. Subtitles are then laid out for them (`layout`),
-    in at most 2 lines of 42 where nothing else is said.
-    offset_n: added to the numbers of srt, whose first is 1 without it; whisper.cpp's name.
-
-    Raises: OptionError for values out of range or that exclude each other.
-    """
-
-    max_line_width: int | None = None
-    max_line_count: int | None = None
-    max_words_per_line: int | None = None
-    highlight_words: bool = False
-    reading_speed: float | None = None
-    offset_n: int = 0
-
-    def __post_init__(self) -> None:
-        for name, value in self._limits.items():
-            if value is not None and value < 1:
-                raise OptionError(f"{name}: expected at least 1, got {value}")
-        if self.offset_n < 0:
-            raise OptionError(f"offset_n: expected at least 0, got {self.offset_n}")
-        self._check_reading()
-        if self.max_line_count is not None and self.max_line_width is None and self.reading_speed is None:
-            raise OptionError(f"max_line_count {self.max_line_count}: needs max_line_width too")
-        if self.max_line_count is not None and self.max_words_per_line is not None:
-            raise OptionError("max_words_per_line: cannot be combined with max_line_count")
-
-    def _check_reading(self) -> None:
-        if self.reading_speed is None:
-            return
-        if not 1 <= self.reading_speed < math.inf:
-            raise OptionError(f"reading_speed: expected at least 1 a second, got {self.reading_speed}")
-        if self.highlight_words or self.max_words_per_line is not None:
-            raise OptionError("reading_speed: cannot be combined with highlight_words or max_words_per_line")
-
-    @property
-    def need_words(self) -> bool:
-        """Whether an option is set that places single words."""
-        if self.highlight_words or self.reading_speed is not None:
-            return True
-        return any(value is not None for value in self._limits.values())
-
-    @property
-    def _limits(self) -> dict[str, int | None]:
-        return {
-            "max_line_width": self.max_line_width,
-            "max_line_count": self.max_line_count,
-            "max_words_per_line": self.max_words_per_line,
-        }
+Piece: TypeAlias = "str | bytes"
+"""What a writer adds to its document: text, or bytes where the format is no text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +26,9 @@ class TranscriptInfo:
     source: the recording's name, for people. audio: its address for a page that plays it, relative to the
     page or a `data:` address. spectrogram: the address of its picture, for a page. translation: code of
     the language that segments are translated into, None where they are not. turns: who speaks when, at the
-    end, where that was asked for.
+    end, where that was asked for. unread: as in a `Transcript`, at the end. language_probability and
+    language_probabilities: as in a `Transcript`, at the end. token_text: what an id stands for, where that is
+    known.
     """
 
     model: str
@@ -91,34 +39,83 @@ class TranscriptInfo:
     spectrogram: str | None = None
     translation: str | None = None
     turns: tuple[Turn, ...] = ()
+    unread: tuple[Span, ...] | None = None
+    language_probability: float | None = None
+    language_probabilities: Mapping[str, float] = field(default_factory=dict)
+    token_text: Callable[[int], str | None] | None = None
 
 
 class Writer(Protocol):
-    """One document in one format. The pieces of text, joined, are the document."""
+    """One document in one format. The pieces, joined, are the document; text is written as UTF-8."""
 
     @property
     def extension(self) -> str:
         """Of the file, without the dot."""
         ...
 
-    def begin(self, info: TranscriptInfo) -> str:
-        """The head of a document; forgets an earlier one."""
+    def begin(self, info: TranscriptInfo) -> Piece:
+        """Begin a document: return its head; forgets an earlier one."""
         ...
 
-    def segment(self, segment: Segment) -> str:
-        """What this segment adds; may be empty while the writer waits for more.
+    def segment(self, segment: Segment) -> Piece:
+        """Add a segment: return what it adds, which may be empty while the writer waits for more.
 
-        Raises OptionError when the options need word times and the segment has none.
+        Raises: OptionError when the options need word times and the segment has none.
         """
         ...
 
-    def end(self, info: TranscriptInfo) -> str:
-        """What is still held, and the foot of the document."""
+    def end(self, info: TranscriptInfo) -> Piece:
+        """End the document: return what is still held, and the foot."""
         ...
 
 
-def write_transcript(writer: Writer, transcript: Transcript) -> str:
-    """The whole document of a transcript."""
-    info = TranscriptInfo(transcript.model, transcript.language, transcript.duration, turns=transcript.turns)
-    pieces = [writer.begin(info), *map(writer.segment, transcript.segments), writer.end(info)]
-    return "".join(pieces)
+def info_of(transcript: Transcript, source: str | None = None) -> TranscriptInfo:
+    """Describe the recording of a transcript; source: the recording's name.
+
+    The language of translations is not stored in a transcript, so that it is "und", as in BCP 47.
+    """
+    is_translated = any(segment.translation is not None for segment in transcript.segments)
+    return TranscriptInfo(
+        model=transcript.model,
+        language=transcript.language,
+        duration=transcript.duration,
+        source=source,
+        translation="und" if is_translated else None,
+        turns=transcript.turns,
+        unread=transcript.unread,
+        language_probability=transcript.language_probability,
+        language_probabilities=transcript.language_probabilities,
+        token_text=transcript.token_texts.get,
+    )
+
+
+def write_transcript(writer: Writer, transcript: Transcript, *, source: str | None = None) -> str:
+    """Write the whole document of a transcript, in a text format. source: the recording's name.
+
+    Raises: OptionError for another format, and where the writer does.
+    """
+    pieces = list(pieces_of(writer, transcript, info_of(transcript, source)))
+    texts = [piece for piece in pieces if isinstance(piece, str)]
+    if len(texts) < len(pieces):
+        raise OptionError(f"output format '{writer.extension}': is no text; write_document gives its bytes")
+    return "".join(texts)
+
+
+def write_document(writer: Writer, transcript: Transcript, *, source: str | None = None) -> bytes:
+    """Write the whole document of a transcript as bytes, in any format. source: the recording's name.
+
+    Raises: OptionError where the writer does.
+    """
+    return b"".join(map(as_bytes, pieces_of(writer, transcript, info_of(transcript, source))))
+
+
+def pieces_of(writer: Writer, transcript: Transcript, info: TranscriptInfo) -> Iterator[Piece]:
+    """Yield the pieces of the document of a complete transcript."""
+    yield writer.begin(info)
+    yield from map(writer.segment, transcript.segments)
+    yield writer.end(info)
+
+
+def as_bytes(piece: Piece) -> bytes:
+    """Encode a piece as a file has it."""
+    return piece.encode("utf-8") if isinstance(piece, str) else piece

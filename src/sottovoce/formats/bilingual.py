@@ -1,9 +1,9 @@
-"""Subtitles in two languages: what was said laid out as asked for, and its translation shared out below.
+"""Cues in two languages: the text laid out as asked for, and its translation distributed below.
 
 Each cue has the part of the translation that lies where its text does, by width, cut between words (between
 characters where a language has no spaces), in lines of the same width. The limits hold for each language by
-itself: a cue has up to so many lines of either. A translation that is much longer than what was said has
-more lines rather than losing words.
+itself: a cue has up to so many lines of either. A translation that is much longer than the text has more
+lines rather than losing words.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from dataclasses import dataclass, field, replace
 from itertools import accumulate
 
 from sottovoce.errors import OptionError
-from sottovoce.formats.base import WriterOptions
-from sottovoce.formats.layout import LINE_WIDTH, N_LINES, Limits, ReadableCues, balanced_lines, width
+from sottovoce.formats.layout import LINE_WIDTH, N_LINES, ReadableCues, ReadingLimits, balanced_lines, width
 from sottovoce.formats.subtitles import Cue, CueMaker, CueWord, one_line
+from sottovoce.options.writer import WriterOptions
 from sottovoce.types import Segment
 
 _UNSPACED = r"\u3040-\u30ff\u3400-\u9fff\u0e00-\u0eff"
@@ -36,7 +36,7 @@ class BilingualCues:
         self._plain = _one_language(self.options, self.escape)
 
     def segment(self, segment: Segment) -> list[Cue]:
-        """Cues that are complete once this segment has come.
+        """Add a segment; return the cues that it completes.
 
         Raises: OptionError when the options place words and the segment has no word times.
         """
@@ -47,7 +47,7 @@ class BilingualCues:
         return [*self._plain.flush(), *self._both(segment, segment.translation)]
 
     def flush(self) -> list[Cue]:
-        """What is still held."""
+        """Return the cues that are still held."""
         return self._plain.flush()
 
     def _both(self, segment: Segment, translation: str) -> Iterator[Cue]:
@@ -67,12 +67,12 @@ class BilingualCues:
         line_width = self.options.max_line_width or (LINE_WIDTH if is_read else None)
         if line_width is None:
             return ["".join(pieces).strip()]
-        lines = balanced_lines(pieces, Limits(line_width, N_LINES, 1.0))
+        lines = balanced_lines(pieces, ReadingLimits(line_width, N_LINES, 1.0))
         return ["".join(line).strip() for line in lines]
 
 
 def shared_out(text: str, widths: Sequence[int]) -> list[list[str]]:
-    """The words of a text for each of some cues, in order, in the proportion of their widths."""
+    """Distribute the words of a text over cues, in order, in proportion to their widths."""
     parts: list[list[str]] = [[] for _ in widths]
     pieces = _PIECES.findall(one_line(text).strip())
     ends = list(accumulate(widths))
@@ -86,7 +86,7 @@ def shared_out(text: str, widths: Sequence[int]) -> list[list[str]]:
 
 
 def cue_maker(options: WriterOptions, escape: Callable[[str], str] = str) -> BilingualCues:
-    """What makes the cues that the options ask for."""
+    """Make the cues that the options ask for."""
     return BilingualCues(options, escape)
 
 

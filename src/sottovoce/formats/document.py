@@ -1,4 +1,4 @@
-"""The JSON document of a recording, on one line, and its parts as plain values.
+"""Writer of the JSON document of a recording, on one line; and its parts as plain values.
 
 Times are rounded to milliseconds and scores to six digits. JSON has no NaN and no infinity: a score
 that is not finite is written as null. `words` is an empty list when no word times were asked for.
@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 from sottovoce.formats.base import TranscriptInfo
-from sottovoce.types import Segment, Token, Transcript, Turn, Word
+from sottovoce.types import Segment, Span, Token, Transcript, Turn, Word
 
 Json: TypeAlias = "bool | int | float | str | Sequence[Json] | Mapping[str, Json] | None"
 
@@ -42,10 +43,12 @@ class JsonWriter:
         rest: dict[str, Json] = {
             "text": "".join(self._texts).strip(),
             "language": info.language,
+            **detection_document(info.language_probability, info.language_probabilities),
             "duration": duration,
         }
         if info.turns:
             rest["turns"] = [turn_document(turn) for turn in info.turns]
+        rest |= unread_document(info.unread)
         return "], " + json_text(rest)[1:] + "\n"
 
     def _entry(self, segment: Segment) -> Mapping[str, Json]:
@@ -53,30 +56,65 @@ class JsonWriter:
 
 
 class JsonFullWriter(JsonWriter):
-    """The JSON document with the tokens of every segment; none where no word times were asked for."""
+    """The JSON document with all tokens of every segment; their times are known where those of words are."""
 
     extension = "full.json"
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._text: Callable[[int], str | None] = _unknown
+
+    def begin(self, info: TranscriptInfo) -> str:
+        self._text = info.token_text or _unknown
+        return super().begin(info)
+
     def _entry(self, segment: Segment) -> Mapping[str, Json]:
-        details = [token_document(token) for word in segment.words or () for token in word.tokens]
-        return {**segment_document(segment), "token_details": details}
+        words = [
+            {**word_document(word), "tokens": [token.id for token in word.tokens]}
+            for word in segment.words or ()
+        ]
+        details = list(token_documents(segment, self._text))
+        return {**segment_document(segment), "words": words, "token_details": details}
+
+
+def _unknown(token: int) -> str | None:
+    return None
 
 
 def document(transcript: Transcript) -> dict[str, Json]:
-    """The JSON document of a whole transcript, as plain values."""
+    """Build the JSON document of a whole transcript, as plain values."""
     turns = {"turns": [turn_document(turn) for turn in transcript.turns]} if transcript.turns else {}
     return {
         "text": transcript.text,
         "language": transcript.language,
+        **detection_document(transcript.language_probability, transcript.language_probabilities),
         "duration": seconds(transcript.duration),
         "model": transcript.model,
         "segments": [segment_document(segment) for segment in transcript.segments],
         **turns,
+        **unread_document(transcript.unread),
     }
 
 
+def detection_document(probability: float | None, probabilities: Mapping[str, float]) -> dict[str, Json]:
+    """Build the probabilities of the detected language; empty where it was given."""
+    found: dict[str, Json] = {} if probability is None else {"language_probability": score(probability)}
+    if probabilities:
+        found["language_probabilities"] = {code: score(value) for code, value in probabilities.items()}
+    return found
+
+
+def unread_document(unread: Sequence[Span] | None) -> dict[str, Json]:
+    """Sum up speech without words, in seconds, with its spans; empty where nobody looked for it."""
+    if unread is None:
+        return {}
+    total: dict[str, Json] = {"unread": seconds(sum(end - start for start, end in unread))}
+    spans = [{"start": seconds(start), "end": seconds(end)} for start, end in unread]
+    return total | {"unread_spans": spans} if spans else total
+
+
 def segment_document(segment: Segment) -> dict[str, Json]:
-    """One entry of `segments`."""
+    """Build one entry of `segments`."""
     translation = {} if segment.translation is None else {"translation": segment.translation}
     return {
         "id": segment.id,
@@ -96,7 +134,7 @@ def segment_document(segment: Segment) -> dict[str, Json]:
 
 
 def word_document(word: Word) -> dict[str, Json]:
-    """One entry of `words`."""
+    """Build one entry of `words`."""
     return {
         "word": word.word,
         "start": seconds(word.start),
@@ -108,12 +146,27 @@ def word_document(word: Word) -> dict[str, Json]:
 
 
 def turn_document(turn: Turn) -> dict[str, Json]:
-    """One entry of `turns`."""
+    """Build one entry of `turns`."""
     return {"start": seconds(turn.start), "end": seconds(turn.end), "speaker": turn.speaker}
 
 
+def token_documents(segment: Segment, text: Callable[[int], str | None]) -> Iterator[dict[str, Json]]:
+    """Build `token_details`: an entry for each of `tokens`; timestamps, and tokens not aligned, have no
+    times.
+
+    text: of a token id that was not aligned.
+    """
+    aligned = deque(token for word in segment.words or () for token in word.tokens)
+    for token in segment.tokens:
+        if aligned and aligned[0].id == token:
+            yield token_document(aligned.popleft())
+        else:
+            yield {"id": token, "text": text(token), "start": None, "end": None, "probability": None}
+    yield from map(token_document, aligned)
+
+
 def token_document(token: Token) -> dict[str, Json]:
-    """One entry of `token_details`."""
+    """Build one entry of `token_details`."""
     return {
         "id": token.id,
         "text": token.text,
@@ -124,15 +177,18 @@ def token_document(token: Token) -> dict[str, Json]:
 
 
 def json_text(value: Json) -> str:
-    """JSON on one line, letters as they are; ValueError for a number that is not finite."""
+    """Encode as JSON on one line, letters as they are.
+
+    Raises: ValueError for a number that is not finite.
+    """
     return json.dumps(value, ensure_ascii=False, allow_nan=False)
 
 
 def seconds(value: float) -> float:
-    """A time, to the millisecond."""
+    """Round a time to milliseconds."""
     return round(float(value), 3)
 
 
 def score(value: float) -> float | None:
-    """A log-probability, probability or ratio to six digits; None when it is not finite."""
+    """Round a log-probability, probability or ratio to six digits; None when it is not finite."""
     return round(float(value), 6) if math.isfinite(value) else None

@@ -1,4 +1,4 @@
-"""Subtitles that people can read: how words are shared out among cues and lines.
+"""Lay out subtitles for reading: how words are distributed over cues and lines.
 
 Cues end where sentences, clauses or pauses do, stay long enough on the screen to be read, have lines of
 about the same width, and no word stands alone where that can be helped. Widths are cells of a terminal or
@@ -17,8 +17,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from sottovoce.errors import OptionError
-from sottovoce.formats.base import WriterOptions
 from sottovoce.formats.subtitles import Cue, CueWord, one_line
+from sottovoce.options.writer import WriterOptions
+from sottovoce.text.punctuation import CLAUSE_ENDS, CLOSING_MARKS, SENTENCE_ENDS
 from sottovoce.types import Segment, Word
 
 LINE_WIDTH = 42
@@ -32,9 +33,7 @@ GAP_S = 0.08
 """Between a cue that stays longer than its words and the next one: the eye sees that something changed."""
 LONGEST_RUN = 160
 """Words held before some are laid out, where nobody ever pauses."""
-SENTENCE_ENDS = tuple(".!?。！？…؟।")
 OPENING = "\"'“‘«([（「『"
-CLAUSE_ENDS = tuple(",;:，、；：،؛–—")
 ABBREVIATIONS = frozenset(
     {
         "mr",
@@ -57,12 +56,11 @@ ABBREVIATIONS = frozenset(
     }
 )
 """Words whose full stop rarely ends a sentence; single letters are initials."""
-CLOSING = "\"'”’»)]）」』"
 
 
 @dataclass(slots=True)
 class ReadableCues:
-    """Cues of segments as they come; holds the words since the last long pause, and one cue.
+    """Makes cues of segments as they come; holds the words since the last long pause, and one cue.
 
     escape: what the format does to text before it goes into a cue; widths are counted before it.
     """
@@ -73,7 +71,7 @@ class ReadableCues:
     _held: Cue | None = field(default=None, init=False)
 
     def segment(self, segment: Segment) -> list[Cue]:
-        """Cues that are complete once this segment has come.
+        """Add a segment; return the cues that it completes.
 
         Raises: OptionError when the segment has no word times.
         """
@@ -88,7 +86,7 @@ class ReadableCues:
         return [cue for word in words for cue in self._add(word)]
 
     def flush(self) -> list[Cue]:
-        """What is still held."""
+        """Return the cues that are still held."""
         return [*self._lay_out(len(self._run)), *self._release(None)]
 
     def _add(self, word: Word) -> Iterator[Cue]:
@@ -121,22 +119,22 @@ class ReadableCues:
         return Cue(words[0].start, max(word.end for word in words), tuple(placed), words[0].speaker)
 
     def _stay(self, cue: Cue, next_start: float) -> Cue:
-        """The cue, on the screen as long as it takes to read, where the next one leaves room."""
+        """Extend the end of a cue to the time it takes to read, where the next one leaves room."""
         wanted = cue.start + min(LONGEST_S, max(SHORTEST_S, width(cue.text) / self._limits.reading_speed))
         return replace(cue, end=max(cue.end, min(wanted, next_start - GAP_S)))
 
     @property
-    def _limits(self) -> Limits:
+    def _limits(self) -> ReadingLimits:
         options = self.options
         assert options.reading_speed is not None
-        return Limits(
+        return ReadingLimits(
             options.max_line_width or LINE_WIDTH, options.max_line_count or N_LINES, options.reading_speed
         )
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
-    """line_width: cells a line. n_lines: a cue. reading_speed: cells a second."""
+class ReadingLimits:
+    """Limits of a layout. line_width: cells a line. n_lines: lines a cue. reading_speed: cells a second."""
 
     line_width: int
     n_lines: int
@@ -144,14 +142,14 @@ class Limits:
 
 
 def begins_run(before: Word, word: Word) -> bool:
-    """Whether no cue may hold both words: a long pause, another speaker, another language."""
+    """Tell whether no cue may hold both words: a long pause, another speaker, another language."""
     if word.start - before.end >= RUN_PAUSE_S:
         return True
     return (word.speaker, word.language) != (before.speaker, before.language)
 
 
-def share_out(words: Sequence[Word], limits: Limits) -> Iterator[Sequence[Word]]:
-    """The words of each cue: the cheapest way to cut a run without long pauses."""
+def share_out(words: Sequence[Word], limits: ReadingLimits) -> Iterator[Sequence[Word]]:
+    """Cut a run without long pauses into cues at the lowest cost; yields the words of each."""
     n_words = len(words)
     texts = [one_line(word.word) for word in words]
     best = [math.inf] * n_words + [0.0]
@@ -167,8 +165,10 @@ def share_out(words: Sequence[Word], limits: Limits) -> Iterator[Sequence[Word]]
         first = cuts[first]
 
 
-def cue_ends(words: Sequence[Word], texts: Sequence[str], first: int, limits: Limits) -> Iterator[int]:
-    """Where a cue that begins with word `first` may end (exclusive): it fits, and does not last too long."""
+def cue_ends(words: Sequence[Word], texts: Sequence[str], first: int, limits: ReadingLimits) -> Iterator[int]:
+    """Yield the possible ends (exclusive) of a cue that begins with word `first`: it fits, and is not too
+    long.
+    """
     n_lines, used = 1, 0
     for index in range(first, len(words)):
         size = width(texts[index])
@@ -181,8 +181,8 @@ def cue_ends(words: Sequence[Word], texts: Sequence[str], first: int, limits: Li
         yield index + 1
 
 
-def cue_cost(words: Sequence[Word], first: int, last: int, limits: Limits) -> float:
-    """How much is wrong with the cue of words [first, last): 1 for a cue, and for each fault of it."""
+def cue_cost(words: Sequence[Word], first: int, last: int, limits: ReadingLimits) -> float:
+    """Compute the cost of the cue of words [first, last): 1 for a cue, plus its faults."""
     start, end = words[first].start, words[last - 1].end
     room = (words[last].start if last < len(words) else end + RUN_PAUSE_S) - start
     n_cells = width("".join(word.word for word in words[first:last]).strip())
@@ -195,14 +195,14 @@ def cue_cost(words: Sequence[Word], first: int, last: int, limits: Limits) -> fl
 
 
 def inner_cost(words: Sequence[Word], index: int) -> float:
-    """How bad it is that a cue runs on before word `index`."""
+    """Compute the cost of a cue that runs on before word `index`."""
     is_sentence = ends_with(words[index - 1].word, SENTENCE_ENDS)
     pause = words[index].start - words[index - 1].end
     return 0.3 * is_sentence + 0.8 * max(0.0, pause - CLAUSE_PAUSE_S)
 
 
 def cut_cost(words: Sequence[Word], last: int) -> float:
-    """How bad it is to end a cue before word `last`."""
+    """Compute the cost of ending a cue before word `last`."""
     if last == len(words) or ends_with(words[last - 1].word, SENTENCE_ENDS):
         return 0.0
     if ends_with(words[last - 1].word, CLAUSE_ENDS):
@@ -210,8 +210,8 @@ def cut_cost(words: Sequence[Word], last: int) -> float:
     return 0.5 if words[last].start - words[last - 1].end >= CLAUSE_PAUSE_S else 1.2
 
 
-def balanced_lines(texts: Sequence[str], limits: Limits) -> list[list[str]]:
-    """The words of a cue in as few lines as hold them, about equally wide, cut after punctuation rather."""
+def balanced_lines(texts: Sequence[str], limits: ReadingLimits) -> list[list[str]]:
+    """Break a cue into as few lines as hold it, about equally wide, cut after punctuation where possible."""
     fewest = len(greedy_lines(texts, limits.line_width))
     target = width("".join(texts).strip()) / fewest
     n_texts = len(texts)
@@ -235,7 +235,7 @@ def balanced_lines(texts: Sequence[str], limits: Limits) -> list[list[str]]:
 
 
 def line_cost(texts: Sequence[str], first: int, last: int, target: float, cells: int) -> float:
-    """How far the line of words [first, last) is from what one wants."""
+    """Compute the cost of the line of words [first, last): uneven width, an orphan, a bad end."""
     uneven = ((cells - target) / target) ** 2
     is_orphan = last - first == 1 and len(texts) > 2 and cells < target
     good_end = last == len(texts) or ends_with(texts[last - 1], SENTENCE_ENDS + CLAUSE_ENDS)
@@ -243,7 +243,7 @@ def line_cost(texts: Sequence[str], first: int, last: int, target: float, cells:
 
 
 def greedy_lines(texts: Sequence[str], line_width: int) -> list[list[str]]:
-    """The words in lines, each as full as can be."""
+    """Break words into lines, each as full as can be."""
     lines: list[list[str]] = []
     for text in texts:
         if lines and width("".join([*lines[-1], text]).strip()) <= line_width:
@@ -254,25 +254,25 @@ def greedy_lines(texts: Sequence[str], line_width: int) -> list[list[str]]:
 
 
 def last_sentence(words: Sequence[Word]) -> int:
-    """How many words there are up to the last end of a sentence, or all where there is none."""
+    """Count the words up to the last end of a sentence, or all where there is none."""
     ends = [index + 1 for index, word in enumerate(words) if ends_with(word.word, SENTENCE_ENDS)]
     return ends[-1] if ends else len(words)
 
 
 def ends_with(word: str, signs: tuple[str, ...]) -> bool:
-    """Whether the word ends with one of the signs, before closing quotes and brackets."""
-    bare = word.strip().rstrip(CLOSING)
+    """Tell whether the word ends with one of the signs, before closing quotes and brackets."""
+    bare = word.strip().rstrip(CLOSING_MARKS)
     return bare.endswith(signs) and not is_abbreviation(bare)
 
 
 def is_abbreviation(word: str) -> bool:
-    """Whether the full stop at the end of the word belongs to it."""
+    """Tell whether the full stop at the end of the word belongs to it."""
     stem = word.removesuffix(".").lstrip(OPENING).casefold()
     return word.endswith(".") and (stem in ABBREVIATIONS or (len(stem) == 1 and stem.isalpha()))
 
 
 def width(text: str) -> int:
-    """Cells of a text: two for a full-width character, none for what combines or is not seen."""
+    """Count the cells of a text: two for a full-width character, none for a combining or invisible one."""
     return sum(map(_cells, text))
 
 

@@ -1,4 +1,4 @@
-"""Where documents go: a file that appears whole or not at all, or standard output.
+"""Open the place of a document: a file that appears whole or not at all, or standard output.
 
 A file is written beside its place under another name and moved there at the end, so a reader never
 sees half a document, and an interrupted run leaves what was there before.
@@ -6,6 +6,7 @@ sees half a document, and an interrupted run leaves what was there before.
 
 from __future__ import annotations
 
+import io
 import os
 import secrets
 import stat
@@ -13,11 +14,12 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol, TextIO
+from typing import BinaryIO, Protocol
 
 from sottovoce.errors import OptionError, cause_of
+from sottovoce.formats.base import Piece, as_bytes
 
 STANDARD_OUTPUT = "-"
 _MEMORY_BYTES = 1 << 20
@@ -26,17 +28,22 @@ _MEMORY_BYTES = 1 << 20
 class Output(Protocol):
     """Takes the pieces of a document."""
 
-    def write(self, text: str) -> None: ...
+    def write(self, piece: Piece) -> None:
+        """Write a piece.
+
+        Raises: OptionError when it cannot be written.
+        """
+        ...
 
 
 @contextmanager
 def open_output(path: Path | str, *, live: bool = False) -> Iterator[Output]:
-    """An output for one document: a file (UTF-8), or standard output for "-".
+    """Open an output for one document: a file (text as UTF-8), or standard output for "-".
 
     The document appears when the block ends, and not at all when the block raises, KeyboardInterrupt
-    included. live: standard output gets the pieces as they come instead. What is not a regular file
+    included. live: standard output gets the pieces as they come instead. A path that is no regular file
     (a pipe, /dev/null) cannot be replaced and gets the pieces as they come.
-    Raises OptionError naming the path when it cannot be written.
+    Raises: OptionError naming the path when it cannot be written.
     """
     if str(path) == STANDARD_OUTPUT:
         with _standard_output(live) as output:
@@ -49,16 +56,19 @@ def open_output(path: Path | str, *, live: bool = False) -> Iterator[Output]:
 
 @contextmanager
 def open_outputs(places: Sequence[Path | str], *, live: bool = False) -> Iterator[list[Output]]:
-    """Outputs for the documents of one recording, which appear in this order when the block ends."""
+    """Open outputs for the documents of one recording, which appear in this order when the block ends.
+
+    Raises: OptionError naming the path that cannot be written.
+    """
     with ExitStack() as stack:
         opened = [stack.enter_context(open_output(place, live=live)) for place in reversed(places)]
         yield opened[::-1]
 
 
 def writable_folder(folder: Path) -> Path:
-    """The folder, made if it is not there, with the folders above it.
+    """Create a folder, and those above it, if need be; return it.
 
-    Raises OptionError naming the path when it cannot be made or written in.
+    Raises: OptionError naming the path when it cannot be made or written in.
     """
     with _named(folder):
         folder.mkdir(parents=True, exist_ok=True)
@@ -71,7 +81,7 @@ def writable_folder(folder: Path) -> Path:
 def _replacing(path: Path) -> Iterator[Output]:
     partial = path.with_name(f".{path.name[:100]}.{secrets.token_hex(4)}.part")
     with _named(path):
-        file = partial.open("x", encoding="utf-8", newline="\n")
+        file = partial.open("xb")
     try:
         yield _File(path, file)
         with _named(path):
@@ -88,7 +98,7 @@ def _replacing(path: Path) -> Iterator[Output]:
 @contextmanager
 def _writing_through(path: Path) -> Iterator[Output]:
     with _named(path):
-        file = path.open("w", encoding="utf-8", newline="\n")
+        file = path.open("wb")
     try:
         yield _File(path, file)
         with _named(path):
@@ -103,16 +113,16 @@ class _File:
     """An open file whose errors name the document it is for."""
 
     path: Path
-    file: TextIO
+    file: BinaryIO
 
-    def write(self, text: str) -> None:
+    def write(self, piece: Piece) -> None:
         with _named(self.path):
-            self.file.write(text)
+            self.file.write(as_bytes(piece))
 
 
 class _StandardOutput:
-    def write(self, text: str) -> None:
-        sys.stdout.write(text)
+    def write(self, piece: Piece) -> None:
+        _to_standard_output(piece)
         sys.stdout.flush()
 
 
@@ -121,20 +131,40 @@ def _standard_output(live: bool) -> Iterator[Output]:
     if live:
         yield _StandardOutput()
         return
-    with tempfile.SpooledTemporaryFile(_MEMORY_BYTES, "w+", encoding="utf-8", newline="") as held:
-        yield _Held(held)
-        held.seek(0)
-        while piece := held.read(_MEMORY_BYTES):
+    with tempfile.SpooledTemporaryFile(_MEMORY_BYTES, "w+", encoding="utf-8", newline="") as texts:
+        held = _Held(texts)
+        yield held
+        texts.seek(0)
+        while piece := texts.read(_MEMORY_BYTES):
             sys.stdout.write(piece)
+        for data in held.data:
+            _to_standard_output(data)
         sys.stdout.flush()
 
 
 @dataclass(frozen=True, slots=True)
 class _Held:
-    file: tempfile.SpooledTemporaryFile[str]
+    """A document that waits for its end; it is text or bytes, so that their order does not count."""
 
-    def write(self, text: str) -> None:
-        self.file.write(text)
+    texts: tempfile.SpooledTemporaryFile[str]
+    data: list[bytes] = field(default_factory=list)
+
+    def write(self, piece: Piece) -> None:
+        if isinstance(piece, str):
+            self.texts.write(piece)
+        else:
+            self.data.append(piece)
+
+
+def _to_standard_output(piece: Piece) -> None:
+    """Raises: OptionError for bytes where a notebook or a test took the place of the stream."""
+    if isinstance(piece, str):
+        sys.stdout.write(piece)
+        return
+    if not isinstance(sys.stdout, io.TextIOWrapper):
+        raise OptionError("standard output: expected a stream that takes bytes; write the document to a file")
+    sys.stdout.flush()
+    sys.stdout.buffer.write(piece)
 
 
 def _is_special(path: Path) -> bool:

@@ -1,4 +1,4 @@
-"""What the documents of several recordings are called."""
+"""Name the documents of several recordings."""
 
 from __future__ import annotations
 
@@ -8,12 +8,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from sottovoce.errors import OptionError
+from sottovoce.formats.writers import FORMATS, extension_of
 
 STANDARD_INPUT = "-"
+FULL = "full.json"
+"""What json-full names end in; the rest is what the recording was called."""
 
 
 def label_of(name: str) -> str:
-    """A file's name, or a line that holds it, as documents can hold it.
+    """Encode a file's name, or a line that holds it, so that documents can hold it.
 
     Bytes that are no UTF-8, which old archives have in their names, are spelled out.
     """
@@ -23,10 +26,11 @@ def label_of(name: str) -> str:
 def output_paths(
     inputs: Sequence[str], folder: Path, extensions: Sequence[str]
 ) -> Mapping[tuple[str, str], Path]:
-    """Where the documents of several inputs go: {(input, extension): folder/name.extension}.
+    """Choose the paths of the documents of several inputs: {(input, extension): folder/name.extension}.
 
     An input given twice, however it is spelt, has one document.
-    Raises OptionError when two inputs would be written to one file all the same, or a document over an input.
+    Raises: OptionError when two inputs would be written to one file all the same, or a document over an
+        input.
     """
     paths: dict[tuple[str, str], Path] = {}
     owners: dict[Path, str] = {}
@@ -46,8 +50,30 @@ def output_paths(
     return paths
 
 
+def format_named(name: str) -> str | None:
+    """Find the format that the name of a file ends in, as srt of talk.srt; None where it ends in none."""
+    extensions = {extension_of(name_of_format).lower(): name_of_format for name_of_format in FORMATS}
+    fitting = [extension for extension in extensions if _has_extension(name, extension)]
+    return extensions[max(fitting, key=len)] if fitting else None
+
+
+def named_document(name: str, path: Path, extension: str) -> Mapping[tuple[str, str], Path]:
+    """Place the one document of an input, as `output_paths`.
+
+    Raises: OptionError when it would be written over the input.
+    """
+    if name != STANDARD_INPUT and os.path.realpath(path) == os.path.realpath(name):
+        raise OptionError(f"output '{path}': is the input; choose another name")
+    return {(name, extension): path}
+
+
+def _has_extension(name: str, extension: str) -> bool:
+    base = Path(name).name.lower()
+    return base.endswith(f".{extension.lower()}") and len(base) > len(extension) + 1
+
+
 def document_names(inputs: Sequence[str]) -> dict[str, str]:
-    """A name without extension for the documents of each input: {input: name}, in the order given.
+    """Name the documents of each input, without extension: {input: name}, in the order given.
 
     `talk` of talk.mp3; of inputs that would share it, `talk.mp3` and `talk.wav`; of those that share this
     too, `monday-talk.mp3` and `friday-talk.mp3` by their folders, and so on up the folders. Names that
@@ -72,10 +98,13 @@ def document_names(inputs: Sequence[str]) -> dict[str, str]:
 
 
 def _name(path: str, level: int) -> str:
-    """The name of a document: at level 0 without the input's extension, then with that many parts of it."""
+    """Name a document: at level 0 without the input's extension, then with that many parts of its path."""
     if path == STANDARD_INPUT:
         return "stdin"
-    return "-".join(_parts(path)[-level:]) if level else Path(path).stem
+    if level:
+        return "-".join(_parts(path)[-level:])
+    name = Path(path).name
+    return name[: -len(FULL) - 1] if _has_extension(name, FULL) else Path(path).stem
 
 
 def _parts(path: str) -> tuple[str, ...]:

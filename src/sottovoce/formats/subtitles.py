@@ -1,8 +1,7 @@
-"""From segments to subtitle cues: lines broken between words, one cue a segment without word times.
+"""Make subtitle cues of segments: lines broken between words, one cue a segment without word times.
 
-The rules are openai-whisper's (`whisper/utils.py`, `SubtitlesWriter`), so that the same options give
-the same cues; here they run over a stream of segments. How wide a character is drawn is not known:
-widths count code points.
+The rules are openai-whisper's (`whisper/utils.py`, `SubtitlesWriter`), so that the same options give the same
+cues; here they run over a stream of segments. Widths count code points.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 from sottovoce.errors import OptionError
-from sottovoce.formats.base import WriterOptions
+from sottovoce.options.writer import WriterOptions
 from sottovoce.types import Segment, Word
 
 RIGHT_TO_LEFT_MARK = "\u200f"
@@ -45,7 +44,7 @@ class Cue:
         return "".join(word.text for word in self.words)
 
     def highlighted(self) -> Iterator[Cue]:
-        """One cue a word, that word underlined with <u>, and plain cues for the pauses between."""
+        """Yield one cue a word, that word underlined with <u>, and plain cues for the pauses between."""
         last = self.start
         for i, word in enumerate(self.words):
             if milliseconds(last) != milliseconds(word.start):
@@ -60,10 +59,10 @@ class Cue:
 
 @dataclass(slots=True)
 class CueMaker:
-    """Cues of segments as they come; state of the subtitle that is still open.
+    """Makes cues of segments as they come; holds the subtitle that is still open.
 
-    escape: what the format does to text before it goes into a cue; widths are counted before it.
-    Cues without text are left out.
+    escape: what the format does to text before it goes into a cue; widths are counted before it. Cues without
+    text are left out.
     """
 
     options: WriterOptions = field(default_factory=WriterOptions)
@@ -75,9 +74,9 @@ class CueMaker:
     _speaker: str | None = field(default=None, init=False)
 
     def segment(self, segment: Segment) -> list[Cue]:
-        """Cues that are complete once this segment has come.
+        """Add a segment; return the cues that it completes.
 
-        Raises OptionError when the options place words and the segment has no word times.
+        Raises: OptionError when the options place words and the segment has no word times.
         """
         if segment.words is None and self.options.need_words:
             raise OptionError("line breaking and highlighting need word times: ask for word timestamps")
@@ -93,13 +92,13 @@ class CueMaker:
         return self._finish(cue for chunk in self._chunks(segment.words) for cue in self._add(chunk))
 
     def _whole(self, segment: Segment) -> list[Cue]:
-        """A segment without word times."""
+        """Make one cue of a segment without word times."""
         text = self.escape(one_line(segment.text).strip())
         words = (CueWord(text, segment.start, segment.end),)
         return [Cue(segment.start, segment.end, words, segment.speaker)] if text else []
 
     def _bilingual(self, segment: Segment) -> list[Cue]:
-        """A segment and its translation under it, neither of them laid out (see `bilingual`)."""
+        """Make one cue of a segment and its translation, neither of them laid out (see `bilingual`)."""
         cues = self._finish([*self._add(segment.words), *self._close()]) if segment.words else []
         text = self.escape(one_line(segment.translation or "").strip())
         below = CueWord("\n" + text, segment.end, segment.end)
@@ -108,7 +107,7 @@ class CueMaker:
         ]
 
     def flush(self) -> list[Cue]:
-        """The open cue, taken as complete."""
+        """Complete the open cue."""
         return self._finish(self._close())
 
     @property
@@ -160,12 +159,12 @@ class CueMaker:
 
 
 def milliseconds(seconds: float) -> int:
-    """What a cue's time is rounded to."""
+    """Round seconds to milliseconds."""
     return round(seconds * 1000)
 
 
 def timestamp(seconds: float, *, marker: str, hours: bool) -> str:
-    """`[HH:]MM:SS` with milliseconds after the marker; hours always, or only from one hour on."""
+    """Format `[HH:]MM:SS` with milliseconds after the marker; hours always, or only from one hour on."""
     minutes, rest = divmod(milliseconds(seconds), 60_000)
     n_hours, minutes = divmod(minutes, 60)
     head = f"{n_hours:02d}:" if hours or n_hours else ""
@@ -173,7 +172,7 @@ def timestamp(seconds: float, *, marker: str, hours: bool) -> str:
 
 
 def behind_speaker(speaker: str | None, text: str) -> str:
-    """Text as a play has it: "A: Good morning." The name is not counted in the width of a line.
+    """Put the speaker before the text: "A: Good morning." The name is not counted in the width of a line.
 
     A mark before a name keeps the direction of text that runs from right to left, whose full stop would stand
     on the wrong side otherwise.
@@ -185,7 +184,7 @@ def behind_speaker(speaker: str | None, text: str) -> str:
 
 
 def direction(text: str) -> str:
-    """Which way the text runs, "ltr" or "rtl", by its first letter."""
+    """Return which way the text runs, "ltr" or "rtl", by its first letter."""
     for kind in map(unicodedata.bidirectional, text):
         if kind in ("L", "R", "AL"):
             return "ltr" if kind == "L" else "rtl"
@@ -193,5 +192,5 @@ def direction(text: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """Text that can neither end a cue nor look like its times: no line breaks of its own, no arrow."""
-    return " ".join(text.splitlines()).replace("-->", "->")
+    """Remove line breaks, which would end a cue."""
+    return " ".join(text.splitlines())

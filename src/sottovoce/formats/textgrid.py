@@ -1,4 +1,4 @@
-"""Praat's TextGrid: segments, words and speakers as tiers of intervals."""
+"""Writer of Praat's TextGrid: segments, words and speakers as tiers of intervals."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SHORTEST_S = 0.001
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """Seconds, and what is said; empty between what is said."""
+    """Start and end in seconds, and text; empty between texts."""
 
     start: float
     end: float
@@ -22,10 +22,10 @@ class Interval:
 
 
 class TextGridWriter:
-    """A tier of segments, one of words where their times are known, and one of speakers where known.
+    """Writes a tier of segments, one of words where they have times, and one of speakers where there are any.
 
     The number of intervals and the end stand at the head, so all segments are held. Intervals of a tier tile
-    it: what overlaps begins where the one before ends.
+    it: where they overlap, the later one begins at the end of the one before.
     Source: Praat's manual, "TextGrid file formats" (the long text format, UTF-8).
     """
 
@@ -50,7 +50,7 @@ class TextGridWriter:
 
     def end(self, info: TranscriptInfo) -> str:
         placed = {name: tidy(intervals) for name, intervals in self._tiers.items()}
-        last = max([SHORTEST_S, info.duration or 0.0, *(t[-1].end for t in placed.values() if t)])
+        last = max([SHORTEST_S, round(info.duration or 0.0, 3), *(t[-1].end for t in placed.values() if t)])
         head = (
             'File type = "ooTextFile"\nObject class = "TextGrid"\n\n'
             f"xmin = 0\nxmax = {last:.6f}\ntiers? <exists>\nsize = {len(placed)}\nitem []:\n"
@@ -65,7 +65,7 @@ class TextGridWriter:
 
 
 def tidy(intervals: Iterable[Interval]) -> list[Interval]:
-    """Intervals that do not overlap, to the millisecond, none without a length."""
+    """Round intervals to milliseconds, without overlaps and without empty durations."""
     placed: list[Interval] = []
     for interval in intervals:
         start = max(round(interval.start, 3), placed[-1].end if placed else 0.0)
@@ -74,7 +74,7 @@ def tidy(intervals: Iterable[Interval]) -> list[Interval]:
 
 
 def tiled(intervals: Sequence[Interval], last: float) -> list[Interval]:
-    """The intervals with empty ones between them, from 0 to `last`."""
+    """Fill the gaps between intervals with empty ones, from 0 to `last`."""
     tiles: list[Interval] = []
     at = 0.0
     for interval in [*intervals, Interval(last, last, "")]:
@@ -87,7 +87,7 @@ def tiled(intervals: Sequence[Interval], last: float) -> list[Interval]:
 
 
 def tier(number: int, name: str, intervals: Sequence[Interval], last: float) -> str:
-    """One tier of the file."""
+    """Format one tier of the file."""
     tiles = tiled(intervals, last)
     head = (
         f'    item [{number}]:\n        class = "IntervalTier"\n        name = "{name}"\n'
@@ -97,7 +97,7 @@ def tier(number: int, name: str, intervals: Sequence[Interval], last: float) -> 
 
 
 def entry(index: int, tile: Interval) -> str:
-    """One interval of a tier; a quote inside a text is written twice."""
+    """Format one interval of a tier; a quote inside a text is doubled."""
     text = tile.text.replace('"', '""')
     return (
         f"        intervals [{index}]:\n            xmin = {tile.start:.6f}\n"

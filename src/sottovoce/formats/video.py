@@ -1,4 +1,4 @@
-"""A karaoke video: words in the middle of the picture, lit as they are said. The program ffmpeg makes it."""
+"""Write a karaoke video with the program ffmpeg: words in the middle of the picture, lit as they are said."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from pathlib import Path
 
 from sottovoce.errors import OptionError, cause_of
 from sottovoce.formats.ass import CENTRED, AssWriter
-from sottovoce.formats.base import WriterOptions, write_transcript
+from sottovoce.formats.base import write_transcript
 from sottovoce.models.checkpoint.writing import whole_file
+from sottovoce.options.writer import WriterOptions
 from sottovoce.types import Transcript
 
 ENDINGS = (".mp4", ".mkv", ".mov")
@@ -21,12 +22,15 @@ FRAMES_A_SECOND = 25
 
 
 def check_video(path: Path, size: str, background: str, recording: Path | None = None) -> None:
-    """Raises: OptionError for what no video can be made of, and where there is no ffmpeg."""
+    """Check that a video can be made.
+
+    Raises: OptionError for a bad path, size or background, and where there is no ffmpeg.
+    """
     if path.suffix.lower() not in ENDINGS:
         raise OptionError(f"video '{path}': expected a name that ends in {', '.join(ENDINGS)}")
     if path.is_dir() or not path.parent.is_dir():
-        told = "expected a file, it is a directory" if path.is_dir() else "its folder is not there"
-        raise OptionError(f"video '{path}': {told}")
+        reason = "expected a file, it is a directory" if path.is_dir() else "its folder is not there"
+        raise OptionError(f"video '{path}': {reason}")
     if recording is not None and path.resolve() == recording.resolve():
         raise OptionError(f"video '{path}': is the recording itself, choose another name")
     found = re.fullmatch(r"(\d{1,5})x(\d{1,5})", size)
@@ -52,8 +56,8 @@ def write_karaoke(
 ) -> None:
     """Write the video; it appears whole or not at all.
 
-    transcript: with the times of words. recording: whose sound it has.
-    Raises: OptionError, with what ffmpeg says where it fails.
+    transcript: with word times. recording: the file with the sound.
+    Raises: OptionError, with ffmpeg's message where it fails.
     """
     check_video(path, size, background, recording)
     if not any(segment.words for segment in transcript.segments):
@@ -81,8 +85,11 @@ def _command(recording: Path, target: Path, size: str, background: str, seconds:
 
 
 def _run(command: list[str], folder: str) -> None:
-    """Raises: OptionError with the last line that ffmpeg says."""
+    """Run ffmpeg.
+
+    Raises: OptionError with the last line of its error output.
+    """
     done = subprocess.run(command, cwd=folder, capture_output=True, check=False)
     if done.returncode:
-        said = done.stderr.decode(errors="replace").strip().splitlines()
-        raise OptionError(f"video: ffmpeg failed ({said[-1] if said else done.returncode})")
+        lines = done.stderr.decode(errors="replace").strip().splitlines()
+        raise OptionError(f"video: ffmpeg failed ({lines[-1] if lines else done.returncode})")

@@ -1,12 +1,10 @@
-"""Which language is spoken in a stretch of speech: one decoder step, over states that are there or its own.
+"""Detect the language of stretches of speech by one decoder step.
 
-The decoder is asked what follows <|startoftranscript|> alone, at position 0, where it was trained to
-name the language, and only the language rows of the output are computed. `hear` encodes each stretch by
-itself. `probe` asks of stretches of a window that is encoded already: the cross-attention sees the frames of
-a stretch alone, but the encoder has let them see the rest, and in what follows a change of language much of
-the language before is left (docs/streaming.md). Neither touches the transcription's state.
-
-Not known here: time, smoothing, and what follows from a change.
+The decoder predicts what follows <|startoftranscript|> alone, at position 0, where it was trained to name the
+language; only the language rows of the output are computed. `LanguageProbe.detect` encodes each stretch by
+itself. `detect_spans` uses a window that is encoded already: the cross-attention sees the frames of a stretch
+alone, but the encoder has let them see the rest, and after a change much of the language before is left in
+them (docs/streaming.md). Neither touches the transcription's state.
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ import torch
 from torch import Tensor
 
 from sottovoce.audio.mel import SILENCE_LOG_MEL, window_features
-from sottovoce.backends.base import Backend, GrowingWindow
+from sottovoce.backends.base import Backend, IncrementalWindow
 from sottovoce.errors import OptionError
 from sottovoce.language.smoothing import Posterior
 from sottovoce.language.switching import allowed_indices
@@ -27,15 +25,15 @@ from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import HOP_SAMPLES, SAMPLE_RATE, EncoderOutput
 
 MELS_PER_SECOND = SAMPLE_RATE // HOP_SAMPLES
-LEAN = 0.3
-"""How much of what the model says of silence is taken off its answers (a factor on log-probabilities). Chosen
-on development stretches, all languages to choose from: 72.0 % right instead of 69.5 (docs/log.md)."""
+SILENCE_CORRECTION = 0.3
+"""Factor on the log-probabilities that the model gives to silence, subtracted from those of speech. Chosen on
+development stretches, all languages allowed: 72.0 % right instead of 69.5 (docs/log.md)."""
 SILENCE_MELS = 200
 TAIL_S = 1.0
-"""Padding behind a stretch that is encoded by itself. To name the language takes less than to write the
-words: on development clips 0.5 to 5 s do the same, where words take 5. Where the full window costs little
-(`EncoderMode.is_thin`) it is better: among all languages 90 instead of 68 % of development clips of people
-reading are told after one second, and 95 instead of 88 % after two."""
+"""Seconds of padding behind a stretch that is encoded by itself. Language takes less than words: on
+development clips 0.5 to 5 s do the same, where words take 5. Where the full window costs little
+(`EncoderMode.has_sparse_padding`) it is better: among all languages 90 instead of 68 % of development clips
+of people reading are right after one second, and 95 instead of 88 % after two."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +43,8 @@ class ProbeOptions:
 
     opening_s: at the start of an utterance a stretch holds all of it up to this length, until a change is
         found in it; 0: no more than `width_s`.
+
+    Raises: OptionError for lengths out of range.
     """
 
     width_s: float = 3.0
@@ -64,7 +64,7 @@ class ProbeOptions:
             raise OptionError(f"opening_s: expected 0 to 30 seconds, got {self.opening_s}")
 
     def start(self, earliest: int, end: int, *, opening: bool) -> int:
-        """The first sample of the stretch that ends at a sample; none begins before `earliest`.
+        """Return the first sample of the stretch that ends at a sample; none begins before `earliest`.
 
         opening: no change was found in the utterance yet.
         """
@@ -76,10 +76,10 @@ class ProbeOptions:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ProbedLanguage:
-    """What the probe says of one stretch.
+    """The language posterior of one stretch.
 
-    probabilities: (L,) over the allowed languages, summing to 1. allowed_mass: what they had among all
-    languages of the model. no_speech: probability of <|nospeech|> against all languages.
+    probabilities: (L,) over the allowed languages, summing to 1. allowed_mass: their sum among all languages
+    of the model. no_speech: probability of <|nospeech|> against all languages.
     """
 
     probabilities: Posterior
@@ -88,7 +88,7 @@ class ProbedLanguage:
 
 
 class LanguageProbe:
-    """Probes stretches of encoder states for an allow-list of languages.
+    """Detect the language of stretches among an allow-list.
 
     Raises: OptionError for an English-only model, or languages that the model does not know.
     """
@@ -102,25 +102,25 @@ class LanguageProbe:
         self._token = tokenizer.sot
         rows = (*tokenizer.language_tokens, tokenizer.no_speech)
         self._rows = torch.tensor(rows, device=backend.device)  # (L + 1,)
-        self._lean: Tensor | None = None
+        self._silence_logits: Tensor | None = None
 
     @property
     def languages(self) -> tuple[str, ...]:
         """The allow-list, in the order of `probabilities`."""
         return self._languages
 
-    def probe(self, encoded: EncoderOutput, spans: Sequence[tuple[int, int]]) -> list[ProbedLanguage]:
-        """Probe frames [start, end) of a window (batch of 1), all spans in one step.
+    def detect_spans(self, encoded: EncoderOutput, spans: Sequence[tuple[int, int]]) -> list[ProbedLanguage]:
+        """Detect the language of frames [start, end) of a window (batch of 1), all spans in one step.
 
         Raises: OptionError for a span that is empty or outside of the window.
         """
         if not spans:
             return []
-        asked = self._backend.first_step(encoded, spans, token=self._token, vocabulary=self._rows)
-        return self._probed(asked)
+        logits = self._backend.first_step(encoded, spans, token=self._token, vocabulary=self._rows)
+        return self._probed(logits)
 
-    def hear(self, log_mels: Sequence[Tensor]) -> list[ProbedLanguage]:
-        """Hear stretches of speech, each encoded by itself, as one batch.
+    def detect(self, log_mels: Sequence[Tensor]) -> list[ProbedLanguage]:
+        """Detect the language of stretches of speech, each encoded by itself, as one batch.
 
         log_mels: un-normalised log-mel frames (n_mels, n_i) on the backend's device, of at least one encoder
             frame each.
@@ -128,74 +128,86 @@ class LanguageProbe:
         return self._probed(self.logits(log_mels)) if log_mels else []
 
     def logits(self, log_mels: Sequence[Tensor]) -> Tensor:
-        """Logits (n, L + 1) of all languages and of <|nospeech|> behind `hear`, of at least one stretch.
+        """Return the logits (n, L + 1) of all languages and of <|nospeech|> of n >= 1 stretches.
 
-        Behind a tail of padding, what the model leans to in silence counts against a language; all languages
-        together keep their share. In a full window that does not pay.
+        With short padding, what the model predicts for silence is subtracted from the languages; their sum
+        stays. In a full window that does not pay.
         """
-        if self._backend.encoder_mode.is_thin:
-            return self._asked(log_mels)
-        if self._lean is None:
+        if self._backend.encoder_mode.has_sparse_padding:
+            return self._raw_logits(log_mels)
+        if self._silence_logits is None:
             silence = torch.full((self._backend.dims.n_mels, SILENCE_MELS), SILENCE_LOG_MEL)
-            self._lean = LEAN * self._asked([silence.to(self._backend.device)])[:, :-1].log_softmax(dim=1)
-        asked = self._asked(log_mels)
-        languages = asked[:, :-1]
+            raw = self._raw_logits([silence.to(self._backend.device)])
+            self._silence_logits = SILENCE_CORRECTION * raw[:, :-1].log_softmax(dim=1)
+        raw = self._raw_logits(log_mels)
+        languages = raw[:, :-1]
         total = languages.logsumexp(dim=1, keepdim=True)
-        corrected = (languages - self._lean).log_softmax(dim=1) + total
-        return torch.cat((corrected, asked[:, -1:]), dim=1)
+        corrected = (languages - self._silence_logits).log_softmax(dim=1) + total
+        return torch.cat((corrected, raw[:, -1:]), dim=1)
 
     @torch.inference_mode()
-    def _asked(self, log_mels: Sequence[Tensor]) -> Tensor:
-        """Logits (n, L + 1): of a full window where its padding can be thin, else of a stretch and a tail."""
+    def _raw_logits(self, log_mels: Sequence[Tensor]) -> Tensor:
+        """Return logits (n, L + 1): in a full window where its padding can be thin, else with `TAIL_S` of
+        padding.
+        """
         mode = self._backend.encoder_mode.whole()
-        if mode.is_thin:
-            return self._asked_of_windows([GrowingWindow(log_mel, mode) for log_mel in log_mels])
+        if mode.has_sparse_padding:
+            return self._window_logits([IncrementalWindow(log_mel, mode) for log_mel in log_mels])
         encoded = self._backend.encode(window_features(log_mels, self._n_columns(log_mels)))
         start = torch.full((len(log_mels), 1), self._token, device=self._backend.device)
-        asked = self._backend.step(start, self._backend.start(encoded), vocabulary=self._rows)
-        return asked.logits[:, 0].float()
+        output = self._backend.step(start, self._backend.start(encoded), vocabulary=self._rows)
+        return output.logits[:, 0].float()
 
-    def _asked_of_windows(self, windows: Sequence[GrowingWindow]) -> Tensor:
+    def _window_logits(self, windows: Sequence[IncrementalWindow]) -> Tensor:
         rows = self._backend.rows()
-        for grown in self._backend.encode_growing(windows):
-            rows.admit(grown.encoded)
-        said, wanted = [[self._token] for _ in windows], [[0] for _ in windows]
-        return rows.step(said, wanted, vocabulary=self._rows).logits.float()
+        for result in self._backend.encode_incremental(windows):
+            rows.admit(result.encoded)
+        tokens, positions = [[self._token] for _ in windows], [[0] for _ in windows]
+        return rows.step(tokens, positions, vocabulary=self._rows).logits.float()
 
     def _n_columns(self, log_mels: Sequence[Tensor]) -> int:
-        """Log-mel frames that stretches are filled up to."""
+        """Return the number of log-mel frames that stretches are padded to."""
         tail_s = min(TAIL_S, self._backend.tail_s)
         longest = max(log_mel.shape[1] for log_mel in log_mels) + round(tail_s * MELS_PER_SECOND)
         return min(longest + longest % 2, 2 * self._backend.dims.n_audio_ctx)
 
     def batch_of(self, log_mels: Sequence[Tensor]) -> tuple[int, ...]:
-        """What stretches of other probes have in common that may be heard together with these, to the same
-        effect: the model, its languages, and what stretches are filled up to."""
+        """Return the key of stretches that other probes may detect in one batch with these, to the same
+        effect.
+
+        It holds the model, its languages, and the length that stretches are padded to. log_mels: as of
+        `detect`, (n_mels, n_i) each.
+        """
         n_columns = self._n_columns(log_mels) if log_mels else 0
         return id(self._backend), self._token, len(self._rows), n_columns
 
-    def _probed(self, asked: Tensor) -> list[ProbedLanguage]:
-        return probed_languages(asked.cpu().double().numpy(), self._allowed)
+    def _probed(self, logits: Tensor) -> list[ProbedLanguage]:
+        return probed_languages(logits.cpu().double().numpy(), self._allowed)
 
 
-def hear_together(
-    asked: Sequence[tuple[LanguageProbe, Sequence[Tensor]]],
+def detect_together(
+    requests: Sequence[tuple[LanguageProbe, Sequence[Tensor]]],
 ) -> list[list[ProbedLanguage]]:
-    """What each of several probes hears in its stretches, all of them as one batch; see `batch_of`."""
-    log_mels = [log_mel for _, own in asked for log_mel in own]
+    """Return what each of several probes detects in its stretches, as one batch.
+
+    requests: probes with log-mel frames (n_mels, n_i) of stretches, all of one `LanguageProbe.batch_of`.
+    """
+    log_mels = [log_mel for _, own in requests for log_mel in own]
     if not log_mels:
-        return [[] for _ in asked]
-    logits = asked[0][0].logits(log_mels)
-    parts = torch.split(logits, [len(own) for _, own in asked])
-    return [probe._probed(part) for (probe, _), part in zip(asked, parts, strict=True)]
+        return [[] for _ in requests]
+    logits = requests[0][0].logits(log_mels)
+    parts = torch.split(logits, [len(own) for _, own in requests])
+    return [probe._probed(part) for (probe, _), part in zip(requests, parts, strict=True)]
 
 
 def probed_languages(logits: Posterior, allowed: Sequence[int]) -> list[ProbedLanguage]:
-    """What logits (n, L + 1) of all languages and of <|nospeech|> say of those that are allowed."""
+    """Return posteriors over the allowed languages (indices) from logits (n, L + 1) of all, and of
+    <|nospeech|>.
+    """
     weights = np.exp(logits - logits.max(axis=1, keepdims=True))
     totals = weights.sum(axis=1)
-    named = totals - weights[:, -1]
-    masses = (weights[:, allowed].sum(axis=1) / named).tolist()
+    languages = totals - weights[:, -1]
+    masses = (weights[:, allowed].sum(axis=1) / languages).tolist()
     no_speech = (weights[:, -1] / totals).tolist()
     chosen = logits[:, allowed]  # what underflowed above still tells the allowed ones apart
     shares = np.exp(chosen - chosen.max(axis=1, keepdims=True))

@@ -1,8 +1,7 @@
-"""Smoothing of language posteriors over time: hidden Markov model, change point.
+"""Smooth language posteriors over time: hidden Markov model, change point.
 
-Posteriors come one frame (probe window) after another, as vectors over a fixed set of L languages. The
-live side is causal and keeps O(L) state; the change point looks back over what was kept.
-Not known here: where posteriors come from, and what is done when the language changes.
+Posteriors come one frame (probed stretch) after another, as vectors over a fixed set of L languages. The live
+side is causal and keeps O(L) state; the change point looks back over what was kept.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ Posterior = npt.NDArray[np.float64]
 """(L,) probabilities that sum to 1."""
 
 OTHERS = 0.03
-"""What the probability of a third language is worth as a sign that the old one has ended."""
+"""Weight of a third language's probability as evidence that the old one has ended."""
 _TINY = 1e-6
 """Least probability given to a language: one frame must not be able to rule it out for ever."""
 
@@ -31,6 +30,8 @@ class SmoothingOptions:
     renewal: probability that it is another after a pause.
     evidence: exponent on each frame's posterior. Probe windows overlap, so neighbours tell the same
         story: hop / width counts every second of audio once.
+
+    Raises: OptionError for values out of range.
     """
 
     stay: float = 0.9
@@ -46,7 +47,7 @@ class SmoothingOptions:
 
 
 def transition_matrix(n_languages: int, stay: float) -> npt.NDArray[np.float64]:
-    """Probabilities (L, L) of going from row to column: `stay` on the diagonal, the rest even."""
+    """Return probabilities (L, L) of going from row to column: `stay` on the diagonal, the rest even."""
     if n_languages == 1:
         return np.ones((1, 1))
     matrix = np.full((n_languages, n_languages), (1.0 - stay) / (n_languages - 1))
@@ -55,7 +56,7 @@ def transition_matrix(n_languages: int, stay: float) -> npt.NDArray[np.float64]:
 
 
 def log_evidence(posteriors: npt.NDArray[np.float64], evidence: float = 1.0) -> npt.NDArray[np.float64]:
-    """Scaled log-likelihoods of posteriors (..., L) under an even prior, floored and tempered."""
+    """Return scaled log-likelihoods of posteriors (..., L) under an even prior, floored and tempered."""
     floored = np.maximum(posteriors, _TINY)
     scaled: npt.NDArray[np.float64] = evidence * np.log(floored / floored.sum(-1, keepdims=True))
     return scaled
@@ -94,7 +95,7 @@ class ForwardFilter:
 
 
 def smoothed(posteriors: npt.NDArray[np.float64], options: SmoothingOptions) -> npt.NDArray[np.float64]:
-    """P(language at each frame | all frames), (T, L), of frames (T, L); even prior at the start.
+    """Return P(language at each frame | all frames) (T, L) of posteriors (T, L); even prior at the start.
 
     Source: Rabiner (1989), the scaled forward-backward recursion.
     """
@@ -112,27 +113,11 @@ def smoothed(posteriors: npt.NDArray[np.float64], options: SmoothingOptions) -> 
     return found
 
 
-def viterbi(posteriors: npt.NDArray[np.float64], options: SmoothingOptions) -> npt.NDArray[np.int64]:
-    """The most probable sequence of languages (T,) behind frames (T, L), even prior at the start."""
-    n_frames, n_languages = posteriors.shape
-    log_transitions = np.log(transition_matrix(n_languages, options.stay))
-    emissions = log_evidence(posteriors, options.evidence)
-    score = emissions[0] if n_frames else np.zeros(n_languages)
-    back = np.zeros((n_frames, n_languages), dtype=np.int64)
-    for t in range(1, n_frames):
-        arrivals = score[:, None] + log_transitions  # (L from, L to)
-        back[t] = arrivals.argmax(axis=0)
-        score = arrivals.max(axis=0) + emissions[t]
-    path = np.zeros(n_frames, dtype=np.int64)
-    for t in reversed(range(n_frames)):
-        path[t] = score.argmax() if t == n_frames - 1 else back[t + 1, path[t + 1]]
-    return path
-
-
 def change_point(
     posteriors: npt.NDArray[np.float64], source: int, target: int, *, start_bonus: float = 0.0
 ) -> int:
-    """First frame of `target` in the best split of frames (T, L) into source frames, then others.
+    """Return the first frame of `target` in the best split of posteriors (T, L) into source frames, then
+    others.
 
     This is Viterbi over a model of two states that may only go from source to target; it can be 0 (no source)
     or T (none but the source). What is neither, as the first words after a change often are, speaks for the
@@ -140,9 +125,9 @@ def change_point(
     latest is taken: it keeps more of the old language.
     """
     evidence = log_evidence(posteriors)
-    kept = evidence[:, source]
-    others = np.log(np.maximum(OTHERS * (1.0 - np.exp(kept)), _TINY))
-    gain = kept - np.maximum(evidence[:, target], others)  # for keeping a frame in the source
+    stays = evidence[:, source]
+    others = np.log(np.maximum(OTHERS * (1.0 - np.exp(stays)), _TINY))
+    gain = stays - np.maximum(evidence[:, target], others)  # for keeping a frame in the source
     totals = np.concatenate(([0.0], np.cumsum(gain)))
     totals[0] += start_bonus
     return int(len(totals) - 1 - np.argmax(totals[::-1]))

@@ -1,6 +1,6 @@
-"""The language over time: what the probe said of each stretch, smoothed, with the switches found in it.
+"""The language of a recording over time: probed stretches, smoothed, and the switches found in them.
 
-Keeps the last `KEPT_S` seconds. Not known here: audio, models, and how a switch is carried out.
+Keeps the last `HISTORY_S` seconds.
 """
 
 from __future__ import annotations
@@ -13,37 +13,35 @@ from dataclasses import dataclass
 import numpy as np
 
 from sottovoce.language.probe import ProbedLanguage
-from sottovoce.language.smoothing import (
-    ForwardFilter,
-    Posterior,
-    SmoothingOptions,
-    change_point,
-)
+from sottovoce.language.smoothing import ForwardFilter, Posterior, SmoothingOptions, change_point
 from sottovoce.language.switching import Hysteresis, Switch, SwitchOptions
 
-KEPT_S = 60.0
+HISTORY_S = 60.0
 LOOK_BACK_S = 10.0
-"""A change point is looked for no further back than this."""
-SURE_S = 2.0
-"""The probe of a shorter stretch is surer of itself than it is right: its evidence is scaled down."""
-SURE_OF_A_SWITCH = 0.9
-"""Belief in the language just switched to."""
+"""A change point is searched this far back."""
+CALIBRATED_S = 2.0
+"""The probe is overconfident about shorter stretches: their evidence is scaled down."""
+SWITCH_BELIEF = 0.9
+"""Probability of the language just switched to."""
 START_BONUS = 1.0
-"""Log-odds for a change at the pause that the utterance began after, against one within it."""
-FROM_THE_START_S = 0.05
-"""A stretch that begins so near to the start of an utterance holds all of it."""
+"""Log-odds for a change at the pause before the utterance, against one within it."""
+START_TOLERANCE_S = 0.05
+"""A stretch that begins this near to the start of an utterance holds all of it."""
+HOLD_ODDS = 1.5
+"""Words wait after the last stretch in which the current language led any other by this factor."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TimelineFrame:
-    """One probed stretch: what was heard (L,), and the belief (L,) after it.
+    """One probed stretch.
 
-    allowed_mass: what the allow-list had among all languages of the model.
+    posterior: (L,) of the stretch alone, weighted by its length. belief: (L,) after it, smoothed.
+    allowed_mass: the allow-list's probability among all languages of the model.
     """
 
     start_s: float
     end_s: float
-    heard: Posterior
+    posterior: Posterior
     belief: Posterior
     allowed_mass: float = 1.0
 
@@ -54,7 +52,9 @@ class TimelineFrame:
 
 @dataclass(frozen=True, slots=True)
 class LanguageChange:
-    """A switch to carry out: codes, the estimated change point, and when it was confirmed (seconds)."""
+    """A switch to carry out: codes (source None: to the first language), change point and confirmation in
+    seconds.
+    """
 
     source: str | None
     target: str
@@ -63,15 +63,13 @@ class LanguageChange:
 
 
 class LanguageTimeline:
-    """Follows the language of a recording through probed stretches.
+    """Follow the language of a recording through probed stretches.
 
-    A stretch that begins where the utterance does holds all that earlier ones told: it takes their place,
-    over what was likely before. Later ones, the newest part of the speech, are evidence of a change each.
+    A stretch that begins where the utterance does holds the audio of all before it: it replaces them, over
+    the belief before the utterance. Later ones, the newest part of the speech, are each evidence of a change.
 
-    full_width_s: stretches shorter than this or SURE_S, with little speech, or in a language outside the
-    list, count for less.
-    hold_odds: the newest stretch must favour the current language over any other by this factor, or
-        words after the last one that did are held back.
+    full_width_s: stretches shorter than this or CALIBRATED_S, with little speech, or in a language outside
+    the list, count for less. current: the language of the start; None: not known yet.
     """
 
     def __init__(
@@ -81,13 +79,11 @@ class LanguageTimeline:
         switching: SwitchOptions,
         *,
         full_width_s: float,
-        hold_odds: float = 1.5,
         current: str | None = None,
     ) -> None:
         self._languages = tuple(languages)
         self._smoothing = smoothing
-        self._full_width_s = min(SURE_S, full_width_s)
-        self._hold_odds = hold_odds
+        self._full_width_s = min(CALIBRATED_S, full_width_s)
         self._forward = ForwardFilter(len(self._languages), smoothing)
         index = None if current is None else self._languages.index(current)
         self._hysteresis = Hysteresis(switching, index)
@@ -109,7 +105,7 @@ class LanguageTimeline:
 
     @property
     def likeliest(self) -> str:
-        """The language that is believed in most now."""
+        """The most probable language now."""
         return self._languages[int(self._forward.belief.argmax())]
 
     @property
@@ -119,24 +115,25 @@ class LanguageTimeline:
 
     @property
     def belief(self) -> dict[str, float]:
-        """P(language now | all that was heard)."""
+        """P(language now | all stretches so far), by code."""
         return dict(zip(self._languages, self._forward.belief.tolist(), strict=True))
 
     @property
     def since_s(self) -> float:
-        """Where the utterance, or its part in the current language, begins: no stretch begins before it."""
+        """Start (s) of the utterance, or of its part in the current language: no stretch begins before it."""
         return self._floor_s
 
     @property
     def is_opening(self) -> bool:
-        """Whether no change was found in the utterance, but the session's first language."""
+        """Whether no change was found in the utterance yet, other than the session's first language."""
         return self._after_pause
 
     @property
-    def settled_until_s(self) -> float:
-        """Words that end by then are surely in the current language.
+    def certain_until_s(self) -> float:
+        """Time (s) up to which words are certainly in the current language.
 
-        While nothing speaks against it: inf. In doubt: the middle of the last stretch that was sure.
+        inf while no stretch speaks against it; in doubt, the middle of the last one that was for it; -inf
+        before the first language is known.
         """
         current = self._hysteresis.current
         if current is None:
@@ -144,14 +141,14 @@ class LanguageTimeline:
         for frame in reversed(self._frames):
             if frame.end_s <= self._floor_s:
                 break
-            others = np.delete(frame.heard, current).max(initial=0.0)
-            if frame.heard[current] >= self._hold_odds * others:
-                sure = frame is self._frames[-1] and not self._hysteresis.in_doubt
-                return math.inf if sure else frame.centre_s
+            others = np.delete(frame.posterior, current).max(initial=0.0)
+            if frame.posterior[current] >= HOLD_ODDS * others:
+                certain = frame is self._frames[-1] and not self._hysteresis.in_doubt
+                return math.inf if certain else frame.centre_s
         return self._floor_s
 
-    def in_use(self, since_s: float) -> tuple[str, ...]:
-        """The languages that were switched to, and in use at a moment of the last minute or after it."""
+    def confirmed_languages(self, since_s: float) -> tuple[str, ...]:
+        """Return the languages that were switched to and in use since a time of the last minute."""
         found = {self.current} if self.current is not None else set()
         until_s = math.inf
         for change in reversed(self._changes):
@@ -161,83 +158,89 @@ class LanguageTimeline:
         return tuple(code for code in self._languages if code in found)
 
     def allowed_mass(self, start_s: float, end_s: float) -> float | None:
-        """What the allow-list had among all languages of the model, on average over the stretches with their
-        middle in a span; None without any."""
+        """Return the mean `TimelineFrame.allowed_mass` of the stretches with their middle in a span (s).
+
+        None without any."""
         found = [frame.allowed_mass for frame in self._frames if start_s <= frame.centre_s <= end_s]
         return sum(found) / len(found) if found else None
 
     def begin(self, start_s: float) -> None:
-        """An utterance begins: no change point lies before it, and another language is likelier than
-        within."""
+        """Begin an utterance: no change point lies before it, and a change is likelier than within."""
         self._floor_s = start_s
         self._after_pause = True
         current, n = self._hysteresis.current, len(self._languages)
         if current is not None:
-            self._prior = self._surely(current, 1.0 - self._smoothing.renewal)
+            self._prior = self._belief_in(current, 1.0 - self._smoothing.renewal)
         else:
             self._prior = np.full(n, 1.0 / n)
         self._forward.reset(self._prior)
         self._hysteresis.begin(start_s)
 
     def add(self, start_s: float, end_s: float, probed: ProbedLanguage) -> None:
-        """Take what was heard in a stretch; they must come in order of their ends."""
+        """Take the probe of a stretch; they must come in order of their ends."""
         weight = min(1.0, (end_s - start_s) / self._full_width_s)
         weight *= (1.0 - probed.no_speech) * math.sqrt(probed.allowed_mass)
-        heard = np.maximum(probed.probabilities, 1e-9) ** weight
-        heard = heard / heard.sum()
-        is_whole = start_s <= self._floor_s + FROM_THE_START_S
+        posterior = np.maximum(probed.probabilities, 1e-9) ** weight
+        posterior = posterior / posterior.sum()
+        is_whole = start_s <= self._floor_s + START_TOLERANCE_S
         if is_whole:
-            belief = self._prior * heard
+            belief = self._prior * posterior
             self._forward.reset(belief / belief.sum())
         else:
-            self._forward.step(heard)
+            self._forward.step(posterior)
         belief = self._forward.belief
-        self._frames.append(TimelineFrame(start_s, end_s, heard, belief, probed.allowed_mass))
-        while self._frames[0].end_s < end_s - KEPT_S:
+        self._frames.append(TimelineFrame(start_s, end_s, posterior, belief, probed.allowed_mass))
+        while self._frames[0].end_s < end_s - HISTORY_S:
             self._frames.popleft()
         self._hysteresis.step(belief, end_s, opening=is_whole)
 
-    def due(self, now_s: float, *, at_boundary: bool = False) -> LanguageChange | None:
-        """Take the switch that is due, if any; the language is the new one from here on."""
-        switch = self._hysteresis.due(now_s, at_boundary=at_boundary)
-        return None if switch is None else self._carried_out(switch)
+    def due(self, now_s: float, *, at_end: bool = False) -> LanguageChange | None:
+        """Return the switch that is due, if any; the language is the new one from then on.
+
+        at_end: the utterance ends, and a confirmed switch waits no longer.
+        """
+        switch = self._hysteresis.due(now_s, at_end=at_end)
+        return None if switch is None else self._carry_out(switch)
 
     def resolve(self, now_s: float) -> LanguageChange | None:
-        """Decide at the end of an utterance, where no more evidence comes.
+        """Decide at the end of an utterance, where no more evidence comes; return the switch, if any.
 
-        A pending switch is due. Without one, the likeliest language counts where none is known yet, or where
-        the last stretch held all of the utterance."""
-        pending = self.due(now_s, at_boundary=True)
+        A pending switch is due. Without one, the likeliest language is taken if none is known yet, or if the
+        last stretch held all of the utterance.
+        """
+        pending = self.due(now_s, at_end=True)
         if pending is not None or not self._frames or self._frames[-1].end_s <= self._floor_s:
             return pending
         current, likeliest = self._hysteresis.current, int(self._forward.belief.argmax())
-        is_whole = self._frames[-1].start_s <= self._floor_s + FROM_THE_START_S
+        is_whole = self._frames[-1].start_s <= self._floor_s + START_TOLERANCE_S
         if likeliest == current or not (current is None or is_whole):
             return None
-        self._hysteresis.settle(likeliest)
-        return self._carried_out(Switch(current, likeliest, self._frames[-1].end_s, now_s))
+        self._hysteresis.force(likeliest)
+        return self._carry_out(Switch(current, likeliest, now_s))
 
-    def _carried_out(self, switch: Switch) -> LanguageChange:
+    def _carry_out(self, switch: Switch) -> LanguageChange:
         at_s = self._floor_s if switch.source is None else self._change_point(switch.source, switch.target)
         self._after_pause = self._after_pause and at_s == self._floor_s
         self._floor_s = at_s
         if switch.source is not None:
-            self._prior = self._surely(switch.target, SURE_OF_A_SWITCH)
+            self._prior = self._belief_in(switch.target, SWITCH_BELIEF)
             self._forward.reset(self._prior)
         source = None if switch.source is None else self._languages[switch.source]
         change = LanguageChange(source, self._languages[switch.target], at_s, switch.confirmed_s)
-        while self._changes and self._changes[0].confirmed_s < switch.confirmed_s - KEPT_S:
+        while self._changes and self._changes[0].confirmed_s < switch.confirmed_s - HISTORY_S:
             self._changes.popleft()
         self._changes.append(change)
         return change
 
     def _change_point(self, source: int, target: int) -> float:
-        """Between the middles of the stretches that the best split parts."""
+        """Return the time (s) of the best split: between the middles of the two stretches around it."""
         frames = self._recent()
         if not frames:
             return self._floor_s
-        heard = np.stack([frame.heard for frame in frames])
-        first = change_point(heard, source, target, start_bonus=START_BONUS if self._after_pause else 0.0)
+        posteriors = np.stack([frame.posterior for frame in frames])
+        first = change_point(
+            posteriors, source, target, start_bonus=START_BONUS if self._after_pause else 0.0
+        )
         if first == 0:
             return self._floor_s
         if first == len(frames):
@@ -250,8 +253,8 @@ class LanguageTimeline:
         earliest = max(self._floor_s, self._frames[-1].end_s - LOOK_BACK_S)
         return [frame for frame in self._frames if frame.centre_s >= earliest]
 
-    def _surely(self, language: int, probability: float) -> Posterior:
-        """This much for a language, and the rest even."""
+    def _belief_in(self, language: int, probability: float) -> Posterior:
+        """Return a belief (L,) with this probability of a language, the rest even."""
         n = len(self._languages)
         if n == 1:
             return np.ones(1)

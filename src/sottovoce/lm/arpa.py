@@ -22,7 +22,7 @@ BLANKS = " \t\r\n"
 
 
 def fields_of(line: str) -> list[str]:
-    """The fields of a line, between spaces and tabs."""
+    """Split a line at spaces and tabs."""
     return [field for field in line.strip(BLANKS).replace("\t", " ").split(" ") if field]
 
 
@@ -46,8 +46,8 @@ class ArpaFile:
 def read_arpa(path: Path) -> ArpaFile:
     """Read an ARPA file; a name that ends in .gz is unpacked.
 
-    Raises LanguageModelError: unreadable, no header, counts that do not match, bad numbers, n-grams of
-    words that are no unigrams.
+    Raises: LanguageModelError for a file that is unreadable, has no header, other counts than it says, bad
+        numbers, or n-grams of words that are no unigrams.
     """
     try:
         if path.suffix == ".gz":

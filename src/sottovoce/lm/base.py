@@ -1,7 +1,7 @@
 """The seam between searches and language models: batched start, score, finish.
 
-N-gram, neural, phrase boosting and grammar all stand behind it. States are opaque to the search;
-it only selects rows of them. Log-probabilities are natural logs.
+N-gram and neural models, phrase boosting and grammars implement it. States are opaque to the search, which
+only selects rows of them. Log-probabilities are natural logs. N are rows (hypotheses).
 """
 
 from __future__ import annotations
@@ -33,34 +33,34 @@ class LanguageModel(Protocol, Generic[State]):
     def n_tokens(self) -> int: ...
 
     def start(self, n: int) -> State:
-        """States of n hypotheses that have said nothing yet."""
+        """Make the states of n hypotheses without tokens."""
         ...
 
     def score(self, states: State, tokens: Tensor | None = None) -> tuple[Tensor, State]:
         """Score the next token of every hypothesis.
 
         tokens None: log_probs (N, n_tokens) of every possible next token, and `states` unchanged.
-        tokens (N,) int64: log_probs (N,) of just these tokens, and the states after saying them.
+        tokens (N,) int64: log_probs (N,) of these tokens alone, and the states after them.
         """
         ...
 
     def finish(self, states: State) -> Tensor:
-        """Log-probability (N,) of ending here."""
+        """Return the log-probability (N,) of ending here."""
         ...
 
     def select(self, states: State, rows: Tensor) -> State:
-        """The states of `rows` (N',) int64: beams that survive, in their new order."""
+        """Return the states of `rows` (N',) int64: beams that survive, in their new order."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Arcs:
-    """Ways of saying tokens: A of them for each of M tokens of N hypotheses.
+    """Transitions by tokens: A arcs for each of M tokens of N hypotheses.
 
-    One token has several arcs where it may end a word or not, or end one of several homophones.
+    A token has several arcs where it may end a word or not, or end one of several homophones.
     scores: (N, M, A) float32, weighted; -inf where there is no such arc.
-    marks: (N, M, A) int64, what the arc ends: 0 nothing, w + 1 word w; other numbers keep apart what would
-        otherwise be the same prefix. Arcs of a state and token that exist have different marks.
+    marks: (N, M, A) int64, the word that the arc ends: 0 none, w + 1 word w; larger numbers distinguish
+        prefixes that would be equal otherwise. Existing arcs of a state and token have different marks.
     states: (N, M, A, s) int64, the states after the arcs.
     """
 
@@ -71,47 +71,47 @@ class Arcs:
 
 @dataclass(frozen=True, slots=True)
 class Endings:
-    """Ways of ending: scores (N, E) float32, -inf where none; marks (N, E) int64 as in `Arcs`."""
+    """Ways to end: scores (N, E) float32, -inf where there is none; marks (N, E) int64 as in `Arcs`."""
 
     scores: Tensor
     marks: Tensor
 
 
 class PrefixScorer(Protocol):
-    """All that a prefix search asks of language models, lexicon and boosting together.
+    """The language models, lexicon and boosting of a prefix search as one scorer.
 
-    States are rows of integers (N, s), so that the search selects and merges them as tensors; what is
-    no number (a key-value cache) stays with its owner and the row holds an index. The arcs of a state
-    and a token are always the same, in the same order.
+    States are rows of integers (N, s), so that the search selects and merges them as tensors; anything else
+    (a KV cache) stays with its owner and the row holds an index. The arcs of a state and token are always the
+    same, in the same order.
     """
 
     @property
     def n_arcs(self) -> int:
-        """A, the most arcs that any token has in any state."""
+        """A, the largest number of arcs of any token in any state."""
         ...
 
     @property
     def n_tokens(self) -> int: ...
 
     @property
-    def gap(self) -> int | None:
-        """The token that stands between words; None: there is none.
+    def word_separator(self) -> int | None:
+        """The token between words; None: there is none.
 
-        Said again, or first of all, it changes nothing: a search takes it as part of the same prefix there,
+        Repeated, or at the beginning, it changes nothing: there a search takes it as part of the same prefix,
         and it has no arcs.
         """
         ...
 
     def start(self, n: int, device: torch.device | None = None) -> Tensor:
-        """States (n, s) of hypotheses that have said nothing yet."""
+        """Make the states (n, s) of hypotheses without tokens."""
         ...
 
     def arcs(self, states: Tensor, tokens: Tensor) -> Arcs:
-        """Arcs of tokens (N, M) int64 after states (N, s)."""
+        """Return the arcs of tokens (N, M) int64 after states (N, s)."""
         ...
 
     def endings(self, states: Tensor) -> Endings:
-        """Endings of states (N, s); an unfinished word is completed or has no ending."""
+        """Return the endings of states (N, s); an unfinished word is completed or has no ending."""
         ...
 
 
@@ -119,23 +119,24 @@ class HistoryScorer(Protocol):
     """Scores whole word histories, to replace what was added for their words during the search."""
 
     def adjustments(self, histories: Sequence[tuple[str, ...]], *, final: bool) -> list[float]:
-        """What to add to the score of hypotheses that have said these words, in place of earlier values.
+        """Return what to add to the scores of hypotheses with these words, in place of earlier values.
 
-        final: the hypotheses have ended, so the end of the sentence is scored too.
+        histories: N tuples of words. final: the hypotheses have ended, so the end of the sentence is scored
+        too.
         """
         ...
 
 
-class Asked(NamedTuple):
-    """A language model that compiled code asks by a call, and the table of what it was asked before.
+class CallbackLm(NamedTuple):
+    """A language model that compiled code calls by address, and the cache of its answers.
 
-    found: (2 ** n,) `FOUND`, at the place that the hash of the key (state + 1, id + 1) tells or after it; key
-    0 is a free place. address: of a C function (int64 state, int64 id, int64 place) -> int64: the score's
-    bits as a float32 in the upper half, the state after it in the lower; id `END` asks for the score of
-    ending. It takes Python's lock, and writes to `found` at the free place that the asker came to, or after.
+    cache: (2 ** n,) `CACHE_ENTRY`, an open-addressing table by key (state + 1, id + 1); key 0 is free.
+    address: of a C function (int64 state, int64 id, int64 place) -> int64: the bits of the score (float32) in
+    the upper half, the next state in the lower; id `END` scores the end. It takes Python's lock (GIL), and
+    writes its answer to the cache at `place`, the free entry that the caller found, or after it.
     """
 
-    found: Records
+    cache: Records
     address: int
 
 
@@ -146,10 +147,10 @@ class Automaton(NamedTuple):
     root, which has every token.
     first: (n_nodes + 1,) where the arcs of each node begin. tokens: (n_arcs,) int32, ascending per node.
     weights (natural logs), targets: (n_arcs,). backoff, parent: (n_nodes,). root_weights, root_targets:
-    (n_ids,). ids: (n_tokens,) what the tokens of whoever asks are called here. ends: (n_nodes,) score of
-    ending there. silent: an id that is said silently before each of the tokens `begins` (n_tokens,) bool;
-    None: before none. asked: where arcs come from a call instead; the root's then tell the most that each
-    token can score, and there are no others.
+    (n_ids,). ids: (n_tokens,) ids here of the caller's tokens. ends: (n_nodes,) score of
+    ending there. silent: the id of the word boundary that is scored implicitly before each of the tokens
+    `begins` (n_tokens,) bool; None: before none. callback: scores come from calls; the root's weights then
+    bound the score of each token, and there are no other arcs.
     """
 
     first: Ints
@@ -164,22 +165,24 @@ class Automaton(NamedTuple):
     ends: Floats
     silent: int | None = None
     begins: Bools | None = None
-    asked: Asked | None = None
+    callback: CallbackLm | None = None
 
 
 @runtime_checkable
 class AutomatonModel(Protocol):
-    """A language model that a compiled search can follow by itself."""
+    """A language model that a compiled search can follow without calls."""
 
     def automaton(self) -> Automaton | None:
-        """The model as arrays, on the CPU; None where it has no such form."""
+        """Return the model as arrays on the CPU; None where it has no such form."""
         ...
 
 
 @runtime_checkable
 class DeviceModel(Protocol):
-    """Says whether it answers by operations on tensors of the device alone, whose shapes follow from those of
-    what is asked: then a CUDA graph can hold them. Models that do not say are taken to leave the device.
+    """A model that can say whether it stays on the device.
+
+    It does if it scores by tensor operations of the device alone, whose shapes follow from those of the
+    arguments: then a CUDA graph can record them. Models without this property are taken to leave the device.
     """
 
     @property
@@ -187,7 +190,7 @@ class DeviceModel(Protocol):
 
 
 def stays_on_device(model: object) -> bool:
-    """See `DeviceModel`."""
+    """Tell whether a model stays on the device; see `DeviceModel`."""
     return isinstance(model, DeviceModel) and model.stays_on_device
 
 
@@ -196,13 +199,13 @@ MODEL = np.dtype(
         ("base", np.int64),
         ("weight", np.float32),
         ("address", np.int64),
-        ("found_first", np.int64),
-        ("found_size", np.int64),
+        ("cache_first", np.int64),
+        ("cache_size", np.int64),
     ]
 )
-FOUND = np.dtype([("key", np.int64), ("score", np.float32), ("target", np.int32)])
+CACHE_ENTRY = np.dtype([("key", np.int64), ("score", np.float32), ("target", np.int32)])
 END = -1
-"""In place of a token's id: that nothing more is said."""
+"""In place of a token's id: the end."""
 NODE = np.dtype([("first", np.int64), ("parent", np.int32), ("backoff", np.float32)])
 ARC = np.dtype([("token", np.int32), ("target", np.int32), ("weight", np.float32)])
 ROOT_ARC = np.dtype([("id", np.int32), ("target", np.int32), ("weight", np.float32), ("is_begun", np.bool_)])
@@ -220,14 +223,14 @@ CHILD = np.dtype([("token", np.int32), ("target", np.int32)])
 
 
 class FlatModels(NamedTuple):
-    """The automata of M models over the same tokens, their nodes and arcs in a row; see `Automaton`.
+    """The automata of M models over the same tokens, their nodes and arcs concatenated; see `Automaton`.
 
-    models: (M,) `MODEL`, the first node of each and its factor; for those that are asked (`Asked`) the
-    address, else 0, and where their part of `found` begins. nodes: (n_nodes + 1,) `NODE`; parents and
-    targets are counted per model. arcs: (n_arcs,) `ARC`, by the model's ids. roots: (M, n_tokens + 1)
-    `ROOT_ARC`, with the model's id of every token and whether the silent one, the last, comes before it.
-    bounds: (n_tokens,), the most that each token scores in any state, all models together. ends: (n_nodes,),
-    weighted, what ending at each node scores. found: `FOUND` of the models that are asked.
+    models: (M,) `MODEL`, the first node of each and its weight; for a `CallbackLm` its address, else 0, and
+    the begin and size of its part of `cache`. nodes: (n_nodes + 1,) `NODE`; parents and targets are counted
+    per model. arcs: (n_arcs,) `ARC`, by the model's ids. roots: (M, n_tokens + 1) `ROOT_ARC`, with the
+    model's id of every token and whether the word boundary, the last one, is scored before it. bounds:
+    (n_tokens,), upper bound of the score of each token in any state, all models together. ends: (n_nodes,),
+    weighted scores of ending at each node. cache: (n,) `CACHE_ENTRY` of all callbacks.
     """
 
     models: Records
@@ -236,7 +239,7 @@ class FlatModels(NamedTuple):
     roots: Records
     bounds: Floats
     ends: Floats
-    found: Records
+    cache: Records
 
 
 class FlatLexicon(NamedTuple):
@@ -265,7 +268,7 @@ class FlatScorer(NamedTuple):
     """A `PrefixScorer` as arrays: states are the lexicon's node if there is one, then those of the models
     over words, then those of the models over tokens.
 
-    bound: no token scores more, word ends and look-ahead aside.
+    bound: no token scores more, but for word ends and look-ahead.
     """
 
     n_arcs: int
@@ -276,7 +279,7 @@ class FlatScorer(NamedTuple):
 
 
 def silent_scorer(n_tokens: int) -> FlatScorer:
-    """A scorer that allows everything and adds nothing."""
+    """Make a scorer that allows everything and adds nothing."""
     lexicon = FlatLexicon(
         nodes=np.zeros(1, LEXICON_NODE),
         children=np.zeros(0, CHILD),
@@ -295,15 +298,15 @@ def silent_scorer(n_tokens: int) -> FlatScorer:
         roots=np.zeros((0, n_tokens + 1), ROOT_ARC),
         bounds=np.zeros(n_tokens, np.float32),
         ends=np.zeros(0, np.float32),
-        found=np.zeros(0, FOUND),
+        cache=np.zeros(0, CACHE_ENTRY),
     )
     return FlatScorer(1, lexicon, models, models, 0.0)
 
 
 @runtime_checkable
 class FlatPrefixScorer(Protocol):
-    """A `PrefixScorer` that a compiled search can ask without a call."""
+    """A `PrefixScorer` that a compiled search can use without calls."""
 
     def flat(self) -> FlatScorer | None:
-        """The scorer as arrays; None where a part of it has no such form."""
+        """Return the scorer as arrays; None where a part of it has no such form."""
         ...

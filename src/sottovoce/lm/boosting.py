@@ -1,9 +1,9 @@
 """Phrase boosting: hotwords as an Aho-Corasick tree over tokens, behind `lm.base.LanguageModel`.
 
-A weight is for a token: whoever is inside a phrase is given it for every token of it, so that short and long
-phrases get the same push at every step of a search, and gives all of it back when the phrase does not come.
-An occurrence of a phrase thus adds its weight times its tokens, once. (Aho and Corasick 1975 for the tree;
-k2's and WeNet's context graphs and NeMo's phrase boosting count by tokens too.)
+A weight is added for every token of a phrase as it is being spelled, so that short and long phrases get the
+same boost at every step of a search, and all of it is subtracted again when the phrase is not completed. An
+occurrence of a phrase thus adds its weight times its tokens, once. (Aho and Corasick 1975 for the tree; k2's
+and WeNet's context graphs and NeMo's phrase boosting count by tokens too.)
 """
 
 from __future__ import annotations
@@ -24,7 +24,10 @@ from sottovoce.lm.table import BackoffTable, backoff_table
 
 @dataclass(frozen=True, slots=True)
 class Phrase:
-    """A phrase to boost: its tokens, and what each of them adds (natural log; may be negative)."""
+    """A phrase to boost: its tokens, and what each of them adds (natural log; may be negative).
+
+    Raises: LanguageModelError for a phrase without tokens.
+    """
 
     tokens: tuple[int, ...]
     weight: float
@@ -36,7 +39,7 @@ class Phrase:
 
 @dataclass(slots=True)
 class _Node:
-    """potential: the most that a phrase through here has been given so far."""
+    """A node of the tree. potential: the largest boost that a phrase through here has got so far."""
 
     children: dict[int, int] = field(default_factory=dict)
     potential: float = 0.0
@@ -49,7 +52,7 @@ class PhraseBooster:
 
     boundary: a token that separates words. Phrases then count as whole words only: what comes before
     and after must be a boundary or the end of the utterance. Boundaries inside a phrase add nothing.
-    Raises LanguageModelError: an empty phrase, or a token that is out of range.
+    Raises: LanguageModelError for a token that is out of range.
     """
 
     def __init__(self, phrases: Iterable[Phrase], n_tokens: int, *, boundary: int | None = None) -> None:
@@ -87,7 +90,7 @@ class PhraseBooster:
         return self._table.follow(states, tokens)
 
     def finish(self, states: Tensor) -> Tensor:
-        """Take back what unfinished phrases were given; the end is a boundary."""
+        """Return the score (N,) that takes back the boost of unfinished phrases; the end is a boundary."""
         if self._boundary is None:
             return -self._potential[states]
         score, ended = self._table.follow(states, torch.full_like(states, self._boundary))
@@ -97,7 +100,7 @@ class PhraseBooster:
         return states[rows]
 
     def automaton(self) -> Automaton:
-        """The tree as arrays, for compiled searches."""
+        """Return the tree as arrays, for compiled searches."""
         nodes = torch.arange(self.n_nodes, device=self._potential.device)
         return automaton_of(self._table, self.finish(nodes))
 
@@ -110,16 +113,16 @@ def _tree(phrases: Iterable[Phrase], n_tokens: int, boundary: int | None) -> lis
             raise LanguageModelError(f"phrase: expected tokens from 0 to {n_tokens - 1}, got {phrase.tokens}")
         at = 0
         tokens = (*around, *phrase.tokens, *around)
-        n_said = 0
+        n_counted = 0
         for depth, token in enumerate(tokens, start=1):
             if token not in nodes[at].children:
                 nodes[at].children[token] = len(nodes)
                 nodes.append(_Node())
             at = nodes[at].children[token]
-            n_said += token != boundary  # which earns nothing: every word begins with one
+            n_counted += token != boundary  # boundaries add nothing: every word begins with one
             if depth < len(tokens):
-                nodes[at].potential = max(nodes[at].potential, phrase.weight * n_said)
-        nodes[at].total += phrase.weight * n_said
+                nodes[at].potential = max(nodes[at].potential, phrase.weight * n_counted)
+        nodes[at].total += phrase.weight * n_counted
     return nodes
 
 
@@ -166,9 +169,10 @@ def _table(nodes: list[_Node], order: Sequence[int], n_tokens: int) -> BackoffTa
 
 
 def read_phrases(path: str | Path, *, default_weight: float) -> list[tuple[str, float]]:
-    """Phrases of a file, one a line, with an optional weight after a tab; blank lines are left out.
+    """Read phrases of a file, one a line, with an optional weight after a tab; blank lines are skipped.
 
-    Raises LanguageModelError: unreadable, a weight that is no number, or no phrase at all.
+    Raises: LanguageModelError for a file that is unreadable or without phrases, and a weight that is no
+    number.
     """
     phrases: list[tuple[str, float]] = []
     try:

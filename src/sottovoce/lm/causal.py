@@ -1,7 +1,7 @@
 """Any Hugging Face causal language model in a search: over words, or over the search's own tokens.
 
-Needs the extra `neural-lm`. Words that were said make a tree (`lm.causal_tree`), so that every piece of
-text is run once for all beams and utterances; a word of one piece is then a look-up.
+Needs the extra `neural-lm`. Word histories form a tree (`lm.causal_tree`), so that every piece of text is run
+once for all beams and utterances; a word of one piece is then a look-up.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ import torch
 from torch import Tensor
 
 from sottovoce.errors import LanguageModelError, MissingExtraError
-from sottovoce.lm.causal_tree import CausalTree, Growth, Node
+from sottovoce.lm.causal_tree import CausalTree, Node, NodeExtension
 from sottovoce.lm.neural import History
 
 _BLOCK_WORDS = 64
 """Histories of twice this many words lose their first block, so that a model's context suffices."""
 
 
-class Pieces(Protocol):
-    """What is asked of a tokenizer; those of transformers have it."""
+class PieceTokenizer(Protocol):
+    """The part of a tokenizer that is used; those of transformers have it."""
 
     @property
     def bos_token_id(self) -> int | None: ...
@@ -36,11 +36,11 @@ class Pieces(Protocol):
 class CausalWordModel:
     """Scores words as " word" with a causal model of transformers; a `WordLanguageModel`.
 
-    Raises LanguageModelError: a tokenizer without a token to begin or end a text with.
+    Raises: LanguageModelError for a tokenizer with neither bos nor eos token.
     """
 
     def __init__(
-        self, model: torch.nn.Module, tokenizer: Pieces, *, device: torch.device | None = None
+        self, model: torch.nn.Module, tokenizer: PieceTokenizer, *, device: torch.device | None = None
     ) -> None:
         self._tree = CausalTree(model, device or torch.device("cpu"))
         self._tokenizer = tokenizer
@@ -54,7 +54,10 @@ class CausalWordModel:
 
     @classmethod
     def load(cls, name: str, *, device: torch.device | None = None) -> CausalWordModel:
-        """Load a folder, a GGUF file or a hub name. Raises MissingExtraError, LanguageModelError."""
+        """Load a folder, a GGUF file or a hub name. device: None: the CPU.
+
+        Raises: MissingExtraError without transformers, LanguageModelError for a model that cannot be loaded.
+        """
         try:
             from transformers import AutoModelForCausalLM, AutoTokenizer
         except ImportError as error:
@@ -70,7 +73,7 @@ class CausalWordModel:
 
     @property
     def n_forward_pieces(self) -> int:
-        """Pieces run through the network so far, padding aside."""
+        """PieceTokenizer run through the network so far, padding aside."""
         return self._tree.n_run
 
     def begin(self) -> None:
@@ -99,32 +102,34 @@ class CausalWordModel:
         return self._pieces[word]
 
     def _require(self, histories: Sequence[History]) -> None:
-        """Make the nodes of histories and of all their beginnings, shorter ones first."""
+        """Make the nodes of histories and of all their prefixes, shorter ones first."""
         if () not in self._nodes and histories:
-            self._nodes[()] = self._tree.grow([Growth(None, (self._bos,))])[0].node
+            self._nodes[()] = self._tree.extend([NodeExtension(None, (self._bos,))])[0].node
         missing = {h[:n] for h in set(histories) for n in range(1, len(h) + 1)} - self._nodes.keys()
         for length in sorted({len(history) for history in missing}):
             self._extend([(h[:-1], h[-1]) for h in missing if len(h) == length])
 
     def _extend(self, pairs: Sequence[tuple[History, str]]) -> None:
-        """Make the nodes of histories and one more word, whose beginnings have nodes."""
+        """Make the nodes of histories plus one word, from the nodes of the histories."""
         parents = [self._nodes[history] for history, _ in pairs]
-        growths = [
-            Growth(parent, self._split(word)) for parent, (_, word) in zip(parents, pairs, strict=True)
+        continuations = [
+            NodeExtension(parent, self._split(word)) for parent, (_, word) in zip(parents, pairs, strict=True)
         ]
-        for (history, word), growth, grown in zip(pairs, growths, self._tree.grow(growths), strict=True):
-            assert growth.parent is not None
-            first = float(growth.parent.log_probs[growth.tokens[0]])
+        for (history, word), continuation, extended in zip(
+            pairs, continuations, self._tree.extend(continuations), strict=True
+        ):
+            assert continuation.parent is not None
+            first = float(continuation.parent.log_probs[continuation.tokens[0]])
             longer = (*history, word)
-            self._nodes[longer] = grown.node
-            self._scores[history, word] = first + grown.inner
+            self._nodes[longer] = extended.node
+            self._scores[history, word] = first + extended.inner
 
 
 class CausalTokenModel:
     """A causal model whose ids are the search's own, such as one trained on Whisper's tokens.
 
-    A `LanguageModel` with (N,) int64 states: places in a list of sequences, each of which is run once.
-    n_tokens: ids that are scored. bos: what a text begins with. eos: what ends it.
+    A `LanguageModel` with (N,) int64 states: indices in a list of sequences, each of which is run once.
+    n_tokens: ids that are scored. bos, eos: tokens that begin and end a text. device: None: the CPU.
     """
 
     def __init__(
@@ -139,7 +144,7 @@ class CausalTokenModel:
         self._tree = CausalTree(model, device or torch.device("cpu"))
         self.n_tokens = n_tokens
         self._eos = eos
-        self._nodes = [self._tree.grow([Growth(None, (bos,))])[0].node]
+        self._nodes = [self._tree.extend([NodeExtension(None, (bos,))])[0].node]
         self._places: dict[tuple[int, int], int] = {}
 
     def start(self, n: int) -> Tensor:
@@ -151,8 +156,8 @@ class CausalTokenModel:
             return rows[:, : self.n_tokens].to(states.device), states
         pairs = list(zip(states.tolist(), tokens.tolist(), strict=True))
         new = [pair for pair in dict.fromkeys(pairs) if pair not in self._places]
-        grown = self._tree.grow([Growth(self._nodes[state], (token,)) for state, token in new])
-        for pair, each in zip(new, grown, strict=True):
+        extended = self._tree.extend([NodeExtension(self._nodes[state], (token,)) for state, token in new])
+        for pair, each in zip(new, extended, strict=True):
             self._places[pair] = len(self._nodes)
             self._nodes.append(each.node)
         scores = rows.to(states.device).gather(1, tokens[:, None])[:, 0]
@@ -184,6 +189,6 @@ def _gguf(name: str) -> tuple[str, str | None]:
 
 
 def _context(history: History) -> History:
-    """The part of a history that is looked at: whole blocks are dropped, so that nodes can be used again."""
+    """The part of a history that is used: whole blocks are dropped, so that nodes can be reused."""
     n_blocks = len(history) // _BLOCK_WORDS
     return history if n_blocks < 2 else history[(n_blocks - 1) * _BLOCK_WORDS :]

@@ -1,11 +1,12 @@
 """A causal network over a tree of token sequences: every token is run once, in padded batches.
 
-Each node keeps the keys and values of its own tokens alone; those of its past are put together from its
+Each node stores the keys and values of its own tokens alone; those of its prefix are collected from its
 ancestors when it is continued.
 """
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
@@ -22,7 +23,7 @@ _BATCH = 64
 @dataclass(frozen=True, slots=True, eq=False)
 class Node:
     """A sequence: kv (n_layers, 2, n_heads, n_own, d) of its own last tokens, log_probs (V,) float32 of
-    the next token, and how many tokens it has in all."""
+    the next token, and the number of its tokens."""
 
     parent: Node | None
     kv: Tensor
@@ -30,7 +31,7 @@ class Node:
     n_tokens: int
 
     def path_kv(self) -> Tensor:
-        """Keys and values of all tokens (n_layers, 2, n_heads, n_tokens, d)."""
+        """Collect keys and values of all tokens (n_layers, 2, n_heads, n_tokens, d)."""
         parts = [self.kv]
         node = self.parent
         while node is not None:
@@ -39,14 +40,14 @@ class Node:
         return torch.cat(parts[::-1], dim=3)
 
 
-class Growth(NamedTuple):
-    """A node to continue (None: from nothing) and the tokens that follow."""
+class NodeExtension(NamedTuple):
+    """A node to continue (None: the empty sequence) and the tokens that follow."""
 
     parent: Node | None
     tokens: tuple[int, ...]
 
 
-class Grown(NamedTuple):
+class ContinuedNode(NamedTuple):
     """The new node, and the log-probability of its tokens after the first, given those before."""
 
     node: Node
@@ -54,26 +55,28 @@ class Grown(NamedTuple):
 
 
 class CausalTree:
-    """Runs a causal language model of transformers over growing sequences."""
+    """Runs a causal language model of transformers over continued sequences."""
 
     def __init__(self, network: torch.nn.Module, device: torch.device) -> None:
         self._network = network.eval().to(device)
         self._device = device
+        taken = inspect.signature(network.forward).parameters
+        self._cache_argument = "cache" if "cache" in taken else "past_key_values"  # renamed in transformers 5
         self.n_run = 0
         """Tokens run through the network so far, padding aside."""
 
-    def grow(self, growths: Sequence[Growth]) -> list[Grown]:
-        """Continue nodes, all at once; results in the order given."""
-        order = sorted(range(len(growths)), key=lambda i: _length(growths[i]))  # little padding
-        grown: dict[int, Grown] = {}
+    def extend(self, continuations: Sequence[NodeExtension]) -> list[ContinuedNode]:
+        """Continue nodes in batches; return the new ones in the order given."""
+        order = sorted(range(len(continuations)), key=lambda i: _length(continuations[i]))  # little padding
+        extended: dict[int, ContinuedNode] = {}
         for begin in range(0, len(order), _BATCH):
             places = order[begin : begin + _BATCH]
-            grown.update(zip(places, self._run([growths[i] for i in places]), strict=True))
-        return [grown[i] for i in range(len(growths))]
+            extended.update(zip(places, self._run([continuations[i] for i in places]), strict=True))
+        return [extended[i] for i in range(len(continuations))]
 
     @torch.no_grad()
-    def _run(self, rows: Sequence[Growth]) -> list[Grown]:
-        """Padding stands left of the past and right of the new tokens."""
+    def _run(self, rows: Sequence[NodeExtension]) -> list[ContinuedNode]:
+        """Run one batch: padding stands left of the past and right of the new tokens."""
         n_past = torch.tensor([0 if row.parent is None else row.parent.n_tokens for row in rows])
         n_new = torch.tensor([len(row.tokens) for row in rows])
         past, new = int(n_past.max()), int(n_new.max())
@@ -86,7 +89,7 @@ class CausalTree:
         logits, kv = self._forward(ids, mask, positions, _padded_past(rows, past))
         self.n_run += int(n_new.sum())
         return [
-            _grown(row, logits[place], kv[:, :, place, :, past : past + len(row.tokens)])
+            _continued(row, logits[place], kv[:, :, place, :, past : past + len(row.tokens)])
             for place, row in enumerate(rows)
         ]
 
@@ -104,18 +107,18 @@ class CausalTree:
             input_ids=ids.to(self._device),
             attention_mask=mask.to(self._device, torch.int64),
             position_ids=positions.to(self._device),
-            past_key_values=cache,
             use_cache=True,
+            **{self._cache_argument: cache},
         )
         layers = [_stacked(layer) for layer in cache.layers if isinstance(layer, DynamicLayer)]
         return output.logits, torch.stack(layers)
 
 
-def _length(growth: Growth) -> int:
-    return len(growth.tokens) + (0 if growth.parent is None else growth.parent.n_tokens)
+def _length(continuation: NodeExtension) -> int:
+    return len(continuation.tokens) + (0 if continuation.parent is None else continuation.parent.n_tokens)
 
 
-def _padded_past(rows: Sequence[Growth], width: int) -> Tensor | None:
+def _padded_past(rows: Sequence[NodeExtension], width: int) -> Tensor | None:
     """Keys and values (n_layers, 2, R, n_heads, width, d), padded at the left."""
     if not width:
         return None
@@ -124,11 +127,11 @@ def _padded_past(rows: Sequence[Growth], width: int) -> Tensor | None:
     return torch.stack(padded, dim=2)
 
 
-def _grown(row: Growth, logits: Tensor, kv: Tensor) -> Grown:
+def _continued(row: NodeExtension, logits: Tensor, kv: Tensor) -> ContinuedNode:
     log_probs = logits[: len(row.tokens)].float().log_softmax(dim=1)
     inner = sum(float(log_probs[i, token]) for i, token in enumerate(row.tokens[1:]))
     n_tokens = _length(row)
-    return Grown(Node(row.parent, kv.clone(), log_probs[-1].clone(), n_tokens), inner)
+    return ContinuedNode(Node(row.parent, kv.clone(), log_probs[-1].clone(), n_tokens), inner)
 
 
 def _stacked(layer: DynamicLayer) -> Tensor:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from sottovoce.lm.base import (
     ARC,
-    FOUND,
+    CACHE_ENTRY,
     MODEL,
     NODE,
     ROOT_ARC,
@@ -33,7 +33,7 @@ Weighted = tuple[LanguageModel[Tensor], float]
 
 
 def automaton_of(table: BackoffTable, ends: Tensor) -> Automaton:
-    """A back-off table as an automaton over its own ids; ends: (n_nodes,) scores of ending there."""
+    """Convert a back-off table to an automaton over its own ids; ends: (n_nodes,) scores of ending there."""
     return Automaton(
         first=_ints(table.first),
         tokens=(table.arcs.keys % table.n_tokens).to("cpu", torch.int32).numpy(),
@@ -49,14 +49,14 @@ def automaton_of(table: BackoffTable, ends: Tensor) -> Automaton:
 
 
 def flat_models(models: Sequence[Weighted], n_tokens: int) -> FlatModels | None:
-    """Weighted models as one set of arrays; None where one of them has no automaton."""
+    """Convert weighted models to one set of arrays; None where one of them has no automaton."""
     if not models:
         return silent_scorer(n_tokens).tokens
     found: list[Automaton] = []
     for model, weight in models:
         automaton = model.automaton() if isinstance(model, AutomatonModel) else None
-        if automaton is None or (automaton.asked is not None and weight < 0):
-            return None  # nothing bounds what a negative weight makes of low scores
+        if automaton is None or (automaton.callback is not None and weight < 0):
+            return None  # no upper bound: low scores times a negative weight
         found.append(automaton)
     n_nodes = [len(each.parent) for each in found]
     weights = [weight for _, weight in models]
@@ -72,32 +72,32 @@ def flat_models(models: Sequence[Weighted], n_tokens: int) -> FlatModels | None:
         roots=np.stack([_root(each) for each in found]),
         ends=np.concatenate([_ends(each, w) for each, w in zip(found, weights, strict=True)]),
         bounds=np.sum([_bounds(each, w) for each, w in zip(found, weights, strict=True)], axis=0),
-        found=_found(found),
+        cache=_caches(found),
     )
 
 
 def _models(found: Sequence[Automaton], n_nodes: Sequence[int], weights: Sequence[float]) -> Records:
-    sizes = [0 if each.asked is None else len(each.asked.found) for each in found]
+    sizes = [0 if each.callback is None else len(each.callback.cache) for each in found]
     return _records(
         MODEL,
         base=_before(n_nodes),
         weight=np.array(weights, np.float32),
-        address=np.array([0 if each.asked is None else each.asked.address for each in found], np.int64),
-        found_first=_before(sizes),
-        found_size=np.array(sizes, np.int64),
+        address=np.array([0 if each.callback is None else each.callback.address for each in found], np.int64),
+        cache_first=_before(sizes),
+        cache_size=np.array(sizes, np.int64),
     )
 
 
-def _found(found: Sequence[Automaton]) -> Records:
-    """The tables of the models that are asked: their own memory where there is one, as it is written to."""
-    tables = [each.asked.found for each in found if each.asked is not None]
+def _caches(found: Sequence[Automaton]) -> Records:
+    """Concatenate the caches of callbacks; a single one shares its memory, since it is written to."""
+    tables = [each.callback.cache for each in found if each.callback is not None]
     if len(tables) == 1:
         return tables[0]
-    return np.concatenate(tables) if tables else np.zeros(0, FOUND)
+    return np.concatenate(tables) if tables else np.zeros(0, CACHE_ENTRY)
 
 
 def _nodes(found: Sequence[Automaton]) -> Records:
-    """The nodes of automata in a row, and one more that says where the arcs end."""
+    """Concatenate the nodes of automata, and one more that marks the end of the arcs."""
     before = _before([len(each.tokens) for each in found])
     first = [each.first[:-1] + arcs for each, arcs in zip(found, before, strict=True)]
     end = np.array([sum(len(each.tokens) for each in found)])
@@ -110,7 +110,7 @@ def _nodes(found: Sequence[Automaton]) -> Records:
 
 
 def _root(automaton: Automaton) -> Records:
-    """The root's arcs of all tokens, and that of the silent one."""
+    """The root's arcs of all tokens, and that of the word boundary."""
     ids = np.append(automaton.ids, 0 if automaton.silent is None else automaton.silent)
     weights, targets = automaton.root_weights[ids], automaton.root_targets[ids]
     is_begun = np.append(_begins(automaton), False)
@@ -118,7 +118,7 @@ def _root(automaton: Automaton) -> Records:
 
 
 def _begins(automaton: Automaton) -> Bools:
-    """The tokens (n_tokens,) that the silent one is said before."""
+    """bool (n_tokens,): tokens before which the word boundary is scored implicitly."""
     return np.zeros(len(automaton.ids), np.bool_) if automaton.begins is None else automaton.begins
 
 
@@ -138,12 +138,12 @@ def _records(kind: np.dtype[np.void], **fields: np.ndarray[Any, Any]) -> Records
 
 
 def token_scorer(models: FlatModels, n_tokens: int) -> FlatScorer:
-    """Models over tokens alone."""
+    """Make a scorer of models over tokens alone."""
     return silent_scorer(n_tokens)._replace(tokens=models, bound=_bound(models))
 
 
 def word_scorer(lexicon: FlatLexicon, words: FlatModels, tokens: FlatModels, n_arcs: int) -> FlatScorer:
-    """A lexicon, models over its words, and models over tokens."""
+    """Make a scorer of a lexicon, models over its words, and models over tokens."""
     _bound_endings(lexicon, words.bounds + lexicon.word_scores)
     return FlatScorer(n_arcs, lexicon, words, tokens, _bound(tokens))
 
@@ -153,7 +153,7 @@ def _bound(models: FlatModels) -> float:
 
 
 def _bound_endings(lexicon: FlatLexicon, bounds: Floats) -> None:
-    """Write into the nodes what the end of a word can gain there at most; bounds: (n_words,)."""
+    """Write to each node the upper bound of the score of ending a word there; bounds: (n_words,)."""
     nodes = lexicon.nodes[:-1]
     best = np.full(len(nodes), -np.inf, np.float32)
     np.maximum.at(best, np.repeat(np.arange(len(nodes)), nodes["n_words"]), bounds[lexicon.words])
@@ -175,7 +175,7 @@ def _bounds(automaton: Automaton, factor: float) -> Floats:
     best = automaton.root_weights * sign
     np.maximum.at(best, automaton.tokens, automaton.weights * sign)
     backoff, parent = automaton.backoff * sign, automaton.parent
-    paid = np.zeros(len(parent), np.float32)  # the most that backing off from a node can earn
+    paid = np.zeros(len(parent), np.float32)  # upper bound of the score of backing off from a node
     while True:
         more = np.maximum(backoff + paid[parent], 0).astype(np.float32)
         more[0] = 0

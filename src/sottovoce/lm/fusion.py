@@ -29,9 +29,10 @@ TensorModel = LanguageModel[Tensor]
 
 
 class Relabelled:
-    """A language model over another numbering: token i of this is token ids[i] of the model inside.
+    """A language model under other ids: token i here is token ids[i] of the model inside.
 
     ids: (n_tokens,) int64.
+    Raises: LanguageModelError for ids that the model does not have.
     """
 
     def __init__(self, model: TensorModel, ids: Tensor) -> None:
@@ -65,7 +66,7 @@ class Relabelled:
         return stays_on_device(self._model)
 
     def automaton(self) -> Automaton | None:
-        """The model inside as arrays, under these names; None where it has no such form."""
+        """Return the model inside as arrays under these ids; None where it has no such form."""
         inside = self._model.automaton() if isinstance(self._model, AutomatonModel) else None
         if inside is None:
             return None
@@ -77,9 +78,9 @@ class Relabelled:
 class ShallowFusion:
     """A weighted sum of language models over the same tokens; states are (N, n_models) int64.
 
-    weights: one per model, times its natural log-probability. Token -inf of a model counts as forbidden,
+    weights: one per model, times its natural log-probability. A token that a model scores -inf is forbidden,
     whatever the weight.
-    Raises OptionError: numbers of models and weights differ, or models of different token sets.
+    Raises: OptionError unless there is one weight a model, and models have the same number of tokens.
     """
 
     def __init__(self, models: Sequence[TensorModel], weights: Sequence[float]) -> None:
@@ -102,7 +103,7 @@ class ShallowFusion:
         return 1
 
     @property
-    def gap(self) -> int | None:
+    def word_separator(self) -> int | None:
         return None
 
     @property
@@ -113,19 +114,21 @@ class ShallowFusion:
         return torch.stack([model.start(n).to(device) for model in self._models], dim=1)
 
     def score(self, states: Tensor, tokens: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """As `LanguageModel.score`; a row whose token is not below n_tokens scores 0 and keeps its state."""
+        """Score as `LanguageModel.score`; a row whose token is not below n_tokens gets 0 and keeps its
+        state.
+        """
         if tokens is None:
             shape = (len(states), self.n_tokens)
             total = torch.zeros(shape, device=states.device)
             for i, (model, weight) in enumerate(zip(self._models, self._weights, strict=True)):
                 total += _weighted(model.score(states[:, i])[0], weight)
             return total, states
-        known = tokens < self.n_tokens
-        total, after = self._follow(states, tokens.masked_fill(~known, 0))
-        return total.masked_fill(~known, 0.0), torch.where(known[:, None], after, states)
+        in_range = tokens < self.n_tokens
+        total, after = self._follow(states, tokens.masked_fill(~in_range, 0))
+        return total.masked_fill(~in_range, 0.0), torch.where(in_range[:, None], after, states)
 
     def finish(self, states: Tensor) -> Tensor:
-        """Scores (N,) of ending."""
+        """Return the scores (N,) of ending."""
         total = torch.zeros(len(states), device=states.device)
         for i, (model, weight) in enumerate(zip(self._models, self._weights, strict=True)):
             total += _weighted(model.finish(states[:, i]), weight)
@@ -147,7 +150,7 @@ class ShallowFusion:
         return Endings(scores, torch.zeros_like(scores, dtype=torch.int64))
 
     def flat(self) -> FlatScorer | None:
-        """The fusion as arrays, for compiled searches; None where a model has no such form."""
+        """Return the fusion as arrays, for compiled searches; None where a model has no such form."""
         models = self.flat_models()
         return None if models is None else token_scorer(models, self.n_tokens)
 
@@ -165,5 +168,5 @@ class ShallowFusion:
 
 
 def _weighted(scores: Tensor, weight: float) -> Tensor:
-    """-inf stays -inf: times a weight of 0 it would be NaN."""
+    """Multiply scores by a weight; -inf stays -inf, which a weight of 0 would make NaN."""
     return torch.where(scores == NEVER, scores, scores * weight)

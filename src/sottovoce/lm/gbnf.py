@@ -1,4 +1,4 @@
-"""Rules of a GBNF grammar, as far as one has to look into them: what is left open, and where texts end."""
+"""Checks of a GBNF grammar's rules: brackets left open, and rules without finite texts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ _SYMBOL = re.compile(rf"{QUOTED}|{NAME}|\{{[^}}\n]*\}}|[()|?*+.]")
 
 
 def left_open(text: str) -> tuple[int, str] | None:
-    """The first line, counted from 1, with a quotation mark or bracket that it does not close, and which."""
+    """Find the first line, counted from 1, that does not close a quotation mark or bracket; return which
+    too.
+    """
     for number, line in enumerate(text.splitlines(), 1):
         rest = _COMMENT.sub("", line)
         if mark := re.search(r'["\[]', rest):
@@ -22,9 +24,9 @@ def left_open(text: str) -> tuple[int, str] | None:
 
 
 def endless_rules(text: str) -> set[str]:
-    """Rules of a grammar that no finite text satisfies, as `loop ::= "x" loop`.
+    """Find the rules of a grammar that no finite text satisfies, as `loop ::= "x" loop`.
 
-    A name without a rule counts as one that can be satisfied: what is wrong with it the engine says.
+    A name without a rule counts as one that can be satisfied: the grammar engine reports it.
     """
     bodies = dict(rules(text))
     ends: set[str] = set()
@@ -32,7 +34,7 @@ def endless_rules(text: str) -> set[str]:
         found = {
             name
             for name, symbols in bodies.items()
-            if _Reader(symbols, ends | _unknown(symbols, bodies)).choice()
+            if _RuleReader(symbols, ends | _unknown(symbols, bodies)).choice()
         }
         if found == ends:
             return set(bodies) - ends
@@ -40,7 +42,7 @@ def endless_rules(text: str) -> set[str]:
 
 
 def rules(text: str) -> Iterator[tuple[str, list[str]]]:
-    """Every rule's name and the symbols of its body."""
+    """Yield every rule's name and the symbols of its body."""
     plain = _COMMENT.sub(lambda piece: piece[1] or "", text)
     heads = list(RULE.finditer(plain))
     for head, following in zip(heads, [*heads[1:], None], strict=True):
@@ -52,7 +54,7 @@ def _unknown(symbols: list[str], bodies: dict[str, list[str]]) -> set[str]:
     return {symbol for symbol in symbols if symbol not in bodies}
 
 
-class _Reader:
+class _RuleReader:
     """Goes through the body of a rule; ends: the names in which a text can end."""
 
     def __init__(self, symbols: list[str], ends: set[str]) -> None:

@@ -1,4 +1,4 @@
-"""Grammars beside a search: what is said has the form that a GBNF file describes, or pays for it.
+"""Grammars beside a search: texts have the form that a GBNF file describes, or are penalised.
 
 GBNF is llama.cpp's and whisper.cpp's notation of context-free grammars: rules `name ::= …` of quoted text,
 character classes, `|`, `( )`, `?`, `*` and `+`; the text of an utterance is `root`. The grammar engine is
@@ -24,15 +24,16 @@ from sottovoce.errors import LanguageModelError, MissingExtraError, OptionError,
 from sottovoce.lm.gbnf import NAME, QUOTED, RULE, endless_rules, left_open
 
 START, BROKEN = 0, -1
-"""States: nothing was said; what was said is not of the grammar, and nothing is asked of the rest."""
-KEPT = 4096
-"""Prefixes whose place in the grammar is kept; others are gone through again when they are asked for."""
+"""States: the empty prefix; a prefix outside the grammar, after which nothing is penalised."""
+CACHE_SIZE = 4096
+"""Prefixes whose position in the grammar is cached; others are matched anew."""
 _PIECE = re.compile(rf"{QUOTED}|#[^\n]*|{NAME}")
 
 
 @dataclass(frozen=True, slots=True)
 class Grammar:
-    """A grammar as it is written. rule: what an utterance is; its text may begin with a space more.
+    """A GBNF grammar. rule: the rule that an utterance follows; its text may have one more space at the
+    beginning.
 
     Raises: LanguageModelError for text that is no grammar, or has no such rule.
     """
@@ -45,8 +46,8 @@ class Grammar:
         if not rules:
             raise LanguageModelError('grammar: expected rules such as root ::= "yes" | "no", got none')
         if self.rule not in rules:
-            known = ", ".join(dict.fromkeys(rules))[:200]
-            raise LanguageModelError(f"grammar: expected a rule '{self.rule}', got {known}")
+            present = ", ".join(dict.fromkeys(rules))[:200]
+            raise LanguageModelError(f"grammar: expected a rule '{self.rule}', got {present}")
         if found := left_open(self.text):
             raise LanguageModelError(f"grammar, line {found[0]}: expected an end of what {found[1]} begins")
         if self.rule in endless_rules(self.text):
@@ -56,7 +57,10 @@ class Grammar:
 
     @classmethod
     def read(cls, path: str | Path, rule: str = "root") -> Grammar:
-        """Raises: LanguageModelError."""
+        """Read a grammar of a file.
+
+        Raises: LanguageModelError for a file that cannot be read, and as the class.
+        """
         try:
             text = Path(path).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
@@ -64,8 +68,8 @@ class Grammar:
         return cls(text, rule)
 
     @property
-    def spoken(self) -> str:
-        """The same, whose root is the rule behind a space or none: Whisper's words begin with one."""
+    def whisper_text(self) -> str:
+        """The grammar whose root is the rule after an optional space: Whisper's words begin with one."""
         body = _PIECE.sub(lambda piece: "the-root" if piece[0] == "root" else piece[0], self.text)
         rule = "the-root" if self.rule == "root" else self.rule
         return f'root ::= " "? {rule}\n{body}\n'
@@ -73,7 +77,7 @@ class Grammar:
 
 @dataclass(slots=True)
 class _Prefix:
-    """What was said: a prefix and one token more."""
+    """A prefix: another prefix and one more token."""
 
     parent: int
     token: int
@@ -83,7 +87,7 @@ class GrammarModel:
     """A grammar over the text tokens of a tokenizer, as a language model; states are (N,) int64.
 
     token_bytes: of every token. encode: text into tokens, for text that the grammar forces. penalty: what a
-    token costs that the grammar does not allow (nats); None: it is never said. An utterance may be empty:
+    token costs that the grammar does not allow (nats); None: it is forbidden. An utterance may be empty:
     whether there is speech, others decide.
 
     Raises: MissingExtraError without llguidance; LanguageModelError for a grammar that it cannot read or that
@@ -117,7 +121,7 @@ class GrammarModel:
         return self._n_tokens
 
     def start(self, n: int) -> Tensor:
-        if len(self._prefixes) > KEPT:  # a new search: nobody goes on from an old one's
+        if len(self._prefixes) > CACHE_SIZE:  # a new search: prefixes of the old one are not continued
             self._prefixes = self._prefixes[:1]
             self._numbers.clear()
             self._places.clear()
@@ -128,16 +132,16 @@ class GrammarModel:
         before = states.tolist()
         if tokens is None:
             return torch.stack([self._row(state) for state in before]).to(states.device), states
-        said = tokens.tolist()
-        scores = [float(self._row(state)[token]) for state, token in zip(before, said, strict=True)]
+        new = tokens.tolist()
+        scores = [float(self._row(state)[token]) for state, token in zip(before, new, strict=True)]
         after = [
             self._after(state, token) if score == 0 and state != BROKEN else BROKEN
-            for state, token, score in zip(before, said, scores, strict=True)
+            for state, token, score in zip(before, new, scores, strict=True)
         ]
         return torch.tensor(scores, device=states.device), torch.tensor(after, device=states.device)
 
     def finish(self, states: Tensor) -> Tensor:
-        """0 where the text is complete, or nothing was said; elsewhere the penalty."""
+        """Return the scores (N,) of ending: 0 where the text is complete or empty, else the penalty."""
         ends = [
             0.0 if state in (START, BROKEN) or self._place(state).is_accepting() else self._refused
             for state in states.tolist()
@@ -185,14 +189,14 @@ class GrammarModel:
         prefix = self._prefixes[state]
         place = self._place(prefix.parent).deep_copy()
         place.consume_token(prefix.token)
-        _keep(self._places, state, place, most=KEPT)
+        _keep(self._places, state, place, most=CACHE_SIZE)
         return place
 
 
-def _keep(kept: OrderedDict[int, Any], key: int, value: Any, *, most: int) -> None:
-    kept[key] = value
-    if len(kept) > most:
-        kept.popitem(last=False)
+def _keep(cache: OrderedDict[int, Any], key: int, value: Any, *, most: int) -> None:
+    cache[key] = value
+    if len(cache) > most:
+        cache.popitem(last=False)
 
 
 class _Tokens:
@@ -218,7 +222,7 @@ def _matcher(grammar: Grammar, token_bytes: Sequence[bytes], encode: Callable[[s
     except ImportError:
         raise MissingExtraError("llguidance", "grammar", "a grammar") from None
     try:
-        lark = gbnf_to_lark(grammar.spoken)
+        lark = gbnf_to_lark(grammar.whisper_text)
     except Exception as error:  # its errors have no common base but this
         raise LanguageModelError(f"grammar: expected GBNF ({_first_line(str(error))})") from error
     tokenizer = LLTokenizer(TokenizerWrapper(_Tokens(token_bytes, encode)))

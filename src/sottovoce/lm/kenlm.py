@@ -1,6 +1,6 @@
 """KenLM models through the `kenlm` package (an extra): binaries that only KenLM itself can read.
 
-KenLM's Python interface takes one word at a time: every pair of state and word is asked for once, and kept
+KenLM's Python interface scores one word at a time: every pair of state and word is computed once and cached
 in a table that compiled searches read without a call. ARPA files need no call at all in `lm.ngram`.
 """
 
@@ -19,14 +19,14 @@ import torch
 from torch import Tensor
 
 from sottovoce.errors import LanguageModelError, MissingExtraError, cause_of
-from sottovoce.lm.base import END, FOUND, Asked, Automaton
+from sottovoce.lm.base import CACHE_ENTRY, END, Automaton, CallbackLm
 
 if TYPE_CHECKING:
     import kenlm
 
 _LN10 = math.log(10)
 _FREE = 0
-_TABLE_SIZE = 2**20
+_CACHE_SIZE = 2**20
 _CALL = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
 _ENTRY, _CELL, _BITS = struct.Struct("=fi"), struct.Struct("=q"), struct.Struct("=i4x")
 """Score and state of an entry of the table; the same as one number; the bits of the score alone."""
@@ -34,7 +34,10 @@ _MAGIC = b"mmap lm http://kheafield.com/code"
 
 
 def is_kenlm_binary(path: Path) -> bool:
-    """The file begins as KenLM's binaries do."""
+    """Tell whether a file begins as KenLM's binaries do.
+
+    Raises: LanguageModelError for a file that cannot be read.
+    """
     try:
         with path.open("rb") as file:
             return file.read(len(_MAGIC)) == _MAGIC
@@ -43,10 +46,10 @@ def is_kenlm_binary(path: Path) -> bool:
 
 
 class KenlmModel:
-    """A KenLM model over words; a word's id is its place in the list of words asked for so far.
+    """A KenLM model over words; a word's id is its index in the list of words looked up so far.
 
-    States are (N,) int64 indices of KenLM's own states, which are kept for the model's life.
-    Raises MissingExtraError: `kenlm` is not installed. LanguageModelError: the file cannot be read.
+    States are (N,) int64 indices of KenLM's own states, which live as long as the model.
+    Raises: MissingExtraError without `kenlm`, LanguageModelError for a file that cannot be read.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -67,15 +70,15 @@ class KenlmModel:
         self._words: list[str] = []
         self._ids: dict[str, int] = {}
         self._indices: dict[kenlm.State, int] = {first: 0}
-        self._found = np.zeros(_TABLE_SIZE, FOUND)  # pages that are never touched take no memory
-        self._cells = self._found.view(np.int64).data
-        """The table as numbers: of each entry the key, and all else as one."""
+        self._cache = np.zeros(_CACHE_SIZE, CACHE_ENTRY)  # pages that are never touched take no memory
+        self._cells = self._cache.view(np.int64).data
+        """The cache as numbers: of each entry the key, and all else as one."""
         self._base_score = self._model.BaseScore
         self._lock = Lock()
-        """Threads of a batch ask at any time: a state gets one index, a place of the table one entry."""
-        self.n_asked = 0
-        """Pairs of state and word in the table."""
-        self._called = _CALL(self._answer)  # kept, as compiled code has its address alone
+        """Threads of a batch call at any time: a state gets one index, a place of the cache one entry."""
+        self.n_cached = 0
+        """Pairs of state and word in the cache."""
+        self._callback = _CALL(self._answer)  # referenced here, as compiled code has its address alone
 
     @property
     def n_tokens(self) -> int:
@@ -85,7 +88,7 @@ class KenlmModel:
         return word in self._model
 
     def ids(self, words: Sequence[str]) -> list[int]:
-        """Ids of words; words that KenLM does not know score as its <unk>."""
+        """Return ids of words; words outside KenLM's vocabulary score as its <unk>."""
         for word in words:
             if word not in self._ids:
                 self._ids[word] = len(self._words)
@@ -93,7 +96,7 @@ class KenlmModel:
         return [self._ids[word] for word in words]
 
     def to(self, device: torch.device) -> KenlmModel:
-        """The model itself: KenLM runs on the CPU, whatever the device of the search."""
+        """Return the model itself: KenLM runs on the CPU, whatever the device of the search."""
         return self
 
     def start(self, n: int) -> Tensor:
@@ -119,9 +122,9 @@ class KenlmModel:
         return states[rows]
 
     def automaton(self) -> Automaton:
-        """The model as one that compiled code asks; no word scores above 0."""
+        """Return the model as a `CallbackLm` of compiled code; no word scores above 0."""
         n_words = len(self._words)
-        address = ctypes.cast(self._called, ctypes.c_void_p).value
+        address = ctypes.cast(self._callback, ctypes.c_void_p).value
         assert address is not None
         return Automaton(
             first=np.zeros(2, np.int64),
@@ -134,50 +137,50 @@ class KenlmModel:
             root_targets=np.zeros(n_words, np.int64),
             ids=np.arange(n_words),
             ends=np.zeros(1, np.float32),
-            asked=Asked(self._found, address),
+            callback=CallbackLm(self._cache, address),
         )
 
     def forget(self) -> None:
-        """Forget what was asked; states stay."""
-        self._found["key"] = _FREE
-        self.n_asked = 0
+        """Clear the caches; states stay."""
+        self._cache["key"] = _FREE
+        self.n_cached = 0
         self._after.clear()
 
     def _answer(self, state: int, word: int, place: int) -> int:
-        """See `lm.base.Asked`."""
+        """Answer a call of compiled code; see `lm.base.CallbackLm`."""
         with self._lock:
-            score, index = self._asked_anew(state, "</s>" if word == END else self._words[word])
+            score, index = self._compute(state, "</s>" if word == END else self._words[word])
             entry = _ENTRY.pack(score, index)
-            if self.n_asked < _TABLE_SIZE // 2:
+            if self.n_cached < _CACHE_SIZE // 2:
                 self._keep(((state + 1) << 32) | (word + 1), place, _CELL.unpack(entry)[0])
         bits: int = _BITS.unpack(entry)[0]
         return (bits << 32) | index
 
     def _keep(self, key: int, place: int, entry: int) -> None:
-        """Write to the table. The entry is whole before its key is there: others read without a lock."""
+        """Write to the cache. The entry is complete before its key is: others read without a lock."""
         cells = self._cells
         while cells[2 * place] not in (_FREE, key):  # others came while this one waited
-            place = (place + 1) & (_TABLE_SIZE - 1)
+            place = (place + 1) & (_CACHE_SIZE - 1)
         if cells[2 * place] == _FREE:
-            self.n_asked += 1
+            self.n_cached += 1
             cells[2 * place + 1] = entry
             cells[2 * place] = key
 
     def _follow(self, state: int, word: int) -> tuple[float, int]:
-        """Score of a word and the state after it, each pair asked for once."""
+        """Score a word after a state; return the next state too. Each pair is computed once."""
         key = (state, word)
         if key not in self._after:
             with self._lock:
-                self._after[key] = self._asked_anew(state, self._words[word])
+                self._after[key] = self._compute(state, self._words[word])
         return self._after[key]
 
-    def _asked_anew(self, state: int, word: str) -> tuple[float, int]:
+    def _compute(self, state: int, word: str) -> tuple[float, int]:
         after = self._state()
         score = self._base_score(self._states[state], word, after) * _LN10
         return score, self._index_of(after)
 
     def _index_of(self, state: kenlm.State) -> int:
-        """The index of one of KenLM's states, which is kept if it is new."""
+        """Index of one of KenLM's states, which is stored if it is new."""
         n_states = len(self._states)
         index = self._indices.setdefault(state, n_states)
         if index == n_states:

@@ -127,7 +127,7 @@ class Lexicon:
         return marks.masked_fill(at_root[:, None], 0), exists
 
     def look_ahead(self, word_scores: Tensor) -> Tensor:
-        """For every node the best score (n_nodes,) of the words below it; 0 at the root.
+        """Compute for every node the best score (n_nodes,) of the words below it; 0 at the root.
 
         Inside an unknown word that is the unknown word's score, so that nobody stays there for free.
 
@@ -139,7 +139,7 @@ class Lexicon:
         return best.to(self._device)
 
     def flat(self, ahead: Tensor, word_scores: Tensor) -> FlatLexicon:
-        """The tree as arrays, with look-ahead (n_nodes,) and scores of words (n_words,)."""
+        """Return the tree as arrays. look_ahead: (n_nodes,). word scores: (n_words,)."""
         keys, looked = self._children.keys.cpu(), ahead.cpu().float().numpy()
         nodes, children = np.zeros(self.n_nodes + 1, LEXICON_NODE), np.empty(len(keys), CHILD)
         children["token"], children["target"] = keys % self.n_tokens, self._targets.cpu()
@@ -278,10 +278,11 @@ class _Tree:
 
 
 def read_lexicon(path: str | Path, labels: Sequence[str]) -> list[tuple[str, list[int]]]:
-    """Words and spellings of a file: a word, then its labels, separated by spaces or tabs; or words alone.
+    """Read words and spellings of a file: a word, then its labels, separated by spaces or tabs; or words
+    alone.
 
     A file without any spelling is a word list: words are then spelled by their characters.
-    Raises LanguageModelError: unreadable, or a label that the model does not have.
+    Raises: LanguageModelError for a file that is unreadable, or a label that the model does not have.
     """
     try:
         lines = Path(path).read_text(encoding="utf-8").split("\n")
@@ -299,12 +300,3 @@ def read_lexicon(path: str | Path, labels: Sequence[str]) -> list[tuple[str, lis
             raise LanguageModelError(f"{path}, line {number}: expected labels of the model, got {got}")
         spellings.append((word, [ids[part] for part in parts]))
     return spellings
-
-
-def spell_words(words: Iterable[str], labels: Mapping[str, int]) -> list[tuple[str, list[int]]]:
-    """Words spelled by their characters; those with a character that is no label are left out."""
-    return [
-        (word, [labels[letter] for letter in word])
-        for word in words
-        if word and all(letter in labels for letter in word)
-    ]

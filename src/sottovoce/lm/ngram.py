@@ -33,7 +33,7 @@ Floats = npt.NDArray[np.float32]
 class NgramModel:
     """A back-off n-gram model; its tokens are the words of its vocabulary.
 
-    States are (N,) int64: the node of the longest context that the model knows. Words are looked up as
+    States are (N,) int64: the node of the longest context that the model has. Words are looked up as
     they are written: a caller that wants another case folds it first. Unknown words take the id of <unk>.
     """
 
@@ -49,7 +49,10 @@ class NgramModel:
 
     @classmethod
     def from_arpa(cls, path: str | Path) -> NgramModel:
-        """Read an ARPA file, plain or .gz. Raises LanguageModelError."""
+        """Read an ARPA file, plain or .gz.
+
+        Raises: LanguageModelError for a file that cannot be read; see `read_arpa`.
+        """
         return cls.from_file(read_arpa(Path(path)))
 
     @classmethod
@@ -80,7 +83,7 @@ class NgramModel:
         return self._table.n_bytes
 
     def ids(self, words: Sequence[str]) -> list[int]:
-        """Ids of words; unknown ones get that of <unk>."""
+        """Return ids of words; unknown ones get that of <unk>."""
         return [self.vocabulary.get(word, self.unknown) for word in words]
 
     def __contains__(self, word: str) -> bool:
@@ -90,7 +93,7 @@ class NgramModel:
         return NgramModel(self.vocabulary, self._table.to(device), self.order)
 
     def start(self, n: int) -> Tensor:
-        """States after <s>."""
+        """Make states (n,) after <s>."""
         return torch.full((n,), self._begin, device=self._table.parent.device)
 
     def score(self, states: Tensor, tokens: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -99,7 +102,7 @@ class NgramModel:
         return self._table.follow(states, tokens)
 
     def finish(self, states: Tensor) -> Tensor:
-        """Log-probability of </s>; 0 for a model without it."""
+        """Return the log-probability (N,) of </s>; 0 for a model without it."""
         if self._end is None:
             return torch.zeros(states.shape, device=states.device)
         return self._table.follow(states, torch.full_like(states, self._end))[0]
@@ -108,7 +111,7 @@ class NgramModel:
         return states[rows]
 
     def automaton(self) -> Automaton:
-        """The model as arrays, for compiled searches."""
+        """Return the model as arrays, for compiled searches."""
         parent = self._table.parent
         return automaton_of(self._table, self.finish(torch.arange(len(parent), device=parent.device)))
 
@@ -118,13 +121,13 @@ class _MissingContextError(Exception):
 
 
 def _with_contexts(file: ArpaFile) -> ArpaFile:
-    """Add the contexts that pruning took out of a file: they score what backing off gives, as in KenLM."""
+    """Add contexts that are missing in a pruned file; they score what backing off gives, as in KenLM."""
     orders = list(file.orders)
     for order in range(len(orders) - 1, 1, -1):
         shorter = orders[order - 1]
-        known = {row.tobytes() for row in shorter.words}
+        present = {row.tobytes() for row in shorter.words}
         contexts = np.unique(orders[order].words[:, :-1], axis=0)
-        missing = np.array([row.tobytes() not in known for row in contexts], dtype=np.bool_)
+        missing = np.array([row.tobytes() not in present for row in contexts], dtype=np.bool_)
         n_added = int(missing.sum())
         orders[order - 1] = ArpaNgrams(
             words=np.concatenate((shorter.words, contexts[missing])),

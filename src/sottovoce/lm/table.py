@@ -1,7 +1,7 @@
-"""Automata as flat tensors: arcs found by (node, token), and back-off where there is no arc.
+"""Automata as flat tensors: arcs looked up by (node, token), and back-off where there is no arc.
 
-An n-gram model and an Aho-Corasick tree are the same machine: a node that has no arc for a token hands
-over to the node of its longest shorter context, at a price. Batched over any number of queries.
+An n-gram model and an Aho-Corasick tree are the same automaton: a node without an arc for a token backs off
+to the node of its longest shorter context, at a score. Batched over any number of queries.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ import torch
 from torch import Tensor
 
 DENSE_ENTRIES = 2**22
-"""Tables of up to this many (node, token) pairs are spelled out: one look-up instead of a search."""
+"""Tables of up to this many (node, token) pairs are dense: one look-up instead of a search."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeyTable:
     """Finds arcs by node and token.
 
-    keys: (n,) int64, node * n_tokens + token, ascending. dense: (n_nodes * n_tokens,) int32, the place of
-    every pair in keys, -1 where there is none; None where that would be too large.
+    keys: (n,) int64, node * n_tokens + token, ascending. dense: (n_nodes * n_tokens,) int32, the index of
+    every pair in keys, -1: none; None where it would be too large.
     """
 
     keys: Tensor
@@ -36,7 +36,9 @@ class KeyTable:
         return cls(keys, n_tokens, dense)
 
     def find(self, nodes: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """Places (…) int64 of the arcs, and whether they exist; the place of a missing arc is 0."""
+        """Find arcs by nodes and tokens (...): their indices (...) int64 and whether they exist; 0 where
+        not.
+        """
         wanted = nodes * self.n_tokens + tokens
         if self.dense is not None:
             place = self.dense.index_select(0, wanted.flatten()).view(wanted.shape).long()
@@ -85,7 +87,7 @@ class BackoffTable:
         return sum(tensor.nbytes for tensor in (*tensors, *rest, *dense))
 
     def follow(self, nodes: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """Weights (N,) float32 and next nodes (N,) of tokens (N,) after nodes (N,)."""
+        """Return weights (N,) float32 and next nodes (N,) of tokens (N,) after nodes (N,)."""
         weight = torch.zeros(nodes.shape, device=nodes.device)
         target = torch.zeros_like(nodes)
         open_ = torch.ones_like(nodes, dtype=torch.bool)
@@ -102,7 +104,7 @@ class BackoffTable:
         return weight, torch.where(open_, self.root_targets[tokens], target)
 
     def rows(self, nodes: Tensor) -> tuple[Tensor, Tensor]:
-        """Weights and next nodes (N, V) of every token after nodes (N,)."""
+        """Return weights and next nodes (N, V) of every token after nodes (N,)."""
         chain = [nodes]
         for _ in range(self.n_levels - 1):
             chain.append(self.parent[chain[-1]])
@@ -117,7 +119,7 @@ class BackoffTable:
         return weight, target
 
     def _arcs_of(self, nodes: Tensor) -> tuple[Tensor, Tensor]:
-        """All arcs of nodes (N,): which of them, and the arc's place."""
+        """All arcs of nodes (N,): index of the node, and of the arc, (n,) each."""
         counts = self.first[nodes + 1] - self.first[nodes]
         row = torch.arange(len(nodes), device=nodes.device).repeat_interleave(counts)
         before = counts.cumsum(0) - counts
@@ -147,7 +149,11 @@ def backoff_table(
     backoff: Tensor,
     parent: Tensor,
 ) -> BackoffTable:
-    """Sort arcs (keys node * V + token) into a table; root: weights and targets of every token there."""
+    """Sort arcs into a table.
+
+    keys: (n,) int64, node * V + token. weights, targets: (n,). root: weights and targets (V,) of the root.
+    backoff, parent: (n_nodes,).
+    """
     n_tokens, n_nodes = len(root[0]), len(parent)
     order = keys.argsort()
     keys = keys[order]

@@ -67,12 +67,12 @@ def text_fusion(
 
 
 def token_text(tokenizer: Tokenizer, text: str) -> str:
-    """A line of token ids to train an n-gram model on: what `text_fusion` expects an ARPA file to count."""
+    """Write text as a line of token ids, to train an n-gram model for `text_fusion` on."""
     return " ".join(str(token) for token in tokenizer.encode(" " + text.strip()))
 
 
 def token_edges(tokenizer: Tokenizer) -> Edges:
-    """Which text tokens begin and end words."""
+    """Tell which text tokens begin and end words."""
     return Edges.of([tokenizer.token_bytes(i).decode("utf-8", "replace") for i in range(tokenizer.eot)])
 
 

@@ -1,7 +1,7 @@
 """Phrases that count as whole words only, over tokens that carry the space before a word themselves.
 
 A token of Whisper begins a word by its leading space, or ends one by a full stop; a word piece of a CTC model
-begins one by its mark. So what lies between words is no token; it is said silently before and after such
+begins one by its mark. So what lies between words is no token; it is score silently before and after such
 tokens.
 """
 
@@ -24,14 +24,16 @@ _UNSPACED = ("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR", "
 
 
 class Edges(NamedTuple):
-    """Which tokens (n_tokens,) bool begin with what is inside no word, and which end with it."""
+    """Which tokens (n_tokens,) bool begin with, and which end with, a character outside words."""
 
     before: Tensor
     after: Tensor
 
     @classmethod
     def of(cls, texts: Sequence[str]) -> Edges:
-        """Of the texts of all tokens; pieces of characters ("\\ufffd") count as letters."""
+        """Make the edges of all tokens from their texts; pieces of characters ("\\ufffd") count as
+        letters.
+        """
         before = [not text or not _is_inside(text[0]) for text in texts]
         after = [not text or not _is_inside(text[-1]) for text in texts]
         return cls(torch.tensor(before), torch.tensor(after))
@@ -48,7 +50,7 @@ class WholeWordBooster:
     """A `PhraseBooster` of whole words; states are (N,) int64: its node, and beyond them those after a word.
 
     phrases: over tokens below len(edges.before).
-    Raises LanguageModelError, as `PhraseBooster`.
+    Raises: LanguageModelError as `PhraseBooster`.
     """
 
     def __init__(self, phrases: Iterable[Phrase], edges: Edges) -> None:
@@ -72,7 +74,7 @@ class WholeWordBooster:
         return True
 
     def automaton(self) -> Automaton | None:
-        """As arrays, for compiled searches; None where tokens end words by themselves."""
+        """Return the model as arrays, for compiled searches; None where tokens end words by themselves."""
         if bool(self._edges.after.any()):
             return None
         begins = self._edges.before.cpu().numpy()
@@ -90,12 +92,12 @@ class WholeWordBooster:
             apart = self._inside.score(next_nodes)[0][:, :-1] + gained[:, None]
             return torch.where(self._edges.before, apart, plain) + ended[:, None], states
         is_apart = self._edges.before[tokens]
-        said, nodes = self._inside.score(torch.where(is_apart, next_nodes, nodes), tokens)
-        total = said + ended + gained.masked_fill(~is_apart, 0.0)
+        score, nodes = self._inside.score(torch.where(is_apart, next_nodes, nodes), tokens)
+        total = score + ended + gained.masked_fill(~is_apart, 0.0)
         return total, nodes + self._inside.n_nodes * self._edges.after[tokens]
 
     def finish(self, states: Tensor) -> Tensor:
-        """Take back what unfinished phrases were given."""
+        """Return the score (N,) that takes back the boost of unfinished phrases."""
         ended, nodes = self._after_word(states)
         return ended + self._inside.finish(nodes)
 
@@ -103,17 +105,17 @@ class WholeWordBooster:
         return states[rows]
 
     def _after_word(self, states: Tensor) -> tuple[Tensor, Tensor]:
-        """Say what is between words where a token ended with it."""
+        """Score the word boundary where the last token ended with it."""
         n_nodes = self._inside.n_nodes
         return self._between(states % n_nodes, states >= n_nodes)
 
     def _between(self, nodes: Tensor, where: Tensor) -> tuple[Tensor, Tensor]:
-        """Scores (N,) of what is between words, and the nodes after it, at rows `where` (N,)."""
+        """Score the word boundary at rows `where` (N,) bool: (N,), and the nodes after it."""
         gained, moved = self._inside.score(nodes, torch.full_like(nodes, self._boundary))
         return gained.masked_fill(~where, 0.0), torch.where(where, moved, nodes)
 
     def _with_boundaries(self, tokens: Sequence[int]) -> tuple[int, ...]:
-        """A phrase's tokens and, once each, what is between its words."""
+        """Tokens of a phrase with one boundary between words."""
         found = list(tokens[:1])
         for last, token in itertools.pairwise(tokens):
             is_apart = bool(self._edges.after[last]) or bool(self._edges.before[token])

@@ -1,4 +1,4 @@
-"""A score for every word, counted where words begin: behind `lm.base.LanguageModel`."""
+"""A score for every word, added where words begin: behind `lm.base.LanguageModel`."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ _INSIDE, _BETWEEN = 0, 1
 class WordCounter:
     """Adds a score for every word among tokens; states are (N,) int64: inside a word, or between words.
 
-    gaps: (n_tokens,) bool, tokens that stand between words and say nothing. starts: (n_tokens,) bool, those
-    that begin a word by themselves. Any other token begins one only where none was begun: so neither doubled
-    gaps nor those at the ends count.
+    separators: (n_tokens,) bool, tokens between words that spell nothing. starts: (n_tokens,) bool, those
+    that begin a word by themselves. Any other token begins one only between words, so that
+    neither repeated separators nor those at the ends count.
     """
 
-    def __init__(self, score: float, *, gaps: Tensor, starts: Tensor) -> None:
-        begins = torch.stack((starts, torch.ones_like(starts))) & ~gaps
+    def __init__(self, score: float, *, separators: Tensor, starts: Tensor) -> None:
+        begins = torch.stack((starts, torch.ones_like(starts))) & ~separators
         self._scores = begins.float() * score  # (2, V)
-        self._after = torch.where(gaps, _BETWEEN, _INSIDE)
+        self._after = torch.where(separators, _BETWEEN, _INSIDE)
 
     @property
     def n_tokens(self) -> int:
@@ -47,7 +47,9 @@ class WordCounter:
         return states[rows]
 
     def automaton(self) -> Automaton:
-        """The root is the inside of words; between them every token has an arc of its own."""
+        """Return the model as arrays: the root is inside words; the other node, between them, has every
+        arc.
+        """
         n = self.n_tokens
         scores, after = self._scores.cpu().numpy(), self._after.cpu().numpy()
         return Automaton(

@@ -1,6 +1,6 @@
-"""Attention: fused for every layer, and weights of single heads on request.
+"""Multi-head attention: a fused kernel for every layer, and weights of single heads on request.
 
-Shapes: B batch, H heads, T queries, S keys, d_head = d / H. Knows nothing of caches or layers.
+Shapes: B batch, H heads, T queries, S keys, d_head = d / H.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ class MultiHeadAttention(nn.Module):
         self.out = Linear(n_state, n_state)
 
     def keys_values(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Keys and values of x (B, S, d): two tensors (B, H, S, d_head)."""
+        """Project x (B, S, d) to keys and values, (B, H, S, d_head) each."""
         return self.split_heads(self.key(x)), self.split_heads(self.value(x))
 
     def queries(self, x: Tensor) -> Tensor:
-        """Queries of x (B, T, d): (B, H, T, d_head)."""
+        """Project x (B, T, d) to queries (B, H, T, d_head)."""
         return self.split_heads(self.query(x))
 
     def forward(
@@ -56,19 +56,23 @@ class MultiHeadAttention(nn.Module):
         return self.merged(attend(queries, keys, values, mask, causal=causal))
 
     def merged(self, attended: Tensor) -> Tensor:
-        """What heads (B, H, T, d_head) attended to, as one: (B, T, d)."""
+        """Merge the outputs of heads (B, H, T, d_head) by the output projection: (B, T, d)."""
         merged: Tensor = self.out(attended.transpose(1, 2).flatten(2))
         return merged
 
     def split_heads(self, x: Tensor) -> Tensor:
-        """(B, T, d) -> (B, H, T, d_head), a view."""
+        """View (B, T, d) as heads (B, H, T, d_head)."""
         return x.reshape(*x.shape[:2], self.n_head, -1).transpose(1, 2)
 
 
 def attend(
     queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None = None, *, causal: bool = False
 ) -> Tensor:
-    """(B, H, T, d_head); by PyTorch's fused kernel, but where another way is much faster."""
+    """Attend from queries (B, H, T, d_head) to keys and values (B, H, S, d_head); returns (B, H, T, d_head).
+
+    mask: broadcastable to (B, H, T, S); bool (True: may attend) or added to the logits. causal: query t
+    attends to keys up to t. Runs PyTorch's fused kernel, or another product where that is much faster.
+    """
     few = queries.shape[2] <= FEW_QUERIES and not causal
     if few and queries.dtype == torch.bfloat16 and queries.device.type == "cpu":
         if keys.shape[2] >= MANY_KEYS:
@@ -88,10 +92,10 @@ def _by_products(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | N
 
 
 def head_weights(queries: Tensor, keys: Tensor, heads: Sequence[int], bias: Tensor | None = None) -> Tensor:
-    """Attention probabilities of single heads: (B, T, len(heads), S) float32.
+    """Compute attention probabilities of single heads: (B, T, len(heads), S) float32.
 
-    queries (B, H, T, d_head), keys (B, H, S, d_head); bias broadcastable to (B, 1, T, S), added to the
-    logits of every head.
+    queries: (B, H, T, d_head). keys: (B, H, S, d_head). bias: broadcastable to (B, 1, T, S), added to the
+    logits of every head; None adds nothing.
     """
     scale = queries.shape[-1] ** -0.5
     logits = [scale * queries[:, head].float() @ keys[:, head].float().transpose(-1, -2) for head in heads]

@@ -1,7 +1,7 @@
-"""The decoder's memory of what it has read: self-attention keys and values of R rows.
+"""The decoder's KV cache for batches of one length, and the grouping of rows by audio.
 
-A plain object handed to the decoder as an argument. It knows nothing of audio: which recording a
-row listens to is told by `RowGroups`.
+`DecoderCache` is a plain object handed to the decoder as an argument; which audio a row attends to is a
+matter of `RowGroups`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ FIRST_CAPACITY = 32
 
 
 class CacheShape(NamedTuple):
-    """How large one layer's keys are, but for their length."""
+    """Size of a cache but for its length: layers, rows, heads, and width of a head."""
 
     n_layer: int
     n_rows: int
@@ -58,7 +58,7 @@ class DecoderCache:
         """
         end = self.n_tokens + keys.shape[2]
         if end > self._buffers[layer].shape[3]:
-            self._buffers[layer] = self._grown(self._buffers[layer], end)
+            self._buffers[layer] = self._with_room(self._buffers[layer], end)
         buffer = self._buffers[layer]
         buffer[0, :, :, self.n_tokens : end] = keys
         buffer[1, :, :, self.n_tokens : end] = values
@@ -78,11 +78,11 @@ class DecoderCache:
         self.n_rows = int(rows.shape[0])
 
     def truncate(self, n_tokens: int) -> None:
-        """Forget every position from `n_tokens` on."""
+        """Drop every position from `n_tokens` on."""
         self.n_tokens = min(self.n_tokens, n_tokens)
 
     def fork(self) -> DecoderCache:
-        """An independent copy of what has been read."""
+        """Return an independent copy."""
         copy = object.__new__(DecoderCache)
         copy._buffers = [buffer[:, :, :, : self.n_tokens].clone() for buffer in self._buffers]
         copy.left_padding = self.left_padding
@@ -92,17 +92,17 @@ class DecoderCache:
         return copy
 
     def positions(self, n_new: int) -> Tensor:
-        """Text positions of the next `n_new` tokens: (n_rows or 1, n_new) int64; padding counts as 0."""
+        """Return the text positions of the next `n_new` tokens: (n_rows or 1, n_new) int64; padding has 0."""
         columns = torch.arange(self.n_tokens, self.n_tokens + n_new, device=self._buffers[0].device)
         if self.left_padding is None:
             return columns[None]
         return (columns[None] - self.left_padding[:, None]).clamp(min=0)
 
     def mask(self, n_new: int) -> Tensor | None:
-        """What the next tokens may attend to: (n_rows or 1, 1, n_new, n_total) bool; None: everything.
+        """Return the mask of the next tokens: (n_rows or 1, 1, n_new, n_total) bool; None: no key is masked.
 
-        A padding token sees itself alone, so that no row of the softmax is empty; no other token
-        sees it.
+        A padding token attends to itself alone, so that no row of the softmax is empty, and no other token
+        attends to it.
         """
         if self.left_padding is None and n_new == 1:
             return None
@@ -111,26 +111,27 @@ class DecoderCache:
         queries = keys[self.n_tokens :, None]
         allowed = (keys[None] <= queries)[None]  # (1, n_new, n_total)
         if self.left_padding is not None:
-            audible = keys[None] >= self.left_padding[:, None]  # (n_rows, n_total)
-            allowed = (allowed & audible[:, None]) | (keys[None] == queries)[None]
+            is_text = keys[None] >= self.left_padding[:, None]  # (n_rows, n_total)
+            allowed = (allowed & is_text[:, None]) | (keys[None] == queries)[None]
         return allowed[:, None]
 
-    def _grown(self, buffer: Tensor, n_needed: int) -> Tensor:
+    def _with_room(self, buffer: Tensor, n_needed: int) -> Tensor:
         capacity = max(n_needed, 2 * buffer.shape[3], FIRST_CAPACITY)
-        grown = buffer.new_empty((*buffer.shape[:3], capacity, buffer.shape[4]))
-        grown[:, :, :, : self.n_tokens] = buffer[:, :, :, : self.n_tokens]
-        return grown
+        larger = buffer.new_empty((*buffer.shape[:3], capacity, buffer.shape[4]))
+        larger[:, :, :, : self.n_tokens] = buffer[:, :, :, : self.n_tokens]
+        return larger
 
 
 @dataclass(frozen=True, slots=True)
 class RowGroups:
-    """Which audio each row listens to, and how rows fold into the queries of one audio.
+    """Which audio each row attends to, and how rows fold into the queries of one audio.
 
-    Hypotheses over one audio become more queries over its one set of keys, so that keys and values
-    are never repeated. Rows that are not `group_size` for each audio, in order, are spread over slots;
+    Hypotheses over one audio become more queries over its one set of keys, so that keys and values are never
+    repeated. Where there are not `group_size` rows for each audio, in order, rows are scattered to slots;
     empty slots are computed and dropped.
 
-    slots: (n_rows,) int64, the slot of each row among n_audio * group_size; None when it is the row.
+    audio: index of the audio of each row. slots: (n_rows,) int64, the slot of each row among
+    n_audio * group_size; None where slot and row are the same.
     """
 
     audio: tuple[int, ...]
@@ -140,7 +141,7 @@ class RowGroups:
 
     @classmethod
     def of(cls, audio: Sequence[int], n_audio: int, device: torch.device) -> RowGroups:
-        """Group rows by `audio`, the audio index of each row."""
+        """Group rows by `audio`, the index of the audio of each row."""
         filled = [0] * n_audio
         places: list[tuple[int, int]] = []
         for index in audio:
@@ -157,13 +158,13 @@ class RowGroups:
         )
 
     def fold(self, rows: Tensor) -> Tensor:
-        """(n_rows, n_new, d) -> (n_audio, group_size * n_new, d)."""
+        """Fold rows (n_rows, n_new, d) to (n_audio, group_size * n_new, d)."""
         if self.slots is not None:
             spread = rows.new_zeros((self.n_audio * self.group_size, *rows.shape[1:]))
             rows = spread.index_copy_(0, self.slots, rows)
         return rows.reshape(self.n_audio, self.group_size * rows.shape[1], rows.shape[2])
 
     def unfold(self, folded: Tensor) -> Tensor:
-        """(n_audio, group_size * n_new, d) -> (n_rows, n_new, d)."""
+        """Undo `fold`: (n_audio, group_size * n_new, d) to (n_rows, n_new, d)."""
         rows = folded.reshape(self.n_audio * self.group_size, -1, folded.shape[2])
         return rows if self.slots is None else rows.index_select(0, self.slots)

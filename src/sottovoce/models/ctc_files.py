@@ -1,9 +1,9 @@
-"""CTC heads in files of their own: those of published Whispers, in the package, and any beside its weights.
+"""CTC heads in files of their own: bundled ones for published Whispers, and any beside a model's weights.
 
-A head was trained on the states of one encoder and hears nothing with another. So its file says of which:
-the fingerprint is taken from small vectors that every format keeps as they are, quantised ones too. Who
-trained an encoder further without touching those gets the head as well; it may then hear a little worse.
-How the head of `base` was made: recipes/ctc_head.
+A head was trained on the states of one encoder and is useless with another, so its file holds a fingerprint
+of that encoder. It is taken from small vectors that every format stores exactly, quantised ones too. An
+encoder that was trained further without changing these vectors gets the head as well, at some loss of
+accuracy. How the head of `base` was made: recipes/ctc_head.
 """
 
 from __future__ import annotations
@@ -26,30 +26,33 @@ from sottovoce.models.checkpoint.writing import whole_file
 from sottovoce.models.dims import ModelDims
 
 ASSETS = Path(__file__).parent / "assets"
-KNOWN = MappingProxyType({(6, 512, 51865): "base.ctc.safetensors"})
-"""Encoder layers, width and size of the vocabulary to the head in the package."""
+BUNDLED = MappingProxyType({(6, 512, 51865): "base.ctc.safetensors"})
+"""(Encoder layers, width, size of the vocabulary) to the bundled head."""
 SUFFIX = ".ctc.safetensors"
 METADATA_KEY = "sottovoce-ctc"
-TELLING = ("encoder.conv1.bias", "encoder.ln_post.weight", "encoder.ln_post.bias")
-"""Tensors that tell an encoder, in half precision."""
+FINGERPRINTED = ("encoder.conv1.bias", "encoder.ln_post.weight", "encoder.ln_post.bias")
+"""Tensors that the fingerprint is taken of, in half precision."""
 
 
 @dataclass(frozen=True, slots=True)
 class CtcFile:
-    """A head as read, and the fingerprint of the encoder that it was trained on."""
+    """A head, and the fingerprint of the encoder that it was trained on."""
 
     head: CtcWeights
     encoder: str
 
 
 def fingerprint(tensors: Mapping[str, Tensor]) -> str:
-    """What tells an encoder from others of its size: 16 hexadecimal digits."""
-    halves = (tensors[name].detach().to("cpu", torch.float16).contiguous() for name in TELLING)
+    """Hash an encoder's vectors `FINGERPRINTED`, each (d,), to 16 hexadecimal digits.
+
+    tensors: OpenAI's names to tensors.
+    """
+    halves = (tensors[name].detach().to("cpu", torch.float16).contiguous() for name in FINGERPRINTED)
     return hashlib.sha256(b"".join(half.numpy().tobytes() for half in halves)).hexdigest()[:16]
 
 
 def ctc_head_of(checkpoint: Checkpoint, path: Path) -> CtcWeights | None:
-    """The head of a checkpoint read from `path`: its own, the one beside it, one of the package, or None.
+    """Find the head of a checkpoint read from `path`: its own, the one beside it, a bundled one, or None.
 
     Raises: CheckpointError for a file beside it that is damaged, or of another encoder.
     """
@@ -59,7 +62,7 @@ def ctc_head_of(checkpoint: Checkpoint, path: Path) -> CtcWeights | None:
     if beside.is_file():
         return _read_for(checkpoint, beside)
     dims = checkpoint.dims
-    name = KNOWN.get((dims.n_audio_layer, dims.n_audio_state, dims.n_vocab))
+    name = BUNDLED.get((dims.n_audio_layer, dims.n_audio_state, dims.n_vocab))
     if name is None:
         return None
     found = read_ctc_file(ASSETS / name, dims)
@@ -67,7 +70,7 @@ def ctc_head_of(checkpoint: Checkpoint, path: Path) -> CtcWeights | None:
 
 
 def path_beside(path: Path) -> Path:
-    """Where the head of the weights in this file or folder is looked for."""
+    """Return the path at which the head of the weights in this file or folder is looked for."""
     return path / f"model{SUFFIX}" if path.is_dir() else path.with_name(f"{path.stem}{SUFFIX}")
 
 
@@ -84,7 +87,10 @@ def save_ctc_file(found: CtcFile, path: Path) -> None:
 
 
 def read_ctc_file(path: Path, dims: ModelDims) -> CtcFile:
-    """Read a head for encoders of these dimensions. Raises: CheckpointError."""
+    """Read a head for encoders of these dimensions.
+
+    Raises: CheckpointError for a file that is damaged, or whose shapes do not fit.
+    """
     try:
         with safe_open(path, framework="pt") as file:
             metadata = json.loads((file.metadata() or {}).get(METADATA_KEY, "null"))

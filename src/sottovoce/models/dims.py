@@ -1,4 +1,4 @@
-"""A model's dimensions and heads: numbers that every room above agrees on. Knows no tensor."""
+"""A model's dimensions and alignment heads, as plain numbers."""
 
 from __future__ import annotations
 
@@ -35,6 +35,6 @@ class ModelDims:
 
 
 def upper_half_heads(dims: ModelDims) -> AlignmentHeads:
-    """Every head of the upper half of the decoder: what stands in when a checkpoint names none."""
+    """Return every head of the upper half of the decoder, used when a checkpoint names no alignment heads."""
     layers = range(dims.n_text_layer // 2, dims.n_text_layer)
     return tuple((layer, head) for layer in layers for head in range(dims.n_text_head))

@@ -1,4 +1,11 @@
-"""How an encoder's window is filled and kept up while its audio grows. Knows no tensor and no network."""
+"""Encoder modes: how a window of growing audio is padded, and which frames an update computes anew.
+
+Real Whisper was trained on windows of 30 s that end in silence. Its encoder rests attention on a few frames
+of that silence, the same ones whatever the speech before them (their normalised states are a fifth as long as
+others'): padding may be made sparse as long as these anchors are there. The modes of published models at the
+end were measured with `benchmarks/live/encoder.py`, whose `--anchors` finds the frames; the table is in
+docs/streaming.md. No tensor and no network is needed here.
+"""
 
 from __future__ import annotations
 
@@ -9,22 +16,23 @@ from functools import lru_cache
 from types import MappingProxyType
 
 from sottovoce.errors import OptionError
+from sottovoce.models.dims import ModelDims
 from sottovoce.types import FRAMES_PER_SECOND
 
 FULL_WINDOW_S = 30.0
-"""Seconds of Whisper's window: nothing here may ask for more."""
+"""Seconds of Whisper's window, the largest value of every duration here."""
 NEAR_FRAMES = 10
-"""Frames of padding right behind the audio that are computed one by one, however thin the rest is."""
+"""Frames of padding right behind the audio that are all computed, however sparse the rest is."""
 BESIDE_ANCHOR = 2
-"""Frames this near to an anchor are a little of one too, and stand for no others."""
+"""Frames this close to an anchor attract attention too: never pick one to represent a block of padding."""
 
 
 @dataclass(frozen=True, slots=True)
 class Padding:
-    """The frames of padding that are computed behind the audio, at their places in the window.
+    """The frames of padding that are computed behind the audio.
 
-    n_near: frames right behind the audio. places: of single frames further on, ascending. counts: how many
-    frames of padding each of these stands for.
+    n_near: frames right behind the audio. places: positions in the window of single frames further on,
+    ascending. counts: how many frames of padding each of these represents.
     """
 
     n_near: int
@@ -33,11 +41,14 @@ class Padding:
 
     @property
     def n_frames(self) -> int:
-        """Frames computed."""
+        """Number of frames computed."""
         return self.n_near + len(self.places)
 
     def log_weights(self, n_before: int) -> list[float] | None:
-        """What is added to the attention to each frame, behind n_before frames of audio; None: nothing."""
+        """Return what is added to the attention logits of n_before frames of audio and this padding.
+
+        None adds nothing.
+        """
         if not self.places:
             return None
         return [0.0] * (n_before + self.n_near) + [math.log(count) for count in self.counts]
@@ -45,20 +56,19 @@ class Padding:
 
 @dataclass(frozen=True, slots=True)
 class EncoderMode:
-    """How a window of growing audio is encoded; what a checkpoint bears is stored with it.
+    """How a window of growing audio is encoded. Which modes a checkpoint bears is stored with it.
 
     tail_s: seconds of padding behind the audio; None: up to the full window.
-    stride: of the padding beyond its first `NEAR_FRAMES` one frame of so many is computed and counts as that
+    stride: beyond the first `NEAR_FRAMES` of padding one frame in `stride` is computed and weighted as that
         many in every attention; 1: all are computed.
-    anchors: places of frames that attention rests on where they are padding, ascending; thin padding has them
-        all, each for itself.
-    bucket_s: the audio's length is rounded up to a multiple of it, and filled with padding, so that few
-        shapes occur. 0 rounds nothing.
-    recompute_s: seconds of the newest audio that an update computes anew against what is kept of the older;
+    anchors: positions, ascending, of frames that attention rests on where they are padding; sparse padding
+        computes each of them.
+    bucket_s: the audio is padded to a multiple of this, so that few shapes occur; 0: not at all.
+    recompute_s: seconds of the newest audio that an update computes anew, against cached older frames;
         None: an update computes everything.
-    refresh_s: seconds by which the audio may grow before the padding behind it is computed anew too.
-    level_drift: log10 units by which the loudest value may move from the one that the older frames were
-        normalised with, before everything is computed anew.
+    refresh_s: seconds by which the audio may grow before the padding behind it is computed anew.
+    level_drift: change of the loudest value, in log10 units, from the one that cached frames were normalised
+        with, above which everything is computed anew.
 
     Raises: OptionError for numbers out of range.
     """
@@ -84,26 +94,26 @@ class EncoderMode:
             raise OptionError(f"level_drift: expected 0 or more, got {self.level_drift}")
 
     @property
-    def is_thin(self) -> bool:
-        """Whether the padding is, up to the full window."""
+    def has_sparse_padding(self) -> bool:
+        """Whether padding reaches to the full window and only some of its frames are computed."""
         return self.stride > 1 and self.tail_s is None
 
     def whole(self) -> EncoderMode:
-        """The same window with everything computed at every update."""
+        """Return the mode that fills the window alike and computes everything at every update."""
         return EncoderMode(self.tail_s, self.stride, self.anchors, self.bucket_s)
 
     def padding(self, n_content: int, n_full: int) -> Padding:
-        """What is computed behind this many frames of audio; n_full: frames of the full window."""
+        """Lay out the padding behind n_content encoder frames of audio; n_full: frames of the full window."""
         end = self._end(n_content, n_full)
         if self.stride == 1:
             return Padding(end - n_content)
         near = min(end, n_content + NEAR_FRAMES)
-        counts = _thinned(near, end, self.stride, self.anchors)
+        counts = _sparse_frames(near, end, self.stride, self.anchors)
         places = tuple(sorted(counts))
         return Padding(near - n_content, places, tuple(counts[place] for place in places))
 
     def _end(self, n_content: int, n_full: int) -> int:
-        """The frame that the window ends before."""
+        """End of the window, exclusive, in frames."""
         if self.tail_s is None:
             return n_full
         bucket = max(1, frames_of(self.bucket_s))
@@ -111,8 +121,8 @@ class EncoderMode:
 
 
 @lru_cache(maxsize=256)
-def _thinned(start: int, end: int, stride: int, anchors: tuple[int, ...]) -> Mapping[int, int]:
-    """Of the frames [start, end), those that are computed, and how many each stands for."""
+def _sparse_frames(start: int, end: int, stride: int, anchors: tuple[int, ...]) -> Mapping[int, int]:
+    """Choose the frames of [start, end) to compute; return how many each represents, by position."""
     own = {place for place in anchors if start <= place < end}
     beside = {place + step for place in own for step in range(-BESIDE_ANCHOR, BESIDE_ANCHOR + 1)}
     others = [place for place in range(start, end) if place not in own]
@@ -125,7 +135,7 @@ def _thinned(start: int, end: int, stride: int, anchors: tuple[int, ...]) -> Map
 
 
 def frames_of(seconds: float) -> int:
-    """Encoder frames, rounded."""
+    """Convert seconds to encoder frames, rounded."""
     return round(seconds * FRAMES_PER_SECOND)
 
 
@@ -136,3 +146,49 @@ def _check_range(name: str, value: float | None, least: float) -> None:
 
 EXACT = EncoderMode()
 """The full window, as Whisper was trained."""
+
+BASE_ANCHORS = (
+    *(
+        110,
+        174,
+        175,
+        231,
+        232,
+        247,
+        248,
+        256,
+        297,
+        305,
+        311,
+        312,
+        313,
+        319,
+        320,
+        361,
+        362,
+        363,
+        378,
+        384,
+        457,
+    ),
+    *(458, 530, 531, 538, 539, 579, 580, 588, 594, 595, 683, 733, 734, 798, 1024, 1025, 1032, 1033, 1243),
+    *(1250, 1371, 1372, 1380, 1445, 1446, 1452, 1453, 1477, 1493, 1494),
+)
+"""Anchors of OpenAI's `base`: padding that attention rests on in a fifth of development clips or more."""
+
+DENSE = EncoderMode(tail_s=5.0, recompute_s=3.5, refresh_s=0.0)
+"""A mode that every Whisper bears: all of 5 s of padding is computed."""
+BASE = EncoderMode(stride=30, anchors=BASE_ANCHORS, recompute_s=3.5, refresh_s=0.0)
+"""Closer to a full window than 5 s of dense padding. A stride of 60, or 2 s to recompute, fails on some
+clips.
+"""
+
+PUBLISHED_MODES = MappingProxyType({(6, 512, 51865): BASE})
+"""(Encoder layers, width, size of the vocabulary) to the mode."""
+
+
+def default_encoder_mode(dims: ModelDims) -> EncoderMode:
+    """Return the mode of the published model that has these dimensions, or `DENSE`, which any Whisper
+    bears.
+    """
+    return PUBLISHED_MODES.get((dims.n_audio_layer, dims.n_audio_state, dims.n_vocab), DENSE)

@@ -1,4 +1,4 @@
-"""Alignment heads of the published models: cross-attention that follows the speech.
+"""Alignment heads of the published models: heads whose cross-attention follows the speech.
 
 Source: the masks in openai-whisper 20250625, `whisper/__init__.py` (gzip under base85), written out
 here as (decoder layer, head) pairs; whisper.cpp's `g_aheads_*` are the same.
@@ -72,8 +72,8 @@ BY_SIZE = MappingProxyType(
 FIRST_LARGE = re.compile(r"(^|[^a-z])(large-v1|whisper-large$)")
 
 
-def known_heads(name: str, dims: ModelDims) -> AlignmentHeads | None:
-    """Heads of the published model that has these dimensions; None if there is none.
+def published_heads(name: str, dims: ModelDims) -> AlignmentHeads | None:
+    """Look up the alignment heads of the published model that has these dimensions; None if there is none.
 
     name: such as "openai/whisper-large" or a file's stem; it only decides between large-v1 and large-v2.
     """

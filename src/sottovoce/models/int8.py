@@ -27,20 +27,20 @@ class Int8Table(nn.Module):
     scales: Tensor
 
     def __init__(self, n_out: int, n_in: int, dtype: torch.dtype) -> None:
-        """dtype: of the rows that are given out."""
+        """Allocate a table. dtype: of the rows that `rows` returns."""
         super().__init__()
         self.dtype = dtype
         self.register_buffer("values", torch.empty(n_out, n_in, dtype=torch.int8))
         self.register_buffer("scales", torch.empty(n_out))
 
     def rows(self, indices: Tensor | None = None) -> Tensor:
-        """Rows as floats: (*indices, n_in), or the whole table."""
+        """Return rows as floats: (*indices, n_in); indices None: the whole table (n_out, n_in)."""
         values = self.values if indices is None else self.values[indices]
         scales = self.scales if indices is None else self.scales[indices]
         return values.to(self.dtype) * scales[..., None].to(self.dtype)
 
     def product(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
-        """x (..., n_in) times the table transposed, plus bias (n_out,): (..., n_out)."""
+        """Multiply x (..., n_in) by the table transposed and add bias (n_out,): (..., n_out)."""
         n_out, n_in = self.values.shape
         n_rows = x.numel() // n_in
         if x.device.type != "cpu" or n_in % KERNEL_STEP or not 1 <= n_rows <= FEW_ROWS:
@@ -60,31 +60,33 @@ class Int8Linear(Int8Table):
         self.bias = None if like.bias is None else nn.Parameter(torch.empty(like.out_features, dtype=dtype))
 
     def forward(self, x: Tensor) -> Tensor:
-        """(..., n_in) -> (..., n_out)."""
+        """Map (..., n_in) to (..., n_out)."""
         return self.product(x, self.bias)
 
 
 class Int8Embedding(Int8Table):
-    """Rows by token, and the logits of all of them."""
+    """Token embedding over an int8 table: rows by token, and logits of the whole vocabulary."""
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """(...) int64 -> (..., d)."""
+        """Look up tokens (...) int64: (..., d)."""
         return self.rows(tokens)
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """(..., d) -> (..., n_vocab)."""
+        """Map hidden states (..., d) to logits (..., n_vocab)."""
         return self.product(hidden)
 
 
 def quantize(table: Tensor) -> tuple[Tensor, Tensor]:
-    """Values (n_out, n_in) int8 and scales (n_out,) float32 of a table; a row of zeros has scale 1."""
+    """Quantise a table (n_out, n_in) to int8 values and float32 scales (n_out,); a row of zeros has scale
+    1.
+    """
     largest = table.float().abs().amax(dim=1)
     scales = torch.where(largest > 0, largest / 127, torch.ones_like(largest))
     return (table.float() / scales[:, None]).round().to(torch.int8), scales
 
 
 def with_int8_tables(model: nn.Module, dtype: torch.dtype) -> nn.Module:
-    """Put int8 tables in the place of every linear layer and embedding, still without values."""
+    """Replace every linear layer and embedding by an int8 table without values; return the model."""
     for name, child in list(model.named_children()):
         if isinstance(child, nn.Linear):
             setattr(model, name, Int8Linear(child, dtype))
@@ -96,7 +98,7 @@ def with_int8_tables(model: nn.Module, dtype: torch.dtype) -> nn.Module:
 
 
 def int8_tables(model: nn.Module, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors with each table of the model as `values` and `scales` instead of `weight`."""
+    """Quantise a state dict: `weight` (n_out, n_in) of each table becomes `values` and `scales`."""
     state = dict(tensors)
     for name, module in model.named_modules():
         if isinstance(module, Int8Table):

@@ -1,4 +1,4 @@
-"""Products of a few rows with a large matrix: what a decoder step spends its time on.
+"""Linear layers that are fast for a few rows: what a decoder step spends its time on.
 
 A step for one or a few hypotheses reads every weight once and computes little with it, so the speed of
 reading counts. A CPU's float32 kernels for "row times matrix" read at a third of what the memory gives;
@@ -20,15 +20,15 @@ LARGE = 1 << 14
 
 
 class Linear(nn.Linear):
-    """A linear layer that is quick for single rows too."""
+    """A linear layer that is fast for single rows too."""
 
     def forward(self, input: Tensor) -> Tensor:
-        """(..., n_in) -> (..., n_out)."""
+        """Map (..., n_in) to (..., n_out)."""
         return rows_times_table(input, self.weight, self.bias)
 
 
 class TokenEmbedding(nn.Embedding):
-    """Rows by token, and the logits of all of them."""
+    """Token embedding: rows by token, and logits of the whole vocabulary."""
 
     def reset_parameters(self) -> None:
         """Draw rows; not on the meta device, where PyTorch imports its whole compiler to draw nothing."""
@@ -37,20 +37,20 @@ class TokenEmbedding(nn.Embedding):
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of the rows."""
+        """Dtype of the rows."""
         return self.weight.dtype
 
     def rows(self, indices: Tensor) -> Tensor:
-        """(*indices, d)."""
+        """Return rows (*indices, d)."""
         return self.weight[indices]
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """(..., d) -> (..., n_vocab)."""
+        """Map hidden states (..., d) to logits (..., n_vocab)."""
         return rows_times_table(hidden, self.weight)
 
 
 def rows_times_table(x: Tensor, table: Tensor, bias: Tensor | None = None) -> Tensor:
-    """x (..., n_in) times table (n_out, n_in) transposed, plus bias (n_out,): (..., n_out)."""
+    """Multiply x (..., n_in) by table (n_out, n_in) transposed and add bias (n_out,): (..., n_out)."""
     n_out, n_in = table.shape
     n_rows = x.numel() // n_in
     limit = FEW_ROWS_OF_LARGE if n_out >= LARGE else FEW_ROWS
@@ -67,5 +67,5 @@ def rows_times_table(x: Tensor, table: Tensor, bias: Tensor | None = None) -> Te
 
 
 def _parts(n_out: int) -> int:
-    """Into how many equal parts a table is cut, so that it counts as a batch; 1 if it cannot be cut."""
+    """Number of equal parts that a table is cut into, to be a batch; 1 if n_out has no small divisor."""
     return next((n for n in (4, 2, 5, 3) if n_out % n == 0), 1)

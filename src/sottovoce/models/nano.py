@@ -29,7 +29,7 @@ ASSET = NANO_ASSET
 METADATA_KEY = "sottovoce"
 TAIL_S = 0.0
 """nano was trained on windows that end with the speech."""
-GROWING = EncoderMode(tail_s=TAIL_S, bucket_s=0.5)
+ENCODER_MODE = EncoderMode(tail_s=TAIL_S, bucket_s=0.5)
 """Everything is computed at every update: its encoder is small."""
 EMBEDDING = "decoder.token_embedding"
 POSITIONS = "encoder.positional_embedding"
@@ -37,7 +37,7 @@ CTC = "ctc_head"
 
 
 def is_compact(path: Path) -> bool:
-    """Whether a safetensors file is in the compact form."""
+    """Tell whether a safetensors file is in the compact form."""
     try:
         with safe_open(path, framework="pt") as file:
             return METADATA_KEY in (file.metadata() or {})
@@ -48,7 +48,7 @@ def is_compact(path: Path) -> bool:
 def read_compact(path: Path = ASSET) -> Checkpoint:
     """Read a compact file; embeddings are spread over the whole vocabulary again.
 
-    Raises: CheckpointError.
+    Raises: CheckpointError for a file that is damaged or of other shapes.
     """
     source = str(path)
     metadata, tensors = _load(path)
@@ -66,36 +66,39 @@ def read_compact(path: Path = ASSET) -> Checkpoint:
         trained_tokens=tokens,
         languages=_strings(metadata.get("languages"), "languages", source),
         tail_s=TAIL_S,
-        encoder_mode=GROWING,
+        encoder_mode=ENCODER_MODE,
     )
     return validated(checkpoint, source)
 
 
 def compact_languages(path: Path = ASSET) -> tuple[str, ...] | None:
-    """Languages that a compact file was trained on, from its header; None: those of its vocabulary.
+    """Read the languages that a compact file was trained on from its header; None: those of its vocabulary.
 
-    Raises: CheckpointError.
+    Raises: CheckpointError for a file that cannot be read.
     """
     source = str(path)
     return _strings(_load(path, with_tensors=False)[0].get("languages"), "languages", source)
 
 
 def save_compact(checkpoint: Checkpoint, path: Path) -> None:
-    """Write the compact form; rows outside `trained_tokens` are stored as the first of them."""
-    kept = checkpoint.trained_tokens
-    if kept is None:
+    """Write the compact form; all rows outside `trained_tokens` are stored as one.
+
+    Raises: CheckpointError for a checkpoint whose `trained_tokens` is None.
+    """
+    tokens = checkpoint.trained_tokens
+    if tokens is None:
         raise CheckpointError(f"{checkpoint.name}: trained_tokens is unknown, the compact form needs it")
     tensors = {name: tensor for name, tensor in checkpoint.tensors.items() if name != POSITIONS}
     table = tensors.pop(f"{EMBEDDING}.weight")
-    unused = sorted(set(range(table.shape[0])) - set(kept))
-    tensors[f"{EMBEDDING}.rows"] = table[list(kept)]
+    unused = sorted(set(range(table.shape[0])) - set(tokens))
+    tensors[f"{EMBEDDING}.rows"] = table[list(tokens)]
     tensors[f"{EMBEDDING}.unused"] = table[unused[0]] if unused else torch.zeros_like(table[0])
     metadata: dict[str, object] = {
         "name": checkpoint.name,
         "dims": asdict(checkpoint.dims),
         "alignment_heads": checkpoint.alignment_heads,
         "languages": checkpoint.languages,
-        "token_ids": kept,
+        "token_ids": tokens,
     }
     if checkpoint.ctc_head is not None:
         if checkpoint.ctc_head.convolutions:

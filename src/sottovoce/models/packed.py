@@ -29,12 +29,12 @@ class PackedLinear(nn.Module):
         self.bias = linear.bias
 
     def forward(self, x: Tensor) -> Tensor:
-        """(..., n_in) -> (..., n_out)."""
+        """Map (..., n_in) to (..., n_out)."""
         return packed_product(x, self._table, self.bias)
 
 
 class PackedEmbedding(TokenEmbedding):
-    """Rows by token from the table as it is, and the logits of all from a packed copy."""
+    """Token embedding whose logits come from a packed copy of the table."""
 
     def __init__(self, embedding: TokenEmbedding) -> None:
         """Raises: RuntimeError where tables of this dtype cannot be packed."""
@@ -43,12 +43,12 @@ class PackedEmbedding(TokenEmbedding):
         self._table = packed(embedding.weight)
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """(..., d) -> (..., n_vocab)."""
+        """Map hidden states (..., d) to logits (..., n_vocab)."""
         return packed_product(hidden, self._table, None)
 
 
 def packed(table: Tensor) -> Tensor:
-    """A table (n_out, n_in) in oneDNN's blocks: an opaque tensor.
+    """Reorder a table (n_out, n_in) into oneDNN's blocks, an opaque tensor.
 
     Raises: RuntimeError where this build or processor cannot.
     """
@@ -59,7 +59,7 @@ def packed(table: Tensor) -> Tensor:
 
 
 def packed_product(x: Tensor, table: Tensor, bias: Tensor | None) -> Tensor:
-    """x (..., n_in) times a packed table transposed, plus bias (n_out,): (..., n_out)."""
+    """Multiply x (..., n_in) by a packed table transposed and add bias (n_out,): (..., n_out)."""
     product: Tensor = torch.ops.mkldnn._linear_pointwise(x, table, bias, "none", [], "")
     return product
 

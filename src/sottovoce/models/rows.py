@@ -1,8 +1,7 @@
-"""The decoder over rows of any age, each with its own tokens, its own memory and its own audio.
+"""The decoder for continuous batching: rows of any age, each with its own tokens, KV cache and audio.
 
-All new tokens of all rows go through the linear layers as one batch, which is where the weights are read;
-only attention is taken row by row, so nothing is padded and nothing masked. Not known here: when rows come
-and go, and what is done with the logits.
+The new tokens of all rows go through the linear layers as one batch, so that weights are read once; attention
+is computed row by row, so that nothing is padded or masked.
 """
 
 from __future__ import annotations
@@ -21,20 +20,20 @@ FIRST_CAPACITY = 64
 """Positions allocated at first; the buffer doubles whenever it is full."""
 
 
-class RowMemory:
-    """Self-attention keys and values (n_layer, 2, H, capacity, d_head) of one row, and how many there are."""
+class RowKvCache:
+    """Self-attention keys and values of one row: (n_layer, 2, H, capacity, d_head), filled up to n_tokens."""
 
     __slots__ = ("_buffer", "n_tokens")
 
     def __init__(self, n_layer: int, n_head: int, d_head: int, like: Tensor) -> None:
-        """like: a tensor of the dtype and on the device of the keys."""
+        """Allocate an empty cache. like: any tensor of the dtype and on the device of the keys."""
         self._buffer = like.new_empty(n_layer, 2, n_head, FIRST_CAPACITY, d_head)
         self.n_tokens = 0
 
     def append(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Write new positions (H, n_new, d_head) of a layer; all of its keys and values (1, H, n, d_head).
+        """Write new positions (H, n_new, d_head) of a layer; return its keys and values (1, H, n, d_head).
 
-        They count as read with `advance`, once all layers have written.
+        `advance` counts the positions once all layers have written.
         """
         end = self.n_tokens + keys.shape[1]
         if end > self._buffer.shape[3]:
@@ -49,21 +48,21 @@ class RowMemory:
         self.n_tokens += n_new
 
     def cut(self, n_tokens: int) -> None:
-        """Forget so many of the newest positions."""
+        """Drop the newest n_tokens positions."""
         self.n_tokens = max(0, self.n_tokens - n_tokens)
 
-    def first(self, n_tokens: int) -> RowMemory:
-        """Another one that has read the first `n_tokens` positions, in the same buffer.
+    def first(self, n_tokens: int) -> RowKvCache:
+        """Return a cache of the first `n_tokens` positions, over the same buffer.
 
-        Only one of those that go on from there may read at a time.
+        Of all caches that go on from there only one may be written to at a time.
         """
-        other = object.__new__(RowMemory)
+        other = object.__new__(RowKvCache)
         other._buffer, other.n_tokens = self._buffer, min(n_tokens, self.n_tokens)
         return other
 
-    def copy(self) -> RowMemory:
-        """Another one that has read the same."""
-        other = object.__new__(RowMemory)
+    def copy(self) -> RowKvCache:
+        """Return an independent copy."""
+        other = object.__new__(RowKvCache)
         other._buffer = self._with_room(self._buffer.shape[3])
         other.n_tokens = self.n_tokens
         return other
@@ -78,10 +77,10 @@ class RowMemory:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class RowAudio:
-    """What rows listen to: keys and values (1, H, n_frames, d_head) of every decoder layer.
+class RowCrossAttention:
+    """The audio of a row: cross-attention keys and values (1, H, n_frames, d_head) of every decoder layer.
 
-    bias: (1, 1, 1, n_frames) float32, added to the attention to each frame; None adds nothing.
+    bias: (1, 1, 1, n_frames) float32, added to the attention logits of each frame; None adds nothing.
     """
 
     keys_values: Sequence[KeysValues]
@@ -93,11 +92,11 @@ class RowAudio:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class RowTokens:
-    """New tokens of one row: places [start, end) of the batch."""
+class RowBatchSlice:
+    """The new tokens of one row: positions [start, end) of the batch."""
 
-    memory: RowMemory
-    audio: RowAudio
+    cache: RowKvCache
+    audio: RowCrossAttention
     start: int
     end: int
 
@@ -107,15 +106,15 @@ class RowTokens:
 
 
 @torch.no_grad()
-def read_rows(
-    decoder: TextDecoder, tokens: Tensor, rows: Sequence[RowTokens], capture: AlignmentHeads
+def decode_rows(
+    decoder: TextDecoder, tokens: Tensor, rows: Sequence[RowBatchSlice], capture: AlignmentHeads
 ) -> tuple[Tensor, Tensor]:
-    """Read tokens (n,) int64 of all rows into their memories.
+    """Run the decoder on the new tokens (n,) int64 of all rows, and append them to the rows' caches.
 
-    Returns hidden states (n, d), normalised; and the attention of the captured heads (n_captured, n,
-    n_frames) float32, n_frames of the longest audio, 0 behind that of a row.
+    Returns normalised hidden states (n, d), and the attention of the captured heads (n_captured, n, n_frames)
+    float32; n_frames is that of the longest audio, and 0.0 stands beyond a row's own.
     """
-    places = [row.memory.n_tokens + i for row in rows for i in range(row.n_new)]
+    places = [row.cache.n_tokens + i for row in rows for i in range(row.n_new)]
     positions = torch.tensor(places, device=tokens.device)
     embedding = decoder.token_embedding
     x = (embedding(tokens) + decoder.positional_embedding[positions]).to(embedding.dtype)[None]  # (1, n, d)
@@ -124,45 +123,49 @@ def read_rows(
     longest = max(row.audio.n_frames for row in rows)
     captured = x.new_zeros(len(capture), len(places), longest, dtype=torch.float32)
     for layer, block in enumerate(decoder.layers):
-        x = x + _remembered(block.attn, block.attn_ln(x), rows, masks, layer)
+        x = x + _self_attention(block.attn, block.attn_ln(x), rows, masks, layer)
         queries = block.cross_attn.queries(block.cross_attn_ln(x))
-        x = block.add_mlp(x + _heard(block.cross_attn, queries, groups, layer))
+        x = block.add_mlp(x + _cross_attention(block.cross_attn, queries, groups, layer))
         _capture(queries, groups, layer, capture, captured)
     for row in rows:
-        row.memory.advance(row.n_new)
+        row.cache.advance(row.n_new)
     hidden: Tensor = decoder.ln(x)[0]
     return hidden, captured
 
 
-def _remembered(
+def _self_attention(
     attention: MultiHeadAttention,
     x: Tensor,
-    rows: Sequence[RowTokens],
+    rows: Sequence[RowBatchSlice],
     masks: Sequence[Tensor | None],
     layer: int,
 ) -> Tensor:
-    """Self-attention of every row over its own memory, which takes up its new positions: (1, n, d)."""
+    """Self-attention (1, n, d) of every row over its own cache, to which its new positions are appended."""
     queries = attention.queries(x)
     keys, values = attention.keys_values(x)
     parts = []
     for row, mask in zip(rows, masks, strict=True):
         new = slice(row.start, row.end)
-        known = row.memory.append(layer, keys[0, :, new], values[0, :, new])
+        cached = row.cache.append(layer, keys[0, :, new], values[0, :, new])
         causal = row.n_new > 1 and mask is None
-        parts.append(attend(queries[:, :, new], *known, mask, causal=causal))
+        parts.append(attend(queries[:, :, new], *cached, mask, causal=causal))
     return attention.merged(torch.cat(parts, dim=2))
 
 
-def _causal(row: RowTokens, device: torch.device) -> Tensor | None:
-    """What several new tokens behind others may attend to: (n_new, n_total) bool; None where it is plain."""
-    n_known, n_new = row.memory.n_tokens, row.n_new
-    if n_new == 1 or not n_known:
+def _causal(row: RowBatchSlice, device: torch.device) -> Tensor | None:
+    """Causal mask (n_new, n_total) bool of several new tokens behind cached ones; None where none is
+    needed.
+    """
+    n_cached, n_new = row.cache.n_tokens, row.n_new
+    if n_new == 1 or not n_cached:
         return None
-    return torch.ones(n_new, n_known + n_new, dtype=torch.bool, device=device).tril(n_known)
+    return torch.ones(n_new, n_cached + n_new, dtype=torch.bool, device=device).tril(n_cached)
 
 
-def _by_audio(rows: Sequence[RowTokens]) -> Iterator[tuple[RowAudio, int, int]]:
-    """Neighbouring rows of one audio, and their places [start, end): they read one copy of its keys."""
+def _by_audio(rows: Sequence[RowBatchSlice]) -> Iterator[tuple[RowCrossAttention, int, int]]:
+    """Group neighbouring rows of one audio, with their positions [start, end): they share its keys and
+    values.
+    """
     at = 0
     while at < len(rows):
         last = at
@@ -172,10 +175,13 @@ def _by_audio(rows: Sequence[RowTokens]) -> Iterator[tuple[RowAudio, int, int]]:
         at = last + 1
 
 
-def _heard(
-    attention: MultiHeadAttention, queries: Tensor, groups: Sequence[tuple[RowAudio, int, int]], layer: int
+def _cross_attention(
+    attention: MultiHeadAttention,
+    queries: Tensor,
+    groups: Sequence[tuple[RowCrossAttention, int, int]],
+    layer: int,
 ) -> Tensor:
-    """Cross-attention of every row to its own audio: (1, n, d)."""
+    """Cross-attention (1, n, d) of every row to its own audio."""
     parts = []
     for audio, start, end in groups:
         keys, values = audio.keys_values[layer]
@@ -186,12 +192,12 @@ def _heard(
 
 def _capture(
     queries: Tensor,
-    groups: Sequence[tuple[RowAudio, int, int]],
+    groups: Sequence[tuple[RowCrossAttention, int, int]],
     layer: int,
     capture: AlignmentHeads,
     captured: Tensor,
 ) -> None:
-    """Write the attention of a layer's captured heads to where it belongs."""
+    """Write the attention of a layer's captured heads into `captured` (n_captured, n, n_frames)."""
     places = [(place, head) for place, (at, head) in enumerate(capture) if at == layer]
     if not places:
         return

@@ -1,13 +1,13 @@
 """Whisper's network (Radford et al. 2022, https://arxiv.org/abs/2212.04356).
 
-Modules are named as the keys of OpenAI's checkpoints, so a state dict loads as it is. The network
-keeps no state: cache and audio context are arguments. It knows no tokenizer, decoding or file.
+Modules are named as the keys of OpenAI's checkpoints, so a state dict loads as it is. The network keeps no
+state: cache and audio context are arguments.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -26,11 +26,12 @@ KeysValues = tuple[Tensor, Tensor]
 
 @dataclass(frozen=True, slots=True)
 class AudioContext:
-    """What the decoder's cross-attention sees.
+    """The audio side of the decoder's cross-attention.
 
     keys_values: per layer, (n_audio, n_head, n_frames, d_head) twice.
-    bias: (n_audio, 1, group_size * n_new, n_frames), added to the logits; None adds nothing.
-    capture: heads whose weights are returned.
+    groups: which audio each row attends to.
+    bias: (n_audio, 1, group_size * n_new, n_frames), added to the attention logits; None adds nothing.
+    capture: heads whose attention weights are returned.
     """
 
     keys_values: list[KeysValues]
@@ -39,12 +40,12 @@ class AudioContext:
     capture: AlignmentHeads = ()
 
     def heads_of(self, layer: int) -> list[int]:
-        """Captured heads of a layer, each once, ascending."""
+        """Return the captured heads of a layer, each once, ascending."""
         return sorted({head for at, head in self.capture if at == layer})
 
 
 def sinusoids(length: int, channels: int) -> Tensor:
-    """Whisper's fixed positions: (length, channels) float32, sines then cosines.
+    """Compute Whisper's fixed position embedding (length, channels) float32: sines, then cosines.
 
     Wavelengths run geometrically from 2*pi to 10000*2*pi (openai-whisper, model.py).
     """
@@ -55,16 +56,17 @@ def sinusoids(length: int, channels: int) -> Tensor:
 
 
 class LayerNorm(nn.LayerNorm):
-    """Layer normalisation in float32, whatever comes in."""
+    """Layer normalisation computed in float32 for any input dtype."""
 
     def forward(self, x: Tensor) -> Tensor:
+        """Normalise (..., d) over its last dimension."""
         if x.device.type == "cpu":  # its kernel takes half-precision rows and float32 weights as they are
             return super().forward(x)
         return super().forward(x.float()).to(x.dtype)
 
 
 class ResidualAttentionBlock(nn.Module):
-    """Self-attention, and a two-layer perceptron: one layer of the encoder."""
+    """One layer of the encoder: self-attention and a two-layer perceptron."""
 
     def __init__(self, n_state: int, n_head: int) -> None:
         super().__init__()
@@ -80,7 +82,7 @@ class ResidualAttentionBlock(nn.Module):
         return self.add_mlp(x)
 
     def add_mlp(self, x: Tensor) -> Tensor:
-        """The second residual branch."""
+        """Add the perceptron's residual branch: (B, n, d) -> (B, n, d)."""
         summed: Tensor = x + self.mlp(self.mlp_ln(x))
         return summed
 
@@ -93,16 +95,22 @@ class DecoderBlock(ResidualAttentionBlock):
         self.cross_attn = MultiHeadAttention(n_state, n_head)
         self.cross_attn_ln = LayerNorm(n_state)
 
-    def read(self, x: Tensor, cache: DecoderCache, layer: int, mask: Tensor | None) -> Tensor:
-        """Self-attention over the cache, which takes up the new positions; x (R, n_new, d)."""
+    def self_attention(self, x: Tensor, cache: DecoderCache, layer: int, mask: Tensor | None) -> Tensor:
+        """Add self-attention of x (R, n_new, d) over the cache, to which the new positions are appended.
+
+        mask: (R or 1, 1, n_new, n_total) bool, True where a token may attend; None: causal attention.
+        """
         normed = self.attn_ln(x)
         keys, values = cache.append(layer, *self.attn.keys_values(normed))
         causal = mask is None and x.shape[1] > 1
         attended: Tensor = self.attn(self.attn.queries(normed), keys, values, mask=mask, causal=causal)
         return x + attended
 
-    def listen(self, x: Tensor, audio: AudioContext, layer: int) -> tuple[Tensor, Tensor | None]:
-        """Cross-attention; returns x (R, n_new, d) and the captured weights (R, n_new, C, n_frames)."""
+    def cross_attention(self, x: Tensor, audio: AudioContext, layer: int) -> tuple[Tensor, Tensor | None]:
+        """Add cross-attention of x (R, n_new, d) to the audio of each row.
+
+        Returns x, and the weights (R, n_new, C, n_frames) float32 of the layer's C captured heads, or None.
+        """
         keys, values = audio.keys_values[layer]
         folded = audio.groups.fold(self.cross_attn_ln(x))  # (n_audio, group_size * n_new, d)
         queries = self.cross_attn.queries(folded)
@@ -117,7 +125,7 @@ class DecoderBlock(ResidualAttentionBlock):
 
 
 class AudioEncoder(nn.Module):
-    """Log-mel frames to audio states: two convolutions, positions, self-attention layers."""
+    """Encoder: log-mel frames to audio states, by two convolutions, positions and self-attention layers."""
 
     positional_embedding: Tensor
 
@@ -133,7 +141,7 @@ class AudioEncoder(nn.Module):
 
     @property
     def layers(self) -> list[ResidualAttentionBlock]:
-        """The blocks, by their type."""
+        """The blocks, typed."""
         return [_encoder_block(block) for block in self.blocks]
 
     def forward(self, mel: Tensor) -> Tensor:
@@ -148,7 +156,7 @@ class AudioEncoder(nn.Module):
 
 
 class TextDecoder(nn.Module):
-    """Tokens to logits over the vocabulary, listening to the encoder's states."""
+    """Decoder: tokens to logits over the vocabulary, with cross-attention to the encoder's states."""
 
     def __init__(self, dims: ModelDims) -> None:
         super().__init__()
@@ -161,13 +169,14 @@ class TextDecoder(nn.Module):
 
     @property
     def layers(self) -> list[DecoderBlock]:
-        """The blocks, by their type."""
+        """The blocks, typed."""
         return [_decoder_block(block) for block in self.blocks]
 
     def cross_keys_values(self, states: Tensor) -> list[KeysValues]:
-        """Every layer's cross-attention keys and values over encoder states (B, n_frames, d).
+        """Compute every layer's cross-attention keys and values over encoder states (B, n_frames, d).
 
-        Laid out head by head: every step reads all of them, twice as fast as from rows of all heads.
+        Each is (B, H, n_frames, d_head), contiguous by heads: every step reads all of them, which is twice as
+        fast as with heads interleaved.
         """
         pairs = (block.cross_attn.keys_values(states) for block in self.layers)
         return [(keys.contiguous(), values.contiguous()) for keys, values in pairs]
@@ -175,9 +184,9 @@ class TextDecoder(nn.Module):
     def forward(
         self, tokens: Tensor, cache: DecoderCache, audio: AudioContext
     ) -> tuple[Tensor, Tensor | None]:
-        """Read tokens (R, n_new) int64 into the cache.
+        """Run tokens (R, n_new) int64 and append them to the cache.
 
-        Returns hidden states (R, n_new, d), and the captured attention (R, n_captured, n_new,
+        Returns normalised hidden states (R, n_new, d), and the captured attention (R, n_captured, n_new,
         n_frames) float32 in the order of `audio.capture`, or None.
         """
         n_new = tokens.shape[1]
@@ -186,8 +195,8 @@ class TextDecoder(nn.Module):
         mask = cache.mask(n_new) if cache.n_tokens or cache.left_padding is not None else None
         captured: dict[tuple[int, int], Tensor] = {}
         for layer, block in enumerate(self.layers):
-            x = block.read(x, cache, layer, mask)
-            x, weights = block.listen(x, audio, layer)
+            x = block.self_attention(x, cache, layer, mask)
+            x, weights = block.cross_attention(x, audio, layer)
             if weights is not None:
                 heads = audio.heads_of(layer)
                 captured.update({(layer, head): weights[:, :, i] for i, head in enumerate(heads)})
@@ -198,7 +207,10 @@ class TextDecoder(nn.Module):
         return self.ln(x), torch.stack([captured[head] for head in audio.capture], dim=1)
 
     def logits(self, hidden: Tensor, vocabulary: Tensor | None = None) -> Tensor:
-        """(R, n, d) -> (R, n, n_rows) float32, over all of the vocabulary or the rows given."""
+        """Project hidden states (R, n, d) to logits (R, n, n_rows) float32.
+
+        vocabulary: (n_rows,) int64, the rows to compute; None: all of the vocabulary.
+        """
         if vocabulary is None:
             return self.token_embedding.logits(hidden).float()
         return rows_times_table(hidden, self.token_embedding.rows(vocabulary)).float()
@@ -225,9 +237,9 @@ class Whisper(nn.Module):
 
 
 def stays_float32(name: str) -> bool:
-    """Whether a tensor keeps float32 in a half-precision model: norms and positions, as OpenAI runs them.
+    """Tell whether a tensor stays float32 in a half-precision model: norms, positions and int8 scales.
 
-    So do the scales of int8 tables.
+    Norms and positions are float32 in openai-whisper too.
     """
     if name.endswith(("positional_embedding", ".scales")):
         return True
@@ -246,10 +258,10 @@ def whisper_from_tensors(
     dtype: torch.dtype,
     int8: bool = False,
 ) -> Whisper:
-    """A network for inference with these weights; on a CPU its linear layers hold them packed.
+    """Build a network for inference from weights; on a CPU its linear layers pack them.
 
     tensors: exactly the names and shapes of OpenAI's state dict, any floating dtype.
-    dtype: of the activations, and of the weights. int8: the large tables are kept in eight bits.
+    dtype: of activations and weights. int8: store the large tables in eight bits.
     """
     with torch.device("meta"):
         model = Whisper(dims)
@@ -265,3 +277,46 @@ def whisper_from_tensors(
     if device.type == "cpu":
         pack(model)
     return model
+
+
+def first_token_logits(
+    decoder: TextDecoder,
+    keys_values: Sequence[KeysValues],
+    spans: Sequence[tuple[int, int]],
+    *,
+    token: int,
+    vocabulary: Tensor,
+) -> Tensor:
+    """Logits (n_spans, n_rows) float32 after `token` at position 0, one row a span of frames of one audio.
+
+    Row r attends to the frames [start, end) of span r alone. This is a decoder step with everything left out
+    that is fixed in advance: the softmax of self-attention over a single key is 1, so its output is the
+    value, and up to the first cross-attention all rows are one.
+
+    keys_values: per layer, (1, H, n_frames, d_head) twice. spans: at least one, none of them empty.
+    vocabulary: (n_rows,) int64, on the decoder's device.
+    """
+    embedding = decoder.token_embedding
+    row = embedding(torch.tensor([[token]], device=vocabulary.device))
+    x = (row + decoder.positional_embedding[0]).to(embedding.dtype)  # (1, 1, d)
+    for block, (keys, values) in zip(decoder.layers, keys_values, strict=True):
+        x = x + block.attn.out(block.attn.value(block.attn_ln(x)))
+        queries = block.cross_attn.queries(block.cross_attn_ln(x)).expand(-1, -1, len(spans), -1)
+        x = x + block.cross_attn.out(_span_attention(queries, keys, values, spans))  # (1, n_spans, d)
+        x = block.add_mlp(x)
+    return decoder.logits(decoder.ln(x), vocabulary)[0]
+
+
+def _span_attention(
+    queries: Tensor, keys: Tensor, values: Tensor, spans: Sequence[tuple[int, int]]
+) -> Tensor:
+    """Attention (1, n_spans, d) of query r to the frames of span r.
+
+    Span by span and in float32: on a CPU faster than one product with all frames under a mask, and than its
+    kernel for single queries in bfloat16.
+    """
+    attended = [
+        F.scaled_dot_product_attention(query, keys[:, :, start:end].float(), values[:, :, start:end].float())
+        for query, (start, end) in zip(torch.split(queries.float(), 1, dim=2), spans, strict=True)
+    ]
+    return torch.cat(attended, dim=2).transpose(1, 2).flatten(2).to(queries.dtype)

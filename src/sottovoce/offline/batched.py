@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import islice
+from functools import partial
+from itertools import islice, pairwise
 from typing import NamedTuple
 
 import torch
@@ -22,63 +23,64 @@ from torch import Tensor
 from sottovoce.audio.features import Fill, RecordingFeatures
 from sottovoce.audio.recording import Recording
 from sottovoce.audio.silero import SpeechModel
-from sottovoce.audio.vad import SpeechSegment, speech_segments
+from sottovoce.audio.vad import SpeechFinder, SpeechSegment
+from sottovoce.decoding.decode import DecodingResult
 from sottovoce.decoding.fallback import Attempt
+from sottovoce.engine.calls import CallGenerator, EncodeCall, HostCall
 from sottovoce.offline.context import Context
-from sottovoce.offline.cut import MEL_FRAMES_PER_SECOND, WindowCut, cut_window
+from sottovoce.offline.cut import FRAMES_PER_TIMESTAMP, MEL_FRAMES_PER_SECOND, WindowCut, cut_window
 from sottovoce.offline.doubt import halves_to_read, is_silent, may_be_halved
-from sottovoce.offline.engine import Engine, Progress, Request
+from sottovoce.offline.follow import PIECE_VAD, border, follower_of, pieces_between
 from sottovoce.offline.languages import find_language
-from sottovoce.offline.options import WINDOW_VAD
-from sottovoce.offline.packing import PackedWindow, pack_speech
+from sottovoce.offline.packing import PackedWindow, Piece, pack_speech
+from sottovoce.offline.resume import ReadWindow, ResumePoint, SpeechPlace
 from sottovoce.offline.seek import past_the_end
-from sottovoce.offline.turns import TurnWindow, turn_finder
+from sottovoce.offline.segment_generator import SegmentGenerator
+from sottovoce.offline.transcriber import Request, Transcriber, TranscriptionState, numbered
+from sottovoce.offline.unread import DecodedWindow, UncoveredSpeechReader
 from sottovoce.offline.words import place_words
-from sottovoce.offline.work import Align, Encode, Read, Steps
-from sottovoce.types import SAMPLE_RATE, AudioChunk, EncoderOutput, Features, Segment
+from sottovoce.options.vad import WINDOW_VAD
+from sottovoce.types import SAMPLE_RATE, EncoderOutput, Features, Segment
 
 LEAST_FRAMES = 100
 """Log-mel frames that a window must have got on by, and have left, for the rest to be read."""
 
 
-class _ReadWindow(NamedTuple):
-    """A window that was read, and what it holds; its segments wait for those of earlier windows."""
+class _LanguageWindow(NamedTuple):
+    """A window in one language, encoded: a batch of 1."""
 
     window: PackedWindow
-    attempt: Attempt
-    cut: WindowCut
+    language: str
+    encoded: EncoderOutput
 
 
 def transcribe_speech(
-    engine: Engine, recording: Recording, progress: Progress, speech_model: SpeechModel | None = None
-) -> Steps:
-    """Transcribe the speech of a recording, batch by batch."""
+    transcriber: Transcriber,
+    recording: Recording,
+    state: TranscriptionState,
+    speech_model: SpeechModel | None = None,
+    *,
+    resume: ResumePoint | None = None,
+) -> SegmentGenerator:
+    """Transcribe the speech of a recording, batch by batch; resume: from there on."""
     with recording.open() as reader:
-        progress.duration = reader.info.duration_s
-        heard = _Counted(reader)
-        speech = speech_segments(heard, engine.options.vad or WINDOW_VAD, model=speech_model)
-    ((start, end),) = engine.options.clips
-    if start and start * SAMPLE_RATE >= heard.n_samples:
-        raise past_the_end(recording, engine.options, heard.n_samples / SAMPLE_RATE)
-    windows = pack_speech(_within(speech, start, end), engine.window_frames)
-    normalization = engine.options.normalization
-    dims, device = engine.backend.dims, engine.backend.device
+        state.duration = reader.info.duration_s
+        n_samples = 0
+        finder = SpeechFinder(transcriber.options.vad or WINDOW_VAD, model=speech_model)
+        pieces = finder.beside(PIECE_VAD)
+        for chunk in reader:
+            yield HostCall(partial(finder.push, chunk.samples))
+            n_samples = chunk.start_sample + len(chunk.samples)
+        speech = finder.finish()
+    ((start, end),) = transcriber.options.clips
+    if start and start * SAMPLE_RATE >= n_samples:
+        raise past_the_end(recording, transcriber.options, n_samples / SAMPLE_RATE)
+    windows = pack_speech(_within(speech, start, end), transcriber.content_frames)
+    normalization = transcriber.options.normalization
+    dims, device = transcriber.backend.dims, transcriber.backend.device
     with RecordingFeatures(recording, dims.n_mels, device, normalization=normalization) as features:
-        yield from _SpeechLoop(engine, features, progress).run(windows)
-        progress.duration = features.duration_s or progress.duration
-
-
-class _Counted:
-    """Chunks as they come, counted."""
-
-    def __init__(self, chunks: Iterable[AudioChunk]) -> None:
-        self._chunks = chunks
-        self.n_samples = 0
-
-    def __iter__(self) -> Iterator[AudioChunk]:
-        for chunk in self._chunks:
-            self.n_samples = chunk.start_sample + len(chunk.samples)
-            yield chunk
+        yield from _SpeechLoop(transcriber, features, pieces, state, windows).run(resume)
+        state.duration = features.duration_s or state.duration
 
 
 def _within(speech: Sequence[SpeechSegment], start_s: float, end_s: float | None) -> list[SpeechSegment]:
@@ -92,41 +94,89 @@ def _within(speech: Sequence[SpeechSegment], start_s: float, end_s: float | None
 class _SpeechLoop:
     """One pass over the packed windows of a recording."""
 
-    def __init__(self, engine: Engine, features: RecordingFeatures, progress: Progress) -> None:
-        self._engine = engine
+    def __init__(
+        self,
+        transcriber: Transcriber,
+        features: RecordingFeatures,
+        speech: SpeechFinder,
+        state: TranscriptionState,
+        windows: Iterator[PackedWindow],
+    ) -> None:
+        self._windows = windows
+        self._n_packed = 0
+        self._transcriber = transcriber
         self._features = features
-        self._progress = progress
-        self._context = Context(engine.tokenizer, engine.options, engine.backend.dims.n_text_ctx)
-        self._finder = turn_finder(engine)
+        self._speech = speech
+        self._state = state
+        self._context = Context(
+            transcriber.tokenizer, transcriber.options, transcriber.backend.dims.n_text_ctx
+        )
+        self._follower = follower_of(transcriber, features, state)
+        self._again = UncoveredSpeechReader(transcriber, features, self._follower, state)
         self._ahead: deque[PackedWindow] = deque()
-        self._read: list[_ReadWindow] = []
+        self._read: list[ReadWindow] = []
         self._is_first = True
 
-    def run(self, windows: Iterator[PackedWindow]) -> Steps:
-        if self._progress.language is None and self._finder is None:
-            found = yield from find_language(self._engine, self._windows_in_silence(windows))
+    def run(self, resume: ResumePoint | None) -> SegmentGenerator:
+        if resume is not None:
+            self._restore(resume)
+        elif self._state.language is None and not (self._follower and self._follower.is_several):
+            found = yield from find_language(self._transcriber, self._windows_in_silence())
             if found is not None:
-                self._progress.language, self._progress.detection = found.detection.language, found.detection
-        while batch := self._next_batch(windows):
+                self._state.language, self._state.detection = found.detection.language, found.detection
+        while batch := self._next_batch():
             yield from self._transcribe(batch)
+            self._note_resume_point(batch[-1].end)
 
-    def _next_batch(self, windows: Iterator[PackedWindow]) -> list[PackedWindow]:
-        size = self._engine.options.batch_size
-        self._ahead.extend(islice(windows, max(0, size - len(self._ahead))))
+    def _restore(self, point: ResumePoint) -> None:
+        """Take up the state of an earlier pass."""
+        place = point.place
+        assert isinstance(place, SpeechPlace), "the mode was checked"
+        self._context.restore(point.context)
+        self._is_first = point.is_first
+        if self._follower is not None and point.follower is not None:
+            self._follower.restore(point.follower)
+        self._n_packed = sum(1 for _ in islice(self._windows, place.n_packed))
+        self._ahead.extend(place.waiting)
+        self._read.extend(place.read)
+        self._features.skip_to(place.first_frame, n_frames_read=place.n_frames_read)
+
+    def _note_resume_point(self, end: int) -> None:
+        """Tell where it can go on: at the windows that wait; without any, behind a frame."""
+        first = self._ahead[0].start if self._ahead else end
+        self._state.resume_point = ResumePoint(
+            self._state.snapshot(),
+            self._context.tokens,
+            self._is_first,
+            None if self._follower is None else self._follower.state(first),
+            SpeechPlace(
+                self._n_packed, first, self._features.n_frames_read, tuple(self._ahead), tuple(self._read)
+            ),
+        )
+
+    def _next_packed(self) -> Iterator[PackedWindow]:
+        for window in self._windows:
+            self._n_packed += 1
+            yield window
+
+    def _next_batch(self) -> list[PackedWindow]:
+        size = self._transcriber.options.batch_size
+        self._ahead.extend(islice(self._next_packed(), max(0, size - len(self._ahead))))
         return [self._ahead.popleft() for _ in range(min(size, len(self._ahead)))]
 
-    def _windows_in_silence(self, windows: Iterator[PackedWindow]) -> Iterator[Features]:
-        for window in windows:
+    def _windows_in_silence(self) -> Iterator[Features]:
+        for window in self._next_packed():
             self._ahead.append(window)
-            yield Features(self._mel(window, fill="silence"), (window.n_frames,))
+            mel = self._mel(window, self._transcriber.window_frames, fill="silence")
+            yield Features(mel, (window.n_frames,))
 
-    def _encode(self, windows: Sequence[PackedWindow]) -> Encode:
-        mel = torch.cat([self._mel(window) for window in windows])
-        return Encode(Features(mel, tuple(window.n_frames for window in windows)))
+    def _encode(self, windows: Sequence[PackedWindow], n_frames: int) -> CallGenerator[EncoderOutput]:
+        mel = torch.cat([self._mel(window, n_frames) for window in windows])
+        encoded: EncoderOutput = yield EncodeCall(Features(mel, tuple(window.n_frames for window in windows)))
+        return encoded
 
-    def _mel(self, window: PackedWindow, *, fill: Fill = "zero") -> Tensor:
-        """The pieces of a window end to end: (1, n_mels, window_frames), filled up after the last."""
-        n_frames = self._engine.window_frames
+    def _mel(self, window: PackedWindow, n_frames: int, *, fill: Fill = "zero") -> Tensor:
+        """The pieces of a window end to end: (1, n_mels, n_frames), filled up after the last."""
         pieces = [piece for piece in window.pieces if self._features.has(piece.start)]
         parts = []
         for piece in pieces:
@@ -135,35 +185,66 @@ class _SpeechLoop:
             parts.append(features.mel[..., :n_content])
         return torch.cat(parts, dim=-1)[..., :n_frames]
 
-    def _transcribe(self, windows: Sequence[PackedWindow]) -> Steps:
-        engine = self._engine
-        windows, encoded, languages = yield from self._in_one_language_each(windows)
+    def _transcribe(self, windows: Sequence[PackedWindow]) -> SegmentGenerator:
+        found = yield from self._in_one_language_each(windows)
         prompt = self._context.prompt()
-        requests = [
-            Request(
-                language, prompt, window.start, self._is_first and window is windows[0], may_be_halved(window)
-            )
-            for language, window in zip(languages, windows, strict=True)
-        ]
-        self._is_first = False
-        work = Read(encoded, requests)
-        yield work
-        cuts = [self._cut(attempt, window) for attempt, window in zip(work.attempts, windows, strict=True)]
-        fallback, eot = engine.options.fallback_of_window, engine.tokenizer.eot
-        halves = [
-            halves_to_read(window, attempt.result, cut, fallback, eot)
-            for window, attempt, cut in zip(windows, work.attempts, cuts, strict=True)
-        ]
-        if engine.options.needs_words:
-            cuts = yield from self._with_words(work, cuts, windows)
-        self._read += [
-            _ReadWindow(*read)
-            for read, instead in zip(zip(windows, work.attempts, cuts, strict=True), halves, strict=True)
-            if not instead
-        ]
-        self._take_up_unread(windows, cuts, halves)
+        is_first = self._is_first
+        for alike in _by_length(found):
+            requests = [
+                Request(
+                    one.language,
+                    prompt,
+                    one.window.start,
+                    is_first and one is found[0],
+                    may_be_halved(one.window),
+                )
+                for one in alike
+            ]
+            encoded = _stacked([one.encoded for one in alike])
+            attempts = yield from self._transcriber.decode(encoded, requests)
+            yield from self._take(encoded, attempts, [one.window for one in alike])
         self._features.drop_before(self._ahead[0].start if self._ahead else windows[-1].end)
         yield from self._finished()
+
+    def _take(
+        self, encoded: EncoderOutput, attempts: Sequence[Attempt], windows: Sequence[PackedWindow]
+    ) -> CallGenerator[None]:
+        """Take what was read of windows; what is to be read instead, or after it, goes before those that
+        wait."""
+        transcriber = self._transcriber
+        cuts = [self._cut(attempt, window) for attempt, window in zip(attempts, windows, strict=True)]
+        fallback, eot = transcriber.options.fallback_of_window, transcriber.tokenizer.eot
+        halves = [
+            halves_to_read(window, attempt.result, cut, fallback, eot)
+            for window, attempt, cut in zip(windows, attempts, cuts, strict=True)
+        ]
+        is_nothing_read = bool(halves[0]) or not any(cut.segments for cut in cuts)
+        self._is_first = self._is_first and is_nothing_read
+        if transcriber.options.needs_words:
+            cuts = yield from self._with_words(encoded, attempts, cuts, windows)
+        for index, (window, attempt, cut) in enumerate(zip(windows, attempts, cuts, strict=True)):
+            if not halves[index]:
+                cut = replace(cut, segments=tuple(transcriber.segments(cut, attempt.result)))
+                own = encoded.row(index)
+                segments = yield from self._with_left_out(window, own, attempt.result, cut)
+                self._read.append(ReadWindow(window, attempt.last_temperature, tuple(segments)))
+        self._take_up_unread(windows, cuts, halves)
+
+    def _with_left_out(
+        self, window: PackedWindow, encoded: EncoderOutput, result: DecodingResult, cut: WindowCut
+    ) -> CallGenerator[list[Segment]]:
+        """The segments of a window in the time of the recording, with those of speech that its text left
+        out."""
+        place = partial(_in_recording, window=window)
+        segments = [place(segment) for segment in cut.segments]
+        if not self._transcriber.options.read_again:
+            return segments
+        is_rest = LEAST_FRAMES <= cut.seek <= window.n_frames - LEAST_FRAMES
+        done = window.split(cut.seek)[0] if is_rest else window
+        speech = [piece for piece, _ in self._speech_in(done)]
+        decoded = DecodedWindow(encoded, cut, result, window.n_frames, speech, 0.0, place)
+        missing = yield from self._again.missing_segments(decoded)
+        return sorted([*segments, *missing], key=lambda segment: segment.start)
 
     def _take_up_unread(
         self,
@@ -178,81 +259,122 @@ class _SpeechLoop:
                 unread += instead
             elif LEAST_FRAMES <= cut.seek <= window.n_frames - LEAST_FRAMES:
                 unread.append(window.split(cut.seek)[1])
-        self._ahead.extendleft(reversed(unread))
+        self._ahead = deque(sorted([*unread, *self._ahead], key=lambda window: window.start))
 
     def _finished(self) -> Iterator[Segment]:
         """Segments of the windows before which nothing is unread."""
         self._read.sort(key=lambda read: read.window.start)
         while self._read and not (self._ahead and self._ahead[0].start < self._read[0].window.start):
-            window, attempt, cut = self._read.pop(0)
-            for segment in self._engine.segments(cut, attempt.result, self._progress):
+            read = self._read.pop(0)
+            for segment in numbered(read.segments, self._state):
                 self._context.remember(segment.tokens)
-                yield _in_recording(segment, window)
-            self._context.end_window(attempt.last_temperature)
-            self._progress.position = window.end / MEL_FRAMES_PER_SECOND
+                yield segment
+            self._context.end_window(read.last_temperature)
+            self._state.position = read.window.end / MEL_FRAMES_PER_SECOND
 
-    def _in_one_language_each(
-        self, windows: Sequence[PackedWindow]
-    ) -> Generator[Encode, None, tuple[Sequence[PackedWindow], EncoderOutput, list[str]]]:
-        """The windows up to the first change inside one, encoded, and their languages; the rest waits."""
-        work = self._encode(windows)
-        yield work
-        progress = self._progress
-        if self._finder is None:
-            assert progress.language is not None
-            return windows, work.encoded, [progress.language] * len(windows)
-        languages: list[str] = []
-        last = progress.language
-        for index, window in enumerate(windows):
-            turn = yield from self._finder.first_turn(self._turn_window(window, work, index), last)
-            last = turn.language
-            languages.append(last)
-            progress.detection = progress.detection or turn.detection
-            if turn.n_frames is not None:
-                head, tail = window.split(2 * turn.n_frames)
-                self._ahead.extendleft(reversed([tail, *windows[index + 1 :]]))
-                windows = [*windows[:index], head]
-                work = self._encode(windows)
-                yield work
-                break
-        if progress.language not in (None, languages[0]):
+    def _in_one_language_each(self, windows: Sequence[PackedWindow]) -> CallGenerator[list[_LanguageWindow]]:
+        """The windows, each in one language and encoded; one in several languages becomes as many."""
+        full = [window for window in windows if not window.is_cut]
+        states: dict[PackedWindow, EncoderOutput] = {}
+        if full:
+            together = yield from self._encode(full, self._transcriber.window_frames)
+            states = {window: together.row(index) for index, window in enumerate(full)}
+        found: list[_LanguageWindow] = []
+        before = self._state.language
+        for window in windows:
+            parts = [window]
+            if not window.language:
+                parts = yield from self._in_languages(window, states[window])
+            for part in parts:
+                assert part.language is not None
+                if part.is_cut:
+                    encoded = yield from self._encode(
+                        [part], self._transcriber.frames_to_encode(part.n_frames)
+                    )
+                else:
+                    encoded = states[window]
+                found.append(_LanguageWindow(part, part.language, encoded))
+                self._state.language = part.language
+        if before not in (None, found[0].language):
             self._context.reset()
-        progress.language = last
-        return windows, work.encoded, languages
+        return found
 
-    def _turn_window(self, window: PackedWindow, work: Encode, index: int) -> TurnWindow:
-        """One of the encoded windows, whose pieces are found in the recording."""
-        encoded = work.encoded.row(index)
+    def _in_languages(
+        self, window: PackedWindow, encoded: EncoderOutput
+    ) -> CallGenerator[list[PackedWindow]]:
+        """A window cut where the language changes in it."""
+        state, transcriber = self._state, self._transcriber
+        speech = self._speech_in(window)
+        if self._follower is None or not speech:
+            language = state.language
+            if language is None:
+                language = (yield from transcriber.detect(encoded))[0].language
+            return [replace(window, language=language)]
+        if state.detection is None:
+            (state.detection,) = yield from transcriber.detect(encoded)
+        pieces = [piece for piece, _ in speech]
+        spans = [span for _, span in speech]
+        runs = yield from self._follower.runs(encoded, pieces, spans, state.language)
+        parts, rest = [], window
+        for run, after in pairwise(runs):
+            at = border(self._features, run.pieces[-1], after.pieces[0])
+            head, rest = rest.split(rest.window_frame(at))
+            parts.append(replace(head, language=run.language, is_cut=True))
+        return [*parts, replace(rest, language=runs[-1].language, is_cut=bool(parts))]
 
-        def piece(start: int, end: int) -> Features:
-            part = window.part(2 * start, 2 * end)
-            return Features(self._mel(part, fill="silence"), (part.n_frames,))
-
-        return TurnWindow(encoded, work.features.mel[index, :, : 2 * encoded.n_content_frames[0]], piece)
+    def _speech_in(self, window: PackedWindow) -> list[tuple[Piece, tuple[int, int]]]:
+        """The pieces of speech in a window, each with its encoder frames in it."""
+        found = []
+        for part in window.pieces:
+            for piece in pieces_between(self._speech, part.start, part.end):
+                start = window.window_frame(piece.start) // FRAMES_PER_TIMESTAMP
+                end = window.window_frame(piece.end) // FRAMES_PER_TIMESTAMP
+                if end > start:
+                    found.append((piece, (start, end)))
+        return found
 
     def _cut(self, attempt: Attempt, window: PackedWindow) -> WindowCut:
         """Segments of a window, in its own time; nothing for silence."""
         result = attempt.result
-        if is_silent(window, result, self._engine.options.fallback):
+        if is_silent(window, result, self._transcriber.options.fallback):
             return WindowCut((), window.n_frames)
-        tokenizer = self._engine.tokenizer_of(result.language)
+        tokenizer = self._transcriber.tokenizer_of(result.language)
         return cut_window(result.tokens, tokenizer, seek=0, n_frames=window.n_frames, keep_open=True)
 
     def _with_words(
-        self, read: Read, cuts: Sequence[WindowCut], windows: Sequence[PackedWindow]
-    ) -> Generator[Align, None, list[WindowCut]]:
-        engine = self._engine
-        results = [attempt.result for attempt in read.attempts]
-        lengths = [window.n_frames for window in windows]
-        work = Align(
-            read.encoded, [engine.text_of(*each) for each in zip(cuts, results, lengths, strict=True)]
-        )
-        yield work
-        rules, eot = engine.word_rules, engine.tokenizer.eot
+        self,
+        encoded: EncoderOutput,
+        attempts: Sequence[Attempt],
+        cuts: Sequence[WindowCut],
+        windows: Sequence[PackedWindow],
+    ) -> CallGenerator[list[WindowCut]]:
+        transcriber = self._transcriber
+        texts = [
+            (cut, attempt.result, window.n_frames)
+            for cut, attempt, window in zip(cuts, attempts, windows, strict=True)
+        ]
+        found = yield from transcriber.align(encoded, texts)
+        rules, eot = transcriber.word_rules, transcriber.tokenizer.eot
         return [
             replace(cut, segments=place_words(cut.segments, words, rules, eot=eot))
-            for cut, words in zip(cuts, work.words, strict=True)
+            for cut, words in zip(cuts, found, strict=True)
         ]
+
+
+def _by_length(windows: Sequence[_LanguageWindow]) -> list[list[_LanguageWindow]]:
+    """Windows in batches of one length, in order."""
+    batches: dict[int, list[_LanguageWindow]] = {}
+    for one in windows:
+        batches.setdefault(one.encoded.n_frames, []).append(one)
+    return list(batches.values())
+
+
+def _stacked(encoded: Sequence[EncoderOutput]) -> EncoderOutput:
+    """Windows of one length as a batch; over the same memory where there is one."""
+    if len(encoded) == 1:
+        return encoded[0]
+    states = torch.cat([one.states for one in encoded])
+    return EncoderOutput(states, tuple(one.n_content_frames[0] for one in encoded))
 
 
 def _in_recording(segment: Segment, window: PackedWindow) -> Segment:

@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 
 from sottovoce.audio.recording import Recording
 from sottovoce.errors import AudioError
-from sottovoce.offline.engine import Progress
-from sottovoce.offline.work import Steps
-from sottovoce.speakers.channels import leaks
-from sottovoce.speakers.names import letter
+from sottovoce.offline.segment_generator import SegmentGenerator, next_segment
+from sottovoce.offline.transcriber import TranscriptionState
+from sottovoce.speakers.channel_diarizer import leaks
+from sottovoce.speakers.speaker_names import letter
 from sottovoce.types import Segment, Turn
 
 
@@ -24,15 +24,17 @@ class _Channel:
     """A transcription of one channel; waiting: its next segment, None when it has ended."""
 
     speaker: str
-    steps: Steps
-    progress: Progress
+    segments: SegmentGenerator
+    state: TranscriptionState
     waiting: Segment | None = None
 
 
 def channels_apart(
-    recording: Recording, progress: Progress, begin: Callable[[Recording, Progress], Steps]
-) -> Steps:
-    """Steps over all channels of a recording; begin: the steps of a transcription of one.
+    recording: Recording,
+    state: TranscriptionState,
+    begin: Callable[[Recording, TranscriptionState], SegmentGenerator],
+) -> SegmentGenerator:
+    """Yield the segments of all channels of a recording; begin: makes those of one.
 
     Raises: AudioError for a recording of one channel.
     """
@@ -42,22 +44,23 @@ def channels_apart(
     recordings = recording.channels(others)
     channels = []
     for index, one in enumerate(recordings):
-        own = Progress(language=progress.language)
+        own = TranscriptionState(language=state.language)
         channels.append(_Channel(letter(index), begin(one, own), own))
     try:
         for channel in channels:
-            yield from _advance(channel)
+            channel.waiting = yield from next_segment(channel.segments)
         while waiting := [channel for channel in channels if channel.waiting is not None]:
             channel = min(waiting, key=_start)
-            _note(progress, channels)
+            _note(state, channels)
             segment = channel.waiting
             assert segment is not None
-            yield _said_by(segment, channel.speaker, progress)
-            yield from _advance(channel)
-        _note(progress, channels)
+            yield _said_by(segment, channel.speaker, state)
+            channel.waiting = yield from next_segment(channel.segments)
+        _note(state, channels)
+        state.unread = sorted(span for channel in channels for span in channel.state.unread)
     finally:
         for channel in channels:
-            channel.steps.close()
+            channel.segments.close()
         for one in recordings:
             one.close()
 
@@ -67,30 +70,20 @@ def _start(channel: _Channel) -> float:
     return channel.waiting.start
 
 
-def _advance(channel: _Channel) -> Steps:
-    """Work until the next segment of a channel waits, or its end."""
-    channel.waiting = None
-    for step in channel.steps:
-        if isinstance(step, Segment):
-            channel.waiting = step
-            return
-        yield step
-
-
-def _note(progress: Progress, channels: Sequence[_Channel]) -> None:
+def _note(state: TranscriptionState, channels: Sequence[_Channel]) -> None:
     """What is known of the recording from its channels."""
-    progress.position = min(channel.progress.position for channel in channels)
-    durations = [channel.progress.duration for channel in channels]
-    progress.duration = max((one for one in durations if one is not None), default=None)
-    first = next((one.progress for one in channels if one.progress.language is not None), None)
+    state.position = min(channel.state.position for channel in channels)
+    durations = [channel.state.duration for channel in channels]
+    state.duration = max((one for one in durations if one is not None), default=None)
+    first = next((one.state for one in channels if one.state.language is not None), None)
     if first is not None:
-        progress.language = first.language
-        progress.detection = progress.detection or first.detection
+        state.language = first.language
+        state.detection = state.detection or first.detection
 
 
-def _said_by(segment: Segment, speaker: str, progress: Progress) -> Segment:
-    number = progress.n_segments
-    progress.n_segments += 1
-    progress.turns = (*progress.turns, Turn(segment.start, segment.end, speaker))
+def _said_by(segment: Segment, speaker: str, state: TranscriptionState) -> Segment:
+    number = state.n_segments
+    state.n_segments += 1
+    state.turns = (*state.turns, Turn(segment.start, segment.end, speaker))
     words = segment.words and tuple(replace(word, speaker=speaker) for word in segment.words)
     return replace(segment, id=number, speaker=speaker, words=words)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sottovoce.offline.options import TranscribeOptions
+from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.text.tokenizer import Tokenizer
 
 
@@ -30,6 +30,15 @@ class Context:
         if self._options.max_context is not None:
             room = min(room, self._options.max_context)
         return (*self._carried, *(self._said[-room:] if room else ()))
+
+    @property
+    def tokens(self) -> tuple[int, ...]:
+        """Those of earlier windows."""
+        return tuple(self._said)
+
+    def restore(self, tokens: Sequence[int]) -> None:
+        """Go on with tokens of earlier windows."""
+        self._said = list(tokens)
 
     def remember(self, tokens: Sequence[int]) -> None:
         """Add a segment: its text and timestamps."""

@@ -8,9 +8,9 @@ both end there, and a loop that the model made up begins anew. Knows windows and
 from __future__ import annotations
 
 from sottovoce.decoding.decode import DecodingResult
-from sottovoce.decoding.fallback import FallbackOptions
 from sottovoce.offline.cut import MEL_FRAMES_PER_SECOND, WindowCut
 from sottovoce.offline.packing import PackedWindow
+from sottovoce.options.fallback import FallbackOptions
 from sottovoce.types import Segment
 
 LONG_S, FEWEST_TOKENS_S = 6.0, 1.0

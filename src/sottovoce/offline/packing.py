@@ -32,12 +32,16 @@ class PackedWindow:
     """Pieces of a recording, one after the other, that the model reads as one window.
 
     is_doubtful: it was read before in a longer one, whose text was too little for its speech or repeated
-    itself. may_be_silent: that one had been silence by its text, but might be read in halves.
+    itself. may_be_silent: that one had been silence by its text, but might be read in halves. language: of
+    all of it, None where it has to be found. is_cut: where the language changes, so that it is less than a
+    window could hold.
     """
 
     pieces: tuple[Piece, ...]
     is_doubtful: bool = False
     may_be_silent: bool = False
+    language: str | None = None
+    is_cut: bool = False
 
     @property
     def n_frames(self) -> int:
@@ -67,13 +71,23 @@ class PackedWindow:
         """Its pieces in two groups of about the same length; it has at least two."""
         lengths = list(accumulate(piece.n_frames for piece in self.pieces))[:-1]
         middle = min(range(len(lengths)), key=lambda at: abs(2 * lengths[at] - self.n_frames))
-        first = PackedWindow(self.pieces[: middle + 1], True, self.may_be_silent or may_be_silent)
+        first = replace(
+            self,
+            pieces=self.pieces[: middle + 1],
+            is_doubtful=True,
+            may_be_silent=self.may_be_silent or may_be_silent,
+        )
         return first, replace(first, pieces=self.pieces[middle + 1 :])
 
     def part(self, start: int, end: int) -> PackedWindow:
         """Frames [start, end) of the window."""
         head = self if end >= self.n_frames else self.split(end)[0]
         return head if start <= 0 else head.split(start)[1]
+
+    def window_frame(self, frame: int) -> int:
+        """The frame of the window where a frame of the recording lies; of one between two pieces, where the
+        later one begins."""
+        return sum(min(max(frame - piece.start, 0), piece.n_frames) for piece in self.pieces)
 
     def recording_s(self, window_s: float, *, is_end: bool = False) -> float:
         """Seconds in the recording of a time in the window.

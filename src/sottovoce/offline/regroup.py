@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from sottovoce.errors import OptionError
-from sottovoce.offline.speaking import part_of
+from sottovoce.offline.parts import part_of
 from sottovoce.types import Segment, Word
 
 CLOSING = "\"'”’»)]）」』"

@@ -5,23 +5,29 @@ Source of the seek rules: openai-whisper 20250625, transcribe.py. A rest of less
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
-from typing import NamedTuple
+from collections.abc import Generator
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 from sottovoce.audio.features import RecordingFeatures
 from sottovoce.audio.recording import Recording
+from sottovoce.audio.silero import SpeechModel
+from sottovoce.audio.vad import SpeechFinder
 from sottovoce.decoding.decode import DecodingResult
+from sottovoce.engine.calls import CallGenerator, EncodeCall, ModelCall
 from sottovoce.errors import AudioError
 from sottovoce.offline.context import Context
 from sottovoce.offline.cut import MEL_FRAMES_PER_SECOND, WindowCut, cut_window
-from sottovoce.offline.engine import Engine, Progress, Request
+from sottovoce.offline.follow import PIECE_VAD
 from sottovoce.offline.hallucination import WindowSpan, skip_hallucinations
-from sottovoce.offline.languages import find_language
-from sottovoce.offline.options import TranscribeOptions
-from sottovoce.offline.turns import TurnFinder, recording_window, turn_finder
+from sottovoce.offline.located import WindowLocator
+from sottovoce.offline.resume import ResumePoint, SeekPlace
+from sottovoce.offline.segment_generator import SegmentGenerator
+from sottovoce.offline.transcriber import Request, Transcriber, TranscriptionState, numbered
+from sottovoce.offline.unread import DecodedWindow, UncoveredSpeechReader
 from sottovoce.offline.words import place_words
-from sottovoce.offline.work import Align, Encode, Read, Step, Steps
-from sottovoce.types import EncoderOutput, Features
+from sottovoce.options.transcribe import TranscribeOptions
+from sottovoce.types import EncoderOutput, Segment
 
 SHORTEST_FRAMES = 10
 """A shorter rest of a clip holds no word, and would cost a whole window."""
@@ -29,17 +35,28 @@ CUT_WORD_S = 1.0
 """So close to the end of a window its last word may go on in the next one."""
 
 
-def transcribe_seeking(engine: Engine, recording: Recording, progress: Progress) -> Steps:
-    """Transcribe the clips of a recording, window by window."""
-    normalization = engine.options.normalization
-    dims, device = engine.backend.dims, engine.backend.device
-    with RecordingFeatures(recording, dims.n_mels, device, normalization=normalization) as features:
-        progress.duration = features.declared_duration_s
-        loop = _SeekLoop(engine, features, progress)
+def transcribe_seeking(
+    transcriber: Transcriber,
+    recording: Recording,
+    state: TranscriptionState,
+    speech_model: SpeechModel | None = None,
+    *,
+    resume: ResumePoint | None = None,
+) -> SegmentGenerator:
+    """Transcribe the clips of a recording, window by window; resume: from there on."""
+    normalization = transcriber.options.normalization
+    dims, device = transcriber.backend.dims, transcriber.backend.device
+    speech = SpeechFinder(PIECE_VAD, model=speech_model)
+    observer = speech if transcriber.options.read_again or transcriber.may_follow else None
+    with RecordingFeatures(
+        recording, dims.n_mels, device, normalization=normalization, observer=observer
+    ) as features:
+        state.duration = features.declared_duration_s
+        loop = _SeekLoop(transcriber, features, speech, state)
         if not loop.begin():
-            raise past_the_end(recording, engine.options, features.duration_s)
-        yield from loop.run()
-        progress.duration = features.duration_s or progress.duration
+            raise past_the_end(recording, transcriber.options, features.duration_s)
+        yield from loop.run(None if resume is None else loop.restore(resume))
+        state.duration = features.duration_s or state.duration
 
 
 class _Window(NamedTuple):
@@ -58,29 +75,25 @@ class _Window(NamedTuple):
         return self.seek / MEL_FRAMES_PER_SECOND
 
 
-class _Turn(NamedTuple):
-    """Frames (10 ms) up to `end` are in one language."""
-
-    language: str
-    end: int
-
-    def holds(self, seek: int) -> bool:
-        """Whether enough of the turn is left at `seek` to go on with it."""
-        return self.end - seek >= MEL_FRAMES_PER_SECOND / 2
-
-
 class _SeekLoop:
     """One pass over the clips of a recording."""
 
-    def __init__(self, engine: Engine, features: RecordingFeatures, progress: Progress) -> None:
-        self._engine = engine
-        self._options = engine.options
+    def __init__(
+        self,
+        transcriber: Transcriber,
+        features: RecordingFeatures,
+        speech: SpeechFinder,
+        state: TranscriptionState,
+    ) -> None:
+        self._transcriber = transcriber
+        self._options = transcriber.options
         self._features = features
-        self._progress = progress
-        self._context = Context(engine.tokenizer, engine.options, engine.backend.dims.n_text_ctx)
-        self._finder = turn_finder(engine)
-        self._turn: _Turn | None = None
-        self._first_window: _Window | None = None
+        self._state = state
+        self._context = Context(
+            transcriber.tokenizer, transcriber.options, transcriber.backend.dims.n_text_ctx
+        )
+        self._locator = WindowLocator(transcriber, features, speech, state)
+        self._again = UncoveredSpeechReader(transcriber, features, self._locator.follower, state)
         self._last_speech = 0.0
         self._skipped = 0
         self._is_first = True
@@ -91,27 +104,41 @@ class _SeekLoop:
         self._skip_to(start)
         return start == 0 or self._features.has(start)
 
-    def run(self) -> Steps:
+    def restore(self, point: ResumePoint) -> SeekPlace:
+        """Take up the state of an earlier pass; where to go on."""
+        place = point.place
+        assert isinstance(place, SeekPlace), "the mode was checked"
+        self._context.restore(point.context)
+        self._is_first = point.is_first
+        self._last_speech = place.last_speech
+        self._features.skip_to(place.seek, n_frames_read=place.n_frames_read)
+        self._locator.restore(point.follower, place.runs)
+        return place
+
+    def run(self, place: SeekPlace | None = None) -> SegmentGenerator:
+        """Yield the segments of all clips, or those from a place on."""
         clips = [(_frame(start), None if end is None else _frame(end)) for start, end in self._options.clips]
-        if self._progress.language is None and self._finder is None:
-            yield from self._find_language(*clips[0])
-        for start, end in clips:
+        if place is None and self._state.language is None and not self._locator.expects_several:
+            yield from self._locator.find_language(*clips[0])
+        for clip, (start, end) in enumerate(clips):
+            if place is not None and clip < place.clip:
+                continue
             self._skip_to(start)
-            seek = start
+            seek = place.seek if place is not None and clip == place.clip else start
             while self._goes_on(start, seek, end):
                 self._features.drop_before(seek)
-                reach = seek + self._engine.window_frames
+                reach = seek + self._transcriber.content_frames
                 if self._features.is_blank(seek, reach if end is None else min(end, reach)):
                     seek = reach
-                    self._report(seek)
+                    self._end_window(clip, seek)
                     continue
                 window = yield from self._load(seek, end)
                 seek = max(seek + 1, (yield from self._transcribe(window)))
-                self._report(seek)
+                self._end_window(clip, seek)
 
     def _skip_to(self, seek: int) -> None:
         """Read up to where a clip begins, forgetting on the way what lies between."""
-        for frame in range(0, seek, self._engine.window_frames):
+        for frame in range(0, seek, self._transcriber.window_frames):
             if frame > self._skipped and self._features.has(frame):
                 self._features.drop_before(frame)
                 self._skipped = frame
@@ -121,93 +148,67 @@ class _SeekLoop:
         last = seek if seek == start else seek + SHORTEST_FRAMES - 1
         return (end is None or last < end) and self._features.has(last)
 
-    def _load(self, seek: int, end: int | None) -> Generator[Encode, None, _Window]:
-        window, self._first_window = self._first_window, None
-        if window is not None and window.seek == seek:
-            return window
-        if self._finder is None:
-            return (yield from self._encode(seek, end))
-        if self._turn is not None and self._turn.holds(seek):
-            return (yield from self._encode(seek, self._turn.end))
-        return (yield from self._in_one_language(self._finder, seek, end))
+    def _load(self, seek: int, end: int | None) -> CallGenerator[_Window]:
+        """The window that begins at a frame, in one language: `state.language` from here on."""
+        located = yield from self._locator.locate(seek, end)
+        if self._state.language not in (None, located.language):
+            self._context.reset()  # what was said in another language is no context
+        self._state.language = located.language
+        seek, end = located.seek, located.end
+        if located.encoded is not None:
+            return _Window(seek, end - seek, located.encoded)
+        features = self._features.window(seek, end, n_frames=self._transcriber.frames_to_encode(end - seek))
+        encoded = yield EncodeCall(features)
+        return _Window(seek, features.n_content_frames[0], encoded)
 
-    def _encode(self, seek: int, end: int | None) -> Generator[Encode, None, _Window]:
-        work = Encode(self._features.window(seek, end, n_frames=self._engine.window_frames))
-        yield work
-        return _Window(seek, work.features.n_content_frames[0], work.encoded)
-
-    def _in_one_language(
-        self, finder: TurnFinder, seek: int, end: int | None
-    ) -> Generator[Encode, None, _Window]:
-        """The part of a window before another language begins, encoded by itself."""
-        work = Encode(self._features.window(seek, end, n_frames=self._engine.window_frames))
-        yield work
-        progress = self._progress
-        window = recording_window(self._features, seek, work)
-        turn = yield from finder.first_turn(window, progress.language)
-        if progress.language not in (None, turn.language):
-            self._context.reset()
-        progress.language, progress.detection = turn.language, progress.detection or turn.detection
-        if turn.n_frames is None:
-            return _Window(seek, work.features.n_content_frames[0], work.encoded)
-        self._turn = _Turn(turn.language, seek + 2 * turn.n_frames)
-        return (yield from self._encode(seek, self._turn.end))
-
-    def _find_language(self, start: int, end: int | None) -> Generator[Encode, None, None]:
-        """Find the language over the first windows of the first clip."""
-        found = yield from find_language(self._engine, self._windows_in_silence(start, end))
-        if found is None:
-            return
-        self._progress.language, self._progress.detection = found.detection.language, found.detection
-        full = self._engine.window_frames
-        if found.first.features.n_content_frames[0] == full:  # nothing was filled up: the window to be read
-            self._first_window = _Window(start, full, found.first.encoded)
-
-    def _windows_in_silence(self, start: int, end: int | None) -> Iterator[Features]:
-        """Windows as openai-whisper hears them for detection: a short one goes on in silence, not in 0.0."""
-        n_frames = self._engine.window_frames
-        seek = start
-        while (end is None or seek < end) and self._features.has(seek):
-            yield self._features.window(seek, end, n_frames=n_frames, fill="silence")
-            seek += n_frames
-
-    def _transcribe(self, window: _Window) -> Generator[Step, None, int]:
+    def _transcribe(self, window: _Window) -> Generator[Segment | ModelCall, Any, int]:
         """Decode one window, yield its segments and return the frame to go on from."""
-        engine = self._engine
-        language = self._progress.language
+        transcriber = self._transcriber
+        language = self._state.language
         assert language is not None
         request = Request(language, self._context.prompt(), window.seek, self._is_first)
-        self._is_first = False
-        work = Read(window.encoded, [request])
-        yield work
-        attempt = work.attempts[0]
+        (attempt,) = yield from transcriber.decode(window.encoded, [request])
         result = attempt.result
         if self._options.fallback.is_silence(result):
+            silence = WindowCut((), window.end)
+            yield from numbered((yield from self._left_out(window, silence, result)), self._state)
             return window.end
-        tokenizer = engine.tokenizer_of(result.language)
+        tokenizer = transcriber.tokenizer_of(result.language)
         cut = cut_window(result.tokens, tokenizer, seek=window.seek, n_frames=window.n_frames)
         if self._options.needs_words:
             cut = yield from self._with_words(window, cut, result)
         if cut.restarts:
             return cut.seek
-        for segment in engine.segments(cut, result, self._progress):
+        self._is_first = False
+        segments = list(transcriber.segments(cut, result))
+        segments += yield from self._left_out(window, replace(cut, segments=tuple(segments)), result)
+        for segment in numbered(sorted(segments, key=_start), self._state):
             self._context.remember(segment.tokens)
             yield segment
         self._context.end_window(attempt.last_temperature)
         return cut.seek
 
+    def _left_out(
+        self, window: _Window, cut: WindowCut, result: DecodingResult
+    ) -> CallGenerator[list[Segment]]:
+        """Segments of speech that a window's text left out."""
+        if not self._options.read_again:
+            return []
+        speech = self._locator.pieces(window.seek, cut.seek)
+        decoded = DecodedWindow(window.encoded, cut, result, window.n_frames, speech, window.start_s)
+        return (yield from self._again.missing_segments(decoded))
+
     def _with_words(
         self, window: _Window, cut: WindowCut, result: DecodingResult
-    ) -> Generator[Align, None, WindowCut]:
+    ) -> CallGenerator[WindowCut]:
         """Time the words of a window, drop what was made up, and find where to go on."""
-        engine = self._engine
-        work = Align(window.encoded, [engine.text_of(cut, result, window.n_frames)])
-        yield work
+        transcriber = self._transcriber
+        (words,) = yield from transcriber.align(window.encoded, [(cut, result, window.n_frames)])
         segments = place_words(
             cut.segments,
-            work.words[0],
-            engine.word_rules,
-            eot=engine.tokenizer.eot,
+            words,
+            transcriber.word_rules,
+            eot=transcriber.tokenizer.eot,
             window_start=window.start_s,
             last_speech=self._last_speech,
         )
@@ -228,7 +229,7 @@ class _SeekLoop:
         Text without timestamps is that of all the window: nothing is left of it but a word that it cuts.
         """
         if self._options.decoding.without_timestamps:
-            is_cut = window.n_frames == self._engine.window_frames
+            is_cut = window.n_frames == self._transcriber.content_frames
             rest_s = window.end / MEL_FRAMES_PER_SECOND - spoken_until
             return _frame(spoken_until) if is_cut and rest_s < CUT_WORD_S else window.end
         threshold = self._options.hallucination_silence_threshold
@@ -240,7 +241,7 @@ class _SeekLoop:
         return WindowSpan(
             start=window.start_s,
             end=window.end / MEL_FRAMES_PER_SECOND,
-            full_end=(window.seek + self._engine.window_frames) / MEL_FRAMES_PER_SECOND,
+            full_end=(window.seek + self._transcriber.content_frames) / MEL_FRAMES_PER_SECOND,
             last_speech=self._last_speech,
         )
 
@@ -249,11 +250,23 @@ class _SeekLoop:
         reach = int(time_s * MEL_FRAMES_PER_SECOND)
         return None if self._features.has(reach) else self._features.n_frames
 
+    def _end_window(self, clip: int, seek: int) -> None:
+        """Tell how far it is; all segments before that were taken."""
+        self._report(seek)
+        follower, n_read = self._locator.follower, self._features.n_frames_read
+        self._state.resume_point = ResumePoint(
+            self._state.snapshot(),
+            self._context.tokens,
+            self._is_first,
+            None if follower is None else follower.state(seek),
+            SeekPlace(clip, seek, self._last_speech, n_read, self._locator.waiting),
+        )
+
     def _report(self, seek: int) -> None:
-        progress = self._progress
-        progress.duration = self._features.duration_s or progress.duration
+        state = self._state
+        state.duration = self._features.duration_s or state.duration
         position = seek / MEL_FRAMES_PER_SECOND
-        progress.position = position if progress.duration is None else min(position, progress.duration)
+        state.position = position if state.duration is None else min(position, state.duration)
 
 
 def past_the_end(recording: Recording, options: TranscribeOptions, duration_s: float | None) -> AudioError:
@@ -261,6 +274,10 @@ def past_the_end(recording: Recording, options: TranscribeOptions, duration_s: f
     length = "less" if duration_s is None else f"a recording of {duration_s:.1f} s"
     start_s = options.clips[0][0]
     return AudioError(f"{recording.name}: expected sound at {start_s:g} s, where to begin, got {length}")
+
+
+def _start(segment: Segment) -> float:
+    return segment.start
 
 
 def _frame(seconds: float) -> int:

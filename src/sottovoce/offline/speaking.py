@@ -2,82 +2,98 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
-from typing import TypeVar
 
 from sottovoce.audio.recording import Recording
-from sottovoce.offline.engine import Progress
-from sottovoce.offline.work import Listen, Steps
-from sottovoce.speakers.base import Diarizer
-from sottovoce.speakers.diarize import Heard, OwnDiarizer
-from sottovoce.speakers.words import SpeakerLabels
+from sottovoce.engine.calls import CallGenerator, HostCall
+from sottovoce.offline.parts import part_of
+from sottovoce.offline.segment_generator import SegmentGenerator, next_segment
+from sottovoce.offline.transcriber import TranscriptionState
+from sottovoce.options.speakers import Diarizer
+from sottovoce.speakers.diarize import ClusteringDiarizer, DiarizedWindow
+from sottovoce.speakers.speaker_names import replace_letter
+from sottovoce.speakers.word_speakers import SpeakerLabels
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import Segment, Turn, Word
 
-Result = TypeVar("Result")
 
-
-def with_speakers(steps: Steps, diarizer: Diarizer, recording: Recording, progress: Progress) -> Steps:
-    """The steps of a transcription with segments cut where the speaker changes; their ids count on."""
-    try:
-        progress.turns = tuple((yield from _listening(diarizer, recording)))
-        labels = SpeakerLabels(progress.turns)
+def with_speakers(
+    segments: SegmentGenerator, diarizer: Diarizer, recording: Recording, state: TranscriptionState
+) -> SegmentGenerator:
+    """Yield segments cut where the speaker changes; their ids count on."""
+    with closing(segments):
+        state.turns = tuple((yield from _turns(diarizer, recording)))
+        labels = SpeakerLabels(state.turns)
         n_segments = 0
-        for step in steps:
-            if not isinstance(step, Segment):
-                yield step
-                continue
-            for part in labels.split(step):
+        while (segment := (yield from next_segment(segments))) is not None:
+            for part in labels.split(segment):
                 yield replace(part, id=n_segments)
                 n_segments += 1
-    finally:
-        steps.close()
 
 
-def _listening(diarizer: Diarizer, recording: Recording) -> Generator[Listen, None, list[Turn]]:
-    """Our own networks hear a few seconds at a time, so that others have their turn in between."""
-    if not isinstance(diarizer, OwnDiarizer):
-        found: list[Turn] = []
-        yield Listen(_filling(found, partial(diarizer.turns, recording)))
-        return found
-    heard: list[Heard] = []
+def _turns(diarizer: Diarizer, recording: Recording) -> CallGenerator[list[Turn]]:
+    """Our own networks hear a few seconds in a call, so that others have their turn in between."""
+    if not isinstance(diarizer, ClusteringDiarizer):
+        turns: list[Turn] = yield HostCall(partial(diarizer.turns, recording))
+        return turns
+    diarized: list[DiarizedWindow] = []
     with recording.open() as reader:
         for windows in diarizer.batches(reader):
-            yield Listen(_filling(heard, partial(diarizer.hear, windows)))
-    return diarizer.told_apart(heard)
+            diarized += yield HostCall(partial(diarizer.diarize_windows, windows))
+    return diarizer.cluster(diarized)
 
 
-def _filling(found: list[Result], find: Callable[[], list[Result]]) -> Callable[[], None]:
-    return lambda: found.extend(find())
+def with_names(
+    segments: SegmentGenerator, names: Sequence[str], own: TranscriptionState, state: TranscriptionState
+) -> SegmentGenerator:
+    """Yield segments with names of people for the letters of speakers.
+
+    own: how far they are; state: the same with names, filled in here.
+    """
+    note = partial(_note, own, state, names)
+    with closing(segments):
+        while (segment := (yield from next_segment(segments, note))) is not None:
+            yield _named(segment, names)
 
 
-def by_turn_tokens(steps: Steps, tokenizer: Tokenizer, progress: Progress) -> Steps:
-    """The steps of a transcription with segments cut where the model wrote that somebody else speaks.
+def _note(own: TranscriptionState, state: TranscriptionState, names: Sequence[str]) -> None:
+    for name in ("language", "detection", "duration", "position"):
+        setattr(state, name, getattr(own, name))
+    state.turns = tuple(replace(one, speaker=replace_letter(one.speaker, names) or "") for one in own.turns)
+
+
+def _named(segment: Segment, names: Sequence[str]) -> Segment:
+    words = segment.words and tuple(
+        replace(word, speaker=replace_letter(word.speaker, names)) for word in segment.words
+    )
+    return replace(segment, speaker=replace_letter(segment.speaker, names), words=words)
+
+
+def by_turn_tokens(
+    segments: SegmentGenerator, tokenizer: Tokenizer, state: TranscriptionState
+) -> SegmentGenerator:
+    """Yield segments cut where the model wrote that somebody else speaks.
 
     It does not say who: turns are counted ("turn 1", "turn 2", …).
     Source: tinydiarize (A. Rana, 2023), and whisper.cpp's `tdrz_enable`.
     """
     n_turns = 1
     n_segments = 0
-    try:
-        for step in steps:
-            if not isinstance(step, Segment):
-                yield step
-                continue
-            groups = turn_groups(step, tokenizer)
+    with closing(segments):
+        while (segment := (yield from next_segment(segments))) is not None:
+            groups = turn_groups(segment, tokenizer)
             for index, words in enumerate(groups):
                 n_turns += index > 0
                 if not words:
                     continue
                 spoken = tuple(replace(word, speaker=f"turn {n_turns}") for word in words)
-                part = replace(part_of(step, spoken, groups, index), id=n_segments)
+                part = replace(part_of(segment, spoken, groups, index), id=n_segments)
                 n_segments += 1
-                progress.turns = (*progress.turns, Turn(part.start, part.end, f"turn {n_turns}"))
+                state.turns = (*state.turns, Turn(part.start, part.end, f"turn {n_turns}"))
                 yield part
-    finally:
-        steps.close()
 
 
 def turn_groups(segment: Segment, tokenizer: Tokenizer) -> list[list[Word]]:
@@ -96,18 +112,3 @@ def turn_groups(segment: Segment, tokenizer: Tokenizer) -> list[list[Word]]:
             groups.append([])
     groups[-1] += words
     return groups
-
-
-def part_of(
-    segment: Segment, words: tuple[Word, ...], groups: Sequence[Sequence[Word]], index: int
-) -> Segment:
-    """A segment with only these words, which are one group of its own."""
-    return replace(
-        segment,
-        start=words[0].start if any(groups[:index]) else segment.start,
-        end=words[-1].end if any(groups[index + 1 :]) else segment.end,
-        text="".join(word.word for word in words),
-        tokens=tuple(token.id for word in words for token in word.tokens),
-        words=words,
-        speaker=words[0].speaker,
-    )

@@ -1,1 +1,1 @@
-"""Pictures of what a model hears in a recording."""
+"""Pictures of a recording: its features, speech, languages, attention and words."""

@@ -1,4 +1,4 @@
-"""One picture of a part of a recording: panels under each other over the same seconds."""
+"""Draw one picture of a part of a recording: panels under each other over the same seconds."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 import numpy as np
 
-from sottovoce.audio.silero import WINDOW_SAMPLES
 from sottovoce.errors import MissingExtraError, OptionError, cause_of
 from sottovoce.models.checkpoint.writing import whole_file
-from sottovoce.pictures.heard import Heard, likeliest
+from sottovoce.options.vad import WINDOW_SAMPLES
+from sottovoce.pictures.figure_data import FigureData, likeliest
 from sottovoce.types import FRAMES_PER_SECOND, SAMPLE_RATE, Word
 
 if TYPE_CHECKING:
@@ -40,20 +40,25 @@ LOWEST_HZ, HIGHEST_HZ = 0.0, 8000.0
 
 
 def panels_of(names: str) -> tuple[Panel, ...]:
-    """Panels of a list such as "mel,attention", or "all", in the order in which they are drawn.
+    """Parse a list of panels such as "mel,attention", or "all"; returned in the order in which they are
+    drawn.
 
     Raises: OptionError for another name.
     """
     wanted = [name.strip() for name in names.split(",") if name.strip()]
     unknown = [name for name in wanted if name not in (*PANELS, "all")]
     if unknown or not wanted:
-        told = f"'{unknown[0]}'" if unknown else "none"
-        raise OptionError(f"panels: expected some of {', '.join(PANELS)} or all, got {told}")
+        got = f"'{unknown[0]}'" if unknown else "none"
+        raise OptionError(f"panels: expected some of {', '.join(PANELS)} or all, got {got}")
     return PANELS if "all" in wanted else tuple(panel for panel in PANELS if panel in wanted)
 
 
 def check_picture(path: Path) -> None:
-    """Raises: OptionError where no picture can be written; MissingExtraError without matplotlib."""
+    """Check that a picture can be written there.
+
+    Raises: OptionError for another ending, or a folder that is not there; MissingExtraError without
+        matplotlib.
+    """
     if path.suffix.lower() not in ENDINGS:
         raise OptionError(f"picture '{path}': expected a name that ends in {', '.join(ENDINGS)}")
     if not path.parent.is_dir():
@@ -67,10 +72,10 @@ def check_picture(path: Path) -> None:
     assert mpl
 
 
-def draw(heard: Heard, path: str | Path, panels: Sequence[Panel] = PANELS) -> None:
-    """Write the picture; its format is that of the path's ending. It appears whole or not at all.
+def draw(data: FigureData, path: str | Path, panels: Sequence[Panel] = PANELS) -> None:
+    """Write the picture in the format of the path's ending; it appears whole or not at all.
 
-    Panels that have nothing to show are left out.
+    Panels without data are left out.
     Raises: OptionError, MissingExtraError.
     """
     path = Path(path)
@@ -78,7 +83,7 @@ def draw(heard: Heard, path: str | Path, panels: Sequence[Panel] = PANELS) -> No
     picture = io.BytesIO()
     with warnings.catch_warnings():  # of letters that no font here has: they are drawn as boxes
         warnings.simplefilter("ignore")
-        _figure(heard, panels).savefig(picture, format=path.suffix[1:].lower(), dpi=130, facecolor="white")
+        _figure(data, panels).savefig(picture, format=path.suffix[1:].lower(), dpi=130, facecolor="white")
     try:
         with whole_file(path) as unfinished:
             unfinished.write_bytes(picture.getvalue())
@@ -86,67 +91,68 @@ def draw(heard: Heard, path: str | Path, panels: Sequence[Panel] = PANELS) -> No
         raise OptionError(f"picture '{path}': cannot be written ({cause_of(error)})") from error
 
 
-def _figure(heard: Heard, panels: Sequence[Panel]) -> Figure:
+def _figure(data: FigureData, panels: Sequence[Panel]) -> Figure:
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
-    shown = [panel for panel in panels if _has(heard, panel)] or ["mel"]
+    shown = [panel for panel in panels if _has(data, panel)] or ["mel"]
     heights = {
         "mel": 2.2,
         "speech": 0.8,
         "language": 1.4,
         "confidence": 1.2,
-        "attention": _attention_height(heard),
+        "attention": _attention_height(data),
     }
     with mpl.rc_context({"font.family": _fonts(), "svg.fonttype": "path"}):
         figure = Figure(
-            figsize=(_width(heard), sum(heights[panel] for panel in shown) + 1.0), layout="constrained"
+            figsize=(_width(data), sum(heights[panel] for panel in shown) + 1.0), layout="constrained"
         )
         axes = figure.subplots(
             len(shown), sharex=True, squeeze=False, height_ratios=[heights[panel] for panel in shown]
         )[:, 0]
         for panel, axis in zip(shown, axes, strict=True):
-            DRAWERS[panel](axis, heard)
+            DRAWERS[panel](axis, data)
             axis.tick_params(labelsize=8)
             axis.spines[["top", "right"]].set_visible(False)
-        _words_on_top(axes[0], heard)
-        axes[-1].set_xlim(heard.start_s, heard.start_s + heard.duration_s)
+        _words_on_top(axes[0], data)
+        axes[-1].set_xlim(data.start_s, data.start_s + data.duration_s)
         axes[-1].set_xlabel("seconds", fontsize=9)
         figure.suptitle(
-            f"{heard.name}   ·   {heard.model}", fontsize=10, color="0.3", x=0.01, ha="left", parse_math=False
+            f"{data.name}   ·   {data.model}", fontsize=10, color="0.3", x=0.01, ha="left", parse_math=False
         )
     return figure
 
 
-def _width(heard: Heard) -> float:
-    """Inches."""
-    return min(22.0, max(9.0, INCHES_A_SECOND * heard.duration_s + 1.5))
+def _width(data: FigureData) -> float:
+    """Return the width of the picture in inches."""
+    return min(22.0, max(9.0, INCHES_A_SECOND * data.duration_s + 1.5))
 
 
 def _fonts() -> list[str]:
-    """Those of `FONTS` that are here: a letter is taken from the first that has it."""
+    """Return the installed ones of `FONTS`: a letter is taken from the first that has it."""
     from matplotlib.font_manager import get_font_names
 
-    known = set(get_font_names())
-    return [name for name in FONTS if name in known] or ["sans-serif"]
+    installed = set(get_font_names())
+    return [name for name in FONTS if name in installed] or ["sans-serif"]
 
 
-def _has(heard: Heard, panel: str) -> bool:
-    needed = {"language": heard.languages, "attention": heard.attention, "confidence": heard.words or None}
+def _has(data: FigureData, panel: str) -> bool:
+    needed = {"language": data.languages, "attention": data.attention, "confidence": data.words or None}
     return panel not in needed or needed[panel] is not None
 
 
-def _attention_height(heard: Heard) -> float:
-    n_tokens = 0 if heard.attention is None else len(heard.attention.tokens)
+def _attention_height(data: FigureData) -> float:
+    n_tokens = 0 if data.attention is None else len(data.attention.tokens)
     return min(9.0, max(2.0, 0.115 * n_tokens))
 
 
-def _words_on_top(axis: Axes, heard: Heard) -> None:
-    """The words over the uppermost panel, in the colour of how sure they are; one that would stand in another
-    goes to its right."""
+def _words_on_top(axis: Axes, data: FigureData) -> None:
+    """Write the words over the uppermost panel, coloured by confidence; one that would overlap goes to the
+    right.
+    """
     place = float("-inf")
-    for word in heard.words:
-        place = max(word.start, place + heard.duration_s * WORD_INCHES / _width(heard))
+    for word in data.words:
+        place = max(word.start, place + data.duration_s * WORD_INCHES / _width(data))
         axis.annotate(
             word.word.strip(),
             (place, 1.0),
@@ -167,28 +173,26 @@ def _colour(probability: float) -> str:
     return GUESSED if probability < 0.5 else "#aa7700"
 
 
-def _mel(axis: Axes, heard: Heard) -> None:
-    extent = (heard.start_s, heard.start_s + heard.mel.shape[1] / 100, 0, heard.mel.shape[0])
-    axis.imshow(
-        heard.mel, origin="lower", aspect="auto", extent=extent, cmap="magma", interpolation="nearest"
-    )
-    for word in heard.words:
+def _mel(axis: Axes, data: FigureData) -> None:
+    extent = (data.start_s, data.start_s + data.mel.shape[1] / 100, 0, data.mel.shape[0])
+    axis.imshow(data.mel, origin="lower", aspect="auto", extent=extent, cmap="magma", interpolation="nearest")
+    for word in data.words:
         for time in (word.start, word.end):
             axis.axvline(time, color="white", lw=0.5, alpha=0.45)
     ticks = [250, 500, 1000, 2000, 4000, 8000]
-    axis.set_yticks([_mel_of(hz) / _mel_of(HIGHEST_HZ) * heard.mel.shape[0] for hz in ticks])
+    axis.set_yticks([_mel_of(hz) / _mel_of(HIGHEST_HZ) * data.mel.shape[0] for hz in ticks])
     axis.set_yticklabels([f"{hz} Hz" if hz < 1000 else f"{hz // 1000} kHz" for hz in ticks])
     axis.set_ylabel("log-mel", fontsize=9)
 
 
 def _mel_of(hz: float) -> float:
-    """Slaney's scale, in which the filters are even."""
+    """Convert Hz to mel (Slaney's scale, in which the filters are evenly spaced)."""
     return hz * 3 / 200 if hz < 1000 else 15 + 27 * float(np.log(hz / 1000)) / float(np.log(6.4))
 
 
-def _speech(axis: Axes, heard: Heard) -> None:
-    seconds = heard.start_s + np.arange(len(heard.speech) + 1) * WINDOW_SAMPLES / SAMPLE_RATE
-    values = np.append(heard.speech, heard.speech[-1:])
+def _speech(axis: Axes, data: FigureData) -> None:
+    seconds = data.start_s + np.arange(len(data.speech) + 1) * WINDOW_SAMPLES / SAMPLE_RATE
+    values = np.append(data.speech, data.speech[-1:])
     axis.fill_between(seconds, values, step="post", color=COLOURS[0], alpha=0.5, lw=0)
     axis.axhline(0.5, color="0.5", lw=0.6, ls="--")
     axis.set_ylim(0, 1.05)
@@ -196,12 +200,12 @@ def _speech(axis: Axes, heard: Heard) -> None:
     axis.set_ylabel("speech", fontsize=9)
 
 
-def _language(axis: Axes, heard: Heard) -> None:
-    assert heard.languages is not None
-    centres = heard.languages.centres_s
+def _language(axis: Axes, data: FigureData) -> None:
+    assert data.languages is not None
+    centres = data.languages.centres_s
     gaps = np.flatnonzero(np.diff(centres) > 1.1)  # where nobody spoke in between
-    for number, index in enumerate(likeliest(heard.languages)):
-        values = heard.languages.probabilities[:, index]
+    for number, index in enumerate(likeliest(data.languages)):
+        values = data.languages.probabilities[:, index]
         axis.plot(
             np.insert(centres, gaps + 1, np.nan),
             np.insert(values, gaps + 1, np.nan),
@@ -209,7 +213,7 @@ def _language(axis: Axes, heard: Heard) -> None:
             marker="o",
             ms=3,
             lw=1.4,
-            label=heard.languages.codes[index],
+            label=data.languages.codes[index],
         )
     axis.set_ylim(-0.03, 1.05)
     axis.set_yticks([0, 0.5, 1])
@@ -218,31 +222,31 @@ def _language(axis: Axes, heard: Heard) -> None:
     axis.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=8, frameon=False)
 
 
-def _attention(axis: Axes, heard: Heard) -> None:
-    assert heard.attention is not None
-    matrix = heard.attention.matrix
-    extent = (heard.start_s, heard.start_s + matrix.shape[1] / FRAMES_PER_SECOND, matrix.shape[0] - 0.5, -0.5)
+def _attention(axis: Axes, data: FigureData) -> None:
+    assert data.attention is not None
+    matrix = data.attention.matrix
+    extent = (data.start_s, data.start_s + matrix.shape[1] / FRAMES_PER_SECOND, matrix.shape[0] - 0.5, -0.5)
     low, high = np.quantile(matrix, [0.02, 0.995])
     axis.imshow(
         matrix, aspect="auto", extent=extent, cmap="Blues", vmin=low, vmax=high, interpolation="nearest"
     )
-    for first, n_tokens, word in _rows_of_words(heard.words, heard.attention.tokens):
+    for first, n_tokens, word in _rows_of_words(data.words, data.attention.tokens):
         axis.plot(
             [word.start, word.end, word.end, word.start, word.start],
             [first - 0.5, first - 0.5, first + n_tokens - 0.5, first + n_tokens - 0.5, first - 0.5],
             color="#ee6677",
             lw=0.9,
         )
-    axis.set_yticks(range(len(heard.attention.tokens)))
+    axis.set_yticks(range(len(data.attention.tokens)))
     axis.set_yticklabels(
-        [text.strip() or "␣" for text in heard.attention.tokens], fontsize=5.5, parse_math=False
+        [text.strip() or "␣" for text in data.attention.tokens], fontsize=5.5, parse_math=False
     )
     axis.tick_params(axis="y", length=0)
     axis.set_ylabel("attention of tokens", fontsize=9)
 
 
 def _rows_of_words(words: Sequence[Word], tokens: Sequence[str]) -> Sequence[tuple[int, int, Word]]:
-    """First token, number of tokens, and word; by letters, until words and tokens differ."""
+    """Return first token, number of tokens, and word; by letters, until words and tokens differ."""
     rows, at = [], 0
     for word in words:
         first, text = at, ""
@@ -254,8 +258,8 @@ def _rows_of_words(words: Sequence[Word], tokens: Sequence[str]) -> Sequence[tup
     return rows
 
 
-def _confidence(axis: Axes, heard: Heard) -> None:
-    for word in heard.words:
+def _confidence(axis: Axes, data: FigureData) -> None:
+    for word in data.words:
         probability = word.probability
         if np.isfinite(probability):
             colour = SURE if probability >= 0.8 else DOUBTFUL if probability >= 0.5 else GUESSED
@@ -269,7 +273,7 @@ def _confidence(axis: Axes, heard: Heard) -> None:
     axis.set_ylabel("confidence", fontsize=9)
 
 
-DRAWERS: dict[str, Callable[[Axes, Heard], None]] = {
+DRAWERS: dict[str, Callable[[Axes, FigureData], None]] = {
     "mel": _mel,
     "speech": _speech,
     "language": _language,

@@ -13,34 +13,34 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import FileResponse, JSONResponse, PlainTextResponse, Response
+from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import Mount, Route, WebSocketRoute
 from starlette.staticfiles import StaticFiles
 
 from sottovoce.api import Model
-from sottovoce.serving.client_secrets import client_secrets
+from sottovoce.formats.document import Json
+from sottovoce.serving.access import AccessControl
+from sottovoce.serving.apis.deepgram import listen, listen_recording
+from sottovoce.serving.apis.openai_files import transcriptions, translations
+from sottovoce.serving.apis.openai_realtime import client_secrets, realtime
+from sottovoce.serving.apis.sottovoce_live import live
+from sottovoce.serving.apis.whisper_cpp import inference, load, plainly
 from sottovoce.serving.faults import ApiError, logged_fault
-from sottovoce.serving.gate import Gate
-from sottovoce.serving.inference import inference, load, plainly
-from sottovoce.serving.listen import listen, listen_recording
-from sottovoce.serving.live import live
 from sottovoce.serving.metrics import CONTENT_TYPE, Metrics
-from sottovoce.serving.models import model_entry, model_list
-from sottovoce.serving.observed import Observed, error_response
+from sottovoce.serving.model_registry import ModelRegistry
 from sottovoce.serving.openapi import document as openapi_document
-from sottovoce.serving.realtime import realtime
+from sottovoce.serving.request_log import RequestLogMiddleware, error_response
 from sottovoce.serving.scheduler import Scheduler
-from sottovoce.serving.settings import Settings
-from sottovoce.serving.shelf import Shelf
-from sottovoce.serving.state import Services, engine_states, services_of
-from sottovoce.serving.transcriptions import transcriptions, translations
+from sottovoce.serving.services import Services, engine_states, services_of
+from sottovoce.serving.session_translator import targets
+from sottovoce.serving.settings import ServerSettings
 
 Endpoint: TypeAlias = Callable[[Request], Awaitable[Response]]
 WEB = Path(str(resources.files("sottovoce.serving") / "web"))
 
 
-def make_app(settings: Settings, open_model: Callable[[str], Model]) -> Starlette:
-    """The app of a server; it loads its models itself, with open_model, once it runs."""
+def make_app(settings: ServerSettings, open_model: Callable[[str], Model]) -> Starlette:
+    """Make the app of a server; it loads its models itself, with open_model, once it runs."""
     metrics = Metrics()
 
     def on_live(waited_s: float, worked_s: float) -> None:
@@ -48,9 +48,9 @@ def make_app(settings: Settings, open_model: Callable[[str], Model]) -> Starlett
         metrics.live_work.observe(worked_s)
 
     def make(model: Model) -> Scheduler:
-        return Scheduler(model, settings.work, beam_size=settings.offer.beam_size, on_live=on_live)
+        return Scheduler(model, settings.work, beam_size=settings.models.beam_size, on_live=on_live)
 
-    services = Services(settings, Shelf(settings.offer, open_model, make), metrics)
+    services = Services(settings, ModelRegistry(settings.models, open_model, make), metrics)
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -59,7 +59,7 @@ def make_app(settings: Settings, open_model: Callable[[str], Model]) -> Starlett
 
     app = Starlette(
         routes=ROUTES,
-        middleware=layers(settings, Gate(settings, services.secrets), metrics),
+        middleware=layers(settings, AccessControl(settings, services.secrets), metrics),
         exception_handlers={HTTPException: missed},
         lifespan=lifespan,
     )
@@ -67,12 +67,12 @@ def make_app(settings: Settings, open_model: Callable[[str], Model]) -> Starlett
     return app
 
 
-def layers(settings: Settings, gate: Gate, metrics: Metrics) -> list[Middleware]:
-    """What is around the routes, outermost first."""
+def layers(settings: ServerSettings, access: AccessControl, metrics: Metrics) -> list[Middleware]:
+    """Return what is around the routes, outermost first."""
     paths = frozenset(route.path for route in ROUTES if isinstance(route, Route | WebSocketRoute))
-    observed = Middleware(Observed, gate=gate, metrics=metrics, routes=paths)
+    logged = Middleware(RequestLogMiddleware, access=access, metrics=metrics, routes=paths)
     if not settings.access.origins:
-        return [observed]
+        return [logged]
     cors = Middleware(
         CORSMiddleware,
         allow_origins=list(settings.access.origins),
@@ -80,11 +80,11 @@ def layers(settings: Settings, gate: Gate, metrics: Metrics) -> list[Middleware]
         allow_headers=["authorization", "content-type", "x-request-id"],
         expose_headers=["x-request-id", "retry-after"],
     )
-    return [cors, observed]
+    return [cors, logged]
 
 
 def guarded(endpoint: Endpoint) -> Endpoint:
-    """The endpoint with its errors as answers."""
+    """Wrap an endpoint: its errors become answers."""
 
     async def answer(request: Request) -> Response:
         try:
@@ -98,7 +98,7 @@ def guarded(endpoint: Endpoint) -> Endpoint:
 
 
 async def missed(request: Request, error: Exception) -> Response:
-    """The answer where no route is, or not for this method."""
+    """Answer where no route is, or not for this method."""
     assert isinstance(error, HTTPException)
     path = request.url.path[:100]
     message = f"{request.method} {path}: {error.detail.lower()}"
@@ -107,38 +107,76 @@ async def missed(request: Request, error: Exception) -> Response:
 
 
 async def page(request: Request) -> Response:
-    """The live web page."""
+    """Answer with the live web page."""
     return FileResponse(WEB / "index.html", headers={"cache-control": "no-cache"})
 
 
 async def icon(request: Request) -> Response:
-    """The page's icon, where browsers look without being told."""
+    """Answer with the page's icon, where browsers look without being told."""
     return FileResponse(WEB / "icon.svg")
 
 
 async def health(request: Request) -> Response:
-    """That the process answers, and what the engines of its models are at."""
+    """Say that the process answers, and what the engines of its models are at."""
     return JSONResponse({"status": "ok", "engines": engine_states(services_of(request))})
 
 
 async def ready(request: Request) -> Response:
-    """Whether requests can be served: the default model is there, and the server does not go down."""
+    """Say whether requests can be served: the default model is there, and the server does not go down."""
     services = services_of(request)
     if services.is_leaving:
         return JSONResponse({"status": "shutting down"}, status_code=503)
     if not services.is_ready:
         return JSONResponse({"status": "loading"}, status_code=503, headers={"retry-after": "2"})
-    return JSONResponse({"status": "ready", "model": services.settings.offer.model})
+    return JSONResponse({"status": "ready", "model": services.settings.models.model})
 
 
 async def metrics_text(request: Request) -> Response:
-    """Counts and times for Prometheus."""
-    return PlainTextResponse(services_of(request).metrics.text(), headers={"content-type": CONTENT_TYPE})
+    """Answer with counts and times for Prometheus."""
+    return Response(services_of(request).metrics.text(), headers={"content-type": CONTENT_TYPE})
 
 
 async def openapi(request: Request) -> Response:
-    """What may be asked, for programs."""
+    """Answer with the OpenAPI document: what may be asked, for programs."""
     return JSONResponse(openapi_document())
+
+
+async def model_list(request: Request) -> Response:
+    """List all models, and the other names of them."""
+    services = services_of(request)
+    models = services.registry.settings
+    names = (*models.names, *models.all_aliases)
+    found = [model_document(services.registry, services.settings, name) for name in names]
+    return JSONResponse({"object": "list", "data": found})
+
+
+async def model_info(request: Request) -> Response:
+    """Describe one model.
+
+    Raises: ApiError 404.
+    """
+    services = services_of(request)
+    name = request.path_params["name"]
+    services.registry.resolve(name)
+    return JSONResponse(model_document(services.registry, services.settings, name))
+
+
+def model_document(registry: ModelRegistry, settings: ServerSettings, name: str) -> dict[str, Json]:
+    """Describe what a name means.
+
+    Beyond OpenAI's: the model it stands for, its languages, and those it can be translated into live.
+    """
+    meant = registry.resolve(name)
+    languages = registry.languages(meant)
+    return {
+        "id": name,
+        "object": "model",
+        "created": registry.began,
+        "owned_by": "sottovoce",
+        "model": meant,
+        "languages": list(languages),
+        "translates_to": list(targets(languages, settings.translation)),
+    }
 
 
 ROUTES = [
@@ -149,7 +187,7 @@ ROUTES = [
     Route("/metrics", guarded(metrics_text)),
     Route("/openapi.json", guarded(openapi)),
     Route("/v1/models", guarded(model_list)),
-    Route("/v1/models/{name:path}", guarded(model_entry)),
+    Route("/v1/models/{name:path}", guarded(model_info)),
     Route("/v1/realtime/client_secrets", guarded(client_secrets), methods=["POST"]),
     Route("/inference", guarded(plainly(inference)), methods=["POST"]),
     Route("/load", guarded(plainly(load)), methods=["POST"]),

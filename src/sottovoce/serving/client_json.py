@@ -6,7 +6,7 @@ import json
 
 
 def read_json(text: str | bytes) -> object:
-    """What JSON says; None where it is none, or nested deeper than anything of use.
+    """Read JSON; None where it is none, or nested deeper than anything of use.
 
     Half a character is U+FFFD: JSON can spell it ("\\ud800" alone), and nothing that is sent can hold it.
     """
@@ -17,7 +17,7 @@ def read_json(text: str | bytes) -> object:
 
 
 def whole_text(text: str) -> str:
-    """A text in which halves of characters (lone surrogates) are U+FFFD."""
+    """Return a text in which halves of characters (lone surrogates) are U+FFFD."""
     if text.isascii():
         return text
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")

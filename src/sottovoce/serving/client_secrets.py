@@ -1,51 +1,73 @@
-"""`POST /v1/realtime/client_secrets`: a secret for a page, with the session that it opens."""
+"""ClientSecrets that pass on a session: a page gets one from its own server, and needs no API key.
+
+A secret is the session that it opens and when it ends, signed: nothing is kept, and every process with the
+key knows those of the others. It opens nothing but `/v1/realtime`.
+"""
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import hmac
+import json
 import secrets
-from collections.abc import Mapping
+import time
+import zlib
+from collections.abc import Iterable
 
-from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
-
-from sottovoce.serving.client_json import read_json
+from sottovoce.serving.apis.openai_realtime_config import RealtimeSessionConfig, updated
 from sottovoce.serving.faults import ApiError
-from sottovoce.serving.fields import wrong
-from sottovoce.serving.realtime_wish import RealtimeWish, json_number, mapping, require_only, updated
-from sottovoce.serving.state import services_of
 
-USUAL_S, LEAST_S, MOST_S = 600.0, 10.0, 7200.0
-MOST_BYTES = 64_000
-
-
-async def client_secrets(request: Request) -> Response:
-    """Give out a secret.
-
-    Raises: ApiError 400.
-    """
-    services = services_of(request)
-    given = await json_body(request)
-    require_only("body", given, ("expires_after", "session"))
-    expires = mapping("expires_after", given.get("expires_after"), optional=True)
-    require_only("expires_after", expires, ("anchor", "seconds"))
-    if expires.get("anchor", "created_at") != "created_at":
-        raise wrong("expires_after.anchor", "'created_at'", f"'{str(expires['anchor'])[:50]}'")
-    seconds = json_number("expires_after.seconds", expires.get("seconds", USUAL_S), LEAST_S, MOST_S)
-    session = given.get("session")
-    wish = updated(RealtimeWish(), {"type": "transcription"} if session is None else session)
-    if wish.model is not None:
-        services.shelf.name_of(wish.model)
-    value, expires_at = services.secrets.make(wish, seconds)
-    about = {"id": f"sess_{secrets.token_hex(8)}", "object": "realtime.transcription_session"}
-    told = {**about, **wish.document, "expires_at": expires_at}
-    return JSONResponse({"value": value, "expires_at": expires_at, "session": told})
+PREFIX = "ek_"
+MAX_CHARACTERS = 4096
+"""Of a secret: it has to go through a header."""
+KEY_BYTES = 32
 
 
-async def json_body(request: Request) -> Mapping[str, object]:
-    """The object that a request brings. Raises: ApiError 400, 413."""
-    body = b""
-    async for piece in request.stream():
-        body += piece
-        if len(body) > MOST_BYTES:
-            raise ApiError(f"body: expected at most {MOST_BYTES} bytes", status=413, code="body_too_large")
-    return mapping("body", read_json(body or b"{}"))
+class ClientSecrets:
+    """Makes secrets, and knows them again. key: shared by the processes of a server; None: a new one."""
+
+    def __init__(self, key: bytes | None = None) -> None:
+        self._key = key or secrets.token_bytes(KEY_BYTES)
+
+    def make(self, config: RealtimeSessionConfig, seconds: float) -> tuple[str, int]:
+        """Make a secret; returns it, and when it ends (seconds since 1970).
+
+        Raises: ApiError 400 for a session with too many words to go into one.
+        """
+        until = time.time() + seconds
+        content = {"until": until, "session": config.document, "nonce": secrets.token_hex(8)}
+        body = _text(zlib.compress(json.dumps(content).encode(), 9))
+        secret = f"{PREFIX}{body}.{self._signature(body)}"
+        if len(secret) > MAX_CHARACTERS:
+            message = (
+                f"session: expected less text than makes a secret of {MAX_CHARACTERS} characters, got more"
+            )
+            raise ApiError(message, param="session", code="session_too_large")
+        return secret, int(until)
+
+    def config_of(self, keys: Iterable[str]) -> RealtimeSessionConfig | None:
+        """Return the session of the first key that is a good secret; None: none is."""
+        for key in keys:
+            if (config := self._opened(key)) is not None:
+                return config
+        return None
+
+    def _opened(self, key: str) -> RealtimeSessionConfig | None:
+        body, dot, signature = key.removeprefix(PREFIX).partition(".")
+        if not (key.startswith(PREFIX) and dot and key.isascii() and len(key) <= MAX_CHARACTERS):
+            return None
+        if not hmac.compare_digest(signature, self._signature(body)):
+            return None
+        content = json.loads(zlib.decompress(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4))))
+        if content["until"] <= time.time():
+            return None
+        return updated(RealtimeSessionConfig(), content["session"])
+
+    def _signature(self, body: str) -> str:
+        return _text(hmac.digest(self._key, body.encode(), hashlib.sha256))
+
+
+def _text(data: bytes) -> str:
+    """Spell bytes in characters that a header and a subprotocol may hold."""
+    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()

@@ -12,16 +12,17 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
-from sottovoce.engine.live import LiveEngine
-from sottovoce.engine.tasks import Task
+from sottovoce.engine.batching import BatchingExecutor
+from sottovoce.engine.calls import CallGenerator
+from sottovoce.engine.tasks import Priority, Task
 from sottovoce.serving.faults import leaving
-from sottovoce.streaming.work import Steps
 
 log = logging.getLogger(__name__)
+Result = TypeVar("Result")
 
 THREADS = torch.get_num_threads()
 """PyTorch's for an operation, before any engine has set its own: what a thread sets is also what new threads
@@ -32,15 +33,15 @@ _JUDGED_EVERY_S = 2.0
 
 @dataclass(order=True, slots=True)
 class Job:
-    """A piece of work that somebody waits for: a function without arguments, or steps for an engine.
+    """A piece of work that somebody waits for: a function without arguments, or calls for an executor.
 
-    since: when it was asked for (seconds); what is more urgent goes first, then what came first.
+    since: when it was asked for (seconds); live work goes first, then what came first.
     """
 
-    urgency: int
+    priority: Priority
     number: int
     since: float = field(compare=False)
-    do: Callable[[], Any] | Steps[Any] = field(compare=False)
+    do: Callable[[], Any] | CallGenerator[Any] = field(compare=False)
     done: Future[Any] = field(compare=False)
     task: Task[Any] | None = field(default=None, compare=False)
 
@@ -65,26 +66,35 @@ class EngineThread:
     engine: None does functions only. on_end: told of each job of the engine that is done.
     """
 
-    def __init__(self, engine: LiveEngine | None, on_end: Callable[[Job], None]) -> None:
+    def __init__(self, engine: BatchingExecutor | None, on_end: Callable[[Job], None]) -> None:
         self._engine = engine
         self._on_end = on_end
         self._n_threads = 0
         self.under_way: tuple[Job, ...] = ()
         """Handed to the engine and not done."""
-        self.recording: Job | None = None
-        """The function that is being called, where it is of a recording."""
         self.is_at_work = False
         self._busy = _Share(time.monotonic())
 
     @property
     def state(self) -> EngineState:
         """What it is at now."""
-        return EngineState(len(self.under_way), self.recording is not None, self._busy.now(time.monotonic()))
+        n_files = len(self.under_way) - self.n_live
+        return EngineState(self.n_live, n_files > 0, self._busy.now(time.monotonic()))
+
+    @property
+    def n_live(self) -> int:
+        """Live jobs that were handed to the engine and are not done."""
+        return sum(job.priority is Priority.LIVE for job in self.under_way)
 
     @property
     def has_room(self) -> bool:
         """Whether its engine can take up another update at once, rather than have it wait."""
         return self._engine is not None and self._engine.has_room
+
+    @property
+    def has_file_room(self) -> bool:
+        """Whether its engine can take up another recording."""
+        return self._engine is not None and self._engine.has_file_room
 
     def use(self, n_threads: int) -> None:
         """Have PyTorch use so many threads for what is called here from now on."""
@@ -100,32 +110,34 @@ class EngineThread:
         torch.set_num_threads(THREADS)
 
     def begin(self, job: Job) -> None:
-        """Hand steps to the engine; those that ask for nothing are done with that."""
+        """Hand calls to the engine; a generator that yields none is done with that."""
         assert self._engine is not None
         assert not callable(job.do)
         self.under_way = (*self.under_way, job)
-        job.task = self._engine.begin(job.do, job.since, lambda task: self._end(job, task))
+        job.task = self._engine.begin(job.do, job.since, lambda task: self._end(job, task), job.priority)
         self._call(self._engine.advance)
 
-    def round(self) -> float:
-        """Let the engine do a round; how long it took (seconds)."""
+    def round(self) -> tuple[Priority | None, float]:
+        """Let the engine do a round; return whose calls were done, and how long it took (seconds)."""
         assert self._engine is not None
         began = time.monotonic()
-        self._call(self._engine.round)
+        served = self._call(self._engine.round)
         took_s = time.monotonic() - began
         self.worked(took_s)
-        return took_s
+        return served, took_s
 
-    def _call(self, do: Callable[[], None]) -> None:
+    def _call(self, do: Callable[[], Result]) -> Result | None:
+        """Call the engine; where it fails itself, all that is under way ends with that."""
         assert self._engine is not None
         try:
-            do()
+            return do()
         except Exception as error:  # not of one session: the engine itself; the thread goes on
             log.exception("the engine failed")
             self._engine.forget()
             lost, self.under_way = self.under_way, ()
             for job in lost:
                 job.done.set_exception(error)
+            return None
 
     def worked(self, seconds: float) -> None:
         """It was at work for so long, until now."""

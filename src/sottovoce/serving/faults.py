@@ -46,8 +46,12 @@ class ApiError(Exception):
     @property
     def body(self) -> dict[str, Json]:
         """The JSON document."""
-        said = {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}
-        return {"error": said}
+        return {"error": self.details}
+
+    @property
+    def details(self) -> dict[str, Json]:
+        """What of it is told, by the names of OpenAI."""
+        return {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}
 
     @property
     def headers(self) -> Mapping[str, str]:
@@ -56,18 +60,18 @@ class ApiError(Exception):
 
 
 def busy(message: str, retry_s: float) -> ApiError:
-    """More is asked than can be done just now."""
+    """Make the fault of more requests than can be served just now."""
     return ApiError(message, status=429, kind="rate_limit_error", code="rate_limit_exceeded", retry_s=retry_s)
 
 
 def leaving() -> ApiError:
-    """The server goes down."""
+    """Make the fault of a server that goes down."""
     message = "the server is shutting down: try again in a moment"
     return ApiError(message, status=503, kind="server_error", code="shutting_down", retry_s=5.0)
 
 
 def fault_of(error: BaseException, *, param: str | None = None) -> ApiError:
-    """What a client is told of an error; nothing of the inside of the program."""
+    """Return what a client is told of an error; nothing of the inside of the program."""
     if isinstance(error, ApiError):
         return error
     if isinstance(error, ModelNotFoundError | CheckpointError):  # their messages name files of the server
@@ -87,7 +91,7 @@ def fault_of(error: BaseException, *, param: str | None = None) -> ApiError:
 
 
 def logged_fault(error: BaseException, request_id: str, what: str = "request failed") -> ApiError:
-    """`fault_of`, whose cause goes into the log where it is the server's."""
+    """Return `fault_of` an error, whose cause goes into the log where it is the server's."""
     fault = fault_of(error)
     if fault.status >= 500 and not isinstance(error, ApiError):
         logger.error(what, exc_info=error, extra={"request_id": request_id})
@@ -95,7 +99,7 @@ def logged_fault(error: BaseException, request_id: str, what: str = "request fai
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether memory ran out, on the processor or a device."""
+    """Return whether memory ran out, on the processor or a device."""
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return True
     return isinstance(error, RuntimeError) and any(words in str(error).lower() for words in MEMORY_WORDS)

@@ -1,7 +1,7 @@
 """The server's requests as an OpenAPI 3.1 document, from the tables that the code reads them by.
 
-What a field looks like stands here; which fields there are, and which values, stands where they are read.
-A field without a description here is an error. Sockets are no part of OpenAPI: docs/protocol.md has ours.
+Forms are described by the options that they name (`forms`); the parameters of addresses are here.
+Sockets are no part of OpenAPI: docs/protocol.md has ours.
 """
 
 from __future__ import annotations
@@ -13,80 +13,28 @@ from types import MappingProxyType
 from typing import TypeAlias
 
 from sottovoce.formats.document import Json
-from sottovoce.serving.client_secrets import LEAST_S, MOST_S
-from sottovoce.serving.inference_request import KNOWN as INFERENCE
-from sottovoce.serving.inference_request import MOST_AUDIO_CTX, MOST_BEAM, MOST_CONTEXT, VAD_FIELDS
-from sottovoce.serving.listen_wish import ENCODINGS, OF_BOTH, OF_RECORDINGS, OFF_ONLY, UTT_SPLIT_S
-from sottovoce.serving.pcm import LEAST_RATE, MOST_RATE
-from sottovoce.serving.requests import FORMATS, KNOWN, TRANSLATION_FORMATS
+from sottovoce.options.requests import LANGUAGE_EXAMPLES, TRANSLATION_FORMATS
+from sottovoce.options.schema import Api
+from sottovoce.serving.apis.deepgram_params import ENCODINGS, OF_BOTH, OF_RECORDINGS, OFF_ONLY, UTT_SPLIT_S
+from sottovoce.serving.apis.openai_realtime import MAX_SECRET_S, MIN_SECRET_S
+from sottovoce.serving.forms import TEXT, TEXTS, fields_of, schema_of
+from sottovoce.serving.pcm import MAX_RATE, MIN_RATE
+from sottovoce.serving.requests import KNOWN
 
 Schema: TypeAlias = dict[str, Json]
 
-TEXT: Schema = {"type": "string", "maxLength": 8000}
-TEXTS: Schema = {"type": "array", "items": {"type": "string", "maxLength": 200}, "maxItems": 1000}
+STRING: Schema = {"type": "string"}
 FLAG: Schema = {"type": "boolean"}
 OFF: Schema = {"type": "boolean", "const": False}
-STRING: Schema = {"type": "string"}
-SHARE: Schema = {"type": "number", "minimum": 0, "maximum": 1}
-BEAM: Schema = {"type": "integer", "minimum": -1, "maximum": MOST_BEAM}
-COUNT: Schema = {"type": "integer", "minimum": 0, "maximum": 100_000}
 RECORDING: Schema = {"type": "string", "format": "binary"}
-LANGUAGE: Schema = {"type": "string", "examples": ["en", "german", "auto"], "maxLength": 50}
+LANGUAGE: Schema = {"type": "string", "examples": [*LANGUAGE_EXAMPLES], "maxLength": 50}
 
 
-def words_of(among: Sequence[str]) -> Schema:
-    """One of a few words."""
-    return {"type": "string", "enum": list(among)}
+def form_schemas(api: Api) -> dict[str, Schema]:
+    """Describe the fields of an API's form by name."""
+    return {name: schema_of(option, field) for name, (option, field) in fields_of(api).items()}
 
 
-OPENAI: Mapping[str, Schema] = MappingProxyType(
-    {
-        "file": RECORDING,
-        "model": TEXT,
-        "language": LANGUAGE,
-        "languages[]": {"type": "array", "items": LANGUAGE},
-        "prompt": TEXT,
-        "keywords[]": TEXTS,
-        "response_format": words_of(FORMATS),
-        "temperature": SHARE,
-        "timestamp_granularities[]": {"type": "array", "items": words_of(("word", "segment"))},
-        "include[]": {"type": "array", "items": words_of(("logprobs",))},
-        "chunking_strategy": {"type": "string", "examples": ["auto", '{"type": "server_vad"}']},
-        "known_speaker_names[]": TEXTS,
-        "known_speaker_references[]": TEXTS,
-        "stream": FLAG,
-    }
-)
-NUMBER: Schema = {"type": "number"}
-WHISPER_CPP: Mapping[str, Schema] = MappingProxyType(
-    {
-        "file": RECORDING,
-        "response_format": words_of(TRANSLATION_FORMATS),
-        "language": LANGUAGE,
-        "detect_language": FLAG,
-        "translate": FLAG,
-        "prompt": TEXT,
-        "carry_initial_prompt": FLAG,
-        "temperature": SHARE,
-        "temperature_inc": SHARE,
-        "logprob_thold": NUMBER,
-        "no_speech_thold": SHARE,
-        "no_timestamps": FLAG,
-        "offset_t": {"type": "number", "minimum": 0},
-        "duration": {"type": "number", "minimum": 0},
-        "vad": FLAG,
-        **{name: {"type": "number", "minimum": 0, "maximum": most} for name, (_, most) in VAD_FIELDS.items()},
-        **dict.fromkeys(("beam_size", "best_of"), BEAM),
-        "audio_ctx": {"type": "integer", "minimum": 0, "maximum": MOST_AUDIO_CTX},
-        "max_context": {"type": "integer", "minimum": -1, "maximum": MOST_CONTEXT},
-        **dict.fromkeys(("max_len", "offset_n"), COUNT),
-        "word_thold": SHARE,
-        "entropy_thold": NUMBER,
-        **dict.fromkeys(("debug_mode", "no_language_probabilities", "token_timestamps", "encode"), FLAG),
-        **dict.fromkeys(("suppress_nst", "suppress_non_speech"), FLAG),
-        **dict.fromkeys(("diarize", "tinydiarize", "split_on_word"), FLAG),
-    }
-)
 DEEPGRAM: Mapping[str, Schema] = MappingProxyType(
     {
         "model": TEXT,
@@ -97,8 +45,8 @@ DEEPGRAM: Mapping[str, Schema] = MappingProxyType(
         "punctuate": FLAG,
         "smart_format": FLAG,
         "diarize": FLAG,
-        "encoding": words_of(tuple(ENCODINGS)),
-        "sample_rate": {"type": "integer", "minimum": LEAST_RATE, "maximum": MOST_RATE},
+        "encoding": {"type": "string", "enum": [*ENCODINGS]},
+        "sample_rate": {"type": "integer", "minimum": MIN_RATE, "maximum": MAX_RATE},
         "channels": {"type": "integer", "minimum": 1, "maximum": 1},
         "utterances": FLAG,
         "utt_split": {"type": "number", "minimum": UTT_SPLIT_S[0], "maximum": UTT_SPLIT_S[1]},
@@ -131,18 +79,22 @@ def recordings() -> dict[str, Json]:
     whole: dict[str, Json] = {"application/json": {"schema": transcript_schema()}, **text}
     streamed: dict[str, Json] = {**whole, "text/event-stream": {"schema": STRING}}
     heard: Schema = {"type": "object", "required": ["metadata", "results"]}
-    translation = {**OPENAI, "response_format": words_of(TRANSLATION_FORMATS)}
+    openai, whisper_cpp = form_schemas("openai"), form_schemas("whisper_cpp")
+    formats: Schema = {"type": "string", "enum": [*TRANSLATION_FORMATS]}
+    translation = {**openai, "response_format": formats}
     return {
         "/v1/audio/transcriptions": post(
             "Text in the language that is spoken, as OpenAI's API",
-            form(KNOWN["transcribe"], OPENAI),
+            form(KNOWN["transcribe"], openai),
             answers(streamed),
         ),
         "/v1/audio/translations": post(
             "Text in English, as OpenAI's API", form(KNOWN["translate"], translation), answers(whole)
         ),
         "/inference": post(
-            "Text, as whisper.cpp's server", form(INFERENCE, WHISPER_CPP), answers(whole, "WhisperCppError")
+            "Text, as whisper.cpp's server",
+            form(tuple(whisper_cpp), whisper_cpp),
+            answers(whole, "WhisperCppError"),
         ),
         "/v1/listen": post(
             "Text, as Deepgram's API; also a WebSocket",
@@ -286,7 +238,7 @@ def one_line(name: str) -> Schema:
 
 def secret_schema() -> Schema:
     """What a client secret is made of; the session's fields are OpenAI's."""
-    seconds: Schema = {"type": "integer", "minimum": int(LEAST_S), "maximum": int(MOST_S)}
+    seconds: Schema = {"type": "integer", "minimum": int(MIN_SECRET_S), "maximum": int(MAX_SECRET_S)}
     expires: Schema = {
         "type": "object",
         "properties": {"anchor": {"const": "created_at"}, "seconds": seconds},

@@ -13,7 +13,7 @@ from sottovoce.types import SAMPLE_RATE, Samples
 
 Encoding: TypeAlias = Literal["s16le", "f32le", "mulaw", "alaw"]
 SAMPLE_BYTES: dict[str, int] = {"s16le": 2, "f32le": 4, "mulaw": 1, "alaw": 1}
-LEAST_RATE, MOST_RATE = 8_000, 96_000
+MIN_RATE, MAX_RATE = 8_000, 96_000
 WAV_HEADER_BYTES = 44
 WAV_FORMATS = {"s16le": 1, "alaw": 6, "mulaw": 7}
 """Source: Microsoft, Multimedia Programming Interface and Data Specifications 1.0, `fmt` chunk."""
@@ -28,15 +28,15 @@ class PcmReader:
     def __init__(self, encoding: str = "s16le", sample_rate: int = SAMPLE_RATE) -> None:
         if encoding not in SAMPLE_BYTES:
             raise OptionError(f"encoding: expected one of {', '.join(SAMPLE_BYTES)}, got '{encoding[:50]}'")
-        if not LEAST_RATE <= sample_rate <= MOST_RATE:
-            raise OptionError(f"sample_rate: expected {LEAST_RATE} to {MOST_RATE} Hz, got {sample_rate}")
+        if not MIN_RATE <= sample_rate <= MAX_RATE:
+            raise OptionError(f"sample_rate: expected {MIN_RATE} to {MAX_RATE} Hz, got {sample_rate}")
         self._encoding = encoding
         self._n_bytes = SAMPLE_BYTES[encoding]
         self._rest = b""
         self._resampler = FloatResampler(sample_rate, 1, "live audio")
 
     def read(self, piece: bytes) -> Samples:
-        """The samples that are complete; half a sample waits for the next piece."""
+        """Return the samples (n,) that are complete; half a sample waits for the next piece."""
         data = self._rest + piece
         whole = len(data) - len(data) % self._n_bytes
         self._rest = data[whole:]
@@ -46,7 +46,7 @@ class PcmReader:
         return samples
 
     def flush(self) -> Samples:
-        """What the resampler still holds; nothing may be read after it."""
+        """Return what the resampler still holds, (n,); nothing may be read after it."""
         samples: Samples = self._resampler.flush()[0]
         return samples
 
@@ -62,12 +62,16 @@ class PcmReader:
 
 
 def wav_header(encoding: str, sample_rate: int, n_bytes: int) -> bytes:
-    """What makes a WAV file of so many bytes of one channel; more than it can tell are told as its most."""
+    """Return what makes a WAV file of so many bytes of one channel; of more than it can say, its most."""
     size = SAMPLE_BYTES[encoding]
-    told = min(n_bytes, 2**32 - 1 - WAV_HEADER_BYTES)
+    size_field = min(n_bytes, 2**32 - 1 - WAV_HEADER_BYTES)
     rates = (sample_rate, sample_rate * size, size, 8 * size)
     about = struct.pack("<4sIHHIIHH", b"fmt ", 16, WAV_FORMATS[encoding], 1, *rates)
-    return struct.pack("<4sI4s", b"RIFF", told + 36, b"WAVE") + about + struct.pack("<4sI", b"data", told)
+    return (
+        struct.pack("<4sI4s", b"RIFF", size_field + 36, b"WAVE")
+        + about
+        + struct.pack("<4sI", b"data", size_field)
+    )
 
 
 def _mulaw_table() -> Samples:

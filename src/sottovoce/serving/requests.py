@@ -4,44 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Literal, TypeAlias, cast
 
-from sottovoce.audio.vad import VadOptions
-from sottovoce.decoding.fallback import FallbackOptions
-from sottovoce.decoding.options import HOTTEST, DecodingOptions
 from sottovoce.errors import OptionError
-from sottovoce.offline.options import WINDOW_VAD, TranscribeOptions
+from sottovoce.options.decoding import DecodingOptions
+from sottovoce.options.fallback import FallbackOptions
+from sottovoce.options.requests import TRANSLATION_FORMATS
+from sottovoce.options.schema import Option, Values, made
+from sottovoce.options.speakers import SpeakerOptions
+from sottovoce.options.transcribe import TranscribeOptions
+from sottovoce.options.vad import WINDOW_VAD, VadOptions
 from sottovoce.serving.faults import ApiError
 from sottovoce.serving.fields import Fields, number_of, wrong
+from sottovoce.serving.forms import fields_of, read_form
 from sottovoce.serving.known_speakers import known_speakers
-from sottovoce.serving.scheduler import FileWish
-from sottovoce.speakers.options import SpeakerOptions
+from sottovoce.serving.scheduler import TranscriptionRequest
 from sottovoce.text.languages import find_language
 from sottovoce.types import Task
 
-Format: TypeAlias = Literal["json", "text", "srt", "verbose_json", "vtt", "diarized_json"]
-FORMATS: tuple[Format, ...] = ("json", "text", "srt", "verbose_json", "vtt", "diarized_json")
-TRANSLATION_FORMATS: tuple[Format, ...] = ("json", "text", "srt", "verbose_json", "vtt")
-STREAMED: tuple[Format, ...] = ("json", "text", "diarized_json")
-KNOWN = {
-    "transcribe": (
-        "file",
-        "model",
-        "language",
-        "languages[]",
-        "prompt",
-        "keywords[]",
-        "response_format",
-        "temperature",
-        "timestamp_granularities[]",
-        "include[]",
-        "chunking_strategy",
-        "known_speaker_names[]",
-        "known_speaker_references[]",
-        "stream",
-    ),
-    "translate": ("file", "model", "prompt", "response_format", "temperature"),
-}
+STREAMED = ("json", "text", "diarized_json")
+TRANSLATED = ("file", "model", "prompt", "response_format", "temperature")
+KNOWN = {"transcribe": tuple(fields_of("openai")), "translate": TRANSLATED}
 """The documented parameters."""
 
 
@@ -55,8 +37,8 @@ class FileRequest:
 
     task: Task
     model: str | None
-    response_format: Format
-    wish: FileWish
+    response_format: str
+    transcription: TranscriptionRequest
     words: bool = False
     segments: bool = True
     logprobs: bool = False
@@ -71,23 +53,19 @@ def transcription_request(fields: Fields) -> FileRequest:
 
     Raises: ApiError 400.
     """
-    response_format = cast(Format, fields.choice("response_format", FORMATS, "json"))
-    granularities = granularities_of(fields, response_format)
-    logprobs = bool(fields.several_of("include", ("logprobs",)))
-    stream = fields.flag("stream")
-    options = options_of(fields, "transcribe", words="word" in granularities or logprobs)
-    names = fields.many("known_speaker_names")
-    if response_format == "diarized_json":
-        known = known_speakers(names, fields.many("known_speaker_references"))
-        options = replace(options, speakers=SpeakerOptions(known=known))
-    wish = FileWish(
-        options,
-        languages=languages_of(fields),
-        phrases=tuple(fields.many("keywords")),
-    )
-    model = fields.text("model")
+    values = read_form(fields, "openai")
     fields.require_known(KNOWN["transcribe"])
-    if response_format != "diarized_json" and (names or fields.many("known_speaker_references")):
+    response_format = values["response_format"]
+    logprobs, stream = bool(values["include"]), bool(values["stream"])
+    granularities = values["granularities"]
+    if granularities and response_format != "verbose_json":
+        raise wrong("timestamp_granularities[]", "response_format verbose_json", response_format)
+    options = transcribe_options(values, "transcribe", words="word" in granularities or logprobs)
+    names, references = values["reference_names"], values["references"]
+    if response_format == "diarized_json":
+        speakers = SpeakerOptions(known=known_speakers(names, references))
+        options = replace(options, speakers=speakers)
+    elif names or references:
         raise wrong("known_speaker_names[]", "response_format diarized_json", response_format)
     if logprobs and response_format != "json":
         raise wrong("include[]", "logprobs with response_format json", response_format)
@@ -95,11 +73,11 @@ def transcription_request(fields: Fields) -> FileRequest:
         raise wrong("stream", f"response_format {' or '.join(STREAMED)}", response_format)
     return FileRequest(
         "transcribe",
-        model,
+        values["model"],
         response_format,
-        wish,
+        TranscriptionRequest(options, languages=languages_of(values), phrases=values["phrases"]),
         words="word" in granularities,
-        segments="segment" in granularities,
+        segments="segment" in granularities or not granularities,
         logprobs=logprobs,
         stream=stream,
     )
@@ -110,48 +88,45 @@ def translation_request(fields: Fields) -> FileRequest:
 
     Raises: ApiError 400.
     """
-    response_format = cast(Format, fields.choice("response_format", TRANSLATION_FORMATS, "json"))
-    wish = FileWish(options_of(fields, "translate", words=False))
-    model = fields.text("model")
-    fields.require_known(KNOWN["translate"])
-    return FileRequest("translate", model, response_format, wish)
+    values = read_form(fields, "openai", translation_form())
+    fields.require_known(TRANSLATED)
+    transcription = TranscriptionRequest(transcribe_options(values, "translate", words=False))
+    return FileRequest("translate", values["model"], values["response_format"], transcription)
 
 
-def granularities_of(fields: Fields, response_format: Format) -> list[str]:
-    """Which times are wanted; those of segments where nothing is said."""
-    found = fields.several_of("timestamp_granularities", ("word", "segment"))
-    if found and response_format != "verbose_json":
-        raise wrong("timestamp_granularities[]", "response_format verbose_json", response_format)
-    return found or ["segment"]
+def translation_form() -> list[Option]:
+    """The options of a form whose answer is a translation."""
+    openai = fields_of("openai")
+    options = {name: openai[name][0] for name in TRANSLATED}
+    formats = replace(openai["response_format"][1], choices=TRANSLATION_FORMATS)
+    options["response_format"] = replace(options["response_format"], apis={"openai": formats})
+    return list(options.values())
 
 
-def languages_of(fields: Fields) -> tuple[str, ...]:
-    """The language, or several among which it may change; empty: any."""
-    one, several = fields.text("language"), fields.many("languages")
+def languages_of(values: Values) -> tuple[str, ...]:
+    """The language, or several among which it may change; empty: any. Raises: ApiError 400."""
+    one, several = values["language"], values.get("languages") or ()
     if one is not None and several:
         raise wrong("language", "language or languages[]", "both")
     names = [one] if one is not None else several
     try:
         return tuple(find_language(name) for name in names if name != "auto")
     except OptionError as error:
-        raise ApiError(
-            str(error), param="languages[]" if several else "language", code="invalid_value"
-        ) from error
+        param = "languages[]" if several else "language"
+        raise ApiError(str(error), param=param, code="invalid_value") from error
 
 
-def options_of(fields: Fields, task: Task, *, words: bool) -> TranscribeOptions:
-    """How to transcribe."""
-    strategy = fields.nested("chunking_strategy") if task == "transcribe" else None
-    temperature = fields.number("temperature", 0.0, HOTTEST)
-    prompt = fields.text("prompt")
-    vad = vad_of(strategy)
+def transcribe_options(values: Values, task: Task, *, words: bool) -> TranscribeOptions:
+    """How to transcribe. Raises: ApiError 400."""
+    strategy = values.get("chunking_strategy")
     try:
-        return TranscribeOptions(
-            decoding=DecodingOptions(task=task),
-            fallback=FallbackOptions(temperatures=(temperature,)) if temperature else FallbackOptions(),
+        return made(
+            TranscribeOptions,
+            values,
+            decoding=made(DecodingOptions, values, task=task),
+            fallback=made(FallbackOptions, values),
             mode="seek" if strategy is None else "vad",
-            vad=vad,
-            initial_prompt=prompt,
+            vad=vad_of(strategy),
             word_timestamps=words,
         )
     except OptionError as error:

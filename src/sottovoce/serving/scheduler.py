@@ -1,7 +1,8 @@
 """The one seam to the model: live sessions and recordings go in, events and segments come out.
 
-Whoever asks waits for a future; the model runs in the thread of a `Worker`, where an engine puts together
-what live sessions ask for. How that is done is decided behind this seam, and nowhere else in the server.
+Whoever asks waits for a future; the model runs in the threads of a `Worker`, where executors put together
+what live sessions and recordings ask for. How that is done is decided behind this seam, and nowhere else in
+the server.
 """
 
 from __future__ import annotations
@@ -17,25 +18,24 @@ import numpy as np
 
 from sottovoce.api import Model
 from sottovoce.audio.io import AudioSource
-from sottovoce.audio.vad_stream import VadStreamOptions
-from sottovoce.engine.feed import Feed
-from sottovoce.engine.live import ON_ACCELERATOR, ON_CPU, LiveEngine
-from sottovoce.engine.pace import INTERVALS_S, Pace
+from sottovoce.engine.audio_accumulator import AudioAccumulator
+from sottovoce.engine.batching import ON_ACCELERATOR, ON_CPU, BatchingExecutor
+from sottovoce.engine.calls import CallGenerator
+from sottovoce.engine.tasks import Priority
+from sottovoce.engine.update_interval import INTERVALS_S, UpdateIntervalController
 from sottovoce.errors import OptionError
-from sottovoce.offline.options import TranscribeOptions
-from sottovoce.offline.pool import Ask, FilePool
-from sottovoce.offline.result import FileTranscription
+from sottovoce.offline.transcription import FileTranscription
+from sottovoce.options.transcribe import TranscribeOptions
+from sottovoce.options.vad import VadStreamOptions
 from sottovoce.serving.engine_thread import THREADS, EngineState
-from sottovoce.serving.live_first import live_first
+from sottovoce.serving.event_sequence import EventSequencer
 from sottovoce.serving.settings import MOST_ENGINES, Work
-from sottovoce.serving.told import Teller, Told
-from sottovoce.serving.worker import FILE, LIVE, Worker
+from sottovoce.serving.worker import Worker
 from sottovoce.speakers.base import Floats
-from sottovoce.speakers.choose import live_speakers
-from sottovoce.speakers.live import LiveSpeakers
+from sottovoce.speakers.choose import make_live_speakers
+from sottovoce.speakers.live_speakers import LiveSpeakers
 from sottovoce.streaming.options import StreamOptions
 from sottovoce.streaming.session import Session, Switching
-from sottovoce.streaming.work import Steps
 from sottovoce.types import SAMPLE_RATE, Event, Samples, Segment, Task, Transcript
 
 T = TypeVar("T")
@@ -44,8 +44,6 @@ MOST_AT_ONCE_S = 2.0
 """Audio of one session worked on at a time: the others have their turn in between."""
 MOST_BEHIND_S = 10.0
 """The same under load, where one update takes all that came meanwhile."""
-FILES_ON_CPU, FILES_ON_ACCELERATOR = 2, 16
-"""Recordings whose windows are read in one batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +68,7 @@ class LiveOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class FileWish:
+class TranscriptionRequest:
     """What a client may ask of a recording: options, languages ("auto", one or several), boosted phrases."""
 
     options: TranscribeOptions
@@ -78,21 +76,21 @@ class FileWish:
     phrases: tuple[str, ...] = ()
 
 
-class Live:
+class SessionHandle:
     """One live session of a client; one call at a time. Made by `Scheduler.open`."""
 
     def __init__(self, worker: Worker, model: Model, options: LiveOptions) -> None:
         self._worker = worker
         self._model = model
         self._options = options
-        self._teller = Teller()
+        self._sequencer = EventSequencer()
         self._session: Session | None = None
         self._speakers: LiveSpeakers | None = None
-        self._speakers_wish = ""
-        self._feed = Feed()
+        self._speakers_option = ""
+        self._held_audio = AudioAccumulator()
         self._n_samples = 0
         self._began_at = 0
-        self.more: Callable[[], Samples] | None = None
+        self.poll_newer_audio: Callable[[], Samples] | None = None
         """Audio that came after what was pushed, asked for by a thread of the model when an update begins."""
 
     @property
@@ -105,40 +103,40 @@ class Live:
 
         Raises: OptionError.
         """
-        await done(self._worker, self._open, LIVE)
+        await done(self._worker, self._open, Priority.LIVE)
 
-    async def push(self, pcm: Samples) -> list[Told]:
+    async def push(self, pcm: Samples) -> list[Event]:
         """Take samples (n,) float32, mono, 16 kHz; the events that follow from them.
 
         Under load they are held until an update is due, and that update takes all of them.
 
         Raises: AudioError for samples that are not finite.
         """
-        told: list[Told] = []
-        self._feed.add(np.ascontiguousarray(pcm))
+        events: list[Event] = []
+        self._held_audio.add(np.ascontiguousarray(pcm))
         self._n_samples += len(pcm)
-        while self._feed.is_due(self._worker.pace.interval_s):
-            told += self._tell(await self._done(self._update()))
-        return told
+        while self._held_audio.is_due(self._worker.interval_controller.interval_s):
+            events += self._numbered(await self._done(self._update()))
+        return events
 
-    async def finalize(self) -> list[Told]:
+    async def finalize(self) -> list[Event]:
         """Say now what was heard so far, without waiting for more; the session goes on with what it knows."""
-        return self._tell(await self._done(self._conclude()))
+        return self._numbered(await self._done(self._conclude()))
 
     async def voices(self, known: Mapping[str, Floats]) -> Mapping[str, Floats]:
-        """Know speakers of an earlier session; the speakers so far, see `LiveSpeakers.known`.
+        """Know speakers of an earlier session; the speakers so far, see `LiveSpeakers.voices`.
 
         Raises: OptionError, also where speakers are not told apart.
         """
-        return await done(self._worker, lambda: self._know(known), LIVE)
+        return await done(self._worker, lambda: self._know(known), Priority.LIVE)
 
-    async def begin_anew(self) -> list[Told]:
+    async def flush_and_reset(self) -> list[Event]:
         """Say what was heard so far; what follows is heard as if nothing had been before."""
-        told = self._tell(await self._done(self._finish()))
+        events = self._numbered(await self._done(self._finish()))
         self._began_at = self._n_samples
-        return told
+        return events
 
-    async def configure(self, options: LiveOptions) -> list[Told]:
+    async def configure(self, options: LiveOptions) -> list[Event]:
         """Go on with other options; what was heard so far is said under the old ones.
 
         Raises: OptionError, with the session as it was.
@@ -146,61 +144,61 @@ class Live:
         before = self._options
         self._options = options
         try:
-            session = await done(self._worker, self._made, LIVE)
+            session = await done(self._worker, self._made, Priority.LIVE)
         except BaseException:
             self._options = before
             raise
-        told = await self.begin_anew()
+        events = await self.flush_and_reset()
         self._session = session
-        return told
+        return events
 
-    async def close(self) -> list[Told]:
+    async def close(self) -> list[Event]:
         """Finish what is being said, and end."""
-        return await self.begin_anew()
+        return await self.flush_and_reset()
 
     def discard(self) -> None:
         """Forget what was heard so far, without saying it."""
         self._session = None
-        self._feed = Feed()
+        self._held_audio = AudioAccumulator()
         self._began_at = self._n_samples
 
-    def _tell(self, events: list[Event]) -> list[Told]:
-        return self._teller.tell(events, offset_s=self._began_at / SAMPLE_RATE)
+    def _numbered(self, events: list[Event]) -> list[Event]:
+        return self._sequencer.number(events, offset_s=self._began_at / SAMPLE_RATE)
 
-    async def _done(self, steps: Steps[list[Event]]) -> list[Event]:
-        return await asyncio.wrap_future(self._worker.submit_steps(steps))
+    async def _done(self, calls: CallGenerator[list[Event]]) -> list[Event]:
+        return await asyncio.wrap_future(self._worker.submit_calls(calls))
 
-    def _update(self) -> Steps[list[Event]]:
+    def _update(self) -> CallGenerator[list[Event]]:
         """An update that takes what came while it waited."""
-        if self.more is not None:
-            newer = self.more()
-            self._feed.add(newer)
+        if self.poll_newer_audio is not None:
+            newer = self.poll_newer_audio()
+            self._held_audio.add(newer)
             self._n_samples += len(newer)
         events = yield from self._listen()
         return events
 
-    def _listen(self) -> Steps[list[Event]]:
+    def _listen(self) -> CallGenerator[list[Event]]:
         """One update: under load of all that waits, otherwise of what is worked on at a time."""
-        is_stretched = self._worker.pace.interval_s > INTERVALS_S[0]
+        is_stretched = self._worker.interval_controller.interval_s > INTERVALS_S[0]
         most_s = MOST_BEHIND_S if is_stretched else MOST_AT_ONCE_S
-        pcm = self._feed.take(round(most_s * SAMPLE_RATE))
+        pcm = self._held_audio.take(round(most_s * SAMPLE_RATE))
         events = yield from self._open().listen(pcm, newest_only=is_stretched)
         return events
 
-    def _conclude(self) -> Steps[list[Event]]:
+    def _conclude(self) -> CallGenerator[list[Event]]:
         events = yield from self._caught_up()
         if self._session is not None:
             events += yield from self._session.conclude()
         return events
 
-    def _caught_up(self) -> Steps[list[Event]]:
+    def _caught_up(self) -> CallGenerator[list[Event]]:
         """What waits, whether or not an update is due."""
         events: list[Event] = []
-        while self._feed.waiting_s:
+        while self._held_audio.waiting_s:
             events += yield from self._listen()
         return events
 
-    def _finish(self) -> Steps[list[Event]]:
+    def _finish(self) -> CallGenerator[list[Event]]:
         events = yield from self._caught_up()
         session, self._session = self._session, None
         if session is not None:
@@ -211,8 +209,8 @@ class Live:
         self._open()
         if not self._options.speakers or self._speakers is None:
             raise OptionError("voices: expected a session that tells speakers apart, got one that does not")
-        self._speakers.know(known)
-        return self._speakers.known
+        self._speakers.add_voices(known)
+        return self._speakers.voices
 
     def _open(self) -> Session:
         if self._session is None:
@@ -221,8 +219,8 @@ class Live:
 
     def _made(self) -> Session:
         options = self._options
-        if options.speakers and (self._speakers is None or options.speakers != self._speakers_wish):
-            self._speakers, self._speakers_wish = live_speakers(options.speakers), options.speakers
+        if options.speakers and (self._speakers is None or options.speakers != self._speakers_option):
+            self._speakers, self._speakers_option = make_live_speakers(options.speakers), options.speakers
         return self._model.session(
             options.languages or None,
             switching=options.switching,
@@ -241,19 +239,17 @@ class Live:
 class FileJob:
     """One recording being transcribed: iterate over its segments as they are found."""
 
-    def __init__(self, worker: Worker, pool: FilePool, start: Callable[[], FileTranscription]) -> None:
+    def __init__(self, worker: Worker, start: Callable[[], FileTranscription]) -> None:
         self._worker = worker
-        self._pool = pool
         self._start = start
         self._running: FileTranscription | None = None
-        self._is_prepared = False
 
     async def begin(self) -> None:
         """Look at the options and open the recording.
 
         Raises: AudioError, OptionError.
         """
-        self._running = await done(self._worker, self._start, FILE)
+        self._running = await done(self._worker, self._start, Priority.FILE)
 
     def __aiter__(self) -> AsyncIterator[Segment]:
         return self
@@ -261,19 +257,10 @@ class FileJob:
     async def __anext__(self) -> Segment:
         running = self._running
         assert running is not None, "begin() first"
-        while not self._is_prepared:  # in pieces, so that live work need not wait for all of it
-            self._is_prepared = not await done(self._worker, running.prepare, FILE)
-        asked = self._pool.ask(running)
-        self._serve(asked)
-        segment = await asyncio.wrap_future(asked.segment)
+        segment = await asyncio.wrap_future(self._worker.submit_calls(running.next_segment(), Priority.FILE))
         if segment is None:
             raise StopAsyncIteration
         return segment
-
-    def _serve(self, asked: Ask) -> None:
-        """Have a thread work on it in its turn; others that wait then are worked on beside it."""
-        turn = self._worker.submit(lambda: self._pool.serve(asked, self._serve), FILE)
-        turn.add_done_callback(lambda turn: self._pool.leave(asked) if turn.cancelled() else None)
 
     async def collect(self) -> Transcript:
         """What was found, with what is left to find."""
@@ -307,14 +294,9 @@ class Scheduler:
         self._worker = Worker(
             self._note,
             engines_for(model, work),
-            pace=Pace(time.monotonic(), work.longest_interval_s),
+            interval_controller=UpdateIntervalController(time.monotonic(), work.longest_interval_s),
             n_threads=work.threads or THREADS,
-            file_share=work.file_share,
         )
-        is_cpu = model.backend.device.type == "cpu"
-        self._pool = FilePool(FILES_ON_CPU if is_cpu else FILES_ON_ACCELERATOR, encodes_together=not is_cpu)
-        self.for_recordings = model.on_backend(live_first(model.backend, self._worker.live_first))
-        """The model for what is not live: each of its calls lets live work go first."""
 
     @property
     def live_wait_s(self) -> float:
@@ -329,37 +311,37 @@ class Scheduler:
     @property
     def interval_s(self) -> float:
         """Audio between two updates of a live session, as it is now."""
-        return self._worker.pace.interval_s
+        return self._worker.interval_controller.interval_s
 
     @property
     def n_waiting(self) -> int:
         """Pieces of work that wait."""
         return self._worker.n_waiting
 
-    async def open(self, options: LiveOptions) -> Live:
+    async def open(self, options: LiveOptions) -> SessionHandle:
         """Begin a live session.
 
         Raises: OptionError.
         """
-        live = Live(self._worker, self.model, options)
-        await live.begin()
-        return live
+        handle = SessionHandle(self._worker, self.model, options)
+        await handle.begin()
+        return handle
 
-    async def transcribe(self, source: AudioSource, wish: FileWish) -> FileJob:
+    async def transcribe(self, source: AudioSource, request: TranscriptionRequest) -> FileJob:
         """Begin with a recording, which stays open until the job is closed.
 
         Raises: AudioError, OptionError.
         """
-        job = FileJob(self._worker, self._pool, lambda: self._begin(source, wish))
+        job = FileJob(self._worker, lambda: self._begin(source, request))
         await job.begin()
         return job
 
-    def aside(self, do: Callable[[], T]) -> Future[T]:
-        """Have other work of the model done, in turn with recordings.
+    def run_background(self, calls: CallGenerator[T]) -> Future[T]:
+        """Have other calls of the model done, in turn with recordings; return what the generator returns.
 
         Raises: ApiError after `close`.
         """
-        return self._worker.submit(do, FILE)
+        return self._worker.submit_calls(calls, Priority.FILE)
 
     def close(self) -> None:
         """End the thread after the work at hand."""
@@ -369,27 +351,28 @@ class Scheduler:
         """Wait for the end of the thread."""
         self._worker.join(timeout_s)
 
-    def _begin(self, source: AudioSource, wish: FileWish) -> FileTranscription:
-        options, fusion = wish.options, None
+    def _begin(self, source: AudioSource, request: TranscriptionRequest) -> FileTranscription:
+        options, fusion = request.options, None
         beam_size = options.decoding.beam_size or self._beam_size
-        if wish.phrases and beam_size > 1:
-            fusion = self.model.fusion(hotwords=wish.phrases)
-        elif wish.phrases:  # a greedy search has no scores to add to: they go before the prompt
-            options = replace(options, decoding=replace(options.decoding, hotwords=", ".join(wish.phrases)))
-        return self.for_recordings.transcribe(
+        if request.phrases and beam_size > 1:
+            fusion = self.model.fusion(hotwords=request.phrases)
+        elif request.phrases:  # a greedy search has no scores to add to: they go before the prompt
+            hotwords = ", ".join(request.phrases)
+            options = replace(options, decoding=replace(options.decoding, hotwords=hotwords))
+        return self.model.transcribe(
             source,
-            language=list(wish.languages) or None,
+            language=list(request.languages) or None,
             beam_size=beam_size,
             options=options,
             fusion=fusion,
         )
 
-    def _note(self, urgency: int, waited_s: float, worked_s: float) -> None:
-        if urgency == LIVE and self._on_live is not None:
+    def _note(self, priority: Priority, waited_s: float, worked_s: float) -> None:
+        if priority is Priority.LIVE and self._on_live is not None:
             self._on_live(waited_s, worked_s)
 
 
-def engines_for(model: Model, work: Work) -> list[LiveEngine]:
+def engines_for(model: Model, work: Work) -> list[BatchingExecutor]:
     """Engines of a model, that share its weights."""
     backend = model.backend
     is_cpu = backend.device.type == "cpu"
@@ -400,9 +383,9 @@ def engines_for(model: Model, work: Work) -> list[LiveEngine]:
         encoder_frames=work.encoder_frames or known.encoder_frames,
         rows=work.rows or known.rows,
     )
-    return [LiveEngine(backend, batching) for _ in range(n_engines)]
+    return [BatchingExecutor(backend, batching, file_share=work.file_share) for _ in range(n_engines)]
 
 
-async def done(worker: Worker, do: Callable[[], T], urgency: int) -> T:
+async def done(worker: Worker, do: Callable[[], T], priority: Priority) -> T:
     """The result of work; when who asks is cancelled, so is work that has not begun."""
-    return await asyncio.wrap_future(worker.submit(do, urgency))
+    return await asyncio.wrap_future(worker.submit(do, priority))

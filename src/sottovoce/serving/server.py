@@ -23,11 +23,11 @@ import uvicorn
 
 from sottovoce.api import Model
 from sottovoce.errors import OptionError, cause_of
+from sottovoce.serving.apis.wyoming import start_wyoming
 from sottovoce.serving.app import make_app
-from sottovoce.serving.settings import Listening, Settings
-from sottovoce.serving.shelf import WORK_ENDS_WITHIN_S
-from sottovoce.serving.state import Services
-from sottovoce.serving.wyoming import start_wyoming
+from sottovoce.serving.model_registry import WORK_ENDS_WITHIN_S
+from sottovoce.serving.services import Services
+from sottovoce.serving.settings import Listening, ServerSettings
 
 PING_EVERY_S = 20.0
 PONG_WITHIN_S = 60.0
@@ -43,7 +43,10 @@ class Server(uvicorn.Server):
     """
 
     def __init__(
-        self, settings: Settings, open_model: Callable[[str], Model], on_listening: Callable[[int], None]
+        self,
+        settings: ServerSettings,
+        open_model: Callable[[str], Model],
+        on_listening: Callable[[int], None],
     ) -> None:
         check_certificate(settings.listening)
         app = make_app(settings, open_model)
@@ -98,7 +101,7 @@ class Server(uvicorn.Server):
             raise self._services.preload_error
 
     async def on_tick(self, counter: int) -> bool:
-        """Whether to end: a server without its model is of no use."""
+        """Return whether to end: a server without its model is of no use."""
         return await super().on_tick(counter) or self._services.preload_error is not None
 
     async def startup(self, sockets: list[Socket] | None = None) -> None:
@@ -143,7 +146,7 @@ class Server(uvicorn.Server):
 
 
 def check_certificate(listening: Listening) -> None:
-    """Raises: OptionError for files that are no certificate with its key."""
+    """Check the files of TLS. Raises: OptionError for files that are no certificate with its key."""
     if listening.certificate is None or listening.key is None:
         return
     try:
@@ -156,7 +159,7 @@ def check_certificate(listening: Listening) -> None:
 
 
 def listening_socket(listening: Listening) -> Socket:
-    """A socket that listens where it should.
+    """Open a socket that listens where it should.
 
     Raises: OptionError when that cannot be had.
     """
@@ -171,8 +174,8 @@ def listening_socket(listening: Listening) -> Socket:
         ) from error
 
 
-def wyoming_socket(settings: Settings) -> Socket | None:
-    """A socket for Home Assistant, where one is wanted. Raises: OptionError."""
+def wyoming_socket(settings: ServerSettings) -> Socket | None:
+    """Open a socket for Home Assistant, where one is wanted. Raises: OptionError."""
     if settings.wyoming is None:
         return None
     return listening_socket(Listening(settings.wyoming.host, settings.wyoming.port))
@@ -184,7 +187,7 @@ class ServerThread:
     A context manager: inside, the server answers at `url`.
     """
 
-    def __init__(self, settings: Settings, open_model: Callable[[str], Model]) -> None:
+    def __init__(self, settings: ServerSettings, open_model: Callable[[str], Model]) -> None:
         self._listening = threading.Event()
         self._port = 0
         self._settings = settings

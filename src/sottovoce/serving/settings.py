@@ -7,10 +7,10 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from sottovoce.engine.pace import INTERVALS_S
+from sottovoce.engine.update_interval import INTERVALS_S
 from sottovoce.errors import OptionError
 from sottovoce.translation.chat import ChatServer
-from sottovoce.translation.glossary import Glossary
+from sottovoce.translation.chat_translator import Glossary
 
 OPENAI_NAMES = (
     "whisper-1",
@@ -30,7 +30,7 @@ _KEY = re.compile(r"[A-Za-z0-9._~-]{8,200}")
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ServerLimits:
     """How much is taken before it is refused, and how long is waited.
 
     sessions: live sessions at a time. requests: recordings at a time, waiting ones among them.
@@ -75,8 +75,8 @@ class Access:
 
     api_keys: any of them opens the API; none: everybody may. origins: of web pages elsewhere that may ask,
         such as https://example.org; the server's own page always may.
-    secret_key: signs the secrets of clients, see `serving.secrets`; the same in all processes of a server,
-        and a new one for every server where it is None.
+    secret_key: signs the secrets of clients, see `serving.client_secrets`; the same in all processes of a
+        server, and a new one for every server where it is None.
     hosts: names under which the server is reached; empty: any, but on a loopback address only the names of
         this machine, so that no page elsewhere can reach it by a name that it points here.
 
@@ -101,12 +101,14 @@ class Access:
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class ModelSettings:
     """Which models are there, and how they decode recordings.
 
     model: the default one. others: that may be asked for by their names; loaded at the first request.
     aliases: other names for these. beam_size: of recordings; 1 is greedy.
     unload_s: without use, until a model leaves memory; None: never. preload: load the default at the start.
+
+    Raises: OptionError for an alias of no model.
     """
 
     model: str
@@ -129,8 +131,8 @@ class Offer:
     @property
     def all_aliases(self) -> dict[str, str]:
         """Every other name, OpenAI's among them, with the model it means."""
-        known = dict.fromkeys(OPENAI_NAMES, self.model) | dict(self.aliases)
-        return {alias: name for alias, name in known.items() if alias not in self.names}
+        models_by_name = dict.fromkeys(OPENAI_NAMES, self.model) | dict(self.aliases)
+        return {alias: name for alias, name in models_by_name.items() if alias not in self.names}
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +141,7 @@ class Work:
 
     engines: threads that each do live sessions' updates; None: one a processor thread, `MOST_ENGINES` at
         most, and one on an accelerator. threads: of the processor, which the engines share; None: PyTorch's.
-    encoder_frames, rows: see `engine.live.Batching`; None: by the device. longest_interval_s: up to which
+    encoder_frames, rows: see `engine.batching.Batching`; None: by the device. longest_interval_s: up to which
         updates of live sessions come less often under load. file_share: of an engine's time, that a recording
         has at least.
 
@@ -159,15 +161,20 @@ class Work:
             if value is not None and value < 1:
                 raise OptionError(f"{name}: expected 1 or more, got {value}")
         if self.longest_interval_s not in INTERVALS_S:
-            known = ", ".join(f"{seconds:g}" for seconds in INTERVALS_S)
-            raise OptionError(f"longest interval: expected one of {known} s, got {self.longest_interval_s:g}")
+            intervals = ", ".join(f"{seconds:g}" for seconds in INTERVALS_S)
+            raise OptionError(
+                f"longest interval: expected one of {intervals} s, got {self.longest_interval_s:g}"
+            )
         if not 0 < self.file_share <= 1:
             raise OptionError(f"file share: expected more than 0, up to 1, got {self.file_share:g}")
 
 
 @dataclass(frozen=True, slots=True)
 class Listening:
-    """Where the server listens. port 0: any free one. certificate, key: PEM files, for https."""
+    """Where the server listens. port 0: any free one. certificate, key: PEM files, for https.
+
+    Raises: OptionError for one of the files without the other.
+    """
 
     host: str = "127.0.0.1"
     port: int = 8000
@@ -208,7 +215,7 @@ class WyomingAddress:
 
 
 @dataclass(frozen=True, slots=True)
-class Translation:
+class TranslationSettings:
     """A server that translates what is said live, and terms for it."""
 
     chat: ChatServer
@@ -216,17 +223,17 @@ class Translation:
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class ServerSettings:
     """All that a server is told. wyoming: None: Home Assistant is not listened for. translation: None: live
     speech is translated into English alone, by Whisper itself."""
 
-    offer: Offer
+    models: ModelSettings
     listening: Listening = field(default_factory=Listening)
     access: Access = field(default_factory=Access)
-    limits: Limits = field(default_factory=Limits)
+    limits: ServerLimits = field(default_factory=ServerLimits)
     work: Work = field(default_factory=Work)
     wyoming: WyomingAddress | None = None
-    translation: Translation | None = None
+    translation: TranslationSettings | None = None
 
     @property
     def hosts(self) -> tuple[str, ...]:

@@ -21,14 +21,15 @@ from sottovoce.audio.io import open_audio
 from sottovoce.serving.faults import ApiError
 from sottovoce.serving.fields import Fields
 from sottovoce.serving.pcm import WAV_HEADER_BYTES, wav_header
-from sottovoce.serving.settings import Limits
+from sottovoce.serving.services import services_of
+from sottovoce.serving.settings import ServerLimits
 from sottovoce.types import SAMPLE_RATE
 
-MOST_FIELDS, FIELD_BYTES = 1_000, 64 * 1024
+MAX_FIELDS, FIELD_BYTES = 1_000, 64 * 1024
 """Beside the recording: they are held in memory."""
-MOST_NAME = 200
+MAX_NAME_LENGTH = 200
 IN_MEMORY_BYTES = 1024 * 1024
-LEAST_BYTES_S = 1_000
+MIN_BYTES_PER_S = 1_000
 """A second on the mean: less than any recording has that is sent while people speak."""
 
 
@@ -41,7 +42,7 @@ class UploadedFile:
     def __init__(self, upload: UploadFile, sha256: str = "") -> None:
         self.sha256 = sha256
         name = (upload.filename or "").replace("\\", "/").rsplit("/", 1)[-1]
-        shown = "".join(letter for letter in name if letter.isprintable())[:MOST_NAME]
+        shown = "".join(letter for letter in name if letter.isprintable())[:MAX_NAME_LENGTH]
         self.name = shown or "the upload"
         self._file = upload.file
 
@@ -72,13 +73,12 @@ class _Refused(MultiPartException):
 
 
 @asynccontextmanager
-async def received_form(
-    request: Request, limits: Limits
-) -> AsyncIterator[tuple[Fields, UploadedFile | None]]:
-    """The fields of a form and the recording in its field `file`; the temporary file goes at the end.
+async def received_form(request: Request) -> AsyncIterator[tuple[Fields, UploadedFile | None]]:
+    """Receive the fields of a form and the recording in its field `file`; the temporary file goes at the end.
 
     Raises: ApiError: 413 for too much, 408 for too slow, 400 for no form.
     """
+    limits = services_of(request).settings.limits
     kind = request.headers.get("content-type", "")
     if not kind.lower().startswith("multipart/form-data"):
         raise ApiError(
@@ -90,7 +90,7 @@ async def received_form(
         request.headers,
         limited(request, limits),
         max_files=1,
-        max_fields=MOST_FIELDS,
+        max_fields=MAX_FIELDS,
         max_part_size=FIELD_BYTES,
     )
     try:
@@ -116,13 +116,14 @@ async def received_form(
 
 @asynccontextmanager
 async def received_body(
-    request: Request, limits: Limits, raw: tuple[str, int] | None = None
-) -> AsyncIterator[UploadedFile]:
-    """The body of a request as a recording; the temporary file goes at the end.
+    request: Request, raw: tuple[str, int] | None = None
+) -> AsyncIterator[tuple[Fields, UploadedFile]]:
+    """Receive the body of a request as a recording, with no fields; the temporary file goes at the end.
 
     raw: encoding and sample rate of one that has no header.
     Raises: ApiError: 413 for too much, 408 for too slow, 400 for nothing.
     """
+    limits = services_of(request).settings.limits
     check_size(int_or_none(request.headers.get("content-length")), limits)
     with SpooledTemporaryFile(max_size=IN_MEMORY_BYTES) as file:
         upload = UploadFile(cast(BinaryIO, file), filename="the body", size=0)
@@ -142,21 +143,21 @@ async def received_body(
             await upload.seek(0)
             await upload.write(wav_header(*raw, n_bytes))
         await upload.seek(0)
-        yield UploadedFile(upload, digest.hexdigest())
+        yield Fields([]), UploadedFile(upload, digest.hexdigest())
 
 
-async def limited(request: Request, limits: Limits) -> AsyncGenerator[bytes, None]:
-    """The body of a request, until there is too much of it, or nothing or next to nothing comes."""
+async def limited(request: Request, limits: ServerLimits) -> AsyncGenerator[bytes, None]:
+    """Yield the body of a request, until there is too much of it, or nothing or next to nothing comes."""
     n_bytes = 0
     stream = request.stream()
     began_s = anyio.current_time()
     while True:
-        left_s = began_s + limits.upload_s + n_bytes / LEAST_BYTES_S - anyio.current_time()
+        left_s = began_s + limits.upload_s + n_bytes / MIN_BYTES_PER_S - anyio.current_time()
         with anyio.move_on_after(min(limits.upload_s, left_s)) as waiting:
             piece = await anext(stream, None)
         if waiting.cancelled_caught:
             message = (
-                f"upload: expected more within {limits.upload_s:g} s, and {LEAST_BYTES_S} bytes a second"
+                f"upload: expected more within {limits.upload_s:g} s, and {MIN_BYTES_PER_S} bytes a second"
             )
             raise _Refused(ApiError(message, status=408, code="upload_timeout"))
         if piece is None:
@@ -170,7 +171,7 @@ async def limited(request: Request, limits: Limits) -> AsyncGenerator[bytes, Non
 
 
 def check_charset(kind: str) -> None:
-    """Of a form, from its content type: a client that may name any makes the server work as long as it likes.
+    """Check the charset of a form: a client that may name any makes the server work as long as it likes.
 
     Raises: ApiError 400.
     """
@@ -179,15 +180,15 @@ def check_charset(kind: str) -> None:
         raise ApiError(f"content type: expected the charset utf-8, got '{named[:50]}'", code="invalid_form")
 
 
-def check_size(n_bytes: int | None, limits: Limits) -> None:
-    """Raises: ApiError 413."""
+def check_size(n_bytes: int | None, limits: ServerLimits) -> None:
+    """Check the size of an upload. Raises: ApiError 413."""
     if n_bytes is not None and n_bytes > limits.upload_bytes:
         message = f"upload: expected at most {limits.upload_mb:g} MB, got {n_bytes / 1e6:.1f} MB or more"
         raise ApiError(message, status=413, param="file", code="file_too_large")
 
 
 def require_file(upload: UploadedFile | None) -> UploadedFile:
-    """Raises: ApiError 400 without one."""
+    """Return the recording. Raises: ApiError 400 without one."""
     if upload is None:
         raise ApiError("file: expected a recording, got none", param="file", code="missing_parameter")
     return upload
@@ -215,5 +216,5 @@ def check_duration(upload: UploadedFile, most_s: float) -> float:
 
 
 def int_or_none(text: str | None) -> int | None:
-    """A header's number."""
+    """Read a header's number; None: there is none."""
     return int(text) if text is not None and text.isdecimal() else None

@@ -1,1 +1,1 @@
-"""Who speaks when: turns of a recording, and which of its words belong to whom."""
+"""Speaker diarization: who speaks when in a recording or session, and which words belong to whom."""

@@ -1,6 +1,6 @@
-"""The seams of this room: what hears a voice, what hears several at once, and what names who speaks when.
+"""The seams of this room: voice encoders, segmentation models, and diarizers.
 
-Another voice model is one class with `embed`; another whole pipeline one class with `turns`.
+Another voice encoder is one class with `embed`; another whole pipeline one class with `turns`.
 """
 
 from __future__ import annotations
@@ -13,44 +13,43 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
-from sottovoce.audio.recording import Recording
-from sottovoce.types import Turn
-
 Floats = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
 class VoiceDistances:
-    """How far apart (one minus the cosine, 0 to 2) vectors of one voice may be: of each network its own,
-    chosen on development voices (docs/speakers.md).
+    """Thresholds of cosine distance (one minus the cosine, 0 to 2), for each voice encoder its own, chosen on
+    development voices (docs/speakers.md).
 
-    same: of groups of a recording, that are one speaker. known: live, of a voice from those that are known;
-    beyond it is a new one. again: live, of groups that are one speaker when an utterance ends.
+    same: clusters of a recording closer than this are one speaker. new_speaker: live, a voice further from
+    all speakers so far is a new one. recluster: live, as `same`, when the voices of a session are clustered
+    again.
     """
 
     same: float = 0.26
-    known: float = 0.34
-    again: float = 0.24
+    new_speaker: float = 0.34
+    recluster: float = 0.24
 
 
 class VoiceEncoder(Protocol):
-    """Speech to a vector by which voices are compared: nearer by cosine for one speaker than for two."""
+    """Embeds speech in a vector; vectors of one speaker have a higher cosine than those of two."""
 
     distances: VoiceDistances
 
     def embed(self, speech: Sequence[Tensor]) -> Floats:
-        """Vectors of unit length (n, size) of n stretches of one speaker each, (n_samples,) at 16 kHz.
+        """Embed n stretches of one speaker each, (n_samples,) float32 at 16 kHz: unit vectors (n, size)
+        float32.
 
-        A stretch too short to say anything has a vector of zeros.
+        A stretch too short to embed has a vector of zeros.
         """
         ...
 
 
 class LocalSpeakers(Protocol):
-    """Who of a few speaks when within a window of some seconds, whoever they are.
+    """A segmentation model: who of a few speakers speaks when within a window of some seconds.
 
-    window_samples: of audio that is looked at together. first_samples: from its beginning to the centre of
-    the first frame; frame_samples: between the centres of frames; n_frames: of a window.
+    window_samples: length of the window. first_samples: from its beginning to the centre of the first frame;
+    frame_samples: between the centres of frames; n_frames: of a window.
     """
 
     window_samples: int
@@ -59,17 +58,7 @@ class LocalSpeakers(Protocol):
     n_frames: int
 
     def activity(self, windows: Tensor) -> Tensor:
-        """Probabilities (n, n_frames, n_local) that a speaker of the window is heard in windows
-        (n, window_samples)."""
-        ...
-
-
-class Diarizer(Protocol):
-    """Tells who speaks when in a recording."""
-
-    def turns(self, recording: Recording) -> list[Turn]:
-        """Turns in the order of their beginnings; speakers are named A, B, … as they appear.
-
-        Raises: AudioError.
+        """Compute the probabilities (n, n_frames, n_local) that each local speaker speaks, in windows (n,
+        window_samples) float32.
         """
         ...

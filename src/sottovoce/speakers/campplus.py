@@ -1,4 +1,5 @@
-"""A voice as a vector: CAM++, convolutions in time whose channels are weighed by what surrounds them.
+"""Voice encoder CAM++: convolutions over time with context-aware masks; and Kaldi's filter bank, its
+input.
 
 A stretch is read as a whole. Two dimensions first (frequency and time), then three blocks of layers that each
 hear all before them, their own context and that of the whole stretch; mean and deviation over time give the
@@ -20,7 +21,6 @@ from torch import Tensor
 from torch.nn import functional
 
 from sottovoce.speakers.base import Floats, VoiceDistances
-from sottovoce.speakers.fbank import kaldi_fbank
 from sottovoce.speakers.weights import CAMPPLUS, fetched, read_tensors, require_shapes
 from sottovoce.types import SAMPLE_RATE
 
@@ -33,22 +33,30 @@ EPSILON = 1e-5
 SHORTEST_S = 0.4
 """Less speech says too little about a voice."""
 BATCH = 16
+FBANK_FRAME = 400
+FBANK_HOP = 160
+FBANK_FFT = 512
+PREEMPHASIS = 0.97
+LOWEST_HZ = 20.0
+FLOOR = 1.1920928955078125e-07
 
 
 class CampPlusEncoder:
-    """Stretches of speech to unit vectors (192,).
+    """Embeds stretches of speech in unit vectors (192,).
 
     weights: under 3D-Speaker's names (`head.*`, `xvector.*`).
     """
 
-    distances = VoiceDistances(same=0.6, known=0.7, again=0.6)
+    distances = VoiceDistances(same=0.6, new_speaker=0.7, recluster=0.6)
 
     def __init__(self, weights: dict[str, Tensor]) -> None:
         self._weights = weights
 
     @torch.inference_mode()
     def embed(self, speech: Sequence[Tensor]) -> Floats:
-        """See `VoiceEncoder`; stretches of one length share a batch."""
+        """Embed stretches (n_samples,) of speech; see `VoiceEncoder`. Stretches of one length share a
+        batch.
+        """
         vectors = torch.zeros(len(speech), SIZE)
         order = sorted(range(len(speech)), key=lambda index: len(speech[index]))
         order = [index for index in order if len(speech[index]) >= SHORTEST_S * SAMPLE_RATE]
@@ -61,7 +69,7 @@ class CampPlusEncoder:
         return functional.normalize(vectors, dim=1).numpy()
 
     def _vectors(self, mel: Tensor) -> Tensor:
-        """(n, n_frames, 80) to (n, 192)."""
+        """Map log-mel (n, n_frames, 80) to vectors (n, 192)."""
         x = self._in_two_dimensions(mel.transpose(1, 2)[:, None]).flatten(1, 2)  # (n, 320, n_frames)
         x = self._conv(x, "xvector.tdnn.linear", stride=2, padding=2)
         x = self._normed(x, "xvector.tdnn.nonlinear").relu_()
@@ -76,7 +84,7 @@ class CampPlusEncoder:
         return self._normed(self._conv(pooled, "xvector.dense.linear"), "xvector.dense.nonlinear")[:, :, 0]
 
     def _in_two_dimensions(self, x: Tensor) -> Tensor:
-        """(n, 1, 80, n_frames) to (n, 32, 10, n_frames)."""
+        """Map (n, 1, 80, n_frames) to (n, 32, 10, n_frames)."""
         x = self._conv2(x, "head.conv1", "head.bn1").relu_()
         for name, stride in (("layer1.0", 2), ("layer1.1", 1), ("layer2.0", 2), ("layer2.1", 1)):
             inner = self._conv2(x, f"head.{name}.conv1", f"head.{name}.bn1", stride).relu_()
@@ -87,7 +95,9 @@ class CampPlusEncoder:
         return self._conv2(x, "head.conv2", "head.bn2", 2).relu_()
 
     def _layer(self, x: Tensor, name: str, dilation: int) -> Tensor:
-        """What a layer adds: local context, weighed by that of two seconds and of all."""
+        """Compute the channels that a layer adds: local context, masked by that of two seconds and of the
+        whole stretch.
+        """
         x = self._conv(self._normed(x, f"{name}.nonlinear1").relu_(), f"{name}.linear1")
         x = self._normed(x, f"{name}.nonlinear2").relu_()
         local = self._conv(x, f"{name}.cam_layer.linear_local", padding=dilation, dilation=dilation)
@@ -121,7 +131,7 @@ _ONE_AT_A_TIME = Lock()
 
 
 def load_campplus() -> CampPlusEncoder:
-    """The encoder with 3D-Speaker's weights, fetched if need be and read once; any thread may ask.
+    """Load the encoder with 3D-Speaker's weights, fetched if need be and read once; thread-safe.
 
     Raises: ModelNotFoundError, CheckpointError.
     """
@@ -139,3 +149,44 @@ def _encoder_of(path: Path) -> CampPlusEncoder:
     }
     require_shapes(tensors, shapes, path)
     return CampPlusEncoder(tensors)
+
+
+def kaldi_fbank(samples: Tensor, n_mels: int = 80) -> Tensor:
+    """Compute Kaldi's log-mel filter bank (n_frames, n_mels), natural log, of samples (n_samples,) float32 at
+    16 kHz.
+
+    Frames of 25 ms every 10 ms lie inside the samples, none is padded: n_frames is 1 + (n_samples - 400) //
+    160. Dither is off.
+    Raises: ValueError for less than a frame.
+    Source: Kaldi, feature-fbank and mel-computations.
+    """
+    if len(samples) < FBANK_FRAME:
+        raise ValueError(f"filter bank: expected at least {FBANK_FRAME} samples, got {len(samples)}")
+    frames: Tensor = samples.unfold(0, FBANK_FRAME, FBANK_HOP)
+    frames = frames - frames.mean(dim=1, keepdim=True)
+    before = functional.pad(frames[:, None], (1, 0), mode="replicate")[:, 0, :-1]
+    frames = (frames - PREEMPHASIS * before) * _povey_window()
+    power = torch.fft.rfft(frames, FBANK_FFT).abs().square()[:, : FBANK_FFT // 2]
+    mel: Tensor = power @ _mel_triangles(n_mels)
+    return mel.clamp_(min=FLOOR).log_()
+
+
+@cache
+def _povey_window() -> Tensor:
+    """Return Kaldi's "povey" window (400,): Hann to the power of 0.85."""
+    return torch.hann_window(FBANK_FRAME, periodic=False).pow(0.85)
+
+
+@cache
+def _mel_triangles(n_mels: int) -> Tensor:
+    """Return triangles (256, n_mels) of equal width in mel, from 20 Hz to 8 kHz."""
+    edges = _mel(torch.tensor([LOWEST_HZ, SAMPLE_RATE / 2], dtype=torch.float64))
+    points = torch.linspace(float(edges[0]), float(edges[1]), n_mels + 2, dtype=torch.float64)
+    bins = _mel(torch.arange(FBANK_FFT // 2, dtype=torch.float64) * SAMPLE_RATE / FBANK_FFT)[:, None]
+    left, centre, right = points[:-2], points[1:-1], points[2:]
+    rising, falling = (bins - left) / (centre - left), (right - bins) / (right - centre)
+    return torch.minimum(rising, falling).clamp_(min=0).float()
+
+
+def _mel(hz: Tensor) -> Tensor:
+    return 1127.0 * torch.log1p(hz / 700.0)

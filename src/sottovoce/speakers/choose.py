@@ -1,66 +1,68 @@
-"""From what a caller wishes to what tells speakers apart."""
+"""Make the diarizer that options ask for."""
 
 from __future__ import annotations
 
 from typing import TypeAlias
 
 from sottovoce.errors import OptionError
-from sottovoce.speakers.base import Diarizer, VoiceEncoder
+from sottovoce.options.speakers import Diarizer, SpeakerOptions
+from sottovoce.speakers.base import VoiceEncoder
 from sottovoce.speakers.campplus import load_campplus
-from sottovoce.speakers.diarize import OwnDiarizer
-from sottovoce.speakers.live import LiveSpeakers
-from sottovoce.speakers.options import SpeakerOptions
+from sottovoce.speakers.diarize import ClusteringDiarizer
+from sottovoce.speakers.ge2e import load_ge2e
+from sottovoce.speakers.live_speakers import LiveSpeakers
 from sottovoce.speakers.segmentation import load_segmentation
-from sottovoce.speakers.voices import load_voices
 
 Speakers: TypeAlias = "SpeakerOptions | Diarizer | int | str"
 
 
-def parsed(wish: Speakers) -> SpeakerOptions | Diarizer:
-    """What people say: "auto" where nobody knows how many there are, or their number.
+def parse_speakers(request: Speakers) -> SpeakerOptions | Diarizer:
+    """Parse "auto" (any number of speakers) or a number of speakers.
 
     Raises: OptionError.
     """
-    if isinstance(wish, str):
-        if wish != "auto" and not (wish.isascii() and wish.isdecimal()):
-            raise OptionError(f"speakers: expected 'auto' or how many there are, got '{wish}'")
-        return SpeakerOptions() if wish == "auto" else SpeakerOptions(n_speakers=int(wish))
-    return SpeakerOptions(n_speakers=wish) if isinstance(wish, int) else wish
+    if isinstance(request, str):
+        if request != "auto" and not (request.isascii() and request.isdecimal()):
+            raise OptionError(f"speakers: expected 'auto' or how many there are, got '{request}'")
+        return SpeakerOptions() if request == "auto" else SpeakerOptions(n_speakers=int(request))
+    return SpeakerOptions(n_speakers=request) if isinstance(request, int) else request
 
 
-def diarizer_of(wish: SpeakerOptions | Diarizer) -> Diarizer:
-    """What tells speakers apart; weights are fetched where they are not here.
+def make_diarizer(options: SpeakerOptions | Diarizer) -> Diarizer:
+    """Make the diarizer of some options; weights are fetched if need be.
 
     Raises: ModelNotFoundError, CheckpointError, MissingExtraError.
     """
-    if not isinstance(wish, SpeakerOptions):
-        return wish
-    if wish.engine == "pyannote":
+    if not isinstance(options, SpeakerOptions):
+        return options
+    if options.engine == "pyannote":
         from sottovoce.speakers.pyannote import PyannoteDiarizer
 
-        return PyannoteDiarizer(wish)
-    return OwnDiarizer(load_segmentation(), voices_of(wish), wish)
+        return PyannoteDiarizer(options)
+    return ClusteringDiarizer(load_segmentation(), load_voice_encoder(options), options)
 
 
-def voices_of(wish: SpeakerOptions) -> VoiceEncoder:
-    """The network that compares voices; its weights are fetched where they are not here.
+def load_voice_encoder(options: SpeakerOptions) -> VoiceEncoder:
+    """Load the voice encoder of some options; weights are fetched if need be.
 
     Raises: ModelNotFoundError, CheckpointError.
     """
-    return load_campplus() if wish.voices == "campplus" else load_voices()
+    return load_campplus() if options.voices == "campplus" else load_ge2e()
 
 
-def live_speakers(wish: Speakers | LiveSpeakers) -> LiveSpeakers:
-    """What says who speaks in a new session; weights are fetched where they are not here. Those of an earlier
-    session begin anew, and know its voices.
+def make_live_speakers(request: Speakers | LiveSpeakers) -> LiveSpeakers:
+    """Make the live diarizer of a new session; weights are fetched if need be. One of an earlier session is
+    started again, with its voices.
 
-    Raises: OptionError for what is not ours, which alone can be heard as it comes; ModelNotFoundError,
-        CheckpointError.
+    Raises: OptionError for another diarizer than the own one, the only one that works live;
+        ModelNotFoundError, CheckpointError.
     """
-    if isinstance(wish, LiveSpeakers):
-        wish.begin()
-        return wish
-    options = parsed(wish)
+    if isinstance(request, LiveSpeakers):
+        request.start_session()
+        return request
+    options = parse_speakers(request)
     if not isinstance(options, SpeakerOptions) or options.engine != "own":
         raise OptionError("speakers of a live session: expected the engine 'own', got another")
-    return LiveSpeakers(load_segmentation(), voices_of(options), options)
+    if options.least > 1:
+        raise OptionError(f"speakers of a live session: expected no least number, got {options.least}")
+    return LiveSpeakers(load_segmentation(), load_voice_encoder(options), options)

@@ -1,10 +1,9 @@
-"""Which voices are one speaker's: vectors joined from the nearest pair on, by their mean distance.
+"""Agglomerative clustering of voice vectors by mean cosine distance.
 
-How many speakers there are is given, or follows from a distance beyond which voices differ. This module knows
-vectors and weights, no audio.
+The number of speakers is given, or follows from a distance beyond which voices differ.
 
 Source: F. Murtagh and P. Contreras, Algorithms for hierarchical clustering (arXiv 1105.0121): chains of
-nearest neighbours, which find the same tree as looking for the nearest pair each time, in quadratic time.
+    nearest neighbours, which find the same tree as looking for the nearest pair each time, in quadratic time.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ LEAST_SHARE = 0.15
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """Two groups, by a member of each, become one at a mean distance."""
+    """A merge of two clusters, each given by one member, at their mean distance."""
 
     first: int
     second: int
@@ -35,7 +34,9 @@ class Join:
 
 
 def mean_linkage(vectors: Floats) -> list[Join]:
-    """All joins of unit vectors (n, size), from the nearest on; the distance is one minus the cosine."""
+    """Merge unit vectors (n, size) float32 into one cluster: all joins, the nearest first, by one minus the
+    cosine.
+    """
     n = len(vectors)
     distances = 1.0 - vectors @ vectors.T
     np.fill_diagonal(distances, np.inf)
@@ -57,18 +58,18 @@ def mean_linkage(vectors: Floats) -> list[Join]:
     return sorted(joins, key=lambda join: join.distance)
 
 
-def _join(distances: Floats, sizes: npt.NDArray[np.float64], kept: int, gone: int) -> None:
-    """Put the group `gone` into `kept`: distances of the whole are means over its members."""
-    total = sizes[kept] + sizes[gone]
-    row = (sizes[kept] * distances[kept] + sizes[gone] * distances[gone]) / total
-    row[kept] = np.inf
-    distances[kept], distances[:, kept] = row, row
+def _join(distances: Floats, sizes: npt.NDArray[np.float64], retained: int, gone: int) -> None:
+    """Merge cluster `gone` into cluster `retained`: distances of the whole are means over its members."""
+    total = sizes[retained] + sizes[gone]
+    row = (sizes[retained] * distances[retained] + sizes[gone] * distances[gone]) / total
+    row[retained] = np.inf
+    distances[retained], distances[:, retained] = row, row
     distances[gone], distances[:, gone] = np.inf, np.inf
-    sizes[kept], sizes[gone] = total, 0
+    sizes[retained], sizes[gone] = total, 0
 
 
 def groups_after(n: int, joins: Sequence[Join]) -> Labels:
-    """The group of each of n vectors after joins, counted from 0."""
+    """Return the cluster (n,) of each of n vectors after some joins, counted from 0."""
     parents = list(range(n))
 
     def root(index: int) -> int:
@@ -88,37 +89,41 @@ def speaker_vectors(
     weights: Floats,
     *,
     n_speakers: int | None,
+    least: int = 1,
     most: int,
     distance: float,
     least_weight: float,
 ) -> Floats:
-    """The vectors (n_speakers, size) that stand for the speakers, of unit length.
+    """Cluster voices; return one unit vector for each speaker: (n_speakers, size).
 
-    vectors: (n, size) of unit length; weights (n,): how much was heard of each. n_speakers: how many, None:
-    as many as differ by more than `distance` and weigh at least `least_weight`, from 1 to `most`.
+    vectors: (n, size) of unit length; weights (n,): seconds of speech of each. n_speakers: how many, None: as
+    many as differ by more than `distance` and weigh at least `least_weight`, from `least` to `most`.
     """
     if len(vectors) == 0:
         return vectors
     chosen = np.unique(np.linspace(0, len(vectors) - 1, min(len(vectors), MOST_VECTORS)).round().astype(int))
     vectors, weights = vectors[chosen], weights[chosen] * (len(vectors) / len(chosen))
     joins = mean_linkage(vectors.astype(np.float32))
-    if n_speakers is not None:
-        labels, kept = _given(joins, weights, min(n_speakers, len(vectors)))
-    else:
+    if n_speakers is None:
         labels = groups_after(len(vectors), [join for join in joins if join.distance <= distance])
-        kept = _heaviest(labels, weights, most, least_weight)
-    return _refined(vectors, weights, _centres(vectors, weights, labels, kept))
+        retained = _heaviest(labels, weights, most, least_weight)
+        n_speakers = least if len(retained) < least else None
+    if n_speakers is not None:
+        labels, retained = _given(joins, weights, min(n_speakers, len(vectors)))
+    return _refined(vectors, weights, _centres(vectors, weights, labels, retained))
 
 
 def _given(joins: Sequence[Join], weights: Floats, n_speakers: int) -> tuple[Labels, list[int]]:
-    """The latest cut whose n-th group still weighs something: an odd sound is not taken for a speaker."""
+    """Cut the tree for n_speakers: the latest cut whose n-th cluster is heavy enough not to be an odd
+    sound.
+    """
     n = len(weights)
     least = LEAST_SHARE * weights.sum() / n_speakers
     for n_groups in range(n_speakers, n + 1):
         labels = groups_after(n, joins[: n - n_groups])
-        kept = _heaviest(labels, weights, n_speakers, least)
-        if len(kept) == n_speakers:
-            return labels, kept
+        retained = _heaviest(labels, weights, n_speakers, least)
+        if len(retained) == n_speakers:
+            return labels, retained
         if n_groups > 4 * n_speakers + 20:
             break
     labels = groups_after(n, joins[: n - n_speakers])
@@ -126,19 +131,21 @@ def _given(joins: Sequence[Join], weights: Floats, n_speakers: int) -> tuple[Lab
 
 
 def _heaviest(labels: Labels, weights: Floats, most: int, least_weight: float) -> list[int]:
-    """Groups by how much they weigh, at most so many, none too light but the first."""
+    """Order clusters by weight; keep the first `most`, and after the first only those of at least
+    least_weight.
+    """
     sums = np.bincount(labels, weights)
     order = [int(group) for group in np.argsort(-sums, kind="stable")]
     return order[:1] + [group for group in order[1:most] if sums[group] >= least_weight]
 
 
-def _centres(vectors: Floats, weights: Floats, labels: Labels, kept: Sequence[int]) -> Floats:
-    sums = [(vectors[labels == group] * weights[labels == group, None]).sum(axis=0) for group in kept]
+def _centres(vectors: Floats, weights: Floats, labels: Labels, retained: Sequence[int]) -> Floats:
+    sums = [(vectors[labels == group] * weights[labels == group, None]).sum(axis=0) for group in retained]
     return unit(np.stack(sums))
 
 
 def _refined(vectors: Floats, weights: Floats, centres: Floats) -> Floats:
-    """Every vector goes to the nearest centre, and the centres move to what they have, a few times."""
+    """Refine by k-means: assign each vector to the nearest centre and move the centres, a few times."""
     for _ in range(N_ROUNDS):
         labels = np.argmax(vectors @ centres.T, axis=1)
         present = np.unique(labels)
@@ -149,6 +156,6 @@ def _refined(vectors: Floats, weights: Floats, centres: Floats) -> Floats:
 
 
 def unit(vectors: Floats) -> Floats:
-    """Rows of length 1; rows of zeros stay."""
+    """Scale rows (n, size) to length 1; rows of zeros stay."""
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
     return np.asarray(vectors / np.maximum(lengths, 1e-9), dtype=np.float32)

@@ -1,9 +1,10 @@
-"""Who speaks when in a recording: short windows first, then who is who over all of them.
+"""Diarize a recording: segmentation of short windows, then clustering of the voices over all of them.
 
-Each window of five seconds says which of its few speakers is heard in which frame. What each says alone is
-made a vector; vectors of one voice are one speaker; and the windows, laid over each other with that
-knowledge, give the turns, where they overlap too. The recording is read once, and nothing but probabilities
-and vectors of it is kept.
+Each window of five seconds has a few local speakers with an activity in each frame. What each says alone is
+embedded in a vector; vectors are clustered into speakers; and the windows, laid over each other, give the
+turns, overlaps included. The recording is read once, and nothing but probabilities and vectors of it is held.
+
+Source: H. Bredin and A. Laurent (2021), as `segmentation`; the pipeline of pyannote.audio.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ import torch
 from torch import Tensor
 
 from sottovoce.audio.recording import Recording
+from sottovoce.options.speakers import SpeakerOptions
 from sottovoce.speakers.base import Floats, LocalSpeakers, VoiceEncoder
 from sottovoce.speakers.clustering import speaker_vectors
-from sottovoce.speakers.names import named
-from sottovoce.speakers.options import SpeakerOptions
+from sottovoce.speakers.speaker_names import name_turns
 from sottovoce.types import SAMPLE_RATE, AudioChunk, Turn
 
 STEP_FRAMES = 59
@@ -38,16 +39,18 @@ LONGEST_GAP_S = 0.3
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Heard:
-    """One window: probabilities (n_frames, n_local), vectors (n_local, size), seconds alone (n_local,)."""
+class DiarizedWindow:
+    """One window: activity (n_frames, n_local), voice vectors (n_local, size), seconds alone (n_local,),
+    float32.
+    """
 
     activity: Floats
     vectors: Floats
     alone_s: Floats
 
 
-class OwnDiarizer:
-    """Local speakers, their voices, and one clustering of them."""
+class ClusteringDiarizer:
+    """Diarizes by segmentation, voice vectors and one clustering of them."""
 
     def __init__(self, local: LocalSpeakers, voices: VoiceEncoder, options: SpeakerOptions) -> None:
         self._local = local
@@ -55,31 +58,33 @@ class OwnDiarizer:
         self._options = options
 
     def turns(self, recording: Recording) -> list[Turn]:
-        """See `Diarizer`."""
+        """Find the turns; see `Diarizer`."""
         with recording.open() as reader:
-            heard = [window for windows in self.batches(reader) for window in self.hear(windows)]
-        return self.told_apart(heard)
+            diarized = [
+                window for windows in self.batches(reader) for window in self.diarize_windows(windows)
+            ]
+        return self.cluster(diarized)
 
     def batches(self, audio: Iterable[AudioChunk]) -> Iterator[list[Tensor]]:
-        """The windows of a recording, one about every second, a few at a time."""
+        """Yield the windows (window_samples,) of a recording, one about every second, a few at a time."""
         windows = self._windows(audio)
         while batch := list(islice(windows, BATCH)):
             yield batch
 
-    def hear(self, windows: Sequence[Tensor]) -> list[Heard]:
-        """What is heard in each window (window_samples,)."""
+    def diarize_windows(self, windows: Sequence[Tensor]) -> list[DiarizedWindow]:
+        """Segment each window (window_samples,) float32 and embed its speakers."""
         activity = self._local.activity(torch.stack(list(windows))).numpy()
-        stretches = [
+        spans = [
             self._alone(samples, frames, local)
             for samples, frames in zip(windows, activity, strict=True)
             for local in range(frames.shape[1])
         ]
-        vectors = self._voices.embed(stretches).reshape(len(windows), activity.shape[2], -1)
-        lengths = np.array([len(one) / SAMPLE_RATE for one in stretches], dtype=np.float32)
-        return list(map(Heard, activity, vectors, lengths.reshape(len(windows), -1)))
+        vectors = self._voices.embed(spans).reshape(len(windows), activity.shape[2], -1)
+        lengths = np.array([len(one) / SAMPLE_RATE for one in spans], dtype=np.float32)
+        return list(map(DiarizedWindow, activity, vectors, lengths.reshape(len(windows), -1)))
 
     def _windows(self, audio: Iterable[AudioChunk]) -> Iterator[Tensor]:
-        """Windows (window_samples,) every `STEP_FRAMES` frames, the last one filled up with zeros."""
+        """Yield windows (window_samples,) every `STEP_FRAMES` frames, the last one padded with zeros."""
         size, step = self._local.window_samples, STEP_FRAMES * self._local.frame_samples
         held = torch.zeros(0)
         is_first = True
@@ -92,35 +97,35 @@ class OwnDiarizer:
             yield torch.nn.functional.pad(held, (0, size - len(held)))
 
     def _alone(self, samples: Tensor, activity: Floats, local: int) -> Tensor:
-        """What one speaker of a window says alone, end to end."""
+        """Join the samples in which one speaker of a window speaks alone: (n,)."""
         is_active = activity > ACTIVE
         is_alone = is_active[:, local] & (is_active.sum(axis=1) == 1)
         size = self._local.frame_samples
         first = self._local.first_samples - size // 2
-        pieces = [samples[first + start * size : first + end * size] for start, end in stretches_of(is_alone)]
+        pieces = [samples[first + start * size : first + end * size] for start, end in active_spans(is_alone)]
         alone = torch.cat(pieces) if pieces else samples[:0]
         return alone if len(alone) >= LEAST_ALONE_S * SAMPLE_RATE else samples[:0]
 
-    def told_apart(self, heard: Sequence[Heard]) -> list[Turn]:
-        """The turns of a recording of which each window was heard."""
-        centres = self._centres(heard)
+    def cluster(self, diarized: Sequence[DiarizedWindow]) -> list[Turn]:
+        """Cluster the speakers of all windows of a recording; return its turns."""
+        centres = self._centres(diarized)
         if len(centres) == 0:
             return []
-        n_frames = STEP_FRAMES * (len(heard) - 1) + self._local.n_frames
+        n_frames = STEP_FRAMES * (len(diarized) - 1) + self._local.n_frames
         scores = np.zeros((n_frames, len(centres)), dtype=np.float32)
         counts = np.zeros(n_frames, dtype=np.float32)
         n_windows = np.zeros(n_frames, dtype=np.float32)
-        for index, window in enumerate(heard):
+        for index, window in enumerate(diarized):
             span = slice(index * STEP_FRAMES, index * STEP_FRAMES + self._local.n_frames)
-            for local, speaker in assigned(window, centres):
+            for local, speaker in assign_speakers(window, centres):
                 scores[span, speaker] += window.activity[:, local]
             counts[span] += (window.activity > ACTIVE).sum(axis=1)
             n_windows[span] += 1
         n_active = np.rint(counts / n_windows).astype(int)
-        return named(self.stretches(is_heard(scores, n_active)), self._known(centres))
+        return name_turns(self.spans(most_active(scores, n_active)), self._enrolled(centres))
 
-    def _known(self, centres: Floats) -> dict[Hashable, str]:
-        """Names of speakers whose voice is known, the nearest first."""
+    def _enrolled(self, centres: Floats) -> dict[Hashable, str]:
+        """Name the speakers whose voice is one of `options.known`, the nearest first."""
         names = list(self._options.known)
         if not names:
             return {}
@@ -128,19 +133,19 @@ class OwnDiarizer:
         similarity = self._voices.embed(speech) @ centres.T  # (n_known, n_speakers)
         found: dict[Hashable, str] = {}
         for place in np.argsort(-similarity, axis=None, kind="stable"):
-            known, speaker = divmod(int(place), len(centres))
-            is_near = similarity[known, speaker] >= 1 - self._distance
-            if is_near and speaker not in found and names[known] not in found.values():
-                found[speaker] = names[known]
+            name_index, speaker = divmod(int(place), len(centres))
+            is_near = similarity[name_index, speaker] >= 1 - self._distance
+            if is_near and speaker not in found and names[name_index] not in found.values():
+                found[speaker] = names[name_index]
         return found
 
     @property
     def _distance(self) -> float:
         return self._options.distance or self._voices.distances.same
 
-    def _centres(self, heard: Sequence[Heard]) -> Floats:
-        vectors = np.concatenate([window.vectors for window in heard])
-        seconds = np.concatenate([window.alone_s for window in heard])
+    def _centres(self, diarized: Sequence[DiarizedWindow]) -> Floats:
+        vectors = np.concatenate([window.vectors for window in diarized])
+        seconds = np.concatenate([window.alone_s for window in diarized])
         trusted = seconds >= TRUSTED_S
         if not trusted.any():
             trusted = seconds > 0
@@ -151,27 +156,32 @@ class OwnDiarizer:
             vectors[trusted],
             seconds[trusted] / n_overlapping,
             n_speakers=options.n_speakers,
+            least=options.least,
             most=options.most,
             distance=self._distance,
             least_weight=options.least_speech_s,
         )
 
-    def stretches(self, active: npt.NDArray[np.bool_]) -> list[tuple[float, float, int]]:
-        """Start, end (seconds) and speaker of every stretch of (n_frames, n_speakers)."""
+    def spans(self, active: npt.NDArray[np.bool_]) -> list[tuple[float, float, int]]:
+        """Return start, end (seconds) and speaker of every active stretch of a mask
+        (n_frames, n_speakers).
+        """
         frame_s = self._local.frame_samples / SAMPLE_RATE
         first_s = self._local.first_samples / SAMPLE_RATE - frame_s / 2
         nobody = ~active.any(axis=1)
         turns = []
         for speaker in range(active.shape[1]):
-            for start, end in _joined(stretches_of(active[:, speaker]), nobody, LONGEST_GAP_S / frame_s):
+            for start, end in _joined(active_spans(active[:, speaker]), nobody, LONGEST_GAP_S / frame_s):
                 if (end - start) * frame_s >= SHORTEST_TURN_S:
                     turns.append((max(0.0, first_s + start * frame_s), first_s + end * frame_s, speaker))
         return sorted(turns)
 
 
-def assigned(window: Heard, centres: Floats) -> Iterator[tuple[int, int]]:
-    """The speaker of each local speaker with a voice, the surest first; no two of a window are one speaker
-    while there are enough of them."""
+def assign_speakers(window: DiarizedWindow, centres: Floats) -> Iterator[tuple[int, int]]:
+    """Assign a speaker to each local speaker with a voice, the surest first; centres (n_speakers, size).
+
+    No two of a window are one speaker while there are enough of them.
+    """
     similarity = window.vectors @ centres.T  # (n_local, n_speakers)
     free = set(range(len(centres)))
     left = {local for local in range(len(window.vectors)) if window.alone_s[local] > 0}
@@ -185,25 +195,27 @@ def assigned(window: Heard, centres: Floats) -> Iterator[tuple[int, int]]:
         free.discard(speaker)
 
 
-def is_heard(scores: Floats, n_active: npt.NDArray[np.int_]) -> npt.NDArray[np.bool_]:
-    """Which speakers are heard in each frame: as many as speak there, the most probable."""
+def most_active(scores: Floats, n_active: npt.NDArray[np.int_]) -> npt.NDArray[np.bool_]:
+    """Mark the speakers of each frame: the n_active (n_frames,) most probable by scores (n_frames,
+    n_speakers).
+    """
     order = np.argsort(-scores, axis=1, kind="stable")
     ranks = np.argsort(order, axis=1, kind="stable")
     return (ranks < n_active[:, None]) & (scores > 0)
 
 
-def stretches_of(is_active: npt.NDArray[np.bool_]) -> list[tuple[int, int]]:
-    """First frame and the one after the last of every stretch that is active."""
+def active_spans(is_active: npt.NDArray[np.bool_]) -> list[tuple[int, int]]:
+    """Return the spans [start, end) of a mask (n_frames,) in which it is True."""
     edges = np.flatnonzero(np.diff(np.concatenate(([False], is_active, [False])).astype(np.int8)))
     return [(int(start), int(end)) for start, end in edges.reshape(-1, 2)]
 
 
 def _joined(
-    stretches: Sequence[tuple[int, int]], nobody: npt.NDArray[np.bool_], longest_gap: float
+    spans: Sequence[tuple[int, int]], nobody: npt.NDArray[np.bool_], longest_gap: float
 ) -> list[tuple[int, int]]:
-    """Stretches with short pauses between them, in which nobody speaks, as one."""
+    """Join spans of a speaker with short pauses between them in which nobody speaks."""
     joined: list[tuple[int, int]] = []
-    for start, end in stretches:
+    for start, end in spans:
         if joined and start - joined[-1][1] <= longest_gap and nobody[joined[-1][1] : start].all():
             joined[-1] = (joined[-1][0], end)
         else:

@@ -1,5 +1,4 @@
-"""pyannote.audio's pipelines behind our seam: another program with its own weights, installed by who wants
-it.
+"""Diarize with pyannote.audio's pipelines: another program with its own weights (extra `pyannote`).
 
 Written to the documented interface of pyannote.audio 3 and 4, and tested with a stand-in: the weights lie
 behind an account on the Hugging Face hub (HF_TOKEN, and the conditions of the pipeline accepted there).
@@ -17,8 +16,8 @@ from torch import Tensor
 
 from sottovoce.audio.recording import Recording
 from sottovoce.errors import MissingExtraError, ModelNotFoundError
-from sottovoce.speakers.names import named
-from sottovoce.speakers.options import SpeakerOptions
+from sottovoce.options.speakers import SpeakerOptions
+from sottovoce.speakers.speaker_names import name_turns
 from sottovoce.types import SAMPLE_RATE, Turn
 
 PIPELINE = "pyannote/speaker-diarization-community-1"
@@ -26,18 +25,18 @@ VARIABLE = "SOTTOVOCE_PYANNOTE"
 """Environment variable that names another pipeline, or a folder."""
 
 
-class Stretch(Protocol):
-    """Seconds, as pyannote.core has them."""
+class AnnotatedSpan(Protocol):
+    """Start and end in seconds, as pyannote.core has them."""
 
     start: float
     end: float
 
 
 class Annotation(Protocol):
-    """What a pipeline finds."""
+    """The result of a pipeline."""
 
-    def itertracks(self, *, yield_label: bool) -> Iterable[tuple[Stretch, object, str]]:
-        """Stretches with their labels."""
+    def itertracks(self, *, yield_label: bool) -> Iterable[tuple[AnnotatedSpan, object, str]]:
+        """Yield spans with their labels."""
         ...
 
 
@@ -45,7 +44,7 @@ Pipeline = Callable[..., object]
 
 
 class PyannoteDiarizer:
-    """A pipeline of pyannote.audio; overlaps are those that it finds.
+    """Runs a pipeline of pyannote.audio.
 
     pipeline: one that was loaded; the one of VARIABLE or PIPELINE when None.
     Raises: MissingExtraError, ModelNotFoundError.
@@ -56,20 +55,22 @@ class PyannoteDiarizer:
         self._pipeline = pipeline or load_pipeline(os.environ.get(VARIABLE, PIPELINE))
 
     def turns(self, recording: Recording) -> list[Turn]:
-        """See `Diarizer`; the pipeline takes the whole recording at once."""
+        """Find the turns; the pipeline takes the whole recording at once."""
         with recording.open() as reader:
             samples = torch.cat([torch.from_numpy(chunk.samples) for chunk in reader])
         audio: Mapping[str, Tensor | int] = {"waveform": samples[None], "sample_rate": SAMPLE_RATE}
-        known = self._options.n_speakers
-        wish = {"max_speakers": self._options.most} if known is None else {"num_speakers": known}
-        output = self._pipeline(audio, **wish)
+        n_speakers = self._options.n_speakers
+        limits = {"max_speakers": self._options.most} if n_speakers is None else {"num_speakers": n_speakers}
+        if self._options.least > 1 and n_speakers is None:
+            limits["min_speakers"] = self._options.least
+        output = self._pipeline(audio, **limits)
         # Version 4 gives an object that has the annotation, earlier ones the annotation itself.
         found = cast(Annotation, getattr(output, "speaker_diarization", output))
-        return named((one.start, one.end, label) for one, _, label in found.itertracks(yield_label=True))
+        return name_turns((one.start, one.end, label) for one, _, label in found.itertracks(yield_label=True))
 
 
 def load_pipeline(name: str) -> Pipeline:
-    """A pretrained pipeline, of the hub or a folder.
+    """Load a pretrained pipeline, by its name on the hub or from a folder.
 
     Raises: MissingExtraError, ModelNotFoundError.
     """

@@ -1,4 +1,5 @@
-"""Who of up to three speaks when within five seconds: pyannote's segmentation network, with its weights.
+"""Segmentation model: which of up to three speakers speak when within five seconds; pyannote's network and
+weights.
 
 Learnt filters, four bidirectional LSTM layers, three probabilities a frame. Which of the three somebody is
 differs from window to window; who is who over a recording is `clustering`'s business.
@@ -27,7 +28,7 @@ LOWEST_HZ, NARROWEST_HZ = 50.0, 50.0
 
 
 class SegmentationNetwork:
-    """Windows of 5 s to the probabilities of three speakers, every 16.9 ms.
+    """Maps windows (n, 80000) of 5 s to activities (n, 293, 3) of three speakers, every 16.9 ms.
 
     weights: under pyannote's names (`sincnet.*`, `lstm.*`, `linear.*`, `classifier.*`).
     """
@@ -48,7 +49,7 @@ class SegmentationNetwork:
 
     @torch.inference_mode()
     def activity(self, windows: Tensor) -> Tensor:
-        """(n, 80000) to (n, 293, 3); see `LocalSpeakers`."""
+        """Map windows (n, 80000) float32 to probabilities (n, 293, 3); see `LocalSpeakers`."""
         x = self._normed(windows[:, None], "sincnet.wav_norm1d")
         x = functional.conv1d(x, self._filters, stride=STRIDE).abs_()
         x = self._pooled(x, 0)
@@ -74,7 +75,9 @@ class SegmentationNetwork:
 
 
 def band_filters(low_hz: Tensor, band_hz: Tensor) -> Tensor:
-    """Band-pass filters (80, 1, 251) between learnt frequencies (40, 1): the even ones, then the odd ones."""
+    """Build band-pass filters (80, 1, 251) between learnt frequencies (40, 1): the even ones, then the odd
+    ones.
+    """
     low = LOWEST_HZ + low_hz.abs()
     high = (low + NARROWEST_HZ + band_hz.abs()).clamp(LOWEST_HZ, SAMPLE_RATE / 2)
     band = high - low  # (40, 1)
@@ -96,7 +99,7 @@ _ONE_AT_A_TIME = Lock()
 
 
 def load_segmentation() -> SegmentationNetwork:
-    """The network with pyannote's weights, fetched if need be and read once; any thread may ask.
+    """Load the network with pyannote's weights, fetched if need be and read once; thread-safe.
 
     Raises: ModelNotFoundError, CheckpointError.
     """

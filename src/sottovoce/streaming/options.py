@@ -1,50 +1,101 @@
-"""What a caller can ask of a live stream, checked when it is made. Knows no model and no audio."""
+"""What a caller can ask of a live session, checked when it is made; what a model lacks is checked where it is
+used.
+"""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Literal, TypeAlias
 
 from torch import Tensor
 
 from sottovoce.backends.base import EXACT, EncoderMode
 from sottovoce.decoding.beam import Fusion
 from sottovoce.errors import OptionError
-from sottovoce.streaming.agreement import AgreementOptions
+from sottovoce.language.probe import ProbeOptions
+from sottovoce.language.smoothing import SmoothingOptions
+from sottovoce.language.switching import SwitchOptions
 from sottovoce.types import Task
+
+Switching: TypeAlias = Literal["off", "restart", "parallel"]
+LONG_TAIL_S = 5.0
+"""Seconds of padding that models need which were trained on windows of 30 s."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommitOptions:
+    """Which words are stable enough to be committed, see `commit_policy.Agreement`.
+
+    A word's distance is from its last attended frame to the end of the audio; frames are 20 ms.
+    commit_prob: a confident word, of at least this probability, is committed at the distance
+        `confident_threshold_ratio` times `StreamOptions.frame_threshold`.
+    agreed_frames, n_agreeing: another one needs this distance, at least the threshold, and this many
+        hypotheses in a row that have it; low_prob, n_agreeing_low: this many if its probability is less than
+        low_prob.
+    far_frames: at this distance any word is committed.
+    min_audio_s: with less audio than this in an utterance, words of at least early_commit_prob count as
+        confident, those of commit_prob need n_agreeing_low hypotheses, and no others are committed.
+        early_commit_prob None: none at all.
+
+    Raises: OptionError for values out of range.
+    """
+
+    commit_prob: float = 0.7
+    confident_threshold_ratio: float = 1.0
+    low_prob: float = 0.5
+    agreed_frames: int = 35
+    far_frames: int = 125
+    n_agreeing: int = 2
+    n_agreeing_low: int = 3
+    min_audio_s: float = 2.0
+    early_commit_prob: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("n_agreeing", "n_agreeing_low"):
+            if getattr(self, name) < 1:
+                raise OptionError(f"{name}: expected at least 1, got {getattr(self, name)}")
+        for name in ("commit_prob", "low_prob", "agreed_frames", "far_frames", "min_audio_s"):
+            if not getattr(self, name) >= 0:
+                raise OptionError(f"{name}: expected 0 or more, got {getattr(self, name)}")
+        ratio, early = self.confident_threshold_ratio, self.early_commit_prob
+        if not 0 < ratio <= 1:
+            raise OptionError(f"confident_threshold_ratio: expected more than 0, and at most 1, got {ratio}")
+        if early is not None and not early >= 0:
+            raise OptionError(f"early_commit_prob: expected 0 or more, or None, got {early}")
 
 
 @dataclass(frozen=True, slots=True)
 class StreamOptions:
     """How live speech is decoded. Names and defaults are SimulStreaming's where it has them.
 
-    frame_threshold: a word attended this near to the end of the audio waits, one that the model is sure of
-        at a part of it where that is asked for; inf: all words wait. In frames of 20 ms, as rewind_threshold
-        (see `ReadingRules`). agreement: which of the others are safe.
-    final_frame_threshold: the same when no more audio comes; 0 reads to the end of text, where
+    frame_threshold: a word attended this near to the end of the audio waits for more; inf: all words wait. In
+        frames of 20 ms, as rewind_threshold (see `StopRules`). commit: which of the others are committed.
+    final_frame_threshold: the same when no more audio comes; 0 decodes to the end of text, where
         SimulStreaming stops 4 frames early.
-    chunk_s: audio between two updates. audio_min_len_s: least audio before the first update.
-    audio_max_len_s: most audio held; a cut leaves audio_trim_s less than that; None: a third, at most 10 s.
+    chunk_s: seconds between two updates. audio_min_len_s: seconds of audio before the first update.
+    audio_max_len_s: most audio in the buffer; a cut leaves audio_trim_s less; None: a third, at most 10 s.
     beam_size: 1 is greedy. task: "translate" writes English.
     init_prompt: text before the first words; moves out as text is added. static_prompt: text that stays
-        (terms, names). max_context_tokens: of both and of what was said; at most 223.
-    encoder: how growing audio is encoded; None: as the checkpoint bears it. tail_s: with so much padding
-        behind it instead, each frame computed where it was thinned up to the full window; not with `EXACT`.
-    held_over_s: an utterance is held over pauses up to this, so that what comes next is read on from it.
-    wordless_s: audio held while nothing in it gives words.
-    sentence_s, longest_final_s: where nobody pauses, a final comes at the end of a sentence after the one,
-        and anywhere after the other.
-    max_repeats: see `ReadingRules`.
-    fusion: language models beside the decoder; not in parallel switching.
-    reread_tokens: the newest tokens of a prefix that every update reads anew; what the decoder made of those
-        before is kept, until an utterance ends or its audio is cut. None: all of them; not in parallel
-        switching.
-    no_speech_threshold, logprob_threshold: an update is empty when <|nospeech|> is likelier than the
-        one and the mean log-probability is below the other.
+        (terms, names). max_context_tokens: of both and of committed text; at most 223.
+    encoder: how growing audio is encoded; None: the checkpoint's default. tail_s: seconds of padding instead,
+        none of it thinned; None: the mode's; not with `EXACT`.
+    held_over_s: an utterance is resumed after pauses of up to this, with its audio and text as context.
+    wordless_s: most seconds of audio without words in the buffer.
+    sentence_s, longest_final_s: see `EventEmitter`.
+    max_repeats: see `StopRules`.
+    fusion: language models beside the decoder; None: none; not in parallel switching.
+    reread_tokens: newest tokens of a prefix that every update computes again; the states of those before are
+        reused until an utterance ends or its audio is cut. None: all of them; parallel switching always
+        computes all.
+    no_speech_threshold, logprob_threshold: an update is empty if P(<|nospeech|>) is above the one and the
+        mean log-probability below the other.
+
+    Raises: OptionError for values out of range.
     """
 
     frame_threshold: float = 25
-    agreement: AgreementOptions = field(default_factory=AgreementOptions)
+    commit: CommitOptions = field(default_factory=CommitOptions)
     rewind_threshold: int = 200
     final_frame_threshold: float = 0
     chunk_s: float = 0.5
@@ -90,9 +141,9 @@ class StreamOptions:
         return min(10.0, self.audio_max_len_s / 3) if self.audio_trim_s is None else self.audio_trim_s
 
     @property
-    def sure_frames(self) -> float:
-        """Any word attended nearer to the end of the audio waits."""
-        return self.agreement.sure_part * self.frame_threshold
+    def confident_frames(self) -> float:
+        """Distance to the end of the audio that every word needs, confident ones too."""
+        return self.commit.confident_threshold_ratio * self.frame_threshold
 
     def _check_counts(self) -> None:
         for name, value, least in (
@@ -126,3 +177,103 @@ class StreamOptions:
             raise OptionError(f"no_speech_threshold: expected 0 to 1, got {self.no_speech_threshold}")
         if math.isnan(self.logprob_threshold):
             raise OptionError("logprob_threshold: expected a number, got nan")
+
+
+@dataclass(frozen=True, slots=True)
+class ParallelOptions:
+    """How several languages are decoded at once, see `multilingual`.
+
+    max_languages: rows at most. active_share: a language is active if the timeline gives it this share of
+        some frame, and it owns least_s of audio; the frames of others go to the active ones.
+    alone: a row's own audio is encoded by itself; False: one encoding under a mask, for decoders that were
+        trained with one. bias, margin_s: see `LanguageMask`.
+    weight: of the timeline in the fused score. stable_s: a word waits until the timeline is this far past it.
+    confirmed: only languages that the session has switched to are active, and words wait while a change is in
+        doubt, as in restart mode.
+    stretch_s: length of the stretches that are probed, shorter than in restart mode, so that a phrase shows.
+        smoothing: of their posteriors, in both directions.
+
+    Raises: OptionError for values out of range.
+    """
+
+    max_languages: int = 2
+    active_share: float = 0.7
+    least_s: float = 0.6
+    bias: float = 1.0
+    margin_s: float = 0.06
+    alone: bool = True
+    weight: float = 0.5
+    stable_s: float = 0.25
+    confirmed: bool = False
+    stretch_s: float = 1.0
+    smoothing: SmoothingOptions = field(default_factory=lambda: SmoothingOptions(stay=0.85, evidence=0.5))
+
+    def __post_init__(self) -> None:
+        if self.max_languages < 1:
+            raise OptionError(f"max_languages: expected at least 1, got {self.max_languages}")
+        if not 0.0 <= self.active_share <= 1.0:
+            raise OptionError(f"active_share: expected 0 to 1, got {self.active_share}")
+        for name in ("least_s", "bias", "margin_s", "weight", "stable_s"):
+            if not getattr(self, name) >= 0.0:
+                raise OptionError(f"{name}: expected 0 or more, got {getattr(self, name)}")
+        if not 0.1 <= self.stretch_s <= 30.0:
+            raise OptionError(f"stretch_s: expected 0.1 to 30 seconds, got {self.stretch_s}")
+
+    @classmethod
+    def suited_to(cls, mode: EncoderMode) -> ParallelOptions:
+        """Return the defaults for a checkpoint; mode: how it encodes growing audio.
+
+        One that was trained on short windows tells the language of a phrase in a second. Real Whisper, which
+        needs padding, takes a second for the right one of all languages one time in four: its stretches are
+        as long as in restart mode, and rows are of languages that were switched to.
+        """
+        needs_padding = mode.has_sparse_padding or (mode.tail_s or 0.0) >= LONG_TAIL_S
+        return cls(stretch_s=3.0, confirmed=True) if needs_padding else cls()
+
+
+@dataclass(frozen=True, slots=True)
+class SessionOptions:
+    """How a session follows speech and languages.
+
+    languages: allow-list of codes; one: the language is given; empty: all of the model.
+    switching: "off" detects the language once and keeps it; "restart" finishes the text at a change point and
+        goes on in the new language; "parallel" decodes the active languages side by side, for switches inside
+        a sentence.
+    parallel: how that is done; None: the defaults for the checkpoint.
+    unstable: also emit text that may still change: decoded words that are not committed, or, if the session
+        has a `CtcPreview`, its text.
+
+    Raises: OptionError for values out of range.
+    """
+
+    languages: tuple[str, ...] = ()
+    switching: Switching = "restart"
+    stream: StreamOptions = field(default_factory=StreamOptions)
+    probe: ProbeOptions = field(default_factory=ProbeOptions)
+    smoothing: SmoothingOptions = field(default_factory=SmoothingOptions)
+    switch: SwitchOptions = field(default_factory=SwitchOptions)
+    parallel: ParallelOptions | None = None
+    unstable: bool = False
+
+    def __post_init__(self) -> None:
+        if self.switching not in ("off", "restart", "parallel"):
+            raise OptionError(f"switching: expected off, restart or parallel, got '{self.switching}'")
+        if isinstance(self.languages, str):
+            raise OptionError(f"languages: expected a tuple of codes, got the string '{self.languages}'")
+        if not isinstance(self.unstable, bool):
+            raise OptionError(f"unstable: expected True or False, got {self.unstable!r}")
+        if self.switching == "parallel" and self.stream.fusion is not None:
+            raise OptionError("fusion: expected switching off or restart, got parallel")
+
+    def suited_to(self, mode: EncoderMode) -> SessionOptions:
+        """Return the options with those filled in that depend on how a checkpoint encodes growing audio."""
+        return self if self.parallel else replace(self, parallel=ParallelOptions.suited_to(mode))
+
+    @property
+    def probed_stretches(self) -> ProbeOptions:
+        """Which stretches are probed: in parallel mode shorter ones."""
+        if self.switching != "parallel" or self.parallel is None:
+            return self.probe
+        width_s = min(self.probe.width_s, self.parallel.stretch_s)
+        least_s = min(self.probe.min_width_s, width_s)
+        return replace(self.probe, width_s=width_s, min_width_s=least_s, opening_s=0.0)

@@ -1,15 +1,16 @@
 """A live session: samples in, events out, through pauses and changes of language.
 
-Synchronous: no thread, and no clock but `clock`. Time is samples received, and updates are due at fixed
-samples, so the events do not depend on how the audio is cut into pushes; `emission_time` is the audio that an
-event needed. Words that were emitted are never taken back.
-A session does not call the model: it is a generator of work (see `work`), and `push` drives it. It goes from
-moment to moment (`clock`), asks which language it is in (`language_policy`), lets what is being said be read
-(`speech`), and tells what came of it (`telling`).
-An utterance is held over short pauses: what was said before is the best to read on from. On a confirmed
-change of language it is read to the change point, and goes on in the new one; in doubt, words wait.
+Synchronous: no thread, and no clock but the samples received (`schedule`), so events do not depend on how
+audio is cut into pushes; `emission_time` is the audio that an event needed. Words that were emitted are never
+taken back.
 
-Not known here: files, microphones, rendering, and how an utterance is read (see `plan`).
+The stages, in the order in which audio goes through them: schedule, language (`language_follower`), audio
+window, AlignAtt (`alignatt`), words, commit policy, events. A session does not call the model: it is a
+generator of calls (`engine.calls`), and `push` has them executed.
+
+An utterance is resumed after a short pause: what was said before is the best context for what comes. On a
+confirmed change of language it is decoded to the change point, and goes on in the new one; in doubt, words
+wait.
 """
 
 from __future__ import annotations
@@ -17,39 +18,40 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Sequence
+from typing import cast
 
+from torch import Tensor
+
+from sottovoce.audio.samples import is_tensor, tensor_array
 from sottovoce.audio.vad_stream import VadStream
 from sottovoce.backends.base import Backend
+from sottovoce.engine.calls import CallGenerator
+from sottovoce.engine.executor import CallExecutor, LocalExecutor
 from sottovoce.errors import SessionClosedError
 from sottovoce.language.timeline import LanguageChange, LanguageTimeline
-from sottovoce.speakers.live import LiveSpeakers
-from sottovoce.streaming.clock import Clock
-from sottovoce.streaming.draft import CtcDraft, DraftText
-from sottovoce.streaming.endofword import EndOfWord
-from sottovoce.streaming.language_policy import LanguagePolicy
-from sottovoce.streaming.plans import Plans
-from sottovoce.streaming.session_options import SessionOptions as SessionOptions
-from sottovoce.streaming.session_options import Switching as Switching
-from sottovoce.streaming.speech import LOST_S, Speech
-from sottovoce.streaming.telling import Teller
-from sottovoce.streaming.window import Window
-from sottovoce.streaming.work import Engine, LocalEngine, Steps, run
+from sottovoce.speakers.live_speakers import LiveSpeakers
+from sottovoce.streaming.audio_window import SNAP_S, AudioWindow
+from sottovoce.streaming.ctc_preview import CtcPreview, UnstableText
+from sottovoce.streaming.events import EventEmitter
+from sottovoce.streaming.language_follower import LiveLanguageFollower
+from sottovoce.streaming.options import SessionOptions as SessionOptions
+from sottovoce.streaming.options import Switching as Switching
+from sottovoce.streaming.schedule import UpdateSchedule
+from sottovoce.streaming.strategy import StrategyFactory
+from sottovoce.streaming.utterance_decoder import LOST_S, UtteranceDecoder
+from sottovoce.streaming.words import EndOfWord
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import SAMPLE_RATE, Event, LanguageChanged, Samples, Word
 
 log = logging.getLogger(__name__)
 
-SNAP_S = 0.25
-"""A change point is moved so far at most to where it is quietest: the timeline finds it to some tenths of a
-second, and within a word it would be heard on both sides."""
-
 
 class Session:
-    """Speech as it comes into events.
+    """Turn speech into events as it comes.
 
-    tokenizer: of the backend's model. vad: finds speech; without it everything counts as speech until
-    `close`. end_of_word: see `WordMaker`. draft: gives the unstable text, instead of the decoder. speakers:
-    at their beginning, say who says the words. engine: does the work; without one, this backend does it.
+    tokenizer: of the backend's model. vad: finds speech; None: everything is speech until `close`.
+    end_of_word: see `CommitPolicy`. preview: makes the unstable text, instead of the decoder. speakers: a
+    fresh one that labels words. executor: executes the calls; None: this backend does.
 
     Raises: OptionError for languages that the model does not have.
     """
@@ -62,227 +64,231 @@ class Session:
         *,
         vad: VadStream | None = None,
         end_of_word: EndOfWord | None = None,
-        draft: CtcDraft | None = None,
+        preview: CtcPreview | None = None,
         speakers: LiveSpeakers | None = None,
-        engine: Engine | None = None,
+        executor: CallExecutor | None = None,
     ) -> None:
         self._options = (options or SessionOptions()).suited_to(backend.encoder_mode)
-        self._engine = engine or LocalEngine(backend)
+        self._executor = executor or LocalExecutor(backend)
         stream = self._options.stream
-        self._clock = Clock(vad, stream.chunk_s, stream.held_over_s)
-        self._policy = LanguagePolicy(backend, tokenizer, self._options)
-        timeline = self._policy.timeline
-        self._plans = Plans(backend, tokenizer, self._options, timeline, end_of_word)
-        self._teller = Teller(
+        self._schedule = UpdateSchedule(vad, stream.chunk_s, stream.held_over_s)
+        self._follower = LiveLanguageFollower(backend, tokenizer, self._options)
+        timeline = self._follower.timeline
+        self._factory = StrategyFactory(backend, tokenizer, self._options, timeline, end_of_word)
+        self._events = EventEmitter(
             stream.sentence_s, stream.longest_final_s, speakers, allowed_mass=timeline.allowed_mass
         )
         self._speakers = speakers
-        self._draft = draft
-        self._speech: Speech | None = None
-        """What is said now, or was said last."""
+        self._preview = preview
+        self._decoder: UtteranceDecoder | None = None
+        """Of the utterance that is spoken, or was spoken last."""
         self._failure: Exception | None = None
         self._closed = False
 
     @property
     def languages(self) -> tuple[str, ...]:
         """The allow-list in use."""
-        return self._policy.languages
+        return self._follower.languages
 
     @property
     def timeline(self) -> LanguageTimeline:
-        """What was heard of the languages, for display; not to be changed."""
-        return self._policy.timeline
+        """The languages over time, for display; not to be changed."""
+        return self._follower.timeline
 
-    def push(self, pcm: Samples, *, newest_only: bool = False) -> list[Event]:
-        """Take samples (n,) float32, mono, 16 kHz, of any number, and return what follows from them.
+    def push(self, pcm: Samples | Tensor, *, newest_only: bool = False) -> list[Event]:
+        """Take samples (n,) float32, mono, 16 kHz, of any number, and return the events that follow from
+        them.
 
+        pcm: an array, or a tensor on the CPU.
         newest_only: of the updates that fall into these samples only the last one of an utterance is done:
-            for whoever is late, and would be later with every update that is overdue.
+            for a caller that is late, and would be later with every update that is overdue.
 
-        Raises: SessionClosedError after `close`; AudioError, with the session unchanged, for samples
-            that are not finite float32 of that shape, or more than 10 minutes at once; what the model
-            raises. An update that failed is left out; the session goes on, and nothing that was committed or
-            told is lost: it comes with the next call.
+        Raises: SessionClosedError after `close`; AudioError, with the session unchanged, for samples that are
+            not finite float32 of that shape, or more than 10 minutes at once; what the model raises. An
+            update that failed is left out; the session goes on, and no committed word or event is lost: they
+            come with the next call.
         """
-        return run(self._engine, self.listen(pcm, newest_only=newest_only))
+        return self._executor.run(self.listen(pcm, newest_only=newest_only))
 
     def close(self) -> list[Event]:
-        """Finish what is being said; further pushes are refused.
+        """Finish the utterance; further pushes are refused.
 
         A second close returns nothing but what a failure of the first held up.
         """
-        return run(self._engine, self.finish())
+        return self._executor.run(self.finish())
 
     def finalize(self) -> list[Event]:
-        """Say now what was heard so far, as at the end of an utterance; the session goes on in its language,
-        and reads on behind what was said. Harmless in a pause."""
-        return run(self._engine, self.conclude())
+        """Commit what was received so far, as at the end of an utterance; the session goes on in its
+        language, behind the committed words. Does nothing in a pause."""
+        return self._executor.run(self.conclude())
 
-    def listen(self, pcm: Samples, *, newest_only: bool = False) -> Steps[list[Event]]:
-        """`push` as steps, for an engine that serves several sessions."""
+    def listen(self, pcm: Samples | Tensor, *, newest_only: bool = False) -> CallGenerator[list[Event]]:
+        """Return `push` as a generator of calls, for an executor that serves several sessions.
+
+        pcm: (n,). Raises: SessionClosedError after `close`; AudioError as `push`.
+        """
         if self._closed:
             raise SessionClosedError("push: expected no audio after close(), got some; start a new session")
-        self._clock.hear(pcm)
-        yield from self._go(newest_only=newest_only)
-        return self._told()
+        # Of other types and shapes the buffer says what it expected.
+        self._schedule.append(cast(Samples, tensor_array(pcm, "pushed audio") if is_tensor(pcm) else pcm))
+        yield from self._advance(newest_only=newest_only)
+        return self._take_events()
 
-    def conclude(self) -> Steps[list[Event]]:
-        """`finalize` as steps."""
-        speech = self._speech
-        if speech is not None and speech.is_open and not self._closed:
-            yield from self._finish(speech, self._clock.end, goes_on=True)
-        return self._told()
+    def conclude(self) -> CallGenerator[list[Event]]:
+        """Return `finalize` as a generator of calls."""
+        decoder = self._decoder
+        if decoder is not None and decoder.is_open and not self._closed:
+            yield from self._flush(decoder, self._schedule.end, goes_on=True)
+        return self._take_events()
 
-    def finish(self) -> Steps[list[Event]]:
-        """`close` as steps."""
+    def finish(self) -> CallGenerator[list[Event]]:
+        """Return `close` as a generator of calls."""
         if not self._closed:
             self._closed = True
-            self._clock.stop()
-            yield from self._go()
-        return self._told()
+            self._schedule.stop()
+            yield from self._advance()
+        return self._take_events()
 
-    def _told(self) -> list[Event]:
+    def _take_events(self) -> list[Event]:
         failure, self._failure = self._failure, None
         if failure is not None:
             raise failure
-        return self._teller.take()
+        return self._events.take()
 
-    def _go(self, *, newest_only: bool = False) -> Steps[None]:
-        """Go through time up to what was received."""
-        for moment in self._clock.moments(newest_only=newest_only):
-            self._tell_apart()
-            if moment.kind == "start":
-                self._begin(moment.sample)
-            elif moment.kind == "end":
-                yield from self._end(moment.sample)
-            elif self._speech is not None and self._speech.is_open:
-                self._feed(self._speech, moment.sample)
-                yield from self._attempt(self._update(self._speech))
-        self._tell_apart()
-        taken = 0 if self._speech is None else self._speech.utterance.end_sample
-        self._clock.forget(taken, is_open=self._speech is not None and self._speech.is_open)
+    def _advance(self, *, newest_only: bool = False) -> CallGenerator[None]:
+        """Go through the points of the schedule up to the last sample received."""
+        for point in self._schedule.points(newest_only=newest_only):
+            self._diarize()
+            if point.kind == "start":
+                self._start_speech(point.sample)
+            elif point.kind == "end":
+                yield from self._end_speech(point.sample)
+            elif self._decoder is not None and self._decoder.is_open:
+                self._feed(self._decoder, point.sample)
+                yield from self._attempt(self._update(self._decoder))
+        self._diarize()
+        taken = 0 if self._decoder is None else self._decoder.utterance.end_sample
+        self._schedule.discard(taken, is_open=self._decoder is not None and self._decoder.is_open)
 
-    def _attempt(self, steps: Steps[None]) -> Steps[None]:
-        """Steps that may fail: what they would have said is lost, and nothing else."""
+    def _attempt(self, calls: CallGenerator[None]) -> CallGenerator[None]:
+        """Go through calls that may fail: their words are lost, and nothing else."""
         try:
-            yield from steps
+            yield from calls
         except Exception as error:
             log.warning("an update failed: %s", type(error).__name__)
             self._failure = error
 
-    def _tell_apart(self) -> None:
-        """Let the speakers be heard up to now, where somebody speaks."""
+    def _diarize(self) -> None:
+        """Feed audio up to the current sample to live diarization; silence only advances its clock."""
         if self._speakers is not None:
-            pcm = self._clock.view(self._speakers.n_heard, self._clock.now)
-            self._speakers.hear(pcm, is_speech=self._speech is not None and self._speech.is_open)
+            pcm = self._schedule.view(self._speakers.n_samples, self._schedule.now)
+            self._speakers.push(pcm, is_speech=self._decoder is not None and self._decoder.is_open)
 
-    def _feed(self, speech: Speech, until: int) -> None:
-        end = speech.utterance.end_sample
+    def _feed(self, decoder: UtteranceDecoder, until: int) -> None:
+        end = decoder.utterance.end_sample
         if until > end:
-            speech.utterance.append(self._clock.view(end, until).copy())
+            decoder.utterance.append(self._schedule.view(end, until).copy())
 
-    def _begin(self, sample: int) -> None:
-        """Speech starts at a sample (before now, by onset and pre-roll)."""
-        at = max(sample, self._clock.start)
-        self._policy.begin(at)
-        resting = self._speech
-        if resting is not None and self._clock.is_held_over(resting.utterance.end_sample, at):
-            resting.go_on(at / SAMPLE_RATE)
+    def _start_speech(self, sample: int) -> None:
+        """Begin or resume an utterance at a sample (before the current one, by onset and pre-roll)."""
+        at = max(sample, self._schedule.start)
+        self._follower.begin(at)
+        last = self._decoder
+        if last is not None and self._schedule.resumes(last.utterance.end_sample, at):
+            last.resume(at / SAMPLE_RATE)
         else:
-            self._speech = self._open(at, resting)
-        self._teller.started(at / SAMPLE_RATE, self._clock.now_s)
+            self._decoder = self._new_decoder(at, last)
+        self._events.speech_started(at / SAMPLE_RATE, self._schedule.now_s)
 
-    def _open(self, sample: int, before: Speech | None) -> Speech:
-        """What is said from a sample on, in the language that is spoken; before: what was said last."""
-        is_parallel = self._policy.is_parallel
-        return Speech(
-            self._plans.utterance(sample, None if before is None else before.utterance.said),
-            self._plans.by_timeline() if is_parallel else self._plans.of(self._policy.language),
-            self._plans.mode,
-            self._say,
+    def _new_decoder(self, sample: int, last: UtteranceDecoder | None) -> UtteranceDecoder:
+        factory, is_parallel = self._factory, self._follower.is_parallel
+        return UtteranceDecoder(
+            factory.utterance(sample, None if last is None else last.utterance.history),
+            factory.multi() if is_parallel else factory.single(self._follower.language),
+            factory.encoder_mode,
+            self._emit_words,
             options=self._options.stream,
-            lost_s=LOST_S if self._clock.finds_speech else math.inf,
+            lost_s=LOST_S if self._schedule.has_vad else math.inf,
         )
 
-    def _end(self, sample: int) -> Steps[None]:
-        """Speech ended at a sample."""
-        assert self._speech is not None
-        yield from self._finish(self._speech, sample, goes_on=False)
-        self._speech.is_open = False
-        self._teller.ended(sample / SAMPLE_RATE, self._clock.now_s)
+    def _end_speech(self, sample: int) -> CallGenerator[None]:
+        assert self._decoder is not None
+        yield from self._flush(self._decoder, sample, goes_on=False)
+        self._decoder.is_open = False
+        self._events.speech_ended(sample / SAMPLE_RATE, self._schedule.now_s)
 
-    def _finish(self, speech: Speech, sample: int, *, goes_on: bool) -> Steps[None]:
-        """Say all that was heard up to a sample. goes_on: speech does."""
-        self._feed(speech, min(sample, self._clock.end))
-        yield from self._attempt(self._settle(speech, sample))
-        yield from self._attempt(self._read_out(speech, sample))
-        self._sum_up(speech, goes_on=goes_on)
-
-    def _settle(self, speech: Speech, until: int) -> Steps[None]:
-        """Decide the language of what is left at the end of speech."""
-        change = yield from self._policy.decide(speech.utterance, until, self._clock.now_s)
-        if change is not None:
-            yield from self._change(speech, change)
-
-    def _update(self, speech: Speech) -> Steps[None]:
-        """One update: listen to the language, switch if that is due, commit what is safe."""
-        if not speech.is_long_enough or not (self._policy.follows or self._may_read(speech)):
+    def _update(self, decoder: UtteranceDecoder) -> CallGenerator[None]:
+        """One update: follow the language, switch if that is due, commit words."""
+        if not decoder.is_long_enough or not (self._follower.is_following or self._needs_update(decoder)):
             return
-        change = yield from self._policy.listen(speech.utterance, self._clock.now)
+        change = yield from self._follower.update(decoder.utterance, self._schedule.now)
         if change is not None:
-            yield from self._change(speech, change)
-        if self._may_read(speech):
-            window = yield from speech.read_on(self._policy.settled_until_s)
-            self._show(speech, window)
+            yield from self._switch(decoder, change)
+        if self._needs_update(decoder):
+            window = yield from decoder.update(self._follower.certain_until_s)
+            self._emit_unstable(decoder, window)
 
-    def _may_read(self, speech: Speech) -> bool:
-        """Whether a reading can find a word that is not held back, or shows what is."""
-        is_shown = self._draft is not None and self._options.unstable
-        return is_shown or speech.may_find(self._policy.settled_until_s)
+    def _needs_update(self, decoder: UtteranceDecoder) -> bool:
+        """Return whether an update can commit a word, or show one."""
+        is_shown = self._preview is not None and self._options.unstable
+        return is_shown or decoder.may_commit(self._follower.certain_until_s)
 
-    def _read_out(self, speech: Speech, until: int) -> Steps[None]:
-        """Commit what is left of the audio up to a sample; nothing unstable is left then."""
-        is_last = self._closed and speech.utterance.end_sample == self._clock.end
-        yield from speech.read_out(until, is_last=is_last)
-        end_s = speech.utterance.committed.until_s
+    def _flush(self, decoder: UtteranceDecoder, sample: int, *, goes_on: bool) -> CallGenerator[None]:
+        """Commit all audio up to a sample and emit a final. goes_on: speech does."""
+        self._feed(decoder, min(sample, self._schedule.end))
+        yield from self._attempt(self._resolve_language(decoder, sample))
+        yield from self._attempt(self._commit_rest(decoder, sample))
+        self._emit_final(decoder, goes_on=goes_on)
+
+    def _resolve_language(self, decoder: UtteranceDecoder, until: int) -> CallGenerator[None]:
+        change = yield from self._follower.resolve(decoder.utterance, until, self._schedule.now_s)
+        if change is not None:
+            yield from self._switch(decoder, change)
+
+    def _commit_rest(self, decoder: UtteranceDecoder, until: int) -> CallGenerator[None]:
+        """Commit all audio up to a sample; no unstable text is left then."""
+        is_last = self._closed and decoder.utterance.end_sample == self._schedule.end
+        yield from decoder.flush(until, is_last=is_last)
+        end_s = decoder.utterance.committed.until_s
         if self._options.unstable:
-            self._teller.may_say(DraftText("", end_s, end_s), speech.plan.language, self._clock.now_s)
+            nothing = UnstableText("", end_s, end_s)
+            self._events.emit_unstable(nothing, decoder.strategy.language, self._schedule.now_s)
 
-    def _show(self, speech: Speech, window: Window | None) -> None:
-        """Tell what may still change, if that is asked for."""
-        if not self._options.unstable or window is None:
-            return
-        after_s = speech.utterance.committed.until_s
-        text = speech.waiting if self._draft is None else self._draft.read(window, after_s)
-        language = speech.plan.language if self.timeline.current else self.timeline.likeliest
-        self._teller.may_say(text, language, self._clock.now_s)
-
-    def _say(self, words: Sequence[Word], language: str) -> None:
-        self._teller.say(words, language, self._clock.now_s)
-
-    def _sum_up(self, speech: Speech, *, goes_on: bool) -> None:
-        self._teller.final(speech.plan.language, self._clock.now_s, goes_on=goes_on)
-
-    def _change(self, speech: Speech, change: LanguageChange) -> Steps[None]:
-        """Carry out a change of language: read the old one out to the change point, go on in the new one."""
+    def _switch(self, decoder: UtteranceDecoder, change: LanguageChange) -> CallGenerator[None]:
+        """Carry out a change of language: finish the old one at the change point, go on in the new one."""
         at_s = change.at_s
-        if not self._policy.is_parallel:
-            at_s = yield from self._leave(speech, change)
-            speech.plan = self._plans.of(change.target)
+        if not self._follower.is_parallel:
+            at_s = yield from self._finish_language(decoder, change)
+            decoder.strategy = self._factory.single(change.target)
         confirmed_s = max(change.confirmed_s, at_s)
-        self._teller.changed(
+        self._events.language_changed(
             LanguageChanged(change.source, change.target, at_s, confirmed_s, self.timeline.belief)
         )
 
-    def _leave(self, speech: Speech, change: LanguageChange) -> Steps[float]:
-        """Say and let go of what lies before a change; the moment that the new language begins at."""
-        utterance = speech.utterance
+    def _finish_language(self, decoder: UtteranceDecoder, change: LanguageChange) -> CallGenerator[float]:
+        """Commit and drop what lies before a change; return where (s) the new language begins."""
+        utterance = decoder.utterance
         if change.source is None:
             return utterance.start_sample / SAMPLE_RATE
         at_s = utterance.border_s(change.at_s, SNAP_S)
-        if speech.unread_s(at_s) > 0.0:
-            yield from self._attempt(self._read_out(speech, round(at_s * SAMPLE_RATE)))
-        self._sum_up(speech, goes_on=True)
+        if decoder.undecoded_s(at_s) > 0.0:
+            yield from self._attempt(self._commit_rest(decoder, round(at_s * SAMPLE_RATE)))
+        self._emit_final(decoder, goes_on=True)
         utterance.drop_before(at_s)
         utterance.committed.until_s = max(at_s, utterance.committed.until_s)
         return at_s
+
+    def _emit_words(self, words: Sequence[Word], language: str) -> None:
+        self._events.emit_words(words, language, self._schedule.now_s)
+
+    def _emit_final(self, decoder: UtteranceDecoder, *, goes_on: bool) -> None:
+        self._events.emit_final(decoder.strategy.language, self._schedule.now_s, goes_on=goes_on)
+
+    def _emit_unstable(self, decoder: UtteranceDecoder, window: AudioWindow | None) -> None:
+        """Emit text that may still change, if that is asked for."""
+        if not self._options.unstable or window is None:
+            return
+        after_s = decoder.utterance.committed.until_s
+        text = decoder.unstable_text if self._preview is None else self._preview.decode(window, after_s)
+        language = decoder.strategy.language if self.timeline.current else self.timeline.likeliest
+        self._events.emit_unstable(text, language, self._schedule.now_s)

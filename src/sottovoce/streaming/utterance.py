@@ -1,37 +1,35 @@
-"""What is being said: the audio held, the words committed of it, and the text before it.
+"""What is being said: the audio in the buffer, the words committed of it, and the text before it as a prompt.
 
-An utterance goes on over short pauses: what was said before one is what the model hears and reads before
-the next words. When the audio grows past its limit it is cut at a pause between committed words, whose text
-moves into the prompt. Not known here: models, decoding, and when an utterance begins or ends.
+An utterance goes on over short pauses: what was said before one is what the model hears and reads before the
+next words. When the audio grows past its limit it is cut at a pause between committed words, whose text moves
+into the prompt.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
 
 from sottovoce.backends.base import EncoderState
-from sottovoce.streaming.committed import CommittedWords
-from sottovoce.streaming.context import TextContext
+from sottovoce.streaming.audio_window import SAMPLES_PER_FRAME, MelBuffer, loudness, quietest_border
+from sottovoce.streaming.hypothesis import DecoderPrefix
 from sottovoce.streaming.options import StreamOptions
-from sottovoce.streaming.reading import Prefix
-from sottovoce.streaming.window import SAMPLES_PER_FRAME, MelBuffer, loudness, quietest_border
-from sottovoce.streaming.words import ReadWord
+from sottovoce.streaming.words import HypothesisWord
 from sottovoce.text.tokenizer import Tokenizer
-from sottovoce.types import FRAMES_PER_SECOND, SAMPLE_RATE, Samples
+from sottovoce.types import FRAMES_PER_SECOND, SAMPLE_RATE, Samples, Word
 
 MOST_TOKENS = 160
-"""Committed text beside the audio held: with a prompt of 223 tokens, there is room for what comes."""
+"""Most committed tokens of the audio in the buffer: with a prompt of 223 tokens, new ones still have room."""
 
 
-class Utterance:
-    """Audio from a sample on, words committed of it, and what was said before, by language.
+class LiveUtterance:
+    """Audio from a sample on, the words committed of it, and the text before it in each language.
 
-    tokenizer_of: of a language code, told language and task. said: by language, text tokens said before;
-    None: nothing was said in the session yet.
+    tokenizer_of: of a language code, with language and task. history: by language, text tokens before this
+    utterance; None: the session has none yet, and `init_prompt` stands for them.
     """
 
     def __init__(
@@ -42,21 +40,22 @@ class Utterance:
         n_mels: int,
         device: torch.device,
         start_sample: int = 0,
-        said: Mapping[str, tuple[int, ...]] | None = None,
+        history: Mapping[str, tuple[int, ...]] | None = None,
     ) -> None:
         self._options = options
         self._mels = MelBuffer(n_mels, start_sample, device)
         self._tokenizer_of = tokenizer_of
-        self._before = said
-        self._says_nothing = said is None
-        self._contexts: dict[str, TextContext] = {}
+        self._history = history
+        self._is_first = history is None
+        """Whether nothing was committed in the session yet."""
+        self._contexts: dict[str, PromptContext] = {}
         self.committed = CommittedWords(start_sample / SAMPLE_RATE)
         self.encoder_state: EncoderState | None = None
-        """What the encoder keeps of the audio held; the session's to set."""
+        """The encoder's cache of the audio in the buffer, set by the decoder; None: there is none."""
 
     @property
     def start_sample(self) -> int:
-        """First sample held."""
+        """First sample in the buffer."""
         return self._mels.start_sample
 
     @property
@@ -65,27 +64,25 @@ class Utterance:
         return self._mels.end_sample
 
     @property
-    def said(self) -> dict[str, tuple[int, ...]] | None:
-        """By language, text tokens for the prompt of an utterance that goes on from here; None: nothing was
-        said in the session yet."""
-        if self._says_nothing:
+    def history(self) -> dict[str, tuple[int, ...]] | None:
+        """By language, text tokens for the prompt of the next utterance; None: the session has none yet."""
+        if self._is_first:
             return None
         tokens = self.committed.tokens
         here = {code: context.followed_by(tokens(code)) for code, context in self._contexts.items()}
-        return {**(self._before or {}), **here}
+        return {**(self._history or {}), **here}
 
     def append(self, samples: Samples) -> None:
-        """Take audio (n,) float32 that follows what was appended before; what is too much then is cut."""
+        """Append audio (n,) float32; cut the buffer if it is too long then."""
         self._mels.append(samples)
         self._trim()
 
     def log_mel(self, *, final: bool = False, until_sample: int | None = None) -> Tensor:
-        """Un-normalised frames (n_mels, n) of the audio held; see `MelBuffer.frames`."""
+        """Return the un-normalised frames (n_mels, n) of the buffer, see `MelBuffer.frames`."""
         return self._mels.frames(final=final, until_sample=until_sample)
 
     def border_s(self, around_s: float, reach_s: float) -> float:
-        """Where words can be parted: the quietest moment at most `reach_s` from another, behind the committed
-        words, whose last one ends a little after its last attended frame."""
+        """Return the quietest time at most reach_s from around_s and behind the committed words."""
         start_s, until_s = self.start_sample / SAMPLE_RATE, self.committed.until_s
         around_s = max(around_s, until_s)
         border, least, reach = (
@@ -95,18 +92,18 @@ class Utterance:
         quiet = quietest_border(loudness(self.log_mel()), border, reach, least=least)
         return max(until_s, start_s + quiet / FRAMES_PER_SECOND)
 
-    def prefix(self, language: str) -> Prefix:
-        """What the decoder of a language says first: its prompt, and all its committed words."""
+    def prefix(self, language: str) -> DecoderPrefix:
+        """Return what a language's decoder starts from: its prompt, and all its committed words."""
         return self._context(language).prefix(self.committed.tokens(language))
 
-    def prefix_since(self, language: str) -> Prefix:
-        """The same, of its words since another language was said; those before are its prompt."""
+    def prefix_since_change(self, language: str) -> DecoderPrefix:
+        """Return the prefix with its words since another language was committed; those before are prompt."""
         _, before, since = self.committed.run_of(language)
         return self._context(language).prefix(since, before)
 
-    def commit(self, words: Sequence[ReadWord]) -> None:
-        if words and self._says_nothing:
-            self._says_nothing = False
+    def commit(self, words: Sequence[HypothesisWord]) -> None:
+        if words and self._is_first:
+            self._is_first = False
             for language, context in self._contexts.items():
                 if language != words[0].word.language:
                     context.clear()
@@ -114,32 +111,155 @@ class Utterance:
             self.committed.add(word)
 
     def drop_before(self, cut_s: float) -> None:
-        """Drop audio before a moment; the words in it move into the prompt."""
-        for read in self.committed.drop_before(cut_s):
-            self._context(read.word.language or "").add(read.tokens)
+        """Drop audio before a time; the text of the words in it moves into the prompt."""
+        for one in self.committed.drop_before(cut_s):
+            self._context(one.word.language or "").add(one.tokens)
         self._mels.cut(round(cut_s * SAMPLE_RATE))
         self.encoder_state = None
 
-    def forget_text(self) -> None:
-        """Let prompts go: terms that stay remain."""
+    def clear_prompt(self) -> None:
+        """Forget the text before the audio; `static_prompt` stays."""
         for context in self._contexts.values():
             context.clear()
 
     def _trim(self) -> None:
-        """Cut what is held to its limits of time and of text, at the widest gap between words near them."""
+        """Cut the buffer to its limits of time and of tokens, at the widest gap between words near them."""
         limit = round(self._options.audio_max_len_s * SAMPLE_RATE)
-        too_long = self.end_sample - self.start_sample > limit
-        crowded = len(self.committed.tokens()) > MOST_TOKENS
-        if too_long:
+        if self.end_sample - self.start_sample > limit:
             # A cut is rounded down to a whole encoder frame.
             earliest_s = (self.end_sample - limit + SAMPLES_PER_FRAME) / SAMPLE_RATE
             latest_s = earliest_s + self._options.trim_s
             self.drop_before(self.committed.cut_point(earliest_s, latest_s))
-        elif crowded:
+        elif len(self.committed.tokens()) > MOST_TOKENS:
             self.drop_before(self.committed.half_point())
 
-    def _context(self, language: str) -> TextContext:
+    def _context(self, language: str) -> PromptContext:
         if language not in self._contexts:
-            said = None if self._says_nothing else (self._before or {}).get(language, ())
-            self._contexts[language] = TextContext(self._tokenizer_of(language), self._options, said)
+            history = None if self._is_first else (self._history or {}).get(language, ())
+            self._contexts[language] = PromptContext(self._tokenizer_of(language), self._options, history)
         return self._contexts[language]
+
+
+class CommittedWords:
+    """Committed words whose audio is in the buffer, in order; until_s: where the last one ever committed
+    ends.
+    """
+
+    def __init__(self, start_s: float) -> None:
+        self._words: list[HypothesisWord] = []
+        self.until_s = start_s
+
+    def __iter__(self) -> Iterator[HypothesisWord]:
+        return iter(self._words)
+
+    def __len__(self) -> int:
+        return len(self._words)
+
+    @property
+    def last(self) -> Word | None:
+        return self._words[-1].word if self._words else None
+
+    def add(self, word: HypothesisWord) -> None:
+        self._words.append(word)
+        self.until_s = max(self.until_s, word.word.end)
+
+    def tokens(self, language: str | None = None) -> tuple[int, ...]:
+        """Return the tokens of the words of a language; None: of all."""
+        return _tokens([word for word in self._words if language in (None, word.word.language)])
+
+    def run_of(self, language: str) -> tuple[float | None, tuple[int, ...], tuple[int, ...]]:
+        """Split the words of a language at the last word of another one.
+
+        Returns the end (s) of that word, None if there is none, and the tokens before and after it.
+        """
+        others = [i for i, one in enumerate(self._words) if one.word.language != language]
+        if not others:
+            return None, (), self.tokens(language)
+        until = others[-1]
+        before = [one for one in self._words[:until] if one.word.language == language]
+        after = self._words[until + 1 :]
+        return self._words[until].word.end, _tokens(before), _tokens(after)
+
+    def cut_point(self, earliest_s: float, target_s: float) -> float:
+        """Return where to cut the buffer: the middle of the widest gap after a word, from earliest_s to
+        target_s + 2 s.
+
+        Without a gap: target_s if all words before it are committed, else earliest_s.
+        """
+        words = [word.word for word in self._words]
+        ends = [word.end for word in words]
+        starts = [*(word.start for word in words[1:]), *([self.until_s + 0.2] if words else [])]
+        gaps = [
+            (after - before, (before + after) / 2)
+            for before, after in zip(ends, starts, strict=True)
+            if earliest_s <= (before + after) / 2 <= target_s + 2.0
+        ]
+        if gaps:
+            return max(gaps)[1]
+        return target_s if self.until_s >= target_s else earliest_s
+
+    def half_point(self) -> float:
+        """Return the middle of the widest gap in the middle third of the tokens; without one the end."""
+        n_tokens = [len(one.tokens) for one in self._words]
+        total, so_far, gaps = sum(n_tokens), 0, []
+        for one, after, n in zip(self._words, self._words[1:], n_tokens, strict=False):
+            so_far += n
+            if total / 3 <= so_far <= 2 * total / 3:
+                gaps.append((after.word.start - one.word.end, (one.word.end + after.word.start) / 2))
+        return max(gaps)[1] if gaps else self.until_s
+
+    def drop_before(self, cut_s: float) -> list[HypothesisWord]:
+        """Forget the words that end by cut_s, and return them."""
+        n_dropped = 0
+        while n_dropped < len(self._words) and self._words[n_dropped].word.end <= cut_s + 1e-6:
+            n_dropped += 1
+        dropped, self._words = self._words[:n_dropped], self._words[n_dropped:]
+        return dropped
+
+
+def _tokens(words: Sequence[HypothesisWord]) -> tuple[int, ...]:
+    return tuple(token for word in words for token in word.tokens)
+
+
+class PromptContext:
+    """The prompt of one language: `static_prompt`, and the newest text before the audio, `max_context_tokens`
+    in all.
+
+    history: text tokens before the utterance; None: the session has none yet, and `init_prompt` stands for
+    them.
+    """
+
+    def __init__(
+        self, tokenizer: Tokenizer, options: StreamOptions, history: Sequence[int] | None = None
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._limit = options.max_context_tokens
+        self._static = self._encode(options.static_prompt)
+        self._history = self._encode(options.init_prompt) if history is None else tuple(history)
+
+    def add(self, tokens: Sequence[int]) -> None:
+        """Append text whose audio was dropped."""
+        self._history = (*self._history, *tokens)[-223:]
+
+    def clear(self) -> None:
+        """Forget the text; `static_prompt` stays."""
+        self._history = ()
+
+    def followed_by(self, committed: Sequence[int]) -> tuple[int, ...]:
+        """Return the text and the committed tokens after it, for the next utterance."""
+        return (*self._history, *committed)[-self._limit :] if self._limit else ()
+
+    def prefix(self, committed: Sequence[int], before: Sequence[int] = ()) -> DecoderPrefix:
+        """Return prompt, start-of-transcript sequence and committed tokens.
+
+        before: tokens of committed words whose audio this decoder row does not encode; they end the prompt.
+        """
+        room = max(0, self._limit - len(self._static))
+        history = (*self._history, *before)[-room:] if room else ()
+        static = self._static[: self._limit]
+        prompt = (self._tokenizer.sot_prev, *static, *history) if static or history else ()
+        start = self._tokenizer.sot_sequence_including_notimestamps
+        return DecoderPrefix((*prompt, *start, *committed), len(prompt), len(committed))
+
+    def _encode(self, text: str) -> tuple[int, ...]:
+        return tuple(self._tokenizer.encode(" " + text.strip())) if text.strip() else ()

@@ -1,7 +1,7 @@
-"""The tokens that a live stream can say: text and the end of text.
+"""The tokens that a live session may decode: text and <|endoftext|>, without special tokens and non-speech
+signs.
 
-Special tokens and non-speech signs are left out, and so are rows that a small model never learnt; a step
-computes the remaining rows alone where they are few. Not known here: models, and how tokens are chosen.
+Rows that a small model never learnt are left out too; where few remain, a step computes only these.
 """
 
 from __future__ import annotations
@@ -14,19 +14,20 @@ import torch
 from torch import Tensor
 
 from sottovoce.decoding.filters import FORBIDDEN, suppressed_tokens
-from sottovoce.decoding.options import NON_SPEECH
+from sottovoce.options.decoding import NON_SPEECH
 from sottovoce.text.tokenizer import Tokenizer
 
 FEW = 0.25
-"""Up to this part of the vocabulary, picking its rows costs less than computing all."""
+"""Up to this fraction of the vocabulary, selecting its rows costs less than computing all."""
 
 
 @dataclass(frozen=True, eq=False)
 class LiveVocabulary:
-    """ids: (n,) int64 ascending, what may be said. blank: (m,) places in `ids` of what may not begin a text.
+    """Token ids of live decoding.
 
-    others: (k,) int64, what a model may say at <|startoftranscript|>: no speech, where it knows that, and
-    languages. n_vocab: rows of the model.
+    ids: (n,) int64 ascending, allowed tokens. blank: (m,) positions in `ids` of those that may not begin a
+    text. others: (k,) int64, predicted at <|startoftranscript|> only: <|nospeech|>, and languages where the
+    model has them. n_vocab: rows of the model.
     """
 
     ids: Tensor
@@ -37,19 +38,19 @@ class LiveVocabulary:
     @classmethod
     @lru_cache(maxsize=8)
     def of(cls, tokenizer: Tokenizer, n_vocab: int, device: torch.device) -> LiveVocabulary:
-        """Of a model with n_vocab rows; the same one for all sessions of a model.
+        """Return the vocabulary of a model with n_vocab rows, the same object for all its sessions.
 
-        No space where a text begins. The end of text may come at once: forbidding it, as offline decoding
-        does, invites hallucination.
+        A text begins with no space. <|endoftext|> may come first: to forbid it, as offline decoding does,
+        invites hallucination.
         """
-        can_say = torch.full((tokenizer.eot + 1,), tokenizer.pieces is None)
+        allowed = torch.full((tokenizer.eot + 1,), tokenizer.pieces is None)
         if tokenizer.pieces is not None:
-            can_say[list(tokenizer.pieces.ids.values())] = True
-        can_say[tokenizer.eot] = True
-        can_say[[token for token in suppressed_tokens((NON_SPEECH,), tokenizer) if token < len(can_say)]] = (
+            allowed[list(tokenizer.pieces.ids.values())] = True
+        allowed[tokenizer.eot] = True
+        allowed[[token for token in suppressed_tokens((NON_SPEECH,), tokenizer) if token < len(allowed)]] = (
             False
         )
-        ids = can_say.nonzero()[:, 0]
+        ids = allowed.nonzero()[:, 0]
         blank = torch.isin(ids, torch.tensor(tokenizer.encode(" "))).nonzero()[:, 0]
         languages = tokenizer.language_tokens if tokenizer.is_multilingual else ()
         others = torch.tensor((tokenizer.no_speech, *languages), dtype=torch.int64)
@@ -57,14 +58,14 @@ class LiveVocabulary:
 
     @cached_property
     def rows(self) -> Tensor | None:
-        """The rows to compute in a step, `ids` and `others`; None: all."""
+        """Rows (n + k,) to compute in a step, `ids` and `others`; None: all of the model."""
         few = len(self.ids) + len(self.others) <= FEW * self.n_vocab
         return torch.cat((self.ids, self.others)) if few else None
 
     def no_speech_probs(self, logits: Tensor) -> list[float]:
-        """Probabilities of no speech (R,) from the logits at <|startoftranscript|>, of `rows` (R, n_rows).
+        """Return P(<|nospeech|>) of each row from the logits (R, n_rows) of `rows` at <|startoftranscript|>.
 
-        Of a model that learnt few rows the others have next to none.
+        Rows that a small model did not learn have next to no probability.
         """
         if not len(self.others):
             return [0.0] * len(logits)
@@ -73,9 +74,9 @@ class LiveVocabulary:
         return found
 
     def log_probs(self, logits: Tensor, *, first: Sequence[int] = ()) -> Tensor:
-        """Log-probabilities (R, n) of what may be said.
+        """Return the log-probabilities (R, n) of `ids`.
 
-        logits: (R, n_rows) of `rows`. first: rows that say the first token of a text.
+        logits: (R, n_rows) of `rows`. first: indices of rows whose next token begins a text.
         """
         whole = self.rows is None
         chosen = logits.index_select(1, self.ids) if whole else logits[:, : len(self.ids)].clone()
@@ -83,8 +84,3 @@ class LiveVocabulary:
             rows = torch.tensor(first, device=chosen.device)
             chosen[rows[:, None], self.blank] = FORBIDDEN
         return chosen.log_softmax(dim=-1)
-
-    def tokens(self, places: Tensor) -> list[list[int]]:
-        """Ids of places (R, k) in `ids`."""
-        found: list[list[int]] = self.ids[places].tolist()
-        return found

@@ -1,37 +1,50 @@
-"""Readings into words: complete, in whole characters, with times from the frames attended to.
+"""Stage 5: a hypothesis as words with times, and whether a word ends where the audio does (`EndOfWord`).
 
-Not known here: what was committed before, and what becomes of the words.
+Which words are committed is decided in `commit_policy`.
 """
 
 from __future__ import annotations
 
 import math
+import pickle
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, groupby, pairwise
+from pathlib import Path
 
-from sottovoce.streaming.endofword import EndOfWord
-from sottovoce.streaming.reading import Ending, Reading
-from sottovoce.streaming.window import Window
-from sottovoce.text.detokenizer import Detokenizer, TokenWord
+import torch
+from torch import Tensor
+
+from sottovoce.errors import CheckpointError
+from sottovoce.models.checkpoint.openai import first_line
+from sottovoce.streaming.audio_window import AudioWindow
+from sottovoce.streaming.hypothesis import AlignAttHypothesis
+from sottovoce.text.detokenizer import TokenWord
 from sottovoce.text.tokenizer import Tokenizer
-from sottovoce.types import FRAMES_PER_SECOND, Word
+from sottovoce.types import FRAMES_PER_SECOND, EncoderOutput, Word
 
 BROKEN = "\ufffd"
-"""What bytes decode to that are no character."""
-GRAPHIC = ("km", "bo")
-"""Written without spaces between words, and cut by spaces in Whisper's own rule: a live stream would wait for
-one that never comes."""
+"""What incomplete UTF-8 decodes to."""
+SPACELESS = ("km", "bo")
+"""Written without spaces between words, and yet split at spaces by Whisper's own rule: a live session would
+wait for a space that never comes."""
 LEAD_S = 0.1
-"""A word begins so much before its first attended frame: attention follows the word."""
+"""A word starts this much before its first attended frame: attention lags behind the word."""
 LEAST_WORD_S = 0.1
-"""A word lasts at least so long, where the next one leaves it the time."""
+"""Shortest word, where the next one leaves it the time."""
+
+
+_EDGE_FRAMES = 2
+"""A word must end in the last 40 ms to count as ending where the audio does."""
+_WHOLE = 0.999
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ReadWord:
-    """A word that was read, and its tokens; entropy: mean over them, natural log. last_frame: the last one
-    attended to, of the window that it was read in."""
+class HypothesisWord:
+    """A word of a hypothesis, with its tokens.
+
+    entropy: mean over the tokens, in nats. last_frame: frame attended to at the last token, in its window.
+    """
 
     word: Word
     tokens: tuple[int, ...]
@@ -40,25 +53,23 @@ class ReadWord:
 
     @property
     def letters(self) -> str:
-        """What is said, whatever its case and punctuation."""
-        return "".join(filter(str.isalnum, self.word.word.casefold()))
+        return letters_of(self.word)
 
-    def after(self, start_s: float) -> ReadWord:
-        """The same, beginning no sooner than a moment."""
+    def not_before(self, start_s: float) -> HypothesisWord:
+        """Return the word with a start of at least start_s."""
         start_s = max(self.word.start, start_s)
         return replace(self, word=replace(self.word, start=start_s, end=max(self.word.end, start_s)))
 
-    def at(self, start_s: float, end_s: float) -> ReadWord:
-        """The same, elsewhere."""
+    def at(self, start_s: float, end_s: float) -> HypothesisWord:
+        """Return the word with other times."""
         return replace(self, word=replace(self.word, start=start_s, end=end_s))
 
 
 @dataclass(frozen=True, slots=True)
-class WordMaker:
-    """Makes words of one language; see the module."""
+class WordBuilder:
+    """Build words of one language; tokenizer: with that language and the task."""
 
     tokenizer: Tokenizer
-    end_of_word: EndOfWord | None = None
 
     @property
     def language(self) -> str:
@@ -66,36 +77,42 @@ class WordMaker:
 
     @property
     def has_spaces(self) -> bool:
-        """Whether words are told apart by spaces."""
-        return self.tokenizer.splits_on_spaces and self.language not in GRAPHIC
+        """Whether words are separated by spaces."""
+        return self.tokenizer.splits_on_spaces and self.language not in SPACELESS
 
     def words(
-        self, reading: Reading, window: Window, *, after_s: float, final: bool = False
-    ) -> list[ReadWord]:
-        """Complete words of a reading, none before after_s. final: an unfinished last word counts."""
-        groups = self._group(reading.tokens)
-        if groups and not self._last_is_complete(reading, window, groups[-1], final=final):
-            groups.pop()
-        spans = _spans(groups)
-        times = self._times(in_order(reading.frames), spans, window, after_s)
+        self,
+        groups: Sequence[TokenWord],
+        hypothesis: AlignAttHypothesis,
+        window: AudioWindow,
+        *,
+        after_s: float,
+    ) -> list[HypothesisWord]:
+        """Give times to words, none before after_s.
+
+        groups: of the hypothesis's first tokens, see `group`. Words of incomplete characters are left out.
+        """
+        ends = list(accumulate((len(group.tokens) for group in groups), initial=0))
+        spans = [slice(first, end) for first, end in pairwise(ends)]
+        times = self._times(in_order(hypothesis.frames), spans, window, after_s)
         return [
-            self._word(group, reading, span, time)
+            self._word(group, hypothesis, span, time)
             for group, span, time in zip(groups, spans, times, strict=True)
             if BROKEN not in group.text
         ]
 
     def _word(
-        self, group: TokenWord, reading: Reading, span: slice, time: tuple[float, float, int]
-    ) -> ReadWord:
+        self, group: TokenWord, hypothesis: AlignAttHypothesis, span: slice, time: tuple[float, float, int]
+    ) -> HypothesisWord:
         n_tokens, (start_s, end_s, last_frame) = len(group.tokens), time
-        probability = math.exp(sum(reading.logprobs[span]) / n_tokens)
+        probability = math.exp(sum(hypothesis.logprobs[span]) / n_tokens)
         word = Word(group.text, start_s, end_s, probability, language=self.language)
-        return ReadWord(word, group.tokens, sum(reading.entropies[span]) / n_tokens, last_frame)
+        return HypothesisWord(word, group.tokens, sum(hypothesis.entropies[span]) / n_tokens, last_frame)
 
     def _times(
-        self, frames: Sequence[int], spans: Sequence[slice], window: Window, after_s: float
+        self, frames: Sequence[int], spans: Sequence[slice], window: AudioWindow, after_s: float
     ) -> list[tuple[float, float, int]]:
-        """Start, end and last attended frame of each word, one after the other."""
+        """Return start (s), end (s) and last attended frame of each word; no word starts before one ends."""
         end_s = max(after_s, window.start_s)
         earliest = (end_s - window.start_s) * FRAMES_PER_SECOND
         lasts = [frames[span.stop - 1] for span in spans]
@@ -109,8 +126,8 @@ class WordMaker:
             times.append((start_s, end_s, last))
         return times
 
-    def _group(self, tokens: Sequence[int]) -> list[TokenWord]:
-        """Words with the punctuation that follows them; that at the beginning with the first one."""
+    def group(self, tokens: Sequence[int]) -> list[TokenWord]:
+        """Split tokens into words with the punctuation after them; leading punctuation joins the first."""
         split = self.tokenizer.split_to_word_tokens if self.has_spaces else self.tokenizer.split_to_characters
         groups: list[TokenWord] = []
         for text, group in zip(*split(tokens), strict=True):
@@ -122,31 +139,22 @@ class WordMaker:
                 groups.append(TokenWord(text, tuple(group)))
         return groups
 
-    def _last_is_complete(self, reading: Reading, window: Window, last: TokenWord, *, final: bool) -> bool:
-        detokenizer = Detokenizer(self.tokenizer)
-        detokenizer.push(last.tokens)
-        if detokenizer.pending or (is_mark(last.text) and not final):
-            return False
-        if final or reading.ending in (Ending.END_OF_TEXT, Ending.REPEATED):
-            return True
-        if reading.ending is not Ending.FRONTIER or reading.refused is None:
-            return False
-        if self.end_of_word is not None and self.end_of_word.fires(window.encoded):
-            return True
-        if not self.has_spaces:
-            return True
-        return self.tokenizer.token_bytes(reading.refused).startswith(b" ")
+
+def letters_of(word: Word) -> str:
+    """Return a word without case and punctuation."""
+    return "".join(filter(str.isalnum, word.word.casefold()))
 
 
 def is_mark(text: str) -> bool:
-    """Whether a text has no letter and no digit."""
+    """Return whether a text is punctuation: no letter, no digit, no incomplete character."""
     return not any(map(str.isalnum, text)) and BROKEN not in text
 
 
 def ends_of(lasts: Sequence[float], n_frames: int) -> list[float]:
-    """Where words end, in frames, whose last attended frames these are (rising): one after the other.
+    """Return the frames at which words end, rising; lasts: their last attended frames, not falling.
 
-    A word ends after its frame. Words that share one share the time to the next, or to the end of the window.
+    A word ends one frame after its own. Words of the same frame divide the time to the next word's, or to the
+    end of the window.
     """
     ends: list[float] = []
     for last, run in groupby(lasts):
@@ -158,14 +166,8 @@ def ends_of(lasts: Sequence[float], n_frames: int) -> list[float]:
     return ends
 
 
-def _spans(groups: Sequence[TokenWord]) -> list[slice]:
-    """Where each word's tokens lie in the reading."""
-    ends = list(accumulate((len(group.tokens) for group in groups), initial=0))
-    return [slice(first, end) for first, end in pairwise(ends)]
-
-
 def in_order(frames: Sequence[int]) -> list[int]:
-    """The rising sequence next to some frames, in the sum of distances: one stray frame moves no other.
+    """Return the nearest sequence that does not fall, in the sum of distances: a stray frame moves no other.
 
     Isotonic regression by pooling neighbours that violate the order; a pool takes its (lower) median.
     Source: Ayer et al. (1955), An empirical distribution function for sampling with incomplete information.
@@ -181,3 +183,58 @@ def in_order(frames: Sequence[int]) -> list[int]:
 
 def _median(ordered: Sequence[int]) -> int:
     return ordered[(len(ordered) - 1) // 2]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EndOfWord:
+    """Detect word ends by continuous integrate-and-fire: weight (1, d) and bias (1,) float32.
+
+    A linear layer gives each frame a part of a word; where the running sum passes a whole number, a word
+    ends. There are weights for Whisper base and small. Source: Simul-Whisper (Wang et al. 2024), section 3.3;
+    weights of its repository (MIT).
+    """
+
+    weight: Tensor
+    bias: Tensor
+
+    @classmethod
+    def load(cls, path: str | Path, n_audio_state: int) -> EndOfWord:
+        """Read Simul-Whisper's `.pt` file for a model of this width.
+
+        Raises: CheckpointError if it is unreadable or of another width.
+        """
+        try:
+            state = torch.load(path, map_location="cpu", weights_only=True)
+            weight, bias = state["weight"], state["bias"]
+        except (OSError, KeyError, TypeError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
+            raise CheckpointError(f"{path}: expected end-of-word weights ({first_line(error)})") from error
+        if tuple(weight.shape) != (1, n_audio_state) or tuple(bias.shape) != (1,):
+            raise CheckpointError(
+                f"{path}: expected a weight of shape (1, {n_audio_state}), got {tuple(weight.shape)}"
+            )
+        return cls(weight.float(), bias.float())
+
+    def fires(self, encoded: EncoderOutput) -> bool:
+        """Return whether a word ends in the last two content frames of a window (batch of 1)."""
+        states = encoded.states[0, : encoded.n_content_frames[0]].float()
+        if len(states) <= _EDGE_FRAMES:
+            return False
+        parts = torch.sigmoid(states @ self.weight.to(states.device)[0] + self.bias.to(states.device))
+        return ends_word(parts.cpu())
+
+
+def ends_word(parts: Tensor) -> bool:
+    """Return whether parts of words (n_frames,) in [0, 1] complete a word in the last frames.
+
+    They are scaled to sum to a whole number of words; the peak of the last frame, an effect of the cut, is
+    left out.
+    """
+    n_words = float(parts.sum().round())
+    if n_words < 1:
+        return False
+    running = (parts * (n_words / parts.sum())).cumsum(0)[:-1]
+    n_ended = int(running[-1] / _WHOLE)
+    if n_ended < 1:
+        return False
+    last_end = int((running >= n_ended * _WHOLE - 1e-6).nonzero()[0])
+    return last_end >= len(parts) - _EDGE_FRAMES

@@ -2,7 +2,7 @@
 
 Source: the order of `LANGUAGES` in openai-whisper 20250625, `whisper/tokenizer.py`; it is the order of
 the language tokens in every checkpoint. The codes are Whisper's own: mostly ISO 639-1, but Javanese is
-`jw` (ISO: jv), Hawaiian `haw` and Cantonese `yue`. Which languages a model writes well is not known here.
+`jw` (ISO: jv), Hawaiian `haw` and Cantonese `yue`.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ UNSPACED_LETTERS = (
 
 
 def language_codes(n_languages: int = 100) -> tuple[str, ...]:
-    """Codes of the first `n_languages` in token order: `sot + 1 + index` is the token.
+    """Return the codes of the first `n_languages` in token order: `sot + 1 + index` is the token.
 
     Raises OptionError unless 0 <= n_languages <= 100.
     """
@@ -74,20 +74,20 @@ def language_codes(n_languages: int = 100) -> tuple[str, ...]:
 
 
 def language_name(code: str) -> str:
-    """English name of a language given by code, name or alias: `language_name("de") == "German"`."""
+    """Look up the English name of a language by code, name or alias: `language_name("de") == "German"`."""
     return _find(code).name
 
 
 def find_language(text: str, among: tuple[str, ...] | None = None) -> str:
-    """Code of a language given by code, English name or alias, in any case.
+    """Look up the code of a language by code, English name or alias, in any case.
 
     among: codes that are possible here (None: all 100), e.g. those of the loaded model.
     Raises OptionError, naming the closest names, when there is none such or it is not in `among`.
     """
     code = _find(text).code
     if among is not None and code not in among:
-        known = ", ".join(among) if len(among) <= 8 else f"{len(among)} languages without it"
-        raise OptionError(f"language '{text}': this model knows {known or 'English only'}")
+        supported = ", ".join(among) if len(among) <= 8 else f"{len(among)} languages without it"
+        raise OptionError(f"language '{text}': this model knows {supported or 'English only'}")
     return code
 
 
@@ -130,9 +130,13 @@ class LanguageChoice:
     allowed: tuple[str, ...]
 
     @classmethod
-    def parse(cls, wish: str | Sequence[str] | None, available: Sequence[str]) -> LanguageChoice:
-        """Raises: OptionError for a language that is not among `available`."""
-        words = (wish or "auto").split(",") if isinstance(wish, str) or wish is None else list(wish)
+    def parse(cls, value: str | Sequence[str] | None, available: Sequence[str]) -> LanguageChoice:
+        """Parse an option's value: text with commas, or a list of codes or English names; None is "auto".
+
+        available: codes of the model.
+        Raises: OptionError for a language that is not among `available`, and for an empty list.
+        """
+        words = (value or "auto").split(",") if isinstance(value, str) or value is None else list(value)
         names = [word.strip() for word in words if word.strip()]
         if names == ["auto"]:
             return cls(None, ())

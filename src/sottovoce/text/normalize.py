@@ -1,6 +1,6 @@
 """Text made comparable before it is scored: letter case, punctuation and spelling levelled out.
 
-Normalisers change what was said into something no one would write; they are for scores only. Which
+Normalised text is something no one would write; it is for scores only. Which
 one was used belongs beside every figure.
 """
 
@@ -29,7 +29,7 @@ errors vanish or appear; they are normalised by `plain` instead.
 
 
 def normalizer_for(language: str | None, kind: Normalization = "whisper") -> Normalizer:
-    """The normaliser for texts of one language.
+    """Choose the normaliser for texts of one language.
 
     language: code or English name; None for texts of several or unknown languages.
     kind: "whisper" is OpenAI's (English: contractions, numbers and British spelling too; others: case
@@ -48,12 +48,12 @@ def normalizer_for(language: str | None, kind: Normalization = "whisper") -> Nor
 
 
 def join_spaces(text: str) -> str:
-    """White space made single spaces; nothing else."""
+    """Make all white space single spaces; change nothing else."""
     return " ".join(text.split())
 
 
 def plain(text: str) -> str:
-    """Case folded, compatibility forms composed (NFKC), punctuation and symbols removed, marks kept.
+    """Fold case, compose compatibility forms (NFKC), remove punctuation and symbols, keep marks.
 
     An apostrophe between letters goes without a gap, whichever is written ("don’t" is "dont"); all
     other punctuation separates words. The same in every language.

@@ -3,8 +3,6 @@
 The ids of a vocabulary, in order: the BPE pieces, end of text, start of transcript, the languages,
 translate, transcribe, startoflm, startofprev, nospeech, notimestamps, then <|0.00|> ... <|30.00|> in
 steps of 20 ms. Source: openai-whisper 20250625, `whisper/tokenizer.py` (`get_encoding`).
-
-Not known here: which of these ids a given checkpoint was trained on (see `nano`).
 """
 
 from __future__ import annotations
@@ -13,7 +11,7 @@ import binascii
 import codecs
 import gzip
 import string
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
@@ -22,7 +20,6 @@ import tiktoken
 
 from sottovoce.errors import OptionError
 from sottovoce.text.languages import UNSPACED, find_language, language_codes
-from sottovoce.text.pieces import Pieces
 from sottovoce.types import Task
 
 SECONDS_PER_TIMESTAMP = 0.02
@@ -42,25 +39,61 @@ _SYMBOLS: tuple[str, ...] = (
 _MUSIC = "♩♪♫♬♭♮♯"  # several tokens each in GPT-2's table: the first is shared by U+2640-267F only
 
 
+BYTE_COST = 1.01
+"""Cost of a piece of one byte; longer ones cost 1, so that ties go to them."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PieceTable:
+    """A restricted vocabulary: bytes of each piece that may be used, and its id; holds all 256 single bytes.
+
+    A small model may have trained a few hundred of Whisper's 50 000 text tokens (`Checkpoint.trained_tokens`)
+    and spells every word with those; the rows of all others hold nothing, so a prompt must not use them.
+    """
+
+    ids: Mapping[bytes, int]
+    longest: int
+
+    @classmethod
+    def of(cls, ids: Mapping[bytes, int]) -> PieceTable:
+        """Make a table from a mapping of bytes to ids, which must hold every single byte."""
+        assert all(bytes([value]) in ids for value in range(256))
+        return cls(dict(ids), max(map(len, ids)))
+
+    def cut(self, text: bytes) -> list[int]:
+        """Cut UTF-8 into the fewest pieces, by the shortest path over its bytes; return their ids."""
+        costs, starts = [0.0], [0]
+        for end in range(1, len(text) + 1):
+            possible = [s for s in range(max(0, end - self.longest), end) if text[s:end] in self.ids]
+            cost, start = min((costs[s] + (BYTE_COST if end - s == 1 else 1.0), s) for s in possible)
+            costs.append(cost)
+            starts.append(start)
+        tokens, end = [], len(text)
+        while end:
+            tokens.append(self.ids[text[starts[end] : end]])
+            end = starts[end]
+        return tokens[::-1]
+
+
 @dataclass(frozen=True, slots=True)
 class Tokenizer:
     """Ids and text of one vocabulary, with the language and task of the next transcript.
 
-    Immutable: `with_language` gives another one. Made by `Tokenizer.for_model`.
+    Immutable: `with_language` returns another one. `Tokenizer.for_model` makes it.
 
     n_vocab: rows of the model's embedding. language: a code, or None while it is not known.
-    pieces: the only text tokens that `encode` may use; None for all.
+    pieces: the only text tokens that `encode` may use; None: all.
     """
 
     encoding: tiktoken.Encoding
     n_vocab: int
     language: str | None
     task: Task
-    pieces: Pieces | None = None
+    pieces: PieceTable | None = None
 
     @classmethod
     def for_model(cls, n_vocab: int, *, language: str | None = None, task: Task = "transcribe") -> Tokenizer:
-        """The tokenizer of a checkpoint, told apart by its `n_vocab`.
+        """Make the tokenizer of a checkpoint, which its `n_vocab` identifies.
 
         n_vocab: 51864 English-only, 51865 with 99 languages, 51866 with 100 (large-v3, turbo).
         language: code or English name; None when it is to be detected (English-only: always "en").
@@ -76,12 +109,18 @@ class Tokenizer:
         return tokenizer if language is None else tokenizer.with_language(language)
 
     def with_language(self, language: str) -> Tokenizer:
-        """The same tokenizer for a language given by code or name; OptionError if the model lacks it."""
+        """Return the same tokenizer for a language given by code or name.
+
+        Raises: OptionError if the model lacks it.
+        """
         among = self.language_codes if self.is_multilingual else ("en",)
         return replace(self, language=find_language(language, among))
 
     def with_task(self, task: Task) -> Tokenizer:
-        """The same tokenizer for another task; OptionError for `translate` on an English-only model."""
+        """Return the same tokenizer for another task.
+
+        Raises: OptionError for an unknown task, and for `translate` on an English-only model.
+        """
         if task not in ("transcribe", "translate"):
             raise OptionError(f"task: expected 'transcribe' or 'translate', got '{task}'")
         if task == "translate" and not self.is_multilingual:
@@ -89,13 +128,13 @@ class Tokenizer:
         return replace(self, task=task)
 
     def with_pieces(self, trained: Iterable[int]) -> Tokenizer:
-        """A tokenizer that writes with these text tokens and single bytes only, for small models.
+        """Return the same tokenizer restricted to these text tokens and single bytes, for small models.
 
-        trained: ids of the rows that a model has learnt; those that are not text are passed over.
+        trained: ids of the rows that a model was trained on; those that are not text are skipped.
         """
         ids = {bytes([value]): self.encoding.encode_single_token(bytes([value])) for value in range(256)}
-        kept = (token for token in trained if token < self.eot)
-        return replace(self, pieces=Pieces.of(ids | {self.token_bytes(token): token for token in kept}))
+        text = (token for token in trained if token < self.eot)
+        return replace(self, pieces=PieceTable.of(ids | {self.token_bytes(token): token for token in text}))
 
     @property
     def is_multilingual(self) -> bool:
@@ -112,14 +151,11 @@ class Tokenizer:
         return tuple(range(self.sot + 1, self.sot + 1 + len(self.language_codes)))
 
     def language_token(self, language: str) -> int:
-        """Id of a language given by code or name; OptionError if the model has no token for it."""
-        return self.sot + 1 + self.language_codes.index(find_language(language, self.language_codes))
+        """Return the id of a language given by code or name.
 
-    def language_of(self, token: int) -> str:
-        """Code of a language token; OptionError for any other id."""
-        if token not in self.language_tokens:
-            raise OptionError(f"token {token}: not a language token of this vocabulary")
-        return self.language_codes[token - self.sot - 1]
+        Raises: OptionError if the model has no token for it.
+        """
+        return self.sot + 1 + self.language_codes.index(find_language(language, self.language_codes))
 
     @property
     def eot(self) -> int:
@@ -170,7 +206,10 @@ class Tokenizer:
         return self.timestamp_begin + index
 
     def seconds(self, token: int) -> float:
-        """Seconds of a timestamp token."""
+        """Convert a timestamp token to seconds.
+
+        Raises: OptionError for any other token.
+        """
         if not self.is_timestamp(token):
             raise OptionError(f"token {token}: timestamps begin at {self.timestamp_begin}")
         return round((token - self.timestamp_begin) * SECONDS_PER_TIMESTAMP, 2)
@@ -194,27 +233,31 @@ class Tokenizer:
 
     @property
     def non_speech_tokens(self) -> tuple[int, ...]:
-        """Sorted ids to suppress so that only what was said is written: brackets, tags, music."""
+        """Sorted ids to suppress so that only speech is written: of brackets, tags and music."""
         return _non_speech_tokens(self.n_vocab)
 
     def encode(self, text: str) -> list[int]:
-        """Ids of text. Names of special tokens in it ("<|en|>") are cut as ordinary text."""
+        """Encode text to ids. Names of special tokens in it ("<|en|>") are cut as ordinary text."""
         tokens = self.encoding.encode_ordinary(text)
         if self.pieces is None:
             return tokens
         return [piece for token in tokens for piece in self.pieces.cut(self.token_bytes(token))]
 
     def decode(self, tokens: Iterable[int]) -> str:
-        """Text of the text tokens; specials and timestamps are left out, broken UTF-8 becomes U+FFFD."""
+        """Decode the text tokens; specials and timestamps are left out, broken UTF-8 becomes U+FFFD."""
         eot = self.eot
         return self.encoding.decode([token for token in tokens if token < eot])
 
     def decode_with_timestamps(self, tokens: Iterable[int]) -> str:
-        """Text with every special token and timestamp written out, e.g. "<|1.08|>"."""
+        """Decode all tokens, special ones and timestamps written out ("<|1.08|>")."""
         return self.encoding.decode(list(tokens))
 
+    def token_text(self, token: int) -> str:
+        """Decode one token of any kind; U+FFFD where it begins or ends inside a character."""
+        return self.decode_with_timestamps((token,))
+
     def token_bytes(self, token: int) -> bytes:
-        """Bytes of one token: a piece of UTF-8 that may begin or end inside a character."""
+        """Return the bytes of one token: UTF-8 that may begin or end inside a character."""
         return self.encoding.decode_single_token_bytes(token)
 
     @property
@@ -223,7 +266,8 @@ class Tokenizer:
         return self.language not in UNSPACED
 
     def split_to_word_tokens(self, tokens: Sequence[int]) -> tuple[list[str], list[list[int]]]:
-        """Words and the tokens of each: by spaces and punctuation, or by character where none are written.
+        """Split into words and the tokens of each, by spaces and punctuation, or by character where no spaces
+        are written.
 
         Nothing is lost: joined words equal `decode_with_timestamps(tokens)`, joined lists equal tokens.
         Equal to openai-whisper's on valid UTF-8; on broken UTF-8 that one may raise or drop tokens.
@@ -233,7 +277,9 @@ class Tokenizer:
         return [word for word, _ in words], [ids for _, ids in words]
 
     def split_to_characters(self, tokens: Sequence[int]) -> tuple[list[str], list[list[int]]]:
-        """Characters and the tokens of each, or the shortest runs of them that tokens can be cut to."""
+        """Split into characters and the tokens of each, or into the shortest runs that tokens can be cut
+        to.
+        """
         characters = self._split_on_characters(tokens)
         return [text for text, _ in characters], [ids for _, ids in characters]
 

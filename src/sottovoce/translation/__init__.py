@@ -1,1 +1,3 @@
-"""What was said, in another language: by a server with a chat endpoint, sentence by sentence."""
+"""Translate transcripts and live speech: by a server with a chat endpoint, or by Whisper's own task into
+English.
+"""

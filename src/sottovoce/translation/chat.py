@@ -1,4 +1,4 @@
-"""A server with OpenAI's chat endpoint: messages in, one reply out. Knows nothing of translation.
+"""Ask a server with OpenAI's chat endpoint: messages in, one reply out.
 
 The key goes into the header and nowhere else; redirects are not followed, since they would carry it along.
 """
@@ -43,10 +43,10 @@ class ChatServer:
     def __post_init__(self) -> None:
         try:
             parts = urlsplit(self.url)
-            known = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+            is_valid = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
         except ValueError:
-            known = False
-        if not known:
+            is_valid = False
+        if not is_valid:
             raise OptionError(f"translation url: expected http:// or https:// and a host, got '{self.url}'")
         if not self.model.strip():
             raise OptionError("translation model: expected the name of a model of the server, got none")
@@ -59,9 +59,9 @@ class ChatServer:
         return address if address.endswith(ENDPOINT) else address + ENDPOINT
 
     def reply(self, messages: Sequence[Message]) -> str:
-        """The text of the answer.
+        """Return the text of the answer.
 
-        Raises: TranslationError naming the server and what it said.
+        Raises: TranslationError naming the server and its error message.
         """
         for wait_s in (*self.waits_s, None):
             try:
@@ -86,10 +86,10 @@ class ChatServer:
                 data: bytes = answer.read(LONGEST_REPLY_BYTES + 1)
         except urllib.error.HTTPError as error:
             with error:
-                told = _told(error.read(2000), error.reason)
+                message = _error_line(error.read(2000), error.reason)
             if error.code in AGAIN:
-                raise _AgainError(f"answered {error.code} ({told})") from None
-            raise TranslationError(f"{self.endpoint}: answered {error.code} ({told})") from None
+                raise _AgainError(f"answered {error.code} ({message})") from None
+            raise TranslationError(f"{self.endpoint}: answered {error.code} ({message})") from None
         except (OSError, HTTPException) as error:
             reason = getattr(error, "reason", error)
             raise _AgainError(f"cannot be reached ({reason})") from None
@@ -99,7 +99,7 @@ class ChatServer:
 
 
 class _AgainError(Exception):
-    """A try that may succeed later."""
+    """A failed attempt that may succeed later."""
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
@@ -119,7 +119,10 @@ _OPENER = urllib.request.build_opener(_NoRedirects)
 
 
 def _text(data: bytes) -> str:
-    """Raises: ValueError for what is no answer."""
+    """Parse the answer.
+
+    Raises: ValueError for another document.
+    """
     document = json.loads(data)
     try:
         text = document["choices"][0]["message"]["content"]
@@ -130,13 +133,13 @@ def _text(data: bytes) -> str:
     return text
 
 
-def _told(data: bytes, reason: str) -> str:
-    """What a server says of an error, in one short line."""
+def _error_line(data: bytes, reason: str) -> str:
+    """Shorten a server's error message to one line."""
     try:
         document = json.loads(data)
         error = document.get("error", document)
-        said = error.get("message", "") if isinstance(error, dict) else str(error)
+        text = error.get("message", "") if isinstance(error, dict) else str(error)
     except (ValueError, AttributeError):
-        said = ""
-    line = " ".join(str(said or reason).split())
+        text = ""
+    line = " ".join(str(text or reason).split())
     return line[:200]

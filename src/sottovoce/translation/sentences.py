@@ -1,21 +1,21 @@
-"""Segments joined to sentences, as far as they are translated together."""
+"""Join segments to sentences, which are translated together."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
+from sottovoce.text.punctuation import SENTENCE_ENDS
 from sottovoce.types import Segment
 
-ENDS = ".!?…。！？؟।"
 CLOSING = "\"'”’»)]}」』"
 LONGEST_S, LONGEST_PAUSE_S, MOST_LETTERS = 12.0, 1.0, 300
 
 
 def sentences(segments: Iterable[Segment]) -> Iterator[Segment]:
-    """Segments that end within a sentence joined with those after them, numbered anew.
+    """Join segments that end within a sentence with those after them; yields them numbered anew.
 
-    Not over a pause, a change of speaker or language, or beyond 12 s: what is translated has to be read too.
+    Not over a pause, a change of speaker or language, or beyond 12 s: a subtitle has to be read, too.
     """
     waiting: Segment | None = None
     number = 0
@@ -31,10 +31,17 @@ def sentences(segments: Iterable[Segment]) -> Iterator[Segment]:
         yield replace(waiting, id=number)
 
 
+def with_translation(segment: Segment, translation: str | None) -> Segment:
+    """Add its translation to a sentence, unless that is empty or the same text once more."""
+    text = (translation or "").strip()
+    is_same = text.split() == segment.text.split()
+    return replace(segment, translation=None if is_same or not text else text)
+
+
 def _goes_on(first: Segment, second: Segment) -> bool:
     text = first.text.rstrip().rstrip(CLOSING)
     return (
-        not text.endswith(tuple(ENDS))
+        not text.endswith(SENTENCE_ENDS)
         and first.language == second.language
         and first.speaker == second.speaker
         and second.start - first.end <= LONGEST_PAUSE_S

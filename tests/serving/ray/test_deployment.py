@@ -17,14 +17,14 @@ from websockets.sync.client import connect as open_socket
 from sottovoce.api import Model, load_model
 from sottovoce.audio.io import load_audio
 from sottovoce.errors import OptionError
-from sottovoce.serving.settings import Access, Limits, Listening, Offer, Settings
+from sottovoce.serving.settings import Access, Listening, ModelSettings, ServerLimits, ServerSettings
 from tests.serving.servers import until
 
 ray = pytest.importorskip("ray", reason="ray is not installed")
 pytest.importorskip("ray.serve", reason="ray's extra `serve` is not installed")
 from sottovoce.serving.ray.cluster import counts  # noqa: E402
 from sottovoce.serving.ray.deployment import (  # noqa: E402
-    MOST_QUEUED,
+    MAX_QUEUED,
     NAME,
     PLACES_BESIDE,
     Replicas,
@@ -51,14 +51,16 @@ def nano(name: str) -> Model:
 @pytest.fixture(scope="module")
 def port() -> Iterator[int]:
     port = free_port()
-    settings = Settings(Offer("nano"), Listening(port=port), Access(api_keys=(KEY,)))
+    settings = ServerSettings(ModelSettings("nano"), Listening(port=port), Access(api_keys=(KEY,)))
     with serving_on_ray(settings, nano, Replicas(2, 2, cpus=0.5)):
         yield port
     ray.shutdown()
 
 
-def test_a_model_that_is_not_there_is_said_in_one_line() -> None:
-    settings = Settings(Offer("nowhere"), Listening(port=free_port()))
+def test_a_model_that_is_not_there_is_said_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Ray tries three times, each in a new process that loads PyTorch; what is told is the last one's.
+    monkeypatch.setenv("RAY_SERVE_MAX_PER_REPLICA_RETRY_COUNT", "1")
+    settings = ServerSettings(ModelSettings("nowhere"), Listening(port=free_port()))
     with (
         pytest.raises(OptionError) as caught,
         serving_on_ray(settings, partial(load_model, local_only=True), Replicas()),
@@ -70,8 +72,8 @@ def test_a_model_that_is_not_there_is_said_in_one_line() -> None:
 
 def test_what_ray_is_asked_for() -> None:
     """Replicas come by open connections, share a GPU, and end when their connections have."""
-    limits = Limits(sessions=5, requests=3)
-    settings = Settings(Offer("nano"), limits=limits)
+    limits = ServerLimits(sessions=5, requests=3)
+    settings = ServerSettings(ModelSettings("nano"), limits=limits)
     replicas = Replicas(2, 6, cpus=1.5, gpus=0.25, connections=4.0, drain_s=90.0, more_after_s=5.0)
     made = deployment(ray.serve, settings, nano, replicas)
     assert made.ray_actor_options.items() >= {"num_cpus": 1.5, "num_gpus": 0.25}.items()
@@ -81,7 +83,7 @@ def test_what_ray_is_asked_for() -> None:
     assert (scaling.upscale_delay_s, scaling.downscale_delay_s) == (5.0, 600.0)
     assert made._deployment_config.graceful_shutdown_timeout_s == 90.0
     assert made.max_ongoing_requests == 5 + 3 + PLACES_BESIDE
-    assert made.max_queued_requests == MOST_QUEUED
+    assert made.max_queued_requests == MAX_QUEUED
 
 
 @pytest.mark.parametrize(

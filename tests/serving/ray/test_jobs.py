@@ -12,10 +12,9 @@ from typing import cast
 import pytest
 
 from sottovoce.api import Model, load_model
-from sottovoce.archive.job import write_rows
 from sottovoce.archive.listing import Item, list_recordings
-from sottovoce.archive.results import open_results
-from sottovoce.archive.rows import Reading, Row
+from sottovoce.archive.results import open_results, write_rows
+from sottovoce.archive.table_rows import BatchOptions, Row
 from sottovoce.cli.main import run
 from sottovoce.errors import AudioError, OptionError
 from sottovoce.types import Segment, Transcript
@@ -68,7 +67,7 @@ def test_an_actor_that_is_killed_in_the_middle_costs_no_row_and_doubles_none(tmp
     with open_results(tmp_path / "out.jsonl") as results:
         rows = list(
             write_rows(
-                transcribe_on_ray(items, mortal(tmp_path), Reading(n_together=3), Actors(1, 2)), results
+                transcribe_on_ray(items, mortal(tmp_path), BatchOptions(n_together=3), Actors(1, 2)), results
             )
         )
     assert (tmp_path / "died").exists()
@@ -121,7 +120,7 @@ def test_what_no_recording_could_be_read_with_ends_the_job() -> None:
     items = list_recordings(CLIPS)
     open_nano = partial(load_model, "nano")
     with pytest.raises(OptionError, match="xx"):
-        list(transcribe_on_ray(items, open_nano, Reading(language="xx"), Actors()))
+        list(transcribe_on_ray(items, open_nano, BatchOptions(language="xx"), Actors()))
 
 
 @pytest.mark.parametrize("given", [(0, 1), (2, 1)])

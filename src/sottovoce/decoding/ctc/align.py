@@ -1,4 +1,4 @@
-"""When the tokens of a hypothesis were said: the likeliest CTC path that spells them, many at once.
+"""Alignment of tokens to frames: the likeliest CTC path that spells them, for many hypotheses at once.
 
 The states of the path are blank, token 1, blank, token 2, … blank (Graves et al. 2006, section 4.1),
 with the maximum in place of the sum.
@@ -9,8 +9,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from sottovoce.decoding.ctc.history import TokenSpans
 from sottovoce.decoding.ctc.state import NEVER
-from sottovoce.decoding.ctc.times import TokenSpans
 
 
 @torch.no_grad()
@@ -19,20 +19,21 @@ def align(
 ) -> TokenSpans:
     """Align tokens (N, L) int64, of which n_tokens (N,) count, to utterances `rows` (N,) of the emissions.
 
-    log_probs: (B, T, V) float32. lengths: (B,) int64. Tokens that cannot be aligned (more of them than
-    frames) get a score of -inf and meaningless spans.
+    log_probs: (B, T, V) float32. lengths: (B,) int64. Returns spans (N, L) and scores (N,). Tokens that
+    cannot be aligned (more of them than frames) get a score of -inf and meaningless spans.
     """
     limits = lengths[rows]
-    steps, score = walk(log_probs, limits, tokens, rows=rows, blank=blank)
+    steps, score = best_paths(log_probs, limits, tokens, rows=rows, blank=blank)
     return _trace(log_probs, steps, score, tokens, n_tokens, limits, rows)
 
 
-def walk(
+def best_paths(
     log_probs: Tensor, limits: Tensor, tokens: Tensor, *, rows: Tensor, blank: int
 ) -> tuple[Tensor, Tensor]:
-    """How each state was reached at each frame (T, N, S) uint8, and the best path to each state (N, S).
+    """Find the best path to each state: its steps (T, N, S) uint8, and its log-probability (N, S).
 
-    limits: (N,) frames of each. A step is how many states the path came from below: 0, 1 or 2.
+    log_probs: (B, T, V). limits: (N,) frames of each. tokens: (N, L). rows: (N,) utterances. A step is the
+    number of states that the path moved up by: 0, 1 or 2.
     """
     n_frames, device = log_probs.shape[1], log_probs.device
     path = _path_labels(tokens, blank)  # (N, S)
@@ -55,7 +56,7 @@ def _path_labels(tokens: Tensor, blank: int) -> Tensor:
 
 
 def _can_skip(path: Tensor, blank: int) -> Tensor:
-    """States that may be entered from two before: tokens that differ from the one before."""
+    """States that may be entered from two below: tokens that differ from the one before."""
     allowed = torch.zeros_like(path, dtype=torch.bool)
     allowed[:, 2:] = (path[:, 2:] != blank) & (path[:, 2:] != path[:, :-2])
     return allowed
@@ -84,13 +85,13 @@ def _trace(
     peak = torch.full(tokens.shape, NEVER, device=log_probs.device)
     for t in reversed(range(len(steps) if tokens.shape[1] else 0)):
         active = limits > t
-        said = (active & (place % 2 == 1))[:, None]
-        at = (place // 2).clamp_max(tokens.shape[1] - 1)[:, None]  # of a blank: any, and nothing is written
-        heard = peak.gather(1, at)
+        on_token = (active & (place % 2 == 1))[:, None]
+        at = (place // 2).clamp_max(tokens.shape[1] - 1)[:, None]  # of a blank: any, as nothing is written
+        so_far = peak.gather(1, at)
         now = log_probs[rows, t, tokens.gather(1, at)[:, 0]].clamp_min(-1e30)[:, None]
-        is_end = said & (heard == NEVER)
-        first.scatter_(1, at, first.gather(1, at).masked_fill(said, t))
+        is_end = on_token & (so_far == NEVER)
+        first.scatter_(1, at, first.gather(1, at).masked_fill(on_token, t))
         last.scatter_(1, at, last.gather(1, at).masked_fill(is_end, t))
-        peak.scatter_(1, at, torch.where(said, torch.maximum(heard, now), heard))
+        peak.scatter_(1, at, torch.where(on_token, torch.maximum(so_far, now), so_far))
         place = place - steps[t].gather(1, place[:, None])[:, 0].to(place) * active
     return TokenSpans(first, last, peak.masked_fill_(peak == NEVER, 0.0), best)

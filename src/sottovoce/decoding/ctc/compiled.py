@@ -1,7 +1,7 @@
 """The CTC prefix search as compiled code on the CPU (extra `fast`), beside the one in tensors.
 
-Same states, same hypotheses, same scores. Where it does not reach (CUDA, language models without arrays,
-no numba) the search in tensors takes over.
+States, hypotheses and scores are the same. The search in tensors takes over where this one cannot run: on
+CUDA, with language models that have no arrays, and without numba.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sottovoce.decoding.ctc.common_prefix import MARGIN, Cut
 from sottovoce.decoding.ctc.graphs import GraphSearch
-from sottovoce.decoding.ctc.search import PrefixSearch
-from sottovoce.decoding.ctc.search_options import Engine
-from sottovoce.decoding.ctc.settling import MARGIN, Cut
+from sottovoce.decoding.ctc.history import TokenSpans
+from sottovoce.decoding.ctc.prefix_search import PrefixSearch
+from sottovoce.decoding.ctc.search_options import SearchEngine
 from sottovoce.decoding.ctc.state import PrefixState, first_state
-from sottovoce.decoding.ctc.times import TokenSpans
 from sottovoce.errors import MissingExtraError
 from sottovoce.lm.base import Endings, FlatPrefixScorer, FlatScorer, PrefixScorer, silent_scorer
 
@@ -36,21 +36,21 @@ _RUNS_PER_THREAD = 4
 _LEAST_FRAMES = 1000
 _WRITTEN = (
     *("blank", "token", "lm", "adjustment", "merged", "length", "last", "arc"),
-    *("begins", "spells", "scores"),
+    *("is_prefix", "is_label_prefix", "scores"),
 )
-"""What is written in place."""
+"""Tensors of a state that are written in place."""
 
 
 @lru_cache(maxsize=1)
 def has_compiler() -> bool:
-    """numba is installed."""
+    """Tell whether numba is installed."""
     return importlib.util.find_spec("numba") is not None
 
 
 class CompiledSearch:
-    """`PrefixSearch` with a compiled frame loop; the same parameters and methods.
+    """`PrefixSearch` with a compiled frame loop; the same methods.
 
-    Utterances are shared out over torch's number of threads.
+    Utterances run on as many threads as PyTorch has. Tensors are of the shapes that `PrefixSearch` documents.
     """
 
     def __init__(self, plain: PrefixSearch) -> None:
@@ -58,14 +58,16 @@ class CompiledSearch:
         self._has_run = False
 
     def start(self, n_batch: int, device: torch.device) -> PrefixState:
-        """As `PrefixSearch.start`."""
+        """Make the state of n_batch utterances; see `PrefixSearch.start`."""
         if device.type != "cpu" or self._flat is None or self._plain.scorer is None:
             return self._plain.start(n_batch, device)
         beam_size = self._plain.beam_size
-        return first_state(n_batch, beam_size, self._plain.first, self._first.repeat(n_batch * beam_size, 1))
+        return first_state(
+            n_batch, beam_size, self._plain.initial_symbol, self._first.repeat(n_batch * beam_size, 1)
+        )
 
     def run(self, state: PrefixState, log_probs: Tensor, lengths: Tensor, n_full: int) -> None:
-        """As `PrefixSearch.run`."""
+        """Advance the state over log_probs (B, T, V); see `PrefixSearch.run`."""
         scorer = self._flat if log_probs.device.type == "cpu" else None
         if scorer is None:
             self._plain.run(state, log_probs, lengths, n_full)
@@ -78,15 +80,15 @@ class CompiledSearch:
         if self._has_run:
             self._run(beams, log_probs.contiguous(), lengths, scorer)
         else:
-            from sottovoce.jit import compiling_is_told
+            from sottovoce.jit import notice_of_compiling
 
-            with compiling_is_told("the CTC search"):
+            with notice_of_compiling("the CTC search"):
                 self._run(beams, log_probs.contiguous(), lengths, scorer)
             self._has_run = True
         state.symbols = torch.from_numpy(beams.histories)
 
     def trusts(self, log_probs: Tensor, lengths: Tensor) -> bool:
-        """As `PrefixSearch.trusts`; one pass over the emissions."""
+        """Check emissions (B, T, V) in one fast pass; see `PrefixSearch.trusts`."""
         if log_probs.device.type != "cpu":
             return False
         from sottovoce.decoding.ctc.kernel.check import are_plausible
@@ -94,11 +96,11 @@ class CompiledSearch:
         return are_plausible(log_probs.contiguous().numpy(), lengths.numpy())
 
     def endings(self, states: Tensor) -> Endings | None:
-        """As `PrefixSearch.endings`."""
+        """Score the endings of states (N, s); see `PrefixSearch.endings`."""
         scorer = self._flat if states.device.type == "cpu" else None
         if scorer is None or self._plain.scorer is None:
             return self._plain.endings(states)
-        from sottovoce.decoding.ctc.kernel.ends import end_rows
+        from sottovoce.decoding.ctc.kernel.arcs import end_rows
 
         return Endings(*map(torch.from_numpy, end_rows(states.numpy(), scorer)))
 
@@ -112,37 +114,41 @@ class CompiledSearch:
         rows: Tensor,
         blank: int,
     ) -> TokenSpans:
-        """See `align.align`."""
+        """Align tokens (N, L); see `align.align`."""
         if log_probs.device.type != "cpu":
             return self._plain.align(log_probs, lengths, tokens, n_tokens, rows=rows, blank=blank)
-        from sottovoce.decoding.ctc.kernel.align import align_rows
+        from sottovoce.decoding.ctc.kernel.paths import align_rows
 
         emissions, counts = log_probs.contiguous().numpy(), lengths.numpy()
-        said, n_said, of = tokens.contiguous().numpy(), n_tokens.numpy(), rows.numpy()
-        parts = shared_out(
-            len(said),
+        labels, n_labels, of = tokens.contiguous().numpy(), n_tokens.numpy(), rows.numpy()
+        parts = run_in_threads(
+            len(labels),
             emissions.shape[1],
             lambda begin, end: align_rows(
-                emissions, counts, said[begin:end], n_said[begin:end], of[begin:end], blank
+                emissions, counts, labels[begin:end], n_labels[begin:end], of[begin:end], blank
             ),
         )
         return TokenSpans(*(torch.from_numpy(np.concatenate(each)) for each in zip(*parts, strict=True)))
 
-    def settled(
+    def common_cut(
         self, log_probs: Tensor, tokens: Tensor, n_tokens: Tensor, n_shared: int, *, is_late: bool
     ) -> Cut:
-        """See `settling.settled`."""
+        """Find the cut of tokens (N, L) of all beams; see `common_prefix.common_cut`."""
         if log_probs.device.type != "cpu":
-            return self._plain.settled(log_probs, tokens, n_tokens, n_shared, is_late=is_late)
-        from sottovoce.decoding.ctc.kernel.align import settled_frames
+            return self._plain.common_cut(log_probs, tokens, n_tokens, n_shared, is_late=is_late)
+        from sottovoce.decoding.ctc.kernel.paths import common_cut_frames
 
-        frames, said, n_said = log_probs.contiguous().numpy(), tokens.contiguous().numpy(), n_tokens.numpy()
+        frames, labels, n_labels = (
+            log_probs.contiguous().numpy(),
+            tokens.contiguous().numpy(),
+            n_tokens.numpy(),
+        )
         blank = self._plain.blank
-        return Cut(*settled_frames(frames, said, n_said, n_shared, blank, MARGIN, is_late))
+        return Cut(*common_cut_frames(frames, labels, n_labels, n_shared, blank, MARGIN, is_late))
 
     @cached_property
     def _first(self) -> Tensor:
-        """The scorer's state (1, s) before anything is said."""
+        """The scorer's start state (1, s)."""
         assert self._plain.scorer is not None
         return self._plain.scorer.start(1, torch.device("cpu"))
 
@@ -154,31 +160,32 @@ class CompiledSearch:
         return found
 
     def _run(self, beams: Beams, log_probs: Tensor, lengths: Tensor, scorer: FlatScorer) -> None:
-        from sottovoce.decoding.ctc.kernel.search import Settings, decode_rows
+        from sottovoce.decoding.ctc.kernel.frame_loop import SearchSettings, decode_rows
 
         plain = self._plain
-        settings = Settings(
+        settings = SearchSettings(
             blank=plain.blank,
-            first=plain.first,
+            initial_symbol=plain.initial_symbol,
             n_labels=plain.n_labels,
             beam_size=plain.beam_size,
             n_tokens=plain.n_tokens,
-            n_kept=plain.n_kept or 0,
+            max_homophones=plain.max_homophones or 0,
             threshold=float("inf") if plain.beam_threshold is None else float(plain.beam_threshold),
         )
         emissions, counts = log_probs.numpy(), lengths.numpy()
-        shared_out(
+        run_in_threads(
             len(counts),
             emissions.shape[1],
             lambda begin, end: decode_rows(beams, emissions, counts, settings, scorer, begin, end),
         )
 
 
-def shared_out(n_rows: int, n_frames: int, work: Callable[[int, int], Made]) -> list[Made]:
-    """What `work(begin, end)` makes of runs of rows, in order; torch's number of threads take them in turn.
+def run_in_threads(n_rows: int, n_frames: int, work: Callable[[int, int], Made]) -> list[Made]:
+    """Run `work(begin, end)` on slices of rows, in as many threads as PyTorch has; return its results in
+    order.
 
-    There are a few runs for each thread, so that one with longer rows does not keep the others waiting. What
-    takes less than a thread takes to start is not shared out.
+    There are a few slices for each thread, so that one with longer rows does not delay the others. Work that
+    is shorter than the start of a thread runs here.
     """
     n_threads = min(torch.get_num_threads(), n_rows)
     if n_threads <= 1 or n_rows * n_frames < _LEAST_FRAMES:
@@ -189,8 +196,11 @@ def shared_out(n_rows: int, n_frames: int, work: Callable[[int, int], Made]) -> 
         return list(pool.map(work, cuts[:-1], cuts[1:]))
 
 
-def fastest(search: PrefixSearch, engine: Engine) -> PrefixSearch | CompiledSearch:
-    """The search as the option `engine` wants it. Raises MissingExtraError."""
+def choose_engine(search: PrefixSearch, engine: SearchEngine) -> PrefixSearch | CompiledSearch:
+    """Wrap a search by the option `engine`.
+
+    Raises: MissingExtraError for "compiled" without numba.
+    """
     if engine == "graphs":
         return GraphSearch(search)
     if engine == "tensors" or (engine == "auto" and not has_compiler()):
@@ -201,14 +211,14 @@ def fastest(search: PrefixSearch, engine: Engine) -> PrefixSearch | CompiledSear
 
 
 def flat_scorer(scorer: PrefixScorer | None, n_labels: int) -> FlatScorer | None:
-    """The arrays of a scorer, or of none; None where it has none."""
+    """Return the arrays of a scorer, those of no scorer for None; None where it has no arrays."""
     if scorer is None:
         return silent_scorer(n_labels)
     return scorer.flat() if isinstance(scorer, FlatPrefixScorer) else None
 
 
 def _beams(state: PrefixState, n_frames: int) -> Beams:
-    """The state's tensors as arrays that share their memory, and room for histories."""
+    """View the state's tensors as arrays over the same memory, and allocate histories."""
     from sottovoce.decoding.ctc.kernel.slots import Beams
 
     n_symbols = int(state.length.max()) + n_frames + 2
@@ -226,7 +236,7 @@ def _beams(state: PrefixState, n_frames: int) -> Beams:
         arc=state.arc.numpy(),
         symbols=state.symbols.contiguous().numpy(),
         histories=histories.numpy(),
-        begins=state.begins.numpy(),
-        spells=state.spells.numpy(),
+        is_prefix=state.is_prefix.numpy(),
+        is_label_prefix=state.is_label_prefix.numpy(),
         scores=state.scores.numpy(),
     )

@@ -10,17 +10,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sottovoce.decoding.ctc.committing import Committer, newly_committed
-from sottovoce.decoding.ctc.compiled import fastest
-from sottovoce.decoding.ctc.emissions import checked, joined, without_blank_runs
-from sottovoce.decoding.ctc.past import Past
-from sottovoce.decoding.ctc.rereading import Ending, best_readings, reread
-from sottovoce.decoding.ctc.search import PrefixSearch
+from sottovoce.decoding.ctc.commit import Committer, newly_committed
+from sottovoce.decoding.ctc.compiled import choose_engine
+from sottovoce.decoding.ctc.emissions import EmissionScaling, checked, joined, without_blank_runs
+from sottovoce.decoding.ctc.history import CommittedHistory, TokenTimes, token_times
+from sottovoce.decoding.ctc.homophone_rescoring import FinalHypothesis, merge_rescored, rescore_homophones
+from sottovoce.decoding.ctc.prefix_search import PrefixSearch
 from sottovoce.decoding.ctc.search_options import CtcOptions
 from sottovoce.decoding.ctc.state import NEVER, PrefixState
 from sottovoce.decoding.ctc.text import UNFINISHED, Labels, SpelledWord, Speller
-from sottovoce.decoding.ctc.times import TokenTimes, token_times
-from sottovoce.decoding.ctc.weighing import Weighing
 from sottovoce.errors import OptionError
 from sottovoce.lm.base import Floats, HistoryScorer, PrefixScorer
 from sottovoce.types import Hypothesis, Partial, Word
@@ -29,9 +27,11 @@ from sottovoce.types import Hypothesis, Partial, Word
 class EmissionDecoder:
     """Prefix beam search from emissions to text, whole or in chunks.
 
-    scorer: language models, lexicon and boosting. lexicon: the words of the scorer's marks, see
-    `Speller`. history_scorer: replaces the score of the words said so far every
-    `options.adjust_every_frames` frames, and at the end.
+    scorer: language models, lexicon and boosting; None: none. lexicon: the words of the scorer's marks, see
+    `Speller`. history_scorer: replaces the score of the words so far every `options.adjust_every_frames`
+    frames, and at the end; None: nothing does.
+
+    Raises: OptionError for a scorer of another number of labels.
     """
 
     def __init__(
@@ -50,31 +50,32 @@ class EmissionDecoder:
         self._scorer = scorer
         self._history_scorer = history_scorer
         self._speller = Speller(labels, lexicon)
-        self._weighing = Weighing.of(labels, self.options)
+        self._scaling = EmissionScaling.from_options(labels, self.options)
         search = PrefixSearch(
             len(labels),
             labels.blank,
             self.options.beam_size,
             scorer=scorer,
-            # What scores whole histories can tell apart whatever was said.
-            n_kept=self.options.n_best if history_scorer is None else None,
+            # A model of whole histories may rank homophones differently later: none is pruned.
+            max_homophones=self.options.n_best if history_scorer is None else None,
             beam_threshold=self.options.beam_threshold,
             top_tokens=self.options.top_tokens,
         )
-        self._search = fastest(search, self.options.engine)
+        self._search = choose_engine(search, self.options.engine)
         self._committer = Committer(
             self._search,
             self._speller,
-            self._with_idle_gaps,
+            self._with_idle_separators,
             has_times=self.options.times,
             most_frames=self.options.commit_frames,
         )
 
     def decode(self, log_probs: Tensor, lengths: Tensor | None = None) -> list[list[Hypothesis]]:
-        """Decode log-probabilities (B, T, V) or (T, V); returns per utterance its best, best first.
+        """Decode log-probabilities (B, T, V) or (T, V); return the n_best hypotheses of each utterance.
 
-        lengths: (B,) frames of each utterance; None: all. Raises InputError: not log-probabilities of
-        these labels.
+        lengths: (B,) frames of each utterance; None: all.
+
+        Raises: InputError unless these are log-probabilities of these labels.
         """
         log_probs, lengths = self._checked(log_probs, lengths)
         if not len(lengths):
@@ -84,64 +85,61 @@ class EmissionDecoder:
         return self.finish(state)
 
     def start(self, n_batch: int = 1, device: torch.device | None = None) -> PrefixState:
-        """The state of n_batch utterances before their first frame."""
+        """Make the state of n_batch utterances before their first frame. device: None: the CPU."""
         return self._search.start(n_batch, device or torch.device("cpu"))
 
     def decode_chunk(self, state: PrefixState, log_probs: Tensor, lengths: Tensor | None = None) -> list[str]:
-        """Advance the state over the next frames (B, T, V); returns the best text so far per utterance.
+        """Advance the state over the next frames (B, T, V); return the best text so far of each utterance.
 
-        A text so far may still change, but for its beginning that `committed` tells. Whatever the chunks,
-        `finish` returns what `decode` does.
+        Such a text may still change, but for the part that `committed` has returned. However emissions are
+        cut into chunks, `finish` returns what `decode` does.
+
+        Raises: InputError as `decode`.
         """
         log_probs, lengths = self._checked(log_probs, lengths)
         self._advance(state, log_probs, lengths)
         self._committer.commit(state)
         best = list(enumerate((state.acoustic + state.lm).argmax(dim=1).tolist()))
         return [
-            self._text_so_far(past, [*past.open_symbols(), *symbols])
-            for past, symbols in zip(state.past, _histories(state, best), strict=True)
+            self._text_so_far(history, [*history.open_symbols(), *symbols])
+            for history, symbols in zip(state.committed, _histories(state, best), strict=True)
         ]
 
     def committed(self, state: PrefixState) -> list[Partial]:
-        """What no further frame can change and was not told before: an event an utterance that has some.
+        """Return the words committed since the last call: at most one event an utterance.
 
-        utterance: its row of the batch. start, end and words are known with the option `times` alone.
+        utterance: its row of the batch. Without the option `times` events have no words of their own.
         """
         return newly_committed(state, self._speller, self.options.frame_s)
 
     def finish(self, state: PrefixState) -> list[list[Hypothesis]]:
-        """The hypotheses of a state after its last frame; the state itself is left as it is.
+        """Return the hypotheses of a state after its last frame; the state is unchanged.
 
-        Where every one of an utterance is inside a word that cannot be completed, they are given as they are,
+        Where all of an utterance end inside a word that cannot be completed, they are returned
         `is_unfinished`, with the score that the search ranked them by.
         """
         if not len(state.length):
             return []
-        found = [
-            Ending(b, *ending)
-            for b, endings in enumerate(self._endings(state))
-            for ending in endings
-            if ending[0] > NEVER
-        ]
+        found = self._endings(state)
         symbols = _histories(state, [(ending.utterance, ending.beam) for ending in found])
         if self.options.n_readings > 1:
-            found, symbols = self._with_other_readings(state, found, symbols)
+            found, symbols = self._with_homophones(state, found, symbols)
         spans = self._align(state, found, symbols) if self.options.times and state.emissions else None
-        heard = state.acoustic.tolist()
+        acoustic = state.acoustic.tolist()
         hypotheses: list[list[Hypothesis]] = [[] for _ in range(len(state.length))]
-        for i, (ending, history) in enumerate(zip(found, symbols, strict=True)):
-            past = state.past[ending.utterance]
+        for i, (ending, later) in enumerate(zip(found, symbols, strict=True)):
+            history = state.committed[ending.utterance]
             hypothesis = self._hypothesis(
-                [*past.symbols, *history],
+                [*history.symbols, *later],
                 ending,
-                heard[ending.utterance][ending.beam],
-                None if spans is None else past.times(spans[i]),
+                acoustic[ending.utterance][ending.beam],
+                None if spans is None else history.times(spans[i]),
             )
-            hypotheses[ending.utterance].append(_counted_from(hypothesis, state, ending.utterance))
+            hypotheses[ending.utterance].append(_with_offsets(hypothesis, state, ending.utterance))
         return hypotheses
 
-    def _text_so_far(self, past: Past, symbols: Sequence[int]) -> str:
-        return self._speller.together([past.text, self._speller.text(symbols, self._speller.words(symbols))])
+    def _text_so_far(self, history: CommittedHistory, symbols: Sequence[int]) -> str:
+        return self._speller.join([history.text, self._speller.text(symbols, self._speller.words(symbols))])
 
     def _checked(self, emissions: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
         return checked(
@@ -153,7 +151,7 @@ class EmissionDecoder:
         )
 
     def _advance(self, state: PrefixState, emissions: Tensor, lengths: Tensor) -> None:
-        log_probs, scores = self._weighing.probabilities(emissions), self._weighing.scores(emissions)
+        log_probs, scores = self._scaling.probabilities(emissions), self._scaling.scores(emissions)
         if self.options.times:
             state.emissions.append((log_probs, lengths))
         state.n_frames = state.n_frames + lengths
@@ -167,9 +165,9 @@ class EmissionDecoder:
             self._run_and_adjust(state, scores, lengths)
 
     def _run_and_adjust(self, state: PrefixState, log_probs: Tensor, lengths: Tensor) -> None:
-        """Stop wherever one of the utterances has made another `adjust_every_frames` of its own frames.
+        """Search, and adjust each utterance after every `adjust_every_frames` of its own frames.
 
-        Their own, so that neither chunks nor the rest of the batch change what is found.
+        Its own, so that neither chunks nor the rest of the batch change the result.
         """
         every, begin = self.options.adjust_every_frames, 0
         while bool((is_running := lengths > begin).any()):
@@ -186,13 +184,13 @@ class EmissionDecoder:
         state.n_searched = state.n_searched + lengths
 
     def _adjust(self, state: PrefixState, rows: Tensor) -> None:
-        """Let the history scorer replace what was added for the words of the beams of rows (B,) bool."""
+        """Let the history scorer replace the scores of the words of all beams of rows (B,) bool."""
         assert self._history_scorer is not None
         places = ((state.acoustic > NEVER) & rows[:, None]).nonzero().tolist()
         if not places:
             return
         histories = [
-            self._finished_words(state.past[place[0]], symbols)
+            self._finished_words(state.committed[place[0]], symbols)
             for place, symbols in zip(places, _histories(state, places), strict=True)
         ]
         values = self._history_scorer.adjustments(histories, final=False)
@@ -201,16 +199,16 @@ class EmissionDecoder:
         state.lm = state.lm - state.adjustment + new
         state.adjustment = new
 
-    def _finished_words(self, past: Past, symbols: Sequence[int]) -> tuple[str, ...]:
-        newer = self._speller.finished_words([*past.open_symbols(), *symbols])
-        return (*past.words, *(word.text for word in newer))
+    def _finished_words(self, history: CommittedHistory, symbols: Sequence[int]) -> tuple[str, ...]:
+        newer = self._speller.finished_words([*history.open_symbols(), *symbols])
+        return (*history.words, *(word.text for word in newer))
 
-    def _words(self, past: Past, symbols: Sequence[int], mark: int) -> tuple[str, ...]:
-        newer = self._speller.words([*past.open_symbols(), *symbols], mark)
-        return (*past.words, *(word.text for word in newer))
+    def _words(self, history: CommittedHistory, symbols: Sequence[int], mark: int) -> tuple[str, ...]:
+        newer = self._speller.words([*history.open_symbols(), *symbols], mark)
+        return (*history.words, *(word.text for word in newer))
 
-    def _endings(self, state: PrefixState) -> list[list[tuple[float, float, int, int]]]:
-        """Score, posterior, beam and mark of the best complete hypotheses of every utterance, best first."""
+    def _endings(self, state: PrefixState) -> list[FinalHypothesis]:
+        """Find the best complete hypotheses, utterance by utterance, best first."""
         n_batch, n_beams = state.length.shape
         ranked = state.acoustic + state.lm
         scores = ranked[:, :, None]  # (B, K, E)
@@ -230,17 +228,22 @@ class EmissionDecoder:
         marks[is_stuck] = UNFINISHED
         best, index = scores.topk(min(self.options.n_best, scores.shape[1]), dim=1)
         with_merged = scores + state.merged.repeat_interleave(n_ways, dim=1)
-        shares = _shares(best.cpu().numpy(), with_merged.cpu().numpy())
+        shares = _posteriors(best.cpu().numpy(), with_merged.cpu().numpy())
         parts = [part.tolist() for part in (best, shares, index // n_ways, marks.gather(1, index))]
-        return [list(zip(*rows, strict=True)) for rows in zip(*parts, strict=True)]
+        return [
+            FinalHypothesis(row, score, posterior, beam, mark)
+            for row, columns in enumerate(zip(*parts, strict=True))
+            for score, posterior, beam, mark in zip(*columns, strict=True)
+            if score > NEVER
+        ]
 
     def _adjusted(self, state: PrefixState, scores: Tensor, beams: Tensor, marks: Tensor) -> Tensor:
-        """Final scores (B, K * E) with adjustments for whole sentences."""
+        """Return final scores (B, K * E) with adjustments for whole sentences."""
         assert self._history_scorer is not None
         alive = (scores > NEVER).nonzero().tolist()
         symbols = _histories(state, [(b, int(beams[i])) for b, i in alive])
         histories = [
-            self._words(state.past[b], history, int(marks[b, i]))
+            self._words(state.committed[b], history, int(marks[b, i]))
             for history, (b, i) in zip(symbols, alive, strict=True)
         ]
         values = self._history_scorer.adjustments(histories, final=True)
@@ -249,21 +252,21 @@ class EmissionDecoder:
             scores[b, i] += value
         return scores
 
-    def _with_other_readings(
-        self, state: PrefixState, found: list[Ending], symbols: list[list[int]]
-    ) -> tuple[list[Ending], list[list[int]]]:
-        """The best of the endings and of all other readings of the beams' labels, with their symbols.
+    def _with_homophones(
+        self, state: PrefixState, found: list[FinalHypothesis], symbols: list[list[int]]
+    ) -> tuple[list[FinalHypothesis], list[list[int]]]:
+        """Merge in all other word sequences of the beams' labels; return hypotheses and symbols.
 
-        Utterances of which a part is settled stay as they are: what was told is not read again.
+        Utterances with a committed part are left as they are: emitted words stay.
         """
         if self._history_scorer is None or self._scorer is None or self._scorer.n_arcs == 1:
             return found, symbols
-        places = [(b, k) for b, k in state.is_alive.nonzero().tolist() if not state.past[b].symbols]
+        places = [(b, k) for b, k in state.is_alive.nonzero().tolist() if not state.committed[b].symbols]
         beams = [(b, k, row) for (b, k), row in zip(places, _histories(state, places), strict=True)]
-        more = reread(self._scorer, state, beams, most=self.options.n_readings)
-        words = [self._words(state.past[one.utterance], one.symbols, one.mark) for one in more]
+        more = rescore_homophones(self._scorer, state, beams, most=self.options.n_readings)
+        words = [self._words(state.committed[one.utterance], one.symbols, one.mark) for one in more]
         values = self._history_scorer.adjustments(words, final=True)
-        return best_readings(
+        return merge_rescored(
             list(zip(found, symbols, strict=True)),
             [one._replace(score=one.score + value) for one, value in zip(more, values, strict=True)],
             {(b, tuple(row)) for b, _, row in beams},
@@ -271,7 +274,7 @@ class EmissionDecoder:
         )
 
     def _align(
-        self, state: PrefixState, found: Sequence[Ending], symbols: Sequence[Sequence[int]]
+        self, state: PrefixState, found: Sequence[FinalHypothesis], symbols: Sequence[Sequence[int]]
     ) -> list[TokenTimes] | None:
         n_tokens = [len(history) for history in symbols]
         longest = max(n_tokens, default=0)
@@ -281,7 +284,7 @@ class EmissionDecoder:
         for row, history in enumerate(symbols):
             tokens[row, : len(history)] = history
         log_probs, lengths = joined(state)
-        log_probs = self._with_idle_gaps(log_probs)
+        log_probs = self._with_idle_separators(log_probs)
         device = state.length.device
         spans = self._search.align(
             log_probs,
@@ -293,21 +296,21 @@ class EmissionDecoder:
         )
         return token_times(spans, n_tokens)
 
-    def _with_idle_gaps(self, log_probs: Tensor) -> Tensor:
-        """Let separators that say nothing, which no hypothesis holds, pass for blanks.
+    def _with_idle_separators(self, log_probs: Tensor) -> Tensor:
+        """Let redundant separators, which no hypothesis contains, pass for blanks: (B, T, V).
 
-        Those that say something are a little likelier.
+        A separator that hypotheses contain is preferred by a small margin.
         """
-        gap = None if self._scorer is None else self._scorer.gap
-        if gap is None:
+        word_separator = None if self._scorer is None else self._scorer.word_separator
+        if word_separator is None:
             return log_probs
-        idle = torch.maximum(log_probs[:, :, self.labels.blank], log_probs[:, :, gap] - 1e-3)
+        idle = torch.maximum(log_probs[:, :, self.labels.blank], log_probs[:, :, word_separator] - 1e-3)
         return log_probs.index_copy(
             2, torch.tensor([self.labels.blank], device=idle.device), idle[:, :, None]
         )
 
     def _hypothesis(
-        self, symbols: list[int], ending: Ending, acoustic: float, times: TokenTimes | None
+        self, symbols: list[int], ending: FinalHypothesis, acoustic: float, times: TokenTimes | None
     ) -> Hypothesis:
         n_labels, spelled = len(self.labels), self._speller.words(symbols, ending.mark)
         return Hypothesis(
@@ -323,7 +326,7 @@ class EmissionDecoder:
         )
 
     def _word(self, word: SpelledWord, times: TokenTimes) -> Word:
-        """Its probability is the geometric mean over its tokens of the highest probability in their span."""
+        """Make a word; its probability is the geometric mean of its tokens' highest ones in their spans."""
         peaks = times.peak[word.first : word.end]
         return Word(
             word=word.text,
@@ -333,27 +336,27 @@ class EmissionDecoder:
         )
 
 
-def _shares(some: Floats, scores: Floats) -> Floats:
-    """Shares (B, n) of log-probabilities in all (B, m). In NumPy: torch would wake threads for this."""
+def _posteriors(some: Floats, scores: Floats) -> Floats:
+    """Posteriors (B, n) of log-probabilities `some` among all (B, m). In NumPy: torch would wake threads."""
     with np.errstate(invalid="ignore"):  # where nothing is possible
         shares: Floats = np.exp(some - np.logaddexp.reduce(scores, axis=1, keepdims=True))
     return shares
 
 
-def _counted_from(hypothesis: Hypothesis, state: PrefixState, row: int) -> Hypothesis:
-    """With what was taken off the scores of an utterance on the way."""
-    heard, added = float(state.skipped[row]), float(state.taken[row])
-    if not heard and not added:
+def _with_offsets(hypothesis: Hypothesis, state: PrefixState, row: int) -> Hypothesis:
+    """Add what was subtracted from the scores of an utterance during the search."""
+    acoustic, lm = float(state.acoustic_offset[row]), float(state.lm_offset[row])
+    if not acoustic and not lm:
         return hypothesis
     return replace(
         hypothesis,
-        score=hypothesis.score + heard + added,
-        acoustic_score=hypothesis.acoustic_score + heard,
-        lm_score=hypothesis.lm_score + added,
+        score=hypothesis.score + acoustic + lm,
+        acoustic_score=hypothesis.acoustic_score + acoustic,
+        lm_score=hypothesis.lm_score + lm,
     )
 
 
 def _histories(state: PrefixState, places: Iterable[Sequence[int]]) -> list[list[int]]:
-    """The symbols of beams, given as (utterance, beam)."""
+    """Symbols of beams, given as (utterance, beam)."""
     symbols, lengths = state.symbols.cpu().numpy(), state.length.tolist()
     return [symbols[b, k, 1 : lengths[b][k] + 1].tolist() for b, k in places]

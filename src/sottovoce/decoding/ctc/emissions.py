@@ -1,19 +1,62 @@
-"""What a CTC search is given: checks of emissions, and leaving out runs of blank frames."""
+"""Emissions before a CTC search: checks, scaling, and dropping runs of blank frames."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from sottovoce.decoding.ctc.search_options import CtcOptions
 from sottovoce.decoding.ctc.state import NEVER, PrefixState
-from sottovoce.errors import InputError
+from sottovoce.decoding.ctc.text import Labels
+from sottovoce.errors import InputError, OptionError
 
 _SUM_TOLERANCE = 0.6
 """How far the log of a frame's summed probability may be from 0: emissions rounded to whole nats are
 allowed, logits are not."""
 _POSITIVE_TOLERANCE = 1e-2
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EmissionScaling:
+    """Scores are scale * (emissions - offset).
+
+    offset: (V,) float32 on the CPU; None: 0. is_normalised: emissions are log-probabilities already.
+    """
+
+    scale: float = 1.0
+    offset: Tensor | None = None
+    is_normalised: bool = True
+
+    @classmethod
+    def from_options(cls, labels: Labels, options: CtcOptions) -> EmissionScaling:
+        """Make the scaling of options: label priors and the blank's penalty are subtracted.
+
+        Raises: OptionError unless there is one prior for each label.
+        """
+        offset = None
+        if options.label_priors is not None or options.blank_penalty:
+            offset = torch.zeros(len(labels))
+            if options.label_priors is not None:
+                if len(options.label_priors) != len(labels):
+                    raise OptionError(
+                        f"label_priors: expected {len(labels)}, one a label, got {len(options.label_priors)}"
+                    )
+                offset += options.prior_scale * torch.tensor(options.label_priors).log()
+            offset[labels.blank] += options.blank_penalty
+        return cls(options.acoustic_scale, offset, options.is_normalised)
+
+    def scores(self, emissions: Tensor) -> Tensor:
+        """Scale emissions (B, T, V) to the scores that are searched."""
+        if self.offset is not None:
+            emissions = emissions - self.offset.to(emissions.device)
+        return emissions if self.scale == 1 else emissions * self.scale
+
+    def probabilities(self, emissions: Tensor) -> Tensor:
+        """Return the model's log-probabilities (B, T, V), for confidences, times and blanks."""
+        return emissions if self.is_normalised else emissions.log_softmax(dim=-1)
 
 
 def checked(
@@ -24,13 +67,14 @@ def checked(
     is_normalised: bool = True,
     trusted: Callable[[Tensor, Tensor], bool] | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Emissions (B, T, V) float32 and lengths (B,) int64, fit for a search.
+    """Check emissions; return them as (B, T, V) float32 with lengths (B,) int64.
 
     log_probs: (B, T, V) or (T, V) of any float type. lengths: frames of each utterance, None for all.
-    is_normalised: they are log-probabilities; else any scores.
-    trusted: says of what is returned whether it is beyond doubt; else it is looked at closely.
-    Raises InputError: wrong shape or size, NaN; for log-probabilities positive values, or frames that do not
-    sum to 1; for scores frames without a finite sum.
+    is_normalised: they are log-probabilities; False: any scores. trusted: a fast check; where it returns
+    False, or is None, every value is checked.
+
+    Raises: InputError for a wrong shape or size and NaN; for log-probabilities that are positive or do not
+        sum to 1; for scores without a finite sum in a frame.
     """
     log_probs = log_probs.detach()
     if log_probs.ndim == 2:
@@ -64,7 +108,7 @@ def _checked_lengths(lengths: Tensor | None, log_probs: Tensor) -> Tensor:
 
 
 def _check_values(frames: Tensor) -> None:
-    """frames: (n, V) float32."""
+    """Check frames (n, V) float32."""
     if not len(frames):
         return
     if bool(frames.isnan().any()):
@@ -87,7 +131,7 @@ def _check_values(frames: Tensor) -> None:
 
 
 def _check_scores(frames: Tensor) -> None:
-    """frames: (n, V) float32."""
+    """Check frames (n, V) float32."""
     if not bool(frames.logsumexp(dim=1).isfinite().all()):
         raise InputError("emissions: expected scores, got NaN, infinity or a frame where nothing is possible")
 
@@ -95,10 +139,11 @@ def _check_scores(frames: Tensor) -> None:
 def without_blank_runs(
     state: PrefixState, scores: Tensor, lengths: Tensor, *, blank: int, is_likely: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Drop all but the first frame of every run of frames that are likely to be blank, (B, T) bool.
+    """Drop all but the first frame of every run of frames that are likely blank.
 
-    The scores of the blanks that are dropped go to `state.skipped`, so that those of hypotheses remain
-    comparable. Runs go on over chunks.
+    scores: (B, T, V). lengths: (B,). is_likely: (B, T) bool. Returns the scores and lengths that remain.
+    Scores of dropped blanks are added to `state.acoustic_offset`, so that those of hypotheses stay
+    comparable. Runs continue over chunks.
     """
     n_batch, n_frames, n_labels = scores.shape
     if not n_frames:
@@ -106,22 +151,22 @@ def without_blank_runs(
     valid = torch.arange(n_frames, device=scores.device) < lengths[:, None]
     is_blank = is_likely & valid
     dropped = is_blank & torch.cat((state.in_blank[:, None], is_blank[:, :-1]), dim=1)
-    state.skipped = state.skipped + scores[:, :, blank].masked_fill(~dropped, 0.0).sum(dim=1)
+    state.acoustic_offset = state.acoustic_offset + scores[:, :, blank].masked_fill(~dropped, 0.0).sum(dim=1)
     last = (lengths - 1).clamp_min(0)[:, None]
     state.in_blank = torch.where(lengths > 0, is_blank.gather(1, last)[:, 0], state.in_blank)
-    kept = valid & ~dropped
-    order = (~kept).to(torch.uint8).argsort(dim=1, stable=True)
-    n_kept = kept.sum(dim=1)
-    longest = int(n_kept.max()) if n_batch else 0
+    remains = valid & ~dropped
+    order = (~remains).to(torch.uint8).argsort(dim=1, stable=True)
+    n_remaining = remains.sum(dim=1)
+    longest = int(n_remaining.max()) if n_batch else 0
     index = order[:, :longest, None].expand(-1, -1, n_labels)
-    return scores.gather(1, index), n_kept
+    return scores.gather(1, index), n_remaining
 
 
 def joined(state: PrefixState) -> tuple[Tensor, Tensor]:
-    """All emissions (B, T, V) that a state has seen and not settled, and their lengths (B,)."""
+    """Join the uncommitted emissions of a state: (B, T, V), and their lengths (B,)."""
     if len(state.emissions) == 1:
         return state.emissions[0]
-    lengths = state.n_frames - torch.tensor([past.n_frames for past in state.past]).to(state.n_frames)
+    lengths = state.n_frames - torch.tensor([each.n_frames for each in state.committed]).to(state.n_frames)
     n_frames = int(lengths.max()) if len(lengths) else 0
     n_labels = state.emissions[0][0].shape[2]
     whole = state.blank.new_full((len(lengths), n_frames, n_labels), NEVER)

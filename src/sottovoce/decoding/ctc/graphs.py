@@ -1,8 +1,8 @@
-"""The CTC prefix search on a CUDA device as graphs: a chunk of frames is recorded once, then replayed.
+"""The CTC prefix search as CUDA graphs: a chunk of frames is recorded once, then replayed.
 
-A frame is more than a hundred small kernels; to start one costs more than to run it, and a graph starts all
-of a chunk at once. It works on the memory that it was recorded with: so the beams, the emissions and the
-lengths lie in fixed buffers here, and a chunk that is not full ends in frames that no utterance has.
+A frame is more than a hundred small kernels; launching one costs more than running it, and a graph launches
+all of a chunk at once. It works on the memory that it was recorded with: beams, emissions and lengths are in
+fixed buffers, and a chunk that is not full ends in frames that no utterance has.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 from torch import Tensor
 
-from sottovoce.decoding.ctc.search import PrefixSearch
+from sottovoce.decoding.ctc.prefix_search import PrefixSearch
 from sottovoce.decoding.ctc.state import PrefixState
 from sottovoce.lm.base import stays_on_device
 
@@ -27,32 +27,32 @@ logger = logging.getLogger(__name__)
 CHUNK_FRAMES = 16
 _LEAST_ROOM = 255
 _MAX_CHUNKS = 8
-"""Recorded chunks that are kept, one per shape and lane; each holds on to memory of the device."""
+"""Recorded chunks that are cached, one per shape and lane; each occupies memory of the device."""
 
 Step = Callable[[], None]
 
 
 class Recorder(Protocol):
-    """Turns a step over fixed buffers into one that replays it without running its Python again."""
+    """Records a step over fixed buffers, to be replayed without running its Python again."""
 
     def reaches(self, device: torch.device) -> bool:
-        """Whether steps on this device can be recorded."""
+        """Tell whether steps on this device can be recorded."""
         ...
 
     def lane(self, device: torch.device) -> object:
-        """What work of now waits its turn in: that of two lanes may run at the same time."""
+        """Return the queue of work issued now; work of two lanes may run at the same time."""
         ...
 
     def record(self, step: Step, device: torch.device) -> Step:
-        """What replays the step; the buffers hold anything afterwards."""
+        """Record a step; return what replays it. The buffers hold any values afterwards."""
         ...
 
 
 class CudaGraphs:
-    """CUDA graphs: recorded after a warm-up on a side stream, as PyTorch asks for.
+    """CUDA graphs: recorded after a warm-up on a side stream, as PyTorch requires.
 
-    Graphs of a stream run one after the other and leave nothing behind but what lies in buffers of their
-    owner: so they share one pool of memory.
+    Graphs of a stream run one after the other and leave no values but those in their owner's buffers, so they
+    share one pool of memory.
     """
 
     def __init__(self) -> None:
@@ -87,9 +87,9 @@ class CudaGraphs:
 class GraphSearch(PrefixSearch):
     """`PrefixSearch` whose frames are recorded chunks, one for each batch size and room for histories.
 
-    Elsewhere than where the recorder reaches, and with language models that leave the device, it is that
-    search itself. Threads may share it: chunks of a lane (a CUDA stream) are run one after the other, and
-    each lane has its own.
+    On devices that the recorder does not reach, and with language models that leave the device, it runs that
+    search itself. Threads may share it: chunks of a lane (a CUDA stream) run one after the other, and each
+    lane has its own.
     """
 
     def __init__(self, plain: PrefixSearch, recorder: Recorder | None = None) -> None:
@@ -98,7 +98,7 @@ class GraphSearch(PrefixSearch):
             plain.blank,
             plain.beam_size,
             scorer=plain.scorer,
-            n_kept=plain.n_kept,
+            max_homophones=plain.max_homophones,
             beam_threshold=plain.beam_threshold,
             top_tokens=plain.n_tokens,
         )
@@ -111,7 +111,7 @@ class GraphSearch(PrefixSearch):
 
     @torch.no_grad()
     def run(self, state: PrefixState, log_probs: Tensor, lengths: Tensor, n_full: int) -> None:
-        """As `PrefixSearch.run`."""
+        """Advance the state over log_probs (B, T, V); see `PrefixSearch.run`."""
         n_frames, device = log_probs.shape[1], log_probs.device
         if not (self._is_steady and n_frames and len(lengths) and self._recorder.reaches(device)):
             super().run(state, log_probs, lengths, n_full)
@@ -167,7 +167,7 @@ class _Chunk:
 
 
 def _room(n_symbols: int) -> int:
-    """Room for at least that many symbols, in few sizes: each needs a recording of its own."""
+    """Capacity for at least n_symbols, in few sizes, since each needs a recording of its own."""
     room = _LEAST_ROOM
     while room < n_symbols + 1:
         room = 2 * room + 1

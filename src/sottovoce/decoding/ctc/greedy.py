@@ -1,13 +1,12 @@
-"""Greedy CTC decoding: the likeliest label of every frame, repeats and blanks taken out."""
+"""Greedy CTC decoding: the likeliest label of every frame, without repeats and blanks."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-from sottovoce.decoding.ctc.emissions import checked
+from sottovoce.decoding.ctc.emissions import EmissionScaling, checked
 from sottovoce.decoding.ctc.text import Labels
-from sottovoce.decoding.ctc.weighing import Weighing
 from sottovoce.types import Hypothesis, Word
 
 
@@ -18,26 +17,29 @@ def greedy_decode(
     lengths: Tensor | None = None,
     *,
     frame_s: float = 0.02,
-    weighing: Weighing | None = None,
+    scaling: EmissionScaling | None = None,
 ) -> list[Hypothesis]:
     """Decode log-probabilities (B, T, V) or (T, V), all utterances at once; one hypothesis each.
 
-    The score is that of the one path. Raises InputError: not log-probabilities of these labels.
+    lengths: (B,) frames of each utterance; None: all. frame_s: seconds per frame. scaling: None: emissions as
+    they are. The score is that of the single path.
+
+    Raises: InputError unless these are log-probabilities of these labels.
     """
-    weighing = weighing or Weighing()
-    emissions, lengths = checked(log_probs, lengths, len(labels), is_normalised=weighing.is_normalised)
-    log_probs = weighing.probabilities(emissions)
+    scaling = scaling or EmissionScaling()
+    emissions, lengths = checked(log_probs, lengths, len(labels), is_normalised=scaling.is_normalised)
+    log_probs = scaling.probabilities(emissions)
     if not log_probs.shape[1]:
         return [Hypothesis(text="", tokens=(), score=0.0) for _ in range(len(log_probs))]
-    best, path = weighing.scores(emissions).max(dim=2)  # (B, T)
-    heard = log_probs.gather(2, path[:, :, None])[:, :, 0]
+    best, path = scaling.scores(emissions).max(dim=2)  # (B, T)
+    acoustic = log_probs.gather(2, path[:, :, None])[:, :, 0]
     valid = torch.arange(path.shape[1], device=path.device) < lengths[:, None]
     path = path.masked_fill(~valid, labels.blank)
     changes = torch.ones_like(valid)
     changes[:, 1:] = path[:, 1:] != path[:, :-1]
     starts = changes & (path != labels.blank)
     scores = best.masked_fill(~valid, 0.0).sum(dim=1).tolist()
-    rows = zip(path.cpu(), starts.cpu(), changes.cpu(), heard.cpu(), scores, strict=True)
+    rows = zip(path.cpu(), starts.cpu(), changes.cpu(), acoustic.cpu(), scores, strict=True)
     return [_hypothesis(labels, *row, frame_s=frame_s) for row in rows]
 
 
@@ -46,7 +48,7 @@ def _hypothesis(
     path: Tensor,
     starts: Tensor,
     changes: Tensor,
-    heard: Tensor,
+    acoustic: Tensor,
     score: float,
     *,
     frame_s: float,
@@ -61,7 +63,7 @@ def _hypothesis(
             word=word.text,
             start=first[word.first] * frame_s,
             end=ends[first[word.end - 1]] * frame_s,
-            probability=float(heard[frames[word.first : word.end]].mean().exp()),
+            probability=float(acoustic[frames[word.first : word.end]].mean().exp()),
         )
         for word in labels.words(tokens)
     ]

@@ -11,14 +11,14 @@ from sottovoce.errors import OptionError, cause_of
 
 
 class LabelList(NamedTuple):
-    """One name per output, and the blank's index where the source tells it."""
+    """One name per output, and the blank's index; None where the source does not name it."""
 
     names: tuple[str, ...]
     blank: int | None
 
 
 class VocabularyTokenizer(Protocol):
-    """What is asked of a Hugging Face CTC tokenizer."""
+    """The part of a Hugging Face CTC tokenizer that is used."""
 
     @property
     def pad_token_id(self) -> int | None: ...
@@ -27,16 +27,16 @@ class VocabularyTokenizer(Protocol):
 
 
 class Processor(Protocol):
-    """What is asked of a Hugging Face processor, such as `Wav2Vec2Processor`."""
+    """The part of a Hugging Face processor, such as `Wav2Vec2Processor`, that is used."""
 
     @property
     def tokenizer(self) -> VocabularyTokenizer: ...
 
 
 def labels_of_processor(processor: Processor | VocabularyTokenizer) -> LabelList:
-    """Labels of a Hugging Face processor or its tokenizer; the padding token is the blank there.
+    """Read the labels of a Hugging Face processor or its tokenizer; its padding token is the blank.
 
-    Raises OptionError: ids with gaps, or no padding token.
+    Raises: OptionError for ids with gaps, or no padding token.
     """
     # Not `isinstance`: from Python 3.12 on it does not see what a tokenizer answers by `__getattr__`.
     tokenizer = cast(VocabularyTokenizer, getattr(processor, "tokenizer", None) or processor)
@@ -47,16 +47,16 @@ def labels_of_processor(processor: Processor | VocabularyTokenizer) -> LabelList
 
 
 def labels_of_nemo(vocabulary: Sequence[str]) -> LabelList:
-    """Labels of a NeMo CTC model's `decoder.vocabulary`: the blank comes after them."""
+    """Make labels of a NeMo CTC model's `decoder.vocabulary`: the blank comes after them."""
     return LabelList((*vocabulary, "<blank>"), len(vocabulary))
 
 
 def read_labels(path: str | Path) -> LabelList:
-    """Labels of a file.
+    """Read the labels of a file.
 
     Text: one label a line, spaces kept. JSON: a list; {"vocab": [...], "blank": n}; or a vocabulary
     {label: id} as Hugging Face's `vocab.json`, where the blank is "<pad>" or "[PAD]".
-    Raises OptionError.
+    Raises: OptionError for a file that cannot be read, or holds no labels.
     """
     path = Path(path)
     try:

@@ -1,4 +1,4 @@
-"""What can be chosen about a CTC prefix search."""
+"""Options of a CTC prefix search."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Literal, get_args
 
 from sottovoce.errors import OptionError
 
-Engine = Literal["auto", "compiled", "tensors", "graphs"]
+SearchEngine = Literal["auto", "compiled", "tensors", "graphs"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,27 +17,29 @@ class CtcOptions:
 
     beam_size: prefixes kept per utterance. n_best: hypotheses returned per utterance.
     beam_threshold: drop prefixes whose score is this far (nats) below the best.
-    top_tokens: extend only by this many likeliest non-blank tokens of a frame; None: by all, or by 128
-        of more than 1024 labels.
-    blank_skip: of a run of frames whose blank probability is above this, look at the first only.
+    top_tokens: extend only by this many likeliest non-blank tokens of a frame; None: by all, or by 128 of
+        more than 1024 labels.
+    blank_skip: of a run of frames whose blank probability is above this, search the first only.
     acoustic_scale: factor on the log-probabilities.
     blank_penalty: taken off the blank's log-probability (nats), against models that leave labels out.
-    label_priors: how frequent each label is (one a label, above 0); their logarithms times prior_scale are
-        taken off the log-probabilities.
-    is_normalised: emissions are log-probabilities, and checked to be; False where they are scores on purpose,
-        such as log-probabilities that something was taken off already.
-    adjust_every_frames: how often a `HistoryScorer` replaces the scores of the words said so far.
-    n_readings: at the end a `HistoryScorer` chooses among so many readings of the labels of every hypothesis,
-        those that were left out on the way too (homophones); 1: among those that the beam ends with. Streams
-        of which a part is settled are not read again.
+    label_priors: relative frequencies (V,), one a label, above 0; their logarithms times prior_scale are
+        subtracted from the log-probabilities.
+    is_normalised: emissions are log-probabilities, and checked to be; False where they are other scores, such
+        as log-probabilities with something subtracted already.
+    adjust_every_frames: how often a `HistoryScorer` replaces the scores of the words so far.
+    n_readings: at the end a `HistoryScorer` chooses among this many word sequences of the labels of every
+        hypothesis, homophones that were pruned on the way included; 1: among those of the final beam. Streams
+        with a committed part are not rescored in this way.
     times: align the returned hypotheses for token frames, word times and confidences.
     frame_s: seconds per frame.
-    commit_frames: when so many frames of a stream are not settled, hypotheses that differ from the best in
-        the older half of them are dropped, so that time and memory stay level; None: never. What is found is
-        that of the whole for streams up to this; after that an n-best list differs in newer words alone.
+    commit_frames: once a stream has this many uncommitted frames, hypotheses that differ from the best in the
+        older half of them are dropped, so that time and memory stay level; None: never. Results equal those
+        of the whole for streams up to this; beyond, an n-best list differs in newer words alone.
     engine: "compiled" is the frame loop as machine code on the CPU (extra `fast`), "tensors" the one in
         tensors on any device, "graphs" the same with chunks of frames as CUDA graphs where there is CUDA;
-        "auto" takes the first where it can, else the second. What is found is the same.
+        "auto" takes the first where it can, else the second. Results are the same.
+
+    Raises: OptionError for values out of range.
     """
 
     beam_size: int = 16
@@ -54,7 +56,7 @@ class CtcOptions:
     n_readings: int = 1
     times: bool = True
     frame_s: float = 0.02
-    engine: Engine = "auto"
+    engine: SearchEngine = "auto"
     commit_frames: int | None = 500
 
     def __post_init__(self) -> None:
@@ -75,8 +77,10 @@ class CtcOptions:
             object.__setattr__(self, "label_priors", tuple(map(float, self.label_priors)))
             for prior in self.label_priors:
                 _positive("label_priors", prior)
-        if self.engine not in get_args(Engine):
-            raise OptionError(f"engine: expected one of {', '.join(get_args(Engine))}, got {self.engine!r}")
+        if self.engine not in get_args(SearchEngine):
+            raise OptionError(
+                f"engine: expected one of {', '.join(get_args(SearchEngine))}, got {self.engine!r}"
+            )
         if self.blank_skip is not None and not 0.5 <= self.blank_skip < 1:
             raise OptionError(
                 f"blank_skip: expected a probability from 0.5 to below 1, got {self.blank_skip}"

@@ -1,4 +1,4 @@
-"""From label ids to text and words: characters with a separator, word pieces, or single symbols."""
+"""Labels and spelling: from label ids to text and words, by a separator, word pieces or single symbols."""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ from typing import NamedTuple
 from sottovoce.errors import OptionError
 
 PIECE_START = "▁"
-"""What word pieces of SentencePiece begin a word with."""
+"""Marks the beginning of a word in SentencePiece's pieces."""
 SEPARATORS = (" ", "|", PIECE_START)
-"""Labels that stand for the space between words, the first that there is: plain, fairseq's and wav2vec2's,
-SentencePiece's."""
+"""Labels for the space between words, the first one found: plain, fairseq's and wav2vec2's,
+SentencePiece's.
+"""
 
 
 UNFINISHED = -1
-"""In place of the mark of a hypothesis' last word: it is spelled as far as it was said."""
+"""In place of the mark of a hypothesis' last word: it is unfinished, and spelled as far as its tokens go."""
 
 
 class SpelledWord(NamedTuple):
-    """A word and the tokens [first, end) of the hypothesis that say it."""
+    """A word and the tokens [first, end) of the hypothesis that spell it."""
 
     text: str
     first: int
@@ -37,7 +38,7 @@ class Labels:
 
     names: one per output, the blank among them. separator: id of the label between words, None where
     labels carry the beginning of words themselves ("▁the") or no words are known.
-    Raises OptionError: blank out of range, no labels beside it, or a label given twice.
+    Raises: OptionError for a blank out of range, no labels beside it, or a label given twice.
     """
 
     names: tuple[str, ...]
@@ -45,12 +46,12 @@ class Labels:
     separator: int | None = None
     word_starts: tuple[bool, ...] = field(init=False, repr=False, compare=False)
     """Which labels begin a word by themselves."""
-    gaps: tuple[bool, ...] = field(init=False, repr=False, compare=False)
-    """Which labels say nothing and stand between words: the separator, or the lone mark of a beginning."""
+    separators: tuple[bool, ...] = field(init=False, repr=False, compare=False)
+    """Which labels spell nothing and stand between words: the separator, or a lone "▁"."""
     has_pieces: bool = field(init=False, repr=False, compare=False)
-    """Labels carry the beginning of words."""
+    """Labels mark the beginning of words."""
     glue: str = field(init=False, repr=False, compare=False)
-    """What stands between labels that know no words."""
+    """Text between labels that know no words."""
 
     def __post_init__(self) -> None:
         if len(self.names) < 2:
@@ -65,13 +66,13 @@ class Labels:
             raise OptionError(f"labels: expected each once, got {twice!r} {self.names.count(twice)} times")
         has_pieces = any(map(_begins_word, self.names))
         starts = tuple(has_pieces and name.startswith(PIECE_START) for name in self.names)
-        gaps = tuple(
+        separators = tuple(
             i == self.separator or (has_pieces and name == PIECE_START) for i, name in enumerate(self.names)
         )
         is_single = all(len(name) <= 1 for i, name in enumerate(self.names) if i != self.blank)
         for name, value in (
             ("word_starts", starts),
-            ("gaps", gaps),
+            ("separators", separators),
             ("has_pieces", has_pieces),
             ("glue", "" if is_single else " "),
         ):
@@ -79,9 +80,10 @@ class Labels:
 
     @classmethod
     def of(cls, names: Sequence[str], blank: int) -> Labels:
-        """Labels whose separator, if any, is one of `SEPARATORS`; blank may count from the end (-1).
+        """Make labels whose separator, if any, is one of `SEPARATORS`; blank may count from the end (-1).
 
-        Beside pieces that begin words ("▁the"), "▁" is a piece that begins one too, and separates nothing.
+        Beside pieces that begin words ("▁the"), "▁" is a piece that begins one too, and no separator.
+        Raises: OptionError as the class.
         """
         blank = blank + len(names) if blank < 0 else blank
         separators = SEPARATORS[:-1] if any(map(_begins_word, names)) else SEPARATORS
@@ -93,18 +95,18 @@ class Labels:
 
     @property
     def has_words(self) -> bool:
-        """Whether labels tell where words begin or end."""
+        """Whether labels mark where words begin or end."""
         return self.separator is not None or self.has_pieces
 
     def spell(self, tokens: Sequence[int]) -> str:
-        """The text of tokens, spaces at its ends taken off."""
+        """Spell tokens, without spaces at both ends."""
         if not self.has_words:
             return self.glue.join(self.names[token] for token in tokens)
         parts = (" " if token == self.separator else self.names[token] for token in tokens)
         return " ".join("".join(parts).replace(PIECE_START, " ").split())
 
     def words(self, tokens: Sequence[int]) -> list[SpelledWord]:
-        """The words of tokens by separators and word starts; no word is empty."""
+        """Split tokens into words by separators and word starts; no word is empty."""
         starts = self.word_starts
         words: list[SpelledWord] = []
         first = 0
@@ -123,15 +125,15 @@ class Labels:
 class Speller:
     """Reads symbols (token + V * mark, see `PrefixState`) as words.
 
-    lexicon: what the marks 1, 2, … stand for; None for a word that is spelled as it was said; an empty
-    lexicon where no word is ever marked.
+    lexicon: the words of marks 1, 2, …; None for a word that is spelled by its tokens. Empty without a
+    lexicon.
     """
 
     labels: Labels
     lexicon: Sequence[str | None] = ()
 
     def words(self, symbols: Sequence[int], last_mark: int = 0) -> list[SpelledWord]:
-        """The words of a hypothesis; last_mark: the word that its ending completed, or `UNFINISHED`."""
+        """Read the words of a hypothesis; last_mark: the word that its ending completed, or `UNFINISHED`."""
         n_labels = len(self.labels)
         if not self.lexicon:
             return self.labels.words([symbol % n_labels for symbol in symbols])
@@ -145,18 +147,20 @@ class Speller:
                 first = place + 1
         if last_mark > 0 or (last_mark == UNFINISHED and first < len(symbols)):
             words.append(self._word(symbols, first, len(symbols), last_mark))
-        return [word for word in words if word.text]  # a lone mark of a beginning says nothing
+        return [word for word in words if word.text]  # a lone "▁" spells nothing
 
     def finished_words(self, symbols: Sequence[int]) -> list[SpelledWord]:
-        """The words of a hypothesis that no further token can change."""
+        """Read the words of a hypothesis that no further token can change."""
         words = self.words(symbols)
         if not self.lexicon and words and words[-1].end == len(symbols):
             words.pop()
         return words
 
     def closed(self, symbols: Sequence[int]) -> tuple[list[SpelledWord], int]:
-        """The words that no further token can change, and how many symbols they and what stands before them
-        take. Labels without words are taken each for itself."""
+        """Read the words that no further token can change; return the number of symbols up to their end too.
+
+        Labels that know no words are one word each.
+        """
         n_labels = len(self.labels)
         if self.lexicon:
             ends = [i + 1 for i, symbol in enumerate(symbols) if 0 < symbol // n_labels <= len(self.lexicon)]
@@ -168,15 +172,15 @@ class Speller:
         words = self.finished_words(symbols)
         return words, words[-1].end if words else 0
 
-    def together(self, texts: Sequence[str]) -> str:
-        """The text of texts of closed words, one after the other; empty ones say nothing."""
-        spoken = [text for text in texts if text]
+    def join(self, texts: Sequence[str]) -> str:
+        """Join texts of closed words; empty ones are left out."""
+        present = [text for text in texts if text]
         if self.lexicon or self.labels.has_words:
-            return " ".join(spoken)
-        return self.labels.glue.join(spoken)
+            return " ".join(present)
+        return self.labels.glue.join(present)
 
     def text(self, symbols: Sequence[int], words: Sequence[SpelledWord]) -> str:
-        """The text of a hypothesis; words: its words, as `words` tells them."""
+        """Spell a hypothesis; words: its words, from `words`."""
         if self.lexicon:
             return " ".join(word.text for word in words)
         n_labels = len(self.labels)

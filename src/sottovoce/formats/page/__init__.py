@@ -1,1 +1,1 @@
-"""The transcript as one page that a browser opens, with nothing beside it."""
+"""A transcript as one HTML page with nothing beside it."""

@@ -1,4 +1,5 @@
-"""HTML: a player, lanes of languages and speakers, and the text; words can be clicked, and show confidence.
+"""Writer of an HTML page: a player, lanes of languages and speakers, and the text, whose words can be
+clicked.
 
 The text is all there without scripts; `page.js` draws the lanes and follows the player. The page loads
 nothing from anywhere but the recording, and its policy says so.
@@ -11,6 +12,7 @@ from html import escape
 from importlib.resources import files
 
 from sottovoce.formats.base import TranscriptInfo
+from sottovoce.formats.paragraphs import clock
 from sottovoce.formats.subtitles import direction
 from sottovoce.types import Segment, Word
 
@@ -23,7 +25,7 @@ UNSURE, DOUBTFUL = 0.5, 0.8
 
 
 class HtmlWriter:
-    """One page; segments are written as they come."""
+    """Writes one page; segments are written as they come."""
 
     extension = "html"
 
@@ -49,19 +51,19 @@ class HtmlWriter:
         if segment.speaker:
             marks += f' data-speaker="{plain(segment.speaker)}"'
         text = "".join(map(word_span, segment.words)) if segment.words else plain(segment.text)
-        said = f'<span class="said" dir="{direction(segment.text)}">{speaker}{text.strip()}</span>'
+        text_span = f'<span class="said" dir="{direction(segment.text)}">{speaker}{text.strip()}</span>'
         if segment.translation:
             shown = plain(segment.translation)
-            said += f'<span class="translation" dir="{direction(segment.translation)}">{shown}</span>'
+            text_span += f'<span class="translation" dir="{direction(segment.translation)}">{shown}</span>'
         link = f'<a class="at" href="#t={time(segment.start)}">{clock(segment.start)}</a>'
-        return f'<p class="segment" {marks}>{link}{said}</p>\n'
+        return f'<p class="segment" {marks}>{link}{text_span}</p>\n'
 
     def end(self, info: TranscriptInfo) -> str:
         facts = [info.model, info.language, None if info.duration is None else clock(info.duration)]
-        told = plain(" · ".join(fact for fact in facts if fact))
+        facts_text = plain(" · ".join(fact for fact in facts if fact))
         duration = time(info.duration or 0.0)
         return (
-            f'</main>\n<div id="end" data-duration="{duration}" data-facts="{told}"></div>\n'
+            f'</main>\n<div id="end" data-duration="{duration}" data-facts="{facts_text}"></div>\n'
             f"<script>\n{asset('page.js')}</script>\n</body>\n</html>\n"
         )
 
@@ -79,7 +81,7 @@ TOOLS = """\
 
 
 def word_span(word: Word) -> str:
-    """A word with its times; spaces stand outside, so that they are not underlined."""
+    """Format a word with its times; spaces stand outside, so that they are not underlined."""
     text = plain(word.word)
     bare = text.strip()
     if not bare:
@@ -93,34 +95,27 @@ def word_span(word: Word) -> str:
 
 
 def confidence(probability: float) -> str:
-    """The class that marks a word which may be wrong."""
+    """Choose the class that marks a word which may be wrong."""
     if probability < UNSURE:
         return " c0"
     return " c1" if probability < DOUBTFUL else ""
 
 
 def plain(text: str) -> str:
-    """Text for an element or attribute: nothing is taken for markup, and no control character is in it."""
+    """Escape text for an element or attribute, without control characters."""
     return escape("".join(" " if c.isspace() else c for c in text if c.isspace() or is_text(c)))
 
 
 def is_text(character: str) -> bool:
-    """Whether HTML allows the character: no control, no half of a pair."""
+    """Tell whether HTML allows the character: no control, no half of a surrogate pair."""
     return not (character < " " or "\x7f" <= character <= "\x9f" or "\ud800" <= character <= "\udfff")
 
 
 def time(seconds: float) -> str:
-    """Seconds to the millisecond, without zeros at the end."""
+    """Format seconds with milliseconds, without zeros at the end."""
     return f"{seconds:.3f}".rstrip("0").rstrip(".")
 
 
-def clock(seconds: float) -> str:
-    """h:mm:ss or m:ss."""
-    minutes, rest = divmod(int(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
-
-
 def asset(name: str) -> str:
-    """A file of this folder."""
+    """Read a file of this folder."""
     return files(__package__).joinpath(name).read_text(encoding="utf-8")

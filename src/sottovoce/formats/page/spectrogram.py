@@ -1,4 +1,7 @@
-"""The log-mel spectrogram of a recording as a small picture for a page, without a library for pictures."""
+"""The spectrogram of a recording as a picture for a page: a small PNG, made without a library for pictures.
+
+Imports PyTorch, as the rest of `formats` does not.
+"""
 
 from __future__ import annotations
 
@@ -33,9 +36,9 @@ Bytes = npt.NDArray[np.uint8]
 
 
 def spectrogram_address(recording: Path) -> str:
-    """The spectrogram of a recording as a `data:` address: a PNG of at most 1600 by 40 points.
+    """Encode the spectrogram of a recording as a `data:` address: a PNG of at most 1600 by 40 points.
 
-    Reads the recording once; keeps 3.2 KB of a second.
+    Reads the recording once; holds 3.2 KB a second.
     Raises: AudioError.
     """
     columns = _columns(recording)
@@ -44,24 +47,24 @@ def spectrogram_address(recording: Path) -> str:
 
 
 def _columns(recording: Path) -> npt.NDArray[np.float32]:
-    """Means of un-normalised log-mel (n, n_rows) over 50 ms each."""
-    stream, kept = MelStream(2 * N_ROWS), []
+    """Compute means of un-normalised log-mel (n, n_rows) over 50 ms each."""
+    stream, pooled = MelStream(2 * N_ROWS), []
     waiting = np.zeros((0, 2 * N_ROWS), np.float32)
     with open_audio(recording) as reader:
         for chunk in reader:
             waiting = np.concatenate([waiting, stream.push(chunk.samples).numpy().T])
             n_whole = len(waiting) // FRAMES_A_COLUMN * FRAMES_A_COLUMN
-            kept.append(_mean(waiting[:n_whole]))
+            pooled.append(_mean(waiting[:n_whole]))
             waiting = waiting[n_whole:]
     last = np.concatenate([waiting, stream.finish().numpy().T])
     n_whole = max(len(last) // FRAMES_A_COLUMN, 1) * FRAMES_A_COLUMN
     if len(last):
-        kept.append(_mean(np.resize(last, (n_whole, 2 * N_ROWS))))
-    return np.concatenate(kept)
+        pooled.append(_mean(np.resize(last, (n_whole, 2 * N_ROWS))))
+    return np.concatenate(pooled)
 
 
 def _mean(frames: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    """(n * FRAMES_A_COLUMN, 2 * N_ROWS) to (n, N_ROWS)."""
+    """Average (n * FRAMES_A_COLUMN, 2 * N_ROWS) to (n, N_ROWS)."""
     mean: npt.NDArray[np.float32] = frames.reshape(-1, FRAMES_A_COLUMN, N_ROWS, 2).mean(axis=(1, 3))
     return mean
 
@@ -85,14 +88,14 @@ def _shaded(columns: npt.NDArray[np.float32]) -> Bytes:
 
 
 def palette() -> bytes:
-    """Red, green and blue of every shade."""
+    """Return red, green and blue of every shade."""
     places = np.linspace(0, len(COLOURS) - 1, N_SHADES)
     channels = [np.interp(places, range(len(COLOURS)), [one[i] for one in COLOURS]) for i in range(3)]
     return np.stack(channels, axis=1).round().astype(np.uint8).tobytes()
 
 
 def png(shades: Bytes) -> bytes:
-    """A PNG of shades (n_rows, n_columns), one byte a point. Source: RFC 2083."""
+    """Encode shades (n_rows, n_columns) uint8 as a PNG, one byte a point. Source: RFC 2083."""
     height, width = shades.shape
     rows = np.concatenate([np.zeros((height, 1), np.uint8), shades], axis=1)  # a byte for the filter: none
     header = struct.pack(">IIBBBBB", width, height, 8, 3, 0, 0, 0)

@@ -1,7 +1,4 @@
-"""What every checkpoint reader returns, and the one place where it is checked.
-
-Readers translate a format into OpenAI's tensor names; nothing here knows a format.
-"""
+"""`Checkpoint`, which every reader of a format returns under OpenAI's tensor names, and its validation."""
 
 from __future__ import annotations
 
@@ -39,7 +36,7 @@ decoder loops and does not find the end of the text, with 5 s it errs as with 30
 
 @dataclass(frozen=True, slots=True)
 class Convolution:
-    """Over frames, as wide to both sides: weight (n_out, n_in, an odd width), bias (n_out,)."""
+    """A symmetric convolution over frames: weight (n_out, n_in, an odd width), bias (n_out,)."""
 
     weight: Tensor
     bias: Tensor
@@ -47,10 +44,10 @@ class Convolution:
 
 @dataclass(frozen=True, slots=True)
 class CtcWeights:
-    """A CTC head on the encoder's states: convolutions, if any, each with a GELU behind, and a linear layer.
+    """A CTC head on the encoder's states: convolutions, if any, each followed by a GELU, and a linear layer.
 
-    weight: (n_labels, d), d being what the last convolution gives, or the encoder's; bias: (n_labels,);
-    labels: one string an output, the blank included.
+    weight: (n_labels, d), d being the width of the last convolution, or of the encoder. bias: (n_labels,).
+    labels: one string an output, the blank included. blank: its index.
     """
 
     weight: Tensor
@@ -69,8 +66,8 @@ class Checkpoint:
     trained_tokens: vocabulary ids whose embeddings were trained; None means all of them.
     languages: codes the model was trained on; None means all that its vocabulary names.
     tail_s: seconds of padding that the encoder needs behind the speech in a window shorter than 30 s.
-    encoder_mode: how the encoder bears audio that grows, at the least cost; None when only its dimensions
-        tell (`known_mode`).
+    encoder_mode: the cheapest mode of incremental encoding that the encoder bears; None: that of its
+        dimensions (`default_encoder_mode`).
     kind: the format it was read from, as `convert` names it; empty for one that was not read.
     numbers: what the file stores the weights in, where that is not what the tensors show.
     """
@@ -89,7 +86,10 @@ class Checkpoint:
 
 
 def check_dims(dims: ModelDims, source: str) -> None:
-    """Raise CheckpointError unless every number is a size that a Whisper could have."""
+    """Check that every number is a size that a Whisper could have.
+
+    Raises: CheckpointError naming the file, the number and its bounds.
+    """
     for field in fields(dims):
         value: int = getattr(dims, field.name)
         if not 1 <= value <= LARGEST[field.name]:
@@ -106,7 +106,7 @@ def check_dims(dims: ModelDims, source: str) -> None:
 
 
 def expected_shapes(dims: ModelDims) -> dict[str, Shape]:
-    """Name and shape of every tensor in OpenAI's state dict for these dimensions."""
+    """List name and shape of every tensor in OpenAI's state dict for these dimensions."""
     audio, text = dims.n_audio_state, dims.n_text_state
     shapes: dict[str, Shape] = {
         "encoder.positional_embedding": (dims.n_audio_ctx, audio),
@@ -129,7 +129,7 @@ def expected_shapes(dims: ModelDims) -> dict[str, Shape]:
 
 
 def validated(checkpoint: Checkpoint, source: str) -> Checkpoint:
-    """The checkpoint, once every tensor, head and label is what its dimensions ask for.
+    """Check that every tensor, head and label fits the dimensions; return the checkpoint.
 
     Raises: CheckpointError naming the file, the tensor, and the expected and found shape.
     """
@@ -166,7 +166,10 @@ def _check_heads(checkpoint: Checkpoint, source: str) -> None:
 
 
 def check_ctc(head: CtcWeights | None, dims: ModelDims, source: str) -> None:
-    """Raise CheckpointError unless every layer of a CTC head fits the one before and the labels."""
+    """Check that every layer of a CTC head fits the one before it and the labels; None has nothing to check.
+
+    Raises: CheckpointError naming the file and the shapes.
+    """
     if head is None:
         return
     n_in = dims.n_audio_state

@@ -1,7 +1,7 @@
 """CTranslate2's folders of Whisper, as faster-whisper uses them: `model.bin`, and config.json beside it.
 
 Dimensions come from the shapes of the variables; the vocabulary beside the weights is only counted.
-How the file is laid out is in `ctranslate2_file`, how weights lie in it in `ctranslate2_layout`.
+The layout of the file is in `ctranslate2_file`, that of the weights in `ctranslate2_layout`.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def read_ctranslate2(path: Path) -> Checkpoint:
         name=folder.resolve().name,
         dims=dims,
         tensors=tensors,
-        alignment_heads=_known_heads(config, dims, str(folder)),
+        alignment_heads=_named_heads(config, dims, str(folder)),
         languages=_languages(config, dims, str(folder)),
         kind="ct2",
         numbers=_numbers(contents),
@@ -172,15 +172,15 @@ def _check_properties(contents: Contents, reader: _Reader) -> None:
 def _tensors(reader: _Reader, dims: ModelDims) -> Iterator[tuple[str, Tensor]]:
     """OpenAI's names and tensors, one variable after the other."""
     shapes = expected_shapes(dims)
-    known = layout(dims)
+    expected = layout(dims)
     for name, variable in reader.variables.items():
-        is_known = name.removesuffix("_scale") in known or name.startswith(PROJECTION) or not variable.shape
-        if not is_known:
+        belongs = name.removesuffix("_scale") in expected or name.startswith(PROJECTION) or not variable.shape
+        if not belongs:
             raise CheckpointError(
                 f"{reader.source}: variable {name[:80]!r} belongs to no Whisper of these dimensions"
             )
-    for name in (name for name in known if name in reader.variables):
-        parts = known[name]
+    for name in (name for name in expected if name in reader.variables):
+        parts = expected[name]
         weights = reader.weights(name)
         if not weights.ndim or len(weights) % len(parts):
             raise CheckpointError(
@@ -222,8 +222,8 @@ def _check_vocabulary(folder: Path, dims: ModelDims) -> None:
         raise CheckpointError(f"{folder}: the vocabulary holds {found}, the model has {dims.n_vocab}")
 
 
-def _known_heads(config: Mapping[str, object], dims: ModelDims, source: str) -> AlignmentHeads | None:
-    """Heads that the folder names; the converter's stand-in, all of the upper half, says nothing."""
+def _named_heads(config: Mapping[str, object], dims: ModelDims, source: str) -> AlignmentHeads | None:
+    """Heads that the folder names; None for the converter's default, all of the upper half."""
     heads = alignment_heads(config, dims, source)
     return None if heads is None or set(heads) == set(upper_half_heads(dims)) else heads
 
@@ -242,7 +242,7 @@ def _languages(config: Mapping[str, object], dims: ModelDims, source: str) -> tu
 
 
 def _note_suppressed(config: Mapping[str, object], dims: ModelDims, source: str) -> None:
-    """Say so when a folder suppresses other tokens than Whisper does: the decoder's options decide."""
+    """Log that a folder suppresses other tokens than Whisper does: the decoder's options decide."""
     found = config.get("suppress_ids")
     if isinstance(found, list) and has_vocabulary(dims):
         usual = suppressed_tokens(Tokenizer.for_model(dims.n_vocab))

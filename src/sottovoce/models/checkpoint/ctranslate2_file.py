@@ -3,7 +3,7 @@
 Little-endian throughout. A string is its length with the closing zero (u16) and its bytes. A variable is
 its name, rank (u8), dimensions (u32), type (u8), number of bytes (u32) and values without alignment; an
 alias is its name and that of a variable. Source: CTranslate2 4.8, `python/ctranslate2/specs/model_spec.py`
-(writing) and `src/models/model.cc` (reading). Nothing here knows Whisper's layers.
+(writing) and `src/models/model.cc` (reading).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ N_HEAD = 18
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """Where a variable lies in the file. at: its first byte."""
+    """Name, shape and dtype of a variable, and the offset of its first byte in the file."""
 
     name: str
     shape: Shape
@@ -48,7 +48,7 @@ class Variable:
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """What a file holds. variables: also under the names of their aliases."""
+    """The contents of a file. variables: also under the names of their aliases."""
 
     revision: int
     variables: Mapping[str, Variable]
@@ -56,24 +56,24 @@ class Contents:
 
 
 def is_model_head(head: bytes) -> bool:
-    """Whether a file that begins with these bytes (N_HEAD suffice) is a CTranslate2 model of Whisper."""
+    """Tell whether a file that begins with these bytes (N_HEAD suffice) is a CTranslate2 model of Whisper."""
     return head[VERSION.size :].startswith(_packed(SPECIFICATION))
 
 
 def read_contents(cursor: Cursor) -> Contents:
-    """Names, shapes and places of everything in the file; values are passed over.
+    """Read names, shapes and positions of all variables; values are skipped.
 
-    Raises: CheckpointError where the file is damaged, or of a kind or version that is not known.
+    Raises: CheckpointError for a file that is damaged, of another model, or of an unsupported version.
     """
     version = cursor.integer("the version", "I")
-    _known("binary version", version, VERSIONS, cursor.source)
+    _check_version("binary version", version, VERSIONS, cursor.source)
     specification = _string(cursor, "the specification's name")
     if specification != SPECIFICATION:
         raise CheckpointError(
             f"{cursor.source}: holds a {specification[:40]!r}, expected a {SPECIFICATION!r}"
         )
     revision = cursor.integer("the specification's revision", "I")
-    _known("revision", revision, REVISIONS, cursor.source)
+    _check_version("revision", revision, REVISIONS, cursor.source)
     variables: dict[str, Variable] = {}
     for _ in range(cursor.integer("the number of variables", "I")):
         variable = _variable(cursor)
@@ -91,7 +91,7 @@ def read_contents(cursor: Cursor) -> Contents:
 
 
 def read_values(cursor: Cursor, variable: Variable) -> Tensor:
-    """The values of a variable, in the type that they are stored in."""
+    """Read the values of a variable: a tensor of its shape, in the dtype that is stored."""
     cursor.at = variable.at
     n_bytes = math.prod(variable.shape) * variable.dtype.itemsize
     values = cursor.array(n_bytes, f"variable {variable.name}")
@@ -99,7 +99,10 @@ def read_values(cursor: Cursor, variable: Variable) -> Tensor:
 
 
 def write_model(path: Path, variables: Mapping[str, Tensor], aliases: Mapping[str, str]) -> None:
-    """Write a file of the newest version. aliases: names to names of variables."""
+    """Write a file of the newest version, whole or not at all.
+
+    variables: tensors of any shape in a dtype of `TYPES`. aliases: names to names of variables.
+    """
     with whole_file(path) as unfinished, unfinished.open("wb") as file:
         file.write(struct.pack("<I", VERSIONS[-1]) + _packed(SPECIFICATION))
         file.write(struct.pack("<II", REVISIONS[-1], len(variables)))
@@ -155,6 +158,6 @@ def _packed(text: str) -> bytes:
     return struct.pack("<H", len(encoded) + 1) + encoded + b"\0"
 
 
-def _known(what: str, found: int, expected: range, source: str) -> None:
+def _check_version(what: str, found: int, expected: range, source: str) -> None:
     if found not in expected:
         raise CheckpointError(f"{source}: {what} {found}, expected {expected[0]} to {expected[-1]}")

@@ -89,7 +89,10 @@ def save_ctranslate2(
 
 
 def quantize_int8(weights: Tensor) -> tuple[Tensor, Tensor]:
-    """Values (n_out, ...) int8 and scales (n_out,) float32: values are weights times their row's scale."""
+    """Quantise weights (n_out, ...) to int8 values of that shape, and float32 scales (n_out,).
+
+    A value is the weight times the scale of its row.
+    """
     rows = weights.float().flatten(1)
     largest = rows.abs().amax(dim=1)
     largest = torch.where(largest > 0, largest, LARGEST_INT8)
@@ -100,7 +103,7 @@ def quantize_int8(weights: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def quantize_int16(weights: Tensor) -> tuple[Tensor, Tensor]:
-    """Values int16 and one scale, float32 of no dimensions."""
+    """Quantise weights of any shape to int16 values of that shape and one scale, float32 of shape ()."""
     largest = weights.float().abs().max()
     scale = LARGEST_INT16 / torch.where(largest > 0, largest, 1.0)
     return (weights.float() * scale).round().to(torch.int16), scale

@@ -1,4 +1,4 @@
-"""Walk through a binary file that may be damaged: never past its end, and with words for where it broke."""
+"""Reading a binary file that may be damaged: never past its end, with errors that name the part."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ from sottovoce.errors import CheckpointError, cause_of
 
 @dataclass(slots=True)
 class Cursor:
-    """A place in a file's bytes. source: what errors call the file."""
+    """A position in a memory-mapped file. source: name of the file in errors; part: name of what is read.
+
+    Every method that reads raises CheckpointError where the file ends too soon.
+    """
 
     content: mmap.mmap
     source: str
@@ -28,12 +31,12 @@ class Cursor:
         return len(self.content) - self.at
 
     def take(self, n_bytes: int, part: str) -> bytes:
-        """The next bytes; `part` says in errors what they are."""
+        """Read the next bytes."""
         self.skip(n_bytes, part)
         return self.content[self.at - n_bytes : self.at]
 
     def text(self, n_bytes: int, part: str) -> str:
-        """The next bytes as a name: printable UTF-8."""
+        """Read the next bytes as printable UTF-8. Raises: CheckpointError if they are not."""
         stored = self.take(n_bytes, part)
         name = stored.decode("utf-8", errors="replace")
         if not name.isprintable():
@@ -41,11 +44,12 @@ class Cursor:
         return name
 
     def array(self, n_bytes: int, part: str) -> npt.NDArray[np.uint8]:
-        """The next bytes as a writable array."""
+        """Read the next bytes as a writable array (n_bytes,) uint8."""
         self.skip(n_bytes, part)
         return np.frombuffer(self.content, np.uint8, n_bytes, self.at - n_bytes).copy()
 
     def skip(self, n_bytes: int, part: str) -> None:
+        """Go on without reading. Raises: CheckpointError beyond the end."""
         if n_bytes > self.n_left:
             raise CheckpointError(
                 f"{self.source}: ends inside {part}, expected {n_bytes} more bytes, found {self.n_left}"
@@ -53,7 +57,7 @@ class Cursor:
         self.at += n_bytes
 
     def integers(self, count: int, part: str, kind: str = "i") -> tuple[int, ...]:
-        """The next little-endian integers. kind: a letter of `struct`, such as "i" or "H"."""
+        """Read little-endian integers. kind: a letter of `struct`, such as "i" or "H"."""
         layout = f"<{count}{kind}"
         return struct.unpack(layout, self.take(struct.calcsize(layout), part))
 
@@ -61,7 +65,7 @@ class Cursor:
         return self.integers(1, part, kind)[0]
 
     def size(self, part: str, largest: int) -> int:
-        """A count that must lie in 0..largest."""
+        """Read a count. Raises: CheckpointError unless it is in 0..largest."""
         value = self.integer(part)
         if not 0 <= value <= largest:
             raise CheckpointError(f"{self.source}: {part} is {value}, expected 0 to {largest}")
@@ -70,9 +74,9 @@ class Cursor:
 
 @contextmanager
 def cursor_over(path: Path, source: str) -> Iterator[Cursor]:
-    """A cursor at the beginning of a file; the file is mapped, not read.
+    """Open a file and yield a cursor at its beginning; the file is mapped, not read.
 
-    Raises: CheckpointError, also in the place of the system's errors.
+    Raises: CheckpointError, also for errors of the system.
     """
     try:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:

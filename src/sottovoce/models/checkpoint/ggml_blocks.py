@@ -66,7 +66,7 @@ def dequantize(data: Bytes, kind: BlockType) -> Floats:
 
 
 def quantize(weights: Floats, kind: BlockType) -> Bytes:
-    """Blocks of weights whose rows fill whole ones, as bytes.
+    """Quantise weights (..., n), n a multiple of the block size, to bytes (n_bytes,) uint8.
 
     Raises: OptionError for a format that can be read but not written.
     """

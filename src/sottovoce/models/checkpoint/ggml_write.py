@@ -61,7 +61,10 @@ def save_ggml(
 
 
 def check_ftype(ftype: str, types: Sequence[str] = WRITTEN) -> None:
-    """Raises: OptionError for a format that is none of those."""
+    """Check the name of a number format.
+
+    Raises: OptionError for one that is not among `types`.
+    """
     if ftype in types:
         return
     elsewhere = f"; {EIGHT_BITS}" if ftype.startswith("int8") else ""
@@ -69,7 +72,10 @@ def check_ftype(ftype: str, types: Sequence[str] = WRITTEN) -> None:
 
 
 def check_quantized(ftype: str) -> None:
-    """Raises: OptionError for a format that cannot be written or does not quantise."""
+    """Check that a number format can be written and quantises.
+
+    Raises: OptionError for any other.
+    """
     check_ftype(ftype, [name for name in WRITTEN if BY_NAME[name].n_elements > 1])
 
 

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from sottovoce.errors import CheckpointError, cause_of
 from sottovoce.models.checkpoint.base import Checkpoint, check_dims, validated
-from sottovoce.models.checkpoint.pickles import first_line, load_pickle
+from sottovoce.models.checkpoint.openai import first_line, load_pickle
 from sottovoce.models.checkpoint.tokenizer_json import (
     has_vocabulary,
     suppressed_first,
@@ -124,7 +124,8 @@ def write_features(folder: Path, dims: ModelDims) -> None:
 
 
 def openai_name(name: str) -> str:
-    """`model.decoder.layers.0.encoder_attn.q_proj.weight` -> `decoder.blocks.0.cross_attn.query.weight`."""
+    """Translate a name: `model.decoder.layers.0.encoder_attn.q_proj.weight` is
+    `decoder.blocks.0.cross_attn.query.weight`."""
     name = name.removeprefix("model.")
     for theirs, ours in TOP_LEVEL.items():
         if name.startswith(theirs):
@@ -137,7 +138,7 @@ def openai_name(name: str) -> str:
 
 
 def transformers_name(name: str) -> str:
-    """The inverse of `openai_name`."""
+    """Invert `openai_name`."""
     for theirs, ours in TOP_LEVEL.items():
         if name == ours or name.startswith(f"{ours}."):
             return f"model.{theirs}{name[len(ours) :]}"
@@ -154,7 +155,7 @@ def transformers_name(name: str) -> str:
 
 
 def has_weights(folder: Path) -> bool:
-    """Whether a folder holds weights under the names that transformers gives them."""
+    """Tell whether a folder holds weights under transformers' file names."""
     return any((folder / name).exists() or (folder / f"{name}.index.json").exists() for name in WEIGHT_FILES)
 
 
@@ -281,9 +282,10 @@ def _generation(checkpoint: Checkpoint) -> dict[str, object]:
 
 
 def alignment_heads(generation: Mapping[str, object], dims: ModelDims, source: str) -> AlignmentHeads | None:
-    """Heads as the folder names them; None, with a warning, when they are those of another model.
+    """Read the alignment heads that a folder names; None, with a warning, for those of another model.
 
     Distilled models have been published with the heads of their teachers, which have more layers.
+    Raises: CheckpointError for anything but (layer, head) pairs.
     """
     found = generation.get("alignment_heads")
     if found is None:
@@ -301,6 +303,10 @@ def alignment_heads(generation: Mapping[str, object], dims: ModelDims, source: s
 
 
 def read_json(path: Path) -> Mapping[str, object]:
+    """Read a JSON object.
+
+    Raises: CheckpointError for a file that is missing, unreadable or holds something else.
+    """
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:

@@ -5,12 +5,47 @@ from __future__ import annotations
 from pathlib import Path
 from types import MappingProxyType
 
+from sottovoce.errors import OptionError
+
 KINDS = MappingProxyType(
     {"pt": "OpenAI .pt", "hf": "Hugging Face folder", "ggml": "ggml", "ct2": "CTranslate2 folder"}
 )
 """What can be written, and in words."""
 
 
+ENDINGS = MappingProxyType({".pt": "pt", ".bin": "ggml", ".ggml": "ggml"})
+
+
 def kind_by_name(output: Path) -> str:
-    """The kind that a file's ending says; a Hugging Face folder if it has none of the known ones."""
-    return {".pt": "pt", ".bin": "ggml", ".ggml": "ggml"}.get(output.suffix, "hf")
+    """Choose a kind by a file's ending; a Hugging Face folder for a name without one.
+
+    Raises: OptionError for another ending.
+    """
+    ending = ending_of(output)
+    if ending and ending not in ENDINGS:
+        raise OptionError(
+            f"output '{output}': expected a name that ends in .pt (OpenAI) or .bin (ggml), or a folder's "
+            f"(Hugging Face, or CTranslate2 with --to ct2), got '{output.suffix}'"
+        )
+    return ENDINGS.get(ending, "hf")
+
+
+def require_ggml_name(output: Path) -> None:
+    """Check that a file's ending is ggml's, or none.
+
+    Raises: OptionError for the ending of another format.
+    """
+    ending = ending_of(output)
+    if ending and ENDINGS.get(ending) != "ggml":
+        raise OptionError(
+            f"output '{output}': expected a name that ends in .bin (ggml), got '{output.suffix}'"
+        )
+
+
+def ending_of(output: Path) -> str:
+    """Return the ending that names a format, in lower case; "" for names of models that contain a dot.
+
+    Those end in a number (`large-v3.5`, `base.q5_0`) or a language (`small.en`).
+    """
+    ending = output.suffix.lower()
+    return ending if ending[1:].isalpha() and ending != ".en" else ""

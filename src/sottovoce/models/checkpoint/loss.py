@@ -1,4 +1,4 @@
-"""What packing weights into fewer bits costs: how far the packed ones are from those they were made of."""
+"""Quantisation loss: how far quantised weights are from the originals."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class TensorLoss:
 
 @dataclass(frozen=True, slots=True)
 class QuantizationLoss:
-    """What quantising a model cost.
+    """The loss of quantising a model.
 
     n_tensors: quantised ones, over which the errors are taken. relative_rms: root of the squared errors of
     all their weights over the squared weights. largest_error: of any weight, absolute. worst: the tensor
@@ -54,7 +54,7 @@ class QuantizationLoss:
 
     @classmethod
     def of(cls, tensors: Sequence[TensorLoss]) -> QuantizationLoss | None:
-        """Of all tensors of a model; None where none of them is quantised."""
+        """Sum up all tensors of a model; None where none of them is quantised."""
         packed = [one for one in tensors if one.is_packed]
         if not packed:
             return None
@@ -75,7 +75,7 @@ class QuantizationLoss:
 def tensor_loss(
     name: str, weights: Floats, packed: Floats, *, bytes_before: int, bytes_after: int
 ) -> TensorLoss:
-    """The loss of a quantised tensor. weights, packed: of one shape, before and after."""
+    """Measure the loss of a quantised tensor. weights, packed: of the same shape (...,), before and after."""
     exact = weights.astype(np.float64)
     errors = packed.reshape(weights.shape) - exact
     return TensorLoss(

@@ -5,6 +5,8 @@ Loaded with `weights_only`, so that a pickle cannot run code.
 
 from __future__ import annotations
 
+import pickle
+import zipfile
 from collections.abc import Mapping
 from dataclasses import asdict, fields
 from pathlib import Path
@@ -14,7 +16,6 @@ from torch import Tensor
 
 from sottovoce.errors import CheckpointError
 from sottovoce.models.checkpoint.base import Checkpoint, check_dims, validated
-from sottovoce.models.checkpoint.pickles import load_pickle
 from sottovoce.models.checkpoint.writing import as_os_error, whole_file
 from sottovoce.models.dims import ModelDims
 
@@ -58,3 +59,24 @@ def dims_from_mapping(found: object, source: str) -> ModelDims:
         if type(found.get(name)) is not int:
             raise CheckpointError(f"{source}: dims.{name} is {found.get(name)!r}, expected an integer")
     return ModelDims(**{name: int(found[name]) for name in names})
+
+
+def load_pickle(path: Path) -> object:
+    """Load what `torch.save` wrote, tensors and plain values only, so that no code in it runs.
+
+    Tensors stay on disk until used, where the format allows it.
+    Raises: CheckpointError for a file that is damaged or holds anything else.
+    """
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
+    except Exception as error:  # a damaged pickle makes the unpickler stumble with any error at all
+        raise CheckpointError(f"{path}: not a readable PyTorch file ({first_line(error)})") from error
+
+
+def first_line(error: Exception) -> str:
+    """Return the first line of an error's message, or its type without one; never advice to run a file."""
+    text = str(error)
+    if isinstance(error, pickle.UnpicklingError):
+        text = text.partition("WeightsUnpickler error:")[2].strip() or "it holds more than tensors"
+    lines = text.splitlines()
+    return lines[0] if lines else type(error).__name__

@@ -25,19 +25,19 @@ BYTE_LEVEL: Mapping[str, object] = {
 
 
 def has_vocabulary(dims: ModelDims) -> bool:
-    """Whether a model has one of Whisper's vocabularies; toys have none."""
+    """Tell whether a model has one of Whisper's vocabularies; toys have none."""
     return dims.n_vocab in (N_VOCAB_ENGLISH, N_VOCAB_99, N_VOCAB_100)
 
 
 def tokens_of(tokenizer: Tokenizer) -> list[str]:
-    """Every token by id, special ones and timestamps too."""
+    """List every token by id, special ones and timestamps too."""
     text = [_shown(tokenizer.token_bytes(token)) for token in range(tokenizer.eot)]
     return text + [tokenizer.decode_with_timestamps([token]) for token in _specials(tokenizer)]
 
 
 @cache
 def merges(n_vocab: int) -> tuple[tuple[str, str], ...]:
-    """The pairs of pieces that BPE of a vocabulary joins, in order of their ranks."""
+    """List the pairs of pieces that BPE of a vocabulary joins, in order of their ranks."""
     tokenizer = Tokenizer.for_model(n_vocab)
     ranks = {tokenizer.token_bytes(token): token for token in range(tokenizer.eot)}
     halves = (_halves(piece, ranks) for piece in ranks if len(piece) > 1)
@@ -45,14 +45,16 @@ def merges(n_vocab: int) -> tuple[tuple[str, str], ...]:
 
 
 def suppressed_tokens(tokenizer: Tokenizer) -> tuple[int, ...]:
-    """Ids that Whisper never writes: annotations of sound, and special tokens that begin something else."""
+    """List the ids that Whisper never writes: annotations of sound, and special tokens that begin other
+    parts.
+    """
     special = (tokenizer.sot, tokenizer.translate, tokenizer.transcribe, tokenizer.sot_lm)
     others = (tokenizer.sot_prev, tokenizer.no_speech)
     return tuple(sorted({*tokenizer.non_speech_tokens, *special, *others}))
 
 
 def suppressed_first(tokenizer: Tokenizer) -> tuple[int, ...]:
-    """Ids that do not begin a transcript: the blank and the end of text."""
+    """List the ids that do not begin a transcript: the blank and the end of text."""
     return (*tokenizer.encode(" "), tokenizer.eot)
 
 

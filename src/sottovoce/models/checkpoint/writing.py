@@ -1,4 +1,4 @@
-"""Model files appear whole or not at all."""
+"""Writing model files: they appear whole or not at all."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from safetensors import SafetensorError
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
-    """A place beside `path` to write to; it becomes `path` when the block ends well, else it is removed.
+    """Yield a path beside `path` to write to; it is renamed to `path` at the end, or removed after an error.
 
     Its permissions are those of any new file, whatever the program that writes it (safetensors: the owner's).
     """
@@ -29,7 +29,10 @@ def whole_file(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def as_os_error() -> Iterator[None]:
-    """Let what PyTorch's and safetensors' writers raise on a full disk be the OSError that it is."""
+    """Turn what PyTorch's and safetensors' writers raise on a full disk into OSError.
+
+    Raises: OSError.
+    """
     try:
         yield
     except (RuntimeError, SafetensorError) as error:

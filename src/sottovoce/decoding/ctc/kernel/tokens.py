@@ -1,7 +1,6 @@
-"""Compiled: which tokens of a frame a search extends by, the likeliest of them first and apart.
+"""Compiled: the tokens of a frame that extend beams, the likeliest ones first and apart.
 
-Once the likeliest have been offered, little else can still enter the beam: the second look at a frame then
-finds next to nothing, however many labels there are.
+Once the likeliest have been offered, few others can still enter the beam, however many labels there are.
 """
 
 from __future__ import annotations
@@ -28,12 +27,13 @@ class Tokens(NamedTuple):
 
 @compiled
 def new_tokens(n_labels: int) -> Tokens:
+    """Allocate room for all labels."""
     return Tokens(np.empty(n_labels, np.int64), np.empty(n_labels, np.float32))
 
 
 @numba.njit(cache=True, nogil=True, fastmath={"nnan", "nsz", "reassoc"})
 def highest(values: Floats, begin: int, end: int) -> np.float32:
-    """The highest of values[begin:end], which are at least one and no NaN."""
+    """Find the highest of values[begin:end], values (V,): at least one, no NaN."""
     top: np.float32 = values[begin]
     for i in range(begin, end):
         top = values[i] if values[i] > top else top
@@ -42,9 +42,9 @@ def highest(values: Floats, begin: int, end: int) -> np.float32:
 
 @inner
 def likeliest(frame: Floats, least: np.float32, blank: int, most: int, found: Tokens) -> int:
-    """Collect the `most` likeliest tokens above a log-probability, in order; returns how many.
+    """Collect the `most` likeliest tokens of frame (V,) above `least`, in order; return their number.
 
-    Of equally likely ones those of lower number.
+    Of equally likely ones those of lower index come first.
     """
     n, bar = 0, least
     for begin in range(0, len(frame), _BLOCK):
@@ -68,9 +68,9 @@ def likeliest(frame: Floats, least: np.float32, blank: int, most: int, found: To
 
 @inner
 def others(frame: Floats, least: np.float32, blank: int, most: int, first: int, found: Tokens) -> int:
-    """Collect tokens above a log-probability that come after the `first` likeliest; returns how many.
+    """Collect tokens of frame (V,) above `least` after the `first` likeliest; return their number.
 
-    found: what `likeliest` left there, overwritten. At most the `most` likeliest, in no order.
+    found: the result of `likeliest`, overwritten. At most the `most` likeliest, in no order.
     """
     last, last_value, n = found.ids[first - 1], found.log_probs[first - 1], 0
     if last_value <= least:

@@ -21,10 +21,10 @@ PREFIX = np.dtype(
 
 
 class Tree(NamedTuple):
-    """Nodes of prefixes, `PREFIX`; node 0 is the empty one. size: (1,) how many there are.
+    """Nodes of prefixes (n,) `PREFIX`; node 0 is the empty one. size: (1,) number of nodes.
 
-    parent, symbol: what a node continues, and by what. child: its newest child, sibling: the next older
-    child of its parent; -1 where there is none. slot: the beam that a node is, or -1.
+    parent, symbol: the node that a node extends, and by which symbol. child: its newest child, sibling: the
+    next older child of its parent; -1 where there is none. slot: the beam that a node is, or -1.
     """
 
     nodes: Records
@@ -33,6 +33,7 @@ class Tree(NamedTuple):
 
 @compiled
 def new_tree(capacity: int) -> Tree:
+    """Allocate a tree of at most `capacity` nodes, which holds the empty prefix."""
     nodes = np.empty(capacity, PREFIX)
     nodes[0].parent = -1
     nodes[0].child = -1
@@ -42,7 +43,7 @@ def new_tree(capacity: int) -> Tree:
 
 @inner
 def add_child(tree: Tree, node: int, symbol: int) -> int:
-    """The node of a prefix and one more symbol, made where it is new."""
+    """Return the node of a prefix extended by a symbol, made where it is new."""
     nodes = tree.nodes
     child = nodes[node].child
     while child >= 0:
@@ -62,7 +63,7 @@ def add_child(tree: Tree, node: int, symbol: int) -> int:
 
 @inner
 def read_history(tree: Tree, symbols: Ints, length: int) -> int:
-    """The node of a history; place 0 of it is the start."""
+    """Return the node of a history symbols (L,), whose position 0 is the start."""
     node = 0
     for i in range(1, length + 1):
         node = add_child(tree, node, symbols[i])
@@ -71,7 +72,7 @@ def read_history(tree: Tree, symbols: Ints, length: int) -> int:
 
 @inner
 def read_tokens(tree: Tree, symbols: Ints, length: int, n_labels: int) -> int:
-    """The node of a history's tokens alone."""
+    """Return the node of the tokens of a history symbols (L,)."""
     node = 0
     for i in range(1, length + 1):
         node = add_child(tree, node, symbols[i] % n_labels)
@@ -80,6 +81,7 @@ def read_tokens(tree: Tree, symbols: Ints, length: int, n_labels: int) -> int:
 
 @inner
 def write_history(tree: Tree, node: int, symbols: Ints, length: int, first: int) -> None:
+    """Write the symbols of a node's prefix to symbols (L,): `first`, the history, then -1."""
     symbols[length + 1 :] = -1
     symbols[0] = first
     for i in range(length, 0, -1):
@@ -88,10 +90,10 @@ def write_history(tree: Tree, node: int, symbols: Ints, length: int, first: int)
 
 
 @inner
-def write_beginnings(tree: Tree, node: int, begins: np.ndarray[tuple[int, ...], np.dtype[np.bool_]]) -> None:
-    """Mark the beams (K,) that are beginnings of a node's prefix, itself included."""
+def write_prefixes(tree: Tree, node: int, is_prefix: np.ndarray[tuple[int, ...], np.dtype[np.bool_]]) -> None:
+    """Mark in is_prefix (K,) the beams that are prefixes of a node's prefix, itself included."""
     while node >= 0:
         slot = tree.nodes[node].slot
         if slot >= 0:
-            begins[slot] = True
+            is_prefix[slot] = True
         node = tree.nodes[node].parent

@@ -1,0 +1,53 @@
+"""`python -m benchmarks ROOM NAME …` runs one benchmark; without a name, what there is is listed.
+
+A benchmark is a module of a room that has a `main`; the first line of its docstring says what it measures.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).parent
+ROOMS = ("files", "text", "language", "live", "ctc", "serving", "speakers", "house")
+
+
+def benchmarks(room: str) -> dict[str, str]:
+    """Names of a room's benchmarks, each with the line that says what it measures. Nothing is imported."""
+    found = {}
+    for path in sorted((HERE / room).glob("*.py")):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        if any(isinstance(node, ast.FunctionDef) and node.name == "main" for node in tree.body):
+            found[path.stem] = (ast.get_docstring(tree) or "").split("\n", maxsplit=1)[0]
+    return found
+
+
+def listing() -> str:
+    """Every room with its benchmarks."""
+    lines = ["python -m benchmarks ROOM NAME [OPTIONS]"]
+    for room in ROOMS:
+        lines.append(f"\n{room}")
+        lines += [f"  {name:16} {what}" for name, what in benchmarks(room).items()]
+    return "\n".join(lines)
+
+
+def run(room: str, name: str, arguments: list[str]) -> None:
+    """Run a benchmark with its arguments. Raises SystemExit if there is none of that name."""
+    if room not in ROOMS or name not in benchmarks(room):
+        raise SystemExit(f"python -m benchmarks: there is no '{room} {name}'\n\n{listing()}")
+    sys.argv = [f"python -m benchmarks {room} {name}", *arguments]
+    importlib.import_module(f"benchmarks.{room}.{name}").main()
+
+
+def main() -> None:
+    match sys.argv[1:]:
+        case [room, name, *arguments] if not room.startswith("-"):
+            run(room, name, arguments)
+        case _:
+            print(listing())
+
+
+if __name__ == "__main__":
+    main()

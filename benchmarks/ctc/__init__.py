@@ -1,0 +1,1 @@
+"""The CTC search and its language models."""

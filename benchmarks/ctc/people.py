@@ -1,0 +1,299 @@
+"""What people say, through the CTC heads of real models, step by step. For names see `ctc.people_names`.
+
+    python -m benchmarks ctc people --data ../shared/data
+    python -m benchmarks ctc people --data ../shared/data --models base --neural-seconds 160
+
+Clips: recordings of people whose text is known, of the part that reports (`harness.clips`): base's head was
+not trained on them. Weights are chosen, for each model, on the clips that `recipes.ctc_head` held out of its
+training (nano has heard those). The language models are trained here, per language, on text that holds no
+sentence of any of these clips: a trigram; a lexicon of its words and the 20 000 most used ones; a small
+causal transformer over words, which rescores the 32 best beside half of the trigram. Needs transformers
+where --neural-seconds is above 0.
+
+Prints letters and words wrong of every set, words also with a bootstrap 95 % interval over all clips; then
+one JSON line.
+"""
+
+from __future__ import annotations
+
+import itertools
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from benchmarks.ctc.network import trained
+from benchmarks.ctc.steps import errors_of, interval, letters_of, shown, word_error_rate
+from benchmarks.ctc.texts import Clip, frequencies, holds_any, passages, spelled, write_ngrams
+from benchmarks.harness import clips as human_clips
+from benchmarks.harness.arguments import benchmark_parser
+from benchmarks.harness.tables import show_json, show_row
+from recipes.ctc_head.human import human_clips_of, is_spelt
+from sottovoce.api import Model, load_model
+from sottovoce.cli.ctc_inputs import recorded_emissions
+from sottovoce.ctc import CtcDecoder, CtcFusionOptions
+from sottovoce.evaluation.wer import count_edits
+from sottovoce.lm.causal import CausalWordModel
+from sottovoce.lm.lexicon import Lexicon
+from sottovoce.lm.neural import NeuralRescorer, ReplacedModel
+from sottovoce.lm.ngram import NgramModel
+from sottovoce.types import Hypothesis
+
+LANGUAGES = ("en", "de", "es", "fr")
+BEAM = 32
+LM_WEIGHTS, WORD_SCORES = (0.2, 0.4, 0.6, 0.9), (0.0, 1.0, 2.0)
+NEURAL_WEIGHTS, KEPT = (0.25, 0.5, 1.0), 0.5
+UNKNOWN_SCORE = -5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Said(Clip):
+    """A recording of a set."""
+
+    group: str
+
+
+def reported(data: Path, languages: Sequence[str], letters: str) -> list[Said]:
+    """The clips of the reporting part whose letters say how they sound."""
+    found = [
+        clip
+        for language in languages
+        for clip in human_clips.clips(data, "test", language=language, with_text=True)
+        if is_spelt(language, clip.text or "")
+    ]
+    return [
+        Said(clip.file, spelled(clip.text or "", letters), clip.language, group_of(clip.group, clip.language))
+        for clip in found
+    ]
+
+
+def held_out(data: Path, languages: Sequence[str], letters: str) -> list[Said]:
+    """The clips that choose: known text, not trained on."""
+    return [
+        Said(Path(clip.file), spelled(clip.text, letters), clip.language, group_of(clip.group, clip.language))
+        for clip in human_clips_of(data)
+        if clip.split == "dev" and clip.text and clip.language in languages
+    ]
+
+
+def group_of(name: str, language: str) -> str:
+    """Sets of a handful of clips go together by language."""
+    return (
+        name if name in ("kathleen-en", "kerstin-de", "librispeech-mini", "dona-es") else f"other {language}"
+    )
+
+
+class Texts:
+    """The language models of each language, of text without any sentence of the clips."""
+
+    def __init__(
+        self, data: Path, folder: Path, clips: Sequence[Clip], letters: str, neural_s: float
+    ) -> None:
+        self.ngrams: dict[str, NgramModel] = {}
+        self.words: dict[str, list[str]] = {}
+        self.neural: dict[str, CausalWordModel] = {}
+        languages = list(dict.fromkeys(clip.language for clip in clips))
+        for language in languages:
+            spoken = {clip.text for clip in clips if clip.language == language}
+            texts = self.read(data, language, letters, spoken)
+            frequent = frequencies(data, language, letters, 20_000)
+            path = folder / f"{language}.arpa"
+            write_ngrams(texts, path, frequent=frequent)
+            self.ngrams[language] = NgramModel.from_arpa(path)
+            self.words[language] = list(
+                dict.fromkeys([*(word for text in texts for word in text.split()), *frequent])
+            )
+            if neural_s > 0:
+                self.neural[language] = trained(texts, frequent, neural_s / len(languages))
+
+    @staticmethod
+    def read(data: Path, language: str, letters: str, spoken: set[str]) -> list[str]:
+        taught = human_clips.clips(data, "dev", language=language, with_text=True)
+        lines = [*passages(data, language, letters), *(spelled(clip.text or "", letters) for clip in taught)]
+        return [text for text in dict.fromkeys(lines) if text and not holds_any(text, spoken)]
+
+
+class Bench:
+    """The steps of the table for one model."""
+
+    def __init__(
+        self,
+        model: Model,
+        texts: Texts,
+        dev: Sequence[Said],
+        test: Sequence[Said],
+        weights: Sequence[tuple[float, float]],
+    ) -> None:
+        """weights: pairs of lm_weight and word_score to choose among."""
+        assert model.ctc_head is not None
+        self._weights = weights
+        self.dev, self.test, self._texts = dev, test, texts
+        self._labels, self._blank = list(model.ctc_head.labels), model.ctc_head.blank
+        self._emissions = {clip.path: recorded_emissions(clip.path, model).values for clip in (*dev, *test)}
+        self.chosen: dict[str, dict[str, float]] = {}
+        self._trees: dict[tuple[str, bool], Lexicon] = {}
+
+    def steps(self) -> Iterator[tuple[str, list[str]]]:
+        """The texts of the test clips after every step."""
+        plain = self._decoder(self.test[0].language, lm=False)
+        yield "greedy", [plain.greedy(self._emissions[clip.path])[0].text for clip in self.test]
+        yield f"beam {BEAM}", _best(self._decoded(plain, self.test))
+        yield "+ n-gram", self._tuned("n-gram", lexicon=False)
+        yield "+ lexicon", self._tuned("lexicon", lexicon=True)
+        if self._texts.neural:
+            yield "+ neural rescoring", self._rescored()
+
+    def _decoder(
+        self, language: str, fusion: CtcFusionOptions | None = None, *, lm: bool = True, lexicon: bool = False
+    ) -> CtcDecoder:
+        key = (language, lexicon)
+        ids = {label: i for i, label in enumerate(self._labels)}
+        words = [(word, [ids[c] for c in word]) for word in self._texts.words[language]] if lexicon else None
+        decoder = CtcDecoder(
+            self._labels,
+            self._blank,
+            lm=self._texts.ngrams[language] if lm else None,
+            lexicon=self._trees.get(key, words) if lm else None,
+            beam_size=BEAM,
+            n_best=BEAM,
+            fusion=fusion,
+        )
+        if decoder.lexicon is not None:
+            self._trees[key] = decoder.lexicon
+        return decoder
+
+    def _decoded(self, decoder: CtcDecoder, clips: Sequence[Said]) -> list[list[Hypothesis]]:
+        rows = [self._emissions[clip.path] for clip in clips]
+        batch = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
+        return decoder.decode(batch, torch.tensor([len(row) for row in rows]))
+
+    def _listed(
+        self, weights: tuple[float, float], clips: Sequence[Said], *, lexicon: bool
+    ) -> list[list[Hypothesis]]:
+        """The lists of all clips, each with its language's models."""
+        found: dict[Path, list[Hypothesis]] = {}
+        fusion = CtcFusionOptions(lm_weight=weights[0], word_score=weights[1], unknown_score=UNKNOWN_SCORE)
+        for language in dict.fromkeys(clip.language for clip in clips):
+            of_language = [clip for clip in clips if clip.language == language]
+            lists = self._decoded(self._decoder(language, fusion, lexicon=lexicon), of_language)
+            found |= zip((clip.path for clip in of_language), lists, strict=True)
+        return [found[clip.path] for clip in clips]
+
+    def _tuned(self, name: str, *, lexicon: bool) -> list[str]:
+        """Texts at the weights that are best on all clips held out."""
+        pairs = self._weights
+        rates = {
+            pair: word_error_rate(self.dev, _best(self._listed(pair, self.dev, lexicon=lexicon)))
+            for pair in pairs
+            if len(pairs) > 1
+        }
+        best = min(pairs, key=lambda pair: rates.get(pair, 0.0))
+        self.chosen[name] = {"lm_weight": best[0], "word_score": best[1]}
+        return _best(self._listed(best, self.test, lexicon=lexicon))
+
+    def _rescored(self) -> list[str]:
+        weights = (self.chosen["lexicon"]["lm_weight"], self.chosen["lexicon"]["word_score"])
+        lists = {part: self._listed(weights, clips, lexicon=True) for part, clips in self._parts()}
+        scored = {part: self._scored(clips, lists[part], weights[0]) for part, clips in self._parts()}
+        rates = {
+            weight: word_error_rate(self.dev, _reranked(scored["dev"], weight)) for weight in NEURAL_WEIGHTS
+        }
+        best = min(rates, key=rates.__getitem__)
+        self.chosen["neural"] = {"weight": best, "kept": KEPT, "dev": rates[best]}
+        return _reranked(scored["test"], best)
+
+    def _parts(self) -> list[tuple[str, Sequence[Said]]]:
+        return [("dev", self.dev), ("test", self.test)]
+
+    def _scored(
+        self, clips: Sequence[Said], lists: Sequence[list[Hypothesis]], lm_weight: float
+    ) -> list[list[tuple[str, float, float]]]:
+        """Of every hypothesis: its text, its score less the n-gram's share, and the neural model's."""
+        rows: list[list[tuple[str, float, float]]] = []
+        for clip, found in zip(clips, lists, strict=True):
+            histories = [tuple(hypothesis.text.split()) for hypothesis in found]
+            words = frozenset(self._texts.words[clip.language])
+            network = self._texts.neural[clip.language]
+            ngram = ReplacedModel(self._texts.ngrams[clip.language], lm_weight, words)
+            alone = NeuralRescorer(network, lm_weight).adjustments(histories, final=True)
+            instead = NeuralRescorer(network, lm_weight, replaces=ngram).adjustments(histories, final=True)
+            values = zip(found, alone, instead, strict=True)
+            rows.append([(h.text, h.score + (1 - KEPT) * (less - value), value) for h, value, less in values])
+        return rows
+
+
+def _reranked(scored: Sequence[Sequence[tuple[str, float, float]]], weight: float) -> list[str]:
+    return [max(rows, key=lambda row: row[1] + weight * row[2])[0] if rows else "" for rows in scored]
+
+
+def _best(lists: Sequence[Sequence[Hypothesis]]) -> list[str]:
+    return [found[0].text if found else "" for found in lists]
+
+
+def letter_error_rate(clips: Sequence[Clip], texts: Sequence[str]) -> float:
+    counts = [count_edits(list(clip.text), list(text)) for clip, text in zip(clips, texts, strict=True)]
+    return sum(count.n_errors for count in counts) / max(1, sum(count.n_reference for count in counts))
+
+
+def show(name: str, bench: Bench) -> list[dict[str, object]]:
+    groups = list(dict.fromkeys(clip.group for clip in bench.test))
+    sizes = [sum(clip.group == group for clip in bench.test) for group in groups]
+    titles = [f"{group} ({size})" for group, size in zip(groups, sizes, strict=True)]
+    print(f"\n| {name} | all: letters | all: words, 95 % | {' | '.join(titles)} |")
+    print("|---" * (3 + len(groups)) + "|")
+    rows: list[dict[str, object]] = []
+    for step, texts in bench.steps():
+        texts = [" ".join(text.split()) for text in texts]
+        errors, words = errors_of(bench.test, texts).T
+        limits = interval(errors, words)
+        parts = {}
+        for group in groups:
+            pairs = [(c, t) for c, t in zip(bench.test, texts, strict=True) if c.group == group]
+            clips, said = [clip for clip, _ in pairs], [text for _, text in pairs]
+            parts[group] = (letter_error_rate(clips, said), word_error_rate(clips, said))
+        whole = letter_error_rate(bench.test, texts), float(errors.sum() / words.sum())
+        cells = " | ".join(f"{letters:.1%} · {wrong:.1%}" for letters, wrong in parts.values())
+        show_row(step, f"{whole[0]:.1%}", f"{whole[1]:.1%} ({shown(limits)})", cells)
+        rows.append({"step": step, "letters": whole[0], "words": whole[1], "interval": limits, "sets": parts})
+    return rows
+
+
+def main() -> None:
+    parser = benchmark_parser(__doc__)
+    parser.add_argument(
+        "--data", type=Path, required=True, help="manifest.jsonl, text/sentences, text/freqwords"
+    )
+    parser.add_argument("--models", nargs="+", default=["base", "nano"])
+    parser.add_argument("--languages", nargs="+", default=LANGUAGES, choices=LANGUAGES)
+    parser.add_argument(
+        "--weights",
+        type=float,
+        nargs=2,
+        metavar=("LM", "WORD"),
+        help="of the n-gram and a word, where a language has too few clips to choose by",
+    )
+    parser.add_argument("--clips", type=int, default=1000, help="at most, the same share of every set")
+    parser.add_argument(
+        "--neural-seconds", type=float, default=0, help="processor time to train the networks"
+    )
+    options = parser.parse_args()
+    weights = [tuple(options.weights)] if options.weights else [*itertools.product(LM_WEIGHTS, WORD_SCORES)]
+    begin = time.process_time()
+    torch.set_num_threads(1)
+    models = [load_model(name) for name in options.models]
+    letters = letters_of(models[0])
+    test, dev = (select(options.data, options.languages, letters) for select in (reported, held_out))
+    share = max(1, -(-len(test) // options.clips))
+    test, dev = test[::share], dev[::share]
+    rows = {}
+    with tempfile.TemporaryDirectory() as name:
+        texts = Texts(options.data, Path(name), [*test, *dev], letters, options.neural_seconds)
+        for model in models:
+            bench = Bench(model, texts, dev, test, weights)
+            rows[model.name] = {"steps": show(model.name, bench), "chosen": bench.chosen}
+    seconds = round(time.process_time() - begin)
+    print(f"\n{len(test)} clips reported, {len(dev)} to choose by, {seconds} s of processor time")
+    show_json("ctc people", {"models": rows, "seconds": seconds})

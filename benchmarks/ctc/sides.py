@@ -1,0 +1,240 @@
+"""The decoders that `benchmarks/ctc/speed.py` compares, each as a way to decode emissions of a task.
+
+NeMo's computer works on tensors, as our search in tensors does, on either device; it knows n-grams over
+labels alone. The others decode one utterance after the other on the CPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from benchmarks.ctc.emissions import BLANK, TokenModels, Vocabulary
+from sottovoce.ctc import CtcDecoder, CtcFusionOptions
+from sottovoce.decoding.ctc.search_options import CtcOptions
+from sottovoce.lm.kenlm import KenlmModel
+from sottovoce.lm.ngram import NgramModel
+
+Decode = Callable[[Tensor], list[str]]
+DecodeOne = Callable[[Tensor], str]
+WEIGHT, WORD_SCORE = 0.3, 1.5
+LN10 = 2.302585092994046
+PRUNED = {"beam_threshold": 10.0, "top_tokens": 8}
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What a row of the table decodes.
+
+    lm: the ARPA file of words and the model of it; closed: its words are all that may be said. tokens: n-gram
+    models over labels instead.
+    """
+
+    known: Vocabulary
+    beam_size: int
+    device: str
+    lm: Path | None = None
+    model: NgramModel | KenlmModel | None = None
+    closed: bool = False
+    tokens: TokenModels | None = None
+
+    @property
+    def name(self) -> str:
+        if self.tokens is not None:
+            return "token LM"
+        return "no LM" if self.lm is None else "LM + lexicon" if self.closed else "word LM"
+
+
+@dataclass(frozen=True, slots=True)
+class Batched:
+    """A side that decodes a batch at once; threads are torch's."""
+
+    decode: Decode
+
+    @contextmanager
+    def ready(self, emissions: Tensor, n_threads: int) -> Iterator[Callable[[], list[str]]]:
+        """What decodes the emissions."""
+        torch.set_num_threads(n_threads)
+        yield lambda: self.decode(emissions)
+
+
+@dataclass(frozen=True, slots=True)
+class OneByOne:
+    """A side that decodes one utterance at a time; n_threads are as many processes, which share the batch."""
+
+    decode: DecodeOne
+
+    @contextmanager
+    def ready(self, emissions: Tensor, n_threads: int) -> Iterator[Callable[[], list[str]]]:
+        emissions = emissions.cpu()
+        if n_threads == 1:
+            yield lambda: [self.decode(row) for row in emissions]
+            return
+        _SHARED.update(decode=self.decode, emissions=emissions)
+        with multiprocessing.get_context("fork").Pool(n_threads) as pool:
+            yield lambda: pool.map(_decode_shared, range(len(emissions)), chunksize=1)
+
+
+Side = Batched | OneByOne
+_SHARED: dict[str, object] = {}
+"""What forked processes find in their memory."""
+
+
+def _decode_shared(row: int) -> str:
+    return _SHARED["decode"](_SHARED["emissions"][row])  # type: ignore[index,operator]
+
+
+def sides(task: Task, options: argparse.Namespace) -> Iterator[tuple[str, Side]]:
+    """Those that can do a task, ours first."""
+    plain = CtcOptions(times=options.times)
+    on_cpu, given = task.device == "cpu", options.references
+    if on_cpu:
+        yield "ours", ours(task, replace(plain, engine="compiled"))
+        yield "ours, pruned", ours(task, replace(plain, engine="compiled", **PRUNED))
+    else:
+        yield "ours, graphs", ours(task, replace(plain, engine="graphs"))
+        yield "ours, graphs, pruned", ours(task, replace(plain, engine="graphs", **PRUNED))
+    if not on_cpu or (options.tensors and len(task.known.labels) * (1 + task.closed) <= 64):
+        yield "ours, tensors", ours(task, replace(plain, engine="tensors"))
+    if "nemo" in given and task.lm is None:
+        yield "nemo", nemo(task)
+    if "pyctcdecode" in given and not task.closed and task.tokens is None:
+        yield "pyctcdecode", pyctcdecode(task)
+    if "flashlight" in given and task.tokens is None and (task.lm is None or task.closed):
+        yield "flashlight", flashlight(task)
+        yield "flashlight, pruned", flashlight(task, **PRUNED)
+
+
+def ours(task: Task, options: CtcOptions) -> Side:
+    decoder = decoder_of(task, options)
+    return Batched(lambda emissions: [best[0].text if best else "" for best in decoder.decode(emissions)])
+
+
+def decoder_of(task: Task, options: CtcOptions) -> CtcDecoder:
+    # KenLM does not tell which words it has.
+    needs_words = task.closed or task.known.has_pieces or isinstance(task.model, KenlmModel)
+    return CtcDecoder(
+        task.known.labels,
+        BLANK,
+        lm=task.model if task.tokens is None else task.tokens.ours,
+        lexicon=list(task.known.words.items()) if task.lm and needs_words else None,
+        unknown_words=None if task.lm is None else not task.closed,
+        beam_size=task.beam_size,
+        fusion=CtcFusionOptions(
+            lm_weight=WEIGHT,
+            word_score=WORD_SCORE if task.lm else 0.0,
+            level="word" if task.tokens is None else "token",
+        ),
+        options=options,
+        device=task.device,
+    )
+
+
+def nemo(task: Task) -> Side:
+    """NeMo's batched beam search with its own defaults; it wants the blank last."""
+    from nemo.collections.asr.parts.submodules.ctc_batched_beam_decoding import BatchedBeamCTCComputer
+    from nemo.collections.asr.parts.submodules.ngram_lm import NGramGPULanguageModel
+
+    n_labels = len(task.known.labels)
+    models = None
+    if task.tokens is not None:
+        models = [NGramGPULanguageModel.from_file(task.tokens.nemo, vocab_size=n_labels - 1)]
+    computer = BatchedBeamCTCComputer(
+        n_labels - 1, task.beam_size, fusion_models=models, fusion_models_alpha=models and [WEIGHT]
+    )
+    names = [*task.known.labels[1:], ""]
+
+    def decode(emissions: Tensor) -> list[str]:
+        lengths = torch.full((len(emissions),), emissions.shape[1], device=emissions.device)
+        found = computer(emissions.roll(-1, dims=2), lengths).to_hyps_list(score_norm=False)
+        texts = ("".join(names[token] for token in each.y_sequence.tolist()) for each in found)
+        return [" ".join(text.replace("▁", " ").split()) for text in texts]
+
+    return Batched(decode)
+
+
+def pyctcdecode(task: Task) -> Side:
+    from pyctcdecode import build_ctcdecoder
+
+    path = None if task.lm is None else str(task.lm)
+    words = list(task.known.words) if task.lm else None
+    decoder = build_ctcdecoder(task.known.labels, path, words, alpha=WEIGHT, beta=WORD_SCORE)
+    return OneByOne(lambda row: str(decoder.decode(row.numpy(), beam_width=task.beam_size)))
+
+
+def flashlight(task: Task, *, weight: float = WEIGHT, **pruning: float) -> Side:
+    """weight: of the n-gram, times natural logs as everywhere here; flashlight's KenLM scores in log10."""
+    if task.lm is None:
+        from flashlight.lib.text import decoder as library
+
+        options = library.LexiconFreeDecoderOptions(**_flashlight_settings(task, 0.0, pruning))
+        free = library.LexiconFreeDecoder(options, library.ZeroLM(), 1, BLANK, [])
+        return OneByOne(lambda row: spell(task.known, best_of(free, row).tokens))
+    read = flashlight_lexicon(task, weight, pruning)
+    return OneByOne(lambda row: read(row)[0])
+
+
+def _flashlight_settings(task: Task, weight: float, pruning: dict[str, float]) -> dict[str, object]:
+    from flashlight.lib.text import decoder as library
+
+    return {
+        "beam_size": task.beam_size,
+        "beam_size_token": int(pruning.get("top_tokens", len(task.known.labels))),
+        "beam_threshold": pruning.get("beam_threshold", 1e4),
+        "lm_weight": weight * LN10,
+        "sil_score": 0.0,
+        "log_add": True,
+        "criterion_type": library.CriterionType.CTC,
+    }
+
+
+def flashlight_lexicon(
+    task: Task, weight: float, pruning: dict[str, float]
+) -> Callable[[Tensor], tuple[str, float]]:
+    """Text and score, in nats, that flashlight finds of emissions (T, V) with a lexicon and an n-gram."""
+    from flashlight.lib.text import decoder as library
+    from flashlight.lib.text.decoder.kenlm import KenLM
+    from flashlight.lib.text.dictionary import Dictionary
+
+    known, names = task.known, Dictionary()
+    for word in (*known.words, "<unk>"):
+        names.add_entry(word)
+    model = KenLM(str(task.lm), names)
+    separator = -1 if known.has_pieces else known.labels.index(" ")
+    trie = library.Trie(len(known.labels), separator)
+    start = model.start(False)
+    for word, tokens in known.words.items():
+        index = names.get_index(word)
+        spelling = tokens if known.has_pieces else [*tokens, separator]
+        trie.insert(spelling, index, model.score(start, index)[1])
+    trie.smear(library.SmearingMode.MAX)
+    settings = _flashlight_settings(task, weight, pruning)
+    options = library.LexiconDecoderOptions(**settings, word_score=WORD_SCORE, unk_score=float("-inf"))
+    unknown = names.get_index("<unk>")
+    decoder = library.LexiconDecoder(options, trie, model, separator, BLANK, unknown, [], False)
+
+    def read(row: Tensor) -> tuple[str, float]:
+        best = best_of(decoder, row)
+        return " ".join(names.get_entry(i) for i in best.words if i >= 0), float(best.score)
+
+    return read
+
+
+def best_of(decoder: object, row: Tensor):  # type: ignore[no-untyped-def]
+    row = row.contiguous()
+    found = decoder.decode(row.data_ptr(), *row.shape)  # type: ignore[attr-defined]
+    return found[0]
+
+
+def spell(known: Vocabulary, path: Sequence[int]) -> str:
+    """The text of a path of labels: repeats and blanks taken out."""
+    merged = [token for i, token in enumerate(path) if i == 0 or path[i - 1] != token]
+    text = "".join(known.labels[token] for token in merged if token not in (BLANK, -1))
+    return " ".join(text.replace("▁", " ").split())

@@ -1,0 +1,1 @@
+"""Recordings as files: errors, speed, memory, invented words."""

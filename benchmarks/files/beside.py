@@ -1,0 +1,308 @@
+"""Errors, speed, memory and invented words on files, beside the other programs: same weights, same audio.
+
+    python -m benchmarks files beside errors ../shared --log errors.jsonl  # hours: every program on 140 clips
+    python -m benchmarks files beside invented ../shared --log invented.jsonl
+    python -m benchmarks files beside speed ../shared  # on a machine that does nothing else
+
+Programs and weights: `files.engines`; each lives in a process of its own, with its own defaults, the
+language given, one thread. Recordings are people's (`harness.clips`, those that report). `errors` and
+`invented` run one program after the other, as no figure depends on time, and go on where --log ends;
+`speed` has them all read one recording in turns, so that a noisy machine disturbs all alike, and counts the
+process's own time. Prints Markdown tables and one JSON line.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import multiprocessing
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from benchmarks.files.engines import BUILDERS, Weights
+from benchmarks.harness.arguments import add_shared, benchmark_parser
+from benchmarks.harness.clips import UNSPACED, clips, joined, spread
+from benchmarks.harness.log import add_row, read_rows
+from benchmarks.harness.sounds import sounds
+from benchmarks.harness.tables import show_heads, show_json, show_row
+from sottovoce.audio.io import load_audio
+from sottovoce.evaluation.wer import ScoredUtterance, compare, score, split_units
+from sottovoce.models.load import load_checkpoint
+from sottovoce.text.normalize import plain
+from sottovoce.types import SAMPLE_RATE, Samples
+
+BEAM_SIZES = (1, 5)
+LANGUAGES = ("en", "de", "es", "pl", "fr", "it", "ja", "ko", "pt", "ru", "zh")
+"""Hindi is left out: base repeats itself there on every program, and what counts is chance."""
+REFERENCE = "openai-whisper float32"
+SPEECH_ENGINES = tuple(name for name in BUILDERS if not name.endswith(" vad"))
+SPEED_S = 120.0
+
+
+class Item(NamedTuple):
+    """A recording to read: a clip with its truth, or a sound with its kind for a truth."""
+
+    name: str
+    samples: Samples
+    language: str
+    truth: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What a program made of a recording. cpu_s: the process's own time."""
+
+    engine: str
+    beam_size: int
+    item: str
+    text: str
+    cpu_s: float
+
+
+class Journal:
+    """Readings by program, beam size and recording, kept in a file if there is one."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        self._readings: dict[tuple[str, int, str], Reading] = {}
+        for row in read_rows(path):
+            self._keep(Reading(**row))
+
+    def __contains__(self, key: tuple[str, int, str]) -> bool:
+        return key in self._readings
+
+    def _keep(self, reading: Reading) -> None:
+        self._readings[reading.engine, reading.beam_size, reading.item] = reading
+
+    def add(self, reading: Reading) -> None:
+        self._keep(reading)
+        add_row(self._path, asdict(reading))
+
+    def texts(self, engine: str, beam_size: int, items: Sequence[Item]) -> list[str] | None:
+        """Texts of the items, None unless all were read."""
+        found = [self._readings.get((engine, beam_size, item.name)) for item in items]
+        texts = [reading.text for reading in found if reading is not None]
+        return texts if len(texts) == len(items) else None
+
+
+class Process:
+    """A program in a process of its own."""
+
+    def __init__(self, engine: str, model: str, threads: int) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.engine = engine
+        self._pipe, other = context.Pipe()
+        self._process = context.Process(target=_serve, args=(engine, model, threads, other), daemon=True)
+        self._process.start()
+
+    def read(self, item: Item, beam_size: int) -> Reading:
+        self._pipe.send((item, beam_size))
+        text, seconds = self._pipe.recv()
+        return Reading(self.engine, beam_size, item.name, text, seconds)
+
+    def stop(self) -> float:
+        """End the process; returns its peak resident memory in MB."""
+        self._pipe.send(None)
+        peak = float(self._pipe.recv())
+        self._process.join()
+        return peak
+
+
+def _serve(engine: str, model: str, threads: int, pipe: Connection) -> None:
+    torch.set_num_threads(threads)
+    checkpoint = load_checkpoint(model)
+    with tempfile.TemporaryDirectory() as folder:
+        built = BUILDERS[engine](Weights(checkpoint, Path(folder), threads))
+        del checkpoint
+        gc.collect()
+        # What converting the weights for the other programs took is not theirs to pay.
+        Path("/proc/self/clear_refs").write_text("5")
+        while (asked := pipe.recv()) is not None:
+            item, beam_size = asked
+            torch.manual_seed(0)
+            began = time.process_time()
+            text = built.text(item.samples, item.language, beam_size)
+            pipe.send((text, time.process_time() - began))
+    pipe.send(_peak_mb())
+
+
+def _peak_mb() -> float:
+    """Peak resident memory since it was last cleared. Source: proc_pid_status(5), Linux."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) / 2**10 for line in lines if line.startswith("VmHWM"))
+
+
+@contextmanager
+def _process(engine: str, arguments: argparse.Namespace) -> Iterator[Process]:
+    process = Process(engine, arguments.model, arguments.threads)
+    yield process
+    process.stop()
+
+
+def read_all(items: Sequence[Item], arguments: argparse.Namespace, journal: Journal) -> None:
+    """Every program reads what the journal lacks, one program after the other."""
+    for engine in arguments.engines:
+        asked = [
+            (item, beam_size)
+            for beam_size in arguments.beam_sizes
+            for item in items
+            if (engine, beam_size, item.name) not in journal
+        ]
+        if not asked:
+            continue
+        with _process(engine, arguments) as process:
+            for number, (item, beam_size) in enumerate(asked, 1):
+                journal.add(process.read(item, beam_size))
+                print(f"\r{engine}: {number} of {len(asked)}", end="", file=sys.stderr, flush=True)
+        print(file=sys.stderr)
+
+
+def spoken(arguments: argparse.Namespace) -> list[Item]:
+    """Clips with their text, at most so many of each language."""
+    data = arguments.shared / "data"
+    return [
+        Item(clip.name, load_audio(clip.file), language, clip.text or "")
+        for language in arguments.languages
+        for clip in spread(clips(data, "test", language=language, with_text=True), arguments.per_language)
+    ]
+
+
+def show_errors(items: Sequence[Item], arguments: argparse.Namespace, journal: Journal) -> None:
+    """A row for each program and beam: rates by language, and how far from the reference's."""
+    languages = {item.language for item in items}
+    large = [
+        one
+        for one in arguments.languages
+        if sum(item.language == one for item in items) >= arguments.own_column
+    ]
+    groups = {one: (one,) for one in large}
+    if others := tuple(sorted({*languages} - {*large})):
+        groups["others"] = others
+    counts = [sum(item.language in codes for item in items) for codes in groups.values()]
+    heads = [f"{name} ({count})" for name, count in zip(groups, counts, strict=True)]
+    show_heads("program", *heads, "all", f"beside {REFERENCE}, 95 %")
+
+    figures = {}
+    for beam_size in arguments.beam_sizes:
+        baseline = _utterances(REFERENCE, beam_size, items, journal)
+        for engine in arguments.engines:
+            found = _utterances(engine, beam_size, items, journal)
+            if found is None:
+                continue
+            rates = [_rate([u for u in found if u.language in codes]) for codes in groups.values()]
+            rates.append(_rate(found))
+            beside = ""
+            if baseline is not None and engine != REFERENCE:
+                apart = compare(baseline, found)
+                beside = f"{apart.difference:+.1%} ({apart.low:+.1%} to {apart.high:+.1%})"
+            name = f"{engine}, {'greedy' if beam_size == 1 else f'beam {beam_size}'}"
+            show_row(name, *(f"{rate:.1%}" for rate in rates), beside)
+            figures[name] = dict(zip([*groups, "all"], (round(rate, 4) for rate in rates), strict=True))
+    show_json("files beside errors", {"clips": len(items), "engines": figures})
+
+
+def _utterances(
+    engine: str, beam_size: int, items: Sequence[Item], journal: Journal
+) -> list[ScoredUtterance] | None:
+    texts = journal.texts(engine, beam_size, items)
+    if texts is None:
+        return None
+    return [ScoredUtterance(item.truth, text, item.language) for item, text in zip(items, texts, strict=True)]
+
+
+def _rate(found: Sequence[ScoredUtterance]) -> float:
+    """Of words; of characters beside scripts without spaces."""
+    rates = score(found).overall
+    unspaced = all(one.language in UNSPACED for one in found)
+    return (rates.cer.rate if unspaced else rates.mer.rate) or 0.0
+
+
+def show_invented(items: Sequence[Item], arguments: argparse.Namespace, journal: Journal) -> None:
+    """Words a minute by kind of sound; the kind stands in the items' truth."""
+    kinds = list(dict.fromkeys(item.truth for item in items))
+    minutes = [sum(len(i.samples) for i in items if i.truth == k) / SAMPLE_RATE / 60 for k in kinds]
+    show_heads("program", *(f"{k} ({m:.1f} min)" for k, m in zip(kinds, minutes, strict=True)), "all")
+
+    figures = {}
+    for engine in arguments.engines:
+        for beam_size in arguments.beam_sizes:
+            texts = journal.texts(engine, beam_size, items)
+            if texts is None:
+                continue
+            words = [len(split_units(plain(text), "mixed")) for text in texts]
+            totals = [sum(n for n, i in zip(words, items, strict=True) if i.truth == k) for k in kinds]
+            rates = [total / length for total, length in zip(totals, minutes, strict=True)]
+            rates.append(sum(totals) / sum(minutes))
+            name = f"{engine}, {'greedy' if beam_size == 1 else f'beam {beam_size}'}"
+            show_row(name, *(f"{rate:.1f}" for rate in rates))
+            figures[name] = dict(zip([*kinds, "all"], (round(rate, 2) for rate in rates), strict=True))
+    show_json("files beside invented", {"minutes": round(sum(minutes), 1), "engines": figures})
+
+
+def measure_speed(arguments: argparse.Namespace) -> None:
+    """All programs read one long recording in turns; the first 30 s warm each up."""
+    samples = joined(
+        clips(arguments.shared / "data", "test", language="en", with_text=True), arguments.seconds
+    )
+    item, warm = Item("joined", samples, "en", ""), Item("warm", samples[: 30 * SAMPLE_RATE], "en", "")
+    processes = [Process(engine, arguments.model, arguments.threads) for engine in arguments.engines]
+    times: dict[tuple[str, int], list[float]] = {}
+    for process in processes:
+        process.read(warm, 1)
+    for number in range(arguments.rounds):
+        for beam_size in arguments.beam_sizes:
+            for process in processes:
+                times.setdefault((process.engine, beam_size), []).append(process.read(item, beam_size).cpu_s)
+                print(f"\rround {number + 1}, {process.engine:40}", end="", file=sys.stderr, flush=True)
+    print(file=sys.stderr)
+    modes = [f"{'greedy' if size == 1 else f'beam {size}'}, times real time" for size in arguments.beam_sizes]
+    show_heads("program", *modes, "peak memory")
+
+    figures = {}
+    for process in processes:
+        medians = [statistics.median(times[process.engine, size]) for size in arguments.beam_sizes]
+        speeds = [arguments.seconds / median for median in medians]
+        peak_mb = process.stop()
+        show_row(process.engine, *(f"{one:.1f}" for one in speeds), f"{peak_mb:.0f} MB")
+        figures[process.engine] = {"speeds": [round(one, 3) for one in speeds], "peak_mb": round(peak_mb)}
+    show_json("files beside speed", {"audio_s": arguments.seconds, "engines": figures})
+
+
+def main() -> None:
+    parser = benchmark_parser(__doc__)
+    parser.add_argument("table", choices=("errors", "invented", "speed"))
+    add_shared(parser)
+    parser.add_argument("--model", default="base")
+    parser.add_argument("--engines", type=lambda text: text.split(","), help=", ".join(BUILDERS))
+    parser.add_argument("--beam-sizes", type=lambda text: [int(one) for one in text.split(",")])
+    parser.add_argument("--log", type=Path, help="readings so far: a file of JSON lines that is added to")
+    parser.add_argument("--per-language", type=int, default=40, help="clips of a language at most (errors)")
+    parser.add_argument("--languages", type=lambda text: text.split(","), default=[*LANGUAGES])
+    parser.add_argument("--own-column", type=int, default=10, help="clips for a column of its own (errors)")
+    parser.add_argument("--seconds", type=float, default=SPEED_S, help="of the recording (speed)")
+    parser.add_argument("--rounds", type=int, default=2, help="(speed)")
+    parser.add_argument("--threads", type=int, default=1)
+    arguments = parser.parse_args()
+    arguments.beam_sizes = arguments.beam_sizes or ([5] if arguments.table == "invented" else [*BEAM_SIZES])
+    every = {"errors": SPEECH_ENGINES, "invented": tuple(BUILDERS), "speed": SPEECH_ENGINES}
+    arguments.engines = arguments.engines or [*every[arguments.table]]
+    if arguments.table == "speed":
+        measure_speed(arguments)
+        return
+    journal = Journal(arguments.log)
+    if arguments.table == "errors":
+        items = spoken(arguments)
+    else:
+        items = [Item(s.name, s.samples, "en", s.kind) for s in sounds(arguments.shared / "data")]
+    read_all(items, arguments, journal)
+    (show_errors if arguments.table == "errors" else show_invented)(items, arguments, journal)

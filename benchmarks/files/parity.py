@@ -1,0 +1,360 @@
+"""Do the same weights give the same text, languages, segments and word times as openai-whisper?
+
+    python -m benchmarks files parity ../shared                                  # Whisper base, 120 clips
+    python -m benchmarks files parity ../shared --model tiny.en --clips 30 --no-long
+    python -m benchmarks files parity ../shared --model path/to/base.pt
+
+Clips of people (`harness.clips`, those that report), evenly from every set, in float32. Each clip goes
+greedily through the whole of `transcribe` with words; its first 30 s are decoded with beam search, and the
+language is found there. Log-mel, detection, decoding, segments and words are each program's own. Two long
+recordings are joined of clips of one language and of pauses, the second is timed word by word. Prints a
+table by set, every difference with its reason (`files.parity_margins`), and one JSON line.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from itertools import zip_longest
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import torch
+
+from benchmarks.files.parity_margins import LARGEST_NOISE, Decoded, Sides, explain
+from benchmarks.harness.arguments import add_shared, benchmark_parser
+from benchmarks.harness.clips import Clip, clips, joined, spread
+from benchmarks.harness.programs import openai_model
+from benchmarks.harness.tables import show_json
+from sottovoce.api import Model
+from sottovoce.audio.io import load_audio
+from sottovoce.audio.mel import log_mel, normalize, pad_or_trim
+from sottovoce.backends.torch import TorchBackend
+from sottovoce.decoding.decode import DecodingResult, decode
+from sottovoce.decoding.detect import detect_language
+from sottovoce.models.load import load_checkpoint
+from sottovoce.options.decoding import DecodingOptions
+from sottovoce.options.fallback import FallbackOptions
+from sottovoce.options.transcribe import TranscribeOptions
+from sottovoce.types import SAMPLE_RATE, EncoderOutput, Features, Samples, Segment, Word
+
+if TYPE_CHECKING:
+    import whisper
+
+WINDOW_S, WINDOW_FRAMES = 30, 3000
+TOLERANCE_S = 0.02
+REST_S = 0.1
+"""Less than this at the end of a recording is not read by us, on purpose."""
+LONG_S = 600.0
+LONG_LANGUAGES = ("en", "de")
+Encoded: TypeAlias = "tuple[EncoderOutput, torch.Tensor]"
+"""A window as we and as they hear it."""
+Timed: TypeAlias = "Word | Segment"
+
+
+@dataclass(slots=True)
+class Tally:
+    """Clips and words of one set."""
+
+    clips: int = 0
+    language: int = 0
+    greedy: int = 0
+    beam: int = 0
+    segments: int = 0
+    segments_within: int = 0
+    words: int = 0
+    words_within: int = 0
+    worst_s: float = 0.0
+
+    def add(self, other: Tally) -> None:
+        """Count another set too."""
+        worst = max(self.worst_s, other.worst_s)
+        for name, value in asdict(other).items():
+            setattr(self, name, getattr(self, name) + value)
+        self.worst_s = worst
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Something on which the two programs disagree. reason: why, as far as was found."""
+
+    clip: str
+    what: str
+    reason: str
+    ours: str
+    theirs: str
+
+
+@dataclass(slots=True)
+class Report:
+    """All that was found."""
+
+    sets: dict[str, Tally] = field(default_factory=dict)
+    differences: list[Difference] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Engines:
+    """The two programs with the same weights."""
+
+    model: Model
+    reference: whisper.model.Whisper
+    sample_len: int | None = None
+
+    @property
+    def is_multilingual(self) -> bool:
+        return self.model.tokenizer.is_multilingual
+
+    def encoded(self, samples: Samples) -> Encoded:
+        """The first window as each program hears it: states (1, 1500, d) both."""
+        from whisper.audio import log_mel_spectrogram
+
+        padding, n_mels = WINDOW_S * SAMPLE_RATE, self.model.backend.dims.n_mels
+        ours = pad_or_trim(normalize(log_mel(samples, n_mels, padding_samples=padding)))[None]
+        theirs = log_mel_spectrogram(samples, n_mels, padding=padding)[:, :WINDOW_FRAMES]
+        with torch.inference_mode():
+            states = self.reference.embed_audio(theirs[None])
+        return self.model.backend.encode(Features(ours, (WINDOW_FRAMES,))), states
+
+    def detect(self, encoded: Encoded) -> tuple[dict[str, float], dict[str, float]]:
+        """Probabilities of all languages in the first window."""
+        ours = detect_language(self.model.backend, self.model.tokenizer, encoded[0])[0]
+        return dict(ours.probabilities), self.reference.detect_language(encoded[1][0])[1]
+
+    def decode(
+        self, encoded: Encoded, language: str, beam_size: int | None
+    ) -> tuple[DecodingResult, whisper.DecodingResult]:
+        """The first window read by both."""
+        import whisper
+
+        wish = {"language": language, "beam_size": beam_size, "sample_len": self.sample_len}
+        options = DecodingOptions(language=language, beam_size=beam_size, sample_len=self.sample_len)
+        ours = decode(self.model.backend, self.model.tokenizer, encoded[0], [options])[0]
+        return ours, self.reference.decode(encoded[1][0], whisper.DecodingOptions(fp16=False, **wish))
+
+    def transcribe(
+        self, samples: Samples, language: str, *, words: bool
+    ) -> tuple[list[Segment], list[Segment]]:
+        """The segments of a whole recording, by us and by them, as far as the recording goes."""
+        # Draws at higher temperatures are chance: no two programs draw the same.
+        options = TranscribeOptions(
+            decoding=DecodingOptions(sample_len=self.sample_len),
+            fallback=FallbackOptions(temperatures=(0.0,)),
+        )
+        ours = self.model.transcribe(samples, language=language, word_timestamps=words, options=options)
+        theirs = self.reference.transcribe(
+            samples,
+            language=language,
+            temperature=0.0,
+            fp16=False,
+            word_timestamps=words,
+            sample_len=self.sample_len,
+        )
+        duration_s = len(samples) / SAMPLE_RATE
+        sides = list(ours), [_segment(one) for one in theirs["segments"]]
+        return _inside(sides[0], duration_s), _inside(sides[1], duration_s)
+
+
+def compare_clip(engines: Engines, clip: Clip, beam_size: int, report: Report) -> None:
+    """Language and beam search of the first window; text, segments and words of the whole clip."""
+    tally = report.sets.setdefault(clip.group, Tally())
+    tally.clips += 1
+    samples = load_audio(clip.file)
+    encoded = engines.encoded(samples[: WINDOW_S * SAMPLE_RATE])
+    tally.language += not engines.is_multilingual or _same_language(engines, clip, encoded, report)
+    language = clip.language if clip.language in engines.model.languages else "en"
+    tally.beam += _same_window(engines, clip, encoded, engines.decode(encoded, language, beam_size), report)
+    segments = engines.transcribe(samples, language, words=True)
+    same = _text(segments[0]) == _text(segments[1])
+    tally.greedy += same
+    if same:
+        compare_times(clip.name, segments, tally, report)
+    elif _same_window(engines, clip, encoded, engines.decode(encoded, language, None), report, "greedy"):
+        texts = _text(segments[0]), _text(segments[1])
+        report.differences.append(Difference(clip.name, "greedy", "unexplained", *texts))
+
+
+def _same_language(engines: Engines, clip: Clip, encoded: Encoded, report: Report) -> bool:
+    tables = engines.detect(encoded)
+    ours, theirs = (max(table, key=lambda code: table[code]) for table in tables)
+    if ours == theirs:
+        return True
+    margins = [table[ours] - table[theirs] for table in tables]
+    noise = max(abs(tables[0][code] - tables[1][code]) for code in (ours, theirs))
+    reason = "tie" if min(map(abs, margins)) <= 2 * noise < LARGEST_NOISE else "unexplained"
+    report.differences.append(Difference(clip.name, "language", f"{reason}: {margins}", ours, theirs))
+    return False
+
+
+def _same_window(
+    engines: Engines,
+    clip: Clip,
+    encoded: Encoded,
+    results: tuple[DecodingResult, whisper.DecodingResult],
+    report: Report,
+    mode: str = "beam",
+) -> bool:
+    ours, theirs = results
+    if ours.text == theirs.text:
+        return True
+    sides = Sides(engines.model.backend, engines.reference, *encoded)
+    tokenizer = engines.model.tokenizer.with_language(ours.language)
+    reason = explain(sides, tokenizer, Decoded(ours.tokens, tuple(theirs.tokens), mode == "greedy"))
+    report.differences.append(Difference(clip.name, mode, reason, ours.text, theirs.text))
+    return False
+
+
+def compare_long(
+    engines: Engines, data: Path, language: str, words: bool, report: Report, *, seconds: float = LONG_S
+) -> None:
+    """A long recording, joined of clips: text, segment times and, if asked for, word times."""
+    samples = joined(clips(data, "test", language=language), seconds)
+    name = f"{len(samples) / SAMPLE_RATE:.0f} s joined, {language}"
+    tally = report.sets.setdefault(name, Tally())
+    tally.clips += 1
+    ours, theirs = engines.transcribe(samples, language, words=words)
+    if _text(ours) == _text(theirs):
+        tally.greedy += 1
+        compare_times(name, (ours, theirs), tally, report)
+        return
+    pairs = zip_longest(ours, theirs)
+    first = next(pair for pair in pairs if pair[0] is None or pair[1] is None or pair[0].text != pair[1].text)
+    texts = [f"{one.start:.2f} {one.text}" if one else "no segment" for one in first]
+    report.differences.append(Difference(name, "greedy", "unexplained", *texts))
+
+
+def compare_times(
+    name: str, segments: tuple[list[Segment], list[Segment]], tally: Tally, report: Report
+) -> None:
+    """Segments and words of equal texts."""
+    if len(segments[0]) != len(segments[1]):
+        counts = str(len(segments[0])), str(len(segments[1]))
+        report.differences.append(Difference(name, "segments", "unexplained", *counts))
+        return
+    for mine, other in zip(*segments, strict=True):
+        tally.segments += 1
+        tally.segments_within += _is_near(name, "segment", mine, other, report)
+        _compare_words(name, mine.words or (), other.words or (), tally, report)
+
+
+def _compare_words(
+    name: str, ours: Sequence[Word], theirs: Sequence[Word], tally: Tally, report: Report
+) -> None:
+    if [word.word for word in ours] != [word.word for word in theirs]:
+        cuts = ["|".join(word.word for word in words) for words in (ours, theirs)]
+        reason = "broken UTF-8, which openai-whisper loses" if "\ufffd" in cuts[0] else "unexplained"
+        report.differences.append(Difference(name, "words", reason, *cuts))
+        return
+    for mine, other in zip(ours, theirs, strict=True):
+        tally.words += 1
+        tally.words_within += _is_near(name, "word", mine, other, report)
+        tally.worst_s = max(tally.worst_s, _apart(mine, other))
+
+
+def _is_near(name: str, what: str, mine: Timed, other: Timed, report: Report) -> bool:
+    if _apart(mine, other) <= TOLERANCE_S + 1e-6:
+        return True
+    shown = [f"{one.start:.2f}-{one.end:.2f} {_said(one)}" for one in (mine, other)]
+    report.differences.append(Difference(name, what, "unexplained", *shown))
+    return False
+
+
+def _apart(mine: Timed, other: Timed) -> float:
+    return max(abs(mine.start - other.start), abs(mine.end - other.end))
+
+
+def _said(one: Timed) -> str:
+    return one.word if isinstance(one, Word) else one.text
+
+
+def _text(segments: Sequence[Segment]) -> str:
+    return "".join(one.text for one in segments)
+
+
+def _segment(found: dict[str, Any]) -> Segment:
+    """A segment of openai-whisper's."""
+    words = tuple(
+        Word(str(word["word"]), float(word["start"]), float(word["end"]), float(word["probability"]))
+        for word in found.get("words", ())
+    )
+    start, end = float(found["start"]), float(found["end"])
+    return Segment(found["id"], start, end, found["text"], language="", words=words)
+
+
+def _inside(segments: Sequence[Segment], duration_s: float) -> list[Segment]:
+    """What is said within the recording: openai-whisper writes on behind its end, and reads its very rest."""
+    return [
+        replace(
+            one,
+            end=min(one.end, duration_s),
+            words=tuple(replace(word, end=min(word.end, duration_s)) for word in one.words or ()),
+        )
+        for one in segments
+        if one.text.strip() and one.start < duration_s - REST_S
+    ]
+
+
+def rows(report: Report) -> Iterator[tuple[str, Tally]]:
+    """The sets, and their sum."""
+    total = Tally()
+    for name, tally in report.sets.items():
+        total.add(tally)
+        yield name, tally
+    yield "all", total
+
+
+def show(report: Report, model: str, line: dict[str, object]) -> None:
+    """Print the table, the differences and the JSON line."""
+    columns = ("clips", "language", "greedy", "beam", "segments", "<=20 ms", "words", "<=20 ms", "worst s")
+    print(f"{'set':24}" + "".join(f"{column:>10}" for column in columns))
+    for name, one in rows(report):
+        cells = "".join(f"{value:>10}" for value in list(asdict(one).values())[:-1])
+        print(f"{name:24}{cells}{one.worst_s:10.2f}")
+    for difference in report.differences:
+        print(f"{difference.clip} {difference.what}: {difference.reason}")
+        print(f"  ours   {difference.ours}\n  theirs {difference.theirs}")
+    reasons = [{"clip": d.clip, "what": d.what, "reason": d.reason} for d in report.differences]
+    figures = {"model": model, **asdict(list(rows(report))[-1][1])}
+    show_json("files parity", figures | line | {"differences": reasons, "torch": torch.__version__})
+
+
+def load_engines(model: str, sample_len: int | None = None) -> Engines:
+    """Both programs with a model's weights in float32 on the CPU."""
+    checkpoint = load_checkpoint(model)
+    backend = TorchBackend.from_checkpoint(checkpoint, device=torch.device("cpu"), dtype=torch.float32)
+    with tempfile.TemporaryDirectory() as folder:
+        reference = openai_model(checkpoint, Path(folder))
+    return Engines(Model(checkpoint, backend), reference, sample_len)
+
+
+def main() -> None:
+    parser = benchmark_parser(__doc__)
+    add_shared(parser)
+    parser.add_argument("--model", default="base", help="name or path; English-only ones hear English clips")
+    parser.add_argument("--clips", type=int, default=120)
+    parser.add_argument("--beam-size", type=int, default=5)
+    parser.add_argument("--sample-len", type=int, help="tokens a window at most; 224 by default")
+    parser.add_argument("--no-long", action="store_true", help="leave the long recordings out")
+    parser.add_argument("--threads", type=int, default=1)
+    arguments = parser.parse_args()
+    warnings.filterwarnings("ignore")
+    torch.set_num_threads(arguments.threads)
+    engines = load_engines(arguments.model, arguments.sample_len)
+    report, began = Report(), time.perf_counter()
+    data, language = arguments.shared / "data", None if engines.is_multilingual else "en"
+    chosen = [c for c in clips(data, "test", language=language) if len(c.languages) == 1]
+    try:
+        for number, clip in enumerate(spread(chosen, arguments.clips), 1):
+            compare_clip(engines, clip, arguments.beam_size, report)
+            print(f"{number} clips, {len(report.differences)} differences", file=sys.stderr, flush=True)
+        for words, code in enumerate(() if arguments.no_long else LONG_LANGUAGES):
+            if engines.is_multilingual or code == "en":
+                compare_long(engines, data, code, bool(words), report)
+    except KeyboardInterrupt:
+        print("interrupted: what follows is what was done", file=sys.stderr)
+    line = {"wall_s": round(time.perf_counter() - began), "threads": torch.get_num_threads()}
+    show(report, engines.model.name, line)

@@ -1,0 +1,1 @@
+"""Which language is spoken, in files."""

@@ -1,0 +1,180 @@
+"""Recordings of several languages, joined from people's clips as a table of files needs them.
+
+Four to eight parts of 1.5 to 15 seconds, pauses of 0.2 to 1 second, eight languages that Whisper base knows;
+neighbours may share a language. Parts of sets with texts stand whole, so that their words can be counted; of
+the others a stretch is cut out. Everything is drawn with a fixed seed. Not known here: models.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.harness.clips import Clip, Part, clips
+from benchmarks.harness.joined_languages import NOISE, VOXLINGUA
+from sottovoce.audio.io import load_audio
+from sottovoce.audio.vad import speech_segments
+from sottovoce.options.vad import VadOptions
+from sottovoce.types import SAMPLE_RATE, Samples
+
+LANGUAGES = ("en", "de", "es", "fr", "it", "pt", "pl", "nl")
+WITH_TEXT = 0.75
+"""Share of the parts whose text is known, in languages that have such clips."""
+LEAST_S, MOST_S = 1.5, 15.0
+PAUSE_S = (0.2, 1.0)
+MOST_OF_A_SET = 40
+COMMON = 12
+"""A language with fewer clips is drawn less often."""
+
+
+@dataclass(frozen=True, slots=True)
+class MixedPart:
+    """One clip in a recording: `duration_s` of it, from `from_s` on, lie at `start_s`; text: None if
+    unknown."""
+
+    clip: Clip
+    from_s: float
+    start_s: float
+    duration_s: float
+    text: str | None
+
+    @property
+    def end_s(self) -> float:
+        return self.start_s + self.duration_s
+
+    @property
+    def language(self) -> str:
+        return self.clip.language
+
+    def audio(self) -> Samples:
+        """Its samples alone."""
+        return load_audio(self.clip.file, start_s=self.from_s, duration_s=self.duration_s)
+
+
+@dataclass(frozen=True, slots=True)
+class MixedRecording:
+    """Parts in order, with half a second of silence before the first and a second after the last."""
+
+    name: str
+    parts: tuple[MixedPart, ...]
+
+    @property
+    def duration_s(self) -> float:
+        return self.parts[-1].end_s + 1.0
+
+    @property
+    def spans(self) -> list[tuple[float, float, str]]:
+        """Seconds and language of every part."""
+        return [(part.start_s, part.end_s, part.language) for part in self.parts]
+
+    @property
+    def languages(self) -> tuple[str, ...]:
+        """Those spoken, each once, in order."""
+        return tuple(dict.fromkeys(part.language for part in self.parts))
+
+    def audio(self) -> Samples:
+        whole = np.zeros(round(self.duration_s * SAMPLE_RATE), np.float32)
+        for part in self.parts:
+            at = round(part.start_s * SAMPLE_RATE)
+            sound = part.audio()
+            whole[at : at + len(sound)] = sound[: len(whole) - at]
+        return whole
+
+
+def mixed_recordings(
+    data: Path, part: Part, n_recordings: int, *, with_text: bool = False
+) -> list[MixedRecording]:
+    """So many recordings from the clips of a part; no clip stands in two of them while others are left.
+
+    data: the folder of `manifest.jsonl`. with_text: only of clips whose text is known, in languages with at
+        least COMMON of them.
+    """
+    drawer = _Drawer(data, part, with_text=with_text)
+    kind = "text" if with_text else "all"
+    return [drawer.recording(f"{kind}-{part}-{index:02d}") for index in range(n_recordings)]
+
+
+class _Drawer:
+    """Draws clips without putting them back until a pile is empty."""
+
+    def __init__(self, data: Path, part: Part, *, with_text: bool) -> None:
+        self._rng = random.Random(f"mixed recordings {part} {with_text}")
+        pools = _pools(data, part)
+        self._clips = {
+            key: found for key, found in pools.items() if not with_text or (key[1] and len(found) >= COMMON)
+        }
+        self._piles: dict[tuple[str, bool], list[Clip]] = {}
+        sizes = [
+            sum(len(self._clips.get((code, known), ())) for known in (True, False)) for code in LANGUAGES
+        ]
+        self._weights = [min(1.0, size / COMMON) for size in sizes]
+
+    def recording(self, name: str) -> MixedRecording:
+        rng = self._rng
+        parts: list[MixedPart] = []
+        at = 0.5
+        for _ in range(rng.randint(4, 8)):
+            (language,) = rng.choices(LANGUAGES, self._weights)
+            parts.append(self._part(language, round(at, 3)))
+            at = parts[-1].end_s + rng.uniform(*PAUSE_S)
+        return MixedRecording(name, tuple(parts))
+
+    def _part(self, language: str, start_s: float) -> MixedPart:
+        rng = self._rng
+        texts, others = (len(self._clips.get((language, known), ())) for known in (True, False))
+        share = WITH_TEXT if texts >= COMMON else texts / (texts + others)
+        has_text = rng.random() < share or not others
+        clip = self._take((language, has_text))
+        first_s, last_s = _speech(clip.file)
+        if has_text:
+            return MixedPart(clip, first_s, start_s, last_s - first_s, clip.text)
+        duration_s = rng.uniform(LEAST_S, min(MOST_S, last_s - first_s))
+        from_s = rng.uniform(first_s, last_s - duration_s)
+        return MixedPart(clip, from_s, start_s, duration_s, None)
+
+    def _take(self, key: tuple[str, bool]) -> Clip:
+        pile = self._piles.setdefault(key, [])
+        if not pile:
+            pile.extend(self._clips[key])
+            self._rng.shuffle(pile)
+        return pile.pop()
+
+
+def _pools(data: Path, part: Part) -> dict[tuple[str, bool], list[Clip]]:
+    """Clips by language and whether their text is known; of a large set some, spread evenly."""
+    by_set: dict[tuple[str, bool], list[Clip]] = {}
+    for clip in clips(data, part):
+        if not clip.languages[1:] and clip.language in LANGUAGES and clip.group != NOISE:
+            by_set.setdefault((clip.group, clip.text is not None), []).append(clip)
+    pools: dict[tuple[str, bool], list[Clip]] = {}
+    for (group, has_text), found in by_set.items():
+        step = 1 if group == VOXLINGUA else -(-len(found) // MOST_OF_A_SET)
+        for clip in found[::step]:
+            if _length(clip) >= LEAST_S and not (has_text and _length(clip) > MOST_S):
+                pools.setdefault((clip.language, has_text), []).append(clip)
+    return pools
+
+
+def _length(clip: Clip) -> float:
+    first_s, last_s = _speech(clip.file)
+    return last_s - first_s
+
+
+@cache
+def _speech(file: Path) -> tuple[float, float]:
+    """From the first speech of a clip to the last, in seconds: what is around it is no pause of ours."""
+    found = speech_segments(load_audio(file), VadOptions(min_silence_ms=160.0, speech_pad_ms=100.0))
+    return (found[0].start_s, found[-1].end_s) if found else (0.0, 0.0)
+
+
+def described(recordings: Sequence[MixedRecording]) -> str:
+    """What there is, in a line."""
+    parts = [part for one in recordings for part in one.parts]
+    seconds = sum(one.duration_s for one in recordings)
+    n_words = sum(len(part.text.split()) for part in parts if part.text)
+    return f"{len(recordings)} recordings, {seconds:.0f} s, {len(parts)} parts, {n_words} words with text"

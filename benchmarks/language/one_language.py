@@ -1,0 +1,234 @@
+"""Recordings in one language, by default: no false switch, and openai-whisper's text otherwise.
+
+    python -m benchmarks language one_language ../shared/data run --log one.jsonl   # goes on where it stopped
+    python -m benchmarks language one_language ../shared/data show --log one.jsonl
+
+Clips of people of every set, and long recordings joined from clips of one language. Systems: `auto` is the
+default; `openai` is openai-whisper with the same weights; `given` has the language given; `plain` is
+--no-follow-languages --no-read-again, where the texts of `auto` and `openai` differ. All greedy
+(openai-whisper's default as a library), in float32, one thread. Shown are false switches, every place where
+the text is not openai-whisper's, and processor seconds.
+Needs `make test`'s environment.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from difflib import SequenceMatcher
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.harness.arguments import add_part, benchmark_parser
+from benchmarks.harness.clips import Clip, Part, clips, joined, spread
+from benchmarks.harness.joined_languages import NOISE
+from benchmarks.harness.log import add_row, read_rows
+from benchmarks.harness.programs import openai_model
+from benchmarks.harness.tables import show_json
+from sottovoce.api import load_model
+from sottovoce.audio.io import load_audio
+from sottovoce.models.load import load_checkpoint
+from sottovoce.options.transcribe import TranscribeOptions
+from sottovoce.types import SAMPLE_RATE, Samples
+
+LONG_S = 90.0
+LEAST_CLIPS = 4
+"""Clips that a long recording is joined from at least."""
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """A recording in one language. text: where it is known."""
+
+    name: str
+    language: str
+    files: tuple[Clip, ...]
+
+    def samples(self) -> Samples:
+        return load_audio(self.files[0].file) if len(self.files) == 1 else joined(self.files, LONG_S)
+
+    @property
+    def text(self) -> str | None:
+        texts = [clip.text for clip in self.files]
+        return None if None in texts else " ".join(text or "" for text in texts)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """segments: (start, end, language, text). unread: (start, end)."""
+
+    text: str
+    segments: list[tuple[float, float, str, str]]
+    unread: list[tuple[float, float]]
+    duration_s: float
+    cpu_s: float
+
+
+System = Callable[[Item, Samples], Outcome]
+
+
+def items(data: Path, part: Part, n_clips: int, n_long: int) -> list[Item]:
+    """Clips, then long recordings: languages with enough clips in turn, no clip in two of them."""
+    one_language = [clip for clip in clips(data, part) if not clip.languages[1:] and clip.group != NOISE]
+    found = [Item(clip.name, clip.language, (clip,)) for clip in spread(one_language, n_clips)]
+    by_language: dict[str, list[Clip]] = {}
+    for clip in one_language:
+        by_language.setdefault(clip.language, []).append(clip)
+    piles = {code: pile for code, pile in sorted(by_language.items()) if len(pile) >= LEAST_CLIPS}
+    most = sorted(piles, key=lambda code: -len(piles[code]))
+    long: list[Item] = []
+    while most and len(long) < n_long:
+        for code in list(most):
+            pile, taken, length = piles[code], [], 0.0
+            while pile and length < LONG_S:
+                taken.append(pile.pop(0))
+                length += len(load_audio(taken[-1].file)) / SAMPLE_RATE + 1.0
+            if len(taken) < LEAST_CLIPS or length < LONG_S / 2:
+                most.remove(code)
+            elif len(long) < n_long:
+                long.append(Item(f"long-{code}-{len(long)}", code, tuple(taken)))
+    return [*found, *long]
+
+
+def ours(dtype: str, *, given: bool = False, **options: Any) -> System:
+    model = load_model("base", device="cpu", dtype=dtype)
+
+    def read(item: Item, samples: Samples) -> Outcome:
+        started = time.process_time()
+        transcription = model.transcribe(
+            samples, language=item.language if given else None, options=TranscribeOptions(**options)
+        )
+        segments = [(one.start, one.end, one.language, one.text) for one in transcription]
+        spent = time.process_time() - started
+        unread = [*(transcription.unread or ())]
+        return Outcome(transcription.text, segments, unread, len(samples) / SAMPLE_RATE, spent)
+
+    return read
+
+
+def openai() -> System:
+    program = openai_model(load_checkpoint("base"), Path(tempfile.mkdtemp()))
+
+    def read(item: Item, samples: Samples) -> Outcome:
+        started = time.process_time()
+        torch.manual_seed(0)
+        found = program.transcribe(samples, fp16=False)
+        spent = time.process_time() - started
+        segments = [(one["start"], one["end"], found["language"], one["text"]) for one in found["segments"]]
+        return Outcome(found["text"].strip(), segments, [], len(samples) / SAMPLE_RATE, spent)
+
+    return read
+
+
+SYSTEMS: dict[str, Callable[[], System]] = {
+    "auto": lambda: ours("float32"),
+    "plain": lambda: ours("float32", follow_languages=False, read_again=False),
+    "given": lambda: ours("float32", given=True),
+    "openai": openai,
+}
+
+
+def run(chosen: Sequence[Item], names: Sequence[str], log: Path) -> None:
+    """Let systems read recordings; what the log has is not read again."""
+    for name in names:
+        done = outcomes(log)
+        todo = [one for one in chosen if (name, one.name) not in done]
+        if name == "plain":
+            todo = [one for one in todo if _differs(done, one)]
+        if not todo:
+            continue
+        read = SYSTEMS[name]()
+        read(todo[0], todo[0].samples())  # warm
+        for item in todo:
+            outcome = read(item, item.samples())
+            add_row(log, {"system": name, "item": item.name, **asdict(outcome)})
+
+
+def _differs(done: Mapping[tuple[str, str], Outcome], item: Item) -> bool:
+    """Tell whether the default and openai-whisper read a recording and wrote different words."""
+    ours, theirs = done.get(("auto", item.name)), done.get(("openai", item.name))
+    return ours is not None and theirs is not None and ours.text.split() != theirs.text.split()
+
+
+def outcomes(log: Path) -> dict[tuple[str, str], Outcome]:
+    """What the log has, by system and recording."""
+    found: dict[tuple[str, str], Outcome] = {}
+    for row in read_rows(log):
+        key = row.pop("system"), row.pop("item")
+        found[key] = Outcome(**row)
+    return found
+
+
+def difference(one: str, other: str) -> str:
+    """What stands in one text and not in the other, in a line."""
+    a, b = other.split(), one.split()
+    parts = []
+    for kind, a0, a1, b0, b1 in SequenceMatcher(None, a, b, autojunk=False).get_opcodes():
+        if kind != "equal":
+            parts.append(f"-[{' '.join(a[a0:a1])}] +[{' '.join(b[b0:b1])}]")
+    return " ".join(parts)
+
+
+def show(chosen: Sequence[Item], log: Path) -> None:
+    """Every switch and every difference, then a table and one JSON line."""
+    found = outcomes(log)
+    rows: list[dict[str, Any]] = []
+    for kind, some in (
+        ("clips", [one for one in chosen if len(one.files) == 1]),
+        ("long", [one for one in chosen if len(one.files) > 1]),
+    ):
+        for name in dict.fromkeys(system for system, _ in found):
+            own = [(one, found[name, one.name]) for one in some if (name, one.name) in found]
+            if not own:
+                continue
+            switched = [one for one, outcome in own if len({segment[2] for segment in outcome.segments}) > 1]
+            row = {
+                "system": name,
+                "kind": kind,
+                "recordings": len(own),
+                "in several languages": len(switched),
+            }
+            for one in switched:
+                print("SWITCH", name, one.name, one.language, found[name, one.name].segments)
+            beside = [
+                (one, outcome, found["openai", one.name])
+                for one, outcome in own
+                if ("openai", one.name) in found
+            ]
+            unlike = [each for each in beside if each[1].text.split() != each[2].text.split()]
+            for one, outcome, theirs in unlike if name != "openai" else ():
+                print(
+                    "TEXT", name, one.name, one.language, difference(outcome.text, theirs.text), "|", one.text
+                )
+            row |= {"beside openai": len(beside), "other text": len(unlike)}
+            row["unread s"] = round(sum(end - start for _, one in own for start, end in one.unread), 1)
+            row["audio s"] = round(sum(outcome.duration_s for _, outcome in own), 1)
+            row["cpu s"] = round(sum(outcome.cpu_s for _, outcome in own), 1)
+            rows.append(row)
+    for row in rows:
+        print(" | ".join(f"{key} {value}" for key, value in row.items()))
+    show_json("language one_language", {"rows": rows})
+
+
+def main() -> None:
+    parser = benchmark_parser(__doc__)
+    parser.add_argument("data", type=Path)
+    parser.add_argument("action", choices=("run", "show"))
+    add_part(parser)
+    parser.add_argument("--clips", type=int, default=500)
+    parser.add_argument("--long", type=int, default=20)
+    parser.add_argument("--systems", default="auto,openai,given,plain")
+    parser.add_argument("--first", type=int, help="read only so many of the clips")
+    parser.add_argument("--log", type=Path, required=True)
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    chosen = items(given.data, given.part, given.clips, given.long)
+    if given.action == "run":
+        n_clips = given.clips if given.first is None else given.first
+        some = [one for index, one in enumerate(chosen) if index < n_clips or len(one.files) > 1]
+        run(some, given.systems.split(","), given.log)
+    show(chosen, given.log)

@@ -1,0 +1,1 @@
+"""Live sessions: errors, delays, changes of language."""

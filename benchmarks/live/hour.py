@@ -1,0 +1,213 @@
+"""One long live session of joined human speech: loops, level cost, false switches."""
+
+from __future__ import annotations
+
+import argparse
+import random
+import resource
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.harness.clips import PAUSES_S
+from benchmarks.harness.tables import percent, show_table
+from benchmarks.live.command import run_command
+from benchmarks.live.counts import errors, is_long, is_loop
+from benchmarks.live.plots import plot_hour
+from benchmarks.live.runs import AUTO, Bench, Item
+from benchmarks.live.settings import add_clips, chosen, settings, show_live_json
+from sottovoce.evaluation.live_run import LiveRun, run_live
+from sottovoce.evaluation.wer import ErrorCounts
+from sottovoce.types import FRAMES_PER_SECOND, SAMPLE_RATE, Samples, Word
+
+HELP = """An hour of joined human speech in one session: loops, processor time and memory, false switches.
+
+Clips of one language (--spoken, en) with pauses between them, said again in another order where they do not
+fill the hour. A word belongs to the clip in whose time it begins; "file": the same clips, each read by itself
+as a whole file in float32. "frames": encoder frames computed for each frame of audio. "long": clips of which
+half as many words again were heard as were said, which are printed; "loops": those that say the same again.
+With base half an hour of processor time."""
+
+FOLLOWS = ("restart", AUTO)
+EARLY_S = 0.3
+"""A word may begin so long before its clip: word times are not that right."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_clips(parser, n_clips=1000)
+    parser.set_defaults(spoken=["en"])
+    parser.add_argument("--minutes", type=float, default=60.0)
+    parser.add_argument("--every", type=float, default=10.0, help="minutes of a row of the table [10]")
+    parser.add_argument("--picture", type=Path, help="processor time and memory")
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """A clip within the hour."""
+
+    item: Item
+    start_s: float
+    end_s: float
+
+
+@dataclass(slots=True)
+class Meter:
+    """Processor seconds a second of audio, encoder frames for each frame of it, and memory (the hour's
+    samples too: 220 MB), a point a minute. counted: encoder frames computed so far."""
+
+    counted: Callable[[], int] = field(default=lambda: 0)
+    began_s: float = field(default_factory=time.process_time)
+    last_s: float = 0.0
+    last_counted: int = 0
+    minutes: list[float] = field(default_factory=list)
+    cpu_s: list[float] = field(default_factory=list)
+    frames: list[float] = field(default_factory=list)
+    resident_mb: list[float] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.last_counted = self.counted()
+
+    def read(self, at_s: float, _: object) -> None:
+        if at_s < 60.0 * (len(self.minutes) + 1):
+            return
+        now, counted, passed_s = time.process_time(), self.counted(), at_s - self.last_s
+        self.minutes.append(at_s / 60)
+        self.cpu_s.append((now - self.began_s) / passed_s)
+        self.frames.append((counted - self.last_counted) / (FRAMES_PER_SECOND * passed_s))
+        self.resident_mb.append(resident_mb())
+        self.began_s, self.last_s, self.last_counted = now, at_s, counted
+        print(f"\r{at_s / 60:.0f} min, {self.cpu_s[-1]:.3f} s/s", end="", file=sys.stderr, flush=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What became of a clip: the text that was heard of it, live and from the file."""
+
+    said: Said
+    heard: str
+    file: str
+
+    @property
+    def live(self) -> ErrorCounts:
+        return errors(self.said.item, self.heard)
+
+    @property
+    def is_loop(self) -> bool:
+        return is_loop(self.said.item, self.heard)
+
+    @property
+    def whole(self) -> ErrorCounts:
+        return errors(self.said.item, self.file)
+
+
+def run(given: argparse.Namespace) -> None:
+    bench = Bench(given.log)
+    said, audio = joined(chosen(given), 60.0 * given.minutes)
+    figures = {}
+    for setting in settings(given):
+        session = bench.session(setting, said[0].item)
+        meter = Meter(partial(bench.n_encoded, setting))
+        found = run_live(session, audio, chunk_s=setting.chunk_s, on_piece=meter.read)
+        files = {one.item.name: bench.whole(given.model, one.item).text for one in said}
+        heard = zip(said, shared(said, found.words), strict=True)
+        parts = [Part(one, text, files[one.item.name]) for one, text in heard]
+        show(parts, found, meter, given.every, setting.name)
+        show_long(parts)
+        if given.picture:
+            plot_hour(given.picture, meter.minutes, meter.cpu_s, meter.resident_mb)
+        figures[setting.name] = {
+            "errors": sum((one.live for one in parts), ErrorCounts()).rate,
+            "errors_of_files": sum((one.whole for one in parts), ErrorCounts()).rate,
+            "loops": sum(one.is_loop for one in parts),
+            "long": sum(is_long(one.live) for one in parts),
+            "first_language": found.first_language,
+            "switches": [asdict(one) for one in found.switches],
+            "cpu_s_per_s": [round(one, 4) for one in meter.cpu_s],
+            "frames": [round(one, 2) for one in meter.frames],
+            "resident_mb": [round(one) for one in meter.resident_mb],
+        }
+    n_different = len({one.item.name for one in said})
+    show_live_json("hour", settings(given), {"clips": len(said), "different": n_different, "found": figures})
+
+
+def joined(items: Sequence[Item], seconds: float) -> tuple[list[Said], Samples]:
+    """Clips one after the other, round after round in another order, and their samples with the pauses."""
+    said: list[Said] = []
+    pieces: list[Samples] = []
+    at, order = 0.0, random.Random(0)
+    while at < seconds:
+        for item in order.sample(list(items), len(items)):
+            samples = item.samples()
+            pause = np.zeros(round(PAUSES_S[len(said) % len(PAUSES_S)] * SAMPLE_RATE), np.float32)
+            said.append(Said(item, at, at + len(samples) / SAMPLE_RATE))
+            pieces += [samples, pause]
+            at = said[-1].end_s + len(pause) / SAMPLE_RATE
+            if at >= seconds:
+                break
+    return said, np.concatenate(pieces)
+
+
+def shared(said: Sequence[Said], words: Sequence[Word]) -> list[str]:
+    """The text that was heard of each clip."""
+    texts = [""] * len(said)
+    starts = np.array([one.start_s - EARLY_S for one in said])
+    for word in words:
+        at = max(0, int(np.searchsorted(starts, word.start, side="right")) - 1)
+        texts[at] += word.word
+    return texts
+
+
+HEADS = ("errors", "file", "loops", "long", "switches", "cpu s/s", "frames", "memory")
+
+
+def show(parts: Sequence[Part], found: LiveRun, meter: Meter, every: float, name: str) -> None:
+    """A row for so many minutes each, and for all of it."""
+    rows = []
+    total = max(meter.minutes or [0.0])
+    spans = [(start, start + every) for start in np.arange(0.0, total, every)]
+    for start, end in [*spans, (0.0, float("inf"))]:
+        some = [one for one in parts if start <= one.said.start_s / 60 < end]
+        switches = sum(start <= one.confirmed_s / 60 < end for one in found.switches)
+        row = ["all" if end == float("inf") else f"{start:g}–{end:g} min"]
+        for counts in ([one.live for one in some], [one.whole for one in some]):
+            row.append(percent(sum(counts, ErrorCounts()).rate))
+        row += [str(sum(one.is_loop for one in some)), str(sum(is_long(one.live) for one in some))]
+        rows.append([*row, str(switches), *metered(meter, start, end)])
+    show_table([name, *HEADS], rows)
+
+
+def metered(meter: Meter, start: float, end: float) -> list[str]:
+    """Processor time, frames and the most memory between two minutes."""
+    at = [i for i, minute in enumerate(meter.minutes) if start < minute <= end]
+    if not at:
+        return ["", "", ""]
+    cpu, frames = (np.mean([values[i] for i in at]) for values in (meter.cpu_s, meter.frames))
+    return [f"{cpu:.3f}", f"{frames:.1f}", f"{max(meter.resident_mb[i] for i in at):.0f} MB"]
+
+
+def show_long(parts: Sequence[Part]) -> None:
+    """Clips of which far more was heard than said."""
+    for one in parts:
+        if is_long(one.live):
+            item, at = one.said.item, one.said
+            what = "a loop" if one.is_loop else "too long"
+            print(f"\n{what} at {at.start_s:.1f}–{at.end_s:.1f} s, {item.name}")
+            print(f"  said: {item.text}\n  live: {one.heard.strip()}\n  file: {one.file}")
+
+
+def resident_mb() -> float:
+    """Memory of this process now; its peak where the system does not tell."""
+    status = Path("/proc/self/status")
+    if status.exists():
+        line = next(line for line in status.read_text().splitlines() if line.startswith("VmRSS"))
+        return int(line.split()[1]) / 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def main() -> None:
+    run_command(HELP, add_arguments, run, FOLLOWS)

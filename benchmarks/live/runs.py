@@ -1,0 +1,298 @@
+"""Recordings through live sessions and as whole files, kept in a log that a later call goes on with.
+
+Only what a program would use is used: `load_model`, `Model.session`, `push`, `close` and events. A run is
+kept under everything that it depends on: recording, options, and the package's own source, or a label that
+stands for it.
+"""
+
+from __future__ import annotations
+
+import gc
+import hashlib
+import json
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, is_dataclass
+from pathlib import Path
+from typing import Any, TypeVar, get_args, get_type_hints
+
+import numpy as np
+import torch
+
+import sottovoce
+from benchmarks.harness.clips import PAUSES_S
+from benchmarks.harness.log import add_row, read_rows
+from sottovoce.api import Model, load_model
+from sottovoce.audio.io import load_audio
+from sottovoce.backends.base import IncrementalResult, IncrementalWindow
+from sottovoce.evaluation.language_scores import FoundSwitch
+from sottovoce.evaluation.live_run import LiveRun, run_live
+from sottovoce.streaming.options import StreamOptions
+from sottovoce.streaming.session import Session, SessionOptions
+from sottovoce.types import SAMPLE_RATE, Features, Samples, Word
+
+T = TypeVar("T")
+GIVEN, AUTO = "given", "auto"
+"""Languages of a setting: the recording's own, or all of the model. A list of codes is the third way."""
+WARM_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """A recording: its name, what is said and in which languages; source: samples, a file, or files that are
+    said one after the other."""
+
+    name: str
+    source: Path | Samples | tuple[Path, ...] = field(repr=False)
+    languages: tuple[str, ...] = ("en",)
+    text: str = ""
+    group: str = ""
+
+    @property
+    def language(self) -> str:
+        return self.languages[0]
+
+    def samples(self) -> Samples:
+        if isinstance(self.source, tuple):
+            return spoken_on([load_audio(file) for file in self.source])
+        return load_audio(self.source) if isinstance(self.source, Path) else self.source
+
+
+def spoken_on(pieces: Sequence[Samples]) -> Samples:
+    """Recordings one after the other, with pauses of `PAUSES_S` between them."""
+    parts: list[Samples] = []
+    for number, piece in enumerate(pieces):
+        pause = np.zeros(round(PAUSES_S[number % len(PAUSES_S)] * SAMPLE_RATE), np.float32)
+        parts += [piece, pause]
+    return np.concatenate(parts[:-1])
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """How live sessions are opened. stream: `StreamOptions`; session: keywords of `Model.session`."""
+
+    model: str = "base"
+    dtype: str = "float32"
+    languages: str = GIVEN
+    switching: str = "off"
+    stream: Mapping[str, Any] = field(default_factory=dict)
+    session: Mapping[str, Any] = field(default_factory=dict)
+    label: str = ""
+
+    @property
+    def chunk_s(self) -> float:
+        return float(self.stream.get("chunk_s", StreamOptions().chunk_s))
+
+    @property
+    def key(self) -> str:
+        return json.dumps({"program": "live", **asdict(self)}, sort_keys=True)
+
+    @property
+    def name(self) -> str:
+        """For a table: what differs from one row to the next."""
+        threshold = self.stream.get("frame_threshold", StreamOptions().frame_threshold)
+        parts = [f"{threshold:g} frames", f"{self.chunk_s:g} s", self.dtype]
+        parts += [self.switching] if self.languages != GIVEN or self.switching != "off" else []
+        parts += [] if self.languages == GIVEN else [self.languages]
+        others = {k: v for k, v in self.stream.items() if k not in ("frame_threshold", "chunk_s")}
+        return ", ".join(parts + [f"{name}={value}" for name, value in (others | dict(self.session)).items()])
+
+    def choice(self, item: Item) -> Sequence[str] | str:
+        return item.languages if self.languages == GIVEN else self.languages
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """The transcript of a whole file, with its words' times."""
+
+    text: str
+    words: tuple[Word, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Live:
+    """A live run. encoder_frames: computed in all; None where nobody counted."""
+
+    run: LiveRun
+    encoder_frames: int | None = None
+
+    @property
+    def text(self) -> str:
+        return self.run.text
+
+
+class Log:
+    """What was made of a recording, by key; in a file of JSON lines if there is one."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        self._found: dict[tuple[str, str], dict[str, Any]] = {}
+        for row in read_rows(path):
+            self._found[row["key"], row["item"]] = row["value"]
+
+    def get(self, key: str, item: str) -> dict[str, Any] | None:
+        return self._found.get((key, item))
+
+    def add(self, key: str, item: str, value: dict[str, Any]) -> None:
+        self._found[key, item] = value
+        add_row(self._path, {"key": key, "item": item, "value": value})
+
+
+class CountingBackend:
+    """A backend that counts the frames that it encodes; the rest is seen through it."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+        self.total = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def encode(self, features: Features) -> Any:
+        self.total += features.mel.shape[0] * features.mel.shape[2] // 2
+        return self._inner.encode(features)
+
+    def encode_incremental(self, windows: Sequence[IncrementalWindow]) -> list[IncrementalResult]:
+        found: list[IncrementalResult] = self._inner.encode_incremental(windows)
+        self.total += sum(one.n_computed for one in found)
+        return found
+
+
+class Bench:
+    """Models one at a time, and the log of what they made of recordings."""
+
+    def __init__(self, log: Log) -> None:
+        self.log = log
+        self._wish: tuple[str, str] | None = None
+        self._model: Model | None = None
+        torch.set_num_threads(1)
+
+    def model(self, name: str, dtype: str) -> Model:
+        if self._model is None or self._wish != (name, dtype):
+            self._model = None
+            gc.collect()
+            self._model = load_model(name, device="cpu", dtype=dtype)
+            self._model.backend = CountingBackend(self._model.backend)  # type: ignore[assignment]
+            self._wish = (name, dtype)
+            session = self._model.session("en", switching="off", vad=False)
+            session.push(np.zeros(round(WARM_S * SAMPLE_RATE), np.float32))
+            session.close()
+        return self._model
+
+    def live(self, setting: Setting, item: Item) -> Live:
+        """What a session of this setting makes of a recording."""
+        found = self.log.get(setting.key, item.name)
+        if found is None:
+            found = self._run(setting, item)
+            self.log.add(setting.key, item.name, found)
+        return Live(run_from(found), found["encoder_frames"])
+
+    def session(self, setting: Setting, item: Item) -> Session:
+        """A session of this setting; item: whose languages are given where those are."""
+        torch.manual_seed(0)
+        keywords = dict(setting.session)
+        if "following" in keywords:
+            keywords["following"] = built(SessionOptions, keywords["following"])
+        return self.model(setting.model, setting.dtype).session(
+            setting.choice(item),
+            switching=setting.switching,  # type: ignore[arg-type]
+            stream=built(StreamOptions, setting.stream),
+            **keywords,
+        )
+
+    def n_encoded(self, setting: Setting) -> int:
+        """Frames that the encoder of a setting's model has computed so far, padding included."""
+        counter = self.model(setting.model, setting.dtype).backend
+        assert isinstance(counter, CountingBackend)
+        return counter.total
+
+    def _run(self, setting: Setting, item: Item) -> dict[str, Any]:
+        session = self.session(setting, item)
+        before = self.n_encoded(setting)
+        run = run_live(session, item.samples(), chunk_s=setting.chunk_s)
+        return asdict(run) | {"encoder_frames": self.n_encoded(setting) - before}
+
+    def whole(self, model: str, item: Item, *, task: str = "transcribe") -> Whole:
+        """The transcript of the whole recording in float32, greedy, its first language given."""
+        asked = {"program": "file", "model": model, "task": task, "language": item.language}
+        key = json.dumps(asked, sort_keys=True)
+        found = self.log.get(key, item.name)
+        if found is None:
+            torch.manual_seed(0)
+            segments = list(
+                self.model(model, "float32").transcribe(
+                    item.samples(),
+                    language=item.language,
+                    task=task,  # type: ignore[arg-type]
+                    word_timestamps=True,
+                )
+            )
+            words = [asdict(word) for segment in segments for word in segment.words or ()]
+            found = {"text": "".join(one.text for one in segments).strip(), "words": words}
+            self.log.add(key, item.name, found)
+        return Whole(found["text"], tuple(Word(**word) for word in found["words"]))
+
+
+def run_from(found: Mapping[str, Any]) -> LiveRun:
+    """A run as the log keeps it."""
+    return LiveRun(
+        words=tuple(Word(**word) for word in found["words"]),
+        delays_s=tuple(found["delays_s"]),
+        elapsed_s=tuple(found["elapsed_s"]),
+        first_language=found["first_language"],
+        switches=tuple(FoundSwitch(**switch) for switch in found["switches"]),
+        duration_s=found["duration_s"],
+        compute_s=found["compute_s"],
+        cpu_s=found["cpu_s"],
+    )
+
+
+def source_version() -> str:
+    """Eight digits that stand for the package's Python files."""
+    folder = Path(sottovoce.__file__).parent
+    digest = hashlib.sha256()
+    for path in sorted(folder.rglob("*.py")):
+        digest.update(path.relative_to(folder).as_posix().encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()[:8]
+
+
+def options_from(words: Iterable[str]) -> dict[str, Any]:
+    """`name=value` or `name.part=value` as options; a value is JSON, or text where it is none.
+
+    Raises: ValueError without a `=`.
+    """
+    found: dict[str, Any] = {}
+    for word in words:
+        path, equals, value = word.partition("=")
+        if not equals:
+            raise ValueError(f"expected name=value, got '{word}'")
+        *outer, name = path.split(".")
+        place = found
+        for one in outer:
+            place = place.setdefault(one, {})
+        try:
+            place[name] = json.loads(value)
+        except ValueError:
+            place[name] = value
+    return found
+
+
+def built(kind: type[T], given: Mapping[str, Any]) -> T:
+    """Options of a dataclass; those that are options themselves are given as mappings, tuples as lists."""
+    hints = get_type_hints(kind)
+    return kind(**{name: _value(hints.get(name), value) for name, value in given.items()})
+
+
+def _value(hint: Any, value: Any) -> Any:
+    kinds = [one for one in (hint, *get_args(hint)) if is_dataclass(one)]
+    if isinstance(value, dict) and kinds:
+        return built(kinds[0], value)
+    return tuple(value) if isinstance(value, list) else value
+
+
+def counted(items: Sequence[Item], what: str) -> Iterator[Item]:
+    """The items, with a line on standard error that tells how far it is."""
+    for number, item in enumerate(items, 1):
+        print(f"\r{what}: {number} of {len(items)} {'':20}", end="", file=sys.stderr, flush=True)
+        yield item
+    print(file=sys.stderr)

@@ -1,0 +1,328 @@
+"""Does a server stay as it was, hour by hour, whatever its clients do?
+
+    python -m benchmarks serving soak               # 30 minutes, nano, 2 sessions, and chaos beside them
+    python -m benchmarks serving soak --model base --sessions 4 --seconds 3600
+
+A server in a process of its own; some sessions that speak in real time, one after the other; beside them
+clients that misbehave (`serving.chaos`). Every session must say what the library says of the same audio, and
+none may fail; memory and open files must stay level. In the end all go, and the server must have nothing left
+of them; then it is killed in the middle of a session and started anew at the same port, and must serve the
+clients that come back.
+
+Latency is the time from the end of a word to its text: the middle, and one word of twenty is later. Prints a
+table, then one JSON line; ends with 1 where something did not hold.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import httpx
+import numpy as np
+from websockets.asyncio.client import connect
+from websockets.exceptions import ConnectionClosed
+
+from benchmarks.harness.arguments import benchmark_parser
+from benchmarks.harness.tables import show_json
+from benchmarks.serving import chaos as soak_chaos
+from sottovoce.api import load_model
+from sottovoce.audio.io import load_audio
+from sottovoce.types import Final
+
+CLIPS = Path(__file__).parents[2] / "examples" / "clips"
+RATE = 16_000
+PIECE_S = 0.1
+LEAST_DELAY_S, LEAST_RUN_S = 1.0, 600.0
+"""By which words may come later in the last quarter than in the second, in a run so long: in a shorter
+one that tells of what else the machine does."""
+LEAST_GROWTH_MB = 150.0
+"""Memory that may come with the first sessions and recordings, whatever the time: in 20 s of `nano` 50 to
+64 MB, most of it with the first recordings; each engine has its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """The server at a moment: resident memory, processor time, threads, open files."""
+
+    at_s: float
+    memory_mb: float
+    cpu_s: float
+    n_threads: int
+    n_files: int
+
+
+@dataclass(slots=True)
+class Heard:
+    """What sessions gave: the latency of each word with its moment, sessions done, what went wrong."""
+
+    latencies: list[tuple[float, float]] = field(default_factory=list)
+    n_sessions: int = 0
+    faults: list[str] = field(default_factory=list)
+
+
+@contextlib.contextmanager
+def served(model: str, dtype: str, port: int, sessions: int) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A server in a process of its own, ready, and its address; it is killed at the end."""
+    command = [sys.executable, "-m", "sottovoce", "serve", "-m", model, "--port", str(port)]
+    command += ["--dtype", dtype, "--longest-interval", "0.5"]  # so that words are those of the library
+    command += ["--max-sessions", str(sessions + 40), "--max-requests", "12", "--idle-timeout", "20"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    try:
+        assert process.stderr is not None
+        line = next((line for line in process.stderr if line.startswith("listening on ")), None)
+        if line is None:
+            raise SystemExit("the server did not start")
+        address = line.split("//")[1].strip()
+        drain = subprocess.Popen(["cat"], stdin=process.stderr, stdout=subprocess.DEVNULL)
+        process.stderr.close()
+        until_ready(address)
+        yield process, address
+    finally:
+        process.kill()
+        process.wait()
+        with contextlib.suppress(NameError):
+            drain.wait()
+
+
+def until_ready(address: str, within_s: float = 300.0) -> None:
+    """Wait for the model."""
+    end = time.monotonic() + within_s
+    while time.monotonic() < end:
+        with contextlib.suppress(httpx.HTTPError):
+            if httpx.get(f"http://{address}/ready", timeout=20).status_code == 200:
+                return
+        time.sleep(0.2)
+    raise SystemExit("the server was never ready")
+
+
+def state_of(process: subprocess.Popen[str], began: float) -> State:
+    """Of a process of this machine (Linux)."""
+    folder = Path(f"/proc/{process.pid}")
+    status = dict(line.split(":", 1) for line in (folder / "status").read_text().splitlines())
+    times = (folder / "stat").read_text().rpartition(")")[2].split()
+    cpu_s = (int(times[11]) + int(times[12])) / os.sysconf("SC_CLK_TCK")
+    n_files = len(list((folder / "fd").iterdir()))
+    memory_mb = int(status["VmRSS"].split()[0]) / 1024
+    return State(time.monotonic() - began, memory_mb, cpu_s, int(status["Threads"]), n_files)
+
+
+def counts(address: str) -> tuple[float, float]:
+    """Live sessions and recordings that the server knows of."""
+    text = httpx.get(f"http://{address}/metrics", timeout=60).text
+    lines = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
+    return float(lines["sottovoce_sessions"]), float(lines["sottovoce_recordings"])
+
+
+async def speak(address: str, audio: bytes, expected: str, began: float, heard: Heard) -> None:
+    """One session in real time, from its first word to its last."""
+    text, n_piece = [], 2 * round(PIECE_S * RATE)
+    async with connect(f"ws://{address}/v1/live?languages=en,de,es,fr", open_timeout=60) as socket:
+        start = time.monotonic()
+
+        async def send() -> None:
+            for i in range(0, len(audio), n_piece):
+                await asyncio.sleep(max(0.0, start + i / 2 / RATE - time.monotonic()))
+                await socket.send(audio[i : i + n_piece])
+            await socket.send('{"type": "close"}')
+
+        sending = asyncio.create_task(send())
+        async for message in socket:
+            event = json.loads(message)
+            now = time.monotonic()
+            if event["type"] == "partial":
+                heard.latencies += [(now - began, now - start - word["end"]) for word in event["words"]]
+            elif event["type"] == "final":
+                text.append(event["text"])
+            elif event["type"] == "error":
+                heard.faults.append(event["error"]["message"])
+        await sending
+    heard.n_sessions += 1
+    if " ".join(text) != expected:
+        heard.faults.append(f"a session of {len(expected)} letters had {len(' '.join(text))}, or others")
+
+
+async def speaking(
+    address: str, audio: bytes, expected: str, began: float, seconds: float, heard: Heard
+) -> None:
+    """Sessions one after the other, as long as there is time for one."""
+    while time.monotonic() - began + len(audio) / 2 / RATE < seconds or not heard.n_sessions:
+        try:
+            await speak(address, audio, expected, began, heard)
+        except (OSError, ConnectionClosed, TimeoutError) as error:
+            heard.faults.append(f"a session ended with {type(error).__name__}: {error}")
+            await asyncio.sleep(1.0)
+
+
+async def soak(
+    process: subprocess.Popen[str], address: str, sessions: int, seconds: float, audio: bytes, expected: str
+) -> tuple[list[State], Heard, dict[str, int]]:
+    """The load and the chaos, for so long; the state of the server all along."""
+    began, heard, states = time.monotonic(), Heard(), [state_of(process, time.monotonic())]
+    good = [
+        asyncio.create_task(speaking(address, audio, expected, began, seconds, heard))
+        for _ in range(sessions)
+    ]
+    chaos = soak_chaos.Chaos(address)
+    bad = asyncio.create_task(chaos.run())
+    while not all(task.done() for task in good):
+        await asyncio.sleep(min(5.0, seconds / 20))
+        states.append(state_of(process, began))
+    bad.cancel()
+    await asyncio.gather(bad, return_exceptions=True)
+    for task in good:
+        task.result()
+    heard.faults += chaos.faults
+    return states, heard, chaos.n_done
+
+
+async def until_empty(address: str, within_s: float = 60.0) -> bool:
+    """Whether the server forgets all sessions and recordings."""
+    end = time.monotonic() + within_s
+    while time.monotonic() < end:
+        if counts(address) == (0.0, 0.0):
+            return True
+        await asyncio.sleep(0.5)
+    return False
+
+
+async def cut_off(process: subprocess.Popen[str], address: str, audio: bytes) -> bool:
+    """Kill the server in the middle of a session; whether its client is told at once."""
+    async with connect(f"ws://{address}/v1/live") as socket:
+        await socket.send(audio[: 2 * RATE])
+        await socket.recv()
+        process.kill()
+        try:
+            async with asyncio.timeout(20):
+                async for _ in socket:
+                    pass
+        except ConnectionClosed:
+            return True
+        except TimeoutError:
+            return False
+    return True
+
+
+def quarters(states: list[State], heard: Heard) -> Iterator[tuple[str, ...]]:
+    """Rows of the table: the run in four parts."""
+    end = states[-1].at_s
+    for i in range(4):
+        first, last = end * i / 4, end * (i + 1) / 4
+        some = [state for state in states if first <= state.at_s <= last] or [states[-1]]
+        delays = delays_in(heard, end, i)
+        shown = (
+            [f"{delays[len(delays) // 2]:.2f}", f"{delays[len(delays) * 19 // 20]:.2f}"]
+            if delays
+            else ["", ""]
+        )
+        span = max(some[-1].at_s - some[0].at_s, 1e-9)
+        yield (
+            f"{first:.0f}-{last:.0f}",
+            f"{statistics.median(state.memory_mb for state in some):.0f}",
+            f"{max(state.n_threads for state in some)}",
+            f"{statistics.median(state.n_files for state in some):.0f}",
+            f"{100 * (some[-1].cpu_s - some[0].cpu_s) / span:.0f}",
+            *shown,
+        )
+
+
+def delays_in(heard: Heard, end_s: float, quarter: int) -> list[float]:
+    """Of the words of a part of the run, 0 to 3, in ascending order."""
+    first, last = end_s * quarter / 4, end_s * (quarter + 1) / 4
+    return sorted(delay for at, delay in heard.latencies if first <= at < last)
+
+
+def levels(states: list[State], after: State, heard: Heard) -> list[str]:
+    """What did not stay as it was."""
+    end = states[-1].at_s
+    early = [state.memory_mb for state in states if end / 4 <= state.at_s < end / 2] or [states[-1].memory_mb]
+    late = [state.memory_mb for state in states if state.at_s >= end * 3 / 4] or [states[-1].memory_mb]
+    growth_mb = statistics.median(late) - statistics.median(early)
+    found = list(dict.fromkeys(heard.faults))
+    middle_s = [statistics.median(delays or [0.0]) for delays in (delays_in(heard, end, i) for i in (1, 3))]
+    if end >= LEAST_RUN_S and middle_s[1] - middle_s[0] > LEAST_DELAY_S:
+        found.append(f"words come {middle_s[1] - middle_s[0]:.1f} s later than before")
+    if growth_mb > max(LEAST_GROWTH_MB, 0.05 * statistics.median(early)):
+        found.append(f"memory grew by {growth_mb:.0f} MB")
+    if after.n_files > states[0].n_files + 4:
+        found.append(f"{after.n_files - states[0].n_files} files stay open")
+    if not heard.latencies:
+        found.append("no word was heard")
+    return found
+
+
+def main() -> None:
+    parser = benchmark_parser(__doc__)
+    parser.add_argument("--model", default="nano")
+    parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--sessions", type=int, default=2)
+    parser.add_argument("--seconds", type=float, default=1800.0)
+    parser.add_argument("--clip", default="mixed.flac", help="of examples/clips")
+    options = parser.parse_args()
+    samples = load_audio(CLIPS / options.clip)
+    audio = (samples * 32767).astype("<i2").tobytes()
+    expected = text_of(options.model, options.dtype, audio)
+    with served(options.model, options.dtype, 0, options.sessions) as (process, address):
+        states, heard, n_bad = asyncio.run(
+            soak(process, address, options.sessions, options.seconds, audio, expected)
+        )
+        is_empty = asyncio.run(until_empty(address))
+        after = state_of(process, 0.0)
+        failed = levels(states, after, heard)
+        failed += [] if is_empty else ["sessions or recordings stay that nobody has"]
+        if not asyncio.run(cut_off(process, address, audio)):
+            failed.append("a client was not told that the server was gone")
+        process.wait()
+        port = int(address.split(":")[1])
+    with served(options.model, options.dtype, port, options.sessions) as (process, address):
+        again = Heard()
+        asyncio.run(speak(address, audio, expected, time.monotonic(), again))
+        failed += [f"after it was killed: {fault}" for fault in again.faults]
+    report(options, states, heard, n_bad, failed)
+    sys.exit(1 if failed else 0)
+
+
+def text_of(model: str, dtype: str, audio: bytes) -> str:
+    """What the library says of the same audio."""
+    pcm = np.frombuffer(audio, "<i2").astype(np.float32) / 32768
+    session = load_model(model, dtype=dtype).session(["en", "de", "es", "fr"], switching="restart")
+    events = [*session.push(pcm), *session.close()]
+    return " ".join(event.text for event in events if isinstance(event, Final))
+
+
+def report(
+    options: argparse.Namespace,
+    states: list[State],
+    heard: Heard,
+    n_bad: dict[str, int],
+    failed: list[str],
+) -> None:
+    print(
+        f"{heard.n_sessions} sessions of {len(heard.latencies)} words; beside them "
+        + ", ".join(f"{n} {name}" for name, n in n_bad.items())
+    )
+    heads = ("seconds", "MB", "threads", "files", "CPU %", "p50 s", "p95 s")
+    for row in (heads, *quarters(states, heard)):
+        print("  ".join(f"{cell:>9}" for cell in row))
+    print("\n".join(f"FAILED: {what}" for what in failed) or "all as it was")
+    machine = {
+        "machine": platform.machine(),
+        "cores": os.cpu_count(),
+        "threads": os.environ.get("OMP_NUM_THREADS"),
+    }
+    first, last = asdict(states[0]), asdict(states[-1])
+    show_json(
+        "serving soak",
+        {**vars(options), **machine, "first": first, "last": last, "chaos": n_bad, "failed": failed},
+    )

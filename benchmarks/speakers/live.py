@@ -1,0 +1,163 @@
+"""Who says the words of a live session: right when first told, in the final, and how long after the word.
+
+    python -m benchmarks speakers live ../shared --model base
+    python -m benchmarks speakers live ../shared --model base --part dev      # voices that choose settings
+
+Conversations as `speakers.py --words` makes them, of whole clips, pushed half a second at a time. Of the
+words that were recognised: the share whose speaker is right when a `partial` first tells them, the share that
+is told without one, and the share that is right in the `final`; beside them, the same words with the speakers
+that telling apart the whole recording gives. Delays are seconds of audio from the end of a word to the event
+that first gives its speaker. Prints a table and one JSON line.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from statistics import median
+
+import numpy as np
+import torch
+
+from benchmarks.harness.arguments import add_part, add_shared, benchmark_parser
+from benchmarks.harness.tables import show_json
+from benchmarks.speakers.conversations import Conversation, made
+from benchmarks.speakers.turns import matched, table
+from sottovoce.api import Model, load_model
+from sottovoce.audio.recording import Recording
+from sottovoce.evaluation.diarization import best_pairs
+from sottovoce.options.speakers import SpeakerOptions
+from sottovoce.speakers.choose import load_voice_encoder, make_diarizer
+from sottovoce.speakers.live_speakers import LiveSpeakers
+from sottovoce.speakers.segmentation import load_segmentation
+from sottovoce.speakers.word_speakers import SpeakerLabels
+from sottovoce.text.normalize import plain
+from sottovoce.types import SAMPLE_RATE, Final, Partial, Samples, Word
+
+Pairs = list[tuple[str, str]]
+STEP = SAMPLE_RATE // 2
+
+
+class Timed(LiveSpeakers):
+    """The same, with the processor's seconds that it took."""
+
+    took_s = 0.0
+
+    def push(self, pcm: Samples, *, is_speech: bool) -> None:
+        began = time.process_time()
+        super().push(pcm, is_speech=is_speech)
+        self.took_s += time.process_time() - began
+
+
+@dataclass
+class Heard:
+    """A conversation through a session: its words as first told, in finals, and when they had speakers."""
+
+    first: list[Word] = field(default_factory=list)
+    final: list[Word] = field(default_factory=list)
+    delays_s: list[float] = field(default_factory=list)
+
+    def take(self, event: Partial | Final) -> None:
+        if isinstance(event, Partial):
+            self.first += event.words
+            late = event.words
+        else:
+            before = self.first[len(self.final) :]
+            self.final += event.words
+            late = tuple(w for w, was in zip(event.words, before, strict=False) if was.speaker is None)
+        self.delays_s += [event.emission_time - word.end for word in late if word.speaker is not None]
+
+
+def heard(model: Model, talk: Conversation, speakers: LiveSpeakers) -> Heard:
+    """What a session tells of a conversation."""
+    found = Heard()
+    session = model.session("en", speakers=speakers)
+    events = []
+    for start in range(0, len(talk.samples), STEP):
+        events += session.push(np.ascontiguousarray(talk.samples[start : start + STEP], np.float32))
+    for event in events + session.close():
+        if isinstance(event, Partial | Final):
+            found.take(event)
+    return found
+
+
+def bare(words: Sequence[Word]) -> Pairs:
+    """Words as they are compared, with their speakers."""
+    return [(one, word.speaker or "") for word in words for one in plain(word.word).split()]
+
+
+def n_right(pairs: Pairs) -> int:
+    """How many speakers are right, under the best reading of the names."""
+    counts: dict[tuple[str, str], float] = {}
+    for pair in pairs:
+        if pair[1]:
+            counts[pair] = counts.get(pair, 0.0) + 1.0
+    partner = best_pairs(counts)
+    return sum(partner.get(true, "-") == name for true, name in pairs)
+
+
+def line(model: Model, talks: Sequence[Conversation], options: SpeakerOptions) -> dict[str, object]:
+    """One line of the table."""
+    sums = np.zeros(5)
+    delays: list[float] = []
+    took_s = 0.0
+    for talk in talks:
+        own = Timed(load_segmentation(), load_voice_encoder(options), options)
+        found = heard(model, talk, own)
+        took_s += own.took_s
+        turns = make_diarizer(options).turns(Recording(talk.samples))
+        names = SpeakerLabels(turns).of_words(found.final)
+        whole = [
+            Word(w.word, w.start, w.end, 1.0, None, name) for w, name in zip(found.final, names, strict=True)
+        ]
+        said = [(one, name) for word, name in talk.words for one in plain(word).split()]
+        first, last, offline = (matched(said, bare(words)) for words in (found.first, found.final, whole))
+        none = sum(not name for _, name in first)
+        sums += (len(first), n_right(first), none, n_right(last), n_right(offline))
+        delays += found.delays_s
+    n_words, *shares = sums
+    names_of = ("right_at_first", "told_without", "right_in_final", "right_offline")
+    return {
+        "number": "found" if options.n_speakers is None else "given",
+        "words": int(n_words),
+        **dict(zip(names_of, (float(share / n_words) for share in shares), strict=True)),
+        "delay_median": f"{median(delays):.1f} s",
+        "delay_95": f"{np.percentile(delays, 95):.1f} s",
+        "processor_s_per_s": took_s / (sum(len(talk.samples) for talk in talks) / SAMPLE_RATE),
+    }
+
+
+def main() -> None:
+    parser = benchmark_parser(__doc__)
+    add_shared(parser)
+    add_part(parser)
+    parser.add_argument("--speakers", default="2,3,4")
+    parser.add_argument("--conversations", type=int, default=2, help="of each number of speakers")
+    parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--given", action="store_true", help="give the number of speakers too")
+    parser.add_argument("--voices", choices=["ge2e", "campplus"], default="ge2e")
+    parser.add_argument("--model", default="base")
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    model = load_model(given.model, device="cpu")
+    lines: list[dict[str, object]] = []
+    for n_speakers in map(int, given.speakers.split(",")):
+        talks = made(
+            given.shared / "data",
+            given.part,
+            n_speakers,
+            given.conversations,
+            seconds=given.seconds,
+            whole=True,
+        )
+        for wish in (None, n_speakers) if given.given else (None,):
+            lines.append(
+                {
+                    "speakers": n_speakers,
+                    **line(model, talks, SpeakerOptions(n_speakers=wish, voices=given.voices)),
+                }
+            )
+            print(lines[-1], flush=True)
+    print(table(lines))
+    show_json("speakers live", {"part": given.part, "lines": lines})

@@ -1,0 +1,239 @@
+"""Who speaks when: the diarization error rate on made conversations, and words with their right speaker.
+
+    python -m benchmarks speakers turns ../shared                       # voices that report
+    python -m benchmarks speakers turns ../shared --part dev            # other voices, to choose settings on
+    python -m benchmarks speakers turns ../shared --voices campplus     # another network for voices
+    python -m benchmarks speakers turns ../shared --words --model base  # words, of whole clips
+    python -m benchmarks speakers turns ../shared --words --channels    # a microphone for each speaker beside
+    python -m benchmarks speakers turns ../shared --windows             # without the segmentation network
+    python -m benchmarks speakers turns ../shared --engine pyannote     # where pyannote.audio and its weights
+    are
+
+Conversations of one to four speakers are made of recordings of people (`conversations`), and told apart with
+the number of speakers given and not. The collar is 0.25 s on either side of every edge; speech of two at once
+counts. Words are aligned with what was said, and those that are right are looked at: whether their speaker
+is.
+The processor's time is that of telling apart alone, on one thread. Prints a table and one JSON line.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+from difflib import SequenceMatcher
+
+import torch
+from torch import Tensor
+
+from benchmarks.harness.arguments import add_part, add_shared, benchmark_parser
+from benchmarks.harness.tables import show_json
+from benchmarks.speakers.conversations import Conversation, made
+from sottovoce.api import Model, load_model
+from sottovoce.audio.recording import Recording
+from sottovoce.audio.silero import load_silero
+from sottovoce.evaluation.diarization import DiarizationErrors, best_pairs, diarization_errors
+from sottovoce.options.speakers import SpeakerOptions
+from sottovoce.options.transcribe import TranscribeOptions
+from sottovoce.options.vad import WINDOW_SAMPLES
+from sottovoce.speakers.base import LocalSpeakers
+from sottovoce.speakers.choose import load_voice_encoder, make_diarizer
+from sottovoce.speakers.diarize import ClusteringDiarizer
+from sottovoce.speakers.segmentation import load_segmentation
+from sottovoce.speakers.word_speakers import SpeakerLabels
+from sottovoce.text.normalize import plain
+from sottovoce.types import SAMPLE_RATE, Segment, Turn
+
+Line = dict[str, object]
+
+
+def told_apart(talks: Sequence[Conversation], options: SpeakerOptions, local: LocalSpeakers) -> list[Line]:
+    """Errors over conversations, how often the number of speakers was found, and what it took."""
+    tallies = [Tally(number="given"), Tally(number="found")]
+    for talk in talks:
+        n_true = len({turn.speaker for turn in talk.turns})
+        wishes = (replace(options, n_speakers=n_true), options)
+        for tally, turns, took_s in zip(tallies, *both_ways(talk, wishes, local), strict=True):
+            tally.errors += diarization_errors(talk.turns, turns)
+            tally.without_overlap += diarization_errors(talk.turns, turns, with_overlap=False)
+            tally.n_right += len({turn.speaker for turn in turns}) == n_true
+            tally.took_s += took_s
+    seconds = sum(len(talk.samples) for talk in talks) / SAMPLE_RATE
+    return [tally.line(len(talks), seconds) for tally in tallies]
+
+
+class VoiceActivity:
+    """Stands in for the segmentation network: windows of 1.6 s with one speaker where Silero hears speech."""
+
+    window_samples = 25_600
+    first_samples = 270 // 2
+    frame_samples = 270
+    n_frames = window_samples // frame_samples
+
+    def activity(self, windows: Tensor) -> Tensor:
+        """(n, 25600) to (n, 94, 1)."""
+        model = load_silero()
+        rows = [model.probabilities(window, model.start())[0] for window in windows]
+        places = (torch.arange(self.n_frames) * self.frame_samples + self.first_samples) // WINDOW_SAMPLES
+        return torch.stack(rows)[:, places, None]
+
+
+def both_ways(
+    talk: Conversation, wishes: Sequence[SpeakerOptions], local: LocalSpeakers
+) -> tuple[list[list[Turn]], list[float]]:
+    """Turns under each wish, and the processor's seconds; our own engine hears the recording once for all."""
+    began = time.process_time()
+    if wishes[0].engine != "own":
+        found = [make_diarizer(wish).turns(Recording(talk.samples)) for wish in wishes]
+        return found, [(time.process_time() - began) / len(wishes)] * len(wishes)
+    networks = local, load_voice_encoder(wishes[0])
+    with Recording(talk.samples).open() as reader:
+        own = ClusteringDiarizer(*networks, wishes[0])
+        heard = [window for windows in own.batches(reader) for window in own.diarize_windows(windows)]
+    hearing_s = time.process_time() - began
+    return [ClusteringDiarizer(*networks, wish).cluster(heard) for wish in wishes], [hearing_s] * len(wishes)
+
+
+@dataclass
+class Tally:
+    """What came of conversations, with the number of speakers given or found."""
+
+    number: str
+    errors: DiarizationErrors = field(default_factory=DiarizationErrors)
+    without_overlap: DiarizationErrors = field(default_factory=DiarizationErrors)
+    n_right: int = 0
+    took_s: float = 0.0
+
+    def line(self, n_talks: int, seconds: float) -> Line:
+        """One line of the table."""
+        errors = self.errors
+        return {
+            "number": self.number,
+            "der": errors.rate,
+            "der_without_overlap": self.without_overlap.rate,
+            **{kind: getattr(errors, kind) / errors.speech for kind in ("missed", "false_alarm", "confused")},
+            "number_found": self.n_right / n_talks,
+            "minutes": seconds / 60,
+            "processor_s_per_s": self.took_s / seconds,
+        }
+
+
+def words_told(model: Model, talks: Sequence[Conversation], options: SpeakerOptions) -> list[Line]:
+    """Of the words that were recognised: the share that has its speaker, their number given and found.
+
+    Every conversation is transcribed once: who speaks changes no word.
+    """
+    heard = [list(model.transcribe(talk.samples, language="en", word_timestamps=True)) for talk in talks]
+    lines: list[Line] = []
+    for is_given in (True, False):
+        found = []
+        for talk, segments in zip(talks, heard, strict=True):
+            n_true = len({turn.speaker for turn in talk.turns})
+            wish = replace(options, n_speakers=n_true if is_given else None)
+            labels = SpeakerLabels(make_diarizer(wish).turns(Recording(talk.samples)))
+            found.append([part for segment in segments for part in labels.split(segment)])
+        lines.append(words_line("given" if is_given else "found", talks, found))
+    return lines
+
+
+def words_by_channel(model: Model, talks: Sequence[Conversation]) -> list[Line]:
+    """The same where everybody has a microphone, by its level and transcribed apart."""
+    wishes = (
+        TranscribeOptions(channels="energy", word_timestamps=True),
+        TranscribeOptions(channels="apart", mode="vad", word_timestamps=True),
+    )
+    lines: list[Line] = []
+    for wish in wishes:
+        found = [list(model.transcribe(talk.channels, language="en", options=wish)) for talk in talks]
+        lines.append(words_line(f"channels {wish.channels}", talks, found))
+    return lines
+
+
+def words_line(number: str, talks: Sequence[Conversation], found: Sequence[Sequence[Segment]]) -> Line:
+    """One line of the table, of segments with speakers."""
+    n_said = n_matched = n_right = 0
+    for talk, segments in zip(talks, found, strict=True):
+        said = [(bare, name) for word, name in talk.words for bare in plain(word).split()]
+        pairs = matched(said, spoken(segments))
+        counts: dict[tuple[str, str], float] = {}
+        for pair in pairs:
+            counts[pair] = counts.get(pair, 0.0) + 1.0
+        partner = best_pairs(counts)
+        n_said += len(said)
+        n_matched += len(pairs)
+        n_right += sum(partner.get(name) == other for name, other in pairs)
+    shares = {"recognised": n_matched / n_said, "right_speaker": n_right / max(1, n_matched)}
+    return {"number": number, "words": n_said, **shares}
+
+
+def spoken(segments: Sequence[Segment]) -> list[tuple[str, str]]:
+    """Words of a transcript as they are compared, with their speakers, by their beginnings: segments of two
+    channels may overlap."""
+    words = sorted(
+        (word for segment in segments for word in segment.words or ()), key=lambda word: word.start
+    )
+    return [(bare, word.speaker or "") for word in words for bare in plain(word.word).split()]
+
+
+def matched(said: Sequence[tuple[str, str]], heard: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+    """The true speaker and the one found of every word that was recognised."""
+    blocks = SequenceMatcher(None, [word for word, _ in said], [word for word, _ in heard], autojunk=False)
+    return [
+        (said[block.a + i][1], heard[block.b + i][1])
+        for block in blocks.get_matching_blocks()
+        for i in range(block.size)
+    ]
+
+
+def table(lines: Sequence[Line]) -> str:
+    """Markdown; shares in percent."""
+    names = list(lines[0])
+    rows = [[shown(name, line[name]) for name in names] for line in lines]
+    return "\n".join("| " + " | ".join(row) + " |" for row in [names, ["---"] * len(names), *rows])
+
+
+def shown(name: str, value: object) -> str:
+    if not isinstance(value, float):
+        return str(value)
+    return (
+        f"{value:.1f}" if name == "minutes" else f"{value:.3f}" if "_s_" in name else f"{100 * value:.1f} %"
+    )
+
+
+def main() -> None:
+    parser = benchmark_parser(__doc__)
+    add_shared(parser)
+    add_part(parser)
+    parser.add_argument("--speakers", default="1,2,3,4")
+    parser.add_argument("--conversations", type=int, default=8, help="of each number of speakers")
+    parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--engine", choices=["own", "pyannote"], default="own")
+    parser.add_argument("--voices", choices=["ge2e", "campplus"], default="ge2e")
+    parser.add_argument("--distance", type=float)
+    parser.add_argument("--windows", action="store_true", help="speech and windows, no segmentation network")
+    parser.add_argument("--words", action="store_true", help="look at words rather than at turns")
+    parser.add_argument("--channels", action="store_true", help="words: a microphone for each speaker too")
+    parser.add_argument("--model", default="base")
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    local = VoiceActivity() if given.windows else load_segmentation()
+    options = SpeakerOptions(engine=given.engine, voices=given.voices, distance=given.distance)
+    model = load_model(given.model, device="cpu", dtype="float32") if given.words else None
+    lines: list[Line] = []
+    for n_speakers in map(int, given.speakers.split(",")):
+        talks = made(
+            given.shared / "data",
+            given.part,
+            n_speakers,
+            given.conversations,
+            seconds=given.seconds,
+            whole=given.words,
+        )
+        new = told_apart(talks, options, local) if model is None else words_told(model, talks, options)
+        if model is not None and given.channels:
+            new += words_by_channel(model, talks)
+        for line in new:
+            lines.append({"speakers": n_speakers, **line})
+            print(lines[-1], flush=True)
+    print(table(lines))
+    show_json("speakers turns", {"part": given.part, "options": asdict(options), "lines": lines})

@@ -1,0 +1,1 @@
+"""What is done with words: alignment, phrases, grammars, names, hesitations."""

@@ -1,0 +1,206 @@
+"""How near the times of words lie to where people said them: forced alignment, and a transcript's own times.
+
+    python -m benchmarks text alignment ../shared --part dev
+
+Two kinds of recordings with known bounds. `digits`: single spoken digits, trimmed by those who recorded them,
+a dozen in a row with pauses of 0.1 to 0.6 s, so that every word has a start and an end. `sentences`: clips of
+people (`harness.clips`) joined with pauses into recordings of one to two minutes; the first word of a clip
+begins, and its last ends, where its level first and last lies within 35 dB of its loudest 10 ms. Prints
+medians, the 90th percentile, and the share of bounds within 100 ms, then one JSON line.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from benchmarks.harness.arguments import add_part, add_shared, benchmark_parser
+from benchmarks.harness.clips import PAUSES_S, clips, spread
+from benchmarks.harness.tables import show_heads, show_json, show_row
+from sottovoce import load_model
+from sottovoce.api import Model
+from sottovoce.audio.io import load_audio
+from sottovoce.options.align import AlignOptions
+from sottovoce.text.normalize import plain
+from sottovoce.text.word_edits import equal_words
+from sottovoce.types import SAMPLE_RATE, Samples, Transcript, Word
+
+LEVEL_DB = 35.0
+SETS = {
+    "en": ("librispeech-mini", "commonvoice-en-mini", "kathleen-en"),
+    "de": ("kerstin-de",),
+    "es": ("dona-es",),
+}
+DIGITS_IN_A_ROW = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Seconds at which word number `word` of the text begins (or ends)."""
+
+    word: int
+    seconds: float
+    is_end: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """A recording, the words said in it, and the bounds that are known."""
+
+    kind: str
+    language: str
+    samples: Samples
+    words: tuple[str, ...]
+    bounds: tuple[Bounds, ...]
+
+
+def digits(data: Path, part: str, n_items: int) -> Iterator[Item]:
+    """Rows of digits, of all speakers in turn; those of even number in the manifest are `dev`."""
+    rows = [json.loads(line) for line in (data / "manifest.jsonl").read_text(encoding="utf-8").splitlines()]
+    every = [row for row in rows if row["id"].startswith("fsdd-en/")]
+    found = every[1::2] if part == "test" else every[::2]
+    order = np.random.default_rng(0).permutation(len(found))
+    rng = np.random.default_rng(1)
+    for number in range(min(n_items, len(found) // DIGITS_IN_A_ROW)):
+        chosen = [found[i] for i in order[number * DIGITS_IN_A_ROW : (number + 1) * DIGITS_IN_A_ROW]]
+        pieces, words, bounds, at = [_silence(0.5)], [], [], 0.5
+        for index, row in enumerate(chosen):
+            samples = load_audio(data / row["file"])
+            length = len(samples) / SAMPLE_RATE
+            bounds += [Bounds(index, at, False), Bounds(index, at + length, True)]
+            pause = float(rng.uniform(0.1, 0.6))
+            pieces += [samples, _silence(pause)]
+            at += length + len(pieces[-1]) / SAMPLE_RATE
+            words.append(row["text"])
+        yield Item("digits", "en", np.concatenate(pieces), tuple(words), tuple(bounds))
+
+
+def sentences(data: Path, part: str, language: str, n_clips: int) -> Iterator[Item]:
+    """Clips of one language, a dozen a recording."""
+    every = clips(
+        data, "test" if part == "test" else "dev", sets=SETS[language], language=language, with_text=True
+    )
+    chosen = spread(every, n_clips)
+    for first in range(0, len(chosen), 12):
+        pieces: list[Samples] = []
+        words: list[str] = []
+        bounds: list[Bounds] = []
+        n_done = 0
+        for index, clip in enumerate(chosen[first : first + 12]):
+            samples = load_audio(clip.file)
+            said = (clip.text or "").split()
+            start, end = _extent(samples)
+            begun = n_done / SAMPLE_RATE
+            bounds += [
+                Bounds(len(words), begun + start, False),
+                Bounds(len(words) + len(said) - 1, begun + end, True),
+            ]
+            words += said
+            pieces += [samples, _silence(PAUSES_S[index % len(PAUSES_S)])]
+            n_done += len(samples) + len(pieces[-1])
+        yield Item(f"sentences {language}", language, np.concatenate(pieces), tuple(words), tuple(bounds))
+
+
+def _silence(seconds: float) -> Samples:
+    return np.zeros(int(seconds * SAMPLE_RATE), np.float32)
+
+
+def _extent(samples: Samples) -> tuple[float, float]:
+    """Where a clip begins and ends to be loud, in seconds."""
+    n = len(samples) // 160
+    level = np.sqrt(np.mean(samples[: n * 160].reshape(n, 160) ** 2, axis=1))
+    loud = np.flatnonzero(level > level.max() * 10 ** (-LEVEL_DB / 20))
+    return loud[0] / 100, (loud[-1] + 1) / 100
+
+
+def errors(item: Item, words: Sequence[Word]) -> list[tuple[float, bool]]:
+    """Seconds from each known bound to that of the words, later is above 0; and whether it is an end."""
+    heard = [(word, key) for word in words if (key := plain(word.word).replace(" ", ""))]
+    keys = [plain(word).replace(" ", "") for word in item.words]
+    pairs = equal_words(keys, [key for _, key in heard])
+    found = []
+    for bound in item.bounds:
+        pair = pairs[bound.word]
+        if pair is not None:
+            word = heard[pair][0]
+            found.append(((word.end if bound.is_end else word.start) - bound.seconds, bound.is_end))
+    return found
+
+
+def words_of(transcript: Transcript) -> list[Word]:
+    return [word for segment in transcript.segments for word in segment.words or ()]
+
+
+def measure(model: Model, items: Sequence[Item]) -> dict[str, dict[str, list[tuple[float, bool]]]]:
+    """Errors by method and kind."""
+    found: dict[str, dict[str, list[tuple[float, bool]]]] = {}
+    for number, item in enumerate(items, 1):
+        print(f"\r{number} of {len(items)}", end="", file=sys.stderr, flush=True)
+        for name, words in _all_times(model, item):
+            found.setdefault(name, {}).setdefault(item.kind, []).extend(errors(item, words))
+    return found
+
+
+def _all_times(model: Model, item: Item) -> Iterator[tuple[str, list[Word]]]:
+    text = [" ".join(item.words)]
+    plainly = AlignOptions(keep_to_speech=False)
+    if item.kind != "digits":  # they are written as figures, which are not the words of the text
+        transcript = model.transcribe(item.samples, language=item.language, word_timestamps=True).collect()
+        yield "transcript", words_of(transcript)
+        refined = model.align(item.samples, transcript)
+        yield "transcript, refined", words_of(refined)
+    for name, options in {
+        "attention, not kept to speech": plainly,
+        "attention": AlignOptions(),
+        "ctc, not kept to speech": AlignOptions(method="ctc", keep_to_speech=False),
+        "ctc": AlignOptions(method="ctc"),
+    }.items():
+        if options.method == "attention" or model.ctc_head is not None:
+            yield name, words_of(model.align(item.samples, text, language=item.language, options=options))
+
+
+def show(found: dict[str, dict[str, list[tuple[float, bool]]]], seconds: float, cpu_s: float) -> None:
+    show_heads(
+        "times", "recordings", "bounds", "start, median", "end, median", "90 % within", "within 100 ms"
+    )
+
+    figures = {}
+    for name, kinds in found.items():
+        for kind, one in kinds.items():
+            starts = np.array([abs(error) for error, is_end in one if not is_end])
+            ends = np.array([abs(error) for error, is_end in one if is_end])
+            both = np.concatenate([starts, ends])
+            figure = [np.median(starts), np.median(ends), np.quantile(both, 0.9)]
+            near = float(np.mean(both <= 0.1))
+            told = " | ".join(f"{1000 * value:.0f} ms" for value in figure)
+            show_row(name, kind, f"{len(one)}", told, f"{near:.0%}")
+            figures[f"{name}, {kind}"] = [round(float(value), 3) for value in (*figure, near)]
+    show_json("text alignment", {"audio_s": round(seconds), "cpu_s": round(cpu_s), "figures": figures})
+
+
+def main() -> None:
+    parser = benchmark_parser(__doc__)
+    add_shared(parser)
+    parser.add_argument("--model", default="base")
+    add_part(parser, "dev")
+    parser.add_argument("--digits", type=int, default=10, help="rows of a dozen digits")
+    parser.add_argument("--clips", type=int, default=24, help="of each language")
+    parser.add_argument("--languages", type=lambda text: text.split(","), default=[*SETS])
+    parser.add_argument("--threads", type=int, default=1)
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    data = arguments.shared / "data"
+    model = load_model(arguments.model, dtype="float32")
+    items = [*digits(data, arguments.part, arguments.digits)]
+    for language in arguments.languages:
+        items += sentences(data, arguments.part, language, arguments.clips)
+    began = time.process_time()
+    found = measure(model, items)
+    show(found, sum(len(item.samples) for item in items) / SAMPLE_RATE, time.process_time() - began)

@@ -1,0 +1,119 @@
+"""The text to be aligned: lines, their words with tokens, and their times as far as they are given."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from sottovoce.errors import OptionError
+from sottovoce.text.normalize import plain
+from sottovoce.text.tokenizer import Tokenizer
+from sottovoce.types import Segment, Transcript
+
+SENTENCE_END = re.compile(r"(?<=[.!?…])[\"'”’)\]]*\s+|(?<=[。！？])(?=\S)")
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line of the text, which becomes one segment. segment: its segment in the transcript being refined, if
+    any.
+    """
+
+    text: str
+    segment: Segment | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """A word or punctuation mark of the text: the number of its line, its tokens, and its letters alone.
+
+    times: start and end in seconds by the transcript being refined, shared by letters where only its segments
+    have times; None without such a transcript.
+    """
+
+    line: int
+    text: str
+    tokens: tuple[int, ...]
+    letters: str
+    times: tuple[float, float] | None = None
+
+
+def letters_of(text: str) -> str:
+    """Return the letters and digits of a text alone, lower case, to compare words by."""
+    return plain(text).replace(" ", "")
+
+
+def lines_of(text: str | Sequence[str] | Transcript) -> list[Line]:
+    """Split a text into lines, cut at the ends of sentences; the strings of a list, and segments, stay whole.
+
+    Raises: OptionError for a text without words.
+    """
+    if isinstance(text, Transcript):
+        lines = [Line(segment.text.strip(), segment) for segment in text.segments if plain(segment.text)]
+    elif isinstance(text, str):
+        rows = [row.strip() for row in text.lstrip("\ufeff").splitlines()]
+        lines = [Line(part) for row in rows for part in _sentences(row) if plain(part)]
+    else:
+        lines = [Line(" ".join(row.split())) for row in text if plain(row)]
+    if not lines:
+        raise OptionError("text: expected words to align, got none")
+    return lines
+
+
+def _sentences(row: str) -> Iterator[str]:
+    start = 0
+    for found in SENTENCE_END.finditer(row):
+        if plain(row[start : found.end()]):
+            yield row[start : found.end()].strip()
+            start = found.end()
+    if row[start:].strip():
+        yield row[start:].strip()
+
+
+def units_of(lines: Sequence[Line], tokenizer: Tokenizer) -> list[Unit]:
+    """Split lines into words and punctuation marks, with the tokens that the model writes them with.
+
+    tokenizer: with the language; where it has no spaces, units are characters.
+    """
+    units: list[Unit] = []
+    lead = " " if tokenizer.splits_on_spaces else ""
+    for number, line in enumerate(lines):
+        words, tokens = tokenizer.split_to_word_tokens(tokenizer.encode(lead + line.text))
+        times = _times(line, words)
+        for word, ids, span in zip(words, tokens, times, strict=True):
+            units.append(Unit(number, word, tuple(ids), letters_of(word), span))
+    return units
+
+
+def _times(line: Line, words: Sequence[str]) -> Sequence[tuple[float, float] | None]:
+    """Return the times of the words of a line in the transcript being refined: their share of letters within
+    its words, or within the segment where words have no times.
+    """
+    if line.segment is None:
+        return [None] * len(words)
+    clock = _Letters(line.segment)
+    lengths = [len(letters_of(word)) for word in words]
+    total = max(1, sum(lengths))
+    times, done = [], 0
+    for length in lengths:
+        times.append((clock.at(done / total), clock.at((done + length) / total)))
+        done += length
+    return times
+
+
+class _Letters:
+    """Maps a share of the letters of a segment to the time at which they were said."""
+
+    def __init__(self, segment: Segment) -> None:
+        words = [(w.start, w.end, len(letters_of(w.word))) for w in segment.words or ()]
+        self._spans = [word for word in words if word[2]] or [(segment.start, segment.end, 1)]
+        self._n_letters = sum(n for _, _, n in self._spans)
+
+    def at(self, share: float) -> float:
+        left = share * self._n_letters
+        for start, end, n_letters in self._spans:
+            if left <= n_letters:
+                return start + (end - start) * left / n_letters
+            left -= n_letters
+        return self._spans[-1][1]

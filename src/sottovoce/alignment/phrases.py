@@ -1,0 +1,161 @@
+"""Find where a phrase is said: the stretches of a transcript that are most like it, with their times.
+
+Words are compared by their letters, so that a misspelt name is found; a word written as two, or two as one,
+costs little.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from sottovoce.alignment.given_text import letters_of
+from sottovoce.errors import OptionError
+from sottovoce.text.languages import UNSPACED, UNSPACED_LETTERS
+from sottovoce.text.normalize import plain
+from sottovoce.types import Segment, Transcript, Word
+
+LEAST_SCORE = 0.7
+JOINING = 0.25
+"""What it costs that one word is written as two or two as one."""
+_UNIT = re.compile(rf"[{UNSPACED_LETTERS}]|[^\s{UNSPACED_LETTERS}]+")
+"""A letter of a script without spaces between words, else a word."""
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """A place where a phrase is said: seconds, the words as written there, and a score of similarity
+    up to 1.
+    """
+
+    start: float
+    end: float
+    text: str
+    score: float
+    words: tuple[Word, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _PlacedUnit:
+    letters: str
+    word: Word
+
+
+def find_phrase(transcript: Transcript, phrase: str, *, least_score: float = LEAST_SCORE) -> list[Match]:
+    """Find the places where a phrase is said, in order; they do not overlap.
+
+    Words without times get their share, by letters, of their segment's. least_score: 1 is the same letters,
+    0.7 lets three of ten be others.
+    Raises: OptionError for a phrase without letters, or a score out of range.
+    """
+    if not 0.0 < least_score <= 1.0:
+        raise OptionError(f"least_score: expected above 0 up to 1, got {least_score}")
+    apart = transcript.language in UNSPACED
+    wanted = _units(phrase, apart)
+    if not wanted:
+        raise OptionError(f"phrase: expected letters or digits to look for, got {phrase!r}")
+    placed = [one for segment in transcript.segments for one in _placed_units(segment, apart)]
+    found = [one for one in _ends(wanted, [one.letters for one in placed]) if one[0] >= least_score]
+    return [_match(placed[first:end], score) for score, first, end in _apart(found)]
+
+
+def _units(text: str, apart: bool) -> list[str]:
+    """Split into characters (apart) or into words, and characters of scripts without spaces."""
+    return list(letters_of(text)) if apart else _UNIT.findall(plain(text))
+
+
+def _placed_units(segment: Segment, apart: bool) -> Iterator[_PlacedUnit]:
+    for word in segment.words or _shares(segment):
+        units = _units(word.word, apart)
+        if len(units) == 1:
+            yield _PlacedUnit(units[0], word)
+            continue
+        start, a_letter = word.start, (word.end - word.start) / max(1, sum(map(len, units)))
+        for unit in units:
+            end = start + a_letter * len(unit)
+            yield _PlacedUnit(unit, Word(unit, start, end, word.probability, word.language, word.speaker))
+            start = end
+
+
+def _shares(segment: Segment) -> Iterator[Word]:
+    """Place the words of a segment without word times, by their letters."""
+    words = segment.text.split()
+    total = max(1, sum(len(word) + 1 for word in words))
+    done = 0
+    for word in words:
+        start = segment.start + (segment.end - segment.start) * done / total
+        done += len(word) + 1
+        end = segment.start + (segment.end - segment.start) * done / total
+        yield Word(" " + word, start, end, float("nan"), segment.language, segment.speaker)
+
+
+def _ends(wanted: Sequence[str], placed: Sequence[str]) -> Iterator[tuple[float, int, int]]:
+    """Yield the best stretch that ends with each word of the transcript: score, first word, end.
+
+    Edit distance where the stretch may begin anywhere; the weight of a word is its letters, so that a small
+    one that is missing costs little.
+    """
+    weights = [len(word) for word in wanted]
+    total = sum(weights)
+    start: list[tuple[float, int]] = [(0.0, 0)]
+    for weight in weights:
+        start.append((start[-1][0] + weight, 0))
+    columns = [start]
+    for j, word in enumerate(placed, 1):
+        column: list[tuple[float, int]] = [(0.0, j)]
+        for i, sought in enumerate(wanted, 1):
+            weight = weights[i - 1]
+            steps = [
+                _add(columns[j - 1][i - 1], weight * unlikeness(sought, word)),
+                _add(columns[j - 1][i], len(word)),
+                _add(column[i - 1], weight),
+            ]
+            if j > 1:
+                two = unlikeness(sought, placed[j - 2] + word)
+                steps.append(_add(columns[j - 2][i - 1], weight * two + JOINING))
+            if i > 1:
+                two = unlikeness(wanted[i - 2] + sought, word)
+                steps.append(_add(columns[j - 1][i - 2], (weight + weights[i - 2]) * two + JOINING))
+            column.append(min(steps))
+        columns.append(column)
+        cost, first = column[-1]
+        if first < j:
+            yield max(0.0, 1 - cost / total), first, j
+        if j > 2:
+            columns[j - 2] = []  # no longer looked at
+
+
+def _add(cell: tuple[float, int], cost: float) -> tuple[float, int]:
+    return cell[0] + cost, cell[1]
+
+
+def _apart(found: Sequence[tuple[float, int, int]]) -> list[tuple[float, int, int]]:
+    """Choose the best of those that overlap; returned in order."""
+    chosen: list[tuple[float, int, int]] = []
+    for one in sorted(found, key=lambda one: (-one[0], one[2] - one[1], one[1])):
+        if all(one[2] <= other[1] or one[1] >= other[2] for other in chosen):
+            chosen.append(one)
+    return sorted(chosen, key=lambda one: one[1])
+
+
+def _match(placed: Sequence[_PlacedUnit], score: float) -> Match:
+    words = tuple(one.word for one in placed)
+    text = "".join(word.word for word in words).strip()
+    return Match(words[0].start, words[-1].end, text, round(score, 3), words)
+
+
+@lru_cache(maxsize=100_000)
+def unlikeness(first: str, second: str) -> float:
+    """Compute the edits of letters from one word to the other, over the letters of the longer one: 0 to 1."""
+    if first == second:
+        return 0.0
+    if not first or not second:
+        return 1.0
+    row = list(range(len(second) + 1))
+    for i, letter in enumerate(first, 1):
+        before, row[0] = row[0], i
+        for j, other in enumerate(second, 1):
+            before, row[j] = row[j], min(row[j] + 1, row[j - 1] + 1, before + (letter != other))
+    return row[-1] / max(len(first), len(second))

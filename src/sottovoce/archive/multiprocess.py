@@ -1,0 +1,278 @@
+"""Transcribe one long recording with several processes: cut at pauses, each part by a model of its own.
+
+A part is transcribed without the text of the part before. The caller hands in a function that loads the
+model.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from types import TracebackType
+
+import torch
+
+from sottovoce.api import Model
+from sottovoce.audio.io import AudioSource
+from sottovoce.audio.recording import Recording
+from sottovoce.audio.vad import SpeechSegment, speech_segments
+from sottovoce.errors import OptionError, SottovoceError
+from sottovoce.offline.transcription import spoken_most
+from sottovoce.options.transcribe import TranscribeOptions
+from sottovoce.options.vad import WINDOW_VAD
+from sottovoce.types import SAMPLE_RATE, AudioChunk, Segment, Span, Turn
+
+SHORTEST_PART_S = 5.0
+REACH = 0.25
+"""A cut may lie this share of a part beside its even place, where the longest pause is."""
+WAIT_S = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class RecordingPart:
+    """Start and end in seconds of a recording; end_s None: to its end."""
+
+    start_s: float
+    end_s: float | None
+
+
+def parts_of(
+    speech: Sequence[SpeechSegment], start_s: float, end_s: float, n_parts: int, *, is_open: bool = True
+) -> list[RecordingPart]:
+    """Cut a recording into at most n_parts of about equal length, in the middle of pauses; fewer without
+    pauses.
+
+    speech: of the recording. is_open: the last part goes on to the end of the recording, whatever that is.
+    """
+    length = (end_s - start_s) / n_parts
+    pauses = [(before.end_s, after.start_s) for before, after in pairwise(speech)]
+    cuts: list[float] = []
+    for number in range(1, n_parts):
+        even = start_s + number * length
+        least = (cuts[-1] if cuts else start_s) + SHORTEST_PART_S
+        found = [
+            (later - earlier, -abs((earlier + later) / 2 - even), (earlier + later) / 2)
+            for earlier, later in pauses
+            if abs((earlier + later) / 2 - even) <= REACH * length
+            and least <= (earlier + later) / 2 <= end_s - SHORTEST_PART_S
+        ]
+        if found:
+            cuts.append(max(found)[2])
+    bounds = [start_s, *cuts]
+    ends: list[float | None] = [*cuts, None if is_open else end_s]
+    return [RecordingPart(start, end) for start, end in zip(bounds, ends, strict=True)]
+
+
+@dataclass(slots=True)
+class MultiprocessTranscription(Iterator[Segment]):
+    """The segments of a recording, in order, as its parts are done; a context manager, or closed by `close`.
+
+    language: spoken most so far. duration: seconds, known at once. turns: none, speakers are not told apart.
+    language_probability, language_probabilities: not computed for the whole. unread, outside_languages: of
+    the parts so far, as of a `FileTranscription`.
+    """
+
+    language: str | None
+    duration: float | None
+    position: float = 0.0
+    _workers: list[_PartWorker] = field(default_factory=list)
+    _ready: Iterator[Segment] = field(default_factory=lambda: iter(()))
+    _seen: list[Segment] = field(default_factory=list)
+    turns: tuple[Turn, ...] = ()
+    language_probability: float | None = None
+    language_probabilities: Mapping[str, float] = field(default_factory=dict)
+    unread: tuple[Span, ...] | None = None
+    outside_languages: dict[str, float] = field(default_factory=dict)
+
+    def __next__(self) -> Segment:
+        while (segment := next(self._ready, None)) is None:
+            if not self._workers:
+                raise StopIteration
+            worker = self._workers.pop(0)
+            result = worker.result()
+            self._ready = iter(result.segments)
+            self._note(result)
+            self.position = worker.part.end_s or self.duration or self.position
+        segment = replace(segment, id=len(self._seen))
+        self._seen.append(segment)
+        self.language = spoken_most(self._seen)
+        return segment
+
+    def _note(self, result: _ReadPart) -> None:
+        """Add up what a part reports beside its segments."""
+        if result.unread is not None:
+            self.unread = (*(self.unread or ()), *result.unread)
+        for code, seconds in result.outside_languages.items():
+            self.outside_languages[code] = self.outside_languages.get(code, 0.0) + seconds
+
+    def __enter__(self) -> MultiprocessTranscription:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the processes; segments that were given stay."""
+        while self._workers:
+            self._workers.pop().end()
+
+
+def transcribe_parts(
+    model: Model, load: Callable[[], Model], source: str, options: TranscribeOptions, n_workers: int
+) -> MultiprocessTranscription:
+    """Transcribe a recording with several processes.
+
+    model: of this process; detects the language where it is not given. load: loads a model in each of the
+    others (it is pickled and sent there). options: with all keywords of `Model.transcribe` put in.
+    Raises: OptionError for clip_timestamps, speakers, channels and speaker_turns, which need the whole
+        recording; AudioError. While iterating: what a process raises.
+    """
+    if options.clip_timestamps:
+        raise OptionError("processors: cannot be combined with clip_timestamps")
+    if options.speakers is not None or options.channels != "mixed":
+        raise OptionError("processors: cannot be combined with speakers or channels")
+    if options.decoding.speaker_turns:
+        raise OptionError(
+            "processors: cannot be combined with speaker_turns, which are counted from the start"
+        )
+    speech, start_s, end_s, duration_s = _find_speech(source, options)
+    if end_s - start_s < 2 * SHORTEST_PART_S:
+        n_workers = 1
+    parts = parts_of(speech, start_s, end_s, n_workers, is_open=options.duration_s is None)
+    options = _with_language(model, source, options)
+    threads = max(1, torch.get_num_threads() // len(parts))
+    workers = [
+        _PartWorker.begun(load, source, options, part, is_first=part is parts[0], threads=threads)
+        for part in parts
+    ]
+    return MultiprocessTranscription(options.decoding.language, duration_s, start_s, workers)
+
+
+def _find_speech(source: str, options: TranscribeOptions) -> tuple[list[SpeechSegment], float, float, float]:
+    """Find the speech of the part that is asked for: its segments, first and last second, and the seconds of
+    the whole recording.
+    """
+    length = 0
+
+    def counted(chunks: Iterable[AudioChunk]) -> Iterator[AudioChunk]:
+        nonlocal length
+        for chunk in chunks:
+            length = chunk.start_sample + len(chunk.samples)
+            yield chunk
+
+    start = options.offset_s
+    with Recording(source, audio_filter=options.audio_filter, audio_track=options.audio_track) as recording:
+        part = recording.part(start, options.duration_s)
+        with part.open() as reader:
+            speech = speech_segments(counted(reader), WINDOW_VAD)
+    first = round(start * SAMPLE_RATE)
+    found = [SpeechSegment(first + one.start_sample, first + one.end_sample) for one in speech]
+    end_s = start + length / SAMPLE_RATE
+    return found, start, end_s, max(end_s, part.declared_s or 0.0) if options.is_part else end_s
+
+
+def _with_language(model: Model, source: AudioSource, options: TranscribeOptions) -> TranscribeOptions:
+    """Set the language of the whole recording, found as when one process transcribes it."""
+    is_given = options.decoding.language is not None or not model.tokenizer.is_multilingual
+    if is_given or options.follow_languages:
+        return options
+    with model.transcribe(source, options=options) as transcription:
+        next(transcription, None)
+        found = transcription.language
+    return replace(options, decoding=replace(options.decoding, language=found)) if found else options
+
+
+@dataclass(frozen=True, slots=True)
+class _ReadPart:
+    """The result that a process sends of its part."""
+
+    segments: list[Segment]
+    unread: tuple[Span, ...] | None
+    outside_languages: Mapping[str, float]
+
+
+@dataclass(slots=True)
+class _PartWorker:
+    """A process that transcribes one part."""
+
+    part: RecordingPart
+    process: BaseProcess
+    pipe: Connection
+
+    @classmethod
+    def begun(
+        cls,
+        load: Callable[[], Model],
+        source: str,
+        options: TranscribeOptions,
+        part: RecordingPart,
+        *,
+        is_first: bool,
+        threads: int,
+    ) -> _PartWorker:
+        context = multiprocessing.get_context("spawn")
+        ours, theirs = context.Pipe(duplex=False)
+        length = None if part.end_s is None else part.end_s - part.start_s
+        own = replace(options, offset_s=part.start_s, duration_s=length)
+        if not is_first and not options.carry_initial_prompt:
+            own = replace(own, initial_prompt=None)
+        process = context.Process(target=_read, args=(theirs, load, source, own, threads), daemon=True)
+        process.start()
+        theirs.close()
+        return cls(part, process, ours)
+
+    def result(self) -> _ReadPart:
+        """Wait for the transcript of the part.
+
+        Raises: what the process raised; OptionError when it ended without a result.
+        """
+        try:
+            while not wait([self.pipe], timeout=WAIT_S):
+                pass
+            answer = self.pipe.recv()
+        except (EOFError, OSError):
+            self.process.join()
+            raise OptionError(
+                f"processors: the one for the part from {self.part.start_s:.0f} s ended with code "
+                f"{self.process.exitcode}; is there memory for so many models?"
+            ) from None
+        finally:
+            self.end()
+        if isinstance(answer, BaseException):
+            raise answer
+        result: _ReadPart = answer
+        return result
+
+    def end(self) -> None:
+        """End the process, whatever it is doing."""
+        self.pipe.close()
+        if self.process.is_alive():
+            self.process.terminate()
+        self.process.join()
+
+
+def _read(
+    pipe: Connection, load: Callable[[], Model], source: str, options: TranscribeOptions, threads: int
+) -> None:
+    """Transcribe a part and send the result: the main function of a process. Ctrl-C is ignored here: the
+    parent handles it and ends this process.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    torch.set_num_threads(threads)
+    answer: _ReadPart | BaseException
+    try:
+        transcription = load().transcribe(source, options=options)
+        segments = list(transcription)
+        answer = _ReadPart(segments, transcription.unread, dict(transcription.outside_languages))
+    except (SottovoceError, MemoryError, RuntimeError) as error:
+        answer = error
+    with suppress(OSError):  # nobody waits any more
+        pipe.send(answer)

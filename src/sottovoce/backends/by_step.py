@@ -1,0 +1,152 @@
+"""`Backend.rows` and `Backend.first_step` made of `start` and `step`: for backends without faster ones.
+
+Beside them the checks of arguments that all backends share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from sottovoce.backends.base import AlignmentHeads, Backend, DecoderState, RowPrefix, RowsOutput
+from sottovoce.errors import OptionError
+from sottovoce.types import EncoderOutput
+
+
+class RowsByStep:
+    """`RunningRows` with a `DecoderState` of its own for each row."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self._rows: list[tuple[DecoderState, int, Tensor | None]] = []  # state, frames, bias (1, n_frames)
+
+    @property
+    def n_rows(self) -> int:
+        return len(self._rows)
+
+    def admit(
+        self, encoded: EncoderOutput, bias: Tensor | None = None, prefix: RowPrefix | None = None
+    ) -> None:
+        """Append a row; see `RunningRows.admit`. bias: (n_frames,) float32."""
+        assert prefix is None, "a state belongs to its audio: `prefix_of` returns none"
+        check_admitted(encoded, bias)
+        added = None if bias is None else bias[None]
+        self._rows.append((self._backend.start(encoded), encoded.n_frames, added))
+
+    def select(self, rows: Sequence[int]) -> None:
+        """Replace the rows; see `RunningRows.select`."""
+        check_selected(rows, self.n_rows)
+        taken: set[int] = set()
+        chosen = []
+        for row in rows:
+            state, n_frames, bias = self._rows[row]
+            chosen.append((state.fork() if row in taken else state, n_frames, bias))
+            taken.add(row)
+        self._rows = chosen
+
+    def cut(self, row: int, n_tokens: int) -> None:
+        """Drop the newest tokens of a row."""
+        state = self._rows[row][0]
+        state.truncate(state.n_tokens - n_tokens)
+
+    def prefix_of(self, row: int, n_tokens: int) -> None:
+        """Return None; see `RunningRows.prefix_of`."""
+
+    def step(
+        self,
+        tokens: Sequence[Sequence[int]],
+        wanted: Sequence[Sequence[int]],
+        *,
+        vocabulary: Tensor | None = None,
+        capture: AlignmentHeads = (),
+    ) -> RowsOutput:
+        """Append tokens to every row; see `RunningRows.step`."""
+        check_step(tokens, wanted, self.n_rows)
+        device = self._backend.device
+        logits, attention = [], []
+        for (state, n_frames, bias), new, positions in zip(self._rows, tokens, wanted, strict=True):
+            if not new:
+                attention.append(torch.zeros(len(capture), 0, n_frames, device=device))
+                continue
+            output = self._backend.step(
+                torch.tensor([list(new)], device=device),
+                state,
+                positions=list(positions),
+                vocabulary=vocabulary,
+                capture=capture,
+                bias=bias,
+            )
+            logits.append(output.logits[0])
+            attention.append(torch.zeros(0) if output.attention is None else output.attention[0])
+        return RowsOutput(torch.cat(logits), attention)
+
+
+def check_admitted(encoded: EncoderOutput, bias: Tensor | None) -> None:
+    """Check a row's window, and its bias (n_frames,).
+
+    Raises: OptionError for several windows, or a bias of another length.
+    """
+    if encoded.batch_size != 1:
+        raise OptionError(f"rows: expected a window of one row, got {encoded.batch_size}")
+    if bias is not None and tuple(bias.shape) != (encoded.n_frames,):
+        raise OptionError(f"rows: bias of shape {tuple(bias.shape)} given, expected ({encoded.n_frames},)")
+
+
+def check_selected(rows: Sequence[int], n_rows: int) -> None:
+    """Check indices of rows.
+
+    Raises: OptionError for a row that does not exist.
+    """
+    if any(not 0 <= row < n_rows for row in rows):
+        raise OptionError(f"rows: {list(rows)} given, expected indices below {n_rows}")
+
+
+def check_step(tokens: Sequence[Sequence[int]], wanted: Sequence[Sequence[int]], n_rows: int) -> None:
+    """Check the tokens and wanted positions of a step.
+
+    Raises: OptionError unless both have an entry for each row, and some row has tokens.
+    """
+    if len(tokens) != n_rows or len(wanted) != n_rows:
+        raise OptionError(f"rows: tokens for {len(tokens)} and positions for {len(wanted)} of {n_rows} rows")
+    if not any(tokens):
+        raise OptionError("rows: expected tokens for at least one row, got none")
+
+
+def first_step_by_bias(
+    backend: Backend,
+    encoded: EncoderOutput,
+    spans: Sequence[tuple[int, int]],
+    *,
+    token: int,
+    vocabulary: Tensor,
+) -> Tensor:
+    """Step one token a row, with a bias of -inf outside each span; see `Backend.first_step`.
+
+    Returns logits (n_spans, n_rows) float32. vocabulary: (n_rows,) int64.
+    Raises: OptionError as `check_spans`.
+    """
+    check_spans(encoded, spans)
+    bias = torch.full((len(spans), encoded.n_frames), -torch.inf, device=backend.device)
+    for row, (start, end) in enumerate(spans):
+        bias[row, start:end] = 0.0
+    tokens = torch.full((len(spans), 1), token, device=backend.device)
+    state = backend.start(encoded, len(spans))
+    return backend.step(tokens, state, vocabulary=vocabulary, bias=bias).logits[:, 0]
+
+
+def check_spans(encoded: EncoderOutput, spans: Sequence[tuple[int, int]]) -> None:
+    """Check spans [start, end) of encoder frames of one window.
+
+    Raises: OptionError for no span, one that is empty or outside the window, or several windows.
+    """
+    if encoded.batch_size != 1:
+        raise OptionError(f"first step: expected one window, got {encoded.batch_size}")
+    if not spans:
+        raise OptionError("first step: expected at least one span of frames, got none")
+    for start, end in spans:
+        if not 0 <= start < end <= encoded.n_frames:
+            raise OptionError(
+                f"first step: expected frames within [0, {encoded.n_frames}), got [{start}, {end})"
+            )

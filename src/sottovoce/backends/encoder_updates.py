@@ -1,0 +1,110 @@
+"""Which frames an incremental update of the encoder computes: the same rules for every backend."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from sottovoce.backends.base import IncrementalWindow, ModelDims
+from sottovoce.errors import OptionError
+from sottovoce.models.encoder_mode import EncoderMode, Padding, frames_of
+
+MELS_PER_FRAME = 2
+
+
+@dataclass(frozen=True, slots=True)
+class EncoderCacheInfo:
+    """What a window's cache holds after its last update, in encoder frames (20 ms).
+
+    n_content: frames of audio. padding: the padding behind them, computed when there were `padded_at` frames
+    of audio, in `mode`. level: the loudest log-mel value when everything was last computed.
+    """
+
+    n_content: int
+    padding: Padding
+    padded_at: int
+    mode: EncoderMode
+    level: float
+
+
+@dataclass(frozen=True, slots=True)
+class UpdatePlan:
+    """What an update computes: frames of audio from `start` on, and the padding behind them if `pads`.
+
+    cache: what the cache holds after it.
+    """
+
+    start: int
+    pads: bool
+    cache: EncoderCacheInfo
+
+    @property
+    def end(self) -> int:
+        """End of the run of computed frames, exclusive; single frames of padding may follow."""
+        return self.cache.n_content + (self.cache.padding.n_near if self.pads else 0)
+
+    @property
+    def n_computed(self) -> int:
+        """Number of frames computed, padding included."""
+        n_padding = self.cache.padding.n_frames if self.pads else 0
+        return self.cache.n_content - self.start + n_padding
+
+    @property
+    def kind(self) -> tuple[bool, bool]:
+        """Key of updates whose shapes are about the same."""
+        return self.start == 0, self.pads
+
+
+def check_windows(windows: Sequence[IncrementalWindow], dims: ModelDims, name: str) -> None:
+    """Check the windows of an update.
+
+    Raises: OptionError for no window, other mel bands, less than one encoder frame, or more than a full
+    window.
+    """
+    if not windows:
+        raise OptionError("encode_incremental: expected at least one window, got none")
+    for window in windows:
+        n_mels, n_columns = window.log_mel.shape
+        if n_mels != dims.n_mels:
+            raise OptionError(f"encode_incremental: {n_mels} mel bands given, {name} expects {dims.n_mels}")
+        if not MELS_PER_FRAME <= n_columns <= MELS_PER_FRAME * dims.n_audio_ctx:
+            raise OptionError(
+                f"encode_incremental: {n_columns} log-mel frames given, "
+                f"expected {MELS_PER_FRAME} to {MELS_PER_FRAME * dims.n_audio_ctx}"
+            )
+
+
+def plan_update(window: IncrementalWindow, cache: EncoderCacheInfo | None, n_full: int) -> UpdatePlan:
+    """Plan an update. cache: after the last update, or None; n_full: frames of the full window."""
+    n_content = window.log_mel.shape[1] // MELS_PER_FRAME
+    level = float(window.log_mel.max())
+    start = 0 if cache is None else _first_new_frame(window.mode, cache, n_content, level)
+    if cache is not None and start and _padding_is_fresh(window.mode, cache, n_content):
+        return UpdatePlan(start, False, replace(cache, n_content=n_content))
+    padding = window.mode.padding(n_content, n_full)
+    if cache is not None and start:
+        level = cache.level
+    return UpdatePlan(start, True, EncoderCacheInfo(n_content, padding, n_content, window.mode, level))
+
+
+def _first_new_frame(mode: EncoderMode, cache: EncoderCacheInfo, n_content: int, level: float) -> int:
+    """First frame to compute anew; 0: everything, as the mode demands or because the level has drifted."""
+    moved = abs(level - cache.level) > mode.level_drift
+    if mode.recompute_s is None or moved:
+        return 0
+    # The last cached frame has seen the padding through the convolutions.
+    return max(0, min(cache.n_content - 1, n_content - frames_of(mode.recompute_s)))
+
+
+def _padding_is_fresh(mode: EncoderMode, cache: EncoderCacheInfo, n_content: int) -> bool:
+    """Whether the cached padding may be used again."""
+    n_since = n_content - cache.padded_at
+    return mode.whole() == cache.mode.whole() and 0 <= n_since < max(1, frames_of(mode.refresh_s))
+
+
+def group_by_kind(plans: Sequence[UpdatePlan]) -> list[list[int]]:
+    """Group the indices of updates of the same kind, which are computed as one batch."""
+    by_kind: dict[tuple[bool, bool], list[int]] = {}
+    for place, plan in enumerate(plans):
+        by_kind.setdefault(plan.kind, []).append(place)
+    return list(by_kind.values())

@@ -1,0 +1,255 @@
+"""Whisper's decoder in the kernels of `sottovoce-kernels`: a step of many rows is one native call.
+
+Weights and activations of the decoder are int8; the encoder runs on PyTorch. A row's logits are bitwise the
+same in any batch, so nothing is padded or masked here. The package chooses the instruction set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import sottovoce_kernels as kernels
+import torch
+from torch import Tensor
+
+from sottovoce.backends.base import (
+    AlignmentHeads,
+    Capabilities,
+    DecoderState,
+    EncoderMode,
+    IncrementalResult,
+    IncrementalWindow,
+    ModelDims,
+)
+from sottovoce.backends.by_step import check_spans
+from sottovoce.backends.native_decoder import NativeDecoder, RowInput, WindowKv
+from sottovoce.backends.native_encoder import network_without_decoder
+from sottovoce.backends.native_rows import NativeRows, branched, total_bias
+from sottovoce.backends.torch import DTYPES, TorchBackend
+from sottovoce.backends.torch_rows import check_heads
+from sottovoce.errors import OptionError
+from sottovoce.models.checkpoint.base import Checkpoint
+from sottovoce.types import EncoderOutput, Features, StepOutput
+
+
+class NativeState:
+    """`DecoderState` of the kernels: the KV cache of each row, and the window that it attends to."""
+
+    def __init__(self, windows: Sequence[WindowKv], padding: Sequence[int]) -> None:
+        """windows: the one that each row attends to. padding: of each row, left padding tokens."""
+        self.windows = list(windows)
+        self.padding = list(padding)
+        self.rows = [kernels.Row() for _ in self.windows]
+        self.n_tokens = 0
+
+    @property
+    def n_rows(self) -> int:
+        return len(self.rows)
+
+    def reorder(self, rows: Tensor) -> None:
+        """Replace the rows by `rows` (R',) int64; no keys or values are copied.
+
+        Raises: OptionError for no row, or one that does not exist.
+        """
+        chosen: list[int] = rows.tolist()
+        if not chosen or min(chosen) < 0 or max(chosen) >= self.n_rows:
+            raise OptionError(f"reorder: rows {chosen} given, expected indices below {self.n_rows}")
+        self.rows = branched(self.rows, chosen)
+        self.windows = [self.windows[row] for row in chosen]
+        self.padding = [self.padding[row] for row in chosen]
+
+    def truncate(self, n_tokens: int) -> None:
+        """Drop every position from `n_tokens` on."""
+        self.n_tokens = min(self.n_tokens, n_tokens)
+        for row, padding in zip(self.rows, self.padding, strict=True):
+            row.truncate(max(0, self.n_tokens - padding))
+
+    def fork(self) -> NativeState:
+        """Return an independent copy over the same windows."""
+        copy = NativeState(self.windows, self.padding)
+        copy.rows = [row.first(row.n_tokens) for row in self.rows]
+        copy.n_tokens = self.n_tokens
+        return copy
+
+    def n_skipped(self, row: int, n_new: int) -> int:
+        """Count the padding among the next tokens of a row."""
+        return min(n_new, max(0, self.padding[row] - self.n_tokens))
+
+
+class NativeBackend:
+    """A Whisper network on a CPU: the encoder on PyTorch, the decoder in the kernels."""
+
+    def __init__(self, encoder: TorchBackend, decoder: NativeDecoder) -> None:
+        self._encoder = encoder
+        self._decoder = decoder
+
+    @classmethod
+    def from_checkpoint(
+        cls, checkpoint: Checkpoint, *, device: torch.device, dtype: torch.dtype, int8: bool = False
+    ) -> NativeBackend:
+        """Load a checkpoint's weights.
+
+        dtype: of the encoder's activations and weights. int8: the encoder's linear layers are int8 as well.
+
+        Raises: OptionError for a device other than the CPU, or an unsupported dtype.
+        """
+        if device.type != "cpu":
+            raise OptionError(f"native kernels: device {device} given, expected cpu")
+        if dtype not in DTYPES:
+            raise OptionError(f"dtype {dtype} given, expected one of {', '.join(map(str, DTYPES))}")
+        dims = checkpoint.dims
+        encoder = TorchBackend(
+            network_without_decoder(dims, checkpoint.tensors, dtype=dtype, int8=int8),
+            name=checkpoint.name,
+            alignment_heads=checkpoint.alignment_heads,
+            tail_s=checkpoint.tail_s,
+            encoder_mode=checkpoint.encoder_mode,
+            dtype=dtype,
+        )
+        return cls(encoder, NativeDecoder(dims, checkpoint.tensors))
+
+    @property
+    def name(self) -> str:
+        return self._encoder.name
+
+    @property
+    def tail_s(self) -> float:
+        return self._encoder.tail_s
+
+    @property
+    def encoder_mode(self) -> EncoderMode:
+        return self._encoder.encoder_mode
+
+    @property
+    def dims(self) -> ModelDims:
+        return self._encoder.dims
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return self._encoder.capabilities
+
+    @property
+    def device(self) -> torch.device:
+        return self._encoder.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Dtype of the encoder's states; logits and attention are always float32."""
+        return self._encoder.dtype
+
+    @property
+    def alignment_heads(self) -> AlignmentHeads:
+        return self._encoder.alignment_heads
+
+    def encode(self, features: Features) -> EncoderOutput:
+        """Encode log-mel windows (B, n_mels, n_frames); see `Backend.encode`."""
+        return self._encoder.encode(features)
+
+    def encode_incremental(self, windows: Sequence[IncrementalWindow]) -> list[IncrementalResult]:
+        """Encode windows incrementally; see `Backend.encode_incremental`."""
+        results = self._encoder.encode_incremental(windows)
+        return [replace(one, encoded=replace(one.encoded, cross_kv=None)) for one in results]
+
+    def start(
+        self, encoded: EncoderOutput, n_hypotheses: int = 1, *, left_padding: Tensor | None = None
+    ) -> NativeState:
+        """Make an empty state of B * n_hypotheses rows; see `Backend.start`.
+
+        Raises: OptionError for no hypothesis, or a left_padding of another shape than (B * n_hypotheses,).
+        """
+        if n_hypotheses < 1:
+            raise OptionError(f"start: {n_hypotheses} hypotheses given, expected at least 1")
+        n_rows = encoded.batch_size * n_hypotheses
+        if left_padding is not None and tuple(left_padding.shape) != (n_rows,):
+            raise OptionError(f"start: left_padding {tuple(left_padding.shape)} given, expected ({n_rows},)")
+        windows = [one for one in self._decoder.windows(encoded) for _ in range(n_hypotheses)]
+        return NativeState(windows, [0] * n_rows if left_padding is None else left_padding.tolist())
+
+    def step(
+        self,
+        tokens: Tensor,
+        state: DecoderState,
+        *,
+        positions: Sequence[int] | None = (-1,),
+        vocabulary: Tensor | None = None,
+        capture: AlignmentHeads = (),
+        bias: Tensor | None = None,
+    ) -> StepOutput:
+        """Append tokens (R, n_new) to the state and return logits; see `Backend.step`.
+
+        Raises: OptionError for a state of another backend, tokens or a bias of another shape, more tokens
+        than the text context, and heads or tokens that the model does not have.
+        """
+        if not isinstance(state, NativeState):
+            raise OptionError(f"step: a state of {type(state).__name__} given, expected one from start()")
+        self._check_tokens(tokens, state)
+        check_heads(capture, self.dims)
+        n_rows, n_new = tokens.shape
+        places = range(n_new) if positions is None else [position % n_new for position in positions]
+        biases = _biases(bias, state)
+        skipped = [state.n_skipped(row, n_new) for row in range(n_rows)]
+        batch = [
+            RowInput(
+                state.rows[row],
+                state.windows[row],
+                new[skipped[row] :],
+                [place - skipped[row] for place in places if place >= skipped[row]],
+                biases[row],
+            )
+            for row, new in enumerate(tokens.tolist())
+        ]
+        logits, attention = self._decoder.step(batch, vocabulary=vocabulary, capture=capture)
+        state.n_tokens += n_new
+        filled = _filled(logits, [[place >= skip for place in places] for skip in skipped])
+        if not capture:
+            return StepOutput(filled)
+        rows = _filled(
+            attention.transpose(0, 1), [[place >= skip for place in range(n_new)] for skip in skipped]
+        )
+        return StepOutput(filled, rows.transpose(1, 2))
+
+    def rows(self) -> NativeRows:
+        """Make an empty batch of rows; see `Backend.rows`."""
+        return NativeRows(self._decoder, self.name)
+
+    def first_step(
+        self, encoded: EncoderOutput, spans: Sequence[tuple[int, int]], *, token: int, vocabulary: Tensor
+    ) -> Tensor:
+        """Return logits (n_spans, n_rows) after `token` alone, one row a span; see `Backend.first_step`."""
+        check_spans(encoded, spans)
+        (window,) = self._decoder.windows(encoded)
+        batch = [RowInput(kernels.Row(), window, [token], [0], None, span) for span in spans]
+        return self._decoder.step(batch, vocabulary=vocabulary)[0]
+
+    def _check_tokens(self, tokens: Tensor, state: NativeState) -> None:
+        if tokens.ndim != 2 or tokens.shape[0] != state.n_rows or tokens.shape[1] < 1:
+            raise OptionError(f"step: tokens {tuple(tokens.shape)} given, expected ({state.n_rows}, n_new)")
+        n_read = state.n_tokens + tokens.shape[1] - min(state.padding)
+        if n_read > self.dims.n_text_ctx:
+            raise OptionError(f"step: {n_read} tokens in all, {self.name} reads {self.dims.n_text_ctx}")
+
+
+def _biases(bias: Tensor | None, state: NativeState) -> list[Tensor | None]:
+    """Bias of each row (n_frames,); equal neighbours share a tensor, and so one pass over keys and values."""
+    if bias is None:
+        return [None] * state.n_rows
+    n_frames = {window.n_frames for window in state.windows}
+    expected = (state.n_rows, max(n_frames))
+    if tuple(bias.shape) != expected:
+        raise OptionError(f"step: bias of shape {tuple(bias.shape)} given, expected {expected}")
+    shared: list[Tensor | None] = []
+    for row, window in enumerate(state.windows):
+        same = row > 0 and window is state.windows[row - 1] and torch.equal(bias[row], bias[row - 1])
+        shared.append(shared[-1] if same else total_bias(bias[row], window))
+    return shared
+
+
+def _filled(values: Tensor, read: Sequence[Sequence[bool]]) -> Tensor:
+    """Scatter values (n_true, *rest) to where `read` is true, zeros elsewhere: (n_rows, n_places, *rest)."""
+    mask = torch.tensor(read, dtype=torch.bool)
+    if mask.all():
+        return values.reshape(*mask.shape, *values.shape[1:])
+    filled = values.new_zeros(*mask.shape, *values.shape[1:])
+    filled[mask] = values
+    return filled

@@ -1,0 +1,204 @@
+"""The decoder of the kernels behind tensors.
+
+Only this module and `native_encoder` hand addresses to the kernels: they check shapes and dtypes, and keep
+tensors alive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import sottovoce_kernels as kernels
+import torch
+from torch import Tensor
+
+from sottovoce.backends.base import AlignmentHeads, ModelDims
+from sottovoce.errors import OptionError
+from sottovoce.types import EncoderOutput
+
+ATTENTION_TABLES = (
+    ("attn.out", 1),
+    ("cross_attn.query", 2),
+    ("cross_attn.out", 4),
+    ("mlp.0", 5),
+    ("mlp.2", 6),
+)
+NORMS = (("attn_ln", 0), ("cross_attn_ln", 1), ("mlp_ln", 2))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WindowKv:
+    """Cross-attention keys and values of one window, packed for the kernels.
+
+    tensors: own the memory that `audio` points to. log_weights: (n_frames,) float32, added to the attention
+    logits; None adds nothing.
+    """
+
+    audio: kernels.CrossKeysValues
+    tensors: tuple[Tensor, ...]
+    log_weights: Tensor | None
+
+    @property
+    def n_frames(self) -> int:
+        return int(self.audio.n_frames)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RowInput:
+    """One row of a step.
+
+    tokens: new ones, of any number. wanted: positions among these that get logits. bias: (n_frames,) float32,
+    contiguous, added to the cross-attention logits; None: the window's log weights. span: the frames [start,
+    end) to attend to; None: all.
+    """
+
+    row: kernels.Row
+    window: WindowKv
+    tokens: Sequence[int]
+    wanted: Sequence[int]
+    bias: Tensor | None = None
+    span: tuple[int, int] | None = None
+
+
+class NativeDecoder:
+    """Whisper's decoder in the kernels."""
+
+    def __init__(self, dims: ModelDims, tensors: Mapping[str, Tensor]) -> None:
+        """Pack weights. tensors: names and shapes of OpenAI's state dict, tables (n_out, n_in), any floating
+        dtype.
+        """
+        self.dims = dims
+        sizes = (dims.n_text_layer, dims.n_text_state, dims.n_text_head, dims.n_vocab, dims.n_text_ctx)
+        self._decoder = kernels.Decoder(*sizes)
+        for layer in range(dims.n_text_layer):
+            self._set_layer(layer, tensors)
+        self._set_table(-1, 0, _floats(tensors["decoder.token_embedding.weight"]), None)
+        self._set_norm(-1, 0, tensors, "decoder.ln")
+        positions = _floats(tensors["decoder.positional_embedding"])
+        self._decoder.set_positions(positions.data_ptr())
+
+    def _set_layer(self, layer: int, tensors: Mapping[str, Tensor]) -> None:
+        name = f"decoder.blocks.{layer}"
+        for which, part, projections in (
+            (0, "attn", ("query", "key", "value")),
+            (3, "cross_attn", ("key", "value")),
+        ):
+            weights = [tensors[f"{name}.{part}.{one}.weight"] for one in projections]
+            biases = [
+                tensors.get(f"{name}.{part}.{one}.bias", torch.zeros(self.dims.n_text_state))
+                for one in projections
+            ]
+            self._set_table(layer, which, _floats(torch.cat(weights)), _floats(torch.cat(biases)))
+        for part, which in ATTENTION_TABLES:
+            weight, bias = tensors[f"{name}.{part}.weight"], tensors[f"{name}.{part}.bias"]
+            self._set_table(layer, which, _floats(weight), _floats(bias))
+        for part, which in NORMS:
+            self._set_norm(layer, which, tensors, f"{name}.{part}")
+
+    def _set_table(self, layer: int, which: int, weight: Tensor, bias: Tensor | None) -> None:
+        address = 0 if bias is None else bias.data_ptr()
+        n_out, n_in = weight.shape
+        self._decoder.set_table(layer, which, weight.data_ptr(), address, (n_out, n_in))
+
+    def _set_norm(self, layer: int, which: int, tensors: Mapping[str, Tensor], name: str) -> None:
+        weight, bias = _floats(tensors[f"{name}.weight"]), _floats(tensors[f"{name}.bias"])
+        self._decoder.set_norm(layer, which, weight.data_ptr(), bias.data_ptr())
+
+    def windows(self, encoded: EncoderOutput) -> list[WindowKv]:
+        """Return the windows of an encoder output; keys and values are computed at the first use."""
+        if encoded.cross_kv is None:
+            encoded.cross_kv = self._keys_values(encoded.states)
+        weights = encoded.log_weights
+        return [
+            self._window(
+                [(keys[row], values[row]) for keys, values in encoded.cross_kv], encoded.n_frames, one
+            )
+            for row, one in enumerate([None] * encoded.batch_size if weights is None else weights.float())
+        ]
+
+    def _window(
+        self, layers: Sequence[tuple[Tensor, Tensor]], n_frames: int, weights: Tensor | None
+    ) -> WindowKv:
+        keys = [one.contiguous() for one, _ in layers]
+        values = [one.contiguous() for _, one in layers]
+        audio = kernels.CrossKeysValues(
+            [one.data_ptr() for one in keys], [one.data_ptr() for one in values], n_frames
+        )
+        return WindowKv(audio, (*keys, *values), None if weights is None else weights.contiguous())
+
+    def _keys_values(self, states: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """Compute keys and values (B, n_head, ...) bfloat16 of each layer, packed for the kernels."""
+        n_rows, n_frames = states.shape[:2]
+        shapes = self._decoder.cross_shapes(n_frames)
+        layers = []
+        for _ in range(self.dims.n_text_layer):
+            keys, values = (torch.zeros(n_rows, *shape, dtype=torch.bfloat16) for shape in shapes)
+            layers.append((keys, values))
+        for row in range(n_rows):
+            of_row = _floats(states[row])
+            keys_at, values_at = ([pair[which][row].data_ptr() for pair in layers] for which in (0, 1))
+            self._decoder.cross_keys_values(
+                of_row.data_ptr(), n_frames, keys_at, values_at, torch.get_num_threads()
+            )
+        return layers
+
+    def step(
+        self, batch: Sequence[RowInput], *, vocabulary: Tensor | None = None, capture: AlignmentHeads = ()
+    ) -> tuple[Tensor, Tensor]:
+        """Append new tokens to rows.
+
+        Returns logits (n_wanted, n_rows) float32 of the wanted positions of all rows; and the attention of
+        the captured heads (n_captured, n_tokens, n_frames) float32, n_frames of the longest window, 0 beyond
+        that of a row.
+
+        Raises: OptionError for a token that the vocabulary does not have.
+        """
+        tokens = [row_input.tokens for row_input in batch]
+        self._check_vocabulary([token for new in tokens for token in new])
+        some: list[int] = [] if vocabulary is None else vocabulary.tolist()
+        self._check_vocabulary(some)
+        wanted = _places(batch)
+        longest = max(row_input.window.n_frames for row_input in batch)
+        n_out = self.dims.n_vocab if vocabulary is None else len(some)
+        logits = torch.empty(len(wanted), n_out)
+        attention = torch.empty(len(capture), sum(map(len, tokens)), longest)
+        biases = [_bias(row_input) for row_input in batch]
+        self._decoder.step(
+            [row_input.row for row_input in batch],
+            [row_input.window.audio for row_input in batch],
+            tokens,
+            spans=[row_input.span or (0, row_input.window.n_frames) for row_input in batch],
+            bias=[0 if bias is None else bias.data_ptr() for bias in biases],
+            wanted=wanted if n_out else [],
+            vocabulary=some,
+            logits=logits.data_ptr(),
+            captured=capture,
+            attention=attention.data_ptr(),
+            longest=longest,
+            n_threads=torch.get_num_threads(),
+        )
+        return logits, attention
+
+    def _check_vocabulary(self, tokens: Sequence[int]) -> None:
+        if tokens and not 0 <= min(tokens) <= max(tokens) < self.dims.n_vocab:
+            wrong = next(token for token in tokens if not 0 <= token < self.dims.n_vocab)
+            raise OptionError(f"step: token {wrong} given, expected one of {self.dims.n_vocab}")
+
+
+def _places(batch: Sequence[RowInput]) -> list[int]:
+    """Indices of the wanted positions among the tokens of all rows."""
+    places, at = [], 0
+    for row_input in batch:
+        places += [at + position for position in row_input.wanted]
+        at += len(row_input.tokens)
+    return places
+
+
+def _bias(row_input: RowInput) -> Tensor | None:
+    return row_input.window.log_weights if row_input.bias is None else row_input.bias
+
+
+def _floats(tensor: Tensor) -> Tensor:
+    """Return the tensor as contiguous float32, without a copy where it is already."""
+    return tensor.detach().to("cpu", torch.float32).contiguous()

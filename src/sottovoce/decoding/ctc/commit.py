@@ -1,0 +1,222 @@
+"""Streams without end: the common prefix of all beams leaves the state and becomes committed words.
+
+Time and memory of a chunk depend on the uncommitted part alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from sottovoce.decoding.ctc.common_prefix import LEAST_SHARED, NO_CUT, Cut, shared_symbols
+from sottovoce.decoding.ctc.emissions import joined
+from sottovoce.decoding.ctc.history import CommittedHistory, TokenSpans, TokenTimes, token_times
+from sottovoce.decoding.ctc.state import PrefixState
+from sottovoce.decoding.ctc.text import Speller
+from sottovoce.types import Partial, Word
+
+_LEAST_SCORE = -1000.0
+"""Score of the best beam, in nats, below which scores are renormalised: float32 has seven digits."""
+
+
+class Aligning(Protocol):
+    """The part of a search that is used here; shapes are those of `PrefixSearch`, such as tokens (N, L)."""
+
+    def common_cut(
+        self, log_probs: Tensor, tokens: Tensor, n_tokens: Tensor, n_shared: int, *, is_late: bool
+    ) -> Cut: ...
+
+    def align(
+        self,
+        log_probs: Tensor,
+        lengths: Tensor,
+        tokens: Tensor,
+        n_tokens: Tensor,
+        *,
+        rows: Tensor,
+        blank: int,
+    ) -> TokenSpans: ...
+
+
+class Committer:
+    """Moves the common prefix of all beams out of states.
+
+    aligned: turns the model's emissions (B, T, V) into those for alignment. has_times: states hold emissions;
+    False: symbols are committed as soon as all beams share them, without times. most_frames: see
+    `CtcOptions.commit_frames`.
+    """
+
+    def __init__(
+        self,
+        search: Aligning,
+        speller: Speller,
+        aligned: Callable[[Tensor], Tensor],
+        *,
+        has_times: bool,
+        most_frames: int | None,
+    ) -> None:
+        self._most_frames = most_frames
+        self._search = search
+        self._speller = speller
+        self._aligned = aligned
+        self._has_times = has_times
+
+    def commit(self, state: PrefixState) -> None:
+        """Commit the common prefix of utterances where it has grown much, or too many frames are
+        uncommitted.
+        """
+        late = [self._is_late(state, row) for row in range(len(state.committed))]
+        for row in (row for row, is_late in enumerate(late) if is_late):
+            self._drop_stragglers(state, row)
+        shared = [shared_symbols(state, row) for row in range(len(state.committed))]
+        is_due = [
+            is_late or n >= 2 * earlier + LEAST_SHARED
+            for n, earlier, is_late in zip(shared, state.n_shared, late, strict=True)
+        ]
+        if not any(is_due):
+            return
+        due = [n if now else None for n, now in zip(shared, is_due, strict=True)]
+        cuts = self._commit_aligned(state, due) if self._has_times else self._commit_untimed(state, due)
+        state.forget_symbols([cut.n_tokens for cut in cuts])
+        for row, n in enumerate(due):
+            if n is not None:
+                state.n_shared[row] = n - cuts[row].n_tokens
+                state.flush_deadline_frames[row] = 3 * self._n_held(state, row) // 2
+        if float((state.acoustic + state.lm).amax(dim=1).min()) < _LEAST_SCORE:
+            state.renormalize()
+
+    def _n_held(self, state: PrefixState, row: int) -> int:
+        """Count uncommitted frames."""
+        return int(state.n_frames[row]) - state.committed[row].n_frames
+
+    def _is_late(self, state: PrefixState, row: int) -> bool:
+        most = self._most_frames
+        return most is not None and self._n_held(state, row) >= max(most, state.flush_deadline_frames[row])
+
+    def _drop_stragglers(self, state: PrefixState, row: int) -> None:
+        """Drop beams that differ from the best one in the older half of the uncommitted frames."""
+        alive = state.is_alive[row].nonzero()[:, 0]
+        if len(alive) < 2:
+            return
+        ranked = (state.acoustic + state.lm)[row, alive]
+        alive = alive[ranked.argsort(descending=True, stable=True)]
+        n_tokens = state.length[row, alive]
+        symbols = state.symbols[row, alive, 1 : int(n_tokens.max()) + 1]
+        places = torch.arange(symbols.shape[1], device=symbols.device)
+        is_same = (symbols == symbols[:1]) & (places < torch.minimum(n_tokens, n_tokens[:1])[:, None])
+        n_same = is_same.to(torch.int64).cumprod(dim=1).sum(dim=1)
+        n_early = self._count_early(state, row, alive, symbols, n_tokens)
+        survives = n_same >= torch.maximum(n_early, n_early[:1])
+        state.drop(row, alive[~survives])
+
+    def _count_early(
+        self, state: PrefixState, row: int, beams: Tensor, symbols: Tensor, n_tokens: Tensor
+    ) -> Tensor:
+        """Count the tokens of each beam in the older half of the uncommitted frames."""
+        if not self._has_times or not symbols.shape[1]:
+            return n_tokens // 2
+        emissions, lengths = joined(state)
+        n_frames = int(lengths[row])
+        spans = self._search.align(
+            self._aligned(emissions[row : row + 1, :n_frames]),
+            lengths[row : row + 1],
+            symbols % len(self._speller.labels),
+            n_tokens,
+            rows=torch.zeros_like(beams),
+            blank=self._speller.labels.blank,
+        )
+        is_token = torch.arange(symbols.shape[1], device=symbols.device) < n_tokens[:, None]
+        return ((spans.first < n_frames // 2) & is_token).sum(dim=1)
+
+    def _commit_untimed(self, state: PrefixState, n_shared: Sequence[int | None]) -> list[Cut]:
+        cuts = []
+        for row, n in enumerate(n_shared):
+            cuts.append(NO_CUT if n is None else Cut(self._n_held(state, row), n))
+            self._add(state, row, cuts[row], TokenTimes([], [], []))
+        return cuts
+
+    def _commit_aligned(self, state: PrefixState, n_shared: Sequence[int | None]) -> list[Cut]:
+        emissions, lengths = joined(state)
+        seen, cuts, n_frames = self._aligned(emissions), [], lengths.tolist()
+        for row, n in enumerate(n_frames):
+            most = n_shared[row]
+            cut = NO_CUT if most is None else self._cut(state, row, seen[row, :n], most)
+            cuts.append(cut)
+            if cut.n_frames:
+                self._add(state, row, cut, self._times(state, row, seen[row, : cut.n_frames], cut))
+        held = [n - cut.n_frames for n, cut in zip(n_frames, cuts, strict=True)]
+        rest = emissions.new_zeros((len(held), max(held), emissions.shape[2]))
+        for row, (n, cut) in enumerate(zip(held, cuts, strict=True)):
+            rest[row, :n] = emissions[row, cut.n_frames : cut.n_frames + n]
+        state.emissions = [(rest, torch.tensor(held).to(lengths))]
+        return cuts
+
+    def _cut(self, state: PrefixState, row: int, frames: Tensor, n_shared: int) -> Cut:
+        alive = state.is_alive[row].nonzero()[:, 0]
+        n_tokens = state.length[row, alive]
+        tokens = state.symbols[row, alive, 1 : int(n_tokens.max()) + 1] % len(self._speller.labels)
+        is_late = self._is_late(state, row)
+        return self._search.common_cut(frames, tokens, n_tokens, n_shared, is_late=is_late)
+
+    def _times(self, state: PrefixState, row: int, frames: Tensor, cut: Cut) -> TokenTimes:
+        tokens = self._symbols(state, row, cut)[None] % len(self._speller.labels)
+        n_frames, n_tokens = (torch.tensor([n], device=tokens.device) for n in cut)
+        first_row = torch.zeros_like(n_frames)
+        spans = self._search.align(
+            frames[None], n_frames, tokens, n_tokens, rows=first_row, blank=self._speller.labels.blank
+        )
+        return token_times(spans, [cut.n_tokens])[0]
+
+    def _symbols(self, state: PrefixState, row: int, cut: Cut) -> Tensor:
+        best = int(state.is_alive[row].to(torch.uint8).argmax())
+        return state.symbols[row, best, 1 : cut.n_tokens + 1]
+
+    def _add(self, state: PrefixState, row: int, cut: Cut, times: TokenTimes) -> None:
+        symbols = self._symbols(state, row, cut).tolist()
+        state.committed[row].add(symbols, times, cut.n_frames, self._speller)
+
+
+def newly_committed(state: PrefixState, speller: Speller, frame_s: float) -> list[Partial]:
+    """Make events of words committed since the last call, at most one an utterance.
+
+    utterance: its row. frame_s: seconds per frame. Without times an event has no words, and its times are
+    those of the commit.
+    """
+    events = []
+    for row, history in enumerate(state.committed):
+        emitted, history.n_emitted = history.n_emitted, len(history.words)
+        if emitted == history.n_emitted:
+            continue
+        now = int(state.n_frames[row]) * frame_s
+        words = (
+            tuple(_word(history, i, frame_s) for i in range(emitted, history.n_emitted))
+            if history.first
+            else ()
+        )
+        events.append(
+            Partial(
+                start=words[0].start if words else now,
+                end=words[-1].end if words else now,
+                text=speller.join(history.words[emitted:]),
+                language="",
+                words=words,
+                emission_time=now,
+                utterance=row,
+            )
+        )
+    return events
+
+
+def _word(history: CommittedHistory, place: int, frame_s: float) -> Word:
+    first, end = history.word_starts[place], history.word_ends[place]
+    peaks = history.peak[first:end]
+    return Word(
+        word=history.words[place],
+        start=history.first[first] * frame_s,
+        end=(history.last[end - 1] + 1) * frame_s,
+        probability=math.exp(sum(peaks) / len(peaks)),
+    )

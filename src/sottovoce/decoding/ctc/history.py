@@ -1,0 +1,97 @@
+"""Times of tokens, and the committed history of a stream: the symbols that all beams share, their times,
+words.
+
+The history is stored in arrays of machine numbers: an hour of speech takes a few megabytes. What may be
+committed is found in `common_prefix`.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from torch import Tensor
+
+from sottovoce.decoding.ctc.text import Speller
+
+
+class TokenSpans(NamedTuple):
+    """First frame, last frame (inclusive) and highest log-probability of every token: (N, L) each.
+
+    Padding holds zeros. score: (N,) float32, log-probability of the path.
+    """
+
+    first: Tensor
+    last: Tensor
+    peak: Tensor
+    score: Tensor
+
+
+class TokenTimes(NamedTuple):
+    """First frame, last frame (inclusive) and highest log-probability of the tokens of one hypothesis."""
+
+    first: list[int]
+    last: list[int]
+    peak: list[float]
+
+
+def token_times(spans: TokenSpans, n_tokens: Sequence[int]) -> list[TokenTimes]:
+    """Convert spans (N, L) to numbers, without the padding. n_tokens: of each hypothesis."""
+    parts = (part.tolist() for part in (spans.first, spans.last, spans.peak))
+    rows = zip(*parts, n_tokens, strict=True)
+    return [TokenTimes(first[:n], last[:n], peak[:n]) for first, last, peak, n in rows]
+
+
+@dataclass(slots=True, eq=False)
+class CommittedHistory:
+    """The committed part of one utterance.
+
+    symbols: see `PrefixState`. first, last, peak: of each, as in `TokenTimes`, in frames of the utterance.
+    n_frames: frames that were dropped with them. words: those that no further token can change; word_starts,
+    word_ends: [start, end) of each in `symbols`. text: of these words. n_emitted: words sent as events so
+    far. n_closed: symbols up to the end of the last word.
+    """
+
+    symbols: array[int] = field(default_factory=lambda: array("q"))
+    first: array[int] = field(default_factory=lambda: array("i"))
+    last: array[int] = field(default_factory=lambda: array("i"))
+    peak: array[float] = field(default_factory=lambda: array("f"))
+    n_frames: int = 0
+    words: list[str] = field(default_factory=list)
+    word_starts: array[int] = field(default_factory=lambda: array("i"))
+    word_ends: array[int] = field(default_factory=lambda: array("i"))
+    text: str = ""
+    n_closed: int = 0
+    n_emitted: int = 0
+
+    def add(self, symbols: Sequence[int], times: TokenTimes, n_frames: int, speller: Speller) -> None:
+        """Commit symbols and drop n_frames frames. times: relative to the frames dropped before."""
+        self.symbols.extend(symbols)
+        self.first.extend(self.n_frames + frame for frame in times.first)
+        self.last.extend(self.n_frames + frame for frame in times.last)
+        self.peak.extend(times.peak)
+        self.n_frames += n_frames
+        closed, n_symbols = speller.closed(self.symbols[self.n_closed :].tolist())
+        for word in closed:
+            self.words.append(word.text)
+            self.word_starts.append(self.n_closed + word.first)
+            self.word_ends.append(self.n_closed + word.end)
+        self.text = speller.join([self.text, *(word.text for word in closed)])
+        self.n_closed += n_symbols
+
+    def open_symbols(self) -> list[int]:
+        """Return committed symbols of a word that may go on."""
+        return self.symbols[self.n_closed :].tolist()
+
+    def times(self, later: TokenTimes) -> TokenTimes:
+        """Return the times of the committed symbols and of `later` ones, which count from the dropped
+        frames.
+        """
+        n = self.n_frames
+        return TokenTimes(
+            [*self.first, *(n + frame for frame in later.first)],
+            [*self.last, *(n + frame for frame in later.last)],
+            [*self.peak, *later.peak],
+        )

@@ -1,0 +1,344 @@
+"""CTC prefix beam search over all utterances and beams at once; only frames are looped over.
+
+Every prefix sums the probability of the paths that spell it, those that end in a blank apart from those
+that end in its last token (Hannun et al. 2014, arXiv 1408.2873; Graves 2012, section 7.5). Merging is
+exact and needs no hash: the search stores which prefix is a prefix of which, and a prefix that is extended
+into one that exists adds its probability to that one instead.
+
+The frame loop never waits for the device.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from sottovoce.decoding.ctc.align import align
+from sottovoce.decoding.ctc.block_history import BLOCK_FRAMES, BlockHistory
+from sottovoce.decoding.ctc.common_prefix import Cut, common_cut
+from sottovoce.decoding.ctc.history import TokenSpans
+from sottovoce.decoding.ctc.homophones import RankedCandidates, prune_homophones
+from sottovoce.decoding.ctc.state import NEVER, PrefixState, first_state
+from sottovoce.lm.base import Arcs, Endings, PrefixScorer
+
+LARGE, MOST_TOKENS = 1024, 128
+"""Above `LARGE` labels only the `MOST_TOKENS` likeliest of a frame extend beams: every beam with every label
+would take gigabytes a frame, and the others have next to no probability.
+"""
+
+
+class _Stays(NamedTuple):
+    """Prefixes that are not extended at a frame: (B, K) each."""
+
+    blank: Tensor
+    token: Tensor
+    parent: Tensor
+    has_parent: Tensor
+
+
+class _Extensions(NamedTuple):
+    """Prefixes that are extended by one token at a frame.
+
+    acoustic: (B, K * M) float32. score: (B, K * M * A) float32, for ranking. tokens: (B, M).
+    arcs: of the scorer, or None.
+    """
+
+    acoustic: Tensor
+    score: Tensor
+    tokens: Tensor
+    arcs: Arcs | None
+
+
+class _Choice(NamedTuple):
+    """The candidates that become the new beams: (B, K) each.
+
+    source: the beam that they continue. stays: whether they append nothing. extension: their index among the
+    extensions, 0 where they stay. alive: whether the slot holds a prefix. log_mass: see
+    `PrefixState.merged`; None where homophones are not pruned.
+    """
+
+    source: Tensor
+    stays: Tensor
+    extension: Tensor
+    alive: Tensor
+    log_mass: Tensor | None = None
+
+
+class PrefixSearch:
+    """A search of given width over emissions of n_labels labels.
+
+    scorer: language models, lexicon and boosting; None for the acoustic model alone.
+    max_homophones: homophones of a group that are kept, see `homophones`; None: all.
+    beam_threshold, top_tokens: see `CtcOptions`; of more than `LARGE` labels the `MOST_TOKENS` likeliest of a
+        frame extend beams unless top_tokens says otherwise. Without a scorer the beam_size + 1 likeliest
+        suffice in any case: every other extension has at least beam_size better ones of the same prefix.
+    """
+
+    def __init__(
+        self,
+        n_labels: int,
+        blank: int,
+        beam_size: int,
+        *,
+        scorer: PrefixScorer | None = None,
+        max_homophones: int | None = None,
+        beam_threshold: float | None = None,
+        top_tokens: int | None = None,
+    ) -> None:
+        self.n_labels = n_labels
+        self.blank = blank
+        self.beam_size = beam_size
+        self.scorer = scorer
+        self.beam_threshold = beam_threshold
+        self.word_separator = None if scorer is None else scorer.word_separator
+        self.initial_symbol = blank if self.word_separator is None else self.word_separator
+        self._n_arcs = 1 if scorer is None else scorer.n_arcs
+        # Where a token has one arc, labels have one reading.
+        self.max_homophones = max_homophones if self._n_arcs > 1 else None
+        if top_tokens is None and n_labels > LARGE:
+            top_tokens = MOST_TOKENS
+        limits = [n_labels - 1]
+        limits += [] if top_tokens is None else [top_tokens]
+        limits += [] if scorer is not None else [beam_size + 1]
+        self.n_tokens = min(limits)
+
+    def start(self, n_batch: int, device: torch.device) -> PrefixState:
+        """Make the state of n_batch utterances before their first frame."""
+        n_rows = n_batch * self.beam_size
+        scores = torch.zeros((n_rows, 0), dtype=torch.int64, device=device)
+        if self.scorer is not None:
+            scores = self.scorer.start(n_rows, device)
+        return first_state(n_batch, self.beam_size, self.initial_symbol, scores)
+
+    def trusts(self, log_probs: Tensor, lengths: Tensor) -> bool:
+        """Tell whether emissions (B, T, V) surely are log-probabilities, by a fast check; here never."""
+        return False
+
+    def endings(self, states: Tensor) -> Endings | None:
+        """Score the endings of the scorer's states (N, s); None without a scorer."""
+        return None if self.scorer is None else self.scorer.endings(states)
+
+    def align(
+        self,
+        log_probs: Tensor,
+        lengths: Tensor,
+        tokens: Tensor,
+        n_tokens: Tensor,
+        *,
+        rows: Tensor,
+        blank: int,
+    ) -> TokenSpans:
+        """Align tokens (N, L); see `align.align`."""
+        return align(log_probs, lengths, tokens, n_tokens, rows=rows, blank=blank)
+
+    def common_cut(
+        self, log_probs: Tensor, tokens: Tensor, n_tokens: Tensor, n_shared: int, *, is_late: bool
+    ) -> Cut:
+        """Find the cut of tokens (N, L) of all beams; see `common_prefix.common_cut`."""
+        return common_cut(log_probs, tokens, n_tokens, n_shared=n_shared, blank=self.blank, is_late=is_late)
+
+    @torch.no_grad()
+    def run(self, state: PrefixState, log_probs: Tensor, lengths: Tensor, n_full: int) -> None:
+        """Advance the state over log_probs (B, T, V) float32; utterance b has lengths[b] frames.
+
+        n_full: frames that every utterance has; up to them no utterance has to be frozen.
+        """
+        ranked = self._ranked_tokens(log_probs)
+        n_frames = log_probs.shape[1]
+        for begin in range(0, n_frames, BLOCK_FRAMES):
+            end = min(begin + BLOCK_FRAMES, n_frames)
+            state.n_steps += end - begin
+            state.reserve(state.n_steps + 1)
+            history = BlockHistory(state, end - begin)
+            for t in range(begin, end):
+                active = None if t < n_full else (lengths > t)[:, None]
+                frame_tokens, frame_log_probs = (part[:, t] for part in ranked)
+                choice = self._step(state, log_probs[:, t], frame_tokens, frame_log_probs, active)
+                self._append(state, history, choice)
+            state.symbols = history.histories()
+
+    def _ranked_tokens(self, log_probs: Tensor) -> tuple[Tensor, Tensor]:
+        """Tokens (B, T, M) int64 to extend by, and their log-probabilities."""
+        n_batch, n_frames, _ = log_probs.shape
+        if self.n_tokens == self.n_labels - 1:
+            tokens = torch.arange(self.n_labels - 1, device=log_probs.device)
+            tokens += tokens >= self.blank
+            return tokens.expand(n_batch, n_frames, -1), log_probs[:, :, tokens]
+        without_blank = log_probs.clone()
+        without_blank[:, :, self.blank] = NEVER
+        best, tokens = without_blank.topk(self.n_tokens, dim=2)
+        return tokens, best
+
+    def _step(
+        self,
+        state: PrefixState,
+        frame: Tensor,
+        tokens: Tensor,
+        token_log_probs: Tensor,
+        active: Tensor | None,
+    ) -> _Choice:
+        """One frame (B, V), histories aside; utterances that are not active (B, 1) keep their beams."""
+        last_token = state.last if self.scorer is None else state.last % self.n_labels
+        repeats = tokens[:, None, :] == last_token[:, :, None]  # (B, K, M)
+        total = state.acoustic
+        stays = self._stay(state, frame, total, last_token)
+        extensions = self._extend(state, tokens, token_log_probs, total, repeats)
+        self._forbid_merged(extensions.score, stays, repeats, state.arc)
+        if active is not None:
+            stays = _frozen(stays, state, active)
+            extensions.score.masked_fill_(~active, NEVER)
+        stay_score = torch.logaddexp(stays.blank, stays.token) + state.lm
+        if self.max_homophones is None:
+            choice = self._choose(stay_score, extensions.score)
+        else:
+            choice = self._choose_and_prune(state, stay_score, extensions, last_token)
+        self._apply(state, choice, stays, extensions)
+        return choice
+
+    def _stay(self, state: PrefixState, frame: Tensor, total: Tensor, last_token: Tensor) -> _Stays:
+        """Stay by a blank or the last token again, or be reached from the prefix one symbol shorter."""
+        last_log_prob = frame.gather(1, last_token)  # (B, K)
+        is_child = state.is_prefix & (state.length[:, :, None] == state.length[:, None, :] + 1)
+        has_parent, parent = is_child.to(torch.uint8).max(dim=2)
+        has_parent = has_parent.bool()
+        # The parent's last token followed by the same token is a new one only after a blank.
+        same = last_token.gather(1, parent) == last_token
+        reach = torch.where(same, state.blank.gather(1, parent), total.gather(1, parent)) + last_log_prob
+        stayed = state.token
+        if self.word_separator is not None:  # repeated after a blank it appends nothing
+            stayed = torch.where(last_token == self.word_separator, total, stayed)
+        return _Stays(
+            blank=total + frame[:, self.blank, None],
+            token=torch.logaddexp(stayed + last_log_prob, reach.masked_fill(~has_parent, NEVER)),
+            parent=parent,
+            has_parent=has_parent,
+        )
+
+    def _extend(
+        self, state: PrefixState, tokens: Tensor, token_log_probs: Tensor, total: Tensor, repeats: Tensor
+    ) -> _Extensions:
+        n_batch, _, n_tokens = repeats.shape
+        reached = torch.where(repeats, state.blank[:, :, None], total[:, :, None])
+        acoustic = reached + token_log_probs[:, None, :]  # (B, K, M)
+        score, arcs = acoustic + state.lm[:, :, None], None
+        if self.scorer is not None:
+            rows = tokens[:, None, :].expand(repeats.shape).reshape(-1, n_tokens)
+            arcs = self.scorer.arcs(state.scores.reshape(len(rows), -1), rows)
+            score = score[..., None] + arcs.scores.view(*repeats.shape, -1)
+        return _Extensions(acoustic.view(n_batch, -1), score.reshape(n_batch, -1), tokens, arcs)
+
+    def _forbid_merged(self, score: Tensor, stays: _Stays, repeats: Tensor, arc: Tensor) -> None:
+        """Forbid extensions to a prefix that exists: it got their probability."""
+        is_ranked, column = repeats.to(torch.uint8).max(dim=2)
+        place = (stays.parent * repeats.shape[2] + column) * self._n_arcs + arc
+        taken = stays.has_parent & is_ranked.bool()
+        score.scatter_add_(1, place, torch.zeros_like(stays.token).masked_fill_(taken, NEVER))
+
+    def _choose(self, stay_score: Tensor, extension_score: Tensor) -> _Choice:
+        n_beams = self.beam_size
+        best, index = torch.cat((stay_score, extension_score), dim=1).topk(n_beams, dim=1)
+        alive = best > NEVER
+        if self.beam_threshold is not None:
+            alive &= best >= best[:, :1] - self.beam_threshold
+        stays = index < n_beams
+        extension = (index - n_beams).clamp_min_(0)
+        per_beam = extension_score.shape[1] // n_beams
+        return _Choice(torch.where(stays, index, extension // per_beam), stays, extension, alive)
+
+    def _choose_and_prune(
+        self, state: PrefixState, stay_score: Tensor, extensions: _Extensions, last_token: Tensor
+    ) -> _Choice:
+        """Choose the best candidates but those that are behind `max_homophones` others of the same
+        homophones.
+        """
+        assert self.max_homophones is not None
+        assert extensions.arcs is not None
+        ranked = self._choose(stay_score, extensions.score)
+        column = ranked.extension // self._n_arcs
+        token = extensions.tokens.gather(1, column % extensions.tokens.shape[1])
+        score = torch.where(
+            ranked.stays,
+            stay_score.gather(1, ranked.source),
+            extensions.score.gather(1, ranked.extension),
+        )
+        found = RankedCandidates(
+            score.masked_fill(~ranked.alive, NEVER),
+            ranked.source,
+            token.masked_fill(ranked.stays, -1),
+            _states_after(state, ranked, extensions.arcs),
+        )
+        chosen = prune_homophones(
+            found, state.is_label_prefix, state.length, last_token, state.merged, self.max_homophones
+        )
+        order = (~chosen.survives).to(torch.uint8).argsort(dim=1, stable=True)
+        source, stays, extension = (
+            part.gather(1, order) for part in (ranked.source, ranked.stays, ranked.extension)
+        )
+        alive = (ranked.alive & chosen.survives).gather(1, order)
+        return _Choice(source, stays, extension, alive, chosen.log_mass.gather(1, order))
+
+    def _apply(self, state: PrefixState, choice: _Choice, stays: _Stays, extensions: _Extensions) -> None:
+        source = choice.source
+        dead = ~choice.alive
+        column = choice.extension // self._n_arcs
+        state.blank = stays.blank.gather(1, source).masked_fill_(~choice.stays | dead, NEVER)
+        extended = extensions.acoustic.gather(1, column)
+        state.token = torch.where(choice.stays, stays.token.gather(1, source), extended).masked_fill_(
+            dead, NEVER
+        )
+        symbol = extensions.tokens.gather(1, column % extensions.tokens.shape[1])
+        state.lm = state.lm.gather(1, source).masked_fill_(dead, 0.0)
+        state.adjustment = state.adjustment.gather(1, source).masked_fill_(dead, 0.0)
+        if extensions.arcs is not None:
+            symbol = symbol + self._take_arcs(state, choice, extensions.arcs)
+        state.last = torch.where(choice.stays, state.last.gather(1, source), symbol)
+        state.length = state.length.gather(1, source) + (choice.alive & ~choice.stays)
+
+    def _take_arcs(self, state: PrefixState, choice: _Choice, arcs: Arcs) -> Tensor:
+        """Follow the chosen arcs; return what their marks add to the symbol (B, K)."""
+        n_batch = len(choice.source)
+        chosen, source = choice.extension, choice.source
+        scores = arcs.scores.view(n_batch, -1).gather(1, chosen).masked_fill_(choice.stays, 0.0)
+        state.lm = (state.lm + scores).masked_fill_(~choice.alive, 0.0)
+        state.scores = _states_after(state, choice, arcs)
+        state.arc = torch.where(choice.stays, state.arc.gather(1, source), chosen % self._n_arcs)
+        return arcs.marks.view(n_batch, -1).gather(1, chosen) * self.n_labels
+
+    def _append(self, state: PrefixState, history: BlockHistory, choice: _Choice) -> None:
+        """Append the last symbols to the histories, and update which prefix is a prefix of which."""
+        source = choice.source
+        n_batch, n_beams = source.shape
+        history.advance(source, state.length, state.last)
+        pairs = (source[:, :, None] * n_beams + source[:, None, :]).view(n_batch, -1)
+        begun = state.is_prefix.view(n_batch, -1).gather(1, pairs).view(n_batch, n_beams, n_beams)
+        # The symbol of the continuation of j at the position of the last one of k.
+        appended = history.symbols_at(state.length)
+        is_alive = choice.alive[:, :, None] & choice.alive[:, None, :]
+        state.is_prefix = begun & (appended == state.last[:, None, :]) & is_alive
+        if choice.log_mass is not None:
+            state.merged = choice.log_mass.masked_fill(~choice.alive, 0.0)
+            spelled = state.is_label_prefix.view(n_batch, -1).gather(1, pairs).view(n_batch, n_beams, n_beams)
+            spelled &= (
+                (appended % self.n_labels == state.last[:, None, :] % self.n_labels)
+                & (appended >= 0)
+                & is_alive
+            )
+            is_as_long = state.length[:, :, None] == state.length[:, None, :]
+            state.is_label_prefix = spelled | (spelled & is_as_long).transpose(1, 2)
+
+
+def _states_after(state: PrefixState, choice: _Choice, arcs: Arcs) -> Tensor:
+    """States (B, n, s) of the scorer after the chosen extensions."""
+    n_batch, n_numbers = len(choice.source), state.scores.shape[2]
+    wide = (*choice.source.shape, n_numbers)
+    stayed = state.scores.gather(1, choice.source[:, :, None].expand(wide))
+    moved = arcs.states.reshape(n_batch, -1, n_numbers)
+    moved = moved.gather(1, choice.extension[:, :, None].expand(wide))
+    return torch.where(choice.stays[:, :, None], stayed, moved)
+
+
+def _frozen(stays: _Stays, state: PrefixState, active: Tensor) -> _Stays:
+    blank = torch.where(active, stays.blank, state.blank)
+    return stays._replace(blank=blank, token=torch.where(active, stays.token, state.token))

@@ -1,0 +1,181 @@
+"""Writers of line-based formats: txt, tsv, csv, lrc, Audacity labels, RTTM."""
+
+from __future__ import annotations
+
+import csv
+import io
+
+from sottovoce.formats.base import TranscriptInfo
+from sottovoce.formats.subtitles import behind_speaker, milliseconds
+from sottovoce.types import Segment, Turn
+
+
+class TxtWriter:
+    """Plain text: one segment a line, behind its speaker where known, its translation in the next.
+
+    Source: openai-whisper's `WriteTXT`.
+    """
+
+    extension = "txt"
+
+    def begin(self, info: TranscriptInfo) -> str:
+        return ""
+
+    def segment(self, segment: Segment) -> str:
+        translation = "" if segment.translation is None else segment.translation.strip() + "\n"
+        return behind_speaker(segment.speaker, segment.text.strip()) + "\n" + translation
+
+    def end(self, info: TranscriptInfo) -> str:
+        return ""
+
+
+class TsvWriter:
+    """Tab-separated columns start, end (milliseconds), text, and translation where there are any.
+
+    Source: openai-whisper's `WriteTSV`; line breaks become spaces too.
+    """
+
+    extension = "tsv"
+
+    def __init__(self) -> None:
+        self._is_translated = False
+
+    def begin(self, info: TranscriptInfo) -> str:
+        self._is_translated = info.translation is not None
+        return "start\tend\ttext" + ("\ttranslation" if info.translation else "") + "\n"
+
+    def segment(self, segment: Segment) -> str:
+        start, end, text = milliseconds(segment.start), milliseconds(segment.end), _flat(segment.text)
+        text = text.replace("\t", " ")
+        if self._is_translated:
+            text += "\t" + _flat(segment.translation or "").replace("\t", " ")
+        return f"{start}\t{end}\t{text}\n"
+
+    def end(self, info: TranscriptInfo) -> str:
+        return ""
+
+
+class CsvWriter:
+    """Columns start, end (milliseconds), language, speaker, text, and translation where there are any.
+
+    Quoted as RFC 4180 says, lines ended by \\n.
+    """
+
+    extension = "csv"
+
+    def __init__(self) -> None:
+        self._is_translated = False
+
+    def begin(self, info: TranscriptInfo) -> str:
+        self._is_translated = info.translation is not None
+        return _row(
+            "start", "end", "language", "speaker", "text", *(["translation"] if info.translation else [])
+        )
+
+    def segment(self, segment: Segment) -> str:
+        start, end = (str(milliseconds(t)) for t in (segment.start, segment.end))
+        more = [_flat(segment.translation or "")] if self._is_translated else []
+        return _row(start, end, segment.language, segment.speaker or "", _flat(segment.text), *more)
+
+    def end(self, info: TranscriptInfo) -> str:
+        return ""
+
+
+class LrcWriter:
+    """Simple LRC lyrics: the time of the first word before each line; minutes run past 60.
+
+    An empty line marks the end of the last segment.
+    Source: the format as whisper.cpp writes it (`examples/cli`, `output_lrc`).
+    """
+
+    extension = "lrc"
+
+    def __init__(self) -> None:
+        self._last_end = 0.0
+
+    def begin(self, info: TranscriptInfo) -> str:
+        self._last_end = 0.0
+        return "[by:sottovoce]\n"
+
+    def segment(self, segment: Segment) -> str:
+        self._last_end = max(self._last_end, segment.end)
+        start = segment.words[0].start if segment.words else segment.start
+        text = behind_speaker(segment.speaker, segment.text.strip())
+        lines = [text] if segment.translation is None else [text, segment.translation]
+        return "".join(f"[{_lrc_time(start)}]{' '.join(line.split())}\n" for line in lines)
+
+    def end(self, info: TranscriptInfo) -> str:
+        return f"[{_lrc_time(self._last_end)}]\n" if self._last_end else ""
+
+
+class LabelsWriter:
+    """Audacity's labels, one a segment: start and end in seconds, then speaker and text, with tabs between.
+
+    Source: Audacity's manual, "Importing and Exporting Labels".
+    """
+
+    extension = "labels.txt"
+
+    def begin(self, info: TranscriptInfo) -> str:
+        return ""
+
+    def segment(self, segment: Segment) -> str:
+        text = f"{segment.speaker}: {segment.text.strip()}" if segment.speaker else segment.text
+        if segment.translation:
+            text += f" | {segment.translation}"
+        # A line that begins with a backslash carries frequencies; a label's line begins with a number.
+        return f"{segment.start:.6f}\t{segment.end:.6f}\t{' '.join(text.split())}\n"
+
+    def end(self, info: TranscriptInfo) -> str:
+        return ""
+
+
+class RttmWriter:
+    """Turns, one a line, overlaps included; where only segments have speakers, those.
+
+    For programs that score or join diarizations. Fields are ended by spaces, so names have none.
+    Source: NIST, The Rich Transcription 2009 evaluation plan, appendix A.
+    """
+
+    extension = "rttm"
+
+    def __init__(self) -> None:
+        self._segments: list[Turn] = []
+
+    def begin(self, info: TranscriptInfo) -> str:
+        self._segments = []
+        return ""
+
+    def segment(self, segment: Segment) -> str:
+        if segment.speaker:
+            self._segments.append(Turn(segment.start, segment.end, segment.speaker))
+        return ""
+
+    def end(self, info: TranscriptInfo) -> str:
+        turns = info.turns or self._segments
+        recording = rttm_field((info.source or "recording").rpartition(".")[0] or info.source or "recording")
+        return "".join(
+            f"SPEAKER {recording} 1 {turn.start:.3f} {max(0.0, turn.end - turn.start):.3f} <NA> <NA> "
+            f"{rttm_field(turn.speaker)} <NA> <NA>\n"
+            for turn in turns
+        )
+
+
+def rttm_field(text: str) -> str:
+    """Replace spaces, which end a field of RTTM, by underscores."""
+    return "_".join(text.split()) or "_"
+
+
+def _flat(text: str) -> str:
+    return " ".join(text.strip().splitlines())
+
+
+def _row(*cells: str) -> str:
+    line = io.StringIO(newline="")
+    csv.writer(line, lineterminator="\n").writerow(cells)
+    return line.getvalue()
+
+
+def _lrc_time(seconds: float) -> str:
+    minutes, hundredths = divmod(round(seconds * 100), 6000)
+    return f"{minutes:02d}:{hundredths // 100:02d}.{hundredths % 100:02d}"

@@ -1,0 +1,126 @@
+"""Make the writers of formats by name."""
+
+from __future__ import annotations
+
+import difflib
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from importlib.util import find_spec
+from types import MappingProxyType
+
+from sottovoce.errors import MissingExtraError, OptionError
+from sottovoce.formats.ass import AssWriter
+from sottovoce.formats.base import Writer
+from sottovoce.formats.document import JsonFullWriter, JsonWriter
+from sottovoce.formats.docx import DocxWriter
+from sottovoce.formats.markdown import MarkdownWriter
+from sottovoce.formats.page.html import HtmlWriter
+from sottovoce.formats.plain import CsvWriter, LabelsWriter, LrcWriter, RttmWriter, TsvWriter, TxtWriter
+from sottovoce.formats.subtitle_writers import SrtWriter, VttWriter
+from sottovoce.formats.textgrid import TextGridWriter
+from sottovoce.options.writer import WriterOptions
+
+logger = logging.getLogger(__name__)
+
+SUBTITLES: Mapping[str, Callable[[WriterOptions], Writer]] = MappingProxyType(
+    {"srt": SrtWriter, "vtt": VttWriter, "ass": AssWriter}
+)
+"""Formats that break lines, and so take options."""
+PLAIN: Mapping[str, Callable[[], Writer]] = MappingProxyType(
+    {
+        "txt": TxtWriter,
+        "tsv": TsvWriter,
+        "json": JsonWriter,
+        "json-full": JsonFullWriter,
+        "csv": CsvWriter,
+        "lrc": LrcWriter,
+        "labels": LabelsWriter,
+        "textgrid": TextGridWriter,
+        "html": HtmlWriter,
+        "rttm": RttmWriter,
+        "md": MarkdownWriter,
+        "docx": DocxWriter,
+    }
+)
+FORMATS: tuple[str, ...] = (
+    *("txt", "srt", "vtt", "tsv", "json", "csv", "lrc"),
+    *("json-full", "ass", "labels", "textgrid", "html", "rttm", "md", "docx"),
+)
+
+OF_SPEAKERS: tuple[str, ...] = ("rttm",)
+"""Formats that hold nothing where speakers are not told apart."""
+BINARY: tuple[str, ...] = ("docx",)
+"""Formats that are no text."""
+
+
+def writer_for(name: str, options: WriterOptions | None = None) -> Writer:
+    """Make a writer of the format `name`, one of FORMATS.
+
+    Raises: OptionError for another name, or for options that the format does not use; MissingExtraError.
+    """
+    options = options or WriterOptions()
+    if name not in FORMATS:
+        close = difflib.get_close_matches(name, FORMATS, n=1)
+        hint = f"; did you mean '{close[0]}'?" if close else ""
+        raise OptionError(f"output format '{name}': expected one of {', '.join(FORMATS)}{hint}")
+    if options.offset_n and name != "srt":
+        raise OptionError(f"output format '{name}': offset_n numbers the subtitles of srt")
+    if options.need_words and name not in SUBTITLES:
+        raise OptionError(f"output format '{name}': line breaking and highlighting are for srt, vtt and ass")
+    if not is_installed(name):
+        raise MissingExtraError("python-docx", "docx", f"output format '{name}'")
+    return _made(name, options)
+
+
+def is_installed(name: str) -> bool:
+    """Tell whether the package that a format needs is there."""
+    return name != "docx" or find_spec("docx") is not None
+
+
+def extension_of(name: str) -> str:
+    """Return the extension of the files of a format, without the dot."""
+    return _made(name, WriterOptions()).extension
+
+
+def _made(name: str, options: WriterOptions) -> Writer:
+    return SUBTITLES[name](options) if name in SUBTITLES else PLAIN[name]()
+
+
+def writers_for(
+    names: str, options: WriterOptions | None = None, *, has_speakers: bool = True, has_files: bool = True
+) -> list[Writer]:
+    """Make writers for a list such as "srt,json", or "all"; each format once, in the order given.
+
+    has_speakers: whether speakers are told apart; "all" leaves out formats that would be empty without.
+    has_files: documents go to files of their own; "all" leaves out binary formats where they do not. Formats
+    that need a package that is not installed are left out of "all" too, with a warning.
+    Raises: OptionError for an unknown name, or when none of the formats uses the options; MissingExtraError.
+    """
+    options = options or WriterOptions()
+    wanted = [name.strip() for name in names.split(",")]
+    if names == "all":
+        wanted = _all(has_speakers=has_speakers, has_files=has_files)
+    unique = list(dict.fromkeys(wanted))
+    if options.offset_n and "srt" not in unique:
+        raise OptionError(f"output format '{names}': offset_n numbers the subtitles of srt")
+    plain = replace(options, offset_n=0)
+    if not SUBTITLES.keys() & set(unique):
+        return [writer_for(name, plain) for name in unique]
+    return [writer_for(name, _options_for(name, options, plain)) for name in unique]
+
+
+def _all(*, has_speakers: bool, has_files: bool) -> list[str]:
+    left_out = (() if has_speakers else OF_SPEAKERS) + (() if has_files else BINARY)
+    wanted = [name for name in FORMATS if name not in left_out]
+    for name in wanted:
+        if not is_installed(name):
+            logger.warning("all formats but %s, which needs a package: sottovoce[%s]", name, name)
+    return [name for name in wanted if is_installed(name)]
+
+
+def _options_for(name: str, options: WriterOptions, plain: WriterOptions) -> WriterOptions | None:
+    """Choose the options that a format uses, of those meant for several."""
+    if name == "srt":
+        return options
+    return plain if name in SUBTITLES else None

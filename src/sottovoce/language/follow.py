@@ -1,0 +1,105 @@
+"""Which language each piece of a recording's speech is in: evidence of the pieces, smoothed in both
+directions.
+
+A piece is speech between two pauses. What a model says of its language counts the more the longer it is, and
+a change has to be worth `change_cost` nats of it; the best sequence is found over all pieces at hand
+(Viterbi). Not known here: audio, models, and what is done with the languages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+import numpy as np
+import numpy.typing as npt
+
+from sottovoce.language.smoothing import Posterior
+
+FULL_S, MOST = 1.5, 2.0
+"""Seconds of a piece whose evidence counts once; longer ones count for more, up to MOST times."""
+FLOOR = 1e-3
+"""Least probability given to a language: one piece must not be able to rule it out."""
+CHANGE_COST = 3.0
+"""Nats that a change of language has to win. It and the numbers above: chosen on 20 recordings joined from
+development clips, where 1 to 3 nats, 1 to 3 s and 1 to 3 times found 0.88 to 0.92 of the changes (F1)."""
+PAUSE_NATS = 0.1
+"""By so many a second a longer pause makes a change likelier: it decides between places that are equal."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PieceEvidence:
+    """What a model says of one piece of speech.
+
+    duration_s: seconds. posterior: (L,) over the languages to choose among, summing to 1. no_speech:
+    probability that nobody speaks in it.
+    """
+
+    duration_s: float
+    posterior: Posterior
+    no_speech: float
+
+    @property
+    def weight(self) -> float:
+        """How much its posterior counts."""
+        return min(self.duration_s / FULL_S, MOST) * (1.0 - self.no_speech)
+
+    @property
+    def log_evidence(self) -> npt.NDArray[np.float64]:
+        """Weighed log-likelihoods (L,) of the languages, in nats."""
+        weighed: npt.NDArray[np.float64] = self.weight * np.log(np.maximum(self.posterior, FLOOR))
+        return weighed
+
+
+@dataclass(frozen=True, slots=True)
+class PieceRun:
+    """Pieces [first, end) are in one language: its place among those to choose among."""
+
+    first: int
+    end: int
+    language: int
+
+
+def language_runs(
+    pieces: Sequence[PieceEvidence], pauses_s: Sequence[float], *, before: int | None = None
+) -> list[PieceRun]:
+    """Find the languages of at least one piece: runs in order, neighbours differ.
+
+    pauses_s: seconds before each piece. before: the language that is spoken before the first one; to begin
+        in another is a change. None: nothing is known of it.
+    """
+    evidence = np.stack([piece.log_evidence for piece in pieces])  # (T, L)
+    path = _best_path(evidence, pauses_s, before)
+    runs, first = [], 0
+    for language, group in groupby(path):
+        end = first + len(list(group))
+        runs.append(PieceRun(first, end, language))
+        first = end
+    return runs
+
+
+def gain(pieces: Sequence[PieceEvidence], language: int, other: int) -> float:
+    """Nats by which the evidence of pieces is for one language rather than for another."""
+    return float(sum(piece.log_evidence[language] - piece.log_evidence[other] for piece in pieces))
+
+
+def _best_path(evidence: npt.NDArray[np.float64], pauses_s: Sequence[float], before: int | None) -> list[int]:
+    """The likeliest language of each piece; evidence: (T, L)."""
+    n_pieces, n_languages = evidence.shape
+    score = np.zeros(n_languages)
+    if before is not None:
+        score -= CHANGE_COST
+        score[before] = 0.0
+    score = score + evidence[0]
+    arrivals = np.zeros((n_pieces, n_languages), dtype=np.int64)
+    stay = np.arange(n_languages)
+    for index in range(1, n_pieces):
+        source = int(score.argmax())
+        changed = score[source] - CHANGE_COST + PAUSE_NATS * min(pauses_s[index], 1.0)
+        arrivals[index] = np.where(changed > score, source, stay)
+        score = np.maximum(score, changed) + evidence[index]
+    path = [int(score.argmax())]
+    for index in range(n_pieces - 1, 0, -1):
+        path.append(int(arrivals[index, path[-1]]))
+    return path[::-1]

@@ -1,0 +1,218 @@
+"""Incremental encoding: new frames of a window computed against cached keys and values of older ones.
+
+Whisper's encoder is not causal, so cached frames have the states they had when the audio was shorter: this is
+an approximation, and what is computed when is decided elsewhere (`backends.encoder_updates`). Positions are
+absolute: a cache is valid only while the window begins at the same sample.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from sottovoce.models.whisper import AudioEncoder, KeysValues, Whisper
+
+MELS_PER_FRAME = 2
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EncoderKvCache:
+    """Keys, values and states of the encoder frames of one window; immutable, so that sessions may share it.
+
+    keys_values: per encoder layer, (1, H, n, d_head) twice. states: (1, n, d), the encoder's output.
+    cross: per decoder layer, keys and values (1, H, n, d_head) over these states.
+    """
+
+    keys_values: tuple[KeysValues, ...]
+    states: Tensor
+    cross: tuple[KeysValues, ...]
+
+    @property
+    def n_frames(self) -> int:
+        return int(self.states.shape[1])
+
+    def part(self, start: int, end: int) -> EncoderKvCache:
+        """Return frames [start, end), over the same memory."""
+        return EncoderKvCache(
+            tuple((keys[:, :, start:end], values[:, :, start:end]) for keys, values in self.keys_values),
+            self.states[:, start:end],
+            tuple((keys[:, :, start:end], values[:, :, start:end]) for keys, values in self.cross),
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EncoderUpdate:
+    """What is computed of one window: encoder frames [start, end), and single frames of padding beyond.
+
+    mel: (n_mels, n) normalised, of the whole window; 0.0 is assumed beyond it. ends: the window, and so the
+        convolutions, end at `end`. places: positions of the single frames; padding surrounds each.
+    before: cache of frames [0, start), or None. after: cached frames that follow the computed ones in the
+        order of keys, whatever their positions, or None. log_weights: (n_attended,) float32, added to the
+        attention logits of each frame; None adds nothing.
+    """
+
+    mel: Tensor
+    start: int
+    end: int
+    ends: bool
+    places: tuple[int, ...] = ()
+    before: EncoderKvCache | None = None
+    after: EncoderKvCache | None = None
+    log_weights: Tensor | None = None
+
+    @property
+    def n_frames(self) -> int:
+        """Number of frames computed."""
+        return self.end - self.start + len(self.places)
+
+    @property
+    def n_attended(self) -> int:
+        """Number of frames attended to: computed and cached."""
+        return self.n_frames + sum(cache.n_frames for cache in (self.before, self.after) if cache is not None)
+
+    def concat_cached(self, own: Tensor, pick: Callable[[EncoderKvCache], Tensor], *, dim: int) -> Tensor:
+        """Concatenate cached frames before, computed frames and cached frames after, along `dim`.
+
+        own: (1, n, d) or (1, H, n, d_head), computed, padded at its end. pick: the tensor of the cache that
+        corresponds to it.
+        """
+        before = [] if self.before is None else [pick(self.before)]
+        after = [] if self.after is None else [pick(self.after)]
+        return torch.cat([*before, own.narrow(dim, 0, self.n_frames), *after], dim=dim)
+
+    def concat_cached_pair(self, own: KeysValues, pick: Callable[[EncoderKvCache], KeysValues]) -> KeysValues:
+        """Concatenate keys and values, (1, H, n, d_head) each, as `concat_cached` does."""
+        keys = self.concat_cached(own[0], lambda frames: pick(frames)[0], dim=2)
+        return keys, self.concat_cached(own[1], lambda frames: pick(frames)[1], dim=2)
+
+
+@torch.no_grad()
+def encode_incremental(model: Whisper, updates: Sequence[EncoderUpdate]) -> list[EncoderKvCache]:
+    """Compute the updates of several windows as one batch; return their caches, computed frames included.
+
+    A window gives the same result alone and in a batch, but for rounding. Rows are padded and the padding is
+    masked, so updates of about the same shape belong together.
+    """
+    states, layers = _run_layers(model.encoder, updates)
+    cross = model.decoder.cross_keys_values(states)
+    return [
+        EncoderKvCache(
+            tuple(rows[row] for rows in layers),
+            update.concat_cached(states[row : row + 1], lambda cache: cache.states, dim=1),
+            tuple(
+                update.concat_cached_pair(_row(pair, row), _cross(layer)) for layer, pair in enumerate(cross)
+            ),
+        )
+        for row, update in enumerate(updates)
+    ]
+
+
+def _run_layers(
+    encoder: AudioEncoder, updates: Sequence[EncoderUpdate]
+) -> tuple[Tensor, list[list[KeysValues]]]:
+    """Return states (B, n, d) of the computed frames, and by layer and row keys and values of all frames."""
+    x = _embedded(encoder, updates)
+    mask = _mask(updates, x)
+    layers: list[list[KeysValues]] = []
+    for layer, block in enumerate(encoder.layers):
+        normed = block.attn_ln(x)
+        own = block.attn.keys_values(normed)
+        rows = [
+            update.concat_cached_pair(_row(own, row), _encoder(layer)) for row, update in enumerate(updates)
+        ]
+        keys, values = (_stacked([row[which] for row in rows]) for which in (0, 1))
+        x = block.add_mlp(x + block.attn(block.attn.queries(normed), keys, values, mask=mask))
+        layers.append(rows)
+    states: Tensor = encoder.ln_post(x)
+    return states, layers
+
+
+def _encoder(layer: int) -> Callable[[EncoderKvCache], KeysValues]:
+    return lambda cache: cache.keys_values[layer]
+
+
+def _cross(layer: int) -> Callable[[EncoderKvCache], KeysValues]:
+    return lambda cache: cache.cross[layer]
+
+
+def _row(pair: KeysValues, row: int) -> KeysValues:
+    """One row of a batch, over the same memory."""
+    return pair[0][row : row + 1], pair[1][row : row + 1]
+
+
+def _embedded(encoder: AudioEncoder, updates: Sequence[EncoderUpdate]) -> Tensor:
+    """Input of the first layer (B, n, d), rows padded at their ends."""
+    n_frames = max(update.end - update.start for update in updates)
+    mel = torch.stack([_mel_around(update, n_frames) for update in updates]).to(encoder.conv1.weight)
+    x = F.gelu(encoder.conv1(mel)) * _inside(updates, mel)
+    x = F.gelu(encoder.conv2(x)).transpose(1, 2)[:, 1:-1]
+    rows = [_placed(encoder, update, x[row]) for row, update in enumerate(updates)]
+    return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True).to(mel.dtype)
+
+
+def _placed(encoder: AudioEncoder, update: EncoderUpdate, x: Tensor) -> Tensor:
+    """One row's frames (n, d), the single ones of padding included, at their positions."""
+    table = encoder.positional_embedding
+    placed = x[: update.end - update.start] + table[update.start : update.end]
+    if not update.places:
+        return placed
+    places = torch.tensor(update.places, device=table.device)
+    return torch.cat([placed, _frame_of_padding(encoder) + table[places]])
+
+
+def _frame_of_padding(encoder: AudioEncoder) -> Tensor:
+    """Output (1, d) of the convolutions for padding far from any audio."""
+    nothing = encoder.conv1.weight.new_zeros(1, encoder.conv1.in_channels, 5 * MELS_PER_FRAME)
+    x = F.gelu(encoder.conv2(F.gelu(encoder.conv1(nothing)))).transpose(1, 2)
+    return x[0, 2:3]
+
+
+def _mel_around(update: EncoderUpdate, n_frames: int) -> Tensor:
+    """Log-mel (n_mels, 2 * (n_frames + 2)) of n_frames encoder frames from `start` on, and one on either
+    side.
+    """
+    first = MELS_PER_FRAME * (update.start - 1)
+    n_columns = MELS_PER_FRAME * (n_frames + 2)
+    last = MELS_PER_FRAME * update.end if update.ends else first + n_columns
+    mel = update.mel[:, max(0, first) : min(last, first + n_columns)]
+    n_before = max(0, -first)
+    return F.pad(mel, (n_before, n_columns - n_before - mel.shape[1]))
+
+
+def _inside(updates: Sequence[EncoderUpdate], mel: Tensor) -> Tensor:
+    """Mask (B, 1, n_columns) of the columns of `_mel_around`: 1 inside the window, 0 outside.
+
+    Beyond the window's edges the second convolution must see zeros, not the first one's output for zeros.
+    """
+    columns = torch.arange(mel.shape[2], device=mel.device)
+    firsts = [MELS_PER_FRAME * (update.start - 1) for update in updates]
+    ends = [
+        MELS_PER_FRAME * update.end if update.ends else first + len(columns)
+        for update, first in zip(updates, firsts, strict=True)
+    ]
+    places = torch.tensor(firsts, device=mel.device)[:, None] + columns
+    inside = (places >= 0) & (places < torch.tensor(ends, device=mel.device)[:, None])
+    return inside[:, None].to(mel.dtype)
+
+
+def _stacked(rows: Sequence[Tensor]) -> Tensor:
+    """Stack rows (1, H, n_i, d_head) to a batch (B, H, max n_i, d_head), with zeros at their ends."""
+    if len(rows) == 1:
+        return rows[0]
+    longest = max(row.shape[2] for row in rows)
+    return torch.cat([F.pad(row, (0, 0, 0, longest - row.shape[2])) for row in rows])
+
+
+def _mask(updates: Sequence[EncoderUpdate], x: Tensor) -> Tensor | None:
+    """Bias (B, 1, 1, max n_attended) of attention logits: -inf where a row has no key; None adds nothing."""
+    plain = all(update.log_weights is None for update in updates)
+    if plain and len({update.n_attended for update in updates}) == 1:
+        return None
+    mask = x.new_full((len(updates), max(update.n_attended for update in updates)), -torch.inf)
+    for row, update in zip(mask, updates, strict=True):
+        row[: update.n_attended] = 0.0 if update.log_weights is None else update.log_weights
+    return mask[:, None, None]

@@ -1,0 +1,282 @@
+"""Which language each piece of speech in a window is in: files in several languages are read language by
+language.
+
+Two kinds of evidence. The masked probe asks of stretches of encoder states that are there anyway;
+self-attention has mixed them, so that it can only raise a doubt. A doubtful piece is encoded by itself, which
+costs some tenth of a window and is nearly always right from two seconds on. What is found is smoothed
+(`language.follow`).
+
+Without a list of languages a recording counts as one in a single language until a piece is found whose
+evidence for another one is beyond doubt (`SEVERAL_NATS`); then it is followed. Not known here: text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from sottovoce.audio.features import RecordingFeatures
+from sottovoce.audio.vad import SpeechFinder
+from sottovoce.engine.calls import CallGenerator, LanguageProbeCall, SpanProbeCall
+from sottovoce.language.follow import PieceEvidence, gain, language_runs
+from sottovoce.language.probe import LanguageProbe, ProbedLanguage
+from sottovoce.offline.cut import MEL_FRAMES_PER_SECOND
+from sottovoce.offline.packing import Piece
+from sottovoce.offline.resume import FollowerState, ProbedPiece
+from sottovoce.offline.transcriber import Transcriber, TranscriptionState
+from sottovoce.options.vad import VadOptions
+from sottovoce.text.tokenizer import Tokenizer
+from sottovoce.types import HOP_SAMPLES, EncoderOutput
+
+PIECE_VAD = VadOptions(
+    min_silence_ms=100.0, speech_pad_ms=50.0, max_speech_s=8.0, min_silence_at_max_speech_ms=60.0
+)
+"""Pieces end at short pauses, so that each is in one language."""
+SHORTEST_S = 0.5
+"""A shorter piece is not asked for its language; it goes with its neighbours."""
+CLEAR = 0.5
+"""Where the masked probe gives a piece's expected language less than this among all languages of the model,
+the piece is encoded by itself: on development recordings so were 98 % of the pieces in another language."""
+HINT, HINT_S = 0.3, 1.0
+"""While a recording counts as one in a single language: a piece this long that may be in another one by this
+probability is a hint, and of a window's hints the strongest is encoded by itself."""
+SEVERAL_NATS, SEVERAL_S, SEVERAL_PROBABILITY = 9.0, 1.5, 0.9
+"""A recording is in several languages where a run of pieces speaks for another one by so many nats, one of
+them so long and this sure. On development clips joined by language, nothing in a language that base knows
+passed."""
+OUTSIDE, OUTSIDE_S = 0.8, 2.0
+"""A piece this long and this surely in a language that is not among those listed is told."""
+
+
+@dataclass(frozen=True, slots=True)
+class LanguageRun:
+    """Speech in one language: its pieces, in frames (10 ms) of the recording, and its mean probability."""
+
+    language: str
+    pieces: tuple[Piece, ...]
+    probability: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Asked:
+    """What was asked of a piece. probed: over all languages of the model. is_alone: encoded by itself."""
+
+    probed: ProbedLanguage
+    is_alone: bool
+
+
+class LanguageFollower:
+    """Finds the languages of the pieces of speech in a recording, from its beginning to its end.
+
+    is_several: whether more than one language was found, or is to be expected. features: of the recording; of
+    what it asks, nothing was dropped. state: told what is found outside of the languages listed.
+    """
+
+    def __init__(
+        self, transcriber: Transcriber, features: RecordingFeatures, state: TranscriptionState
+    ) -> None:
+        tokenizer, listed = transcriber.tokenizer, transcriber.options.decoding.allowed_languages
+        codes = tokenizer.language_codes
+        self._probe = LanguageProbe(transcriber.backend, tokenizer, codes)
+        self._codes = _codes_of(tokenizer, listed or codes)
+        self._places = [codes.index(code) for code in self._codes]
+        self._prior = np.ones(len(self._codes))
+        if not transcriber.is_listed:
+            odds = transcriber.options.language_prior
+            self._prior = np.exp([odds.get(code, 0.0) for code in self._codes])
+        self._features = features
+        self._state = state
+        self._asked: dict[Piece, _Asked] = {}
+        self.is_several = transcriber.options.follows_languages
+
+    def runs(
+        self,
+        encoded: EncoderOutput,
+        pieces: Sequence[Piece],
+        spans: Sequence[tuple[int, int]],
+        current: str | None,
+    ) -> CallGenerator[list[LanguageRun]]:
+        """The languages of pieces of a window in order; neighbours differ. At least one run for one piece.
+
+        encoded: the window, a batch of 1. spans: the encoder frames of each piece in it. current: the
+            language before the window, or that of the recording; None: not known.
+        """
+        self._forget_before(pieces[0].start)
+        new = [index for index, piece in enumerate(pieces) if piece not in self._asked]
+        if new:
+            found = yield SpanProbeCall(self._probe, encoded, [spans[i] for i in new])
+            for index, probed in zip(new, found, strict=True):
+                self._asked[pieces[index]] = _Asked(probed, is_alone=False)
+        if self.is_several:
+            yield from self._ask_doubtful(pieces)
+        elif not (yield from self._finds_another(pieces, current)):
+            return [LanguageRun(current or self._dominant(pieces), tuple(pieces), 1.0)]
+        return self._smoothed(pieces, current)
+
+    def language_of(self, piece: Piece, current: str) -> CallGenerator[str]:
+        """The language of one piece, encoded by itself, between others in the language `current`."""
+        yield from self._ask_alone([piece])
+        if not self.is_several and not (yield from self._finds_another([piece], current)):
+            return current
+        return self._smoothed([piece], current)[0].language
+
+    def state(self, frame: int) -> FollowerState:
+        """What the languages of pieces that reach behind a frame depend on."""
+        pieces = [
+            ProbedPiece(
+                piece.start,
+                piece.end,
+                tuple(asked.probed.probabilities.tolist()),
+                asked.probed.allowed_mass,
+                asked.probed.no_speech,
+                asked.is_alone,
+            )
+            for piece, asked in self._asked.items()
+            if piece.end > frame
+        ]
+        return FollowerState(self.is_several, tuple(pieces))
+
+    def restore(self, state: FollowerState) -> None:
+        """Go on from a state."""
+        self.is_several = state.is_several
+        for one in state.pieces:
+            probed = ProbedLanguage(np.array(one.probabilities), one.allowed_mass, one.no_speech)
+            self._asked[Piece(one.start, one.end)] = _Asked(probed, one.is_alone)
+
+    def _finds_another(self, pieces: Sequence[Piece], current: str | None) -> CallGenerator[bool]:
+        """Whether a recording that counted as one in a single language is in several."""
+        expected = self._codes.index(current or self._dominant(pieces))
+        hints = {piece: self._hint(piece, expected) for piece in pieces}
+        strongest = max(pieces, key=lambda piece: hints[piece])
+        if hints[strongest] <= 0.0:
+            return False
+        yield from self._ask_alone([strongest])
+        posterior = self._evidence(strongest).posterior
+        if int(posterior.argmax()) == expected:
+            return False
+        yield from self._ask_alone(pieces)
+        evidence = [self._evidence(piece) for piece in pieces]
+        for run in language_runs(evidence, _pauses_s(pieces), before=expected):
+            some = evidence[run.first : run.end]
+            is_sure = any(
+                one.duration_s >= SEVERAL_S and one.posterior[run.language] >= SEVERAL_PROBABILITY
+                for one in some
+            )
+            if run.language != expected and is_sure and gain(some, run.language, expected) >= SEVERAL_NATS:
+                self.is_several = True
+        return self.is_several
+
+    def _hint(self, piece: Piece, expected: int) -> float:
+        """How strongly a piece hints at another language than the expected one; 0: not at all."""
+        posterior = self._evidence(piece).posterior
+        other = float(np.delete(posterior, expected).max())
+        is_hint = _seconds(piece) >= HINT_S and other > max(HINT, posterior[expected])
+        return other * min(_seconds(piece), 3.0) if is_hint else 0.0
+
+    def _ask_doubtful(self, pieces: Sequence[Piece]) -> CallGenerator[None]:
+        """Encode by themselves the pieces that may be in another language than most of the window, and all
+        where one of them is."""
+        expected = self._dominant(pieces)
+        place = self._probe.languages.index(expected)
+        doubtful = [piece for piece in pieces if self._asked[piece].probed.probabilities[place] < CLEAR]
+        yield from self._ask_alone(doubtful)
+        among = self._codes.index(expected)
+        if any(int(self._evidence(piece).posterior.argmax()) != among for piece in doubtful):
+            yield from self._ask_alone(pieces)
+
+    def _dominant(self, pieces: Sequence[Piece]) -> str:
+        """The language that most of the pieces seem to be in."""
+        total = sum(_seconds(piece) * self._evidence(piece).posterior for piece in pieces)
+        return self._codes[int(np.argmax(total))]
+
+    def _ask_alone(self, pieces: Sequence[Piece]) -> CallGenerator[None]:
+        for piece in pieces:
+            asked = self._asked.get(piece)
+            if asked is None or not (asked.is_alone or _seconds(piece) < SHORTEST_S):
+                log_mel = self._features.log_mel(piece.start, piece.end)
+                (probed,) = yield LanguageProbeCall(self._probe, [log_mel])
+                self._asked[piece] = _Asked(probed, is_alone=True)
+                self._note_outside(piece, probed)
+
+    def _note_outside(self, piece: Piece, probed: ProbedLanguage) -> None:
+        likeliest = int(probed.probabilities.argmax())
+        is_sure = probed.probabilities[likeliest] * (1.0 - probed.no_speech) >= OUTSIDE
+        if is_sure and likeliest not in self._places and _seconds(piece) >= OUTSIDE_S:
+            outside, code = self._state.outside_languages, self._probe.languages[likeliest]
+            outside[code] = outside.get(code, 0.0) + _seconds(piece)
+
+    def _evidence(self, piece: Piece) -> PieceEvidence:
+        """Of a piece that was asked for; one that is too short to be told has none."""
+        asked = self._asked[piece]
+        chosen = asked.probed.probabilities[self._places] * self._prior
+        total = chosen.sum()
+        posterior = chosen / total if total > 0.0 else np.full(len(chosen), 1.0 / len(chosen))
+        is_told = asked.is_alone or _seconds(piece) >= SHORTEST_S
+        return PieceEvidence(_seconds(piece) if is_told else 0.0, posterior, asked.probed.no_speech)
+
+    def _smoothed(self, pieces: Sequence[Piece], current: str | None) -> list[LanguageRun]:
+        evidence = [self._evidence(piece) for piece in pieces]
+        before = self._codes.index(current) if current in self._codes else None
+        runs = language_runs(evidence, _pauses_s(pieces), before=before)
+        return [
+            LanguageRun(
+                self._codes[run.language],
+                tuple(pieces[run.first : run.end]),
+                _mean(evidence[run.first : run.end], run.language),
+            )
+            for run in runs
+        ]
+
+    def _forget_before(self, frame: int) -> None:
+        for piece in [piece for piece in self._asked if piece.end <= frame]:
+            del self._asked[piece]
+
+
+def follower_of(
+    transcriber: Transcriber, features: RecordingFeatures, state: TranscriptionState
+) -> LanguageFollower | None:
+    """What follows the languages of a recording; None where it has one."""
+    return LanguageFollower(transcriber, features, state) if transcriber.may_follow else None
+
+
+def pieces_between(speech: SpeechFinder, start: int, end: int) -> list[Piece]:
+    """The pieces of speech in frames [start, end) of a recording, cut to them; 10 ms at least."""
+    found = speech.segments(start * HOP_SAMPLES, end * HOP_SAMPLES)
+    frames = [Piece(one.start_sample // HOP_SAMPLES, -(-one.end_sample // HOP_SAMPLES)) for one in found]
+    return [Piece(one.start, min(one.end, end)) for one in frames if min(one.end, end) > one.start]
+
+
+def border(features: RecordingFeatures, before: Piece, after: Piece) -> int:
+    """The frame where a language ends between two pieces: the quietest moment of the pause."""
+    if after.start - before.end < 2:
+        return after.start
+    loudness: npt.NDArray[np.float64] = (
+        features.log_mel(before.end, after.start).float().mean(dim=0).cpu().double().numpy()
+    )
+    middle = (len(loudness) - 1) / 2
+    smooth = np.convolve(loudness, np.ones(5) / 5, mode="same") if len(loudness) > 5 else loudness
+    return before.end + int((smooth + 1e-6 * np.abs(np.arange(len(smooth)) - middle)).argmin())
+
+
+def _codes_of(tokenizer: Tokenizer, languages: Sequence[str]) -> list[str]:
+    return list(dict.fromkeys(tokenizer.with_language(language).language or "" for language in languages))
+
+
+def _seconds(piece: Piece) -> float:
+    return piece.n_frames / MEL_FRAMES_PER_SECOND
+
+
+def _pauses_s(pieces: Sequence[Piece]) -> list[float]:
+    before = [pieces[0].start, *(piece.end for piece in pieces[:-1])]
+    return [
+        max(0.0, (piece.start - end) / MEL_FRAMES_PER_SECOND)
+        for piece, end in zip(pieces, before, strict=True)
+    ]
+
+
+def _mean(evidence: Sequence[PieceEvidence], language: int) -> float:
+    weights = [max(one.duration_s, 1e-3) for one in evidence]
+    return float(np.average([one.posterior[language] for one in evidence], weights=weights))

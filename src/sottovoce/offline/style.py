@@ -1,0 +1,113 @@
+"""How the text of a recording is written: as it is spoken, or cleaned of hesitations.
+
+Segments as they come out of a transcription, changed by rule (`text.disfluency`), with their words; the words
+that stay keep their times. What the model is told of the style is `text.verbatim`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Sequence
+from contextlib import closing
+from dataclasses import replace
+
+from sottovoce.offline.segment_generator import SegmentGenerator, next_segment
+from sottovoce.offline.transcriber import TranscriptionState
+from sottovoce.options.transcribe import TranscribeOptions
+from sottovoce.text.disfluency import PIECE, clean_pieces
+from sottovoce.text.disfluency_rules import DISFLUENCIES, DisfluencyRules
+from sottovoce.text.verbatim import VERBATIM_PROMPTS
+from sottovoce.types import Segment, Word
+
+logger = logging.getLogger(__name__)
+
+
+def in_style(
+    segments: SegmentGenerator, options: TranscribeOptions, state: TranscriptionState
+) -> SegmentGenerator:
+    """Yield segments in the style that was asked for; state: counts what is left.
+
+    A language for which nothing was checked is left as it is, and a warning says so once.
+    """
+    if options.decoding.verbatim:
+        segments = _reporting(segments, "verbatim", VERBATIM_PROMPTS)
+    if options.clean:
+        written = "en" if options.decoding.task == "translate" else None
+        reported = _reporting(segments, "clean", () if written else DISFLUENCIES)
+        segments = _cleaned(reported, written, state)
+    return segments
+
+
+def _reporting(segments: SegmentGenerator, style: str, checked: Collection[str]) -> SegmentGenerator:
+    """Yield the same segments; a warning for every language outside of those checked, where there are any."""
+    seen = set(checked)
+    with closing(segments):
+        while (segment := (yield from next_segment(segments))) is not None:
+            if checked and segment.language not in seen:
+                seen.add(segment.language)
+                logger.warning(
+                    "%s: nothing was checked for '%s'; its text stays as it is", style, segment.language
+                )
+            yield segment
+
+
+def _cleaned(segments: SegmentGenerator, written: str | None, state: TranscriptionState) -> SegmentGenerator:
+    """Yield segments without hesitations; their ids count on.
+
+    written: the language of the text, None as spoken.
+    """
+    with closing(segments):
+        while (segment := (yield from next_segment(segments))) is not None:
+            cleaned = clean_segment(segment, written or segment.language)
+            if cleaned is not None:
+                number, state.n_cleaned = state.n_cleaned, state.n_cleaned + 1
+                yield replace(cleaned, id=number)
+
+
+def clean_segment(segment: Segment, language: str) -> Segment | None:
+    """A segment without hesitations; None where there was nothing else in it, itself where it has none.
+
+    language: a code; one without rules changes nothing. Its tokens stay those that the model wrote.
+    """
+    rules = DISFLUENCIES.get(language)
+    if rules is None:
+        return segment
+    text = "".join(clean_pieces(PIECE.findall(segment.text), rules).values())
+    if text == segment.text:
+        return segment
+    if not text.strip():
+        return None
+    if not segment.words:
+        return replace(segment, text=text)
+    words = clean_words(segment.words, rules)
+    if not words:
+        return replace(segment, text=text, words=())
+    start = segment.start if words[0].start == segment.words[0].start else words[0].start
+    end = segment.end if words[-1].end == segment.words[-1].end else words[-1].end
+    return replace(segment, text=text, words=words, start=start, end=end)
+
+
+def clean_words(words: Sequence[Word], rules: DisfluencyRules) -> tuple[Word, ...]:
+    """Words that are left, with their times."""
+    groups: list[list[Word]] = []
+    for word in words:
+        if not groups or word.word[:1].isspace():
+            groups.append([])
+        groups[-1].append(word)
+    left = clean_pieces(["".join(word.word for word in group) for group in groups], rules)
+    return tuple(word for index, text in left.items() for word in _rewritten(groups[index], text))
+
+
+def _rewritten(group: Sequence[Word], text: str) -> Sequence[Word]:
+    """The words of what spaces separate, as it is written now: one word where the text has changed."""
+    if text == "".join(word.word for word in group):
+        return group
+    return [
+        replace(
+            group[0],
+            word=text,
+            end=group[-1].end,
+            probability=min(word.probability for word in group),
+            tokens=tuple(token for word in group for token in word.tokens),
+        )
+    ]

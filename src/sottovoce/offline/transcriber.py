@@ -1,0 +1,249 @@
+"""What every mode does with encoded windows: detect, decode, align words, make segments.
+
+Knows windows and where they lie in the recording, not how they were chosen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from torch import Tensor
+
+from sottovoce.backends.base import Backend
+from sottovoce.decoding.beam import Fusion
+from sottovoce.decoding.decode import DecodingResult, select_windows
+from sottovoce.decoding.detect import NO_PRIOR, LanguageDetection, combine_detections
+from sottovoce.decoding.fallback import Attempt, mix_seed
+from sottovoce.decoding.prompt import opening_tokens
+from sottovoce.decoding.word_alignment import TimedWord, WindowText
+from sottovoce.engine.calls import CallGenerator, DecodeCall, DetectLanguageCall, WordAlignCall
+from sottovoce.offline.cut import WindowCut
+from sottovoce.offline.resume import ResumePoint, StateSnapshot
+from sottovoce.offline.words import WordRules
+from sottovoce.options.transcribe import TranscribeOptions
+from sottovoce.text.tokenizer import Tokenizer
+from sottovoce.types import HOP_SAMPLES, SAMPLE_RATE, EncoderOutput, Segment, Turn
+
+SHORT_TAIL_FRAMES = 20
+"""Of silence (10 ms each) behind the speech of a window that is shorter than the model was trained on.
+Without it the decoder finds no end, repeats itself and is tried at every temperature."""
+
+
+@dataclass(slots=True)
+class TranscriptionState:
+    """How far a transcription is; filled in while it runs.
+
+    language: being spoken; of the recording, where it has one. detection: what named the first one, None
+    while that is not known and where it was given. duration: seconds, as the file declares at first and
+    exactly once its end was read. position: seconds that are transcribed. turns: of speakers, once they are
+    known. unread: seconds (start, end) of speech of which no words were found. outside_languages: seconds of
+    speech by language, where languages were listed and it is none of them. n_cleaned: segments that are left
+    where hesitations are taken out. resume_point: the last one; None before the first.
+    """
+
+    language: str | None = None
+    detection: LanguageDetection | None = None
+    duration: float | None = None
+    position: float = 0.0
+    turns: tuple[Turn, ...] = ()
+    unread: list[tuple[float, float]] = field(default_factory=list)
+    outside_languages: dict[str, float] = field(default_factory=dict)
+    n_segments: int = field(default=0, repr=False)
+    n_cleaned: int = field(default=0, repr=False)
+    resume_point: ResumePoint | None = field(default=None, repr=False)
+
+    def snapshot(self) -> StateSnapshot:
+        """What no later window finds again."""
+        return StateSnapshot(
+            self.position,
+            self.language,
+            self.detection,
+            tuple(self.unread),
+            dict(self.outside_languages),
+            self.n_segments,
+            self.n_cleaned,
+        )
+
+    def restore(self, point: ResumePoint) -> None:
+        """Go on from a state."""
+        self.resume_point, state = point, point.progress
+        self.position, self.language, self.detection = state.position, state.language, state.detection
+        self.unread, self.outside_languages = list(state.unread), dict(state.outside_languages)
+        self.n_segments, self.n_cleaned = state.n_segments, state.n_cleaned
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """How to decode one window: its language, the prompt, and the log-mel frame where it begins.
+
+    is_first: of the recording; it begins with the prefix, if one was given. is_divisible: it would be read in
+    parts where its text repeats itself, and not be tried again as it is. is_second: it was left out of a
+    longer window; only the first temperature is tried, as draws make words up.
+    """
+
+    language: str
+    prompt: tuple[int, ...]
+    start_frame: int
+    is_first: bool = False
+    is_divisible: bool = False
+    is_second: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Transcriber:
+    """A model and what is asked of it; fusion: language models beside its beam search."""
+
+    backend: Backend
+    tokenizer: Tokenizer
+    options: TranscribeOptions
+    fusion: Fusion[Tensor] | None = None
+
+    @property
+    def window_frames(self) -> int:
+        """Log-mel frames of a full window: 3000 for Whisper."""
+        return 2 * (self.options.audio_ctx or self.backend.dims.n_audio_ctx)
+
+    def frames_to_encode(self, n_frames: int) -> int:
+        """Log-mel frames of a window for n_frames of audio that are a part of a full one: the audio and as
+        much padding as the checkpoint needs behind it."""
+        padded = n_frames + round(self.backend.tail_s * SAMPLE_RATE / HOP_SAMPLES)
+        return min(self.window_frames, padded + padded % 2)
+
+    @property
+    def content_frames(self) -> int:
+        """Log-mel frames of audio in a window at most: all, but for a short window's silent end."""
+        return self.window_frames - SHORT_TAIL_FRAMES if self._is_shortened else self.window_frames
+
+    @property
+    def _is_shortened(self) -> bool:
+        return self.window_frames < 2 * self.backend.dims.n_audio_ctx
+
+    @property
+    def known_language(self) -> str | None:
+        """The language that needs no detection: the one asked for, or that of an English-only model."""
+        if not self.tokenizer.is_multilingual:
+            return self.tokenizer.with_language(self.options.decoding.language or "en").language
+        asked = self.options.decoding.language
+        return None if asked is None else self.tokenizer.with_language(asked).language
+
+    @property
+    def may_follow(self) -> bool:
+        """Whether the language may change within the recording."""
+        return self.known_language is None and self.options.may_follow_languages
+
+    def tokenizer_of(self, language: str) -> Tokenizer:
+        """The tokenizer for text in a language, with the task asked for."""
+        return self.tokenizer.with_language(language).with_task(self.options.decoding.task)
+
+    def detect(self, encoded: EncoderOutput) -> CallGenerator[list[LanguageDetection]]:
+        """Find the language of every window, among those allowed; see `languages` for a recording's."""
+        allowed = self.options.decoding.allowed_languages
+        found: list[LanguageDetection] = yield DetectLanguageCall(self.tokenizer, encoded, allowed)
+        return found
+
+    @property
+    def is_listed(self) -> bool:
+        """Whether the language is one of a list, rather than any."""
+        return 0 < len(self.options.decoding.allowed_languages) < len(self.tokenizer.language_codes)
+
+    def combine(self, detections: Sequence[LanguageDetection], weights: Sequence[float]) -> LanguageDetection:
+        """The language of several windows together; given what is common, unless languages were listed."""
+        allowed = self.options.decoding.allowed_languages
+        prior = NO_PRIOR if self.is_listed else self.options.language_prior
+        return combine_detections(
+            detections, self.tokenizer, allowed=allowed, weights=weights, log_prior=prior
+        )
+
+    def decode(self, encoded: EncoderOutput, requests: Sequence[Request]) -> CallGenerator[list[Attempt]]:
+        """Decode every window, with fallback; the draws of a window depend on where it begins."""
+        attempts: dict[int, Attempt] = {}
+        kinds = [self._kind(request) for request in requests]
+        for has_prefix, is_second in dict.fromkeys(kinds):
+            rows = [row for row, kind in enumerate(kinds) if kind == (has_prefix, is_second)]
+            some = encoded if len(rows) == len(requests) else select_windows(encoded, rows)
+            found: list[Attempt] = yield self._decode_call(some, [requests[row] for row in rows])
+            found = [self._with_prefix(attempt) for attempt in found] if has_prefix else found
+            attempts.update(zip(rows, found, strict=True))
+        return [attempts[row] for row in range(len(requests))]
+
+    def _kind(self, request: Request) -> tuple[bool, bool]:
+        """Whether a request begins with the prefix, and whether it is a second reading: batches have one
+        kind."""
+        return request.is_first and self.options.decoding.prefix is not None, request.is_second
+
+    def _with_prefix(self, attempt: Attempt) -> Attempt:
+        """A reading of the first window, and before it what it goes on from."""
+        result = attempt.result
+        opening = opening_tokens(self.options.decoding, self.tokenizer)
+        return replace(attempt, result=replace(result, tokens=(*opening, *result.tokens)))
+
+    def _decode_call(self, encoded: EncoderOutput, requests: Sequence[Request]) -> DecodeCall:
+        """Decode windows that are all first or not, and all second readings or not."""
+        fallback = self.options.fallback_of_window
+        base = replace(self.options.decoding, sample_len=self._sample_len(encoded.n_frames))
+        if requests[0].is_second:
+            fallback = replace(fallback, temperatures=fallback.temperatures[:1])
+        options = [
+            replace(
+                base,
+                language=request.language,
+                prompt=request.prompt or None,
+                prefix=base.prefix if request.is_first else None,
+                seed=mix_seed(base.seed, request.start_frame),
+            )
+            for request in requests
+        ]
+        divisible = [request.is_divisible for request in requests]
+        return DecodeCall(self.tokenizer, encoded, options, fallback, divisible, self.fusion)
+
+    def _sample_len(self, n_frames: int) -> int | None:
+        """Tokens of a window of so many encoder frames at most; of a shortened one its share of the text
+        context, twice as many a second as in a full window: where speech goes on at its end, the decoder may
+        fall into a loop."""
+        asked, dims = self.options.decoding.sample_len, self.backend.dims
+        if asked is not None or n_frames >= dims.n_audio_ctx:
+            return asked
+        return max(1, dims.n_text_ctx * n_frames // dims.n_audio_ctx)
+
+    def align(
+        self, encoded: EncoderOutput, texts: Sequence[tuple[WindowCut, DecodingResult, int]]
+    ) -> CallGenerator[list[list[TimedWord]]]:
+        """Time the words of every window, given its text and its log-mel frames of audio."""
+        eot = self.tokenizer.eot
+        words: list[list[TimedWord]] = yield WordAlignCall(
+            encoded,
+            [
+                WindowText(self.tokenizer_of(result.language), cut.text_tokens(eot), n_frames)
+                for cut, result, n_frames in texts
+            ],
+        )
+        return words
+
+    @property
+    def word_rules(self) -> WordRules:
+        options = self.options
+        return WordRules(options.prepend_punctuations, options.append_punctuations, options.word_threshold)
+
+    def segments(self, cut: WindowCut, result: DecodingResult) -> Iterator[Segment]:
+        """Segments that have text and some length, with what the decoder knows; their ids come last of
+        all."""
+        for segment in cut.segments:
+            if segment.start == segment.end or not segment.text.strip():
+                continue
+            words = tuple(replace(word, language=result.language) for word in segment.words or ())
+            yield replace(
+                segment,
+                temperature=result.temperature,
+                avg_logprob=result.avg_logprob,
+                compression_ratio=result.compression_ratio,
+                no_speech_prob=result.no_speech_prob,
+                words=words if self.options.needs_words else None,
+            )
+
+
+def numbered(segments: Iterable[Segment], state: TranscriptionState) -> Iterator[Segment]:
+    """Segments with ids that count on in a recording."""
+    for segment in segments:
+        yield replace(segment, id=state.n_segments)
+        state.n_segments += 1

@@ -1,0 +1,284 @@
+"""Speech that no word covers: found after a window was read, and read again by itself.
+
+Whisper leaves sentences out: it closes a window with one timestamp and counts the rest as read, or writes one
+of two sentences. So after each window its words are held against the speech in it. What they leave uncovered
+is encoded and read alone, then in halves; what stays empty is counted as unread. A text that is improbable,
+that repeats itself or what stands beside it is not taken: rather a gap that is told than words that nobody
+said. Not known here: how windows are chosen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from difflib import SequenceMatcher
+
+from sottovoce.audio.features import RecordingFeatures
+from sottovoce.decoding.decode import DecodingResult
+from sottovoce.engine.calls import CallGenerator, EncodeCall
+from sottovoce.offline.cut import MEL_FRAMES_PER_SECOND, WindowCut, cut_window
+from sottovoce.offline.follow import LanguageFollower
+from sottovoce.offline.packing import Piece
+from sottovoce.offline.transcriber import Request, Transcriber, TranscriptionState
+from sottovoce.offline.words import place_words
+from sottovoce.types import EncoderOutput, Segment, Word
+
+LEAST_S = 1.0
+"""Seconds of speech without words that are read again."""
+NEIGHBOUR_S = 0.5
+"""Speech across a pause this short is one stretch."""
+MARGIN_S = 0.3
+"""So far beyond its ends a word covers speech: attention tells times no better."""
+LONGEST_WORD_S, SECONDS_A_LETTER = 0.8, 0.1
+"""A word covers no more than this from its start: over speech that was left out the last word before it is
+stretched."""
+SPARSE_S, SPARSE_TOKENS_S = 3.0, 1.5
+"""Words are timed where a segment with so much speech has fewer tokens a second: people say three to five."""
+DEEPEST = 2
+"""So many times a stretch is halved."""
+ALIKE = 0.6
+"""Share of common words with the text beside it from which a reading counts as the same words once more."""
+REPEATED_TOKENS_S = 2.5
+"""With fewer tokens a second over both, people said the same words twice."""
+
+
+def _as_it_is(segment: Segment) -> Segment:
+    return segment
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DecodedWindow:
+    """A window as it was read.
+
+    encoded: its states, a batch of 1. cut: its segments. n_frames: log-mel frames of audio in it. speech:
+    pieces of the recording that it was to write. start_s: where the window begins in the time of the
+    segments. in_recording: puts a segment into the time of the recording.
+    """
+
+    encoded: EncoderOutput
+    cut: WindowCut
+    result: DecodingResult
+    n_frames: int
+    speech: Sequence[Piece]
+    start_s: float
+    in_recording: Callable[[Segment], Segment] = _as_it_is
+
+    @property
+    def segments(self) -> list[Segment]:
+        """Its segments in the time of the recording."""
+        return [self.in_recording(segment) for segment in self.cut.segments]
+
+
+class UncoveredSpeechReader:
+    """Reads speech again that no word covers.
+
+    follower: names the language of a stretch that is encoded by
+    itself; None where the recording has one. state: told what stays unread.
+    """
+
+    def __init__(
+        self,
+        transcriber: Transcriber,
+        features: RecordingFeatures,
+        follower: LanguageFollower | None,
+        state: TranscriptionState,
+    ) -> None:
+        self._transcriber = transcriber
+        self._features = features
+        self._follower = follower
+        self._state = state
+
+    def missing_segments(self, window: DecodedWindow) -> CallGenerator[list[Segment]]:
+        """Read what a window left out: segments to be put between its own by their times."""
+        segments = window.segments
+        if is_covered(segments, window.speech, self._transcriber.tokenizer.eot):
+            return []
+        words = yield from self._words(window)
+        found: list[Segment] = []
+        for stretch in uncovered(window.speech, map(covered_by_word, words)):
+            found += yield from self._read(stretch, window.result.language, segments, 0)
+        return found
+
+    def _words(self, window: DecodedWindow) -> CallGenerator[list[Word]]:
+        """The words of a window with their times, from its segments where these have them."""
+        is_timed = any(segment.words for segment in window.cut.segments)
+        if not is_timed and window.cut.text_tokens(self._transcriber.tokenizer.eot):
+            window = yield from self._with_words(window)
+        return [word for segment in window.segments for word in segment.words or ()]
+
+    def _read(
+        self, stretch: Sequence[Piece], language: str, beside: Sequence[Segment], depth: int
+    ) -> CallGenerator[list[Segment]]:
+        """Read a stretch by itself, and in halves what stays without words."""
+        whole = Piece(stretch[0].start, stretch[-1].end)
+        if self._follower is not None:
+            language = yield from self._follower.language_of(whole, language)
+        window = yield from self._read_alone(whole, language)
+        found: list[Segment] = []
+        rest = [list(stretch)]
+        if window is not None:
+            found = list(window.cut.segments)
+            if repeats_neighbour(found, beside, self._transcriber.tokenizer.eot):
+                return []  # its words stand there already, at other times
+            rest = uncovered(stretch, map(covered_by_word, (yield from self._words(window))))
+        for left in rest:
+            halves = in_halves(left) if depth < DEEPEST else ()
+            for half in halves:
+                found += yield from self._read(half, language, [*beside, *found], depth + 1)
+            if not halves:
+                self._note_unread(left[0].start, left[-1].end)
+        return found
+
+    def _note_unread(self, start: int, end: int) -> None:
+        """Count frames of speech as unread; what follows the last such stretch lengthens it."""
+        unread = self._state.unread
+        follows = bool(unread) and unread[-1][0] < _s(start) <= unread[-1][1] + NEIGHBOUR_S
+        unread.append((unread.pop()[0] if follows else _s(start), _s(end)))
+
+    def _read_alone(self, piece: Piece, language: str) -> CallGenerator[DecodedWindow | None]:
+        """Read a stretch as a window of its own; None where no text of it is to be trusted."""
+        transcriber = self._transcriber
+        start, end = piece.start, piece.end
+        features = self._features.window(start, end, n_frames=transcriber.frames_to_encode(end - start))
+        encoded: EncoderOutput = yield EncodeCall(features)
+        (attempt,) = yield from transcriber.decode(encoded, [Request(language, (), start, is_second=True)])
+        result, n_frames = attempt.result, features.n_content_frames[0]
+        if not _is_trusted(transcriber, result):
+            return None
+        tokenizer = transcriber.tokenizer_of(result.language)
+        cut = cut_window(result.tokens, tokenizer, seek=start, n_frames=n_frames, keep_open=True)
+        window = DecodedWindow(encoded, cut, result, n_frames, [piece], _s(start))
+        if transcriber.options.needs_words:
+            window = yield from self._with_words(window)
+        segments = tuple(transcriber.segments(window.cut, result))
+        return replace(window, cut=replace(window.cut, segments=segments)) if segments else None
+
+    def _with_words(self, window: DecodedWindow) -> CallGenerator[DecodedWindow]:
+        transcriber = self._transcriber
+        (words,) = yield from transcriber.align(
+            window.encoded, [(window.cut, window.result, window.n_frames)]
+        )
+        placed = place_words(
+            window.cut.segments,
+            words,
+            transcriber.word_rules,
+            eot=transcriber.tokenizer.eot,
+            window_start=window.start_s,
+        )
+        return replace(window, cut=replace(window.cut, segments=placed))
+
+
+def is_covered(segments: Sequence[Segment], pieces: Sequence[Piece], eot: int) -> bool:
+    """Whether segments leave no speech out by their own times, and none has too little text for its speech.
+
+    pieces: speech, in log-mel frames. eot: the first of the tokens that are no text. Where it is false, the
+    times of words tell.
+    """
+    spans = [(_frame(segment.start), _frame(segment.end)) for segment in segments]
+    if uncovered(pieces, spans):
+        return False
+    for segment, (start, end) in zip(segments, spans, strict=True):
+        inside = [Piece(max(start, one.start), min(end, one.end)) for one in pieces]
+        inside = [one for one in inside if one.n_frames > 0]
+        if segment.words:
+            if uncovered(inside, map(covered_by_word, segment.words)):
+                return False
+            continue
+        n_tokens = sum(token < eot for token in segment.tokens)
+        spoken_s = sum(one.n_frames for one in inside) / MEL_FRAMES_PER_SECOND
+        if spoken_s >= SPARSE_S and n_tokens < SPARSE_TOKENS_S * spoken_s:
+            return False
+    return True
+
+
+def uncovered(pieces: Iterable[Piece], covered: Iterable[tuple[int, int]]) -> list[list[Piece]]:
+    """Stretches of speech of at least LEAST_S that nothing covers: the pieces of each, in order.
+
+    pieces: speech, covered: [start, end), both in log-mel frames.
+    """
+    spans = sorted(covered)
+    free: list[Piece] = []
+    for piece in pieces:
+        at = piece.start
+        for start, end in spans:
+            if at < start < piece.end:
+                free.append(Piece(at, start))
+            if start < piece.end:
+                at = max(at, end)
+        if at < piece.end:
+            free.append(Piece(at, piece.end))
+    groups: list[list[Piece]] = []
+    for one in free:
+        if groups and one.start - groups[-1][-1].end <= NEIGHBOUR_S * MEL_FRAMES_PER_SECOND:
+            groups[-1].append(one)
+        else:
+            groups.append([one])
+    least = LEAST_S * MEL_FRAMES_PER_SECOND
+    return [group for group in groups if sum(one.n_frames for one in group) >= least]
+
+
+def covered_by_word(word: Word) -> tuple[int, int]:
+    """The log-mel frames that a word covers."""
+    longest_s = LONGEST_WORD_S + SECONDS_A_LETTER * len(word.word.strip())
+    end_s = min(word.end, word.start + longest_s)
+    return _frame(word.start - MARGIN_S), _frame(end_s + MARGIN_S)
+
+
+def in_halves(stretch: Sequence[Piece]) -> tuple[list[Piece], ...]:
+    """A stretch in two, at its longest pause or else in its middle; nothing where that would be too short."""
+    length = stretch[-1].end - stretch[0].start
+    if length < 2 * LEAST_S * MEL_FRAMES_PER_SECOND:
+        return ()
+    if len(stretch) == 1:
+        middle = stretch[0].start + length // 2
+        return [Piece(stretch[0].start, middle)], [Piece(middle, stretch[0].end)]
+    at = max(range(1, len(stretch)), key=lambda index: stretch[index].start - stretch[index - 1].end)
+    return list(stretch[:at]), list(stretch[at:])
+
+
+def repeats_neighbour(found: Sequence[Segment], beside: Sequence[Segment], eot: int) -> bool:
+    """Whether a second reading is the text before or after it once more, which was only timed wrongly.
+
+    Where the time of both is too long for one text, it was said twice. eot: the first of the tokens that are
+    no text.
+    """
+    before = [one for one in beside if one.start <= found[0].start]
+    after = [one for one in beside if one.start > found[0].start]
+    return any(
+        _share(_words_of(found), _words_of([other])) >= ALIKE and _fits_both(other, found, eot)
+        for other in (*before[-1:], *after[:1])
+    )
+
+
+def _fits_both(segment: Segment, found: Sequence[Segment], eot: int) -> bool:
+    """Whether a segment's text is as much as people say in its time and that of a second reading."""
+    length_s = max(segment.end, found[-1].end) - min(segment.start, found[0].start)
+    return sum(token < eot for token in segment.tokens) >= REPEATED_TOKENS_S * length_s
+
+
+def _words_of(segments: Sequence[Segment]) -> list[str]:
+    text = " ".join(segment.text for segment in segments).casefold()
+    return "".join(sign if sign.isalnum() else " " for sign in text).split()
+
+
+def _share(words: Sequence[str], other: Sequence[str]) -> float:
+    """Of the words, those that stand in the other text in the same order."""
+    blocks = SequenceMatcher(None, words, other, autojunk=False).get_matching_blocks()
+    return sum(block.size for block in blocks) / max(1, len(words))
+
+
+def _is_trusted(transcriber: Transcriber, result: DecodingResult) -> bool:
+    """Whether a second reading is text that is likely to have been spoken."""
+    fallback = transcriber.options.fallback
+    limit = fallback.no_speech_threshold
+    is_silent = limit is not None and result.no_speech_prob > limit
+    has_words = any(sign.isalnum() for sign in result.text)
+    return has_words and not (is_silent or fallback.is_guess(result) or fallback.repeats(result))
+
+
+def _frame(seconds: float) -> int:
+    return round(seconds * MEL_FRAMES_PER_SECOND)
+
+
+def _s(frame: int) -> float:
+    return frame / MEL_FRAMES_PER_SECOND

@@ -1,0 +1,231 @@
+"""How one window of audio is decoded. Knows nothing of recordings: seeking and fallback have their own
+options."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from sottovoce.errors import OptionError
+from sottovoce.options.needs import BEAMS, DRAWS, SEVERAL_HYPOTHESES
+from sottovoce.options.schema import ApiField, Need, Option, check_options
+from sottovoce.text.verbatim import check_verbatim
+from sottovoce.types import Task
+
+NON_SPEECH = -1
+"""In `suppress_tokens`: the tokenizer's brackets, tags and music signs."""
+HOTTEST = 1.0
+"""The highest temperature: there the model's own probabilities are drawn from, above it flatter ones.
+Source: the range of OpenAI's transcription API."""
+MOST_BEAM = 16
+"""Hypotheses that a request may ask for."""
+SPECIALS_ALONE = (50_258,)
+"""`<|startoftranscript|>` (`<|en|>` of English models): what is never written stays so, all else may be."""
+
+
+@dataclass(frozen=True, slots=True)
+class DecodingOptions:
+    """How to decode one window of at most 30 s. Names and defaults are openai-whisper's.
+
+    Raises: OptionError for values out of range or that exclude each other.
+    """
+
+    language: str | None = None
+    """Code or English name; None detects it, among `allowed_languages` if those are given."""
+    task: Task = Option(
+        "translate: into English.",
+        group="Task",
+        choices=("transcribe", "translate"),
+        apis={
+            "whisper_cpp": ApiField(
+                "translate", "into English", kind="flag", reads=lambda on: "translate" if on else "transcribe"
+            )
+        },
+    ).as_field("transcribe")
+    temperature: float = Option(
+        "0 takes the best token, above 0 draws tokens.",
+        key="window_temperature",
+        flag=None,
+        least=0.0,
+        most=HOTTEST,
+    ).as_field(0.0)
+    """Of a recording, 0 leaves it to the fallback's temperatures, and one above 0 is the only one tried."""
+    sample_len: int | None = Option(
+        "Tokens to sample at most.", unset="half of the model's text context (224)", flag=None, least=1
+    ).as_field(None)
+    best_of: int | None = Option(
+        "Independent draws of which the most probable is taken, at temperatures above 0.",
+        key="window_best_of",
+        flag=None,
+        least=1,
+    ).as_field(None)
+    beam_size: int | None = Option(
+        "Hypotheses of the beam search; 1 is greedy.",
+        group="Search",
+        least=1,
+        cli_default=5,
+        reads=lambda size: size if size > 1 else None,
+        needs=(
+            Need("beam search needs temperature 0", lambda v: not v["window_temperature"], with_value=True),
+            Need(BEAMS.why, lambda v: v["beam_size"] is None or BEAMS.holds(v), when="typed"),
+        ),
+        apis={
+            "whisper_cpp": ApiField(
+                "beam_size",
+                "up to 16; the server's `--beam-size` where it is not given, 0 or -1; 1 is greedy",
+                least=-1,
+                most=MOST_BEAM,
+                none_upto=0,
+            )
+        },
+    ).as_field(None)
+    """None is greedy search."""
+    patience: float | None = Option(
+        "Finished hypotheses to wait for, times the beam size.",
+        group="Search",
+        above=0.0,
+        needs=(Need("needs a beam_size", lambda v: v["beam_size"] is not None, with_value=True), BEAMS),
+    ).as_field(None)
+    """Beam search ends at round(beam_size * patience) finished hypotheses; None is 1.
+    Source: Kasai et al. 2022, https://arxiv.org/abs/2204.05424."""
+    length_penalty: float | None = Option(
+        "Exponent of Google's length penalty.",
+        unset="mean of the log-probabilities",
+        group="Search",
+        least=0.0,
+        most=1.0,
+        needs=(SEVERAL_HYPOTHESES,),
+    ).as_field(None)
+    """Alpha of ((5 + n) / 6) ** alpha; None divides by the length n.
+    Source: Wu et al. 2016, https://arxiv.org/abs/1609.08144."""
+    prompt: str | tuple[int, ...] | None = Option(
+        "Text or tokens of what was said before.", flag=None
+    ).as_field(None)
+    prefix: str | tuple[int, ...] | None = Option(
+        "What the text begins with.", group="Context", metavar="TEXT", not_with=("processors",)
+    ).as_field(None)
+    """Text or tokens; `decode` gives what follows them. Of a recording it is the beginning of the first
+    window only, as in faster-whisper, and of the text of its first segment; openai-whisper puts it before
+    every window."""
+    hotwords: str | None = Option(
+        "Words likely to be said, put before the prompt.", key="hotword_text", flag=None
+    ).as_field(None)
+    suppress_tokens: tuple[int, ...] = Option(
+        "Tokens never written; -1 stands for signs that are not speech, '' suppresses nothing.",
+        group="Search",
+        kind="integers",
+        metavar="ID[,ID…]",
+        apis={
+            "whisper_cpp": ApiField(
+                "suppress_nst suppress_non_speech",
+                "`false` writes signs such as ♪ and [ too; `true` where it is not given",
+                kind="flag",
+                reads=lambda on: None if on else SPECIALS_ALONE,
+            )
+        },
+    ).as_field((NON_SPEECH,))
+    """Empty: nothing, not even special tokens, is suppressed."""
+    suppress_regex: str | None = Option(
+        "Tokens never written: those whose whole text it matches, the space before a word included.",
+        group="Search",
+        metavar="REGEX",
+    ).as_field(None)
+    verbatim: bool = Option(
+        "Keep fillers, repetitions and broken-off words as far as the model can (en, de, es, fr).",
+        group="Style",
+        needs=(
+            Need(
+                lambda v: f"needs task 'transcribe', got '{v['task']}'", lambda v: v["task"] == "transcribe"
+            ),
+            Need(
+                "keeps repetitions; expected no repetition_penalty or no_repeat_ngram_size",
+                lambda v: not v["no_repeat_ngram_size"] and v["repetition_penalty"] == 1.0,
+            ),
+        ),
+    ).as_field(False)
+    """By a prompt in the language that is spoken (`text.verbatim`), before every other."""
+    speaker_turns: bool = Option(
+        "Cut where a checkpoint of tinydiarize writes that somebody else speaks; turns are counted.",
+        group="Speakers",
+        key="tinydiarize",
+        not_with=("processors",),
+        apis={
+            "whisper_cpp": ApiField(
+                "tinydiarize",
+                "with a checkpoint of tinydiarize: ` [SPEAKER_TURN]` where somebody else speaks next",
+            )
+        },
+    ).as_field(False)
+    """Let the model write its token for "somebody else speaks" (`<|startoflm|>`), which tinydiarize's
+    checkpoints have learnt. Others write it nowhere, or anywhere."""
+    suppress_blank: bool = Option("Do not begin with a space or the end of text.", flag=None).as_field(True)
+    without_timestamps: bool = Option("Do not predict the times of segments.", group="Times").as_field(False)
+    max_initial_timestamp: float | None = Option(
+        "Latest first timestamp, in seconds; None or 0 sets no limit.",
+        flag=None,
+        least=0.0,
+        most=30.0,
+        expected="0 to 30 seconds",
+    ).as_field(1.0)
+    repetition_penalty: float = Option(
+        "Above 1: text tokens that were written become less likely.", group="Search", above=0.0
+    ).as_field(1.0)
+    no_repeat_ngram_size: int = Option(
+        "No sequence of so many tokens twice; 0 allows all.", group="Search", least=0
+    ).as_field(0)
+    allowed_languages: tuple[str, ...] = ()
+    seed: int = Option("Of the draws at temperatures above 0.", group="Fallback", needs=(DRAWS,)).as_field(0)
+
+    def __post_init__(self) -> None:
+        check_options(self)
+        if self.suppress_regex is not None:
+            _check_regex(self.suppress_regex)
+        if self.patience is not None and self.beam_size is not None:
+            _check_patience(self.patience, self.beam_size)
+        if self.verbatim and self.language is not None:
+            check_verbatim(self.language)
+
+    @property
+    def n_hypotheses(self) -> int:
+        """Rows that the search keeps for one window."""
+        if self.temperature > 0.0:
+            return self.best_of or 1
+        return self.beam_size or 1
+
+    def at_temperature(self, temperature: float) -> DecodingOptions:
+        """The same wish at another temperature: beam search at 0 only, best_of above 0 only."""
+        if temperature > 0.0:
+            return replace(self, temperature=temperature, beam_size=None, patience=None)
+        return replace(self, temperature=0.0, best_of=None)
+
+
+def shared_options(options: Sequence[DecodingOptions]) -> DecodingOptions:
+    """What the options of one batch have in common; prompt, hotwords, language and seed may differ.
+
+    Raises: OptionError when there are none or they differ in anything else.
+    """
+    if not options:
+        raise OptionError("decoding options: expected one for every window, got none")
+    common = [replace(one, prompt=None, hotwords=None, language=None, seed=0) for one in options]
+    if any(one != common[0] for one in common):
+        raise OptionError(
+            "decoding options of one batch may differ in prompt, hotwords, language and seed only"
+        )
+    return common[0]
+
+
+def _check_patience(patience: float, beam_size: int) -> None:
+    if round(beam_size * patience) < 1:
+        raise OptionError(
+            f"patience {patience}: expected beam_size * patience of at least 1, got {beam_size * patience}"
+        )
+
+
+def _check_regex(pattern: str) -> None:
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise OptionError(
+            f"suppress_regex: expected a regular expression, got '{pattern}' ({error})"
+        ) from None

@@ -1,0 +1,183 @@
+"""When a window's text looks wrong, so that it is decoded again, and how.
+
+Source: openai-whisper 20250625 `decode_with_fallback`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from sottovoce.errors import OptionError
+from sottovoce.options.decoding import HOTTEST, MOST_BEAM, DecodingOptions
+from sottovoce.options.needs import DRAWS
+from sottovoce.options.schema import ApiField, Option, check_options
+
+ENTROPY_TOKENS = 32
+"""Over which the entropy of a text is taken."""
+
+
+class ScoredText(Protocol):
+    """A text with what tells whether it is right; see `decoding.decode.DecodingResult`."""
+
+    @property
+    def tokens(self) -> tuple[int, ...]: ...
+    @property
+    def avg_logprob(self) -> float: ...
+    @property
+    def no_speech_prob(self) -> float: ...
+    @property
+    def compression_ratio(self) -> float: ...
+
+
+@dataclass(frozen=True, slots=True)
+class FallbackOptions:
+    """When to decode again, and at which temperatures.
+
+    Raises: OptionError for no temperature or thresholds out of range.
+    """
+
+    temperatures: tuple[float, ...] = Option(
+        "Tried in turn while the result looks wrong.",
+        group="Fallback",
+        key="temperature",
+        kind="numbers",
+        metavar="T[,T…]",
+        least=0.0,
+        most=HOTTEST,
+        apis={
+            "openai": ApiField(
+                "temperature",
+                "0, or none: higher ones are tried where the result looks wrong; above 0: only this one",
+                kind="number",
+                reads=lambda first: (first,) if first else None,
+            )
+        },
+    ).as_field((0.0, 0.2, 0.4, 0.6, 0.8, 1.0))
+    """Tried in this order until one is good enough."""
+    compression_ratio_threshold: float | None = Option(
+        "Text that compresses better than this repeats itself: try the next temperature.", group="Fallback"
+    ).as_field(2.4)
+    """None: no limit."""
+    logprob_threshold: float | None = Option(
+        "Mean log-probability below which to try the next temperature.",
+        group="Fallback",
+        apis={
+            "whisper_cpp": ApiField(
+                "logprob_thold",
+                "when it looks wrong: a mean log-probability below this",
+                least=-1e3,
+                most=1.0,
+            )
+        },
+    ).as_field(-1.0)
+    """None: no limit."""
+    no_speech_threshold: float | None = Option(
+        "Above this, and below the log-probability threshold: silence.",
+        group="Fallback",
+        least=0.0,
+        most=1.0,
+        apis={
+            "whisper_cpp": ApiField(
+                "no_speech_thold", "when it is silence: a probability above this, and a text that looks wrong"
+            )
+        },
+    ).as_field(0.6)
+    """A guess, or a text that repeats itself, with a no_speech_prob above this is silence, and not tried
+    again; None: nothing is."""
+    max_loops: int | None = Option(
+        "How often a text may end with the same run of up to 16 tokens, one after the other.",
+        unset="any number",
+        flag=None,
+        least=1,
+    ).as_field(None)
+    entropy_threshold: float | None = Option(
+        "Text whose last 32 tokens have less entropy repeats itself too; 2.4 in whisper.cpp.",
+        unset="none",
+        group="Fallback",
+        least=0.0,
+        expected="0 or more",
+        apis={
+            "whisper_cpp": ApiField(
+                "entropy_thold",
+                "when it looks wrong, beside the compression ratio; off where it is not given",
+                least=0.0,
+                most=1e3,
+            )
+        },
+    ).as_field(None)
+    """In nats, of a text of more than 32 tokens. whisper.cpp has it instead of the compression ratio."""
+    best_of: int | None = Option(
+        "Draws at temperatures above 0.",
+        group="Search",
+        cli_default=5,
+        least=1,
+        needs=(DRAWS,),
+        apis={
+            "whisper_cpp": ApiField(
+                "best_of", "draws at temperatures above 0, up to 16", least=-1, most=MOST_BEAM, none_upto=0
+            )
+        },
+    ).as_field(None)
+    """None leaves it to the decoding options."""
+
+    def __post_init__(self) -> None:
+        if not self.temperatures:
+            raise OptionError("temperatures: expected one or more, got none")
+        check_options(self)
+
+    def at_temperature(self, options: DecodingOptions, temperature: float, seed: int) -> DecodingOptions:
+        """How to decode a window at one of the temperatures."""
+        chosen = replace(options.at_temperature(temperature), seed=seed)
+        return chosen if self.best_of is None else replace(chosen, best_of=self.best_of)
+
+    def repeats(self, result: ScoredText) -> bool:
+        """Whether the text repeats itself too much."""
+        limit = self.compression_ratio_threshold
+        if limit is not None and result.compression_ratio > limit:
+            return True
+        least, tokens = self.entropy_threshold, result.tokens
+        is_long = len(tokens) > ENTROPY_TOKENS
+        if least is not None and is_long and token_entropy(tokens[-ENTROPY_TOKENS:]) < least:
+            return True
+        return self.max_loops is not None and count_loops(result.tokens) > self.max_loops
+
+    def is_guess(self, result: ScoredText) -> bool:
+        """Whether the text is improbable."""
+        return self.logprob_threshold is not None and result.avg_logprob < self.logprob_threshold
+
+    def is_silence(self, result: ScoredText) -> bool:
+        """Whether the window holds no speech: likely so, and its text is unlikely or repeats itself."""
+        if self.no_speech_threshold is None or result.no_speech_prob <= self.no_speech_threshold:
+            return False
+        if self.logprob_threshold is None or self.repeats(result):
+            return True
+        return result.avg_logprob <= self.logprob_threshold
+
+    def fails(self, result: ScoredText) -> bool:
+        """Whether to decode again."""
+        return (self.is_guess(result) or self.repeats(result)) and not self.is_silence(result)
+
+
+def count_loops(tokens: Sequence[int], longest: int = 16) -> int:
+    """How often the text ends with the same run of at most `longest` tokens, one after the other."""
+    most = 0
+    for period in range(1, min(longest, len(tokens)) + 1):
+        run = tokens[-period:]
+        loops = 1
+        while tuple(tokens[-period * (loops + 1) : -period * loops]) == tuple(run):
+            loops += 1
+        most = max(most, loops)
+    return most
+
+
+def token_entropy(tokens: Sequence[int]) -> float:
+    """How varied the tokens are, in nats: 0 for one that repeats, log(n) for n different ones.
+
+    Source: whisper.cpp, `whisper_sequence_score`.
+    """
+    shares = [count / len(tokens) for count in Counter(tokens).values()]
+    return -sum(share * math.log(share) for share in shares)

@@ -1,0 +1,258 @@
+"""What is known of an option, and the options of a dataclass. Knows no command line and no server."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, dataclass, replace
+from functools import cache
+from typing import Any, Literal, TypeAlias, TypeVar
+
+from sottovoce.errors import OptionError
+
+T = TypeVar("T")
+Kind: TypeAlias = Literal[
+    "flag",
+    "integer",
+    "number",
+    "text",
+    "choice",
+    "time",
+    "numbers",
+    "integers",
+    "times",
+    "texts",
+    "file",
+    "nested",
+    "any",
+]
+"""What a value is, and so how text becomes one. times: seconds, or h:mm:ss; the plurals: separated by
+commas."""
+Api: TypeAlias = Literal["openai", "whisper_cpp", "deepgram"]
+Values: TypeAlias = Mapping[str, Any]
+"""Values of options by their keys."""
+
+KINDS: Mapping[str, Kind] = {"bool": "flag", "int": "integer", "float": "number", "str": "text"}
+"""By what a field's annotation begins with."""
+_OPTION = "option"
+SAME = object()
+"""Of a default on the command line: that of the field."""
+
+
+@dataclass(frozen=True, slots=True)
+class ApiField:
+    """What an option is called in the requests of an API, and what it may be there.
+
+    names: the first is the documented one; an empty suffix `[]` marks a list. help: of the docs; "": that
+    of the field before it. least, most: of requests, where they are narrower than the option's. per_unit:
+    how many of theirs are one of ours (1000: milliseconds). none_upto: numbers up to this mean that nothing
+    was asked. kind: where it is another one there. reads: their value to ours, None where nothing is to be
+    set.
+    """
+
+    names: str
+    help: str = ""
+    least: float | None = None
+    most: float | None = None
+    per_unit: float = 1.0
+    none_upto: float | None = None
+    kind: Kind | None = None
+    choices: tuple[str, ...] = ()
+    examples: tuple[str, ...] = ()
+    reads: Callable[[Any], Any] | None = None
+
+    @property
+    def name(self) -> str:
+        """The documented name."""
+        return self.names.split()[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """What must hold for an option to be of use.
+
+    why: the rest of the error line. holds: given the values of all options by key. with_value: the error
+    line names the value too. when: it is looked at: "set", wherever the value is not the default; "asked",
+    the same on the command line alone; "typed", there, where the flag was typed, whatever its value.
+    """
+
+    why: str | Callable[[Values], str]
+    holds: Callable[[Values], bool]
+    when: Literal["set", "given", "typed"] = "set"
+    with_value: bool = False
+
+    def line(self, name: str, value: object, values: Values) -> str:
+        """The error line of an option of this name."""
+        why = self.why if isinstance(self.why, str) else self.why(values)
+        return f"{name} {value}: {why}" if self.with_value else f"{name}: {why}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Option:
+    """One option.
+
+    help: one line for everybody. unset: what None means, or what is taken where nothing is given. group:
+    the heading under which commands show it. key: its name among all options; "": that of the field. flag:
+    on the command line; "": made from the key, None: it has none. short: with one letter. negated: the flag
+    says the opposite of the field. switch: the flag has a second form with `--no-`. cli_default: where the
+    command line's default is not the field's. many: the flag may be repeated. reads: the command line's
+    value to that of the field. least, most, above: range of finite numbers, `above` without its end;
+    may_be_infinite: in Python. expected, called: words of the error line, where they are not made from the
+    range and the field. choices: the values that text may have. needs: see `Need`. not_with: keys of
+    options that it cannot be combined with on the command line. apis: names in requests of the server.
+    field, owner, default: filled in for the field of a dataclass.
+    """
+
+    help: str
+    unset: str = ""
+    group: str = ""
+    key: str = ""
+    flag: str | None = ""
+    short: str = ""
+    kind: Kind | Literal[""] = ""
+    metavar: str = ""
+    negated: bool = False
+    switch: bool = False
+    many: bool = False
+    cli_default: Any = SAME
+    reads: Callable[[Any], Any] | None = None
+    least: float | None = None
+    most: float | None = None
+    above: float | None = None
+    may_be_infinite: bool = False
+    choices: tuple[str, ...] = ()
+    expected: str = ""
+    called: str = ""
+    needs: tuple[Need, ...] = ()
+    not_with: tuple[str, ...] = ()
+    apis: Mapping[Api, ApiField] = dataclasses.field(default_factory=dict)
+    field: str = ""
+    owner: str = ""
+    default: Any = None
+
+    def as_field(self, default: T) -> T:
+        """Declare a field of a dataclass with this default."""
+        declared: T = dataclasses.field(default=default, metadata={_OPTION: self})
+        return declared
+
+    @property
+    def flags(self) -> str | None:
+        """The long flag; None where there is none."""
+        return self.flag if self.flag != "" else f"--{self.key.replace('_', '-')}"
+
+    @property
+    def param(self) -> str:
+        """What the command line calls its value."""
+        if self.many:
+            return self.key
+        return (self.flags or self.key).removeprefix("--").replace("-", "_")
+
+    @property
+    def is_ranged(self) -> bool:
+        """Whether not every value of its type is one that it may have."""
+        return bool(self.choices) or (self.least, self.most, self.above) != (None, None, None)
+
+    def check(self, value: Any, name: str = "") -> None:
+        """Raises: OptionError for a value out of range, that names the option so; None is always in it."""
+        for one in value if isinstance(value, tuple) else (value,):
+            if one is not None and not self._holds(one):
+                shown = f"'{one}'" if self.choices else f"{one:g}" if name else one
+                called = name or self.called or self.field
+                raise OptionError(f"{called}: expected {self._range}, got {shown}")
+
+    def _holds(self, value: Any) -> bool:
+        if self.choices:
+            return value in self.choices
+        return bool(
+            (math.isfinite(value) or (self.may_be_infinite and value > 0))
+            and (self.least is None or value >= self.least)
+            and (self.most is None or value <= self.most)
+            and (self.above is None or value > self.above)
+        )
+
+    @property
+    def _range(self) -> str:
+        if self.expected:
+            return self.expected
+        if self.choices:
+            *others, last = (f"'{choice}'" for choice in self.choices)
+            return f"{', '.join(others)} or {last}"
+        if self.above is not None:
+            return f"more than {self.above:g}"
+        return f"at least {self.least:g}" if self.most is None else f"{self.least:g} to {self.most:g}"
+
+
+def options_of(owner: type) -> tuple[Option, ...]:
+    """The options that are fields of a dataclass, in their order."""
+    return _options(owner)
+
+
+@cache
+def _options(owner: type) -> tuple[Option, ...]:
+    return tuple(
+        _completed(declared.metadata[_OPTION], declared, owner)
+        for declared in dataclasses.fields(owner)
+        if _OPTION in declared.metadata
+    )
+
+
+def _completed(option: Option, declared: dataclasses.Field[Any], owner: type) -> Option:
+    annotated = KINDS.get(str(declared.type).partition(" ")[0], "text")
+    kind = option.kind or ("choice" if option.choices else annotated)
+    made = declared.default_factory
+    default = declared.default if made is MISSING else made()
+    key = option.key or declared.name
+    return replace(option, kind=kind, key=key, field=declared.name, owner=owner.__name__, default=default)
+
+
+@cache
+def _checked(owner: type) -> tuple[tuple[Option, ...], tuple[Option, ...]]:
+    """The options of a dataclass that have a range, and those that need something."""
+    options = options_of(owner)
+    needing = tuple(one for one in options if any(need.when == "set" for need in one.needs))
+    return tuple(one for one in options if one.is_ranged), needing
+
+
+def check_options(chosen: Any) -> None:
+    """Raises: OptionError for fields out of range, and for those that need something that is not there."""
+    ranged, needing = _checked(type(chosen))  # type: ignore[arg-type]  # mypy takes a class for unhashable
+    for one in ranged:
+        one.check(getattr(chosen, one.field))
+    chosen_apart = [one for one in needing if getattr(chosen, one.field) not in (None, one.default)]
+    if not chosen_apart:
+        return
+    values = values_of(chosen)
+    for one in chosen_apart:
+        for need in one.needs:
+            if need.when == "set" and not need.holds(values):
+                value = getattr(chosen, one.field)
+                raise OptionError(need.line(one.called or one.field, value, values))
+
+
+def values_of(chosen: Any) -> Values:
+    """The values of a dataclass's options by key, with those of the dataclasses that its other fields are."""
+    values: dict[str, Any] = {}
+    declared = {one.field: one.key for one in options_of(type(chosen))}
+    for each in dataclasses.fields(chosen):
+        value = getattr(chosen, each.name)
+        if each.name in declared:
+            values[declared[each.name]] = value
+        elif dataclasses.is_dataclass(value):
+            values.update(values_of(value))
+    return values
+
+
+def made(owner: type[T], values: Values, **others: Any) -> T:
+    """A dataclass of options from values by key; None, and what is not among them, leaves the default.
+
+    others: fields by name, which win.
+    Raises: OptionError.
+    """
+    found = {one.field: values[one.key] for one in options_of(owner) if values.get(one.key, None) is not None}
+    return owner(**{**found, **others})
+
+
+def keyed(options: Sequence[Option]) -> Mapping[str, Option]:
+    """Options by key."""
+    return {one.key: one for one in options}

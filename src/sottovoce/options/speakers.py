@@ -1,0 +1,142 @@
+"""How speakers are told apart."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol, TypeAlias
+
+from sottovoce.errors import OptionError
+from sottovoce.options.schema import Need, Option, check_options
+from sottovoce.types import Samples, Turn
+
+Engine: TypeAlias = Literal["own", "pyannote"]
+VoiceName: TypeAlias = Literal["ge2e", "campplus"]
+NEEDS_SPEAKERS = Need("needs --speakers", lambda v: v["speakers"] is not None, when="given")
+NEEDS_AUTO = Need("needs --speakers auto", lambda v: v["speakers"] == "auto", when="given")
+
+
+class Diarizer(Protocol):
+    """Tells who speaks when in a recording."""
+
+    def turns(self, recording: Any) -> list[Turn]:
+        """Turns in the order of their beginnings; speakers are named A, B, … as they appear.
+
+        recording: an `audio.recording.Recording`.
+        Raises: AudioError.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class SpeakerOptions:
+    """How speakers are told apart. Defaults were chosen on development voices (docs/speakers.md).
+
+    Raises: OptionError for values out of range.
+    """
+
+    n_speakers: int | None = Option(
+        "How many there are.",
+        unset="nobody knows",
+        flag=None,
+        least=1,
+        called="speakers",
+        expected="'auto' or at least 1",
+    ).as_field(None)
+    least: int = Option(
+        "Where their number is found: at least so many.",
+        unset="1",
+        group="Speakers",
+        key="min_speakers",
+        cli_default=None,
+        metavar="N",
+        least=1,
+        needs=(NEEDS_AUTO,),
+    ).as_field(1)
+    most: int = Option(
+        "Where their number is found: at most so many.",
+        unset="10",
+        group="Speakers",
+        key="max_speakers",
+        cli_default=None,
+        metavar="N",
+        least=1,
+        needs=(NEEDS_AUTO,),
+    ).as_field(10)
+    engine: Engine = Option(
+        "pyannote: its pipeline, from the Hugging Face hub (extra `pyannote`).",
+        group="Speakers",
+        key="speaker_engine",
+        choices=("own", "pyannote"),
+        called="speakers",
+        expected="the engine 'own' or 'pyannote'",
+        needs=(NEEDS_SPEAKERS,),
+    ).as_field("own")
+    """ "own" has weights of the package index; the pipeline's other settings stay as they come."""
+    voices: VoiceName = Option(
+        "The network that compares voices; campplus is the stronger one and takes five times as long.",
+        group="Speakers",
+        key="speaker_voices",
+        choices=("ge2e", "campplus"),
+        needs=(NEEDS_SPEAKERS,),
+    ).as_field("ge2e")
+    """With the engine "own" (docs/speakers.md)."""
+    distance: float | None = Option(
+        "Distance of two voices (0 to 2, cosine) up to which they are one speaker.",
+        unset="that of the network",
+        flag=None,
+    ).as_field(None)
+    """Where the number is not given."""
+    least_speech_s: float = Option(
+        "A speaker who says less in the whole recording is taken for one of the others.",
+        flag=None,
+        least=0.0,
+        expected="0 or more seconds",
+    ).as_field(3.0)
+    """Where the number is not given."""
+    known: Mapping[str, Samples] = field(default_factory=dict, hash=False, compare=False)
+    """Names of people with some seconds of their speech (n,) at 16 kHz: a voice as near to it as `distance`
+    has the name, others have letters (engine "own")."""
+
+    def __post_init__(self) -> None:
+        self._check_bounds()
+        check_options(self)
+        if self.voices != "ge2e" and self.engine != "own":
+            raise OptionError(f"voices '{self.voices}': expected the engine 'own', got '{self.engine}'")
+        if self.distance is not None and not 0 < self.distance < 2:
+            raise OptionError(f"distance of voices: expected between 0 and 2, got {self.distance}")
+        if self.known and self.engine != "own":
+            raise OptionError(f"known speakers: expected the engine 'own', got '{self.engine}'")
+
+    def _check_bounds(self) -> None:
+        if self.most < 1:
+            raise OptionError(f"most speakers: expected at least 1, got {self.most}")
+        if not 1 <= self.least <= self.most:
+            raise OptionError(f"least speakers: expected 1 to {self.most}, the most, got {self.least}")
+        if self.n_speakers is not None and 1 <= self.n_speakers < self.least:
+            raise OptionError(f"speakers: expected at least {self.least}, the least, got {self.n_speakers}")
+
+
+def check_names(names: Sequence[str]) -> None:
+    """Raises: OptionError for names of people that are empty, given twice, or no line of text."""
+    for name in names:
+        if not name.strip() or not name.isprintable():
+            raise OptionError(f"speaker names: expected a name, got '{name}'")
+        if names.count(name) > 1:
+            raise OptionError(f"speaker names: expected different ones, got '{name}' twice")
+
+
+def check_speaker_names(names: Sequence[str], speakers: SpeakerOptions | Diarizer | None) -> None:
+    """Raises: OptionError for names that are none, are known voices, or are more than there are speakers."""
+    check_names(names)
+    if not isinstance(speakers, SpeakerOptions):
+        return
+    for name in names:
+        if name in speakers.known:
+            raise OptionError(f"speaker_names: '{name}' is a known voice already")
+    most = speakers.n_speakers or speakers.most
+    if len(names) + len(speakers.known) > most:
+        n_known = f" beside {len(speakers.known)} known voices" if speakers.known else ""
+        raise OptionError(
+            f"speaker_names: expected at most {most}, as there are speakers, got {len(names)}{n_known}"
+        )

@@ -1,0 +1,399 @@
+"""How a whole recording is transcribed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from importlib import import_module
+from typing import Literal, TypeAlias
+
+from sottovoce.errors import OptionError
+from sottovoce.options import needs as need
+from sottovoce.options.decoding import DecodingOptions
+from sottovoce.options.defaults import APPENDED, LANGUAGE_PRIOR, LANGUAGE_WINDOWS, PREPENDED, VERBATIM_LOOPS
+from sottovoce.options.fallback import FallbackOptions
+from sottovoce.options.schema import ApiField, Need, Option, check_options
+from sottovoce.options.speakers import Diarizer, SpeakerOptions, check_speaker_names
+from sottovoce.options.vad import VadOptions
+from sottovoce.text.disfluency import check_cleanable
+
+Mode: TypeAlias = Literal["seek", "vad"]
+FollowLanguages: TypeAlias = bool | Literal["auto"] | None
+Channels: TypeAlias = Literal["mixed", "apart", "energy"]
+Normalization: TypeAlias = Literal["recording", "running", "window"]
+
+_FILTERS = "sottovoce.audio.ffmpeg_filters"
+"""Imported where a filter is asked for: it needs FFmpeg, which options are quick without."""
+
+
+@dataclass(frozen=True, slots=True)
+class TranscribeOptions:
+    """How to transcribe a recording. Names and defaults are openai-whisper's where it has the option.
+
+    Raises: OptionError for values out of range or that exclude each other.
+    """
+
+    decoding: DecodingOptions = field(default_factory=DecodingOptions)
+    """Of each window. A temperature above 0 is the only one that is tried; 0 leaves the temperatures to the
+    fallback. Its prefix begins the first window; earlier text is set here."""
+    fallback: FallbackOptions = field(default_factory=FallbackOptions)
+    mode: Mode = Option(
+        "Find speech first, and decode nothing else.",
+        group="Speech",
+        flag="--vad",
+        kind="flag",
+        reads=lambda on: "vad" if on else None,
+        choices=("seek", "vad"),
+        apis={
+            "whisper_cpp": ApiField(
+                "vad", "speech is found first", kind="flag", reads=lambda on: "vad" if on else None
+            )
+        },
+    ).as_field("seek")
+    """ "seek" moves on by the timestamps that the model writes; "vad" packs speech into windows."""
+    vad: VadOptions | None = None
+    """How speech is found in mode "vad"; None is `WINDOW_VAD`."""
+    batch_size: int = Option(
+        "Windows decoded together; above 1 implies --vad, as do all options that begin so.",
+        group="Speech",
+        least=1,
+        needs=(need.VAD_MODE,),
+    ).as_field(1)
+    """Above 1, windows cannot be conditioned on each other."""
+    follow_languages: FollowLanguages = Option(
+        "Follow changes of language within a recording wherever they seem to be, or keep what its "
+        "beginning is in.",
+        unset="follow a list, and else where another language is sure",
+        group="Language",
+        kind="flag",
+        switch=True,
+    ).as_field(None)
+    """Among those allowed. "auto" begins to where another language than that of the beginning is surely
+    spoken; None: True where several are listed as allowed, else "auto". False: the language is found once
+    and kept."""
+    read_again: bool = Option(
+        "Read speech without words again, by itself; what stays without is told. Without: openai-whisper's "
+        "text to the letter.",
+        group="Speech",
+        switch=True,
+    ).as_field(True)
+    """And in halves."""
+    language_windows: int = Option(
+        "Most windows of 30 s with speech over which the language is found; fewer where they agree.",
+        flag=None,
+        least=1,
+    ).as_field(LANGUAGE_WINDOWS)
+    language_prior: Mapping[str, float] = field(default_factory=lambda: dict(LANGUAGE_PRIOR), hash=False)
+    """What is common, see `combine_detections`; where the language is found once, among all."""
+    initial_prompt: str | None = Option(
+        "What was said before the recording: names, spelling, style.",
+        group="Context",
+        metavar="TEXT",
+        needs=(need.ROOM_FOR_PROMPT,),
+        apis={
+            "openai": ApiField("prompt", "what was said before"),
+            "whisper_cpp": ApiField("prompt", "what was said before"),
+        },
+    ).as_field(None)
+    """Of the first window; with carry_initial_prompt of every window."""
+    carry_initial_prompt: bool = Option(
+        "Give the initial prompt to every window.",
+        group="Context",
+        needs=(Need("needs an initial_prompt", lambda v: v["initial_prompt"] is not None),),
+        apis={"whisper_cpp": ApiField("carry_initial_prompt")},
+    ).as_field(False)
+    condition_on_previous_text: bool = Option(
+        "Decode each window without the text of the one before.",
+        group="Context",
+        flag="--no-condition-on-previous-text",
+        negated=True,
+    ).as_field(True)
+    """Give what was said before as a prompt."""
+    max_context: int | None = Option(
+        "Tokens of earlier text given to a window at most.",
+        unset="as many as the model takes",
+        group="Context",
+        metavar="TOKENS",
+        least=0,
+        needs=(need.EARLIER_TEXT_OR_PROMPT,),
+        apis={
+            "whisper_cpp": ApiField(
+                "max_context", "tokens of earlier text, all for -1", least=-1, most=100_000, none_upto=-1
+            )
+        },
+    ).as_field(None)
+    prompt_reset_on_temperature: float = Option(
+        "Text that needed a temperature above this is not given to the next window.",
+        group="Context",
+        least=0.0,
+        needs=(need.EARLIER_TEXT, need.WARMER),
+    ).as_field(0.5)
+    clip_timestamps: tuple[float, ...] = Option(
+        "Only these parts; times as for --offset, the last end may be left out.",
+        group="Times",
+        kind="times",
+        metavar="START,END,…",
+        needs=(need.SEEKS, need.ALONE),
+        not_with=("processors",),
+    ).as_field(())
+    """Start, end, start, … in seconds, ascending; without a last end up to the end."""
+    audio_ctx: int | None = Option(
+        "Encoder frames of 20 ms in a window; fewer than the model's lose words.",
+        unset="1500",
+        group="Speech",
+        metavar="FRAMES",
+        least=50,
+        expected="at least 50 (a second)",
+        apis={
+            "whisper_cpp": ApiField(
+                "audio_ctx",
+                "frames of 20 ms in a window, 50 to 1500, all for 0; fewer than the model's lose words",
+                least=0,
+                most=1_500,
+                none_upto=0,
+            )
+        },
+    ).as_field(None)
+    """None: as many as the model was trained on (1500). Fewer take less time, and lose words and times:
+    other lengths were never seen in training. The last 0.2 s of such a window are silence, and its tokens
+    are limited by its length."""
+    offset_s: float = Option(
+        "Begin there: seconds, m:ss or h:mm:ss.",
+        unset="the beginning",
+        group="Times",
+        key="offset",
+        kind="time",
+        metavar="TIME",
+        cli_default=None,
+        least=0.0,
+        expected="seconds from 0",
+        apis={
+            "whisper_cpp": ApiField(
+                "offset_t",
+                "milliseconds: where the part meant begins",
+                most=1e9,
+                per_unit=1000.0,
+                kind="number",
+            )
+        },
+    ).as_field(0.0)
+    duration_s: float | None = Option(
+        "Stop after so much of it.",
+        unset="to the end",
+        group="Times",
+        key="duration",
+        kind="time",
+        metavar="TIME",
+        above=0.0,
+        expected="more than 0 seconds",
+        apis={
+            "whisper_cpp": ApiField(
+                "duration",
+                "milliseconds of the part meant",
+                least=0.0,
+                most=1e9,
+                per_unit=1000.0,
+                none_upto=0,
+                kind="number",
+            )
+        },
+    ).as_field(None)
+    """The one part of the recording to transcribe is read as if it were all there is (so it costs what a
+    part costs, and its loudest moment sets the log-mel's floor); times stay those of the recording. Parts
+    of clip_timestamps are heard within the whole recording."""
+    word_timestamps: bool = Option("Times and probabilities of words.", group="Words", short="-w").as_field(
+        False
+    )
+    word_threshold: float = Option(
+        "Words less probable than this take their times from the words around them.",
+        group="Words",
+        metavar="P",
+        least=0.0,
+        most=1.0,
+        needs=(need.WORDS,),
+        apis={"whisper_cpp": ApiField("word_thold", "of a word, where whisper.cpp asks that of a timestamp")},
+    ).as_field(0.0)
+    """See `interpolate_improbable`; 0 leaves each where it was heard."""
+    prepend_punctuations: str = Option(
+        "Signs that belong to the word after them.",
+        unset="openai-whisper's",
+        group="Words",
+        metavar="SIGNS",
+        cli_default=None,
+        needs=(need.JOINS_WORDS,),
+    ).as_field(PREPENDED)
+    append_punctuations: str = Option(
+        "Signs that belong to the word before them.",
+        unset="openai-whisper's",
+        group="Words",
+        metavar="SIGNS",
+        cli_default=None,
+        needs=(need.JOINS_WORDS,),
+    ).as_field(APPENDED)
+    hallucination_silence_threshold: float | None = Option(
+        "Skip silences longer than this around words that look invented (needs --word-timestamps).",
+        group="Times",
+        metavar="SECONDS",
+        above=0.0,
+        expected="more than 0 s",
+        needs=(need.WORDS_OF_SEEKING,),
+    ).as_field(None)
+    """None keeps them."""
+    audio_filter: str | None = Option(
+        "Filters of FFmpeg that the recording goes through first, as 'highpass=f=100,afftdn'.",
+        group="Speech",
+        metavar="FILTERS",
+    ).as_field(None)
+    """Before anything hears it, see `AudioFilter`. None: it is heard as it is."""
+    audio_track: int | str | None = Option(
+        "Of a recording with several (films, meetings): the track of this number, from 1, or in this "
+        "language.",
+        unset="the one that FFmpeg would take",
+        group="Speech",
+        metavar="N|LANGUAGE",
+        kind="text",
+    ).as_field(None)
+    normalization: Normalization = Option(
+        "Over what the log-mel's maximum is taken, see `audio.features`.", flag=None
+    ).as_field("recording")
+    clean: bool = Option(
+        "Take fillers, repetitions and broken-off words out (en, de, es, fr, it, nl, pl, pt, ru).",
+        group="Style",
+        not_with=("print_special",),
+    ).as_field(False)
+    """By the rules of `text.disfluency_rules`; words that stay keep their times, and segments that have no
+    others are dropped."""
+    speakers: SpeakerOptions | Diarizer | None = Option(
+        "Tell speakers apart: how many there are, or auto where nobody knows. Words are timed then.",
+        group="Speakers",
+        metavar="auto|N",
+        kind="text",
+        not_with=("processors",),
+    ).as_field(None)
+    """Or what does it. None: they are not told apart."""
+    speaker_names: tuple[str, ...] = Option(
+        "Of the speakers, in the order in which they speak first (with --channels: of the channels).",
+        group="Speakers",
+        metavar="NAME[,NAME…]",
+        kind="texts",
+        needs=(need.SPEAKERS_OR_CHANNELS,),
+    ).as_field(())
+    """For A, B and so on. Who is known by `SpeakerOptions.known` has no place in that order."""
+    channels: Channels = Option(
+        "Speakers with a channel each. apart: transcribe every channel by itself (implies --vad); energy: "
+        "together, and whoever is loudest speaks.",
+        group="Speakers",
+        choices=("mixed", "apart", "energy"),
+        not_with=("processors",),
+        apis={
+            "whisper_cpp": ApiField(
+                "diarize",
+                "speakers, by channels or [voices](speakers.md): see below",
+                kind="flag",
+                reads=lambda on: "energy" if on else None,
+            )
+        },
+    ).as_field("mixed")
+    """"apart" needs mode "vad"; with "energy" words are timed."""
+
+    def __post_init__(self) -> None:
+        self._check_vad()
+        check_options(self)
+        if self.follow_languages is True and self.decoding.language is not None:
+            raise OptionError(f"follow_languages: expected no language, got '{self.decoding.language}'")
+        if self.decoding.prompt is not None:
+            raise OptionError("prompt: use initial_prompt for a recording")
+        self._check_clips()
+        self._check_channels()
+        if self.clean and self.decoding.language is not None and self.decoding.task == "transcribe":
+            check_cleanable(self.decoding.language)
+        if self.audio_filter is not None:
+            import_module(_FILTERS).AudioFilter(self.audio_filter)
+
+    def _check_vad(self) -> None:
+        if self.vad is not None and not isinstance(self.vad, VadOptions):
+            names = ", ".join(one.name for one in fields(VadOptions))
+            raise OptionError(f"vad: expected VadOptions, whose fields are {names}, got {self.vad!r}")
+        if self.vad is not None and self.mode == "seek":
+            raise OptionError("vad options: need mode 'vad', got 'seek'")
+
+    def _check_clips(self) -> None:
+        times = self.clip_timestamps
+        if not all(0 <= time < math.inf for time in times) or list(times) != sorted(times):
+            raise OptionError(f"clip_timestamps: expected ascending seconds, got {times}")
+        if times and self.mode == "vad":
+            raise OptionError("clip_timestamps: need mode 'seek', got 'vad'")
+        if times and (self.offset_s or self.duration_s is not None):
+            raise OptionError("clip_timestamps: cannot be combined with offset_s or duration_s")
+
+    def _check_channels(self) -> None:
+        if self.speaker_names:
+            check_speaker_names(self.speaker_names, self.speakers)
+            if self.speakers is None and self.channels == "mixed":
+                raise OptionError("speaker_names: need speakers or channels")
+        if self.channels != "mixed" and self.speakers is not None:
+            raise OptionError(f"channels '{self.channels}': say who speaks; expected no speakers beside")
+        if self.decoding.speaker_turns and (self.channels != "mixed" or self.speakers is not None):
+            raise OptionError("speaker_turns: expected neither speakers nor channels beside")
+        if self.channels == "apart" and self.mode == "seek":
+            raise OptionError("channels 'apart': need mode 'vad', since each is silent half of the time")
+
+    @property
+    def is_resumable(self) -> bool:
+        """Whether a transcription can go on from a resume point: not where speakers are told apart."""
+        tells_speakers = self.speakers is not None or self.decoding.speaker_turns
+        return self.channels == "mixed" and not tells_speakers
+
+    @property
+    def is_part(self) -> bool:
+        """Whether a part of the recording is read as if it were all there is."""
+        return self.offset_s > 0 or self.duration_s is not None
+
+    @property
+    def needs_words(self) -> bool:
+        """Whether words are timed: speakers are those of words."""
+        tells_speakers = self.speakers is not None or self.channels == "energy"
+        return self.word_timestamps or tells_speakers or self.decoding.speaker_turns
+
+    @property
+    def follows_languages(self) -> bool:
+        """Whether several languages are expected in the recording."""
+        if self.decoding.language is not None:
+            return False
+        if self.follow_languages is None:
+            return len(self.decoding.allowed_languages) > 1
+        return self.follow_languages is True
+
+    @property
+    def may_follow_languages(self) -> bool:
+        """Whether the language may change within the recording."""
+        if self.decoding.language is not None or len(self.decoding.allowed_languages) == 1:
+            return False
+        return self.follow_languages is not False
+
+    @property
+    def fallback_of_window(self) -> FallbackOptions:
+        """The fallback, with the one temperature of the decoding options where that is above 0, and with
+        `VERBATIM_LOOPS` where text is verbatim and no limit to loops was given."""
+        given = self.decoding.temperature
+        fallback = self.fallback
+        if self.decoding.verbatim and fallback.max_loops is None:
+            fallback = replace(fallback, max_loops=VERBATIM_LOOPS)
+        return replace(fallback, temperatures=(given,)) if given > 0.0 else fallback
+
+    @property
+    def clips(self) -> tuple[tuple[float, float | None], ...]:
+        """The parts to transcribe: where each begins and ends, seconds; None is the end of the recording."""
+        if not self.clip_timestamps:
+            end = None if self.duration_s is None else self.offset_s + self.duration_s
+            return ((self.offset_s, end),)
+        ends: list[float | None] = [*self.clip_timestamps[1::2]]
+        if len(self.clip_timestamps) % 2:
+            ends.append(None)
+        return tuple(zip(self.clip_timestamps[::2], ends, strict=True))
+
+    @property
+    def is_conditioned(self) -> bool:
+        """Whether a window sees the text before it."""
+        return self.condition_on_previous_text and self.batch_size == 1

@@ -1,0 +1,190 @@
+"""Where speech begins and ends, in a recording and in a stream."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from sottovoce.errors import OptionError
+from sottovoce.options.schema import ApiField, Option, check_options
+from sottovoce.types import SAMPLE_RATE
+
+WINDOW_SAMPLES = 512
+"""Samples that one probability of the speech detector speaks for (32 ms)."""
+
+
+def ms_to_samples(duration_ms: float) -> float:
+    return SAMPLE_RATE * duration_ms / 1000
+
+
+def exit_threshold(threshold: float, neg_threshold: float | None) -> float:
+    return max(threshold - 0.15, 0.01) if neg_threshold is None else neg_threshold
+
+
+def require_thresholds(threshold: float, neg_threshold: float | None) -> None:
+    if not 0 < threshold < 1:
+        raise OptionError(f"threshold: expected a probability between 0 and 1, got {threshold}")
+    if neg_threshold is not None and not 0 <= neg_threshold <= threshold:
+        raise OptionError(f"neg_threshold: expected 0 to threshold ({threshold}), got {neg_threshold}")
+
+
+@dataclass(frozen=True, slots=True)
+class VadOptions:
+    """How probabilities become segments of a recording; the defaults are faster-whisper's.
+
+    On the command line and in requests the defaults are those of `WINDOW_VAD`.
+    Raises: OptionError for values out of range.
+    """
+
+    threshold: float = Option(
+        "Probability where speech begins.",
+        unset="0.5",
+        group="Speech",
+        key="vad_threshold",
+        cli_default=None,
+        least=0.0,
+        most=1.0,
+        apis={"whisper_cpp": ApiField("vad_threshold", least=0.0, most=1.0)},
+    ).as_field(0.5)
+    neg_threshold: float | None = Option(
+        "Probability below which it ends.",
+        unset="threshold - 0.15",
+        group="Speech",
+        key="vad_neg_threshold",
+        cli_default=None,
+        least=0.0,
+        most=1.0,
+    ).as_field(None)
+    """At least 0.01 where it is None."""
+    min_speech_ms: float = Option(
+        "Shorter speech is dropped.",
+        unset="0",
+        group="Speech",
+        key="vad_min_speech_ms",
+        cli_default=None,
+        least=0.0,
+        expected="0 or more",
+        apis={"whisper_cpp": ApiField("vad_min_speech_duration_ms", least=0.0, most=60_000.0)},
+    ).as_field(0.0)
+    min_silence_ms: float = Option(
+        "Shorter pauses do not end speech.",
+        unset="160",
+        group="Speech",
+        key="vad_min_silence_ms",
+        cli_default=None,
+        least=0.0,
+        expected="0 or more",
+        apis={"whisper_cpp": ApiField("vad_min_silence_duration_ms", least=0.0, most=60_000.0)},
+    ).as_field(2000.0)
+    max_speech_s: float = Option(
+        "Longer speech is cut, at a pause.",
+        unset="30",
+        group="Speech",
+        key="vad_max_speech_s",
+        cli_default=None,
+        above=0.0,
+        may_be_infinite=True,
+        apis={
+            "whisper_cpp": ApiField(
+                "vad_max_speech_duration_s",
+                "longer speech is cut, at a pause; more than 30 s in any case",
+                least=0.0,
+                most=3.5e38,
+                reads=lambda seconds: min(seconds, 30.0),
+            )
+        },
+    ).as_field(math.inf)
+    """At its longest pause of `min_silence_at_max_speech_ms` or more, else where it stands."""
+    min_silence_at_max_speech_ms: float = Option(
+        "Shortest pause to cut it at.",
+        unset="98",
+        group="Speech",
+        key="vad_min_silence_at_max_speech_ms",
+        cli_default=None,
+        least=0.0,
+        expected="0 or more",
+    ).as_field(98.0)
+    speech_pad_ms: float = Option(
+        "Added at both sides of speech.",
+        unset="200",
+        group="Speech",
+        key="vad_speech_pad_ms",
+        cli_default=None,
+        least=0.0,
+        expected="0 or more",
+        apis={"whisper_cpp": ApiField("vad_speech_pad_ms", least=0.0, most=5_000.0)},
+    ).as_field(400.0)
+    """At most up to the middle of a pause."""
+    overlap_s: float = Option(
+        "Added again, into what follows.",
+        unset="0",
+        group="Speech",
+        key="vad_overlap_s",
+        cli_default=None,
+        least=0.0,
+        expected="0 or more",
+        apis={"whisper_cpp": ApiField("vad_samples_overlap", least=0.0, most=5.0)},
+    ).as_field(0.0)
+    """At each end after the padding; whisper.cpp has 0.1."""
+
+    def __post_init__(self) -> None:
+        require_thresholds(self.threshold, self.neg_threshold)
+        check_options(self)
+        if not self.max_samples >= WINDOW_SAMPLES:
+            raise OptionError(
+                f"max_speech_s: expected more than the padding and two windows "
+                f"({2 * self.speech_pad_ms / 1000 + 0.064:.3f} s), got {self.max_speech_s}"
+            )
+
+    @property
+    def exit_threshold(self) -> float:
+        return exit_threshold(self.threshold, self.neg_threshold)
+
+    @property
+    def max_samples(self) -> float:
+        """Longest unpadded segment, so that the padded one keeps to max_speech_s."""
+        return SAMPLE_RATE * self.max_speech_s - WINDOW_SAMPLES - 2 * ms_to_samples(self.speech_pad_ms)
+
+
+WINDOW_VAD = VadOptions(min_silence_ms=160.0, max_speech_s=30.0, speech_pad_ms=200.0)
+"""Speech cut into pieces that fit a window. Source: faster-whisper 1.2.1, batched pipeline, which pads with
+400 ms; 200 cost no word on development clips (docs/benchmarks.md)."""
+
+
+@dataclass(frozen=True, slots=True)
+class VadStreamOptions:
+    """How probabilities become edges of a stream.
+
+    threshold, neg_threshold: as in `VadOptions`.
+    Raises: OptionError for values out of range.
+    """
+
+    threshold: float = 0.5
+    neg_threshold: float | None = None
+    onset_ms: float = Option(
+        "Speech that lasts less long does not count.", group="Edges", least=0.0, expected="0 or more"
+    ).as_field(64.0)
+    hangover_ms: float = Option(
+        "Silence that ends speech.", group="Edges", least=0.0, expected="0 or more"
+    ).as_field(500.0)
+    pre_roll_ms: float = Option(
+        "The start is set so much before the first window of speech.",
+        group="Edges",
+        least=0.0,
+        expected="0 or more",
+    ).as_field(300.0)
+    post_roll_ms: float = Option(
+        "The end is set so much after the last window of speech.", flag=None, least=0.0, expected="0 or more"
+    ).as_field(100.0)
+
+    def __post_init__(self) -> None:
+        require_thresholds(self.threshold, self.neg_threshold)
+        check_options(self)
+        if self.post_roll_ms > self.hangover_ms:
+            raise OptionError(
+                f"post_roll_ms: expected at most hangover_ms ({self.hangover_ms}), got {self.post_roll_ms}"
+            )
+
+    @property
+    def exit_threshold(self) -> float:
+        return exit_threshold(self.threshold, self.neg_threshold)

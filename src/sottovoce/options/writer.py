@@ -1,0 +1,86 @@
+"""How subtitles are laid out and counted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sottovoce.options.schema import ApiField, Need, Option, check_options
+
+
+@dataclass(frozen=True, slots=True)
+class WriterOptions:
+    """How subtitles are broken into lines, and counted. Lines need word times. Meaning as in openai-whisper.
+
+    Raises: OptionError for values out of range or that exclude each other.
+    """
+
+    max_line_width: int | None = Option(
+        "Characters a subtitle line (needs --word-timestamps).", group="Layout", least=1
+    ).as_field(None)
+    max_line_count: int | None = Option(
+        "Lines a subtitle (needs a line width or a reading speed).",
+        group="Layout",
+        least=1,
+        needs=(
+            Need(
+                "needs max_line_width too",
+                lambda v: v["max_line_width"] is not None or v["reading_speed"] is not None,
+                with_value=True,
+            ),
+        ),
+    ).as_field(None)
+    """Subtitles may then run across segments."""
+    max_words_per_line: int | None = Option(
+        "Words a subtitle.",
+        group="Layout",
+        least=1,
+        needs=(Need("cannot be combined with max_line_count", lambda v: v["max_line_count"] is None),),
+    ).as_field(None)
+    """Where subtitles end with their segments."""
+    reading_speed: float | None = Option(
+        "Lay subtitles out for reading, at so many characters a second (17 is usual): 2 lines of 42 at most, "
+        "ended where sentences are, on the screen as long as it takes (needs --word-timestamps).",
+        group="Layout",
+        metavar="CHARACTERS",
+        least=1.0,
+        expected="at least 1 a second",
+        needs=(
+            Need(
+                "cannot be combined with highlight_words or max_words_per_line",
+                lambda v: not v["highlight_words"] and v["max_words_per_line"] is None,
+            ),
+        ),
+    ).as_field(None)
+    """Lines as in `layout`; 2 of 42 where nothing else is said."""
+    highlight_words: bool = Option(
+        "Underline each word of a subtitle as it is spoken.", group="Layout"
+    ).as_field(False)
+    offset_n: int = Option(
+        "srt: added to the number of every subtitle; the first is N + 1.",
+        group="Layout",
+        metavar="N",
+        least=0,
+        apis={
+            "whisper_cpp": ApiField(
+                "offset_n", "added to the numbers of `srt`; other formats have none", most=100_000
+            )
+        },
+    ).as_field(0)
+
+    def __post_init__(self) -> None:
+        check_options(self)
+
+    @property
+    def need_words(self) -> bool:
+        """Whether an option is set that places single words."""
+        if self.highlight_words or self.reading_speed is not None:
+            return True
+        return any(value is not None for value in self._limits.values())
+
+    @property
+    def _limits(self) -> dict[str, int | None]:
+        return {
+            "max_line_width": self.max_line_width,
+            "max_line_count": self.max_line_count,
+            "max_words_per_line": self.max_words_per_line,
+        }

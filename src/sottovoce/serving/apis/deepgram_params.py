@@ -1,0 +1,259 @@
+"""What a client of Deepgram's API asks for in the address of `/v1/listen`, of streams and recordings.
+
+What would change the text in a way that is not done here is refused, never passed over. Knows no sockets.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from sottovoce.errors import OptionError
+from sottovoce.options.vad import VadStreamOptions
+from sottovoce.serving.client_values import MAX_CHARACTERS, MAX_TERMS, read_code, read_flag, read_whole
+from sottovoce.serving.faults import ApiError
+from sottovoce.serving.fields import number_of, wrong
+from sottovoce.serving.model_registry import ModelRegistry
+from sottovoce.serving.pcm import PcmReader
+from sottovoce.serving.scheduler import LiveOptions
+from sottovoce.types import SAMPLE_RATE
+
+ENCODINGS = {"linear16": "s16le", "mulaw": "mulaw", "alaw": "alaw"}
+"""By Deepgram's name."""
+DEEPGRAM_MODELS = re.compile(r"(nova|enhanced|base|whisper)(-[a-z0-9-]{0,40})?")
+"""Deepgram's own: they mean the server's model, where it offers none of that name."""
+PAUSE_MS = (100.0, 5_000.0)
+"""The shortest and longest `endpointing`; Deepgram's own default, 10 ms, would end speech in every word."""
+DEFAULT_PAUSE_MS = 500.0
+UTTERANCE_END_MS = (1_000.0, 5_000.0)
+
+UTT_SPLIT_S = (0.1, 30.0)
+DEFAULT_SPLIT_S = 0.8
+"""Of pauses between utterances of a recording, as Deepgram has it."""
+
+WITHOUT_EFFECT = ("version", "tag", "extra", "mip_opt_out", "no_delay")
+"""Taken with any value: they do not change what is written here."""
+OFF_ONLY = (
+    *("dictation", "numerals", "profanity_filter", "multichannel", "detect_entities"),
+    *("filler_words", "measurements", "summarize", "sentiment", "topics", "intents"),
+)
+"""Not done here: taken as false."""
+OFF_IN_STREAMS = (*OFF_ONLY, "paragraphs")
+REFUSED = (
+    *("callback", "callback_method", "redact", "replace", "search", "diarize_model"),
+    *("custom_topic", "custom_topic_mode", "custom_intent", "custom_intent_mode"),
+)
+"""Not done here, and never off."""
+OF_STREAMS = (
+    *("endpointing", "utterance_end_ms", "interim_results", "vad_events"),
+    *("detect_language", "utt_split"),
+)
+OF_RECORDINGS = ("utterances", "utt_split", "paragraphs", "detect_language")
+OF_BOTH = (
+    "model",
+    "language",
+    "language_hint",
+    "keyterm",
+    "keywords",
+    "punctuate",
+    "smart_format",
+    "diarize",
+    "encoding",
+    "sample_rate",
+    "channels",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class DeepgramParams:
+    """What is read_query of a stream or a recording.
+
+    languages: empty: any. is_multi: say the language of every word. pause_ms: that ends speech; None: no end
+    of speech is told. utterance_end_ms: without words, until the end of an utterance is told.
+    is_punctuated: as written, rather than words alone in lower case. has_speakers: say who says every word.
+    is_raw: a recording is samples of this encoding and rate, without a header that says so. utt_split_s: the
+    pause that parts utterances of a recording.
+    """
+
+    model: str | None = None
+    languages: tuple[str, ...] = ()
+    is_multi: bool = False
+    terms: tuple[str, ...] = ()
+    is_punctuated: bool = False
+    has_speakers: bool = False
+    encoding: str = "s16le"
+    sample_rate: int = 16_000
+    interim_results: bool = False
+    vad_events: bool = False
+    pause_ms: float | None = DEFAULT_PAUSE_MS
+    utterance_end_ms: float | None = None
+    utterances: bool = False
+    utt_split_s: float = DEFAULT_SPLIT_S
+    paragraphs: bool = False
+    is_raw: bool = False
+
+    @property
+    def options(self) -> LiveOptions:
+        """As the library's session takes it."""
+        pause_ms = self.pause_ms or DEFAULT_PAUSE_MS
+        return LiveOptions(
+            languages=self.languages,
+            unstable=self.interim_results,
+            terms=self.terms,
+            speakers="auto" if self.has_speakers else "",
+            vad=VadStreamOptions(hangover_ms=pause_ms, post_roll_ms=min(100.0, pause_ms)),
+        )
+
+
+def stream_params(query: Iterable[tuple[str, str]], registry: ModelRegistry) -> DeepgramParams:
+    """Read the address of a socket.
+
+    Raises: ApiError 400, and 404 for a model that is not there.
+    """
+    one, many = read_query(query, (*OF_BOTH, *OF_STREAMS), OFF_IN_STREAMS)
+    encoding, rate = read_encoding(one)
+    languages, is_multi = read_language_hints(one, many)
+    end_ms = one.get("utterance_end_ms")
+    return DeepgramParams(
+        model=resolve_model(one.get("model"), registry),
+        languages=languages,
+        is_multi=is_multi,
+        terms=read_terms(many),
+        is_punctuated=flag("punctuate", one) or flag("smart_format", one),
+        has_speakers=flag("diarize", one),
+        encoding=encoding,
+        sample_rate=rate,
+        interim_results=flag("interim_results", one),
+        vad_events=flag("vad_events", one),
+        pause_ms=read_pause(one.get("endpointing")),
+        utterance_end_ms=None if end_ms is None else number_of("utterance_end_ms", end_ms, *UTTERANCE_END_MS),
+    )
+
+
+def recording_params(query: Iterable[tuple[str, str]], registry: ModelRegistry) -> DeepgramParams:
+    """Read the address of a request.
+
+    Raises: ApiError 400, and 404 for a model that is not there.
+    """
+    one, many = read_query(query, (*OF_BOTH, *OF_RECORDINGS), OFF_ONLY)
+    languages, is_multi = read_language_hints(one, many)
+    if one.get("detect_language"):
+        languages = read_detected(one, many)
+    is_raw = "encoding" in one
+    if not is_raw and "sample_rate" in one:
+        raise wrong("sample_rate", "an encoding beside it", "none")
+    encoding, rate = read_encoding(one) if is_raw else ("s16le", SAMPLE_RATE)
+    paragraphs = flag("paragraphs", one)
+    split = one.get("utt_split", DEFAULT_SPLIT_S)
+    return DeepgramParams(
+        model=resolve_model(one.get("model"), registry),
+        languages=languages,
+        is_multi=is_multi,
+        terms=read_terms(many),
+        is_punctuated=paragraphs or flag("punctuate", one) or flag("smart_format", one),
+        has_speakers=flag("diarize", one),
+        encoding=encoding,
+        sample_rate=rate,
+        is_raw=is_raw,
+        utterances=flag("utterances", one),
+        utt_split_s=number_of("utt_split", split, *UTT_SPLIT_S),
+        paragraphs=paragraphs,
+    )
+
+
+def read_encoding(one: Mapping[str, str]) -> tuple[str, int]:
+    """Read the encoding and sample rate of audio without a header. Raises: ApiError 400."""
+    encoding = one.get("encoding")
+    if encoding not in ENCODINGS:
+        raise wrong("encoding", f"one of {', '.join(ENCODINGS)}", f"'{(encoding or 'none')[:50]}'")
+    if one.get("channels", "1") != "1":
+        raise wrong("channels", "1", f"'{one['channels'][:50]}'")
+    rate = read_whole("sample_rate", one.get("sample_rate", "8000" if encoding != "linear16" else "16000"))
+    try:
+        PcmReader(ENCODINGS[encoding], rate)
+    except OptionError as error:
+        raise ApiError(str(error), param="sample_rate", code="invalid_value") from error
+    return ENCODINGS[encoding], rate
+
+
+def read_detected(one: Mapping[str, str], many: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
+    """Read the languages among which that of a recording is found; empty: all. Raises: ApiError 400."""
+    wanted, named = many["detect_language"], one.get("language", "multi")
+    is_plain = len(wanted) == 1 and wanted[0].lower() in ("true", "false", "1", "0")
+    if is_plain and not read_flag("detect_language", wanted[0]):
+        return read_language_hints(one, many)[0]
+    if named != "multi":
+        raise wrong("detect_language", "no language beside it", f"'{named[:50]}'")
+    if is_plain:
+        return read_language_hints(one, many)[0]
+    return tuple(dict.fromkeys(read_language_tag("detect_language", tag) for tag in wanted))
+
+
+def read_query(
+    query: Iterable[tuple[str, str]], allowed: Sequence[str], off: Sequence[str]
+) -> tuple[Mapping[str, str], Mapping[str, Sequence[str]]]:
+    """Return the last value of every parameter, and all of them. off: those that may only be false.
+
+    Raises: ApiError 400 for what is unknown or not done here.
+    """
+    many: dict[str, list[str]] = {}
+    for name, value in query:
+        many.setdefault(name, []).append(value)
+    for name, values in many.items():
+        if name in REFUSED or (name in off and any(read_flag(name, value) for value in values)):
+            raise ApiError(f"{name}: not done here", param=name, code="unsupported_value")
+        if name not in (*allowed, *off, *WITHOUT_EFFECT):
+            raise wrong(name[:50], f"one of {', '.join(allowed)}", "an unknown parameter")
+    return {name: values[-1] for name, values in many.items()}, many
+
+
+def flag(name: str, one: Mapping[str, str]) -> bool:
+    """Read true or false; false where it is not given. Raises: ApiError 400."""
+    return read_flag(name, one.get(name, "false"))
+
+
+def resolve_model(name: str | None, registry: ModelRegistry) -> str:
+    """Return the model that a name means. Raises: ApiError 404."""
+    allowed = (*registry.settings.names, *registry.settings.all_aliases)
+    is_theirs = name is not None and name not in allowed and DEEPGRAM_MODELS.fullmatch(name)
+    return registry.resolve(None if is_theirs else name)
+
+
+def read_language_hints(
+    one: Mapping[str, str], many: Mapping[str, Sequence[str]]
+) -> tuple[tuple[str, ...], bool]:
+    """Read the languages that may be spoken, and whether they may change. Raises: ApiError 400."""
+    named, hints = one.get("language"), many.get("language_hint", ())
+    if named and named != "multi":
+        return (read_language_tag("language", named),), False
+    return tuple(dict.fromkeys(read_language_tag("language_hint", hint) for hint in hints)), named == "multi"
+
+
+def read_language_tag(name: str, tag: str) -> str:
+    """Read the language of a tag such as en-US. Raises: ApiError 400."""
+    return read_code(name, tag[:50].replace("_", "-").partition("-")[0])
+
+
+def read_terms(many: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
+    """Read words likely to be said; keywords without the weights behind them. Raises: ApiError 400."""
+    terms = [*many.get("keyterm", ()), *(word.partition(":")[0] for word in many.get("keywords", ()))]
+    return checked_terms([term.strip() for term in terms if term.strip()])
+
+
+def checked_terms(terms: Sequence[str]) -> tuple[str, ...]:
+    """Check terms. Raises: ApiError 400 for too many."""
+    if len(terms) > MAX_TERMS or sum(map(len, terms)) > MAX_CHARACTERS:
+        raise wrong(
+            "keyterm", f"at most {MAX_TERMS} terms of {MAX_CHARACTERS} characters in all", f"{len(terms)}"
+        )
+    return tuple(terms)
+
+
+def read_pause(text: str | None) -> float | None:
+    """Read the pause that ends speech, in ms; None where none does. Raises: ApiError 400."""
+    if text is None or text.lower() == "true":
+        return DEFAULT_PAUSE_MS
+    if text.lower() == "false":
+        return None
+    return max(PAUSE_MS[0], number_of("endpointing", text, 0.0, PAUSE_MS[1]))

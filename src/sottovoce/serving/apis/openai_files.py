@@ -1,0 +1,130 @@
+"""`/v1/audio/transcriptions` and `/v1/audio/translations`: recordings in, text out, whole or in pieces."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
+
+import anyio
+import anyio.to_thread
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.types import Receive, Scope, Send
+
+from sottovoce.formats.document import Json, json_text
+from sottovoce.serving.apis.openai_documents import (
+    TEXT_TYPES,
+    Deltas,
+    delta_event,
+    done_event,
+    json_answer,
+    speaker_segment,
+    text_answer,
+)
+from sottovoce.serving.faults import fault_of
+from sottovoce.serving.fields import Fields
+from sottovoce.serving.file_jobs import RunningJob, begin_job
+from sottovoce.serving.requests import FileRequest, transcription_request, translation_request
+from sottovoce.serving.uploads import received_form
+from sottovoce.types import Transcript
+
+logger = logging.getLogger(__name__)
+
+SIGN_OF_LIFE_S = 15.0
+"""Between two pieces of a stream, so that proxies do not take it for dead."""
+
+
+async def transcriptions(request: Request) -> Response:
+    """Answer with text in the language that is spoken."""
+    return await answered(request, transcription_request)
+
+
+async def translations(request: Request) -> Response:
+    """Answer with text in English."""
+    return await answered(request, translation_request)
+
+
+async def answered(request: Request, read: Callable[[Fields], FileRequest]) -> Response:
+    """Answer one form.
+
+    Raises: ApiError, and the errors of the library.
+    """
+    async with AsyncExitStack() as stack:
+        job = await begin_job(request, stack, received_form(request), read)
+        if job.request.stream:
+            job.resources = stack.pop_all()
+            return EventStream(job)
+        transcript = await job.collected(request)
+    if job.request.response_format in TEXT_TYPES:
+        return text_response(transcript, job.request)
+    return JSONResponse(json_answer(transcript, job.request))
+
+
+def text_response(transcript: Transcript, request: FileRequest) -> Response:
+    """Answer in one of `TEXT_TYPES`."""
+    kind = TEXT_TYPES[request.response_format]
+    return Response(text_answer(transcript, request), headers={"content-type": kind})
+
+
+class EventStream(Response):
+    """Server-sent events of one job, which ends with the stream, however that ends."""
+
+    media_type = "text/event-stream"
+
+    def __init__(self, job: RunningJob) -> None:
+        super().__init__(headers={"cache-control": "no-cache", "x-accel-buffering": "no"})
+        del self.headers["content-length"]
+        self._job = job
+        self._one_at_a_time = anyio.Lock()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._until_gone, receive, tasks.cancel_scope)
+                await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+                tasks.start_soon(self._signs_of_life, send)
+                async for event in events(self._job):
+                    await self._send(send, f"data: {json_text(event)}\n\n")
+                await send({"type": "http.response.body", "body": b"", "more_body": False})
+                tasks.cancel_scope.cancel()
+        finally:
+            with anyio.CancelScope(shield=True):
+                await self._job.resources.aclose()
+
+    async def _send(self, send: Send, text: str) -> None:
+        """Raises: TimeoutError when the client does not take it."""
+        with anyio.fail_after(self._job.services.settings.limits.send_s):
+            async with self._one_at_a_time:
+                await send({"type": "http.response.body", "body": text.encode(), "more_body": True})
+
+    async def _signs_of_life(self, send: Send) -> None:
+        while True:
+            await anyio.sleep(SIGN_OF_LIFE_S)
+            await self._send(send, ": still working\n\n")
+
+    async def _until_gone(self, receive: Receive, scope: anyio.CancelScope) -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        scope.cancel()
+
+
+async def events(job: RunningJob) -> AsyncIterator[dict[str, Json]]:
+    """Yield deltas as segments are found, and the end; an error is the last event."""
+    deltas = Deltas()
+    try:
+        async for segment in job.handle:
+            delta = deltas.add(segment)
+            if delta:
+                yield delta_event(delta, segment, job.request)
+            if job.request.response_format == "diarized_json":
+                yield speaker_segment(segment)
+        transcript = await job.handle.collect()
+    except Exception as error:
+        fault = fault_of(error)
+        if fault.status >= 500:
+            logger.exception("transcription failed")
+        yield fault.body
+        return
+    job.count(transcript)
+    yield done_event(transcript, job.request, job.n_prompt_tokens)

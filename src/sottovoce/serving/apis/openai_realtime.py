@@ -1,0 +1,291 @@
+"""`/v1/realtime`: OpenAI's realtime API for transcription, in the shape that is generally available.
+
+Errors of a message leave the session open. Which fields a session has, `openai_realtime_config` knows; what
+is told of a turn, `openai_realtime_items`.
+"""
+
+from __future__ import annotations
+
+import base64
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.websockets import WebSocket
+
+from sottovoce.formats.document import Json
+from sottovoce.serving.access import given_keys
+from sottovoce.serving.apis.openai_realtime_config import (
+    DIARIZING,
+    ENCODINGS,
+    RealtimeSessionConfig,
+    updated,
+)
+from sottovoce.serving.apis.openai_realtime_items import RealtimeItems
+from sottovoce.serving.client_json import read_json
+from sottovoce.serving.client_values import (
+    read_json_number,
+    read_object,
+    read_typed_message,
+    require_only,
+)
+from sottovoce.serving.connection import WebSocketConnection
+from sottovoce.serving.faults import ApiError
+from sottovoce.serving.fields import wrong
+from sottovoce.serving.model_registry import ModelRegistry
+from sottovoce.serving.pcm import PcmReader
+from sottovoce.serving.services import services_of
+from sottovoce.types import Event, Samples
+
+SUBPROTOCOL = "realtime"
+MESSAGES = (
+    "session.update",
+    "input_audio_buffer.append",
+    "input_audio_buffer.commit",
+    "input_audio_buffer.clear",
+)
+"""What a client may say."""
+DEFAULT_SECRET_S, MIN_SECRET_S, MAX_SECRET_S = 600.0, 10.0, 7200.0
+"""That a client's secret is good for."""
+MAX_BODY_BYTES = 64_000
+
+
+async def realtime(socket: WebSocket) -> None:
+    """Serve one session, from the handshake to the close code."""
+    await RealtimeConnection(socket).serve()
+
+
+class RealtimeConnection(WebSocketConnection):
+    """A client of OpenAI's realtime API, with its turns; the session begins with the first audio."""
+
+    def __init__(self, socket: WebSocket) -> None:
+        super().__init__(socket)
+        self._config = RealtimeSessionConfig()
+        self._config_read = self._config
+        """With updates that were read and wait in the queue."""
+        self._reader = reader_of(self._config)
+        self._items = RealtimeItems()
+        self._turn_began_s = 0.0
+
+    async def begin(self) -> None:
+        """Take a place, and say what the session is like. Raises: ApiError."""
+        await self.websocket.accept(SUBPROTOCOL)
+        config = self._requested()
+        self.take_place()
+        self._config_read = resolved(config, self.services.registry)
+        self._reader = reader_of(config)
+        self._follow(self._config_read)
+        await self.send(self._items.event("session.created", session=self._document))
+
+    async def on_message(self, message: bytes | str) -> None:
+        """Act on a message; a wrong one leaves the session open. Raises: ApiError for audio that is none."""
+        event_id: object = None
+        try:
+            if isinstance(message, bytes):
+                text = "message: expected JSON, with audio in base64, got binary"
+                raise ApiError(text, code="invalid_message")
+            found = read_typed_message(message, "a JSON object with a type")
+            event_id = found.pop("event_id", None)
+            await self._act_on(found, event_id)
+        except ApiError as fault:
+            if fault.code == "invalid_audio":
+                raise
+            await self.send(self._items.fault(fault, event_id))
+
+    def render(self, events: Sequence[Event]) -> Iterator[dict[str, Json]]:
+        """Yield what is told of turns."""
+        return self._items.render(events)
+
+    async def on_audio(self, samples: Samples) -> None:
+        """Work on samples (n,); where that fails, the turn fails and the next one may not."""
+        try:
+            await self._open(self._config)
+            began_s = self.received_s
+            events = await self.session.push(samples)
+        except ApiError:
+            raise
+        except Exception as error:
+            await self._fail_turn(error)
+            return
+        if not self._items.finds_turns:
+            self._items.begin(began_s)
+        await self.emit(events)
+        self.count()
+        await self._time_out()
+
+    async def on_close(self) -> None:
+        """Say the rest, where there is a session."""
+        if self.is_open:
+            await super().on_close()
+
+    def _requested(self) -> RealtimeSessionConfig:
+        """Read what the address and the client's secret say of the session. Raises: ApiError."""
+        query = dict(self.socket.query_params.items())
+        intent = query.pop("intent", "transcription")
+        if intent != "transcription":
+            raise wrong("intent", "'transcription'", f"'{intent[:50]}'")
+        model = query.pop("model", None)
+        if query:
+            raise wrong(next(iter(query))[:50], "intent or model", "an unknown parameter")
+        keys = given_keys(self.socket.headers.get("authorization", ""), self.socket.scope["subprotocols"])
+        config = self.services.secrets.config_of(keys) or RealtimeSessionConfig()
+        if model is None:
+            return config
+        config = replace(config, model=model, has_speakers=model == DIARIZING)
+        return resolved(config, self.services.registry)
+
+    @property
+    def _document(self) -> dict[str, Json]:
+        return {"id": self.transport.request_id, **self._config.document}
+
+    async def _act_on(self, message: dict[str, object], event_id: object) -> None:
+        """Act on a message that has a type. Raises: ApiError for one that cannot be acted on."""
+        kind = message.pop("type")
+        if kind == "session.update":
+            session = message.get("session")
+            config = self._updated(self._config_read, session)
+            if config.audio_format != self._config_read.audio_format:
+                self._reader = reader_of(config)
+            self._config_read = config
+            await self.queue.put(partial(self._update, session, event_id))
+        elif kind == "input_audio_buffer.append":
+            await self.queue_audio(self._reader.read(audio_of(message.get("audio"))))
+        elif kind == "input_audio_buffer.commit":
+            await self.queue_audio(self._reader.flush())
+            self._reader = reader_of(self._config_read)
+            await self.queue.put(partial(self._commit, event_id))
+        elif kind == "input_audio_buffer.clear":
+            await self.queue.put(self._clear)
+        else:
+            raise wrong("type", f"one of {', '.join(MESSAGES)}", f"'{str(kind)[:80]}'")
+
+    def _updated(self, config: RealtimeSessionConfig, session: object) -> RealtimeSessionConfig:
+        """Raises: ApiError for what cannot be."""
+        return resolved(updated(config, session), self.services.registry)
+
+    async def _update(self, session: object, event_id: object) -> None:
+        """Go on with what a client wants; what the model cannot do leaves the session as it was."""
+        if (fault := await self.attempt(self._configure(session))) is not None:
+            await self.send(self._items.fault(fault, event_id))
+
+    async def _configure(self, session: object) -> None:
+        """Raises: ApiError, OptionError."""
+        config, before = self._updated(self._config, session), self._config
+        if not self.is_open:
+            await self._open(config)
+        elif config.model != before.model:
+            message = f"session: expected the model '{before.model}' to the end, got '{config.model}'"
+            raise ApiError(message, param="session.audio.input.transcription.model", code="invalid_value")
+        elif config.options != before.options:
+            await self.emit(await self.session.configure(config.options))
+        self._follow(config)
+        await self.send(self._items.event("session.updated", session=self._document))
+
+    async def _commit(self, event_id: object) -> None:
+        """End a turn where the client says."""
+        if self.received_s <= self._turn_began_s:
+            text = "input_audio_buffer.commit: expected audio before it"
+            fault = ApiError(text, code="input_audio_buffer_commit_empty")
+            await self.send(self._items.fault(fault, event_id))
+            return
+        try:
+            events = await self.session.flush_and_reset()
+        except Exception as error:
+            await self._fail_turn(error)
+            return
+        self._turn_began_s = self.received_s
+        await self.emit(events)
+        if self._items.is_open:
+            await self.send(*self._items.commit(self.received_s))
+
+    async def _clear(self) -> None:
+        """Forget what was said of this turn."""
+        if self.is_open:
+            self.session.discard()
+        await self.send(self._items.clear(self.received_s))
+
+    async def _fail_turn(self, error: Exception) -> None:
+        """End a turn without its text; the next one may have one."""
+        fault = self.logged(error)
+        if self.is_open:
+            self.session.discard()
+        await self.send(self._items.fail(fault, self.received_s))
+
+    async def _time_out(self) -> None:
+        """End an empty turn where nobody has spoken for too long."""
+        turns = self._config.turns
+        limit_s = turns.idle_timeout_s if turns else None
+        if limit_s and not self._items.is_open and self.received_s - self._items.quiet_since_s >= limit_s:
+            await self.send(*self._items.time_out(self.received_s))
+
+    async def _open(self, config: RealtimeSessionConfig) -> None:
+        """Open the session where there is none yet. Raises: ApiError, OptionError."""
+        if not self.is_open:
+            assert config.model is not None
+            await self.open(config.model, config.options)
+
+    def _follow(self, config: RealtimeSessionConfig) -> None:
+        self._config = config
+        self._items.finds_turns = config.turns is not None
+        self._items.logprobs = config.logprobs
+        self._items.has_speakers = config.has_speakers
+
+
+def resolved(config: RealtimeSessionConfig, registry: ModelRegistry) -> RealtimeSessionConfig:
+    """Replace the name of the model, which may be an alias or None, by the model's own.
+
+    Raises: ApiError 404.
+    """
+    return replace(config, model=registry.resolve(config.model))
+
+
+def reader_of(config: RealtimeSessionConfig) -> PcmReader:
+    """Return what reads the audio of a session."""
+    return PcmReader(*ENCODINGS[config.audio_format])
+
+
+def audio_of(given: object) -> bytes:
+    """Decode audio from base64. Raises: ApiError 400."""
+    try:
+        return base64.b64decode(given if isinstance(given, str) else "?", validate=True)
+    except ValueError:
+        raise wrong("audio", "base64", "something else") from None
+
+
+async def client_secrets(request: Request) -> Response:
+    """Answer `POST /v1/realtime/client_secrets` with a secret for a page, and the session that it opens.
+
+    Raises: ApiError 400, 413.
+    """
+    services = services_of(request)
+    given = await json_body(request)
+    require_only("body", given, ("expires_after", "session"))
+    expires = read_object("expires_after", given.get("expires_after"), optional=True)
+    require_only("expires_after", expires, ("anchor", "seconds"))
+    if expires.get("anchor", "created_at") != "created_at":
+        raise wrong("expires_after.anchor", "'created_at'", f"'{str(expires['anchor'])[:50]}'")
+    seconds = read_json_number(
+        "expires_after.seconds", expires.get("seconds", DEFAULT_SECRET_S), MIN_SECRET_S, MAX_SECRET_S
+    )
+    session = given.get("session")
+    config = updated(RealtimeSessionConfig(), {"type": "transcription"} if session is None else session)
+    if config.model is not None:
+        services.registry.resolve(config.model)
+    value, expires_at = services.secrets.make(config, seconds)
+    about = {"id": f"sess_{secrets.token_hex(8)}", "object": "realtime.transcription_session"}
+    document = {**about, **config.document, "expires_at": expires_at}
+    return JSONResponse({"value": value, "expires_at": expires_at, "session": document})
+
+
+async def json_body(request: Request) -> Mapping[str, object]:
+    """Read the object that a request brings. Raises: ApiError 400, 413."""
+    body = b""
+    async for piece in request.stream():
+        body += piece
+        if len(body) > MAX_BODY_BYTES:
+            message = f"body: expected at most {MAX_BODY_BYTES} bytes"
+            raise ApiError(message, status=413, code="body_too_large")
+    return read_object("body", read_json(body or b"{}"))

@@ -1,0 +1,201 @@
+"""`/inference` and `/load`, as whisper.cpp's server has them: a form in, text or subtitles out.
+
+What its fields mean, `inference_request` knows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from itertools import zip_longest
+
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+
+from sottovoce.audio.recording import Recording
+from sottovoce.formats.document import Json, score, seconds
+from sottovoce.options.speakers import SpeakerOptions
+from sottovoce.serving.apis.openai_documents import TEXT_TYPES, verbose_document
+from sottovoce.serving.apis.openai_files import text_response
+from sottovoce.serving.faults import ApiError, logged_fault
+from sottovoce.serving.file_jobs import begin_job
+from sottovoce.serving.inference_request import inference_request
+from sottovoce.serving.requests import FileRequest
+from sottovoce.serving.services import services_of
+from sottovoce.serving.uploads import UploadedFile, received_form
+from sottovoce.speakers.channel_diarizer import has_channels_apart
+from sottovoce.speakers.speaker_names import letter_index
+from sottovoce.speakers.word_speakers import parts_of
+from sottovoce.types import Segment, Transcript, Word
+
+SPEAKER_TURN = " [SPEAKER_TURN]"
+"""What whisper.cpp writes where a checkpoint of tinydiarize hears that somebody else speaks next."""
+
+
+def plainly(endpoint: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
+    """Wrap an endpoint: its errors are answered as whisper.cpp does: one line."""
+
+    async def answer(request: Request) -> Response:
+        try:
+            return await endpoint(request)
+        except ClientDisconnect:
+            raise
+        except Exception as error:
+            fault = logged_fault(error, request.state.request_id)
+            return JSONResponse(
+                {"error": fault.message}, status_code=fault.status, headers=dict(fault.headers)
+            )
+
+    return answer
+
+
+async def inference(request: Request) -> Response:
+    """Answer one recording. Raises: ApiError, and the errors of the library."""
+    model = services_of(request).inference_model
+    async with AsyncExitStack() as stack:
+        form = received_form(request)
+        job = await begin_job(
+            request, stack, form, lambda fields: inference_request(fields, model), adapt=with_voices
+        )
+        transcript = await job.collected(request)
+    wanted = job.request
+    transcript = with_speakers(of_length(transcript, wanted), wanted)
+    if wanted.response_format in TEXT_TYPES:
+        return text_response(transcript, wanted)
+    if wanted.response_format == "json":
+        return JSONResponse({"text": lines_of(transcript)})
+    return JSONResponse(verbose(transcript, wanted))
+
+
+async def load(request: Request) -> Response:
+    """Change the model of `/inference`, to one of those that the server offers.
+
+    Raises: ApiError 403 where it offers one alone, 404 for one that it does not offer.
+    """
+    services = services_of(request)
+    if len(services.registry.settings.names) == 1:
+        message = "/load: expected models to choose from, got one alone (see --also-model)"
+        raise ApiError(message, status=403, code="not_allowed")
+    async with received_form(request) as (fields, _):
+        wanted = fields.text("model")
+        if wanted is None:
+            raise ApiError("model: expected a name, got none", param="model", code="missing_parameter")
+        name = services.registry.resolve(wanted)
+    async with services.registry.use(name):
+        services.inference_model = name
+    return PlainTextResponse("Load was successful!\n")
+
+
+def with_voices(request: FileRequest, upload: UploadedFile) -> FileRequest:
+    """Return the request with speakers found by their voices, where channels do not tell them. Blocks.
+
+    Raises: AudioError.
+    """
+    options = request.transcription.options
+    if options.channels != "energy" or has_channels_apart(Recording(upload.source)):
+        return request
+    options = replace(options, channels="mixed", speakers=SpeakerOptions())
+    return replace(request, transcription=replace(request.transcription, options=options))
+
+
+def of_length(transcript: Transcript, request: FileRequest) -> Transcript:
+    """Cut segments between words where they are longer than was asked for."""
+    limit = request.max_len
+    if limit is None:
+        return transcript
+    parts = [part for segment in transcript.segments for part in shortened(segment, limit)]
+    numbered = [
+        replace(part, id=i, words=part.words if request.words else None) for i, part in enumerate(parts)
+    ]
+    return replace(transcript, segments=tuple(numbered))
+
+
+def shortened(segment: Segment, limit: int) -> Iterator[Segment]:
+    """Cut a segment into parts of at limit `limit` letters; one word may have more."""
+    groups: list[list[Word]] = []
+    room = 0
+    for word in segment.words or ():
+        if not groups or len(word.word) > room:
+            groups.append([])
+            room = limit + len(word.word) - len(word.word.lstrip())
+        groups[-1].append(word)
+        room -= len(word.word)
+    parts = parts_of(segment, [tuple(group) for group in groups]) if groups else iter((segment,))
+    return (replace(part, speaker=segment.speaker) for part in parts)
+
+
+def with_speakers(transcript: Transcript, request: FileRequest) -> Transcript:
+    """Write speakers as whisper.cpp does: "(speaker 0)" before a segment, a voice in `vtt`, a sign where
+    a turn ends."""
+    options = request.transcription.options
+    if options.decoding.speaker_turns:
+        return replace(transcript, segments=tuple(with_turn_signs(transcript.segments)))
+    if (
+        options.channels != "energy" and options.speakers is None
+    ) or request.response_format == "verbose_json":
+        return transcript
+    in_text = request.response_format != "vtt"
+    return replace(transcript, segments=tuple(_placed(one, in_text=in_text) for one in transcript.segments))
+
+
+def with_turn_signs(segments: Sequence[Segment]) -> Iterator[Segment]:
+    """Yield segments without speakers, with a sign where somebody else speaks next."""
+    for one, after in zip_longest(segments, segments[1:]):
+        is_end = after is not None and after.speaker != one.speaker
+        yield replace(one, text=one.text + (SPEAKER_TURN if is_end else ""), speaker=None)
+
+
+def _placed(segment: Segment, *, in_text: bool) -> Segment:
+    """Return a segment with its speaker (or channel), counted from 0, in its text or as its name."""
+    if segment.speaker is None:
+        return segment
+    place = letter_index(segment.speaker)
+    if in_text:  # the words would tell the text without it
+        return replace(segment, text=f"(speaker {place}){segment.text}", speaker=None, words=None)
+    return replace(segment, speaker=f"Speaker{place}")
+
+
+def lines_of(transcript: Transcript) -> str:
+    """Join the text, a segment a line."""
+    return "".join(f"{segment.text}\n" for segment in transcript.segments)
+
+
+def verbose(transcript: Transcript, request: FileRequest) -> dict[str, Json]:
+    """Render `verbose_json`: OpenAI's, with words in segments, and languages with their probabilities."""
+    document = verbose_document(transcript, request)
+    document["segments"] = [
+        {**bare, **_place(segment), "words": [word_of(segment, i) for i in range(len(segment.words or ()))]}
+        for bare, segment in zip(segments_of(document), transcript.segments, strict=True)
+    ]
+    document.pop("words", None)
+    document["detected_language"] = document["language"]
+    document["detected_language_probability"] = transcript.language_probability
+    if request.language_probabilities:
+        likely = {code: score(p) for code, p in transcript.language_probabilities.items() if p > 0.001}
+        document["language_probabilities"] = likely
+    return document
+
+
+def _place(segment: Segment) -> dict[str, Json]:
+    """Render `speaker`, where it is known: which speaker or channel, counted from 0."""
+    return {} if segment.speaker is None else {"speaker": str(letter_index(segment.speaker))}
+
+
+def segments_of(document: dict[str, Json]) -> list[dict[str, Json]]:
+    """Return the segments of a document of ours."""
+    segments = document["segments"]
+    assert isinstance(segments, list)
+    return segments
+
+
+def word_of(segment: Segment, index: int) -> dict[str, Json]:
+    """Render one of a segment's words; t_dtw: its start in hundredths of a second."""
+    word = (segment.words or ())[index]
+    return {
+        "word": word.word,
+        "start": seconds(word.start),
+        "end": seconds(word.end),
+        "t_dtw": round(100 * word.start),
+        "probability": score(word.probability),
+    }

@@ -1,0 +1,287 @@
+"""The Wyoming protocol on a port of its own: Home Assistant's voice satellites, and others that speak it.
+
+A client sends `transcribe`, `audio-start`, `audio-chunk`s and `audio-stop`, and gets the text piece by piece
+and as a whole. Speech that comes live ends with a pause, whether or not `audio-stop` has come; a recording
+that is sent faster than it was spoken is heard to its end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from socket import socket as Socket
+
+import numpy as np
+
+from sottovoce.formats.document import Json
+from sottovoce.options.vad import VadStreamOptions
+from sottovoce.serving.apis.deepgram_params import checked_terms, read_language_tag
+from sottovoce.serving.apis.wyoming_frames import MAX_LINE, Frame, FrameTransport
+from sottovoce.serving.client_values import read_list, read_whole
+from sottovoce.serving.connection import LiveConnection
+from sottovoce.serving.faults import ApiError, fault_of
+from sottovoce.serving.fields import wrong
+from sottovoce.serving.pcm import PcmReader
+from sottovoce.serving.scheduler import LiveOptions
+from sottovoce.serving.services import Services
+from sottovoce.types import SAMPLE_RATE, Event, Partial, Samples, SpeechEnded, SpeechStarted
+
+logger = logging.getLogger(__name__)
+
+PAUSES_MS = {"default": 700.0, "relaxed": 1_250.0, "aggressive": 250.0}
+"""That end a command, by `vad_sensitivity`."""
+AHEAD_S = 2.0
+"""Audio that comes earlier than this before its time is a recording."""
+CONNECTIONS_PER_SESSION = 4
+
+
+@dataclass(frozen=True, slots=True)
+class WyomingParams:
+    """What a `transcribe` asks for."""
+
+    model: str | None = None
+    language: str | None = None
+    terms: tuple[str, ...] = ()
+    pause_ms: float = PAUSES_MS["default"]
+
+    @property
+    def options(self) -> LiveOptions:
+        """What of it the library's session takes."""
+        vad = VadStreamOptions(hangover_ms=self.pause_ms)
+        return LiveOptions((self.language,) if self.language else (), terms=self.terms, vad=vad)
+
+
+class WyomingServer:
+    """All connections of a port."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._n_open = 0
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Serve one connection, to its end."""
+        limits = self._services.settings.limits
+        max_open = CONNECTIONS_PER_SESSION * limits.sessions
+        transport = FrameTransport(reader, writer, limits)
+        self._n_open += 1
+        began = time.monotonic()
+        try:
+            if self._n_open > max_open:
+                fault = ApiError(f"{max_open} connections are open", code="rate_limit_exceeded")
+                await transport.fail(fault, error_document(fault))
+            else:
+                await WyomingConnection(transport, self._services).serve()
+        finally:
+            self._n_open -= 1
+            await transport.close()
+            seconds = round(time.monotonic() - began, 3)
+            logger.info("wyoming", extra={"request_id": transport.request_id, "seconds": seconds})
+
+
+class WyomingConnection(LiveConnection[Frame]):
+    """A client, whose commands are sessions one after the other."""
+
+    def __init__(self, transport: FrameTransport, services: Services) -> None:
+        super().__init__(transport, services)
+        self._params = WyomingParams()
+        self._pcm: PcmReader | None = None
+        self._n_channels = 1
+        self._command: SpokenCommand | None = None
+
+    async def begin(self) -> None:
+        """Do nothing: a client may ask first what there is."""
+
+    async def on_message(self, message: Frame) -> None:
+        """Act on an event; of those that are not known there may be any. Raises: ApiError."""
+        if message.kind == "describe":
+            await self.send({"type": "info", **info(self.services)})
+        elif message.kind == "ping":
+            text = message.data.get("text")
+            await self.send({"type": "pong", "text": text if isinstance(text, str) else None})
+        elif message.kind == "transcribe":
+            self._params = params_of(message)
+        elif message.kind == "audio-start":
+            self._pcm, self._n_channels = format_of(message)
+            await self.queue.put(partial(self._start, self._params))
+        elif message.kind == "audio-chunk" and self._pcm is not None:
+            await self.queue_audio(self._pcm.read(mono(message.payload, self._n_channels)))
+        elif message.kind == "audio-stop" and self._pcm is not None:
+            await self.queue_audio(self._pcm.flush())
+            self._pcm = None
+            await self.queue.put(self._stop)
+
+    async def on_audio(self, samples: Samples) -> None:
+        """Work on samples (n,) of a command; what comes after its text is not of it."""
+        command = self._command
+        if command is None or command.is_done:
+            return
+        events = await self.session.push(samples)
+        self.count()
+        if command.hears_its_end(events, self.received_s, self.queue.n_samples / SAMPLE_RATE):
+            events = [*events, *await self.session.close()]
+        await self.emit(events)
+
+    def render(self, events: Sequence[Event]) -> Iterator[dict[str, Json]]:
+        """Yield the text of a command piece by piece, and whole at its end."""
+        return self._command.render(events) if self._command else iter(())
+
+    def error_document(self, fault: ApiError) -> dict[str, Json]:
+        """Render a fault as an event."""
+        return error_document(fault)
+
+    def too_long(self) -> ApiError:
+        """Make the fault of a command with too much audio."""
+        return ApiError(f"audio: expected at most {self.limits.session_s:g} s", code="session_too_long")
+
+    async def on_close(self) -> None:
+        """End the command, where there is one."""
+        await self._stop()
+
+    async def _start(self, params: WyomingParams) -> None:
+        """Begin a command. Raises: ApiError, OptionError."""
+        if self._command is not None:
+            raise wrong("audio-start", "an audio-stop before it", "none")
+        self.take_place()
+        await self.open(self.services.registry.resolve(params.model), params.options)
+        self._command = SpokenCommand()
+
+    async def _stop(self) -> None:
+        """End the command: its text, where that was not told yet."""
+        if self._command is None:
+            return
+        if not self._command.is_done:
+            self._command.is_done = True
+            await self.emit(await self.session.close())
+        self._command = None
+        await self.release()
+
+    async def _listen(self) -> None:
+        """Listen; what cannot be read is told and ends that, but what came before it is worked off."""
+        try:
+            await super()._listen()
+        except ApiError as fault:
+            await self.send(error_document(fault))
+            await self.request_close()
+
+
+class SpokenCommand:
+    """What is said from `audio-start` on. is_done: nothing more of it is told."""
+
+    def __init__(self) -> None:
+        self.is_done = False
+        self._text = ""
+        self._language: str | None = None
+        self._has_words = False
+        self._is_speech = False
+        self._began = time.monotonic()
+
+    def hears_its_end(self, events: Sequence[Event], received_s: float, waiting_s: float) -> bool:
+        """Return whether somebody has spoken and stopped, live.
+
+        received_s: of audio that was worked on. waiting_s: of audio that was not yet.
+        """
+        for event in events:
+            self._has_words = self._has_words or isinstance(event, Partial)
+            if isinstance(event, SpeechStarted | SpeechEnded):
+                self._is_speech = isinstance(event, SpeechStarted)
+        is_live = received_s + waiting_s <= time.monotonic() - self._began + AHEAD_S
+        has_ended = any(isinstance(event, SpeechEnded) for event in events)
+        self.is_done = has_ended and is_live and self._has_words and not self._is_speech
+        return self.is_done
+
+    def render(self, events: Sequence[Event]) -> Iterator[dict[str, Json]]:
+        """Yield what is told of events, and the whole text once it is done."""
+        for event in events:
+            if not isinstance(event, Partial):
+                continue
+            if not self._text:
+                self._language = event.language
+                yield {"type": "transcript-start", "language": event.language}
+            text = event.text if self._text else event.text.lstrip()
+            self._text += text
+            yield {"type": "transcript-chunk", "text": text}
+        if self.is_done:
+            yield {"type": "transcript", "text": self._text.strip(), "language": self._language}
+            if self._text:
+                yield {"type": "transcript-stop"}
+
+
+def error_document(fault: ApiError) -> dict[str, Json]:
+    """Render a fault as an event."""
+    return {"type": "error", "text": fault.message, "code": fault.code}
+
+
+def params_of(frame: Frame) -> WyomingParams:
+    """Read what a `transcribe` asks for. Raises: ApiError."""
+    data = frame.data
+    language, name = data.get("language"), data.get("name")
+    sensitivity = data.get("vad_sensitivity") or "default"
+    if not isinstance(sensitivity, str) or sensitivity not in PAUSES_MS:
+        raise wrong("vad_sensitivity", f"one of {', '.join(PAUSES_MS)}", f"'{str(sensitivity)[:50]}'")
+    terms = [
+        term
+        for field in ("transcript_names", "transcript_terms")
+        for term in read_list(field, data.get(field) or [])
+    ]
+    return WyomingParams(
+        model=name if isinstance(name, str) else None,
+        language=read_language_tag("language", str(language)) if language else None,
+        terms=checked_terms(terms),
+        pause_ms=PAUSES_MS[sensitivity],
+    )
+
+
+def format_of(frame: Frame) -> tuple[PcmReader, int]:
+    """Return what reads the audio, and how many channels it has. Raises: ApiError, OptionError."""
+    rate, width, channels = (read_whole(name, frame.data.get(name)) for name in ("rate", "width", "channels"))
+    if width != 2:
+        raise wrong("width", "2 bytes", f"{width}")
+    if channels not in (1, 2):
+        raise wrong("channels", "1 or 2", f"{channels}")
+    try:
+        return PcmReader("s16le", rate), channels
+    except Exception as error:
+        raise fault_of(error, param="rate") from error
+
+
+def mono(audio: bytes, n_channels: int) -> bytes:
+    """Mix 16-bit audio to one channel; half a frame at its end is left out."""
+    if n_channels == 1:
+        return audio
+    whole = len(audio) - len(audio) % (2 * n_channels)
+    frames: Samples = np.frombuffer(audio[:whole], "<i2").reshape(-1, n_channels).mean(axis=1)
+    return frames.astype("<i2").tobytes()
+
+
+def info(services: Services) -> dict[str, Json]:
+    """Describe what is offered here."""
+    about: dict[str, Json] = {
+        "attribution": {"name": "sottovoce", "url": ""},
+        "installed": True,
+        "version": None,
+    }
+    models: list[Json] = []
+    for name in services.registry.settings.names:
+        languages: list[Json] = list(services.registry.languages(name))
+        models.append({"name": name, "description": name, "languages": languages, **about})
+    program: dict[str, Json] = {
+        "name": "sottovoce",
+        "description": "Speech to text that follows the speaker across languages",
+        "models": models,
+        "supports_transcript_streaming": True,
+        "requires_external_vad": False,
+        "prefers_auto_gain_enabled": False,
+        "prefers_noise_reduction_enabled": False,
+        **about,
+    }
+    others: dict[str, Json] = {name: [] for name in ("tts", "handle", "intent", "wake", "mic", "snd")}
+    return {"asr": [program], **others}
+
+
+async def start_wyoming(services: Services, listening: Socket) -> asyncio.Server:
+    """Serve the connections of a socket that listens."""
+    return await asyncio.start_server(WyomingServer(services).serve, sock=listening, limit=MAX_LINE)

@@ -1,0 +1,110 @@
+"""One recording of a request, by whatever API it came: received, checked, transcribed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from dataclasses import dataclass
+
+import anyio
+import anyio.to_thread
+from starlette.requests import Request
+
+from sottovoce.serving.faults import ApiError
+from sottovoce.serving.fields import Fields
+from sottovoce.serving.requests import FileRequest
+from sottovoce.serving.scheduler import FileJob, Scheduler
+from sottovoce.serving.services import Services, services_of
+from sottovoce.serving.uploads import UploadedFile, check_duration, require_file
+from sottovoce.types import Transcript
+
+LOOK_EVERY_S = 0.5
+"""How often is looked whether the client is still there."""
+MAX_PROMPT_TOKENS = 223
+
+
+@dataclass(slots=True)
+class RunningJob:
+    """A request with its job begun. resources: what it needs until it is answered."""
+
+    request: FileRequest
+    recording: UploadedFile
+    handle: FileJob
+    scheduler: Scheduler
+    services: Services
+    resources: AsyncExitStack
+
+    @property
+    def n_prompt_tokens(self) -> int:
+        """Tokens of the prompt, as far as the model sees it."""
+        prompt = self.request.transcription.options.initial_prompt
+        tokens = self.scheduler.model.tokenizer.encode(" " + prompt.strip()) if prompt else []
+        return min(len(tokens), MAX_PROMPT_TOKENS)
+
+    def count(self, transcript: Transcript) -> None:
+        """Count what was done."""
+        self.services.metrics.file_seconds.inc(transcript.duration)
+
+    async def collected(self, request: Request) -> Transcript:
+        """Return the whole transcript; ends early when the client has gone.
+
+        Raises: ApiError 499 then, which nobody reads.
+        """
+        found: list[Transcript] = []
+
+        async def collect() -> None:
+            found.append(await self.handle.collect())
+            tasks.cancel_scope.cancel()
+
+        async def look() -> None:
+            while not await request.is_disconnected():
+                await anyio.sleep(LOOK_EVERY_S)
+            tasks.cancel_scope.cancel()
+
+        try:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(collect)
+                tasks.start_soon(look)
+        except BaseException as error:  # a group's; one alone says what it is about
+            raise alone(error) from None
+        if not found:
+            raise ApiError("the client has gone", status=499, code="client_closed_request")
+        self.count(found[0])
+        return found[0]
+
+
+async def begin_job(
+    request: Request,
+    stack: AsyncExitStack,
+    received: AbstractAsyncContextManager[tuple[Fields, UploadedFile | None]],
+    read: Callable[[Fields], FileRequest],
+    *,
+    adapt: Callable[[FileRequest, UploadedFile], FileRequest] | None = None,
+) -> RunningJob:
+    """Receive a recording, check all of the request, and begin with it; the stack ends it.
+
+    read: the request from the fields of its form. adapt: changes the request to suit the recording, in a
+    thread that may wait.
+    Raises: ApiError, and the errors of the library.
+    """
+    services = services_of(request)
+    with services.upload():
+        fields, upload = await stack.enter_async_context(received)
+    stack.enter_context(services.recording())
+    file_request, recording = read(fields), require_file(upload)
+    name = services.registry.resolve(file_request.model)
+    await anyio.to_thread.run_sync(check_duration, recording, services.settings.limits.duration_s)
+    if adapt is not None:
+        file_request = await anyio.to_thread.run_sync(adapt, file_request, recording)
+        recording.seek(0)
+    scheduler = await stack.enter_async_context(services.registry.use(name))
+    handle = await scheduler.transcribe(recording.source, file_request.transcription)
+    stack.callback(handle.close)
+    return RunningJob(file_request, recording, handle, scheduler, services, stack)
+
+
+def alone(error: BaseException) -> BaseException:
+    """Return the one error of a group of tasks, or the group."""
+    while (inner := getattr(error, "exceptions", None)) is not None and len(inner) == 1:
+        error = inner[0]
+    return error

@@ -1,0 +1,193 @@
+"""What the parts of a running server share."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import cast
+
+import anyio
+import anyio.to_thread
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+from starlette.requests import HTTPConnection
+
+from sottovoce.formats.document import Json
+from sottovoce.serving.client_secrets import ClientSecrets
+from sottovoce.serving.engine_thread import EngineState
+from sottovoce.serving.faults import busy, leaving
+from sottovoce.serving.metrics import Metrics
+from sottovoce.serving.model_registry import ModelRegistry
+from sottovoce.serving.scheduler import Scheduler
+from sottovoce.serving.settings import ServerSettings
+
+UNLOAD_EVERY_S = 5.0
+UPLOADS_A_PLACE = 4
+"""Recordings that may be on their way here for each that may be transcribed: who is slow to send one keeps
+nobody waiting."""
+
+
+class Services(Collector):
+    """Settings, models and counts of a server, and who is being served."""
+
+    def __init__(self, settings: ServerSettings, registry: ModelRegistry, metrics: Metrics) -> None:
+        self.settings = settings
+        self.registry = registry
+        self.metrics = metrics
+        self.n_sessions = 0
+        self.n_requests = 0
+        self.n_uploads = 0
+        self.inference_model = settings.models.model
+        """Of whisper.cpp's `/inference`, which names none."""
+        self.is_ready = not settings.models.preload
+        self.secrets = ClientSecrets(settings.access.secret_key)
+        self.preload_error: Exception | None = None
+        """Why the default model could not be loaded."""
+        self._leaving = anyio.Event()
+        metrics.registry.register(self)
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """Yield what is so at this moment, for Prometheus."""
+        now = {
+            "sessions": ("Live sessions now.", self.n_sessions),
+            "recordings": ("Recordings being transcribed or waiting.", self.n_requests),
+            "models_loaded": ("Models in memory.", len(self.registry.schedulers)),
+            "work_waiting": (
+                "Pieces of work that wait for a model.",
+                sum(scheduler.n_waiting for scheduler in self.registry.schedulers),
+            ),
+        }
+        for name, (meaning, value) in now.items():
+            yield GaugeMetricFamily(f"sottovoce_{name}", meaning, value)
+        labels = ("model", "engine")
+        busy = GaugeMetricFamily(
+            "sottovoce_engine_busy", "The part of the time that an engine is at work.", labels=labels
+        )
+        updates = GaugeMetricFamily(
+            "sottovoce_engine_updates", "Updates of live sessions under way in an engine.", labels=labels
+        )
+        for place, state in engines_of(self.registry):
+            busy.add_metric(place, state.busy)
+            updates.add_metric(place, state.n_live)
+        yield from (busy, updates)
+
+    @property
+    def is_leaving(self) -> bool:
+        """Whether the server goes down: nobody new is served."""
+        return self._leaving.is_set()
+
+    def leave(self) -> None:
+        """Let live sessions come to their end, and take nobody new."""
+        self._leaving.set()
+
+    async def until_leaving(self) -> None:
+        """Wait until the server goes down."""
+        await self._leaving.wait()
+
+    @contextmanager
+    def upload(self) -> Iterator[None]:
+        """Take a place for a recording while it comes.
+
+        Raises: ApiError as `recording`, also where that would be raised now.
+        """
+        with self.recording():
+            pass
+        most = UPLOADS_A_PLACE * self.settings.limits.requests
+        if self.n_uploads >= most:
+            raise busy(f"{most} recordings are being sent: try again later", retry_s=10.0)
+        self.n_uploads += 1
+        try:
+            yield
+        finally:
+            self.n_uploads -= 1
+
+    @contextmanager
+    def recording(self) -> Iterator[None]:
+        """Take a place for one recording.
+
+        Raises: ApiError 429 when there is none, 503 when the server goes down.
+        """
+        if self.is_leaving:
+            raise leaving()
+        most = self.settings.limits.requests
+        if self.n_requests >= most:
+            raise busy(f"{most} recordings are being transcribed: try again later", retry_s=10.0)
+        self.n_requests += 1
+        try:
+            yield
+        finally:
+            self.n_requests -= 1
+
+    @contextmanager
+    def session(self) -> Iterator[None]:
+        """Take a place for one live session.
+
+        Raises: ApiError as `recording`.
+        """
+        if self.is_leaving:
+            raise leaving()
+        most = self.settings.limits.sessions
+        if self.n_sessions >= most:
+            raise busy(f"{most} live sessions are open: try again later", retry_s=10.0)
+        self.n_sessions += 1
+        try:
+            yield
+        finally:
+            self.n_sessions -= 1
+
+    def check_wait(self, scheduler: Scheduler) -> None:
+        """Check the load. Raises: ApiError 429 where live work waits too long to take on more of it."""
+        waits_s, most_s = scheduler.live_wait_s, self.settings.limits.wait_s
+        if waits_s > most_s:
+            raise busy(f"live audio waits {waits_s:.1f} s for the model: try again later", retry_s=waits_s)
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Load the default model beside what else goes on, unload idle ones, and end them all."""
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._unload_idle)
+            if self.settings.models.preload:
+                tasks.start_soon(self._preload)
+            yield
+            tasks.cancel_scope.cancel()
+        await anyio.to_thread.run_sync(self.registry.close)
+
+    async def _preload(self) -> None:
+        try:
+            async with self.registry.use(self.settings.models.model):
+                self.is_ready = True
+        except Exception as error:
+            self.preload_error = error
+
+    async def _unload_idle(self) -> None:
+        while True:
+            await anyio.sleep(UNLOAD_EVERY_S)
+            self.registry.unload_idle()
+
+
+def engines_of(registry: ModelRegistry) -> list[tuple[tuple[str, str], EngineState]]:
+    """List every engine: its model and number, and what it is at."""
+    return [
+        ((name, str(number)), state)
+        for name, scheduler in registry.running.items()
+        for number, state in enumerate(scheduler.engines)
+    ]
+
+
+def engine_states(services: Services) -> list[dict[str, Json]]:
+    """Render what every engine is at."""
+    return [
+        {
+            "model": model,
+            "engine": int(number),
+            "live_updates": state.n_live,
+            "recording": state.has_recording,
+            "busy": round(state.busy, 2),
+        }
+        for (model, number), state in engines_of(services.registry)
+    ]
+
+
+def services_of(connection: HTTPConnection) -> Services:
+    """Return the services of the server that a request or socket belongs to."""
+    return cast(Services, connection.app.state.services)

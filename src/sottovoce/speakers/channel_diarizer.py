@@ -1,0 +1,149 @@
+"""Diarize recordings with a channel for each speaker: the loudest channel speaks.
+
+A is the first channel, B the second, and so on, whoever begins. Both speak where both channels are about as
+loud, so crosstalk from one microphone into the other must be quieter than that.
+
+Source of the idea: whisper.cpp, `--diarize`, which compares two channels over a whole segment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+import numpy.typing as npt
+
+from sottovoce.audio.io import Span
+from sottovoce.audio.recording import Recording
+from sottovoce.errors import AudioError
+from sottovoce.speakers.base import Floats
+from sottovoce.speakers.diarize import active_spans
+from sottovoce.speakers.speaker_names import letter
+from sottovoce.types import SAMPLE_RATE, Samples, Turn
+
+FRAME_SAMPLES = SAMPLE_RATE // 50
+SMOOTH_FRAMES = 15
+"""Levels are means over 0.3 s: between syllables nobody is silent."""
+QUIET_DB = 35.0
+"""This far below the loud parts of the recording nobody speaks."""
+SILENCE_DB = -70.0
+APART_DB = 6.0
+"""A channel this much quieter than the loudest is silent."""
+SHORTEST_S = 0.2
+ALIKE_DB = 0.5
+"""Channels that never differ by more are the same sound twice."""
+
+
+MARGIN_FRAMES = 5
+"""Around own speech, 0.1 s, whose edges are quiet, nothing is taken for others'."""
+LEAKS_DB = ((10.0, 10.0), (15.0, 6.0))
+"""A channel hears others through the room where it is so much quieter than the loudest, and so much than its
+own speaker: the lines of a call may be recorded at very different levels."""
+
+
+class ChannelDiarizer:
+    """Finds turns by the levels of channels; see `Diarizer`."""
+
+    def turns(self, recording: Recording) -> list[Turn]:
+        """Find the turns; see `Diarizer`.
+
+        Raises: AudioError for a recording of one channel, or with the same sound in all of them.
+        """
+        with recording.open_channels() as reader:
+            levels = levels_db(reader.channels())
+        n_channels = levels.shape[1]
+        if n_channels < 2:
+            raise AudioError(f"{recording.name}: expected a channel for each speaker, got 1 channel")
+        loudest = levels.max(axis=1)
+        is_loud = loud_frames(levels)
+        if are_alike(levels):
+            raise AudioError(
+                f"{recording.name}: expected a channel for each speaker, got the same sound in all"
+            )
+        found = [
+            Turn(start * FRAME_SAMPLES / SAMPLE_RATE, end * FRAME_SAMPLES / SAMPLE_RATE, letter(channel))
+            for channel in range(n_channels)
+            for start, end in active_spans(is_loud & (levels[:, channel] > loudest - APART_DB))
+            if (end - start) * FRAME_SAMPLES >= SHORTEST_S * SAMPLE_RATE
+        ]
+        return sorted(found, key=lambda turn: (turn.start, turn.end))
+
+
+def has_channels_apart(recording: Recording) -> bool:
+    """Tell whether a recording has several channels that are not the same sound.
+
+    Raises: AudioError.
+    """
+    with recording.open_channels() as reader:
+        return reader.info.n_channels > 1 and not are_alike(levels_db(reader.channels()))
+
+
+def leaks(recording: Recording) -> list[list[Span]]:
+    """Find, for each channel, where it has crosstalk of others rather than its own speaker: [start, end) in
+    samples.
+
+    Raises: AudioError.
+    """
+    with recording.open_channels() as reader:
+        levels = levels_db(reader.channels())
+    return [
+        [
+            ((start + MARGIN_FRAMES) * FRAME_SAMPLES, (end - MARGIN_FRAMES) * FRAME_SAMPLES)
+            for start, end in active_spans(one)
+            if end - start > 2 * MARGIN_FRAMES
+        ]
+        for one in are_others(levels).T
+    ]
+
+
+def are_others(levels: Floats) -> npt.NDArray[np.bool_]:
+    """Mark the frames in which a channel has somebody else's speech alone: bool, for levels
+    (n_frames, n_channels).
+    """
+    loudest = levels.max(axis=1, keepdims=True)
+    is_own = loud_frames(levels)[:, None] & (levels > loudest - APART_DB)
+    own = [
+        np.median(one[is_there]) if is_there.any() else np.inf
+        for one, is_there in zip(levels.T, is_own.T, strict=True)
+    ]
+    below, below_own = loudest - levels, np.array(own) - levels
+    is_other = np.zeros(levels.shape, np.bool_)
+    for least, least_own in LEAKS_DB:
+        is_other |= (below > least) & (below_own > least_own)
+    return is_other
+
+
+def loud_frames(levels: Floats) -> npt.NDArray[np.bool_]:
+    """Mark the frames (n_frames,) of levels (n_frames, n_channels) in which anybody speaks."""
+    loudest = levels.max(axis=1)
+    return np.asarray(loudest > max(SILENCE_DB, np.percentile(loudest, 98) - QUIET_DB))
+
+
+def are_alike(levels: Floats) -> bool:
+    """Tell whether levels (n_frames, n_channels) are those of the same sound in all channels."""
+    is_loud = loud_frames(levels)
+    return bool(is_loud.any() and np.ptp(levels[is_loud], axis=1).max() < ALIKE_DB)
+
+
+def levels_db(blocks: Iterable[Samples]) -> Floats:
+    """Measure the levels (n_frames, n_channels) of a recording in dB, in frames of 20 ms, smoothed.
+
+    blocks: (n_channels, n) each.
+    """
+    powers: list[npt.NDArray[np.float32]] = []
+    rest: Samples | None = None
+    for block in blocks:
+        joined = block if rest is None else np.concatenate((rest, block), axis=1)
+        n_frames = joined.shape[1] // FRAME_SAMPLES
+        rest = joined[:, n_frames * FRAME_SAMPLES :]
+        frames = joined[:, : n_frames * FRAME_SAMPLES].reshape(len(joined), n_frames, FRAME_SAMPLES)
+        powers.append(np.mean(np.square(frames), axis=2).T)
+    if rest is not None and rest.shape[1]:
+        powers.append(np.mean(np.square(rest), axis=1)[None])
+    power = np.concatenate(powers)
+    sums = np.cumsum(np.concatenate((np.zeros((1, power.shape[1])), power.astype(np.float64))), axis=0)
+    frames_at = np.arange(len(power))
+    first = np.maximum(0, frames_at - SMOOTH_FRAMES // 2)
+    last = np.minimum(len(power), frames_at + SMOOTH_FRAMES // 2 + 1)
+    mean = (sums[last] - sums[first]) / (last - first)[:, None]
+    return np.asarray(10 * np.log10(np.maximum(mean, 1e-10)), dtype=np.float32)

@@ -1,0 +1,307 @@
+"""Diarize a live session: windows of five seconds as they come, and an online clustering of voices.
+
+The networks are those for recordings. A voice that is far from all speakers so far becomes a new speaker once
+there is enough of it; until then its words have none. When an utterance ends, the voices of the whole session
+are clustered again, and names stay with the speakers that have most of their speech: so a speaker that was
+emitted may be corrected once. State is bounded: windows of the last minute, and a number of vectors.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+
+from sottovoce.errors import OptionError
+from sottovoce.options.speakers import SpeakerOptions
+from sottovoce.speakers.base import Floats, LocalSpeakers, VoiceDistances, VoiceEncoder
+from sottovoce.speakers.clustering import Labels, speaker_vectors, unit
+from sottovoce.speakers.diarize import (
+    ACTIVE,
+    ClusteringDiarizer,
+    DiarizedWindow,
+    assign_speakers,
+    most_active,
+)
+from sottovoce.speakers.speaker_names import letter
+from sottovoce.speakers.word_speakers import FAR_S, SpeakerLabels
+from sottovoce.types import SAMPLE_RATE, Samples, Turn, Word
+
+STEP_FRAMES = 30
+"""Between windows: half a second, as often as words come."""
+WINDOWS_HELD_S = 60.0
+"""Windows this old are forgotten: a final spans less."""
+MOST_VECTORS = 500
+"""Of a session; when there are more, every two neighbours of a speaker become one."""
+MOST_NAMES = 100
+
+
+@dataclass(frozen=True, slots=True)
+class LiveSpeakerOptions:
+    """When a voice is a new speaker; chosen on development voices (docs/speakers.md).
+
+    least_alone_s: seconds alone in a window of five, below which a voice is ignored. least_speech_s: a
+    speaker with less is merged into another when voices are clustered again. distances: None: those of the
+    voice encoder.
+    """
+
+    least_alone_s: float = 1.0
+    least_speech_s: float = 1.0
+    distances: VoiceDistances | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PlacedWindow:
+    """A window, and the frame of the session at which it begins."""
+
+    window: DiarizedWindow
+    first_frame: int
+
+
+class LiveSpeakers:
+    """Labels the words of one session with speakers.
+
+    options: `n_speakers` and `most` bound the number of speakers; the others are as for recordings.
+    """
+
+    def __init__(
+        self,
+        local: LocalSpeakers,
+        voices: VoiceEncoder,
+        options: SpeakerOptions | None = None,
+        live: LiveSpeakerOptions | None = None,
+    ) -> None:
+        self._local = local
+        self._options = options or SpeakerOptions()
+        self._live = live or LiveSpeakerOptions()
+        self._diarizer = ClusteringDiarizer(local, voices, self._options)
+        self._encoder = voices
+        self._distances = self._live.distances or voices.distances
+        self.start_session()
+        self._vectors = np.zeros((0, 0), np.float32)
+        self._weights = np.zeros(0, np.float32)
+        self._sums = np.zeros((0, 0), np.float32)
+        self._names: list[str] = []
+        self._ever: set[str] = set()
+        self._n_named = 0
+
+    def start_session(self) -> None:
+        """Begin at sample 0 of a session; voices of earlier sessions stay."""
+        self.n_samples = 0
+        """Samples of the session so far."""
+        self._held = np.zeros(0, np.float32)
+        self._next_end = STEP_FRAMES * self._local.frame_samples
+        self._windows: deque[PlacedWindow] = deque()
+
+    def push(self, pcm: Samples, *, is_speech: bool) -> None:
+        """Take the next samples (n,) float32; is_speech: False only advances time."""
+        size = self._local.window_samples
+        self._held = np.concatenate((self._held, pcm))
+        self.n_samples += len(pcm)
+        while self._next_end <= self.n_samples:
+            if is_speech:
+                self._diarize_window(self._next_end)
+            self._next_end += STEP_FRAMES * self._local.frame_samples
+        self._held = self._held[-(size + STEP_FRAMES * self._local.frame_samples) :]
+
+    @property
+    def voices(self) -> dict[str, Floats]:
+        """Speakers so far, by name: vectors (size,), each as long as the seconds of speech in it."""
+        pairs = zip(self._names, self._sums, strict=True)
+        return {name: vector.copy() for name, vector in pairs if vector.any()}
+
+    def add_voices(self, voices: Mapping[str, Floats]) -> None:
+        """Add the speakers of an earlier session, its `voices`: vectors (size,), before any audio.
+
+        Raises: OptionError for more names than there can be or one that is there, or vectors that are not
+            those of a voice.
+        """
+        n_voices = len(self._names) + len(voices)
+        if n_voices > MOST_NAMES:
+            raise OptionError(f"voices: expected at most {MOST_NAMES}, got {n_voices}")
+        if twice := [name for name in voices if name in self._names]:
+            raise OptionError(f"voices: expected new names, got '{twice[0][:50]}', who is known already")
+        size = self._encoder.embed([torch.zeros(0)]).shape[1]
+        for name, vector in voices.items():
+            if vector.shape != (size,) or not np.isfinite(vector).all() or not vector.any():
+                raise OptionError(f"voices: expected {size} finite numbers, not all 0, of '{name[:50]}'")
+        for name, vector in voices.items():
+            self._ever.add(name)
+            self._names.append(name)
+            self._sums = np.concatenate((self._sums.reshape(-1, size), vector[None]))
+            self._remember(unit(vector[None]), np.array([np.linalg.norm(vector)], np.float32))
+
+    def label(self, words: Sequence[Word]) -> list[Word]:
+        """Label words that have just been committed with their speakers, None while a voice has no name."""
+        return self._with_speakers(words, is_sure=False)
+
+    def relabel(self, words: Sequence[Word]) -> list[Word]:
+        """Label the words of an utterance that has ended, after clustering all voices again."""
+        self._cluster_anew()
+        return self._with_speakers(words, is_sure=True)
+
+    def _diarize_window(self, end: int) -> None:
+        """Diarize the window that ends at a sample; at the beginning of a session it is padded."""
+        size, frame = self._local.window_samples, self._local.frame_samples
+        first_frame = max(0, -(-(end - size) // frame))
+        start = first_frame * frame
+        held_from = self.n_samples - len(self._held)
+        samples = self._held[max(0, start - held_from) : end - held_from]
+        padded = torch.zeros(size)
+        padded[: len(samples)] = torch.from_numpy(samples)
+        (window,) = self._diarizer.diarize_windows([padded])
+        n_frames = min(self._local.n_frames, len(samples) // frame)
+        window = replace(window, activity=window.activity[:n_frames])
+        self._windows.append(PlacedWindow(window, first_frame))
+        oldest = first_frame - WINDOWS_HELD_S * SAMPLE_RATE / frame
+        while self._windows[0].first_frame < oldest:
+            self._windows.popleft()
+        self._learn(window)
+
+    def _learn(self, window: DiarizedWindow) -> None:
+        """Add the voices of a window; open a speaker for one that is far from all."""
+        trusted = window.alone_s >= self._live.least_alone_s
+        vectors, seconds = window.vectors[trusted], window.alone_s[trusted]
+        if not len(vectors):
+            return
+        step_s = STEP_FRAMES * self._local.frame_samples / SAMPLE_RATE
+        weights = seconds * step_s * SAMPLE_RATE / self._local.window_samples
+        self._remember(vectors, weights)
+        near = (
+            dict(assign_speakers(DiarizedWindow(window.activity, vectors, seconds), self._centres))
+            if self._names
+            else {}
+        )
+        for index, vector in enumerate(vectors):
+            speaker = near.get(index)
+            distance = 2.0 if speaker is None else 1.0 - float(vector @ self._centres[speaker])
+            if distance > self._distances.new_speaker:
+                if len(self._names) < self._most:
+                    self._open(vector * weights[index])
+            elif speaker is not None:
+                self._sums[speaker] += vector * weights[index]
+
+    def _remember(self, vectors: Floats, weights: Floats) -> None:
+        if len(self._weights) >= MOST_VECTORS:
+            self._condense()
+        self._vectors = np.concatenate((self._vectors.reshape(-1, vectors.shape[1]), vectors))
+        self._weights = np.concatenate((self._weights, weights)).astype(np.float32)
+
+    def _condense(self) -> None:
+        """Halve the vectors of every speaker by joining neighbours; a speaker's last one stays."""
+        owners = np.argmax(self._vectors @ self._centres.T, axis=1)
+        pairs: list[Labels] = []
+        for owner in np.unique(owners):
+            own = np.flatnonzero(owners == owner)
+            pairs += [own[i : i + 2] for i in range(0, len(own), 2)]
+        pairs.sort(key=lambda pair: int(pair[0]))
+        sums = [(self._vectors[pair] * self._weights[pair, None]).sum(axis=0) for pair in pairs]
+        self._weights = np.array([self._weights[pair].sum() for pair in pairs], np.float32)
+        self._vectors = unit(np.stack(sums))
+
+    def _open(self, total: Floats) -> None:
+        self._sums = np.concatenate((self._sums.reshape(-1, len(total)), total[None]))
+        self._names.append(self._new_name())
+
+    def _new_name(self) -> str:
+        while letter(self._n_named) in self._ever:
+            self._n_named += 1
+        self._ever.add(letter(self._n_named))
+        return letter(self._n_named)
+
+    @property
+    def _most(self) -> int:
+        return self._options.n_speakers or self._options.most
+
+    @property
+    def _centres(self) -> Floats:
+        return unit(self._sums)
+
+    def _cluster_anew(self) -> None:
+        """Cluster all voices of the session again; names stay with the speakers that have most of their
+        speech.
+        """
+        if not len(self._weights):
+            return
+        centres = speaker_vectors(
+            self._vectors,
+            self._weights,
+            n_speakers=None,
+            most=self._most,
+            distance=self._distances.recluster,
+            least_weight=self._live.least_speech_s,
+        )
+        labels = np.argmax(self._vectors @ centres.T, axis=1)
+        names = self._names_of(labels, len(centres))
+        self._sums = np.stack(
+            [
+                (self._vectors[labels == i] * self._weights[labels == i, None]).sum(axis=0)
+                for i in range(len(centres))
+            ]
+        )
+        self._names = names
+
+    def _names_of(self, labels: Labels, n_centres: int) -> list[str]:
+        """Name new centres by the old ones that they share most speech with, the largest first."""
+        names: dict[int, str] = {}
+        if self._names:
+            before = np.argmax(self._vectors @ self._centres.T, axis=1)
+            shared = np.zeros((n_centres, len(self._names)))
+            np.add.at(shared, (labels, before), self._weights)
+            for place in np.argsort(-shared, axis=None, kind="stable"):
+                new, old = divmod(int(place), len(self._names))
+                if shared[new, old] > 0 and new not in names and self._names[old] not in names.values():
+                    names[new] = self._names[old]
+        return [names.get(index) or self._new_name() for index in range(n_centres)]
+
+    def _with_speakers(self, words: Sequence[Word], *, is_sure: bool) -> list[Word]:
+        if not words or not self._names:
+            return list(words)
+        turns = self._turns(words[0].start - FAR_S, words[-1].end + FAR_S, is_sure=is_sure)
+        if not turns:
+            return list(words)
+        speakers = SpeakerLabels(turns).of_words(words)
+        return [replace(word, speaker=name or None) for word, name in zip(words, speakers, strict=True)]
+
+    def _turns(self, start_s: float, end_s: float, *, is_sure: bool) -> list[Turn]:
+        """Find who speaks when between two times; a voice that has no name yet is ""."""
+        frame_s = self._local.frame_samples / SAMPLE_RATE
+        near = [
+            one
+            for one in self._windows
+            if one.first_frame * frame_s < end_s
+            and (one.first_frame + len(one.window.activity)) * frame_s > start_s
+        ]
+        if not near:
+            return []
+        first = min(one.first_frame for one in near)
+        last = max(one.first_frame + len(one.window.activity) for one in near)
+        n_speakers = len(self._names)
+        scores = np.zeros((last - first, n_speakers + 1), np.float32)
+        counts, n_windows = np.zeros(last - first, np.float32), np.zeros(last - first, np.float32)
+        for one in near:
+            span = slice(one.first_frame - first, one.first_frame - first + len(one.window.activity))
+            for local, speaker in self._assigned(one.window, is_sure=is_sure):
+                scores[span, speaker] += one.window.activity[:, local]
+            counts[span] += (one.window.activity > ACTIVE).sum(axis=1)
+            n_windows[span] += 1
+        active = most_active(scores, np.rint(counts / np.maximum(n_windows, 1)).astype(int))
+        found = self._diarizer.spans(active)
+        names = [*self._names, ""]
+        offset_s = first * frame_s
+        return [Turn(offset_s + start, offset_s + end, names[who]) for start, end, who in found]
+
+    def _assigned(self, window: DiarizedWindow, *, is_sure: bool) -> list[tuple[int, int]]:
+        """Assign a speaker to each local speaker; index len(names) stands for a voice without a name."""
+        centres, nobody = self._centres, len(self._names)
+        found: list[tuple[int, int]] = []
+        for local, speaker in assign_speakers(window, centres):
+            distance = 1.0 - float(window.vectors[local] @ centres[speaker])
+            found.append((local, speaker if is_sure or distance <= self._distances.new_speaker else nobody))
+        assigned = {local for local, _ in found}
+        return found + [
+            (local, nobody) for local in range(len(window.vectors)) if local not in assigned and not is_sure
+        ]

@@ -1,0 +1,160 @@
+"""Assign speakers to words and segments, from turns.
+
+Word times are a few tenths of a second off, so a word does not simply belong to whoever speaks in its middle:
+the speakers of the words of a segment are chosen together, and a change costs less where a sentence ends or a
+pause is than inside a clause.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+
+from sottovoce.text.punctuation import CLAUSE_ENDS, CLOSING_MARKS, SENTENCE_ENDS
+from sottovoce.types import Segment, Turn, Word
+
+PAUSE_S = 0.25
+FAR_S = 2.0
+"""A word this far from all turns of a speaker is no nearer to one than to another."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeCosts:
+    """Costs of a change of speaker before a word, in seconds of words assigned to somebody who is silent.
+
+    sentence: after the end of a sentence, or between segments. pause: after a pause or the end of a clause.
+    inside: elsewhere.
+    """
+
+    sentence: float = 0.05
+    pause: float = 0.15
+    inside: float = 0.3
+
+    def before(self, word: Word, last: Word) -> float:
+        """Return the cost of a change between two words."""
+        end = last.word.strip().rstrip(CLOSING_MARKS)
+        if end.endswith(SENTENCE_ENDS):
+            return self.sentence
+        is_pause = word.start - last.end >= PAUSE_S or end.endswith(CLAUSE_ENDS)
+        return self.pause if is_pause else self.inside
+
+
+class SpeakerLabels:
+    """Assigns speakers to the segments of a recording, one after the other.
+
+    turns: in the order of their beginnings. Without turns, segments and words stay without a speaker.
+    """
+
+    def __init__(self, turns: Sequence[Turn], costs: ChangeCosts | None = None) -> None:
+        self._turns = sorted(turns, key=lambda turn: turn.start)
+        self._starts = [turn.start for turn in self._turns]
+        self._longest = max((turn.end - turn.start for turn in turns), default=0.0)
+        self._costs = costs or ChangeCosts()
+        self._last: str | None = None
+
+    def split(self, segment: Segment) -> Iterator[Segment]:
+        """Split a segment into parts of one speaker each; its id stays with all of them."""
+        if not self._turns:
+            yield segment
+        elif not segment.words:
+            yield replace(segment, speaker=self._of_span(segment.start, segment.end))
+        else:
+            words = segment.words
+            speakers = self.of_words(words)
+            spoken = [replace(word, speaker=name) for word, name in zip(words, speakers, strict=True)]
+            groups = [tuple(group) for _, group in groupby(spoken, key=lambda word: word.speaker)]
+            yield from parts_of(segment, groups)
+
+    def _of_span(self, start: float, end: float) -> str:
+        near = self._near(start, end)
+        costs = {name: _cost(start, end, turns) for name, turns in near.items()}
+        self._last = min(costs, key=lambda name: (costs[name], name != self._last))
+        return self._last
+
+    def of_words(self, words: Sequence[Word]) -> list[str]:
+        """Choose the speakers of one or more words that follow those before, by the cheapest path through
+        them.
+        """
+        near = self._near(words[0].start, words[-1].end)
+        names = sorted(near)
+        change = self._costs.sentence if self._last in near else 0.0
+        totals = {name: 0.0 if name == self._last else change for name in names}
+        ways: list[dict[str, str]] = []
+        for index, word in enumerate(words):
+            if index:
+                cheapest = min(names, key=lambda name: totals[name])
+                change = self._costs.before(word, words[index - 1])
+                way = {
+                    name: name if totals[name] <= totals[cheapest] + change else cheapest for name in names
+                }
+                totals = {name: totals[way[name]] + (change if way[name] != name else 0.0) for name in names}
+                ways.append(way)
+            for name in names:
+                totals[name] += _cost(word.start, word.end, near[name])
+        speaker = min(names, key=lambda name: totals[name])
+        path = [speaker]
+        for way in reversed(ways):
+            path.append(way[path[-1]])
+        self._last = path[0]
+        return path[::-1]
+
+    def _near(self, start: float, end: float) -> dict[str, list[Turn]]:
+        """Group the turns around a stretch by speaker; where there is none, the nearest turn."""
+        first = bisect_left(self._starts, start - FAR_S - self._longest)
+        last = bisect_left(self._starts, end + FAR_S)
+        near: dict[str, list[Turn]] = {}
+        for turn in self._turns[first:last]:
+            if turn.end > start - FAR_S:
+                near.setdefault(turn.speaker, []).append(turn)
+        if not near:
+            nearest = min(self._turns, key=lambda turn: max(turn.start - end, start - turn.end))
+            near[nearest.speaker] = [nearest]
+        return near
+
+
+def _cost(start: float, end: float, turns: Sequence[Turn]) -> float:
+    """Compute the cost of giving a stretch to a speaker: seconds of it without a turn, plus those to the
+    nearest turn.
+    """
+    covered_s = sum(max(0.0, min(end, turn.end) - max(start, turn.start)) for turn in turns)
+    away = min(max(0.0, turn.start - end, start - turn.end) for turn in turns)
+    return max(0.0, end - start - covered_s) + min(away, FAR_S)
+
+
+def parts_of(segment: Segment, groups: Sequence[tuple[Word, ...]]) -> Iterator[Segment]:
+    """Cut a segment between groups of its words, which have one speaker each; tokens go with their words."""
+    if len(groups) == 1:
+        yield replace(segment, words=groups[0], speaker=groups[0][0].speaker)
+        return
+    tokens = shared_out(segment.tokens, groups)
+    for index, (words, own) in enumerate(zip(groups, tokens, strict=True)):
+        yield replace(
+            segment,
+            start=segment.start if index == 0 else words[0].start,
+            end=segment.end if index == len(groups) - 1 else words[-1].end,
+            text="".join(word.word for word in words),
+            tokens=own,
+            words=words,
+            speaker=words[0].speaker,
+        )
+
+
+def shared_out(tokens: Sequence[int], groups: Sequence[Sequence[Word]]) -> list[tuple[int, ...]]:
+    """Distribute the tokens of a segment over groups of its words; timestamps stay with the word
+    beside them.
+    """
+    counts = [sum(len(word.tokens) for word in words) for words in groups]
+    texts = iter(token.id for words in groups for word in words for token in word.tokens)
+    shared: list[list[int]] = [[] for _ in groups]
+    group, n_taken = 0, 0
+    expected = next(texts, None)
+    for token in tokens:
+        if token == expected:
+            while group < len(groups) - 1 and n_taken == counts[group]:
+                group, n_taken = group + 1, 0
+            n_taken += 1
+            expected = next(texts, None)
+        shared[group].append(token)
+    return [tuple(own) for own in shared]

@@ -1,0 +1,146 @@
+"""Stage 3: the audio of an utterance as log-mel frames (`MelBuffer`) and as encoder states (`AudioWindow`).
+
+Both know the absolute sample at which they begin.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from sottovoce.audio.mel import DYNAMIC_RANGE, MelStream
+from sottovoce.types import FRAMES_PER_SECOND, HOP_SAMPLES, SAMPLE_RATE, EncoderOutput, Samples
+
+SAMPLES_PER_FRAME = SAMPLE_RATE // FRAMES_PER_SECOND
+MELS_PER_FRAME = SAMPLES_PER_FRAME // HOP_SAMPLES
+"""Log-mel frames per encoder frame."""
+SNAP_S = 0.25
+"""Seconds that a border between languages is moved at most, to where it is quietest: the timeline finds it to
+some tenths of a second, and within a word both sides would get a part of it."""
+BORDER_COST = 0.5
+"""Penalty, in log10 units of power, of a border that is moved as far as it may be."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AudioWindow:
+    """Encoder states of an utterance's audio, with what they were computed from.
+
+    encoded: batch of 1. log_mel: (n_mels, n_mel_frames), un-normalised. start_sample: of frame 0, absolute.
+    """
+
+    encoded: EncoderOutput
+    log_mel: Tensor
+    start_sample: int
+
+    @property
+    def n_frames(self) -> int:
+        """Encoder frames that hold audio, without padding."""
+        return self.encoded.n_content_frames[0]
+
+    def part(self, frames: npt.NDArray[np.int64]) -> Tensor:
+        """Return the log-mel of chosen encoder frames (n,), ascending, joined: (n_mels, 2 * n)."""
+        mels = (MELS_PER_FRAME * frames[:, None] + np.arange(MELS_PER_FRAME)).reshape(-1)
+        return self.log_mel[:, torch.from_numpy(mels).to(self.log_mel.device)]
+
+    @property
+    def loudness(self) -> npt.NDArray[np.float64]:
+        """Loudness of each frame (n_frames,), see the function `loudness`."""
+        return loudness(self.log_mel[:, : self.n_frames * MELS_PER_FRAME])
+
+    def quietest_s(self, start_s: float, end_s: float) -> float:
+        """Return the middle (s) of the quietest frame in a span; start_s if the window ends before it."""
+        first, end = self.frame(start_s), self.frame(end_s)
+        if first >= end:
+            return start_s
+        return self.seconds(first + int(self.loudness[first:end].argmin())) + 0.5 / FRAMES_PER_SECOND
+
+    @property
+    def start_s(self) -> float:
+        return self.start_sample / SAMPLE_RATE
+
+    @property
+    def end_s(self) -> float:
+        return self.start_s + self.n_frames / FRAMES_PER_SECOND
+
+    def seconds(self, frame: int) -> float:
+        """Return the time (s) in the recording at which a frame begins."""
+        return self.start_s + frame / FRAMES_PER_SECOND
+
+    def frame(self, seconds: float) -> int:
+        """Return the frame that contains a time (s) of the recording, clipped to [0, n_frames]."""
+        return max(0, min(self.n_frames, math.floor((seconds - self.start_s) * FRAMES_PER_SECOND + 1e-6)))
+
+
+def loudness(log_mel: Tensor) -> npt.NDArray[np.float64]:
+    """Return the loudness (n // 2,) of each encoder frame of un-normalised log-mel (n_mels, n), in log10 of
+    power.
+
+    The mean over the spectrum, clipped to Whisper's dynamic range.
+    """
+    n_frames = log_mel.shape[1] // MELS_PER_FRAME
+    if not n_frames:
+        return np.zeros(0)
+    mels = log_mel[:, : n_frames * MELS_PER_FRAME]
+    means = mels.clamp(min=float(mels.max()) - DYNAMIC_RANGE).mean(dim=0)
+    loud: npt.NDArray[np.float64] = means.reshape(n_frames, -1).mean(dim=1).cpu().double().numpy()
+    return loud
+
+
+def quietest_border(loud: npt.NDArray[np.float64], border: int, reach: int, *, least: int = 1) -> int:
+    """Move a border to the quietest frame boundary at most `reach` frames away; return its frame.
+
+    loud: (n_frames,) in log10 of power; a border moved by `reach` costs `BORDER_COST`. least: first frame
+    allowed. Without a frame to choose from the border stays.
+    """
+    at = np.arange(max(1, least, border - reach), min(len(loud) - 1, border + reach) + 1)
+    if not len(at):
+        return border
+    cost = loud[at - 1] + loud[at] + BORDER_COST * np.abs(at - border) / max(1, reach)
+    return int(at[cost.argmin()])
+
+
+class MelBuffer:
+    """Keep audio as un-normalised log-mel frames, addressed by absolute sample.
+
+    Audio is transformed when frames are read, so the frames of an update do not depend on how the audio was
+    pushed. Cuts fall on encoder frames.
+    """
+
+    def __init__(self, n_mels: int, start_sample: int, device: torch.device) -> None:
+        self._stream = MelStream(n_mels, device)
+        self._frames = torch.zeros(n_mels, 0, device=device)
+        self._waiting: list[Tensor] = []
+        self.start_sample = start_sample
+        self.end_sample = start_sample
+
+    def append(self, samples: Samples) -> None:
+        self._waiting.append(torch.from_numpy(samples))
+        self.end_sample += len(samples)
+
+    def frames(self, *, final: bool = False, until_sample: int | None = None) -> Tensor:
+        """Return the frames (n_mels, n) of the audio in the buffer.
+
+        final: include the last frames, computed with silence after them; no audio may follow. until_sample:
+        only whole frames before it; None: all.
+        """
+        if self._waiting:
+            self._frames = torch.cat((self._frames, self._stream.push(torch.cat(self._waiting))), dim=1)
+            self._waiting.clear()
+        if final:
+            self._frames = torch.cat((self._frames, self._stream.finish()), dim=1)
+        if until_sample is None:
+            return self._frames
+        return self._frames[:, : max(0, until_sample - self.start_sample) // HOP_SAMPLES]
+
+    def cut(self, start_sample: int) -> None:
+        """Drop audio before a sample, rounded down to whole encoder frames; at most all of it."""
+        self.frames()
+        n_frames = max(0, start_sample - self.start_sample) // SAMPLES_PER_FRAME
+        n_frames = min(n_frames, self._frames.shape[1] // MELS_PER_FRAME)
+        self._frames = self._frames[:, n_frames * MELS_PER_FRAME :].clone()
+        self.start_sample += n_frames * SAMPLES_PER_FRAME

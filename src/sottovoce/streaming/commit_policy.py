@@ -1,0 +1,277 @@
+"""Stage 6: decide which words are committed. Every rule that holds a word back is in this file.
+
+AlignAtt trusts a token as soon as enough audio lies behind it. Real Whisper still changes its mind there:
+"the candidate j's" becomes "the Canada jays" with half a second more of audio. Its own probability tells
+which words it will change: a confident word is committed at first sight, others when the next hypotheses
+repeat them (as in the LocalAgreement policy, Liu et al. 2020, https://arxiv.org/abs/2005.11185) or far from
+the end of the audio.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import takewhile
+
+from sottovoce.streaming.audio_window import AudioWindow
+from sottovoce.streaming.hypothesis import (
+    MAX_TOKENS,
+    AlignAttHypothesis,
+    StopReason,
+    StopRules,
+    most_tokens,
+)
+from sottovoce.streaming.options import CommitOptions, StreamOptions
+from sottovoce.streaming.words import EndOfWord, HypothesisWord, WordBuilder, is_mark
+from sottovoce.text.detokenizer import Detokenizer, TokenWord
+from sottovoce.types import FRAMES_PER_SECOND, Word
+
+DECODE_AHEAD = 0.6
+"""Decoding goes on to this fraction of the distance that a confident word needs: what comes twice there is
+surer.
+"""
+LEAST_UNREAD = 0.5
+"""Undecoded audio of up to this fraction of the frame threshold holds no word that could be committed."""
+
+
+def may_hold_words(options: StreamOptions, undecoded_s: float) -> bool:
+    """Return whether audio of this length behind the committed words is enough for a word to be committed."""
+    least_frames = max(options.confident_frames, LEAST_UNREAD * options.frame_threshold)
+    return undecoded_s * FRAMES_PER_SECOND > least_frames
+
+
+class CommitPolicy:
+    """Decide, update by update of an utterance, how many words of the hypothesis are committed.
+
+    A word is committed if decoding came to it (`stop_rules`), the hypothesis is usable and the word complete
+    (`usable_words`), and it is stable and ends where the language is certain (`decide`); without more audio,
+    all usable words are. Where decoding has lost the thread for good, so are words that two hypotheses agreed
+    on (`take_agreed`). end_of_word: tells whether a word ends where the audio does; None: the next token
+    does.
+    """
+
+    def __init__(self, options: StreamOptions, end_of_word: EndOfWord | None = None) -> None:
+        self._options = options
+        self._end_of_word = end_of_word
+        self._agreement = Agreement(options.commit, options.frame_threshold, options.confident_frames)
+        self._agreed = AgreedTail()
+        self.unstable: tuple[Word, ...] = ()
+        """Words of the last hypothesis that were not committed."""
+        self.is_stuck = False
+        """Whether the last update found no way on: it fell into a loop, or jumped back."""
+
+    @property
+    def confident_frames(self) -> float:
+        """Distance (frames) to the end of the audio that every word needs."""
+        return self._options.confident_frames
+
+    def stop_rules(self, undecoded_s: float, *, final: bool, committed_until: int | None = None) -> StopRules:
+        """Return when decoding stops; undecoded_s: seconds of audio behind the committed words.
+
+        final: no more audio comes. committed_until: see `StopRules`.
+        """
+        options = self._options
+        return StopRules(
+            options.final_frame_threshold if final else DECODE_AHEAD * options.confident_frames,
+            options.rewind_threshold,
+            options.max_repeats,
+            MAX_TOKENS if final else most_tokens(undecoded_s),
+            committed_until,
+        )
+
+    def is_no_speech(self, hypothesis: AlignAttHypothesis) -> bool:
+        silent = hypothesis.no_speech_prob > self._options.no_speech_threshold
+        return silent and hypothesis.avg_logprob < self._options.logprob_threshold
+
+    def is_usable(self, hypothesis: AlignAttHypothesis) -> bool:
+        """Return whether a hypothesis has words at all: not if it jumped back or hears no speech."""
+        return hypothesis.stop_reason is not StopReason.REWOUND and not self.is_no_speech(hypothesis)
+
+    def usable_words(
+        self,
+        hypothesis: AlignAttHypothesis,
+        window: AudioWindow,
+        builder: WordBuilder,
+        *,
+        after_s: float,
+        final: bool,
+    ) -> list[HypothesisWord]:
+        """Return the complete words of a usable hypothesis, none of which starts before after_s."""
+        if not self.is_usable(hypothesis):
+            return []
+        groups = builder.group(hypothesis.tokens)
+        if groups and not self._is_complete(groups[-1], hypothesis, window, builder, final=final):
+            groups.pop()
+        return builder.words(groups, hypothesis, window, after_s=after_s)
+
+    def _is_complete(
+        self,
+        last: TokenWord,
+        hypothesis: AlignAttHypothesis,
+        window: AudioWindow,
+        builder: WordBuilder,
+        *,
+        final: bool,
+    ) -> bool:
+        """Return whether nothing more can belong to the last word."""
+        detokenizer = Detokenizer(builder.tokenizer)
+        detokenizer.push(last.tokens)
+        if detokenizer.pending or (is_mark(last.text) and not final):
+            return False
+        if final or hypothesis.stop_reason in (StopReason.END_OF_TEXT, StopReason.REPEATED):
+            return True
+        following = hypothesis.held_back_token
+        if hypothesis.stop_reason is not StopReason.FRONTIER or following is None:
+            return False
+        if self._end_of_word is not None and self._end_of_word.fires(window.encoded):
+            return True
+        return not builder.has_spaces or builder.tokenizer.token_bytes(following).startswith(b" ")
+
+    def decide(
+        self,
+        words: Sequence[HypothesisWord],
+        window: AudioWindow,
+        *,
+        is_stuck: bool,
+        certain_until_s: float = math.inf,
+        final: bool = False,
+    ) -> int:
+        """Return how many words, from the first, are committed now; the others are `unstable`.
+
+        words: usable ones of this update, after the committed words. is_stuck: decoding found no way on.
+        certain_until_s: words that end later wait, since their language is in doubt. final: no more audio
+        comes.
+        """
+        n_stable = len(words) if final else self._agreement.count_stable(words, window)
+        n_certain = sum(1 for _ in takewhile(lambda one: one.word.end <= certain_until_s, words))
+        n_committed = min(n_stable, n_certain)
+        self._agreement.drop_committed(n_committed)
+        self._agreed.update(
+            words[:n_committed], words[n_committed:], self._agreement.n_agreed, is_stuck=is_stuck
+        )
+        self.unstable = tuple(one.word for one in words[n_committed:])
+        self.is_stuck = is_stuck
+        return n_committed
+
+    def discard(self, hypothesis: AlignAttHypothesis) -> None:
+        """Take an unusable hypothesis: agreement is counted anew."""
+        self.is_stuck = not self.is_no_speech(hypothesis)
+        self._agreement.reset()
+        self._agreed.update((), (), 0, is_stuck=self.is_stuck)
+        self.unstable = ()
+
+    def take_agreed(self, after_s: float, until_s: float) -> list[HypothesisWord]:
+        """Return agreed words to commit of audio that is not decoded again, see `AgreedTail.take`."""
+        return self._agreed.take(after_s, until_s)
+
+
+class AgreedTail:
+    """The words behind the committed ones that two hypotheses agreed on.
+
+    A word may wait for a third hypothesis, for its distance, or for the language. Where the updates after it
+    get stuck, up to the end, it was decoded well all the same.
+    """
+
+    def __init__(self) -> None:
+        self._words: list[HypothesisWord] = []
+
+    def update(
+        self,
+        committed: Sequence[HypothesisWord],
+        waiting: Sequence[HypothesisWord],
+        n_agreed: int,
+        *,
+        is_stuck: bool,
+    ) -> None:
+        """Take what an update committed and what waits, of which the first n_agreed words were there before.
+
+        is_stuck: it looped or jumped back; words that it did not come to are as agreed as they were.
+        """
+        n_same = count_same([*committed, *waiting], self._words) - len(committed)
+        if is_stuck:
+            is_same = count_same(committed, self._words) == len(committed)
+            self._words = self._words[len(committed) :] if is_same else []
+        else:
+            self._words = list(waiting[: max(n_agreed, n_same)])
+
+    def take(self, after_s: float, until_s: float) -> list[HypothesisWord]:
+        """Return the words up to the first whose middle lies after until_s, and forget all.
+
+        after_s: none starts earlier.
+        """
+        words, self._words = self._words, []
+        within = takewhile(lambda one: (one.word.start + one.word.end) / 2 <= until_s, words)
+        return [one.not_before(after_s) for one in within]
+
+
+class Agreement:
+    """Count how many hypotheses in a row had each word at its place, and find the words that are stable.
+
+    near_frames: a word that is not confident must be this far from the end of the audio; confident_frames:
+    any must.
+    """
+
+    def __init__(self, options: CommitOptions, near_frames: float, confident_frames: float) -> None:
+        self._options = options
+        self._agreed_frames = max(near_frames, options.agreed_frames)
+        self._far_frames = max(near_frames, options.far_frames)
+        self._confident_frames = confident_frames
+        self._letters: list[str] = []
+        self._counts: list[int] = []
+
+    def reset(self) -> None:
+        """Forget all counts."""
+        self._letters, self._counts = [], []
+
+    def drop_committed(self, n_words: int) -> None:
+        """Drop the first words of the last hypothesis, which the next one begins after."""
+        self._letters, self._counts = self._letters[n_words:], self._counts[n_words:]
+
+    @property
+    def n_agreed(self) -> int:
+        """Number of words behind the committed ones that at least two hypotheses in a row had."""
+        return sum(1 for _ in takewhile(lambda count: count >= 2, self._counts))
+
+    def count_stable(self, words: Sequence[HypothesisWord], window: AudioWindow) -> int:
+        """Count a hypothesis in; return how many of its words, from the first, are stable."""
+        self._count(words)
+        is_early = window.n_frames < self._options.min_audio_s * FRAMES_PER_SECOND
+        is_stable = self._is_stable_early if is_early else self._is_stable
+        for place, (one, count) in enumerate(zip(words, self._counts, strict=True)):
+            if not is_stable(window.n_frames - one.last_frame, count, one.word.probability):
+                return place
+        return len(words)
+
+    def _count(self, words: Sequence[HypothesisWord]) -> None:
+        letters = [one.letters for one in words]
+        counts, same = [], True
+        for place, spelt in enumerate(letters):
+            same = same and place < len(self._letters) and spelt == self._letters[place]
+            counts.append(self._counts[place] + 1 if same else 1)
+        self._letters, self._counts = letters, counts
+
+    def _is_stable(self, n_behind: int, count: int, probability: float) -> bool:
+        """Return whether a word is stable that is n_behind frames from the end of the audio."""
+        options = self._options
+        if n_behind >= self._far_frames:
+            return True
+        if probability >= options.commit_prob:
+            return n_behind >= self._confident_frames
+        needed = options.n_agreeing if probability >= options.low_prob else options.n_agreeing_low
+        return count >= needed and n_behind >= self._agreed_frames
+
+    def _is_stable_early(self, n_behind: int, count: int, probability: float) -> bool:
+        """The same with less than `min_audio_s` of audio, where it is not known how the sentence goes on."""
+        options = self._options
+        if options.early_commit_prob is None:
+            return False
+        if probability >= max(options.commit_prob, options.early_commit_prob):
+            return n_behind >= self._confident_frames
+        is_confident = probability >= options.commit_prob and count >= options.n_agreeing_low
+        return is_confident and n_behind >= self._agreed_frames
+
+
+def count_same(words: Sequence[HypothesisWord], others: Sequence[HypothesisWord]) -> int:
+    """Count the words at the beginning that have the same letters."""
+    pairs = zip(words, others, strict=False)
+    return sum(1 for _ in takewhile(lambda pair: pair[0].letters == pair[1].letters, pairs))

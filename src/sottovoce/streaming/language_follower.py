@@ -1,0 +1,149 @@
+"""Stage 2: probe the newest speech for its language; tell when it changes, and where it is certain."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from sottovoce.backends.base import Backend
+from sottovoce.engine.calls import CallGenerator, LanguageProbeCall
+from sottovoce.errors import OptionError
+from sottovoce.language.probe import LanguageProbe, ProbedLanguage
+from sottovoce.language.timeline import LanguageChange, LanguageTimeline
+from sottovoce.streaming.options import SessionOptions
+from sottovoce.streaming.utterance import LiveUtterance
+from sottovoce.text.tokenizer import Tokenizer
+from sottovoce.types import HOP_SAMPLES, SAMPLE_RATE
+
+LEAST_FINAL_S = 0.1
+"""Seconds of the shortest stretch that is probed at the end of speech."""
+
+
+class LiveLanguageFollower:
+    """Follow the language of a session as its options say.
+
+    A stretch is the newest part of the speech, and no longer than what was said in the language in use; it is
+    probed once, as soon as its audio is in. It is encoded by itself: within a window that goes on through a
+    change, the encoder lets the language before into the states of the speech after it (docs/streaming.md).
+
+    options: suited to the checkpoint. Raises: OptionError for languages that the model does not have.
+    """
+
+    def __init__(self, backend: Backend, tokenizer: Tokenizer, options: SessionOptions) -> None:
+        self.languages = checked_languages(options.languages, tokenizer)
+        several = len(self.languages) > 1
+        self._options = options
+        self._stretches = options.probed_stretches
+        self.timeline = LanguageTimeline(
+            self.languages,
+            options.smoothing,
+            options.switch,
+            full_width_s=self._stretches.width_s,
+            current=None if several else self.languages[0],
+        )
+        self._probe = LanguageProbe(backend, tokenizer, self.languages) if several else None
+        self._hop = round(self._stretches.hop_s * SAMPLE_RATE)
+        self._probed_until = 0
+        """Sample at which the last stretch ended."""
+
+    @property
+    def is_parallel(self) -> bool:
+        """Whether several languages are decoded side by side."""
+        return self._probe is not None and self._options.switching == "parallel"
+
+    @property
+    def is_following(self) -> bool:
+        """Whether the language may still change."""
+        if self._probe is None:
+            return False
+        return self._options.switching != "off" or self.timeline.current is None
+
+    @property
+    def certain_until_s(self) -> float:
+        """Time (s) up to which the language is certain: inf without doubt, -inf before the first is known."""
+        if not self.is_following:
+            return math.inf
+        parallel = self._options.parallel
+        waits = not self.is_parallel or (parallel is not None and parallel.confirmed)
+        if self.timeline.current is not None and not waits:
+            return math.inf
+        return self.timeline.certain_until_s
+
+    @property
+    def language(self) -> str:
+        """The language in use; the first allowed one while none is known."""
+        return self.timeline.current or self.languages[0]
+
+    def begin(self, sample: int) -> None:
+        """Begin an utterance at a sample; audio before it is not probed."""
+        self.timeline.begin(sample / SAMPLE_RATE)
+        self._probed_until = sample
+
+    def update(self, utterance: LiveUtterance, until: int) -> CallGenerator[LanguageChange | None]:
+        """Probe what is new up to a sample, the present one; return the change that is due, if any."""
+        if not self.is_following:
+            return None
+        yield from self._probe_new(utterance, until)
+        return self.timeline.due(until / SAMPLE_RATE)
+
+    def resolve(
+        self, utterance: LiveUtterance, until: int, now_s: float
+    ) -> CallGenerator[LanguageChange | None]:
+        """Probe the rest of an utterance that ends at a sample, and decide what is in doubt."""
+        if not self.is_following:
+            return None
+        yield from self._probe_new(utterance, min(until, utterance.end_sample), final=True)
+        return self.timeline.resolve(now_s)
+
+    def _probe_new(self, utterance: LiveUtterance, until: int, *, final: bool = False) -> CallGenerator[None]:
+        """Add the stretches that end in new audio to the timeline; they end at fixed samples.
+
+        final: no more audio comes; a last stretch may be short, and end anywhere.
+        """
+        first = self._probed_until - self._probed_until % self._hop + self._hop
+        ends = [*range(first, until + 1, self._hop)]
+        if final and (not ends or ends[-1] < until) and until > self._probed_until:
+            ends.append(until)
+        self._probed_until = max([self._probed_until, *ends])
+        stretches = self._spans(utterance, ends, final=final)
+        if not stretches or self._probe is None:
+            return
+        log_mel = utterance.log_mel()
+        parts = [log_mel[:, _mel_frame(utterance, a) : _mel_frame(utterance, b)] for a, b in stretches]
+        found: list[ProbedLanguage] = yield LanguageProbeCall(self._probe, parts)
+        for (start, end), probed in zip(stretches, found, strict=True):
+            self.timeline.add(start / SAMPLE_RATE, end / SAMPLE_RATE, probed)
+
+    def _spans(self, utterance: LiveUtterance, ends: list[int], *, final: bool) -> list[tuple[int, int]]:
+        """Return the stretches [start, end) (samples) that are long enough and whose log-mel is in."""
+        least_s = self._stretches.min_width_s
+        least = round((min(least_s, LEAST_FINAL_S) if final else least_s) * SAMPLE_RATE)
+        earliest = max(utterance.start_sample, round(self.timeline.since_s * SAMPLE_RATE))
+        last = utterance.start_sample + utterance.log_mel().shape[1] * HOP_SAMPLES
+        found = []
+        for end in ends:
+            end = min(end, last)
+            start = self._stretches.start(earliest, end, opening=self.timeline.is_opening)
+            if end - start >= least:
+                found.append((start, end))
+        return found
+
+
+def _mel_frame(utterance: LiveUtterance, sample: int) -> int:
+    """Return the log-mel frame that contains a sample."""
+    return (sample - utterance.start_sample) // HOP_SAMPLES
+
+
+def checked_languages(languages: Sequence[str], tokenizer: Tokenizer) -> tuple[str, ...]:
+    """Return the allow-list as codes; empty: all of the model, of an English-only one English.
+
+    Raises: OptionError for a language that the model does not have, or one twice.
+    """
+    if not tokenizer.is_multilingual:
+        if tuple(languages) not in ((), ("en",)):
+            raise OptionError(f"languages: an English-only model knows 'en', got {', '.join(languages)}")
+        return ("en",)
+    codes = tuple(tokenizer.with_language(language).language or "" for language in languages)
+    if len(set(codes)) != len(codes):
+        raise OptionError(f"languages: expected each once, got {', '.join(languages)}")
+    return codes or tokenizer.language_codes

@@ -1,0 +1,152 @@
+"""Translate live speech: shown as far as two translations agree, and whole at the end of an utterance.
+
+While an utterance grows, its text is translated again and again; the words with which two translations in a
+row begin are shown, and never taken back. The end of the utterance brings its whole translation, which may
+differ from what was shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from sottovoce.formats.document import Json, seconds
+from sottovoce.types import Event, Final, Partial
+
+N_NEW_WORDS = 3
+"""Words that must come before an utterance is translated again."""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceText:
+    """Text of an utterance so far, its language, and its start and end (seconds of the stream).
+
+    is_whole: the utterance has ended with it.
+    """
+
+    start: float
+    end: float
+    text: str
+    language: str
+    is_whole: bool
+
+
+class LiveTranslatorBackend(Protocol):
+    """Translates live speech; `ChatTranslator` asks a server, `WhisperTranslator` Whisper itself."""
+
+    @property
+    def target(self) -> str:
+        """Code of the language that it translates into."""
+        ...
+
+    def translate(self, source: SourceText) -> str:
+        """Translate the text.
+
+        Raises: TranslationError.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class LiveTranslation:
+    """A translation to be shown.
+
+    text: the words that two translations agree on and that were not shown yet; where is_final, the whole
+    utterance. start, end: of the source text, in seconds.
+    """
+
+    start: float
+    end: float
+    text: str
+    language: str
+    emission_time: float
+    utterance: int | None
+    is_final: bool
+
+    @property
+    def document(self) -> dict[str, Json]:
+        """Plain values for JSON: type `translation`, with the fields that events have, and `final`."""
+        return {
+            "type": "translation",
+            "start": seconds(self.start),
+            "end": seconds(self.end),
+            "text": self.text,
+            "language": self.language,
+            "words": [],
+            "emission_time": seconds(self.emission_time),
+            "utterance": self.utterance,
+            "final": self.is_final,
+        }
+
+
+@dataclass(slots=True)
+class LiveTranslator:
+    """Translates the events of one session; call `take` with all of them in order.
+
+    n_new_words: words that must come before an utterance is translated again.
+    """
+
+    translator: LiveTranslatorBackend
+    n_new_words: int = N_NEW_WORDS
+    _text: str = field(default="", init=False)
+    _n_translated: int = field(default=0, init=False)
+    _last: tuple[str, ...] = field(default=(), init=False)
+    _shown: tuple[str, ...] = field(default=(), init=False)
+    _start: float = field(default=0.0, init=False)
+
+    def take(self, event: Event, *, is_newest: bool = True) -> Iterator[LiveTranslation]:
+        """Take an event; yield what is to be shown after it.
+
+        is_newest: see `mark_newest`; an event whose utterance has newer ones is not translated.
+        Raises: TranslationError; the session goes on with the next event.
+        """
+        if isinstance(event, Partial):
+            yield from self._translate_partial(event, is_newest=is_newest)
+        elif isinstance(event, Final):
+            self._begin()
+            if event.text.strip():
+                source = SourceText(event.start, event.end, event.text, event.language, is_whole=True)
+                yield self._translation(event, event.start, self.translator.translate(source), is_final=True)
+
+    def _begin(self) -> None:
+        self._text, self._n_translated, self._last, self._shown = "", 0, (), ()
+
+    def _translate_partial(self, event: Partial, *, is_newest: bool) -> Iterator[LiveTranslation]:
+        if not self._text:
+            self._start = event.start
+        self._text += event.text
+        n_words = len(self._text.split())
+        if not is_newest or n_words - self._n_translated < self.n_new_words:
+            return
+        self._n_translated = n_words
+        source = SourceText(self._start, event.end, self._text, event.language, is_whole=False)
+        now = tuple(self.translator.translate(source).split())
+        agreed = common_beginning(self._last, now)
+        self._last = now
+        if len(agreed) > len(self._shown) and agreed[: len(self._shown)] == self._shown:
+            new = agreed[len(self._shown) :]
+            self._shown = agreed
+            yield self._translation(event, self._start, " ".join(new), is_final=False)
+
+    def _translation(
+        self, event: Partial | Final, start: float, text: str, *, is_final: bool
+    ) -> LiveTranslation:
+        target = self.translator.target
+        return LiveTranslation(start, event.end, text, target, event.emission_time, event.utterance, is_final)
+
+
+def mark_newest(events: Sequence[Event]) -> Iterator[tuple[Event, bool]]:
+    """Pair events that came at once with whether no later one adds to their utterance."""
+    last = max((i for i, event in enumerate(events) if isinstance(event, Partial | Final)), default=0)
+    for i, event in enumerate(events):
+        yield event, isinstance(event, Final) or i >= last
+
+
+def common_beginning(first: Sequence[str], second: Sequence[str]) -> tuple[str, ...]:
+    """Return the words with which both begin."""
+    n_equal = next(
+        (i for i, (one, other) in enumerate(zip(first, second, strict=False)) if one != other),
+        min(len(first), len(second)),
+    )
+    return tuple(first[:n_equal])

@@ -1,0 +1,185 @@
+"""Translate into English by Whisper's own task: sentences of a file, and utterances of a live session."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from threading import Lock
+
+from sottovoce.api import Model
+from sottovoce.audio.buffer import AudioBuffer
+from sottovoce.audio.io import AudioSource
+from sottovoce.engine.calls import CallGenerator
+from sottovoce.engine.executor import LocalExecutor
+from sottovoce.errors import OptionError
+from sottovoce.options.decoding import DecodingOptions
+from sottovoce.options.fallback import FallbackOptions
+from sottovoce.options.transcribe import TranscribeOptions
+from sottovoce.translation.live_translator import SourceText
+from sottovoce.translation.sentences import sentences, with_translation
+from sottovoce.types import SAMPLE_RATE, Samples, Segment
+
+TARGET = "en"
+N_NEW_WORDS = 4
+"""Words that must come before an utterance is heard again: each time costs a window of 30 s."""
+HELD_S = 60.0
+"""A final spans some 30 s, and comes a little after its last word."""
+AROUND_S = 0.5
+"""Heard before and after the words: their ends are found too soon."""
+LEAST_TOKENS, TOKENS_A_SECOND = 16, 10
+"""Of a reading: more is a loop."""
+
+
+def require_multilingual(model: Model) -> None:
+    """Check that a model can translate.
+
+    Raises: OptionError for an English-only model.
+    """
+    if not model.tokenizer.is_multilingual:
+        raise OptionError(f"translation into 'en': {model.name} is an English-only model")
+
+
+def with_english(
+    model: Model, source: AudioSource, segments: Sequence[Segment], options: TranscribeOptions
+) -> list[Segment]:
+    """Translate the sentences of a transcript, but for English ones, by decoding the recording once more.
+
+    source: the recording, its channels mixed. options: those of the transcript; how windows are decoded holds
+    here too.
+    Raises: AudioError; OptionError for a model that cannot translate.
+    """
+    require_multilingual(model)
+    whole = list(sentences(segments))
+    foreign = [one for one in whole if one.language != TARGET and one.end > one.start and one.text.strip()]
+    found: dict[int, str] = {}
+    for language in dict.fromkeys(one.language for one in foreign):
+        own = [one for one in foreign if one.language == language]
+        found |= _translated(model, source, own, language, options)
+    return [with_translation(one, found.get(one.id)) for one in whole]
+
+
+def _translated(
+    model: Model, source: AudioSource, own: Sequence[Segment], language: str, options: TranscribeOptions
+) -> dict[int, str]:
+    """Return English text by the id of the sentence it belongs to: the one whose middle is nearest."""
+    chosen = TranscribeOptions(
+        decoding=replace(options.decoding, prefix=None, speaker_turns=False),
+        fallback=options.fallback,
+        clip_timestamps=tuple(time for one in _apart(own) for time in one),
+        condition_on_previous_text=False,
+        audio_ctx=options.audio_ctx,
+        audio_filter=options.audio_filter,
+        normalization=options.normalization,
+    )
+    found: dict[int, str] = {}
+    for segment in model.transcribe(source, language=language, task="translate", options=chosen):
+        middle = (segment.start + segment.end) / 2
+        nearest = min(own, key=lambda one: max(one.start - middle, middle - one.end))
+        found[nearest.id] = found.get(nearest.id, "") + segment.text
+    return found
+
+
+def _apart(own: Sequence[Segment]) -> list[tuple[float, float]]:
+    """Return start and end of each sentence, none before the end of the one before."""
+    spans: list[tuple[float, float]] = []
+    for one in own:
+        start = max(one.start, spans[-1][1] if spans else 0.0)
+        if one.end > start:
+            spans.append((start, one.end))
+    return spans
+
+
+@dataclass(slots=True)
+class WhisperTranslator:
+    """Translates live speech into English by decoding each utterance once more with Whisper's translate task.
+
+    `push` is given all samples that the session is given, before it; another thread may call `translate`.
+    English stays as it is. Greedy, in the window of 30 s that the model was trained on; a result that repeats
+    itself at the end of an utterance is decoded again at a temperature of 0.4.
+    Raises: OptionError for a model that cannot translate.
+    """
+
+    model: Model
+    _audio: AudioBuffer = field(default_factory=AudioBuffer, init=False)
+    _lock: Lock = field(default_factory=Lock, init=False)
+
+    def __post_init__(self) -> None:
+        require_multilingual(self.model)
+
+    @property
+    def target(self) -> str:
+        return TARGET
+
+    def push(self, pcm: Samples, *, worked_s: float | None = None) -> None:
+        """Take samples (n,) float32, mono, 16 kHz.
+
+        worked_s: seconds of the stream that the session has processed; audio older than a minute before that
+        is dropped. None: all.
+        Raises: AudioError as `Session.push`.
+        """
+        with self._lock:
+            worked = self._audio.end if worked_s is None else round(worked_s * SAMPLE_RATE)
+            self._audio.drop_before(worked - round(HELD_S * SAMPLE_RATE))
+            self._audio.append(pcm)
+
+    def tee(self, pieces: Iterator[Samples]) -> Iterator[Samples]:
+        """Pass pieces (n,) float32 on, taking their samples on the way."""
+        for piece in pieces:
+            self.push(piece)
+            yield piece
+
+    def translate(self, source: SourceText) -> str:
+        """Translate the audio of an utterance; drops the audio before one that has ended.
+
+        Raises: what the model raises.
+        """
+        return LocalExecutor(self.model.backend).run(self.calls(source))
+
+    def calls(self, source: SourceText) -> CallGenerator[str]:
+        """Translate as a generator of calls, for an executor that has other work too.
+
+        Raises: what the model raises.
+        """
+        if not source.text.strip() or source.language == TARGET:
+            text = " ".join(source.text.split())
+        else:
+            text = yield from self._decode(source)
+        if source.is_whole:
+            with self._lock:
+                self._audio.drop_before(round(source.end * SAMPLE_RATE))
+        return text
+
+    def _decode(self, source: SourceText) -> CallGenerator[str]:
+        pcm = self._between(source.start - AROUND_S, source.end + AROUND_S)
+        if not len(pcm):
+            return ""
+        transcription = self.model.transcribe(
+            pcm,
+            language=source.language,
+            task="translate",
+            options=live_options(len(pcm) / SAMPLE_RATE, is_whole=source.is_whole),
+        )
+        return (yield from transcription.collected()).text
+
+    def _between(self, start_s: float, end_s: float) -> Samples:
+        """Return the samples (n,) between two times, as far as they are held."""
+        with self._lock:
+            start, end = (
+                min(max(round(at_s * SAMPLE_RATE), self._audio.start), self._audio.end)
+                for at_s in (start_s, end_s)
+            )
+            return self._audio.view(start, end)
+
+
+def live_options(duration_s: float, *, is_whole: bool) -> TranscribeOptions:
+    """Choose options for an utterance of duration_s: one window, and no more tokens than people can speak."""
+    return TranscribeOptions(
+        decoding=DecodingOptions(
+            without_timestamps=True,
+            sample_len=LEAST_TOKENS + round(TOKENS_A_SECOND * min(duration_s, 20.0)),
+        ),
+        fallback=FallbackOptions(
+            temperatures=(0.0, 0.4) if is_whole else (0.0,), logprob_threshold=None, no_speech_threshold=None
+        ),
+        condition_on_previous_text=False,
+    )

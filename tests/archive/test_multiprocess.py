@@ -1,0 +1,205 @@
+"""One recording read by several processes: cut at pauses, nothing lost, nothing left behind."""
+
+from __future__ import annotations
+
+import multiprocessing
+import wave
+from collections.abc import Callable
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sottovoce.api import Model, load_model
+from sottovoce.archive.multiprocess import SHORTEST_PART_S, RecordingPart, parts_of, transcribe_parts
+from sottovoce.audio.io import load_audio
+from sottovoce.audio.vad import SpeechSegment
+from sottovoce.cli.main import run
+from sottovoce.errors import OptionError
+from sottovoce.options.decoding import DecodingOptions
+from sottovoce.options.transcribe import TranscribeOptions
+from sottovoce.types import SAMPLE_RATE, Segment, Word
+
+CLIP = Path(__file__).parents[2] / "examples" / "clips" / "en.flac"
+LOAD: Callable[[], Model] = partial(load_model, "nano", device="cpu", dtype="float32")
+
+
+def speech(*spans: tuple[float, float]) -> list[SpeechSegment]:
+    return [SpeechSegment(int(start * SAMPLE_RATE), int(end * SAMPLE_RATE)) for start, end in spans]
+
+
+@given(st.lists(st.floats(0.2, 20.0), max_size=40), st.integers(1, 8), st.booleans())
+def test_parts_follow_each_other_and_are_cut_in_pauses(
+    lengths: list[float], n_parts: int, is_open: bool
+) -> None:
+    ends = np.cumsum(lengths)
+    heard = speech(
+        *((float(end) - length * 0.9, float(end) - 0.05) for end, length in zip(ends, lengths, strict=True))
+    )
+    last = float(ends[-1]) if lengths else 5.0
+    parts = parts_of(heard, 0.0, last, n_parts, is_open=is_open)
+    assert 1 <= len(parts) <= n_parts
+    assert parts[0].start_s == 0.0
+    assert parts[-1].end_s == (None if is_open else last)
+    assert all(a.end_s == b.start_s for a, b in pairwise(parts))
+    for part in parts[1:]:
+        assert all(not one.start_s < part.start_s < one.end_s for one in heard)
+        assert part.start_s >= SHORTEST_PART_S
+
+
+def test_the_longest_pause_near_the_even_place_is_taken() -> None:
+    heard = speech((0.0, 9.5), (9.7, 11.0), (12.5, 20.0))
+    assert parts_of(heard, 0.0, 20.0, 2) == [RecordingPart(0.0, 11.75), RecordingPart(11.75, None)]
+
+
+@pytest.fixture(scope="module")
+def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    clip, pause = load_audio(CLIP), np.zeros(4 * SAMPLE_RATE, np.float32)
+    samples = np.concatenate([pause, clip, pause, clip, pause])
+    return write_wave(tmp_path_factory.mktemp("parts") / "long.wav", samples)
+
+
+def write_wave(path: Path, samples: np.ndarray) -> Path:
+    with wave.open(str(path), "wb") as file:
+        file.setparams((1, 2, SAMPLE_RATE, 0, "NONE", ""))
+        file.writeframes((samples * 32767).astype(np.int16).tobytes())
+    return path
+
+
+@pytest.mark.slow
+def test_every_part_says_its_sentence_at_its_time(recording: Path) -> None:
+    model = LOAD()
+    options = model.options("en", None, None, None, TranscribeOptions())
+    with transcribe_parts(model, LOAD, str(recording), options, 2) as together:
+        found = list(together)
+    assert together.duration == pytest.approx(18.3, abs=0.3)
+    assert together.language == "en"
+    assert [segment.id for segment in found] == list(range(len(found)))
+    assert len(found) == 2
+    assert all("garden" in segment.text for segment in found)
+    assert found[0].end < found[1].start
+    assert 8.0 < found[1].start < 13.0
+    assert multiprocessing.active_children() == []
+
+
+@pytest.fixture(scope="module")
+def sentences(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Six sentences in four languages, 3 s apart."""
+    pause = np.zeros(3 * SAMPLE_RATE, np.float32)
+    clips = [load_audio(CLIP.with_name(f"{name}.flac")) for name in ("en", "de", "es", "fr", "de", "en")]
+    samples = np.concatenate([part for clip in clips for part in (clip, pause)])
+    return write_wave(tmp_path_factory.mktemp("parts") / "sentences.wav", samples)
+
+
+@pytest.mark.slow
+def test_what_several_processes_read_is_what_one_reads(sentences: Path) -> None:
+    """Speech is found first, and a window is shorter than two sentences: both cut alike."""
+    model = LOAD()
+    wish = TranscribeOptions(mode="vad", audio_ctx=200, condition_on_previous_text=False)
+    options = model.options(["en", "de", "es", "fr"], None, True, None, wish)
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        alone = list(model.transcribe(str(sentences), options=options))
+        with transcribe_parts(model, LOAD, str(sentences), options, 2) as together:
+            found = list(together)
+    finally:
+        torch.set_num_threads(before)
+    assert [(one.id, one.language, one.text) for one in found] == [
+        (one.id, one.language, one.text) for one in alone
+    ]
+    assert [one.language for one in found] == ["en", "de", "es", "fr", "de", "en"]
+    for ours, single in zip(words_of(found), words_of(alone), strict=True):
+        assert ours.word == single.word
+        assert (ours.start, ours.end) == pytest.approx((single.start, single.end), abs=0.1)
+
+
+def words_of(segments: list[Segment]) -> list[Word]:
+    return [word for segment in segments for word in segment.words or ()]
+
+
+@pytest.mark.slow
+def test_the_command_and_its_language(recording: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["-m", "nano", "--beam-size", "1", "--processors", "2", "--threads", "1"]
+    assert run(["transcribe", str(recording), *words]) == 0
+    output = capsys.readouterr()
+    assert output.out.count("garden") == 2
+    assert output.err == ""
+
+
+@pytest.mark.parametrize(
+    ("wish", "told"),
+    [
+        (TranscribeOptions(clip_timestamps=(0.0, 1.0)), "clip_timestamps"),
+        (TranscribeOptions(channels="energy"), "speakers or channels"),
+        (TranscribeOptions(decoding=DecodingOptions(speaker_turns=True)), "speaker_turns"),
+    ],
+    ids=["clips", "channels", "turns"],
+)
+def test_what_is_of_the_whole_recording_is_refused(wish: TranscribeOptions, told: str) -> None:
+    with pytest.raises(OptionError, match=f"processors: cannot be combined with {told}"):
+        transcribe_parts(LOAD(), broken, "nowhere.wav", wish, 2)
+
+
+def broken() -> Model:
+    raise OptionError("model: expected a model, got a fault")
+
+
+@pytest.mark.slow
+def test_what_a_process_says_is_said_here_and_none_is_left(recording: Path) -> None:
+    model = LOAD()
+    options = model.options("en", None, None, None, TranscribeOptions())
+    with (
+        pytest.raises(OptionError, match="got a fault"),
+        transcribe_parts(model, broken, str(recording), options, 2) as together,
+    ):
+        list(together)
+    assert multiprocessing.active_children() == []
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["-", "--processors", "2"], "give a file"),
+        (
+            ["x.wav", "--processors", "2", "--clip-timestamps", "0,1"],
+            "cannot be combined with --clip-timestamps",
+        ),
+        (["x.wav", "--processors", "2", "--prefix", "a"], "cannot be combined with --prefix"),
+        (["x.wav", "--processors", "2", "--speakers", "2"], "cannot be combined with --speakers"),
+        (["x.wav", "--processors", "2", "--channels", "apart"], "cannot be combined with --channels"),
+        (["x.wav", "--processors", "2", "--tinydiarize"], "cannot be combined with --tinydiarize"),
+        (["x.wav", "--processors", "0"], "--processors"),
+        (["x.wav", "--audio-ctx", "10"], "--audio-ctx"),
+        ([str(CLIP), "--audio-ctx", "1501", "-m", "nano"], "audio_ctx: expected at most 1500"),
+        (["x.wav", "--print-special", "-f", "srt"], "--print-special: is for txt alone"),
+    ],
+)
+def test_bad_input_is_one_line(words: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["transcribe", *words]) == 2
+    lines = capsys.readouterr().err.strip().splitlines()
+    assert len(lines) == 1
+    assert told in lines[0]
+
+
+def test_special_tokens_are_written_where_they_are_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["transcribe", str(CLIP), "-m", "nano", "-l", "en", "--beam-size", "1"]
+    assert run([*words, "--print-special"]) == 0
+    assert capsys.readouterr().out.startswith("<|0.")
+
+
+def test_shorter_windows_are_encoded_shorter(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = LOAD()
+    lengths: list[int] = []
+    encode = model.backend.encode
+    monkeypatch.setattr(
+        model.backend, "encode", lambda features: lengths.append(features.mel.shape[2]) or encode(features)
+    )
+    text = model.transcribe(CLIP, language="en", options=TranscribeOptions(audio_ctx=250)).text
+    assert set(lengths) == {500}
+    assert "garden" in text

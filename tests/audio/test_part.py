@@ -1,0 +1,197 @@
+"""A part of a recording is the part of its samples, and costs what a part costs."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+from pathlib import Path
+
+import av
+import numpy as np
+import pytest
+
+from sottovoce.audio.container import ContainerDecoder
+from sottovoce.audio.io import load_audio, load_channels, open_audio, open_channels
+from sottovoce.audio.recording import Recording
+from sottovoce.errors import AudioError
+from sottovoce.types import SAMPLE_RATE
+from tests.audio.media import encoded_bytes, pipe, speechlike, wav_bytes
+
+LENGTH_S = 90
+START_S, PART_S = 60.12345, 5.0
+MOST_DECODED_S = 16.0
+"""The part, a second before it, and what a cluster of Matroska holds beside it."""
+SOUGHT = [
+    ("wav", "pcm_s16le", 16_000),
+    ("wav", "pcm_s16le", 44_100),
+    ("flac", "flac", 44_100),
+    ("mp3", "libmp3lame", 44_100),
+    ("mp3", "libmp3lame", 22_050),
+    ("mp4", "aac", 44_100),
+    ("ogg", "libopus", 48_000),
+    ("matroska", "libopus", 48_000),
+    ("matroska", "aac", 44_100),
+    ("webm", "libopus", 48_000),
+]
+DECODED = [("adts", "aac", 44_100), ("mpegts", "aac", 44_100)]
+"""Without an index: read from the beginning."""
+DRAWS = 20 / 32768
+"""AAC's decoder fills bands with noise that it draws, which goes on from what it drew before."""
+
+
+@pytest.fixture
+def decoded_s(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Seconds of every frame that is decoded."""
+    seconds: list[float] = []
+    decode = ContainerDecoder._decoded
+
+    def counted(decoder: ContainerDecoder, packet: object) -> list[av.AudioFrame]:
+        frames = decode(decoder, packet)  # type: ignore[arg-type]
+        seconds.extend(frame.samples / frame.sample_rate for frame in frames)
+        return frames
+
+    monkeypatch.setattr(ContainerDecoder, "_decoded", counted)
+    return seconds
+
+
+def recording(container: str, codec: str, rate: int) -> bytes:
+    return encoded_bytes(speechlike(LENGTH_S * rate), rate=rate, container=container, codec=codec)
+
+
+def by_ffmpeg(sound: bytes, path: Path, words: str) -> Path:
+    """A file made of a wav by the program, whose muxers and encoders are more."""
+    command = ["ffmpeg", "-loglevel", "error", *words.split(), str(path)]
+    try:
+        subprocess.run(command, input=sound, check=True)
+    except FileNotFoundError:
+        pytest.skip("ffmpeg is not there")
+    return path
+
+
+@pytest.mark.parametrize(("container", "codec", "rate"), SOUGHT)
+def test_a_part_is_that_of_the_whole_to_the_sample(
+    container: str, codec: str, rate: int, decoded_s: list[float]
+) -> None:
+    data = recording(container, codec, rate)
+    whole = load_audio(data)
+    decoded_s.clear()
+    part = load_audio(data, START_S, PART_S)
+    first = round(START_S * SAMPLE_RATE)
+    expected = whole[first : first + round(PART_S * SAMPLE_RATE)]
+    np.testing.assert_allclose(part, expected, rtol=0, atol=DRAWS if codec == "aac" else 0)
+    assert sum(decoded_s) < MOST_DECODED_S
+
+
+@pytest.mark.parametrize(("container", "codec", "rate"), DECODED)
+def test_where_places_are_not_told_the_beginning_is_decoded(
+    container: str, codec: str, rate: int, decoded_s: list[float]
+) -> None:
+    data = recording(container, codec, rate)
+    whole = load_audio(data)
+    decoded_s.clear()
+    part = load_audio(data, START_S, PART_S)
+    first = round(START_S * SAMPLE_RATE)
+    np.testing.assert_array_equal(part, whole[first : first + round(PART_S * SAMPLE_RATE)])
+    assert sum(decoded_s) < START_S + PART_S + 1.0  # and nothing behind the part
+
+
+def test_a_part_to_the_end_and_one_of_the_beginning(decoded_s: list[float]) -> None:
+    data = recording("mp3", "libmp3lame", 44_100)
+    whole = load_audio(data)
+    decoded_s.clear()
+    np.testing.assert_array_equal(load_audio(data, 80.0), whole[80 * SAMPLE_RATE :])
+    assert sum(decoded_s) < 12.0
+    decoded_s.clear()
+    np.testing.assert_array_equal(load_audio(data, None, 3.0), whole[: 3 * SAMPLE_RATE])
+    assert sum(decoded_s) < 5.0
+
+
+def test_channels_stay_apart_in_a_part(decoded_s: list[float]) -> None:
+    left = speechlike(LENGTH_S * 48_000)
+    data = encoded_bytes(
+        np.stack([left, left[::-1]]), rate=48_000, container="flac", codec="flac", layout="stereo"
+    )
+    whole = load_channels(data)
+    decoded_s.clear()
+    first, last = round(70.5 * SAMPLE_RATE), round(72.5 * SAMPLE_RATE)
+    with open_channels(data, start_s=70.5, duration_s=2.0) as reader:
+        np.testing.assert_array_equal(np.concatenate(list(reader.channels()), axis=1), whole[:, first:last])
+    np.testing.assert_array_equal(load_audio(data, 70.5, 2.0, channel=1), whole[1, first:last])
+    assert sum(decoded_s) < 12.0
+
+
+@pytest.mark.parametrize("rate", [16_000, 44_100, 48_000, 8_000])
+def test_a_part_of_samples(rate: int) -> None:
+    samples = speechlike(20 * rate)
+    whole = load_audio(samples, sample_rate=rate)
+    part = load_audio(samples, 12.3456, 1.5, sample_rate=rate)
+    first = round(12.3456 * SAMPLE_RATE)
+    np.testing.assert_allclose(part, whole[first : first + 24_000], atol=1e-6)
+
+
+def test_a_pipe_and_a_file_object_that_stands_somewhere(tmp_path: Path) -> None:
+    data = wav_bytes(speechlike(20 * SAMPLE_RATE))
+    whole = load_audio(data)
+    np.testing.assert_array_equal(load_audio(pipe(data), 15.0, 1.0), whole[240_000:256_000])
+    path = tmp_path / "two"
+    path.write_bytes(b"something else" + data)
+    with path.open("rb") as file:
+        file.read(14)
+        with Recording(file) as talk:
+            for start in (15.0, 16.0, 0.5):
+                with talk.part(start, 1.0).open() as reader:
+                    found = np.concatenate([chunk.samples for chunk in reader])
+                first = round(start * SAMPLE_RATE)
+                np.testing.assert_array_equal(found, whole[first : first + SAMPLE_RATE])
+
+
+def test_what_a_part_says_of_itself() -> None:
+    data = recording("flac", "flac", 16_000)
+    with open_audio(data, start_s=80.0, duration_s=30.0) as reader:
+        assert (reader.info.duration_s, reader.recording_s) == (10.0, 90.0)
+    with open_audio(data, start_s=20.0, duration_s=30.0) as reader:
+        assert reader.info.duration_s == 30.0
+        assert [chunk.start_sample for chunk in reader] == [n * 5 * SAMPLE_RATE for n in range(6)]
+    for start in (90.0, 200.0):
+        with pytest.raises(AudioError, match=rf"start before its end at 90\.00 s, got {start} s"):
+            load_audio(data, start)
+
+
+def test_damage_before_a_part_is_as_when_all_is_read() -> None:
+    """Frames of mp3 that are cut out are missing in both ways of counting, or the beginning is decoded."""
+    data = bytearray(recording("mp3", "libmp3lame", 44_100))
+    place = len(data) // 3
+    data[place : place + 3000] = bytes(3000)
+    whole, part = load_audio(bytes(data)), load_audio(bytes(data), START_S, PART_S)
+    first = round(START_S * SAMPLE_RATE)
+    assert len(part) == PART_S * SAMPLE_RATE
+    shift = SAMPLE_RATE
+    near = whole[first - shift : first + len(part) + shift]
+    scores = np.correlate(near, part[: 2 * SAMPLE_RATE], mode="valid")
+    assert abs(int(np.argmax(scores)) - shift) < 0.5 * SAMPLE_RATE
+
+
+@pytest.mark.parametrize("container", ["ogg", "mkv"])
+def test_packets_of_different_lengths(container: str, tmp_path: Path, decoded_s: list[float]) -> None:
+    """Ogg tells the sample of each page. Matroska tells milliseconds: without a length, the beginning is
+    read."""
+    sound = wav_bytes(speechlike(LENGTH_S * 44_100), 44_100)
+    path = by_ffmpeg(sound, tmp_path / f"talk.{container}", "-i - -c:a libvorbis")
+    whole = load_audio(path)
+    decoded_s.clear()
+    first = round(START_S * SAMPLE_RATE)
+    np.testing.assert_array_equal(load_audio(path, START_S, 2.0), whole[first : first + 32_000])
+    assert (sum(decoded_s) < MOST_DECODED_S) == (container == "ogg")
+
+
+def test_a_part_of_a_film(tmp_path: Path) -> None:
+    """The picture's key frames say nothing about the sound."""
+    sound = wav_bytes(speechlike(LENGTH_S * 44_100), 44_100)
+    words = "-f lavfi -i color=size=64x48:rate=5 -i - -shortest -g 100 -c:a aac"
+    path = by_ffmpeg(sound, tmp_path / "film.mp4", words)
+    whole = load_audio(path)
+    first = round(START_S * SAMPLE_RATE)
+    expected = whole[first : first + 32_000]
+    np.testing.assert_allclose(load_audio(path, START_S, 2.0), expected, rtol=0, atol=DRAWS)
+    with io.BytesIO(path.read_bytes()) as file:
+        np.testing.assert_allclose(load_audio(file, START_S, 2.0), expected, rtol=0, atol=DRAWS)

@@ -1,0 +1,211 @@
+"""`sottovoce convert`: what `transcribe` would have written, out of what it wrote, without a model."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sottovoce.cli.main import run
+from sottovoce.formats.writers import FORMATS, OF_SPEAKERS, extension_of
+from tests.cli.test_transcribe import one_error
+
+CLIPS = Path(__file__).parents[2] / "examples" / "clips"
+FAST = ["-m", "nano", "--beam-size", "1", "--temperature", "0"]
+SAID = ["transcribe", str(CLIPS / "mixed.flac"), *FAST, "-l", "en,de,es,fr"]
+GERMAN = ["transcribe", str(CLIPS / "de.flac"), *FAST, "-l", "de", "-w"]
+TEXTS = sorted(set(FORMATS) - {*OF_SPEAKERS, "html"})
+"""Formats that need neither speakers nor the recording."""
+LAYOUTS = (
+    ["-f", "srt", "--max-line-width", "20", "--max-line-count", "1"],
+    ["-f", "vtt", "--max-words-per-line", "3"],
+    ["-f", "ass", "--reading-speed", "17"],
+    ["-f", "srt,vtt", "--highlight-words"],
+    ["-f", "srt", "--offset-n", "41"],
+    ["-f", "json,srt", "--regroup", "split pause=0.5; split words=4"],
+)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with mixed.json, mixed.full.json and de.full.json, and plain/mixed.json without words."""
+    folder = tmp_path_factory.mktemp("made")
+    assert run([*SAID, "-w", "-f", "json,json-full", "-o", str(folder)]) == 0
+    assert run([*SAID, "-f", "json", "-o", str(folder / "plain")]) == 0
+    assert run([*GERMAN, "-f", "json-full", "-o", str(folder)]) == 0
+    return folder
+
+
+def written(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+
+
+def test_every_format_is_what_transcribe_writes(made: Path, tmp_path: Path) -> None:
+    formats = ",".join(TEXTS)
+    assert run([*SAID, "-w", "-f", formats, "-o", str(tmp_path / "transcribed")]) == 0
+    assert run(["convert", str(made / "mixed.full.json"), "-f", formats, "-o", str(tmp_path / "out")]) == 0
+    expected = written(tmp_path / "transcribed")
+    assert set(expected) == {f"mixed.{extension_of(name)}" for name in TEXTS}
+    assert written(tmp_path / "out") == expected
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=" ".join)
+def test_every_layout_is_what_transcribe_writes(made: Path, tmp_path: Path, layout: list[str]) -> None:
+    assert run([*GERMAN, *layout, "-o", str(tmp_path / "transcribed")]) == 0
+    assert run(["convert", str(made / "de.full.json"), *layout, "-o", str(tmp_path / "out")]) == 0
+    assert written(tmp_path / "out") == written(tmp_path / "transcribed")
+
+
+def test_all_leaves_out_turns_that_nobody_told_apart(made: Path, tmp_path: Path) -> None:
+    assert run(["convert", str(made / "mixed.json"), "-f", "all", "-o", str(tmp_path)]) == 0
+    assert {path.suffix for path in tmp_path.iterdir()} >= {".srt", ".html", ".json"}
+    assert not (tmp_path / "mixed.rttm").exists()
+
+
+def test_text_goes_to_standard_output(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["convert", str(made / "mixed.json")]) == 0
+    shown = capsys.readouterr()
+    document = json.loads((made / "mixed.json").read_text())
+    assert shown.out == "".join(segment["text"].strip() + "\n" for segment in document["segments"])
+    assert shown.err == ""
+
+
+def test_several_documents_a_line_each(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    inputs = [str(made / "mixed.json"), str(made / "plain" / "mixed.json")]
+    assert run(["convert", *inputs, "-f", "json", "-o", "-"]) == 0
+    assert capsys.readouterr().out.encode() == b"".join(Path(name).read_bytes() for name in inputs)
+
+
+def test_names_are_those_of_transcribe(made: Path, tmp_path: Path) -> None:
+    inputs = [made / "mixed.json", made / "mixed.full.json", made / "plain" / "mixed.json"]
+    assert run(["convert", *map(str, inputs), "-f", "srt", "-o", str(tmp_path)]) == 0
+    names = {path.name for path in tmp_path.iterdir()}
+    assert names == {f"{made.name}-mixed.json.srt", "plain-mixed.json.srt", "mixed.full.json.srt"}
+    assert run(["convert", str(made / "mixed.full.json"), "-o", str(tmp_path / "one.vtt")]) == 0
+    assert (tmp_path / "one.vtt").read_text().startswith("WEBVTT")
+
+
+class Pipe:
+    """Standard input that holds a document."""
+
+    def __init__(self, data: bytes) -> None:
+        self.buffer = io.BytesIO(data)
+
+
+@pytest.mark.parametrize("kind", ["json", "vtt", "srt"])
+def test_a_transcript_comes_through_a_pipe(
+    made: Path,
+    tmp_path: Path,
+    kind: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run(["convert", str(made / "plain" / "mixed.json"), "-o", str(tmp_path / f"talk.{kind}")]) == 0
+    monkeypatch.setattr(sys, "stdin", Pipe((tmp_path / f"talk.{kind}").read_bytes()))
+    assert run(["convert", "-", "-f", "srt", "-o", "-"]) == 0
+    piped = capsys.readouterr().out
+    assert run(["convert", str(made / "plain" / "mixed.json"), "-f", "srt", "-o", "-"]) == 0
+    assert piped == capsys.readouterr().out
+    assert piped.startswith("1\n00:00:00,")
+
+
+def test_a_page_plays_the_recording_that_is_named(made: Path, tmp_path: Path) -> None:
+    clip = shutil.copy(CLIPS / "mixed.flac", tmp_path)
+    path = tmp_path / "out.html"
+    words = ["convert", str(made / "mixed.json"), "-o", str(path)]
+    assert run([*words, "--recording", clip]) == 0
+    page = path.read_text()
+    assert ' src="mixed.flac"' in page
+    assert 'id="spectrogram"' in page
+    assert "<title>mixed.flac</title>" in page
+    assert run([*words, "--recording", clip, "--embed-audio"]) == 0
+    assert ' src="data:audio/' in path.read_text()
+    assert run(words) == 0
+    assert '<audio id="player" controls preload="metadata"></audio>' in path.read_text()
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (None, "cannot be read (No such file or directory)"),
+        ("hello", "expected JSON, got something else"),
+        ("[1]", "expected segments with times, got none (the document: expected an object, got a list)"),
+        ('{"a": 1}', "expected segments with times, got none ('segments' is missing)"),
+        ('{"segments": [{"start": 0, "text": ""}]}', "'end' is missing"),
+    ],
+)
+def test_what_is_no_transcript_is_one_line(
+    made: Path, tmp_path: Path, content: str | None, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "talk.json"
+    if content is not None:
+        path.write_text(content)
+    assert run(["convert", str(path), "-f", "srt", "-o", str(tmp_path / "out")]) == 2
+    line = one_error(capsys.readouterr().err)
+    assert f"transcript '{path}'" in line
+    assert told in line
+    good = str(made / "mixed.json")
+    assert run(["convert", str(path), good, "-f", "srt", "-o", str(tmp_path / "out")]) == 1
+    assert os.listdir(tmp_path / "out") == ["mixed.srt"]
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["-f", "srt", "--max-line-width", "20"], "expected words with times, got none"),
+        (["-f", "vtt", "--regroup", "split words=3"], "expected words with times, got none"),
+        (["-f", "rttm"], "expected speakers for output format 'rttm', got none"),
+        (["-f", "srf"], "did you mean 'srt'?"),
+        (["-f", "txt", "--max-line-width", "20"], "line breaking and highlighting are for"),
+        (["-f", "srt", "--regroup", "cut"], "regroup: expected split or merge"),
+        (["-f", "srt", "--recording", "talk.mp3"], "--recording: is for html"),
+        (["-f", "html", "--embed-audio"], "--embed-audio: needs --recording"),
+        (["-f", "html", "--recording", "none.mp3"], "none.mp3"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_done_is_one_line(
+    made: Path, tmp_path: Path, options: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["convert", str(made / "plain" / "mixed.json"), "-o", str(tmp_path / "out"), *options]
+    assert run(words) == 2
+    line = one_error(capsys.readouterr().err)
+    assert told in line
+    assert not (tmp_path / "out").exists() or os.listdir(tmp_path / "out") == []
+
+
+def test_a_transcript_is_not_written_over_itself(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = (made / "mixed.json").read_bytes()
+    assert run(["convert", str(made / "mixed.json"), "-f", "json", "-o", str(made)]) == 2
+    assert "is one of the inputs" in one_error(capsys.readouterr().err)
+    assert (made / "mixed.json").read_bytes() == before
+
+
+def test_neither_pytorch_nor_a_model_is_loaded(made: Path, tmp_path: Path) -> None:
+    script = """
+import builtins, sys
+importing = builtins.__import__
+def without(name, *rest, **named):
+    assert name.partition(".")[0] not in ("torch", "numpy", "av", "tiktoken", "huggingface_hub"), name
+    return importing(name, *rest, **named)
+builtins.__import__ = without
+from sottovoce.cli.main import run
+sys.exit(run(sys.argv[1:]))
+"""
+    formats = ",".join([*TEXTS, "html"])
+    words = ["convert", str(made / "mixed.full.json"), "-f", formats, "-o", str(tmp_path)]
+    words += ["--max-line-width", "20", "--regroup", "split words=4"]
+    done = subprocess.run([sys.executable, "-c", script, *words], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert len(os.listdir(tmp_path)) == len(TEXTS) + 1
+
+
+def test_colours_tell_how_sure_words_are(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["convert", str(made / "mixed.json"), "--colour-confidence"]) == 0
+    assert "\x1b[" in capsys.readouterr().out

@@ -1,0 +1,59 @@
+"""A command that needs a package that is not there says which extra to install, before any work."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+CLIP = Path(__file__).parents[2] / "examples" / "clips" / "en.flac"
+CALLS = [
+    ("plot {clip} -m nowhere -o {tmp}/talk.png", "matplotlib", "plot"),
+    ("eval switching {tmp}/list.jsonl --model nowhere --plots {tmp}", "matplotlib", "plot"),
+    ("eval wer {tmp}/list.jsonl --model nano", "jiwer", "eval"),
+    ("eval wer {tmp}/list.jsonl --model nano", "whisper_normalizer", "eval"),
+    ("stream --mic -m nano", "sounddevice", "mic"),
+    ("transcribe {clip} -m nano --grammar {tmp}/a.gbnf", "llguidance", "grammar"),
+    ("transcribe {clip} -m nano --speakers auto --speaker-engine pyannote", "pyannote.audio", "pyannote"),
+    ("batch {clips} {tmp}/out.parquet -m nano", "pyarrow", "parquet"),
+    ("batch {clips} {tmp}/out.jsonl -m nano --ray", "ray", "ray"),
+    ("serve -m nano --port 0", "starlette", "serve"),
+    ("serve -m nano --port 0", "uvicorn", "serve"),
+    ("ctc {tmp}/e.npy --labels {tmp}/labels.txt --neural-lm {tmp}", "transformers", "neural-lm"),
+    ("ctc {tmp}/e.npy --labels {tmp}/labels.txt --lm {tmp}/lm.bin", "kenlm", "kenlm"),
+    ("ctc {tmp}/e.npy --labels {tmp}/labels.txt --engine compiled", "numba", "fast"),
+]
+
+
+WITHOUT = """
+import sys
+sys.modules[sys.argv[1]] = None
+from sottovoce.cli.main import run
+sys.exit(run(sys.argv[2:]))
+"""
+"""A process in which a package is as if it were not installed: importing it fails."""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    np.save(tmp_path / "e.npy", np.log(np.full((5, 3), 1 / 3, np.float32)))
+    (tmp_path / "labels.txt").write_text("_\na\nb\n")
+    (tmp_path / "lm.bin").write_bytes(b"mmap lm http://kheafield.com/code format version 5\n\0" + bytes(64))
+    (tmp_path / "a.gbnf").write_text('root ::= "a"')
+    row = f'{{"id": "a", "file": "{CLIP.as_posix()}", "duration": 3.0, "language": "en", "text": "a"}}\n'
+    (tmp_path / "list.jsonl").write_text(row)
+    return tmp_path
+
+
+@pytest.mark.parametrize(("call", "package", "extra"), CALLS, ids=[f"{e}-{p}" for _, p, e in CALLS])
+def test_the_extra_is_named_in_one_line(call: str, package: str, extra: str, folder: Path) -> None:
+    words = call.format(clip=CLIP, clips=CLIP.parent, tmp=folder).split()
+    command = [sys.executable, "-c", WITHOUT, package, *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    (line,) = done.stderr.splitlines()
+    assert done.returncode == 2
+    assert line.startswith("error: ")
+    assert f"pip install 'sottovoce[{extra}]'" in line

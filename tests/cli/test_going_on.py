@@ -1,0 +1,149 @@
+"""A call that was killed in the middle goes on with the same documents as without a break."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import wave
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sottovoce.cli.main import run
+from sottovoce.cli.part_file import PartHeader, PartWriter, read_part
+from sottovoce.offline.resume import ResumePoint, SeekPlace, StateSnapshot
+from sottovoce.types import Segment
+from tests.offline.test_resume import joined
+
+FORMATS = ["json-full", "srt", "txt"]
+WORDS = ["--model", "nano", "--beam-size", "1", "-f", ",".join(FORMATS), "--audio-ctx", "500"]
+SEEK = ["-l", "en,de,es,fr", "-w"]
+VAD = ["--vad", "--clean", "--offset", "0:01"]
+HEADER = PartHeader("1", "nano", "options", 5, 7)
+POINT = ResumePoint(StateSnapshot(30.0), (1, 2), False, None, SeekPlace(0, 3000, 0.0, 3001))
+
+
+@pytest.fixture(scope="module")
+def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("recording") / "talk.wav"
+    samples = joined("en de mixed fr es de en mixed de fr en es", 0.7, 2.5, 4.0)
+    with wave.open(str(path), "wb") as file:
+        file.setparams((1, 2, 16_000, 0, "NONE", ""))
+        file.writeframes((samples * 32767).clip(-32768, 32767).astype(np.int16).tobytes())
+    return path
+
+
+def command(recording: Path, folder: Path, options: list[str]) -> list[str]:
+    words = ["transcribe", str(recording), *WORDS, *options, "-o", str(folder)]
+    return [sys.executable, "-m", "sottovoce", *words]
+
+
+def killed(recording: Path, folder: Path, options: list[str], number: signal.Signals, n_points: int) -> str:
+    """What a call says that gets a signal when so many points are in its part file."""
+    part = folder / "talk.full.json.part"
+    process = subprocess.Popen(
+        command(recording, folder, options), stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    for _ in range(60_000):
+        if part.is_file() and part.read_bytes().count(b'{"point":') >= n_points:
+            break
+        assert process.poll() is None, "ended before it could be killed"
+        time.sleep(0.005)
+    process.send_signal(number)
+    _, error = process.communicate()
+    assert process.returncode == (143 if number is signal.SIGTERM else -number)
+    assert part.is_file()
+    assert not any((folder / f"talk.{one}").exists() for one in ("full.json", "srt", "txt"))
+    return error
+
+
+def documents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(folder.glob("talk.*"))}
+
+
+@pytest.mark.parametrize("options", [SEEK, VAD], ids=["seek", "vad"])
+def test_a_killed_call_goes_on_to_the_same_documents(
+    recording: Path, tmp_path: Path, options: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    subprocess.run(command(recording, whole, options), check=True, stderr=subprocess.PIPE)
+    error = killed(recording, broken, options, signal.SIGTERM, 1)
+    assert "the same call goes on at 0:" in error
+    assert "terminated" in error
+    n_points = (broken / "talk.full.json.part").read_bytes().count(b'{"point":')
+    killed(recording, broken, options, signal.SIGKILL, n_points + 1)
+    with (broken / "talk.full.json.part").open("ab") as file:
+        file.write(b'{"segment": {"id": 3, "sta')  # as a crash leaves it
+    done = subprocess.run(command(recording, broken, options), check=True, stderr=subprocess.PIPE, text=True)
+    assert "talk.wav: going on at 0:" in done.stderr
+    assert documents(broken) == documents(whole)
+    assert len(documents(broken)) == len(FORMATS)
+
+
+def test_other_options_begin_anew_and_other_files_are_left_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clip = Path(__file__).parents[2] / "examples" / "clips" / "de.flac"
+    words = ["transcribe", str(clip), "--model", "nano", "--beam-size", "1", "-l", "de", "-f", "srt"]
+    part = tmp_path / "de.srt.part"
+    writer = PartWriter(part, HEADER)
+    writer.note(POINT)
+    writer.close()
+    assert run([*words, "-o", str(tmp_path)]) == 0
+    assert "begun anew" in capsys.readouterr().err
+    assert not part.exists()
+    part.write_text("half a download")
+    assert run([*words, "-o", str(tmp_path)]) == 0
+    assert "another program's" in capsys.readouterr().err
+    assert part.read_text() == "half a download"
+    assert run([*words[:-2], "--fresh"]) == 2
+    assert "--fresh" in capsys.readouterr().err
+
+
+def segment(number: int) -> Segment:
+    return Segment(number, number / 3, number + 0.1, f" word {number}", "en", (number,))
+
+
+def test_a_part_is_read_up_to_its_last_whole_point(tmp_path: Path) -> None:
+    path = tmp_path / "talk.srt.part"
+    assert read_part(path, HEADER) is None
+    writer = PartWriter(path, HEADER)
+    writer.add(segment(0))
+    assert not path.exists()
+    writer.note(POINT)
+    writer.add(segment(1))
+    later = replace(POINT, context=(3,))
+    writer.note(later)
+    writer.add(segment(2))
+    writer.close()
+    whole = path.read_bytes()
+    last = whole.rindex(b'{"point":')
+    for n_bytes in range(whole.index(b"\n") + 1, len(whole) + 1):
+        path.write_bytes(whole[:n_bytes])
+        stored = read_part(path, HEADER)
+        assert stored is not None
+        if n_bytes == len(whole):
+            assert (stored.point, stored.segments) == (later, (segment(0), segment(1)))
+        elif n_bytes >= last:
+            assert (stored.point, stored.segments) == (POINT, (segment(0),))
+        assert whole[: stored.n_bytes].endswith(b"\n") or stored.point is None
+        again = PartWriter(path, HEADER, stored.n_bytes)
+        again.note(later)
+        again.close()
+        read = read_part(path, HEADER)
+        assert read is not None
+        assert (read.point, read.segments) == (later, stored.segments)
+    other = read_part(path, replace(HEADER, changed_ns=8))
+    assert other is not None
+    assert (other.matches, other.point) == (False, None)
+
+
+def test_a_point_is_one_line_of_plain_values() -> None:
+    assert ResumePoint.of_json(json.loads(json.dumps(POINT.to_json()))) == POINT
+    assert os.linesep not in json.dumps(POINT.to_json())

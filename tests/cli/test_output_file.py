@@ -1,0 +1,238 @@
+"""Where documents of `transcribe` and `align` go, and what a person sees meanwhile."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sottovoce.cli import transcribe_files
+from sottovoce.cli.main import run
+
+CLIPS = Path(__file__).parents[2] / "examples" / "clips"
+FAST = ["--model", "nano", "--beam-size", "1", "--temperature", "0", "--language", "de"]
+
+
+@pytest.fixture
+def clip(tmp_path: Path) -> Path:
+    return Path(shutil.copy(CLIPS / "de.flac", tmp_path / "clip.flac"))
+
+
+@pytest.fixture
+def no_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call that opens a model fails."""
+
+    def opened(_: object) -> None:
+        raise AssertionError("the model was loaded")
+
+    monkeypatch.setattr(transcribe_files, "open_model", opened)
+
+
+def test_a_file_is_the_one_document_in_the_format_of_its_extension(
+    clip: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = tmp_path / "new" / "Talk.SRT"
+    assert run(["transcribe", str(clip), *FAST, "-o", str(made)]) == 0
+    assert made.read_text(encoding="utf-8").startswith("1\n00:00:00")
+    assert os.listdir(made.parent) == ["Talk.SRT"]
+    output = capsys.readouterr()
+    assert (output.out, output.err) == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("name", "formats", "begins"),
+    [
+        ("talk.json", None, '{"model"'),
+        ("talk.full.json", None, '{"model"'),
+        ("talk.json", "json-full", '{"model"'),
+        ("talk.txt", "labels", "0.0"),
+        ("talk.TextGrid", None, "File type"),
+        ("talk.v2.vtt", "vtt", "WEBVTT"),
+    ],
+)
+def test_a_format_that_is_given_agrees_with_the_name(
+    name: str, formats: str | None, begins: str, clip: Path, tmp_path: Path
+) -> None:
+    words = [] if formats is None else ["-f", formats]
+    assert run(["transcribe", str(clip), *FAST, "-w", "-o", str(tmp_path / name), *words]) == 0
+    text = (tmp_path / name).read_text(encoding="utf-8")
+    assert text.startswith(begins)
+    assert ("token_details" in text) == (name == "talk.full.json" or formats == "json-full")
+
+
+def test_a_folder_stays_a_folder_whatever_its_name(clip: Path, tmp_path: Path) -> None:
+    (tmp_path / "is.srt").mkdir()
+    for folder in ("is.srt", "new.srt/", "2026.11", "plain"):
+        assert run(["transcribe", str(clip), *FAST, "-o", str(tmp_path) + "/" + folder]) == 0
+        assert os.listdir(tmp_path / folder) == ["clip.txt"]
+
+
+@pytest.mark.usefixtures("no_model")
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("{clip} {other} -o {tmp}/talk.srt", "talk.srt': is one file; expected one input, got 2"),
+        ("{clip} -o {tmp}/talk.doc", "expected a file of a known format (txt, srt,"),
+        ("{clip} -o {tmp}/talk.doc -f srt", "expected a name in .srt for --output-format srt, got .doc"),
+        ("{clip} -o {tmp}/talk.srt -f vtt", "expected a name in .vtt for --output-format vtt, got .srt"),
+        ("{clip} -o {tmp}/talk.srt -f srt,json", "expected one format, got 'srt,json'"),
+        ("{clip} -o {tmp}/talk.srt -f all", "expected one format, got 'all'"),
+        ("{clip} -o {tmp}/talk.srt -f sbv", "output format 'sbv'"),
+        ("{text} -o {tmp}/in.txt", "is the input; choose another name"),
+        ("{clip} -o {clip}/talk.srt", "cannot be written"),
+        ("{clip} -q", "--quiet: there is nothing but the text"),
+        ("{clip} -f srt -o - -q", "--quiet"),
+        ("{clip} --skip-existing", "--skip-existing: looks for files"),
+        ("{clip} -f json -o - --skip-existing", "--skip-existing"),
+    ],
+)
+def test_contradictions_are_one_line_before_the_model_is_loaded(
+    words: str, expected: str, clip: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = Path(shutil.copy(clip, tmp_path / "other.flac"))
+    text = Path(shutil.copy(clip, tmp_path / "in.txt"))
+    places = {"clip": clip, "other": other, "tmp": tmp_path, "text": text}
+    assert run(["transcribe", *[word.format(**places) for word in words.split()], *FAST]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: ")
+    assert expected in line
+    assert sorted(os.listdir(tmp_path)) == ["clip.flac", "in.txt", "other.flac"]
+
+
+def test_an_alignment_has_its_file_too(
+    clip: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = tmp_path / "said.txt"
+    text.write_text("Wir haben heute", encoding="utf-8")
+    words = ["align", str(clip), str(text), "--model", "nano", "-l", "de"]
+    assert run([*words, "-o", str(tmp_path / "out" / "talk.json")]) == 0
+    assert json.loads((tmp_path / "out" / "talk.json").read_text())["segments"]
+    capsys.readouterr()
+    assert run([*words, "-o", str(tmp_path / "talk.json"), "-f", "srt"]) == 2
+    assert "expected a name in .srt" in capsys.readouterr().err
+
+
+def test_what_is_done_is_not_read_again(
+    clip: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = Path(shutil.copy(CLIPS / "en.flac", tmp_path / "other.flac"))
+    out = tmp_path / "out"
+    words = [*FAST, "-f", "txt,srt", "-o", str(out), "--skip-existing"]
+    assert run(["transcribe", str(clip), *words]) == 0
+    (out / "clip.txt").write_text("kept")
+    (out / "other.txt").write_text("half done: its srt is missing")
+    capsys.readouterr()
+    assert run(["transcribe", str(clip), str(other), *words]) == 0
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line == f"note: 1 of 2 skipped, their documents are there: {clip}"
+    assert (out / "clip.txt").read_text() == "kept"
+    assert (out / "other.srt").read_text().startswith("1\n")
+    assert (out / "other.txt").read_text() != "half done: its srt is missing"
+
+
+@pytest.mark.usefixtures("no_model")
+def test_no_model_is_loaded_where_nothing_is_left(
+    clip: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    others = [Path(shutil.copy(clip, tmp_path / f"talk{number}.flac")) for number in range(5)]
+    for path in (clip, *others):
+        path.with_suffix(".srt").write_text("done")
+    words = [*FAST, "-f", "srt", "-o", str(tmp_path), "--skip-existing"]
+    assert run(["transcribe", *map(str, others), str(clip), *words]) == 0
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "6 of 6 skipped" in line
+    assert line.endswith("talk2.flac and 3 more")
+    missing = str(tmp_path / "missing.wav")
+    assert run(["transcribe", str(clip), missing, *words]) == 1  # one is done, one failed
+    assert "missing.wav" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("no_model")
+def test_no_model_is_loaded_for_inputs_that_cannot_be_opened(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "notes.mp3").write_text("no sound at all")
+    (tmp_path / "empty.wav").touch()
+    (tmp_path / "folder.wav").mkdir()
+    names = [str(tmp_path / name) for name in ("missing.wav", "notes.mp3", "empty.wav", "folder.wav")]
+    assert run(["transcribe", *names, *FAST]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 4
+    for line, name, why in zip(lines, names, ("nothing", "no known", "0 bytes", "a directory"), strict=True):
+        assert line.startswith(f"error: {name}: expected an audio or video file, got")
+        assert why in line
+
+
+def test_the_others_are_done_when_one_is_missing(
+    clip: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    missing = str(tmp_path / "missing.wav")
+    assert run(["transcribe", missing, str(clip), *FAST, "-o", str(tmp_path)]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"error: {missing}")
+    assert (tmp_path / "clip.txt").read_text().strip()
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="pipes with names are Unix's")
+def test_a_pipe_with_a_name_is_not_used_up_by_looking_at_it(
+    clip: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with subprocess.Popen(["cp", str(clip), str(pipe)]):
+        assert run(["transcribe", str(pipe), *FAST]) == 0
+    assert capsys.readouterr().out.strip()
+
+
+def test_text_is_shown_on_a_terminal_while_documents_go_to_files(
+    clip: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    words = ["transcribe", str(clip), *FAST, "-f", "txt,srt", "-o", str(tmp_path)]
+    assert run(words) == 0
+    said = (tmp_path / "clip.txt").read_text(encoding="utf-8").split()
+    shown = re.sub(r"\x1b\[[\d;]*m", "", capsys.readouterr().out)
+    assert re.search(r"0:00-0:0\d +de +" + r"\s+".join(map(re.escape, said)), shown)
+    assert run([*words, "--quiet"]) == 0
+    assert capsys.readouterr().out == ""
+    assert run(["transcribe", str(clip), *FAST, "-q", "-o", str(tmp_path / "talk.srt")]) == 0
+    assert capsys.readouterr().out == ""
+
+
+def test_a_pipe_gets_nothing_while_documents_go_to_files(
+    clip: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["transcribe", str(clip), *FAST, "-f", "srt", "-o", str(tmp_path)]) == 0
+    output = capsys.readouterr()
+    assert (output.out, output.err) == ("", "")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("quiet", [False, True])
+def test_a_terminal_shows_text_or_a_bar_and_never_both(quiet: bool, clip: Path, tmp_path: Path) -> None:
+    ours, theirs = pty.openpty()
+    words = ["transcribe", str(clip), str(clip), *FAST, "-f", "srt", "-o", str(tmp_path)]
+    command = [sys.executable, "-m", "sottovoce", *words, *(["--quiet"] if quiet else [])]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "TERM": "xterm", "COLUMNS": "200"}
+    with subprocess.Popen(command, stdout=theirs, stderr=theirs, env=environment) as process:
+        os.close(theirs)
+        pieces = []
+        try:
+            while piece := os.read(ours, 4096):
+                pieces.append(piece)
+        except OSError:  # the other side is closed
+            pass
+    os.close(ours)
+    shown = re.sub(r"\x1b\[[\d;?]*\w", "", b"".join(pieces).decode())
+    assert process.returncode == 0, shown
+    said = " ".join((tmp_path / "clip.srt").read_text(encoding="utf-8").splitlines()[2:3])
+    assert said
+    assert (said in shown) == (not quiet)
+    assert ("━" in shown) == quiet

@@ -1,0 +1,152 @@
+"""`transcribe --speaker-names`, `--known-voice`, `--min-speakers` and `--max-speakers`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sottovoce.cli import transcribe_files
+from sottovoce.cli.main import run
+from sottovoce.offline import longform
+from sottovoce.options.speakers import SpeakerOptions
+from sottovoce.speakers.diarize import ClusteringDiarizer
+from sottovoce.types import SAMPLE_RATE, Turn
+from tests.audio.media import wav_bytes
+from tests.speakers.tones import ToneSpeakers, ToneVoices, recording
+
+CLIP = Path(__file__).parents[2] / "examples" / "clips" / "de.flac"
+FAST = ["--model", "nano", "--beam-size", "1", "--temperature", "0", "--language", "de"]
+TALK = (Turn(0.2, 4.0, "middle"), Turn(4.3, 8.0, "low"), Turn(8.2, 12.0, "high"), Turn(12.2, 15.6, "middle"))
+
+
+@pytest.fixture
+def talk(tmp_path: Path) -> Path:
+    path = tmp_path / "talk.wav"
+    path.write_bytes(wav_bytes(recording(TALK, 16.0)))
+    return path
+
+
+@pytest.fixture(autouse=True)
+def _tones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Networks that hear tones stand in for those that hear people: no weights are needed."""
+
+    def own(wish: SpeakerOptions) -> ClusteringDiarizer:
+        return ClusteringDiarizer(ToneSpeakers(), ToneVoices(), wish)
+
+    monkeypatch.setattr(longform, "make_diarizer", own)
+
+
+def turns(talk: Path, *words: str) -> list[tuple[float, str]]:
+    """Where turns begin, and whose they are, in the JSON document."""
+    out = talk.with_suffix(".json")
+    assert run(["transcribe", str(talk), *FAST, *words, "-o", str(out)]) == 0
+    return [(round(turn["start"]), turn["speaker"]) for turn in json.loads(out.read_text())["turns"]]
+
+
+def test_names_by_the_order_of_first_speech(talk: Path) -> None:
+    assert turns(talk, "--speakers", "auto") == [(0, "A"), (4, "B"), (8, "C"), (12, "A")]
+    named = turns(talk, "--speakers", "3", "--speaker-names", "Ann, Bob Lee")
+    assert named == [(0, "Ann"), (4, "Bob Lee"), (8, "C"), (12, "Ann")]
+    swapped = turns(talk, "--speakers", "auto", "--speaker-names", "B,A")
+    assert swapped == [(0, "B"), (4, "A"), (8, "C"), (12, "B")]
+
+
+def test_names_are_in_every_document(talk: Path, tmp_path: Path) -> None:
+    words = ["--speakers", "auto", "--speaker-names", "Ann,Bob,Eve", "-f", "all", "-o", str(tmp_path / "out")]
+    assert run(["transcribe", str(talk), *FAST, *words]) == 0
+    document = json.loads((tmp_path / "out" / "talk.json").read_text())
+    speakers = {segment["speaker"] for segment in document["segments"]}
+    assert speakers <= {"Ann", "Bob", "Eve"}
+    assert speakers
+    for segment in document["segments"]:
+        assert {word["speaker"] for word in segment["words"]} == {segment["speaker"]}
+    assert (tmp_path / "out" / "talk.rttm").read_text().split()[7] == "Ann"
+    for extension in ("txt", "srt", "vtt", "ass", "html", "TextGrid", "lrc"):
+        text = (tmp_path / "out" / f"talk.{extension}").read_text(encoding="utf-8")
+        assert any(name in text for name in speakers), extension
+
+
+def test_known_voices_have_their_names_wherever_they_speak(talk: Path, tmp_path: Path) -> None:
+    voice = tmp_path / "eve.wav"
+    voice.write_bytes(wav_bytes(recording((Turn(0.0, 2.0, "high"),), 2.0)))
+    found = turns(talk, "--speakers", "auto", "--known-voice", f"Eve={voice}", "--speaker-names", "Ann")
+    assert found == [(0, "Ann"), (4, "B"), (8, "Eve"), (12, "Ann")]
+    low = tmp_path / "low=1.wav"
+    low.write_bytes(wav_bytes(recording((Turn(0.0, 2.0, "low"),), 2.0)))
+    both = ["--known-voice", f"Eve={voice}", "--known-voice", f"Bob={low}"]
+    assert turns(talk, "--speakers", "auto", *both) == [(0, "A"), (4, "Bob"), (8, "Eve"), (12, "A")]
+
+
+def test_bounds_of_the_number_of_speakers(talk: Path) -> None:
+    assert {name for _, name in turns(talk, "--speakers", "auto", "--max-speakers", "2")} == {"A", "B"}
+    two = ["--speakers", "auto", "--min-speakers", "2", "--max-speakers", "12"]
+    assert {name for _, name in turns(talk, *two)} == {"A", "B", "C"}
+    one = talk.with_name("one.wav")
+    one.write_bytes(wav_bytes(recording((Turn(0.2, 9.0, "low"), Turn(9.5, 14.0, "low")), 15.0)))
+    assert {name for _, name in turns(one, "--speakers", "auto")} == {"A"}
+
+
+def test_a_part_has_its_own_order(talk: Path) -> None:
+    found = turns(talk, "--speakers", "2", "--speaker-names", "Ann,Bob", "--offset", "8.1")
+    assert found == [(8, "Ann"), (12, "Bob")]
+
+
+def test_channels_are_named_in_their_order(tmp_path: Path) -> None:
+    from sottovoce.audio.io import load_audio
+
+    speech = load_audio(CLIP)
+    nothing = np.zeros_like(speech)
+    both = np.stack([np.concatenate([nothing, speech]), np.concatenate([speech, nothing])])
+    path = tmp_path / "call.wav"
+    path.write_bytes(wav_bytes(both))
+    for channels in ("energy", "apart"):
+        out = tmp_path / f"{channels}.json"
+        words = ["--channels", channels, "--speaker-names", "Ann,Bob", "-o", str(out)]
+        assert run(["transcribe", str(path), *FAST, *words]) == 0
+        segments = json.loads(out.read_text())["segments"]
+        assert (segments[0]["speaker"], segments[-1]["speaker"]) == ("Bob", "Ann")
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("--speaker-names Ann", "--speaker-names: needs --speakers or --channels"),
+        ("--tinydiarize --speaker-names Ann", "--speaker-names: needs --speakers or --channels"),
+        ("--speakers 1 --speaker-names Ann,Bob", "expected at most 1, as there are speakers, got 2"),
+        ("--speakers auto --max-speakers 1 --speaker-names Ann,Bob", "expected at most 1"),
+        ("--speakers 2 --speaker-names Ann,Ann", "'Ann' twice"),
+        ("--speakers 2 --speaker-names Ann,", "expected a name, got ''"),
+        ("--speakers 2 --known-voice Ann={voice} --speaker-names Ann", "'Ann' is a known voice already"),
+        ("--speakers 1 --known-voice Ann={voice} --speaker-names Bob", "got 1 beside 1 known voices"),
+        ("--known-voice Ann={voice}", "--known-voice: needs --speakers"),
+        ("--speakers 2 --known-voice {voice}", "expected NAME=FILE"),
+        ("--speakers 2 --known-voice =x.wav", "expected NAME=FILE"),
+        ("--speakers 2 --known-voice Ann={voice} --known-voice Ann={voice}", "one file for each name"),
+        ("--speakers 2 --known-voice Ann=missing.wav", "missing.wav: expected an audio or video file"),
+        ("--speakers 2 --known-voice Ann={short}", "expected 1 to 120 seconds of speech"),
+        ("--speakers 2 --known-voice Ann={long}", "got more"),
+        ("--speakers 2 --known-voice Ann={voice} --speaker-engine pyannote", "engine 'own'"),
+        ("--speakers 2 --min-speakers 2", "--min-speakers: needs --speakers auto"),
+        ("--max-speakers 2", "--max-speakers: needs --speakers auto"),
+        ("--speakers auto --min-speakers 3 --max-speakers 2", "expected at most --max-speakers 2, got 3"),
+        ("--speakers auto --min-speakers 0", "--min-speakers"),
+    ],
+)
+def test_contradictions_are_one_line_before_the_model_is_loaded(
+    words: str, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def opened(_: object) -> None:
+        raise AssertionError("the model was loaded")
+
+    monkeypatch.setattr(transcribe_files, "open_model", opened)
+    places = {}
+    for name, seconds in (("voice", 2.0), ("short", 0.4), ("long", 121.0)):
+        places[name] = tmp_path / f"{name}.wav"
+        places[name].write_bytes(wav_bytes(np.zeros(round(seconds * SAMPLE_RATE), np.float32)))
+    assert run(["transcribe", str(CLIP), *FAST, *words.format(**places).split()]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: ")
+    assert told in line

@@ -1,0 +1,215 @@
+"""What every backend keeps to where audio grows, whatever it keeps of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from sottovoce.audio.mel import window_features
+from sottovoce.backends.base import (
+    EXACT,
+    Backend,
+    EncoderMode,
+    EncoderState,
+    IncrementalResult,
+    IncrementalWindow,
+)
+from sottovoce.errors import OptionError
+from tests.backends.fake import FakeBackend, Script, ScriptedToken, SpokenLanguage
+from tests.contracts.test_backend import TOLERANCE, difference
+from tests.models import tiny
+
+N_FULL = 60
+"""Encoder frames of the full window here: 1.2 s."""
+PADDED = EncoderMode(tail_s=0.2)
+INCREMENTAL = EncoderMode(tail_s=0.2, recompute_s=0.16, refresh_s=0.2)
+EVERYTHING = EncoderMode(tail_s=0.2, recompute_s=1.2, refresh_s=0.0)
+THIN = EncoderMode(stride=3, recompute_s=0.16, refresh_s=0.2)
+
+
+def random_torch() -> Backend:
+    return tiny.backend(tiny.dims(n_audio_ctx=N_FULL))
+
+
+def scripted() -> Backend:
+    script = Script(
+        (ScriptedToken(100, 3), ScriptedToken(200, 9), ScriptedToken(300, 21)), (SpokenLanguage("en", 0, 30),)
+    )
+    return FakeBackend(script, dims=replace(FakeBackend(script).dims, n_audio_ctx=N_FULL))
+
+
+def random_native() -> Backend:
+    native = pytest.importorskip("sottovoce.backends.native", reason="sottovoce-kernels is not installed")
+    checkpoint = tiny.checkpoint(tiny.dims(n_audio_ctx=N_FULL))
+    made: Backend = native.NativeBackend.from_checkpoint(checkpoint, device=tiny.CPU, dtype=torch.float32)
+    return made
+
+
+@pytest.fixture(params=[random_torch, random_native, scripted], ids=["torch", "native", "fake"])
+def backend(request: pytest.FixtureRequest) -> Backend:
+    make: Callable[[], Backend] = request.param
+    return make()
+
+
+def audio(backend: Backend, n_frames: int, seed: int = 0) -> Tensor:
+    """Log-mel of n_frames encoder frames whose loudest value stands at the very beginning."""
+    generator = torch.Generator().manual_seed(seed)
+    mel = torch.randn(backend.dims.n_mels, 2 * n_frames, generator=generator)
+    mel[0, 0] = 6.0
+    return mel
+
+
+def grow(backend: Backend, mel: Tensor, mode: EncoderMode, updates: Sequence[int]) -> list[IncrementalResult]:
+    """The updates of one window, after these numbers of encoder frames."""
+    state: EncoderState | None = None
+    grown: list[IncrementalResult] = []
+    for n_frames in updates:
+        grown += backend.encode_incremental([IncrementalWindow(mel[:, : 2 * n_frames], mode, state)])
+        state = grown[-1].state
+    return grown
+
+
+def logits(backend: Backend, grown: IncrementalResult) -> Tensor:
+    prompt = torch.tensor([[5, 9, 30]])
+    return backend.step(prompt, backend.start(grown.encoded), positions=None).logits
+
+
+@pytest.mark.parametrize("n_columns", [2, 3, 47, 60, 120])
+@pytest.mark.parametrize(
+    "mode", [PADDED, EXACT, EncoderMode(tail_s=0.2, bucket_s=0.1), EncoderMode(tail_s=0.0)]
+)
+def test_a_window_computed_whole_is_what_encode_gives(
+    backend: Backend, mode: EncoderMode, n_columns: int
+) -> None:
+    mel = audio(backend, N_FULL)[:, :n_columns]
+    n_content = n_columns // 2
+    n_frames = n_content + mode.padding(n_content, N_FULL).n_frames
+    whole = backend.encode(window_features([mel], 2 * n_frames))
+    (grown,) = backend.encode_incremental([IncrementalWindow(mel, mode)])
+    assert difference(grown.encoded.states, whole.states) <= TOLERANCE
+    assert grown.encoded.n_content_frames == (n_content,)
+    assert grown.state.n_content_frames == n_content
+    assert grown.n_computed == n_frames
+
+
+def test_padding_up_to_the_full_window_is_exact(backend: Backend) -> None:
+    mel = audio(backend, 25)
+    exact, padded = backend.encode_incremental(
+        [IncrementalWindow(mel, EXACT), IncrementalWindow(mel, EncoderMode(tail_s=30.0))]
+    )
+    assert difference(padded.encoded.states, exact.encoded.states) <= TOLERANCE
+
+
+def test_everything_computed_anew_is_what_padding_gives(backend: Backend) -> None:
+    mel = audio(backend, 40)
+    for n_frames, grown in zip((10, 18, 40), grow(backend, mel, EVERYTHING, (10, 18, 40)), strict=True):
+        (whole,) = backend.encode_incremental([IncrementalWindow(mel[:, : 2 * n_frames], PADDED)])
+        assert difference(grown.encoded.states, whole.encoded.states) <= TOLERANCE
+        assert difference(logits(backend, grown), logits(backend, whole)) <= TOLERANCE
+
+
+@pytest.mark.parametrize("mode", [INCREMENTAL, THIN])
+def test_a_batch_gives_what_single_windows_give(backend: Backend, mode: EncoderMode) -> None:
+    """Of several lengths, with and without a state, at several ages of the padding."""
+    mels = [audio(backend, N_FULL, seed) for seed in range(4)]
+    histories = [(10, 14), (12, 16, 20), (), (11, 24)]
+    states = [
+        grow(backend, mel, mode, updates)[-1].state if updates else None
+        for mel, updates in zip(mels, histories, strict=True)
+    ]
+    windows = [
+        IncrementalWindow(mel[:, : 2 * n_frames], mode, state)
+        for mel, n_frames, state in zip(mels, (18, 23, 15, 40), states, strict=True)
+    ]
+    together = backend.encode_incremental(windows)
+    for window, grown in zip(windows, together, strict=True):
+        (alone,) = backend.encode_incremental([window])
+        assert grown.n_computed == alone.n_computed
+        assert difference(grown.encoded.states, alone.encoded.states) <= TOLERANCE
+        if not isinstance(backend, FakeBackend):  # whose rows are known by their place
+            assert difference(logits(backend, grown), logits(backend, alone)) <= TOLERANCE
+
+
+@pytest.mark.parametrize("mode", [INCREMENTAL, THIN])
+def test_a_state_is_never_changed(backend: Backend, mode: EncoderMode) -> None:
+    """Two ways on from one update do not notice each other."""
+    mel, other = audio(backend, 40), audio(backend, 40, 1)
+    other[:, :60] = mel[:, :60]
+    forked = grow(backend, mel, mode, (20, 30))[-1].state
+    first = backend.encode_incremental([IncrementalWindow(mel, mode, forked)])[0]
+    states, said = first.encoded.states.clone(), logits(backend, first)
+    backend.encode_incremental([IncrementalWindow(other, mode, forked)])
+    again = backend.encode_incremental([IncrementalWindow(mel, mode, forked)])[0]
+    assert torch.equal(again.encoded.states, states)
+    assert torch.equal(first.encoded.states, states)
+    assert torch.equal(logits(backend, again), said)
+
+
+def test_an_update_computes_the_newest_frames_and_now_and_then_the_padding(backend: Backend) -> None:
+    updates = (20, 24, 28, 32, 36)
+    counts = [grown.n_computed for grown in grow(backend, audio(backend, 40), INCREMENTAL, updates)]
+    assert counts == [30, 8, 8, 18, 8]  # 10 frames of padding at first, and after 0.2 s (10 frames) of growth
+
+
+def test_audio_longer_than_what_is_recomputed_leaves_no_gap(backend: Backend) -> None:
+    """The last frame kept is computed anew as well: it had seen the padding."""
+    assert grow(backend, audio(backend, 40), INCREMENTAL, (10, 15, 40))[-1].n_computed == 40 - 14 + 10
+
+
+def test_all_is_computed_anew_when_asked_for_or_when_nothing_else_will_do(backend: Backend) -> None:
+    mel = audio(backend, 40)
+    state = grow(backend, mel, INCREMENTAL, (20, 24))[-1].state
+
+    def n_computed(log_mel: Tensor, mode: EncoderMode, kept: EncoderState | None) -> int:
+        return backend.encode_incremental([IncrementalWindow(log_mel, mode, kept)])[0].n_computed
+
+    louder = mel.clone()
+    louder[0, 51] = 6.6
+    assert n_computed(mel[:, :52], INCREMENTAL, state) == 8
+    assert n_computed(mel[:, :52], INCREMENTAL, None) == 36
+    assert n_computed(mel[:, :52], PADDED, state) == 36
+    assert n_computed(mel[:, :52], EXACT, state) == N_FULL
+    assert n_computed(mel[:, :36], INCREMENTAL, state) == 18  # it ends earlier: in other padding
+    assert n_computed(louder[:, :52], INCREMENTAL, state) == 36
+    assert n_computed(louder[:, :52], replace(INCREMENTAL, level_drift=1.0), state) == 8
+
+
+def test_another_padding_than_the_kept_one_is_computed(backend: Backend) -> None:
+    mel = audio(backend, 40)
+    exact = grow(backend, mel, EXACT, (20,))[-1].state
+    (grown,) = backend.encode_incremental([IncrementalWindow(mel[:, :48], INCREMENTAL, exact)])
+    assert grown.n_computed == 8 + 10
+    assert grown.encoded.n_frames == 24 + 10
+
+
+def test_thin_padding_counts_for_what_it_stands_for(backend: Backend) -> None:
+    (grown,) = backend.encode_incremental([IncrementalWindow(audio(backend, 20), THIN)])
+    weights = grown.encoded.log_weights
+    assert weights is not None
+    assert weights.shape == (1, grown.encoded.n_frames)
+    assert float(weights.exp().sum()) == pytest.approx(N_FULL)
+    assert not weights[:, :30].any()
+    assert grown.n_computed == 20 + 10 + 10
+
+
+def test_what_cannot_be_encoded_is_refused(backend: Backend) -> None:
+    mel = audio(backend, N_FULL + 1)
+    for windows, message in (
+        ([], "at least one window"),
+        ([IncrementalWindow(mel[:, :1], PADDED)], "1 log-mel frames given, expected 2 to 120"),
+        ([IncrementalWindow(mel, PADDED)], "122 log-mel frames given, expected 2 to 120"),
+        ([IncrementalWindow(mel[:3, :20], PADDED)], "3 mel bands given"),
+        ([IncrementalWindow(mel[:, :20], PADDED, Foreign())], "a state of Foreign given"),
+    ):
+        with pytest.raises(OptionError, match=message):
+            backend.encode_incremental(windows)
+
+
+class Foreign:
+    """A state of another backend."""
+
+    n_content_frames = 10

@@ -1,0 +1,267 @@
+"""Many sessions on one model: each says what it says alone, and harms nobody else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from sottovoce.api import Model, load_model
+from sottovoce.audio.vad_stream import VadStream
+from sottovoce.backends.base import Backend, IncrementalResult, IncrementalWindow, RunningRows
+from sottovoce.engine.batching import Batching, BatchingExecutor
+from sottovoce.engine.calls import CallGenerator, IncrementalEncodeCall
+from sottovoce.engine.tasks import Task
+from sottovoce.errors import OptionError
+from sottovoce.language.probe import ProbeOptions
+from sottovoce.streaming.options import StreamOptions
+from sottovoce.streaming.session import Session, SessionOptions
+from sottovoce.types import Event, Final, Partial, Samples, Word
+from tests.backends.fake import FakeBackend
+from tests.streaming.sessions import ALIGNATT, TOKENIZER, spoken, words_of
+from tests.streaming.speech import ToneDetector, backend, hear, say, silence
+
+WIDE = Batching(encoder_frames=100_000, max_length_ratio=1.0)
+NARROW = Batching(encoder_frames=1)
+
+
+@dataclass(frozen=True)
+class Speaker:
+    """Somebody who speaks: options, audio, and how much of it comes at a time."""
+
+    options: SessionOptions
+    audio: Samples
+    chunk: int = 8000
+
+    def session(self, model: Backend) -> Session:
+        return Session(model, TOKENIZER, self.options, vad=VadStream(model=ToneDetector()))
+
+    def alone(self, model: Backend) -> list[Event]:
+        session = self.session(model)
+        events = [event for piece in self.pieces() for event in session.push(piece)]
+        return events + session.close()
+
+    def pieces(self) -> list[Samples]:
+        return [self.audio[at : at + self.chunk] for at in range(0, len(self.audio), self.chunk)]
+
+
+def together(
+    engine: BatchingExecutor, sessions: Sequence[Session], pieces: Sequence[list[Samples]]
+) -> list[list[Event] | Exception]:
+    """Every session's events, or what it failed with; each goes on as soon as its last push is done."""
+    events: list[list[Event]] = [[] for _ in sessions]
+    failures: dict[int, Exception] = {}
+
+    def steps(i: int) -> CallGenerator[None]:
+        for piece in pieces[i]:
+            events[i] += yield from sessions[i].listen(piece)
+        events[i] += yield from sessions[i].finish()
+
+    tasks = [engine.begin(steps(i), deadline_s=float(i % 3)) for i in range(len(sessions))]
+    while engine.n_tasks:
+        engine.round()
+    failures = {i: task.error for i, task in enumerate(tasks) if task.error is not None}
+    return [failures.get(i, found) for i, found in enumerate(events)]
+
+
+def speakers() -> list[Speaker]:
+    """Of every kind, and every length."""
+    fast = ProbeOptions(1.0, 0.25, 0.25)
+    english = SessionOptions(("en",), switching="off", stream=ALIGNATT)
+    beams = replace(english, stream=replace(ALIGNATT, beam_size=3))
+    several = SessionOptions(("en", "de", "es"), stream=ALIGNATT, probe=fast)
+    parallel = replace(several, switching="parallel")
+    mixed = [*spoken("en", 6), *spoken("de", 7), *spoken("en", 4, seed=1)]
+    return [
+        Speaker(english, np.concatenate([silence(0.3), say(spoken("en", 9)), silence(1.0)])),
+        Speaker(beams, np.concatenate([say(spoken("en", 7, seed=2)), silence(1.5), say(spoken("en", 3))])),
+        Speaker(several, np.concatenate([silence(0.5), say(mixed), silence(0.5)]), chunk=3000),
+        Speaker(parallel, say(mixed), chunk=12_000),
+        Speaker(several, say(spoken("es", 12))),
+        Speaker(replace(english, unstable=True), say(spoken("en", 5, seed=3)), chunk=16_000),
+    ]
+
+
+@pytest.mark.parametrize("batching", [WIDE, replace(NARROW, rows=2)], ids=str)
+def test_events_in_company_are_those_of_a_session_alone(batching: Batching) -> None:
+    model = backend()
+    alone = [speaker.alone(backend()) for speaker in speakers()]
+    sessions = [speaker.session(model) for speaker in speakers()]
+    pieces = [speaker.pieces() for speaker in speakers()]
+    for ours, theirs in zip(
+        together(BatchingExecutor(model, batching), sessions, pieces), alone, strict=True
+    ):
+        assert ours == theirs
+        assert any(isinstance(event, Final) for event in theirs)
+
+
+@pytest.fixture(scope="module")
+def nano() -> Model:
+    return load_model("nano", device="cpu", dtype="float32")
+
+
+def assert_alike(ours: Sequence[Event], theirs: Sequence[Event]) -> None:
+    """Equal but for rounding of probabilities."""
+    for one, other in zip(ours, theirs, strict=True):
+        assert type(one) is type(other)
+        if isinstance(one, Partial | Final) and isinstance(other, Partial | Final):
+            assert (one.text, one.start, one.end, one.language) == (
+                other.text,
+                other.start,
+                other.end,
+                other.language,
+            )
+            for word, same in zip(one.words, other.words, strict=True):
+                assert_same_word(word, same)
+
+
+def assert_same_word(one: Word, other: Word) -> None:
+    assert replace(one, probability=0.0) == replace(other, probability=0.0)
+    assert one.probability == pytest.approx(other.probability, abs=1e-3)
+
+
+def test_a_real_network_says_the_same_in_company(nano: Model) -> None:
+    """Sessions of one and of several languages, of other ages and lengths, in one running decode."""
+    rng = np.random.default_rng(0)
+    kinds: list[dict[str, Any]] = [
+        {"languages": "en", "switching": "off", "vad": False},
+        {"languages": ["en", "de"], "vad": False},
+        {"languages": "de", "vad": False, "stream": StreamOptions(beam_size=2)},
+        {"languages": ["en", "de", "es"], "switching": "parallel", "vad": False},
+    ]
+    voice = [say(spoken("en", 8, seed=i), word_s=0.2 + 0.1 * i) for i in range(len(kinds))]
+    audio = [one + rng.normal(0, 0.02, len(one)).astype(np.float32) for one in voice]
+    pieces = [[one[at : at + 8000] for at in range(0, len(one), 8000)] for one in audio]
+    alone = []
+    for kind, own in zip(kinds, pieces, strict=True):
+        session = nano.session(**kind)
+        alone.append([event for piece in own for event in session.push(piece)] + session.close())
+    sessions = [nano.session(**kind) for kind in kinds]
+    found = together(BatchingExecutor(nano.backend, WIDE), sessions, pieces)
+    for ours, theirs in zip(found, alone, strict=True):
+        assert not isinstance(ours, Exception)
+        assert_alike(ours, theirs)
+
+
+class SmallMemory(FakeBackend):
+    """Has room for so many windows of a call, and so many rows."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__(hear)
+        self.most = most
+        self.n_refused = 0
+
+    def encode_incremental(self, windows: Sequence[IncrementalWindow]) -> list[IncrementalResult]:
+        self._check(len(windows))
+        return super().encode_incremental(windows)
+
+    def rows(self) -> RunningRows:  # type: ignore[override]
+        rows = super().rows()
+        plain, check = rows.step, self._check
+
+        def step(*given: Any, **options: Any) -> Any:
+            check(rows.n_rows)
+            return plain(*given, **options)
+
+        rows.step = step  # type: ignore[method-assign]
+        return rows
+
+    def _check(self, *given: Any) -> None:
+        if len(given) == 1:
+            if given[0] > self.most:
+                self.n_refused += 1
+                raise RuntimeError("out of memory")
+            return
+        super()._check(*given)
+
+
+def test_what_is_too_much_together_is_done_one_by_one() -> None:
+    some = [speaker for speaker in speakers() if len(speaker.options.languages) == 1]
+    some = [speaker for speaker in some if speaker.options.stream.beam_size == 1] * 2
+    model = SmallMemory(most=1)
+    alone = [speaker.alone(backend()) for speaker in some]
+    sessions = [speaker.session(model) for speaker in some]
+    found = together(BatchingExecutor(model, WIDE), sessions, [speaker.pieces() for speaker in some])
+    assert found == alone
+    assert model.n_refused > 5
+
+
+class Poisoned(FakeBackend):
+    """Fails with whatever holds a window of exactly so many log-mel frames."""
+
+    def __init__(self, n_columns: int) -> None:
+        super().__init__(hear)
+        self.n_columns = n_columns
+
+    def encode_incremental(self, windows: Sequence[IncrementalWindow]) -> list[IncrementalResult]:
+        if any(window.log_mel.shape[1] > self.n_columns for window in windows):
+            raise RuntimeError("poison")
+        return super().encode_incremental(windows)
+
+
+def test_who_fails_harms_nobody_else() -> None:
+    options = SessionOptions(("en",), switching="off", stream=ALIGNATT)
+    some = [Speaker(options, say(spoken("en", n, seed=n))) for n in (5, 12, 6)]
+    model = Poisoned(2 * round(50 * 0.4 * 8))
+    sessions = [speaker.session(model) for speaker in some]
+    found = together(BatchingExecutor(model, WIDE), sessions, [speaker.pieces() for speaker in some])
+    assert isinstance(found[1], RuntimeError)
+    for i in (0, 2):
+        assert found[i] == some[i].alone(backend())
+    model.n_columns = 10_000
+    told = words_of(sessions[1].close())
+    assert told, "the session itself goes on"
+    assert " ".join(told) in " ".join(spoken("en", 12, seed=12))
+
+
+def test_a_generator_that_raises_ends_with_that_alone() -> None:
+    engine = BatchingExecutor(backend())
+
+    def broken() -> Iterator[IncrementalEncodeCall]:
+        yield from ()
+        raise ValueError("mine")
+
+    session = speakers()[0]
+    bad: Task[None] = engine.begin(broken())  # type: ignore[arg-type]
+    told: list[bool] = []
+    live = session.session(backend())
+    good = engine.begin(live.listen(session.audio), on_end=lambda task: told.append(task.is_done))
+    while engine.n_tasks:
+        engine.round()
+    with pytest.raises(ValueError, match="mine"):
+        _ = bad.result
+    assert words_of(good.result)
+    assert told == [True]
+
+
+def test_what_is_due_first_is_encoded_first() -> None:
+    """And what is of its length goes along, as far as the budget bears it."""
+    model = backend()
+    calls: list[list[int]] = []
+    plain = model.encode_incremental
+
+    def encode_incremental(windows: Sequence[IncrementalWindow]) -> list[IncrementalResult]:
+        calls.append([window.log_mel.shape[1] // 2 for window in windows])
+        return plain(windows)
+
+    model.encode_incremental = encode_incremental  # type: ignore[method-assign]
+
+    def asking(n_frames: int) -> CallGenerator[None]:
+        yield IncrementalEncodeCall([IncrementalWindow(torch.zeros(80, 2 * n_frames), model.encoder_mode)])
+
+    engine = BatchingExecutor(model, Batching(encoder_frames=250, max_length_ratio=0.25))
+    for n_frames, due_s in ((100, 3.0), (50, 1.0), (48, 4.0), (101, 2.0), (45, 5.0), (52, 6.0), (60, 0.5)):
+        engine.begin(asking(n_frames), due_s)
+    while engine.n_tasks:
+        engine.round()
+    assert calls == [[60, 50, 48, 45], [101, 100], [52]]
+
+
+@pytest.mark.parametrize("wrong", [{"encoder_frames": 0}, {"max_length_ratio": 1.5}, {"rows": 0}])
+def test_batching_out_of_range(wrong: dict[str, Any]) -> None:
+    with pytest.raises(OptionError, match="expected"):
+        Batching(**wrong)

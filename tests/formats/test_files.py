@@ -1,0 +1,179 @@
+"""A transcript in a file comes back as it was, whoever wrote it and in whatever it was kept."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+import sottovoce
+from sottovoce.cli.main import run
+from sottovoce.errors import OptionError
+from sottovoce.formats import FORMATS, WriterOptions, save_transcript, write_document, writer_for
+from sottovoce.formats.document import document
+from sottovoce.formats.files import format_of
+from sottovoce.types import Segment, Token, Transcript, Turn, Word
+from tests.formats.transcripts import transcripts
+
+CLIPS = Path(__file__).parents[2] / "examples" / "clips"
+BROAD = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+def full() -> Transcript:
+    """Everything that a transcript can hold."""
+    tokens = (Token(7, " H", 0.0, 0.25, 0.5), Token(8, "i", 0.25, 0.5, 0.75))
+    words = (
+        Word(" Hi", 0.0, 0.5, 0.625, "en", "A", tokens),
+        Word(" there", 0.5, 1.0, 0.5, None, None, (Token(9, " there", 0.5, 1.0, 0.5),)),
+    )
+    first = Segment(
+        0, 0.0, 1.0, " Hi there", "en", (50364, 7, 8, 9, 50414), 0.2, -0.25, 0.75, 0.125, words, "A", "Hallo"
+    )
+    silent = Segment(1, 1.0, 1.5, "", "de", (), 0.0, -1.0, 0.0, 0.5, (), None, None)
+    return Transcript(
+        segments=(first, silent),
+        language="en",
+        duration=2.125,
+        model="nano",
+        language_probability=0.75,
+        language_probabilities={"en": 0.75, "de": 0.25},
+        turns=(Turn(0.0, 1.0, "A"), Turn(0.5, 1.5, "B & <C>")),
+        token_texts={50364: "<|0.00|>", 7: " H", 8: "i", 9: " there", 50414: "<|1.00|>"},
+    )
+
+
+@pytest.mark.parametrize("name", ["talk.json", "talk.full.json"])
+def test_everything_comes_back(tmp_path: Path, name: str) -> None:
+    full().save(tmp_path / name)
+    assert Transcript.load(tmp_path / name) == full()
+    assert Transcript.load(str(tmp_path / name)).segments[1].words == ()
+
+
+def test_single_tokens_come_back_from_the_full_document(tmp_path: Path) -> None:
+    full().save(tmp_path / "talk.full.json")
+    found = Transcript.load(tmp_path / "talk.full.json")
+    assert [word.tokens for word in found.segments[0].words or ()] == [
+        word.tokens for word in full().segments[0].words or ()
+    ]
+    assert found.token_texts == full().token_texts
+    full().save(tmp_path / "talk.json")
+    assert all(not word.tokens for word in Transcript.load(tmp_path / "talk.json").segments[0].words or ())
+
+
+@BROAD
+@given(transcripts())
+def test_any_text_comes_back(tmp_path: Path, transcript: Transcript) -> None:
+    transcript.save(tmp_path / "talk.json")
+    found = Transcript.load(tmp_path / "talk.json")
+    assert document(found) == document(transcript)  # times to the millisecond
+    for read, written in zip(found.segments, transcript.segments, strict=True):
+        assert (read.text, read.language) == (written.text, written.language)
+        assert read.words is not None or not written.words
+
+
+def test_a_score_that_is_no_number_stays_none(tmp_path: Path) -> None:
+    segment = Segment(0, 0.0, 1.0, " x", "en", avg_logprob=-math.inf)
+    Transcript((segment,), "en", 1.0, "nano").save(tmp_path / "a.json")
+    found = Transcript.load(tmp_path / "a.json")
+    assert math.isnan(found.segments[0].avg_logprob)
+    found.save(tmp_path / "b.json")
+    assert (tmp_path / "a.json").read_bytes() == (tmp_path / "b.json").read_bytes()
+
+
+@pytest.mark.parametrize("options", [["-w"], []], ids=["words", "plain"])
+@pytest.mark.parametrize(("kind", "name"), [("json", "mixed.json"), ("json-full", "mixed.full.json")])
+def test_what_the_command_wrote_is_written_again_to_the_byte(
+    tmp_path: Path, kind: str, name: str, options: list[str]
+) -> None:
+    words = ["transcribe", str(CLIPS / "mixed.flac"), "--model", "nano", "--beam-size", "1", "-f", kind]
+    assert run([*words, "-l", "en,de,es,fr", "-o", str(tmp_path), *options]) == 0
+    written = tmp_path / name
+    found = Transcript.load(written)
+    assert len({segment.language for segment in found.segments}) > 1
+    again = Path(tmp_path / f"again.{name.partition('.')[2]}")
+    found.save(again)
+    assert again.read_bytes() == written.read_bytes()
+
+
+def test_the_model_and_the_file_give_one_transcript(tmp_path: Path) -> None:
+    """`language_probabilities` of a detection come back as they were written: to six digits."""
+    collected = sottovoce.load_model("nano").transcribe(CLIPS / "de.flac", word_timestamps=True).collect()
+    collected.save(tmp_path / "de.full.json")
+    found = sottovoce.Transcript.load(tmp_path / "de.full.json")
+    assert found.language_probability == pytest.approx(collected.language_probability, abs=1e-6)
+    assert found.language_probabilities == pytest.approx(dict(collected.language_probabilities), abs=1e-6)
+    assert found.text == collected.text
+    assert found.token_texts == collected.token_texts
+
+
+def test_the_ending_tells_the_format(tmp_path: Path) -> None:
+    for kind in FORMATS:
+        writer = writer_for(kind)
+        path = tmp_path / f"talk.{writer.extension}"
+        assert format_of(path) == kind
+        full().save(path)
+        assert path.read_bytes() == write_document(writer_for(kind), full(), source=path.name)
+    assert format_of(Path("TALK.FULL.JSON")) == "json-full"
+    with pytest.raises(OptionError, match=r"'talk.xyz': expected a name that ends in \.txt, \.srt"):
+        full().save("talk.xyz")
+
+
+def test_options_of_a_layout_are_taken(tmp_path: Path) -> None:
+    save_transcript(full(), tmp_path / "talk.srt", WriterOptions(offset_n=41))
+    assert (tmp_path / "talk.srt").read_text().startswith("42\n")
+    with pytest.raises(OptionError, match="line breaking"):
+        save_transcript(full(), tmp_path / "talk.txt", WriterOptions(max_line_width=9))
+    assert os.listdir(tmp_path) == ["talk.srt"]
+
+
+def test_a_failure_leaves_what_was_there(tmp_path: Path) -> None:
+    path = tmp_path / "talk.srt"
+    path.write_text("old")
+    with pytest.raises(OptionError, match="word times"):
+        save_transcript(
+            Transcript((Segment(0, 0.0, 1.0, " a", "en"),), "en", 1.0, ""),
+            path,
+            WriterOptions(max_line_width=9),
+        )
+    assert (path.read_text(), os.listdir(tmp_path)) == ("old", ["talk.srt"])
+    with pytest.raises(OptionError, match="cannot be written"):
+        full().save(tmp_path / "none" / "talk.json")
+
+
+def test_openai_whispers_document_is_read(tmp_path: Path) -> None:
+    segment = {
+        "id": 3,
+        "seek": 0,
+        "start": 0.5,
+        "end": 1.5,
+        "text": " Hi",
+        "tokens": [50364, 5, 50414],
+        "temperature": 0.0,
+        "avg_logprob": -0.5,
+        "compression_ratio": 1.5,
+        "no_speech_prob": 0.25,
+        "words": [{"word": " Hi", "start": 0.5, "end": 1.0, "probability": 0.5}],
+    }
+    path = tmp_path / "talk.json"
+    path.write_text(json.dumps({"text": " Hi", "segments": [segment], "language": "en"}))
+    word = Word(" Hi", 0.5, 1.0, 0.5, "en")
+    expected = Segment(3, 0.5, 1.5, " Hi", "en", (50364, 5, 50414), 0.0, -0.5, 1.5, 0.25, (word,))
+    assert Transcript.load(path) == Transcript((expected,), "en", 1.5, "")
+
+
+def test_reading_and_writing_need_no_pytorch(tmp_path: Path) -> None:
+    full().save(tmp_path / "talk.json")
+    script = (
+        "import sys; from sottovoce import Transcript; "
+        f"Transcript.load({str(tmp_path / 'talk.json')!r}).save({str(tmp_path / 'talk.html')!r}); "
+        "print({'torch', 'numpy', 'av', 'tiktoken'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"
+    assert (tmp_path / "talk.html").exists()

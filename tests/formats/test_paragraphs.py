@@ -1,0 +1,275 @@
+"""Documents for people: paragraphs, Markdown and word processors, read back by other programs."""
+
+from __future__ import annotations
+
+import html
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+from unicodedata import category
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sottovoce.cli.main import run
+from sottovoce.errors import MissingExtraError
+from sottovoce.formats import save_transcript, write_document, write_transcript, writer_for, writers_for
+from sottovoce.formats.output import open_output
+from sottovoce.formats.paragraphs import LONG, paragraphs
+from sottovoce.types import Segment, Transcript
+
+CLIPS = Path(__file__).parents[2] / "examples" / "clips"
+NASTY = (
+    "# heading",
+    "1. one",
+    "12345) x",
+    "- a * b _c_ `d`",
+    "> quoted <b>bold</b> <!-- x -->",
+    "[link](http://x) ![i](j) <http://y>",
+    "&amp; & &#65; AT&T",
+    "--- *** ___",
+    "=== ~~~ ~a~",
+    "\\* back\\slash \\",
+    "| a | b |",
+    "a\n\nb\u2028c\x00d\x1be",
+    "+ plus",
+    "שלום, עולם.",
+)
+
+
+def said(number: int, start: float, text: str, **more: Any) -> Segment:
+    return Segment(number, start, start + 1.0, text, more.pop("language", "en"), **more)
+
+
+def talk(*segments: Segment) -> Transcript:
+    return Transcript(segments, "en", max((one.end for one in segments), default=0.0), "nano")
+
+
+def flat(text: str) -> str:
+    return " ".join("".join(" " if category(c) == "Cc" or c in "\ufffe\uffff" else c for c in text).split())
+
+
+def module(name: str) -> ModuleType:
+    return pytest.importorskip(name, reason=f"{name} is not installed")
+
+
+def test_segments_are_joined_until_a_pause_or_another_voice() -> None:
+    found = list(
+        paragraphs(
+            [
+                said(0, 0.0, " One.", speaker="A", translation="Eins."),
+                said(1, 1.5, " Two.", speaker="A", translation="Zwei."),
+                said(2, 3.0, " Drei.", speaker="A", language="de"),
+                said(3, 4.0, " Vier.", speaker="B", language="de"),
+                said(4, 5.0, " ", speaker="A"),
+                said(5, 7.5, " Fünf.", speaker="B", language="de"),
+            ]
+        )
+    )
+    assert [(one.start, one.end, one.text, one.speaker, one.language) for one in found] == [
+        (0.0, 2.5, "One. Two.", "A", "en"),
+        (3.0, 4.0, "Drei.", "A", "de"),
+        (4.0, 5.0, "Vier.", "B", "de"),
+        (7.5, 8.5, "Fünf.", "B", "de"),
+    ]
+    assert found[0].translation == "Eins. Zwei."
+
+
+def test_who_never_pauses_has_paragraphs_too() -> None:
+    segments = [said(i, float(i), f" This is {i} and" if i % 3 else f" said. Now {i}.") for i in range(400)]
+    found = list(paragraphs(segments))
+    assert len(found) > 3
+    assert all(one.text.endswith(".") for one in found[:-1])
+    assert all(LONG <= len(one.text) < LONG + 100 for one in found[:-1])
+    assert " ".join(one.text for one in found) == flat("".join(one.text for one in segments))
+
+
+def test_languages_without_spaces_are_joined_without() -> None:
+    chinese = [said(i, float(i), text, language="zh") for i, text in enumerate(("你好。", "再见。"))]
+    assert [one.text for one in paragraphs(chinese)] == ["你好。再见。"]
+
+
+def test_markdown() -> None:
+    transcript = talk(
+        said(0, 0.0, " One.", speaker="A*", translation="Eins."),
+        said(1, 1.0, " Two.", speaker="A*"),
+        said(2, 3700.0, " Drei.", language="de"),
+    )
+    assert write_transcript(writer_for("md"), transcript, source="my_talk.v2.mp3") == (
+        "# my\\_talk.v2\n\n1:01:41 · English, German · nano\n\n"
+        "**A\\*** · 0:00 · English\n\nOne. Two.\n\n> Eins.\n\n1:01:40 · German\n\nDrei.\n"
+    )
+    assert write_transcript(writer_for("md"), talk(said(0, 0.0, " One."))) == (
+        "# Transcript\n\n0:01 · English · nano\n\n0:00\n\nOne.\n"
+    )
+    assert write_transcript(writer_for("md"), talk()) == "# Transcript\n\n0:00 · nano\n"
+
+
+def rendered(markdown: str) -> list[str]:
+    """The text of every block that CommonMark makes of a page."""
+    page = module("markdown_it").MarkdownIt("commonmark").render(markdown)
+    assert not re.search(r"<(?!/?(?:h1|p|strong|blockquote)>)", page), page
+    return [html.unescape(re.sub(r"<[^>]*>", "", line)) for line in page.splitlines() if line.strip()]
+
+
+def blocks_of(transcript: Transcript) -> list[str]:
+    return [line for line in rendered(write_transcript(writer_for("md"), transcript)) if line.strip()][2:]
+
+
+@pytest.mark.parametrize("text", NASTY)
+def test_markdown_shows_what_was_said(text: str) -> None:
+    segment = said(0, 0.0, " " + text, speaker=text, translation=text)
+    head, *blocks = [flat(block) for block in blocks_of(talk(segment))]
+    assert head == f"{flat(text)} · 0:00"
+    assert blocks == [flat(text), flat(text)]
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"]), max_size=30))
+def test_markdown_shows_any_text(text: str) -> None:
+    found = [flat(block) for block in blocks_of(talk(said(0, 0.0, text)))]
+    assert found[1:] == ([flat(text)] if flat(text) else [])
+
+
+def opened(document: bytes) -> Any:
+    return module("docx").Document(io.BytesIO(document))
+
+
+def test_a_word_processor_shows_what_was_said() -> None:
+    transcript = talk(
+        *(said(i, 4.0 * i, " " + text, speaker=text, translation=text) for i, text in enumerate(NASTY))
+    )
+    found = opened(write_document(writer_for("docx"), transcript, source="talk & <x>.mp3"))
+    title, facts, *rest = found.paragraphs
+    assert (title.text, title.style.name) == ("talk & <x>", "Title")
+    assert (facts.text, facts.style.name) == ("0:53 · English · nano", "Facts")
+    assert [(one.text.rsplit("  ", 1)[0], one.style.name) for one in rest[::3]] == [
+        (flat(text), "Speaker") for text in NASTY
+    ]
+    assert [one.text for one in rest[1::3]] == [flat(text) for text in NASTY]
+    assert [(one.text, one.style.name) for one in rest[2::3]] == [
+        (flat(text), "Translation") for text in NASTY
+    ]
+    assert rest[0].runs[0].bold
+    assert rest[0].runs[1].text == "  0:00"
+
+
+def test_text_runs_as_its_script_does_and_is_spelt_in_its_language() -> None:
+    transcript = talk(
+        said(0, 0.0, " Guten Tag.", language="de", speaker="A"),
+        said(1, 1.0, " שלום, עולם.", language="he", speaker="אבי"),
+        said(2, 2.0, "你好。", language="zh"),
+    )
+    document = write_document(writer_for("docx"), transcript)
+    xml = zipfile.ZipFile(io.BytesIO(document)).read("word/document.xml").decode()
+    german, hebrew, chinese = (xml[: xml.index(text)][-200:] for text in ("Guten", "שלום", "你好"))
+    assert '<w:lang w:val="de"/></w:rPr><w:t>' in german
+    assert "bidi/>" not in german
+    assert '<w:pPr><w:bidi/></w:pPr><w:r><w:rPr><w:rtl/><w:lang w:bidi="he"/></w:rPr><w:t>' in hebrew
+    assert '<w:lang w:eastAsia="zh"/>' in chinese
+    heads = [one.text for one in opened(document).paragraphs if one.style.name == "Speaker"]
+    assert heads == ["A  0:00 · German", "אבי  0:01 · Hebrew", "0:02 · Chinese"]
+
+
+def test_a_document_tells_neither_the_day_nor_an_author() -> None:
+    document = write_document(writer_for("docx"), talk(said(0, 0.0, " One.")), source="talk.mp3")
+    properties = opened(document).core_properties
+    assert (properties.title, properties.author, properties.created) == ("talk", "", None)
+    with zipfile.ZipFile(io.BytesIO(document)) as archive:
+        assert archive.testzip() is None
+        assert {entry.date_time for entry in archive.infolist()} == {(1980, 1, 1, 0, 0, 0)}
+        assert b"dcterms:created" not in archive.read("docProps/core.xml")
+
+
+def test_a_recording_becomes_a_document(tmp_path: Path) -> None:
+    """Bytes from `transcribe`, `convert` and the library are the same, whenever they are written."""
+    words = ["transcribe", str(CLIPS / "mixed.flac"), "-m", "nano", "-l", "en,de,es,fr", "--beam-size", "1"]
+    assert run([*words, "-f", "json,docx,md", "-o", str(tmp_path)]) == 0
+    made = tmp_path / "mixed.docx"
+    found = [one.text for one in opened(made.read_bytes()).paragraphs]
+    assert found[:2] == ["mixed", "0:12 · English, German, Spanish, French · nano"]
+    segments = json.loads((tmp_path / "mixed.json").read_text())["segments"]
+    assert " ".join(found[3::2]) == " ".join(segment["text"].strip() for segment in segments)
+    assert run(["convert", str(tmp_path / "mixed.json"), "-f", "docx,md", "-o", str(tmp_path / "out")]) == 0
+    assert (tmp_path / "out" / "mixed.docx").read_bytes() == made.read_bytes()
+    assert (tmp_path / "out" / "mixed.md").read_bytes() == (tmp_path / "mixed.md").read_bytes()
+
+
+def half_written(path: Path, piece: bytes) -> None:
+    with open_output(path) as output:
+        output.write(piece)
+        raise KeyboardInterrupt
+
+
+def test_a_document_that_fails_leaves_what_was_there(tmp_path: Path) -> None:
+    path = tmp_path / "talk.docx"
+    save_transcript(talk(said(0, 0.0, " One.")), path)
+    before = path.read_bytes()
+    with pytest.raises(KeyboardInterrupt):
+        half_written(path, before[:100])
+    assert path.read_bytes() == before
+    assert os.listdir(tmp_path) == ["talk.docx"]
+
+
+@pytest.fixture
+def finished(tmp_path: Path) -> str:
+    talk(said(0, 0.0, " One.")).save(tmp_path / "talk.json")
+    return str(tmp_path / "talk.json")
+
+
+def test_bytes_go_through_a_pipe(finished: str, tmp_path: Path) -> None:
+    assert run(["convert", finished, "-o", str(tmp_path / "talk.docx")]) == 0
+    words = ["convert", finished, "-f", "docx", "-o", "-"]
+    done = subprocess.run([sys.executable, "-m", "sottovoce", *words], capture_output=True)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert done.stdout == (tmp_path / "talk.docx").read_bytes()
+
+
+def test_a_pipe_that_is_closed_or_full_is_as_for_text(finished: str) -> None:
+    command = [sys.executable, "-m", "sottovoce", "convert", finished, "-f", "docx", "-o", "-"]
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 2
+    assert done.stderr == "error: standard output: cannot be written (No space left on device)\n"
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_bytes_are_not_for_terminals_nor_beside_text(
+    finished: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["convert", finished, "-f", "docx,txt", "-o", "-"]) == 2
+    assert "'docx': expected alone on standard output" in capsys.readouterr().err
+    assert run(["convert", finished, "-f", "all", "-o", "-"]) == 0
+    assert "PK" not in capsys.readouterr().out
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    assert run(["convert", finished, "-f", "docx", "-o", "-"]) == 2
+    assert "'docx': is no text and not for terminals" in capsys.readouterr().err
+
+
+def test_a_missing_package_is_named_and_left_out_of_all(
+    finished: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setitem(sys.modules, "docx", None)
+    with pytest.raises(MissingExtraError, match="output format 'docx' needs the package 'python-docx'"):
+        writer_for("docx")
+    assert run(["convert", finished, "-f", "docx,md", "-o", str(tmp_path / "out")]) == 2
+    assert "pip install 'sottovoce[docx]'" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+    assert "docx" not in [writer.extension for writer in writers_for("all")]
+    assert "sottovoce[docx]" in caplog.text
+    assert run(["convert", finished, "-o", str(tmp_path / "talk.srt")]) == 0

@@ -1,0 +1,101 @@
+"""The native decoder beside PyTorch's, on every instruction set of the machine."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from tests.kernels.arrays import HERE, using
+
+native = pytest.importorskip("sottovoce.backends.native", reason="sottovoce-kernels is not installed")
+
+from sottovoce.backends.base import Backend  # noqa: E402
+from sottovoce.types import EncoderOutput, Features  # noqa: E402
+from tests.models import tiny  # noqa: E402
+
+DIMS = tiny.dims(n_text_state=256, n_audio_state=256)
+EIGHT_BITS = 0.08
+"""Of the spread of the logits: what eight bits in every product of three layers of random weights come to."""
+
+
+def backends() -> tuple[Backend, Backend]:
+    checkpoint = tiny.checkpoint(DIMS)
+    return tiny.backend(DIMS), native.NativeBackend.from_checkpoint(
+        checkpoint, device=tiny.CPU, dtype=torch.float32
+    )
+
+
+def said(backend: Backend, states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Logits and attention of a beam that reads a prompt, branches and goes on."""
+    state = backend.start(EncoderOutput(states, (states.shape[1],) * len(states)), 2)
+    first = backend.step(torch.tensor([[7, 250, 31, 4, 99]] * 4), state, capture=backend.alignment_heads)
+    state.reorder(torch.tensor([0, 0, 3, 2]))
+    second = backend.step(torch.tensor([[1], [2], [3], [4]]), state, capture=backend.alignment_heads)
+    assert first.attention is not None
+    assert second.attention is not None
+    return torch.cat([first.logits, second.logits], 1), torch.cat([first.attention, second.attention], 2)
+
+
+@pytest.mark.parametrize("name", HERE)
+def test_a_step_says_nearly_what_pytorch_says(name: str) -> None:
+    theirs, ours = backends()
+    states = theirs.encode(Features(torch.randn(2, 80, 70), (70, 70))).states
+    expected = said(theirs, states)
+    with using(name):
+        found = said(ours, states)
+    apart = (found[0] - expected[0]).pow(2).mean().sqrt() / expected[0].std()
+    assert apart < EIGHT_BITS
+    assert float((found[1] - expected[1]).abs().max()) < 0.1
+
+
+@pytest.mark.parametrize("name", HERE)
+@pytest.mark.parametrize("n_threads", [2, 3])
+def test_threads_change_nothing(name: str, n_threads: int) -> None:
+    ours = backends()[1]
+    states = torch.randn(2, 35, 256)
+    before = torch.get_num_threads()
+    with using(name):
+        alone = said(ours, states)
+        torch.set_num_threads(n_threads)
+        try:
+            together = said(ours, states)
+        finally:
+            torch.set_num_threads(before)
+    assert all(torch.equal(*pair) for pair in zip(alone, together, strict=True))
+
+
+def test_a_token_that_is_none_is_refused() -> None:
+    ours = backends()[1]
+    state = ours.start(EncoderOutput(torch.randn(1, 35, 256), (35,)))
+    with pytest.raises(ValueError, match="token 300 given"):
+        ours.step(torch.tensor([[300]]), state)
+    assert ours.step(torch.tensor([[299]]), state).logits.isfinite().all()
+
+
+def test_an_encoder_in_eight_bits_is_near_the_one_in_floats() -> None:
+    checkpoint = tiny.checkpoint(DIMS)
+    ours = native.NativeBackend.from_checkpoint(checkpoint, device=tiny.CPU, dtype=torch.float32, int8=True)
+    features = Features(torch.randn(2, 80, 70), (70, 66))
+    expected = tiny.backend(DIMS).encode(features)
+    for name in HERE:
+        with using(name):
+            found = ours.encode(features)
+        assert found.n_content_frames == expected.n_content_frames
+        apart = (found.states - expected.states).pow(2).mean().sqrt() / expected.states.std()
+        assert apart < EIGHT_BITS
+
+
+def test_a_checkpoint_in_float16_reads_as_in_float32() -> None:
+    checkpoint = tiny.checkpoint(DIMS)
+    halves = {name: tensor.half() for name, tensor in checkpoint.tensors.items()}
+    floats = {name: tensor.float() for name, tensor in halves.items()}
+    states = torch.randn(2, 35, 256)
+    first, second = (
+        native.NativeBackend.from_checkpoint(
+            replace(checkpoint, tensors=tensors), device=tiny.CPU, dtype=torch.float32
+        )
+        for tensors in (halves, floats)
+    )
+    assert all(torch.equal(*pair) for pair in zip(said(first, states), said(second, states), strict=True))

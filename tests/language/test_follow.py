@@ -1,0 +1,88 @@
+"""The languages of pieces of speech: a change has to be worth it, and is looked for in both directions."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+
+from sottovoce.language.follow import (
+    CHANGE_COST,
+    FLOOR,
+    PAUSE_NATS,
+    PieceEvidence,
+    PieceRun,
+    gain,
+    language_runs,
+)
+
+
+def piece(
+    language: int, sureness: float = 0.95, seconds: float = 3.0, no_speech: float = 0.0
+) -> PieceEvidence:
+    posterior = np.full(3, (1.0 - sureness) / 2)
+    posterior[language] = sureness
+    return PieceEvidence(seconds, posterior, no_speech)
+
+
+def runs(*pieces: PieceEvidence, before: int | None = None) -> list[tuple[int, int, int]]:
+    found = language_runs(pieces, [0.3] * len(pieces), before=before)
+    return [(run.first, run.end, run.language) for run in found]
+
+
+def test_sure_pieces_are_followed() -> None:
+    assert runs(piece(0), piece(0), piece(1), piece(2)) == [(0, 2, 0), (2, 3, 1), (3, 4, 2)]
+
+
+def test_a_short_doubtful_piece_goes_with_those_around_it() -> None:
+    assert runs(piece(0), piece(1, 0.6, 0.7), piece(0)) == [(0, 3, 0)]
+    assert runs(piece(0), piece(1, 0.95, 0.1), piece(0)) == [(0, 3, 0)]
+    assert runs(piece(0), piece(1, no_speech=0.9), piece(0)) == [(0, 3, 0)]
+
+
+def test_what_follows_counts_as_much_as_what_went_before() -> None:
+    """A doubtful piece between two languages belongs to the one that it is likelier in, later or earlier."""
+    assert runs(piece(0), piece(1, 0.6, 1.0), piece(1)) == [(0, 1, 0), (1, 3, 1)]
+    assert runs(piece(0), piece(0, 0.6, 1.0), piece(1)) == [(0, 2, 0), (2, 3, 1)]
+
+
+def test_the_language_before_stays_in_doubt() -> None:
+    assert runs(piece(1, 0.6, 1.0), before=0) == [(0, 1, 0)]
+    assert runs(piece(1, 0.6, 1.0)) == [(0, 1, 1)]
+    assert runs(piece(1), before=0) == [(0, 1, 1)]
+
+
+def test_of_equal_places_the_longest_pause_is_the_change() -> None:
+    silent = PieceEvidence(0.0, np.full(3, 1 / 3), 0.0)
+    pieces = [piece(0), silent, silent, piece(1)]
+    assert language_runs(pieces, [0.0, 0.1, 0.9, 0.1])[0] == PieceRun(0, 2, 0)
+    assert language_runs(pieces, [0.0, 0.9, 0.1, 0.1])[0] == PieceRun(0, 1, 0)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_no_other_sequence_is_better(seed: int) -> None:
+    """Beside all 3 ** 5 sequences."""
+    rng = np.random.default_rng(seed)
+    pieces = [
+        PieceEvidence(float(rng.uniform(0.3, 4)), rng.dirichlet([0.5] * 3), float(rng.uniform(0, 0.5)))
+        for _ in range(5)
+    ]
+    pauses = rng.uniform(0, 2, 5).tolist()
+
+    def score(path: tuple[int, ...]) -> float:
+        total = sum(one.log_evidence[language] for one, language in zip(pieces, path, strict=True))
+        changes = [at for at in range(1, 5) if path[at] != path[at - 1]]
+        return total - sum(CHANGE_COST - PAUSE_NATS * min(pauses[at], 1.0) for at in changes)
+
+    found = language_runs(pieces, pauses)
+    path = tuple(run.language for run in found for _ in range(run.first, run.end))
+    best = max(map(score, itertools.product(range(3), repeat=5)))
+    assert score(path) == pytest.approx(best)
+
+
+def test_gain_is_the_weighed_log_ratio() -> None:
+    (one,) = [PieceEvidence(1.5, np.array([0.9, 0.1, 0.0]), 0.0)]
+    assert gain([one], 0, 1) == pytest.approx(math.log(9.0))
+    assert gain([one, one], 0, 2) == pytest.approx(2 * math.log(0.9 / FLOOR))

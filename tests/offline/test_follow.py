@@ -1,0 +1,151 @@
+"""Files are read language by language, by default too, and nothing is lost or moved by that."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sottovoce.api import Model, load_model
+from sottovoce.audio.features import RecordingFeatures
+from sottovoce.audio.io import load_audio
+from sottovoce.audio.recording import Recording
+from sottovoce.audio.vad import SpeechFinder, speech_segments
+from sottovoce.evaluation.language_scores import FoundSwitch, score_switches
+from sottovoce.offline.follow import border, pieces_between
+from sottovoce.offline.packing import PackedWindow, Piece
+from sottovoce.options.transcribe import Mode, TranscribeOptions
+from sottovoce.options.vad import VadOptions
+from sottovoce.types import Segment
+
+CLIPS = Path(__file__).parents[2] / "examples" / "clips"
+MIXED = CLIPS / "mixed.flac"
+LANGUAGES = ["en", "de", "es", "fr"]
+TRUTH = [
+    (one["start"], one["end"], one["language"])
+    for one in json.loads((CLIPS / "manifest.jsonl").read_text("utf-8").splitlines()[-1])["segments"]
+]
+
+
+@pytest.fixture(scope="module")
+def model() -> Model:
+    return load_model("nano", device="cpu", dtype="float32")
+
+
+def languages(segments: Sequence[Segment]) -> list[str]:
+    """Of segments, each once in a row."""
+    return [
+        one.language
+        for at, one in enumerate(segments)
+        if at == 0 or one.language != segments[at - 1].language
+    ]
+
+
+@pytest.mark.parametrize(("mode", "batch_size"), [("seek", 1), ("vad", 1), ("vad", 2), ("vad", 4)])
+@pytest.mark.parametrize("language", [None, "en,de,es,fr"])
+def test_every_language_is_read_at_its_own_time(
+    model: Model, mode: Mode, batch_size: int, language: str | None
+) -> None:
+    options = TranscribeOptions(mode=mode, batch_size=batch_size)
+    segments = list(model.transcribe(MIXED, language=language, options=options))
+    assert languages(segments) == LANGUAGES
+    for start, end, spoken in TRUTH:
+        middle = (start + end) / 2
+        found = next(one for one in segments if one.start <= middle <= one.end)
+        assert found.language == spoken
+
+
+@pytest.mark.parametrize("code", ["de", "en", "es", "fr", "zh"])
+def test_one_language_is_not_followed(model: Model, code: str) -> None:
+    """By default the text is that without following, and with the language given."""
+    clip, kept = CLIPS / f"{code}.flac", TranscribeOptions(follow_languages=False)
+    by_default = list(model.transcribe(clip))
+    assert {one.language for one in by_default} == {code}
+    assert by_default == list(model.transcribe(clip, options=kept))
+    assert [one.text for one in by_default] == [one.text for one in model.transcribe(clip, language=code)]
+
+
+@pytest.mark.parametrize("languages", [None, LANGUAGES])
+def test_the_timeline_is_that_of_the_text(model: Model, languages: list[str] | None) -> None:
+    spans = list(model.language_spans(MIXED, languages=languages))
+    assert [span.language for span in spans] == LANGUAGES
+    assert spans[0].start == 0.0
+    assert all(one.end == after.start for one, after in itertools.pairwise(spans))
+    assert spans[-1].end == pytest.approx(len(load_audio(MIXED)) / 16_000, abs=0.02)
+    found = [
+        FoundSwitch(after.start, after.start, one.language, after.language)
+        for one, after in itertools.pairwise(spans)
+    ]
+    assert score_switches(found, TRUTH, duration_s=spans[-1].end, tolerance_s=0.2).f1 == 1.0
+
+
+def test_the_language_of_a_recording_is_that_of_its_transcription(model: Model) -> None:
+    """Over several windows, not the first 30 s alone: half a minute of German in two minutes of English."""
+    german, english = load_audio(CLIPS / "de.flac"), load_audio(CLIPS / "en.flac")
+    pause = np.zeros(8000, np.float32)
+    parts = [german, pause] + [english, pause] * (120 * 16_000 // len(english))
+    recording = np.concatenate(parts)
+    options = TranscribeOptions(follow_languages=False)
+    transcription = model.transcribe(recording, options=options)
+    next(transcription)
+    found = model.detect_language(recording)
+    assert found.language == transcription.language == "en"
+    assert found.probability == transcription.language_probability
+
+
+def test_languages_outside_of_the_list_are_told(model: Model) -> None:
+    transcription = model.transcribe(MIXED, language="en,es,fr")
+    assert {one.language for one in transcription} <= {"en", "es", "fr"}
+    assert transcription.outside_languages.keys() == {"de"}
+    assert transcription.outside_languages["de"] > 2.0
+    transcription = model.transcribe(MIXED, language="en,de,es,fr")
+    transcription.collect()
+    assert transcription.outside_languages == {}
+
+
+def test_recordings_read_together_are_read_as_alone(model: Model) -> None:
+    """Windows of different lengths, where one is in several languages."""
+    sources = [CLIPS / "en.flac", MIXED, CLIPS / "de.flac"]
+    together = dict(model.transcribe_files(sources, batch_size=3))
+    for source in sources:
+        alone = model.transcribe(source).collect()
+        assert [replace(one, avg_logprob=0.0) for one in together[source].segments] == [  # type: ignore[union-attr]
+            replace(one, avg_logprob=0.0) for one in alone.segments
+        ]
+
+
+def test_a_language_ends_at_the_quietest_moment_of_the_pause() -> None:
+    samples = np.random.default_rng(0).standard_normal(3 * 16_000).astype(np.float32) * 0.01
+    samples[round(1.4 * 16_000) : round(1.5 * 16_000)] *= 1e-3
+    with Recording(samples) as recording, RecordingFeatures(recording) as features:
+        assert border(features, Piece(0, 100), Piece(200, 300)) == pytest.approx(145, abs=5)
+        assert border(features, Piece(0, 150), Piece(151, 300)) == 151
+
+
+def test_speech_is_found_while_it_is_read() -> None:
+    """What a finder knows on the way, and by other options beside, is what it finds of the whole."""
+    samples = load_audio(MIXED)
+    coarse, fine = VadOptions(), VadOptions(min_silence_ms=100.0, speech_pad_ms=50.0)
+    finder = SpeechFinder(coarse)
+    beside = finder.beside(fine)
+    for start in range(0, len(samples), 5000):
+        finder.push(samples[start : start + 5000])
+    assert finder.finish() == speech_segments(samples, coarse)
+    assert beside.segments() == speech_segments(samples, fine)
+    within = beside.segments(3 * 16_000, 9 * 16_000)
+    assert within[0].start_sample >= 3 * 16_000
+    assert within[-1].end_sample <= 9 * 16_000
+    whole = pieces_between(beside, 0, len(samples) // 160)
+    assert len(whole) == len(beside.segments())
+
+
+def test_frames_of_a_recording_are_found_in_a_packed_window() -> None:
+    window = PackedWindow((Piece(100, 200), Piece(300, 350)))
+    assert [window.window_frame(frame) for frame in (50, 100, 150, 200, 250, 300, 340, 400)] == [
+        *(0, 0, 50, 100, 100, 100, 140, 150)
+    ]

@@ -1,0 +1,143 @@
+"""A transcription that goes on from any of its resume points gives what it would have given anyway."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sottovoce.api import Model, load_model
+from sottovoce.audio.io import load_audio
+from sottovoce.engine.executor import LocalExecutor
+from sottovoce.errors import OptionError
+from sottovoce.offline.resume import ResumePoint, segment_of_json, segment_to_json
+from sottovoce.options.transcribe import TranscribeOptions
+from sottovoce.types import Samples, Segment
+
+CLIPS = Path(__file__).parents[2] / "examples" / "clips"
+
+
+@pytest.fixture(scope="module")
+def model() -> Model:
+    return load_model("nano", device="cpu", dtype="float32")
+
+
+def joined(names: str, *pauses_s: float) -> Samples:
+    """Clips one after the other, each with a pause behind it, and faint noise over all."""
+    parts: list[Samples] = []
+    for index, name in enumerate(names.split()):
+        pause = round(pauses_s[index % len(pauses_s)] * 16000)
+        parts += [load_audio(CLIPS / f"{name}.flac"), np.zeros(pause, np.float32)]
+    whole = np.concatenate(parts)
+    noise = np.random.default_rng(0).standard_normal(len(whole)) * 1e-3
+    return whole + noise.astype(np.float32)
+
+
+GERMAN = joined("de de de de de de de de", 0.6, 3.0, 0.4)
+SEVERAL = joined("en de mixed fr es de en", 0.7, 1.5, 0.3)
+LONG = np.concatenate([SEVERAL, SEVERAL])
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Segments of a whole transcription, and every point of it with the number of segments before it."""
+
+    segments: list[Segment]
+    points: list[tuple[int, ResumePoint]]
+    end: Mapping[str, Any]
+
+
+def ended(transcription: Any) -> Mapping[str, Any]:
+    names = ("language_probability", "language_probabilities", "duration", "unread", "position")
+    return {name: getattr(transcription, name) for name in (*names, "outside_languages")}
+
+
+def whole_run(model: Model, samples: Samples, language: str | None, options: TranscribeOptions) -> Run:
+    transcription = model.transcribe(samples, language=language, options=options)
+    segments: list[Segment] = []
+    points: list[tuple[int, ResumePoint]] = []
+    executor = LocalExecutor(transcription.backend)
+
+    def note() -> None:
+        point = transcription.resume_point
+        if point is not None and (not points or points[-1][1] is not point):
+            points.append((len(segments), point))
+
+    while (segment := executor.run(transcription.next_segment(note))) is not None:
+        segments.append(segment)
+    return Run(segments, points, ended(transcription))
+
+
+def exact(segments: list[Segment]) -> list[str]:
+    """Everything in segments, the tokens of words too, which their equality leaves out."""
+    return [json.dumps(segment_to_json(one)) for one in segments]
+
+
+def check_every_point(
+    model: Model, samples: Samples, language: str | None, options: TranscribeOptions
+) -> Run:
+    run = whole_run(model, samples, language, options)
+    assert run.points
+    for n_segments, point in run.points:
+        restored = ResumePoint.of_json(json.loads(json.dumps(point.to_json())))
+        assert restored == point
+        rest = model.transcribe(samples, language=language, options=options, resume=restored)
+        assert exact(list(rest)) == exact(run.segments[n_segments:]), point.position
+        assert ended(rest) == run.end
+    return run
+
+
+SHORT = TranscribeOptions(audio_ctx=500)
+"""Windows of ten seconds: more points for less work."""
+LANGUAGES = "en,de,es,fr"
+
+
+@pytest.mark.parametrize(
+    ("samples", "language", "options"),
+    [
+        (GERMAN, "de", SHORT),
+        (SEVERAL, LANGUAGES, replace(SHORT, word_timestamps=True)),
+        (SEVERAL, None, replace(SHORT, normalization="running", offset_s=1.5)),
+        (SEVERAL, LANGUAGES, replace(SHORT, mode="vad")),
+        (LONG, LANGUAGES, replace(SHORT, mode="vad", batch_size=3, word_timestamps=True)),
+    ],
+    ids=["german", "several-words", "auto-part", "vad", "batched-words"],
+)
+def test_every_point_goes_on_to_the_same_text(
+    model: Model, samples: Samples, language: str | None, options: TranscribeOptions
+) -> None:
+    run = check_every_point(model, samples, language, options)
+    found = {segment.language for segment in run.segments}
+    assert found == {"de"} if samples is GERMAN else len(found) > 2
+
+
+def test_clips_and_cleaned_segments_count_on(model: Model) -> None:
+    options = replace(SHORT, clean=True, clip_timestamps=(0.5, 8.0, 9.0, 24.0))
+    run = check_every_point(model, GERMAN, "de", options)
+    assert [segment.id for segment in run.segments] == list(range(len(run.segments)))
+
+
+def test_a_segment_is_the_same_out_of_json(model: Model) -> None:
+    segment = next(iter(model.transcribe(CLIPS / "en.flac", language="en", word_timestamps=True)))
+    odd = replace(segment, avg_logprob=-math.inf, text="\ud83c \u2028", speaker=None)
+    for one in (segment, odd):
+        read = segment_of_json(json.loads(json.dumps(segment_to_json(one))))
+        assert read == one
+        assert exact([read]) == exact([one])
+        assert [word.tokens for word in read.words or ()] == [word.tokens for word in one.words or ()]
+
+
+def test_a_point_of_another_mode_is_refused(model: Model) -> None:
+    (_, point), *_ = whole_run(model, GERMAN[:320_000], "de", SHORT).points
+    with pytest.raises(OptionError, match="mode 'seek', got mode 'vad'"):
+        model.transcribe(GERMAN, options=replace(SHORT, mode="vad"), resume=point)
+    with pytest.raises(OptionError, match="speakers"):
+        model.transcribe(GERMAN, options=SHORT, speakers=2, resume=point)
+    with pytest.raises(OptionError, match="expected what to_json gives"):
+        ResumePoint.of_json({"place": {}})

@@ -1,0 +1,161 @@
+"""Segments cleaned: words that stay keep their times, what is empty is dropped, unknown languages stay."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sottovoce.decoding.prompt import context_tokens
+from sottovoce.engine.calls import ModelCall
+from sottovoce.errors import OptionError
+from sottovoce.offline.segment_generator import SegmentGenerator
+from sottovoce.offline.style import clean_segment, in_style
+from sottovoce.offline.transcriber import TranscriptionState
+from sottovoce.options.decoding import DecodingOptions
+from sottovoce.options.defaults import VERBATIM_LOOPS
+from sottovoce.options.fallback import FallbackOptions
+from sottovoce.options.transcribe import TranscribeOptions
+from sottovoce.text.tokenizer import Tokenizer
+from sottovoce.text.verbatim import VERBATIM_PROMPTS
+from sottovoce.types import Segment, Word
+from tests.offline.test_longform import TOKENIZER, at, run, rustle, script
+from tests.offline.test_regroup import spoken
+
+CLEAN = TranscribeOptions(clean=True)
+VERBATIM = TranscribeOptions(decoding=DecodingOptions(verbatim=True))
+
+
+def styled(segments: Sequence[Segment], options: TranscribeOptions = CLEAN) -> list[Segment | ModelCall]:
+    def unstyled() -> SegmentGenerator:
+        yield from segments
+
+    return list(in_style(unstyled(), options, TranscriptionState()))
+
+
+def test_words_that_stay_keep_their_times() -> None:
+    segment = spoken("Um, I I think. Now, uh, go um.", 2.0)
+    found = clean_segment(segment, "en")
+    assert found is not None
+    assert found.text == " I think. Now, go."
+    before = {word.start: word for word in segment.words or ()}
+    assert [word.word for word in found.words or ()] == [" I", " think.", " Now,", " go."]
+    assert all(before[word.start].end == word.end for word in found.words or ())
+    assert found.start == (found.words or ())[0].start == pytest.approx(2.6)
+    assert found.end == (found.words or ())[-1].end
+
+
+def test_text_without_words_is_cleaned_too() -> None:
+    segment = Segment(0, 1.0, 2.0, " Um, I I think.", "en", tokens=(1, 2))
+    assert clean_segment(segment, "en") == replace(segment, text=" I think.")
+
+
+def test_words_of_which_spaces_part_none_go_together() -> None:
+    """The tokenizer may cut "I-I" in two: what spaces part is one word for the rule."""
+    words = (Word(" I", 0, 0.2, 0.9), Word("-I", 0.2, 0.4, 0.5), Word(" go.", 0.4, 0.8, 0.9))
+    found = clean_segment(Segment(0, 0, 1, " I-I go.", "en", words=words), "en")
+    assert found is not None
+    assert found.words == (Word(" I", 0, 0.4, 0.5), words[2])
+
+
+def test_empty_segments_are_dropped_and_the_others_counted_on() -> None:
+    found = styled([spoken("Hello."), spoken("Um.", 3.0, 1), spoken("Bye.", 5.0, 2)])
+    assert [(one.id, one.text) for one in found if isinstance(one, Segment)] == [(0, " Hello."), (1, " Bye.")]
+
+
+def test_what_is_clean_is_the_same_segment() -> None:
+    segment = spoken("Very very good.")
+    assert clean_segment(segment, "en") is segment
+
+
+def test_a_language_without_rules_stays_and_is_reported_once(caplog: pytest.LogCaptureFixture) -> None:
+    finnish = [replace(spoken("Um niin.", number=n), language="fi") for n in range(2)]
+    with caplog.at_level(logging.WARNING):
+        assert styled(finnish) == finnish
+        assert styled(finnish, VERBATIM) == finnish
+    assert [record.getMessage().split(";")[0] for record in caplog.records] == [
+        "clean: nothing was checked for 'fi'",
+        "verbatim: nothing was checked for 'fi'",
+    ]
+
+
+def test_a_translation_is_cleaned_as_english() -> None:
+    options = TranscribeOptions(decoding=DecodingOptions(task="translate", language="fi"), clean=True)
+    found = styled([replace(spoken("Um, so."), language="fi")], options)
+    assert [one.text for one in found if isinstance(one, Segment)] == [" So."]
+
+
+def test_calls_go_through_and_their_results_come_back() -> None:
+    assert styled([]) == []
+    um = [TOKENIZER.encode(" Um,")[0], TOKENIZER.encode(",")[0]]
+    so = TOKENIZER.encode(" so")[0]
+    said = script(at(0), *um, so, at(2), at(2), *um, at(5), at(5))
+    english = TranscribeOptions(decoding=DecodingOptions(language="en"))
+    plain, _ = run(said, rustle(5), english)
+    assert [one.text for one in plain] == [" Um, so", " Um,"]
+    clean, _ = run(said, rustle(5), replace(english, clean=True))
+    assert [(one.text, one.start, one.end) for one in clean] == [(" So", 0.0, 2.0)]
+
+
+@given(st.lists(st.sampled_from(["um,", "I", "the", "the,", "go", "thi-", "thinking.", "Uh"]), min_size=1))
+def test_times_ascend_and_words_are_the_text(pieces: list[str]) -> None:
+    segment = spoken(" ".join(pieces), 1.0)
+    found = clean_segment(segment, "en")
+    if found is None:
+        assert all(piece.strip(",").lower() in ("um", "uh") for piece in pieces)
+        return
+    words = found.words or ()
+    assert "".join(word.word for word in words) == found.text
+    times = [time for word in words for time in (word.start, word.end)]
+    assert times == sorted(times)
+    assert segment.start <= found.start <= times[0]
+    assert times[-1] <= found.end <= segment.end
+
+
+def test_the_prompt_of_the_language_comes_before_every_other() -> None:
+    options = DecodingOptions(verbatim=True, hotwords="Anna", prompt=tuple(range(300)))
+    tokenizer = Tokenizer.for_model(51865, language="de")
+    style = tokenizer.encode(" " + VERBATIM_PROMPTS["de"])
+    names = tokenizer.encode(" Anna")
+    found = context_tokens(options, tokenizer, 448)
+    assert found[0] == tokenizer.sot_prev
+    assert found[1 : 1 + len(style) + len(names)] == [*style, *names]
+    assert len(found) == 224
+    assert found[-1] == 299
+    other = context_tokens(replace(options, hotwords=None), tokenizer.with_language("fi"), 448)
+    assert other == [tokenizer.sot_prev, *range(300 - 223, 300)]
+
+
+def test_english_only_models_have_the_english_prompt() -> None:
+    found = context_tokens(DecodingOptions(verbatim=True), Tokenizer.for_model(51864), 448)
+    assert Tokenizer.for_model(51864).decode(found).strip() == VERBATIM_PROMPTS["en"]
+
+
+@pytest.mark.parametrize(
+    ("wish", "error"),
+    [
+        ({"language": "fi"}, r"verbatim: expected a language that was measured \(en, de, es, fr\), got 'fi'"),
+        ({"task": "translate"}, "verbatim: needs task 'transcribe'"),
+        ({"no_repeat_ngram_size": 3}, "verbatim: .*no_repeat_ngram_size"),
+        ({"repetition_penalty": 1.1}, "verbatim: .*repetition_penalty"),
+    ],
+)
+def test_what_excludes_verbatim(wish: dict[str, str], error: str) -> None:
+    with pytest.raises(OptionError, match=error):
+        DecodingOptions(verbatim=True, **wish)  # type: ignore[arg-type]
+
+
+def test_verbatim_text_is_tried_again_where_it_ends_in_a_loop() -> None:
+    assert VERBATIM.fallback_of_window == replace(FallbackOptions(), max_loops=VERBATIM_LOOPS)
+    own = FallbackOptions(max_loops=9)
+    assert replace(VERBATIM, fallback=own).fallback_of_window == own
+    assert TranscribeOptions().fallback_of_window == FallbackOptions()
+
+
+def test_what_excludes_clean() -> None:
+    with pytest.raises(OptionError, match=r"clean: expected a language .*got 'Finnish'"):
+        TranscribeOptions(decoding=DecodingOptions(language="Finnish"), clean=True)

@@ -1,0 +1,178 @@
+"""Speech that no word covers is found, read again by itself, and told where it stays without words."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from sottovoce.audio.recording import Recording
+from sottovoce.offline.packing import Piece
+from sottovoce.offline.unread import covered_by_word, in_halves, is_covered, repeats_neighbour, uncovered
+from sottovoce.options.decoding import DecodingOptions
+from sottovoce.options.transcribe import Mode, TranscribeOptions
+from sottovoce.types import Samples, Segment, Span, Word
+from tests.backends.fake import FakeBackend, Script, ScriptedToken, SpokenLanguage
+from tests.offline.test_longform import HELLO, TOKENIZER, Loud, at, rustle, script, silence
+from tests.offline.transcribing import transcribe
+
+ENGLISH = TranscribeOptions(decoding=DecodingOptions(language="en"))
+EOT = TOKENIZER.eot
+WORLDS = [
+    TOKENIZER.encode(f" {word}")[0] for word in ("one", "two", "big", "red", "cat", "sun", "tea", "joy")
+]
+
+
+def segment(start: float, end: float, text: str = " hello", n_tokens: int = 8) -> Segment:
+    return Segment(0, start, end, text, "en", tokens=(HELLO,) * n_tokens)
+
+
+def test_only_stretches_of_a_second_are_uncovered() -> None:
+    speech = [Piece(0, 300), Piece(320, 500)]
+    assert uncovered(speech, []) == [speech]
+    assert uncovered(speech, [(0, 500)]) == []
+    assert uncovered(speech, [(0, 250), (340, 500)]) == []  # half a second, and a fifth
+    assert uncovered(speech, [(0, 300)]) == [[Piece(320, 500)]]
+    assert uncovered(speech, [(100, 200)]) == [[Piece(0, 100)], [Piece(200, 300), Piece(320, 500)]]
+
+
+def test_speech_on_both_sides_of_a_long_pause_is_no_stretch() -> None:
+    assert uncovered([Piece(0, 60), Piece(200, 260)], []) == []
+    assert uncovered([Piece(0, 60), Piece(90, 150)], []) == [[Piece(0, 60), Piece(90, 150)]]
+
+
+def test_a_stretched_word_covers_no_more_than_it_can() -> None:
+    """Over speech that was left out, the word before it is stretched by the alignment."""
+    start, end = covered_by_word(Word(" five", 1.0, 9.0, 0.9))
+    assert start == 70
+    assert end == pytest.approx(250)
+    assert covered_by_word(Word(" five", 1.0, 1.4, 0.9)) == (70, 170)
+
+
+def test_segments_cover_by_their_times_and_their_tokens() -> None:
+    speech = [Piece(0, 600)]
+    assert is_covered([segment(0.0, 6.0, n_tokens=20)], speech, EOT)
+    assert not is_covered([segment(0.0, 3.0, n_tokens=20)], speech, EOT)
+    assert not is_covered([segment(0.0, 6.0, n_tokens=3)], speech, EOT)  # too little text for six seconds
+    words = tuple(Word(" a", 0.2 * i, 0.2 * i + 0.2, 0.9) for i in range(15))
+    assert not is_covered([replace(segment(0.0, 6.0, n_tokens=20), words=words)], speech, EOT)
+
+
+def test_halves_are_cut_at_the_longest_pause() -> None:
+    assert in_halves([Piece(0, 100), Piece(110, 200), Piece(240, 300)]) == (
+        [Piece(0, 100), Piece(110, 200)],
+        [Piece(240, 300)],
+    )
+    assert in_halves([Piece(0, 300)]) == ([Piece(0, 150)], [Piece(150, 300)])
+    assert in_halves([Piece(0, 150)]) == ()
+
+
+def test_a_reading_of_the_words_beside_it_is_no_news() -> None:
+    before = segment(0.0, 2.0, " And so we went home again.")
+    assert repeats_neighbour([segment(2.0, 3.0, " home again")], [before], EOT)
+    assert repeats_neighbour([segment(2.0, 3.0, " Home again!")], [before], EOT)
+    assert not repeats_neighbour([segment(2.0, 3.0, " It was late.")], [before], EOT)
+    after = segment(3.0, 5.0, " It was late when we came.")
+    assert repeats_neighbour([segment(2.0, 3.0, " it was late")], [before, after], EOT)
+
+
+def test_what_was_said_twice_is_written_twice() -> None:
+    """Eight tokens are too few for twice their time."""
+    before = segment(0.0, 2.0, " And so we went home again.")
+    assert not repeats_neighbour([segment(2.5, 4.5, " And so we went home again.")], [before], EOT)
+
+
+def words_until(end_s: float, step: int = 25) -> Script:
+    """Words one after the other, one every `step` frames of 20 ms, and timestamps around them."""
+    tokens = [ScriptedToken(at(0), 0)]
+    tokens += [
+        ScriptedToken(WORLDS[index % len(WORLDS)], 5 + step * index)
+        for index in range(round(50 * end_s / step) - 1)
+    ]
+    tokens.append(ScriptedToken(at(end_s), round(50 * end_s)))
+    return Script(tuple(tokens), (SpokenLanguage("en", 0, 1500),))
+
+
+def hesitant(windows: list[int]) -> FakeBackend:
+    """A model that closes a full window after 4 s, and reads all of a shorter one."""
+
+    def hear(mel: Tensor, _: int) -> Script:
+        windows.append(mel.shape[1])
+        return words_until(4.0 if mel.shape[1] == 3000 else 7.0)
+
+    return FakeBackend(hear)
+
+
+def read(
+    backend: FakeBackend, samples: Samples, options: TranscribeOptions
+) -> tuple[list[Segment], tuple[Span, ...] | None]:
+    with Recording(samples) as recording:
+        found = transcribe(backend, TOKENIZER, recording, options, speech_model=Loud())
+        return list(found), found.unread
+
+
+@pytest.mark.parametrize("mode", ["seek", "vad"])
+def test_what_a_window_leaves_out_is_read_by_itself(mode: Mode) -> None:
+    windows: list[int] = []
+    segments, unread = read(hesitant(windows), rustle(10.4), replace(ENGLISH, mode=mode))
+    assert [len(one.text.split()) for one in segments] == [7, 13]
+    assert sorted(windows)[0] < 1500 < sorted(windows)[-1]
+    starts = [one.start for one in segments]
+    assert starts == sorted(starts)
+    assert [one.id for one in segments] == list(range(len(segments)))
+    assert segments[-1].end > 9.0
+    assert unread == ()
+
+
+def test_without_a_second_reading_the_text_is_that_of_the_window() -> None:
+    windows: list[int] = []
+    segments, unread = read(hesitant(windows), rustle(12.0), replace(ENGLISH, read_again=False))
+    assert [len(one.text.split()) for one in segments] == [7]
+    assert set(windows) == {3000}
+    assert unread is None
+
+
+def test_what_stays_without_words_is_told() -> None:
+    """Nothing of the rest can be read, whole or in halves."""
+
+    def hear(mel: Tensor, _: int) -> Script:
+        return words_until(4.0) if mel.shape[1] == 3000 else Script()
+
+    segments, unread = read(FakeBackend(hear), rustle(12.0), ENGLISH)
+    assert len(segments) == 1
+    ((start, end),) = unread
+    assert (start, end) == (pytest.approx(3.5, abs=0.5), pytest.approx(12.0, abs=0.1))
+
+
+def test_silence_is_not_read_again() -> None:
+    windows: list[int] = []
+    samples = silence(12.0)
+    samples[: 4 * 16_000] = 0.1
+    segments, unread = read(hesitant(windows), samples, ENGLISH)
+    assert len(segments) == 1
+    assert unread == ()
+
+
+def test_words_that_stand_there_already_are_not_written_twice() -> None:
+    """Read by itself, the rest is what the window ended with: its times were wrong, not its words."""
+
+    def hear(mel: Tensor, _: int) -> Script:
+        last = script(at(0), WORLDS[3], WORLDS[4], at(1))
+        return words_until(3.25, step=12) if mel.shape[1] == 3000 else last
+
+    segments, unread = read(FakeBackend(hear), rustle(4.6), ENGLISH)
+    assert len(segments) == 1
+    assert unread == ()
+
+
+def test_a_second_reading_is_tried_once() -> None:
+    """At the first temperature alone: draws make words up."""
+    torch.manual_seed(0)
+    windows: list[int] = []
+    backend = hesitant(windows)
+    hot = replace(ENGLISH, fallback=replace(ENGLISH.fallback, logprob_threshold=100.0))
+    segments, unread = read(backend, rustle(12.0), hot)
+    assert len(segments) == 1
+    assert unread

@@ -1,0 +1,215 @@
+"""An option is declared once: flag, field and form set the same value, and a new one needs nothing else."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import click
+import pytest
+
+from sottovoce.cli.call import Call
+from sottovoce.cli.flags import LIBRARY, flag, read_values
+from sottovoce.cli.line_breaks import writer_options
+from sottovoce.cli.transcribe import transcribe
+from sottovoce.cli.transcribe_request import transcribe_options
+from sottovoce.errors import OptionError
+from sottovoce.options.decoding import DecodingOptions
+from sottovoce.options.fallback import FallbackOptions
+from sottovoce.options.schema import ApiField, Option, check_options, made, options_of
+from sottovoce.options.transcribe import TranscribeOptions
+from sottovoce.options.vad import WINDOW_VAD, VadOptions
+from sottovoce.options.writer import WriterOptions
+from sottovoce.serving.faults import ApiError
+from sottovoce.serving.fields import Fields
+from sottovoce.serving.forms import FORM, fields_of, read_form, schema_of
+from sottovoce.serving.inference_request import inference_request
+from sottovoce.serving.openapi import document
+
+CONTEXT: dict[str, Any] = {"obj": Call(), "help_option_names": ["-h", "--help"]}
+"""As the whole command line has it: click keeps the names of the help option once they were looked at."""
+BESIDE = {
+    "carry_initial_prompt": ["--initial-prompt", "Anna"],
+    "word_threshold": ["-w"],
+    "hallucination_silence_threshold": ["-w"],
+    "max_line_count": ["-w", "--max-line-width", "40"],
+    "max_line_width": ["-w"],
+    "max_words_per_line": ["-w"],
+    "reading_speed": ["-w"],
+    "highlight_words": ["-w"],
+    "speaker_names": ["--speakers", "auto"],
+    "min_speakers": ["--speakers", "auto"],
+    "max_speakers": ["--speakers", "auto"],
+    "speaker_engine": ["--speakers", "auto"],
+    "speaker_voices": ["--speakers", "auto"],
+}
+"""What an option needs beside it."""
+VALUES = {
+    "temperature": ("0,0.4", (0.0, 0.4)),
+    "suppress_tokens": ("-1,50", (-1, 50)),
+    "clip_timestamps": ("4,0:09.5", (4.0, 9.5)),
+    "speaker_names": ("Ann, Bob", ("Ann", "Bob")),
+    "speakers": ("3", None),
+    "audio_filter": ("highpass=f=100", "highpass=f=100"),
+    "duration": ("0:10", 10.0),
+    "offset": ("1:00", 60.0),
+    "vad_threshold": ("0.6", 0.6),
+    "vad_neg_threshold": ("0.2", 0.2),
+}
+"""What is typed, and what the field is then, where `sample` does not say it."""
+
+
+def sample(option: Option) -> tuple[list[str], Any]:
+    """A value other than the default: as words of the command line, and as the field has it."""
+    name = str(option.flags)
+    if option.key in VALUES:
+        text, value = VALUES[option.key]
+        return [name, text], value
+    if option.key == "mode":
+        return [name], "vad"
+    if option.kind == "flag":
+        return [name], not option.default
+    if option.kind == "choice":
+        return [name, option.choices[-1]], option.choices[-1]
+    if option.kind == "integer":
+        number = int(option.least or 0) + 7
+        return [name, f"{number}"], number
+    if option.kind == "number":
+        share = 0.25 if option.most is not None else 20.0
+        return [name, f"{share}"], share
+    return [name, "x"], "x"
+
+
+def call(*words: str) -> dict[str, Any]:
+    """The values of a call of `transcribe` by the names of its parameters."""
+    context = transcribe.make_context("transcribe", ["x.wav", *words], **CONTEXT)
+    return {name: raw for name, raw in context.params.items() if name != "files"}
+
+
+def owners(given: dict[str, Any]) -> list[Any]:
+    """The options that a call makes."""
+    options = transcribe_options(given)
+    return [options, options.decoding, options.fallback, options.vad, options.speakers, writer_options(given)]
+
+
+@pytest.mark.parametrize("option", LIBRARY, ids=lambda option: option.key)
+def test_a_flag_sets_its_field_as_python_does(option: Option) -> None:
+    words, value = sample(option)
+    if option.key == "read_again":
+        words = ["--no-read-again"]
+    given = call(*BESIDE.get(option.key, []), *words)
+    if option.key == "task":
+        assert read_values(given)["task"] == value
+        return
+    (owner,) = (one for one in owners(given) if type(one).__name__ == option.owner)
+    if option.key == "speakers":
+        assert owner.speakers.n_speakers == 3
+        return
+    assert getattr(owner, option.field) == value
+    assert replace(owner, **{option.field: value}) == owner
+
+
+FORM_VALUES = {
+    "beam_size": ("3", 3),
+    "temperature": ("0.4", (0.4,)),
+    "task": ("true", "translate"),
+    "mode": ("true", "vad"),
+    "channels": ("true", "energy"),
+    "suppress_tokens": ("false", (50_258,)),
+    "audio_ctx": ("500", 500),
+    "max_context": ("20", 20),
+    "offset": ("1500", 1.5),
+    "duration": ("1500", 1.5),
+    "word_threshold": ("0.25", 0.25),
+    "initial_prompt": ("Anna", "Anna"),
+    "carry_initial_prompt": ("true", True),
+    "tinydiarize": ("true", True),
+    "vad_threshold": ("0.6", 0.6),
+}
+NAMED = [option for option in FORM if option.owner and "whisper_cpp" in option.apis]
+
+
+@pytest.mark.parametrize("option", NAMED, ids=lambda option: option.key)
+def test_a_field_of_a_form_sets_the_same(option: Option) -> None:
+    names = option.apis["whisper_cpp"].names.split()
+    text, value = FORM_VALUES.get(option.key, ("1", 1))
+    for name in names:
+        fields = [(name, text), ("vad", "true"), ("prompt", "Anna"), ("response_format", "verbose_json")]
+        request = inference_request(Fields({**dict(fields), name: text}.items()), "model")
+        options = request.transcription.options
+        found: list[Any] = [options, options.decoding, options.fallback, options.vad]
+        if option.owner == "WriterOptions":
+            assert read_form(Fields([(name, text)]), "whisper_cpp")[option.key] == value
+            continue
+        (owner,) = (one for one in found if type(one).__name__ == option.owner)
+        assert getattr(owner, option.field) == value
+
+
+@dataclass(frozen=True)
+class WithAnother(DecodingOptions):
+    """The options of a window with one more, declared once."""
+
+    loudness: float = Option(
+        "How loud words are written.",
+        group="Search",
+        least=0.0,
+        most=2.0,
+        apis={"whisper_cpp": ApiField("loudness_thold", most=1.0)},
+    ).as_field(0.5)
+
+    def __post_init__(self) -> None:
+        check_options(self)
+
+
+ANOTHER = options_of(WithAnother)[-1]
+
+
+def test_a_new_option_is_a_flag_a_field_and_part_of_forms_by_its_declaration(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    command = flag(ANOTHER)(click.Command("try"))
+    typed = command.make_context("try", ["--loudness", "0.75"]).params
+    by_flag = made(WithAnother, read_values(typed, [ANOTHER]))
+    form = read_form(Fields([("loudness_thold", "0.75")]), "whisper_cpp", [ANOTHER])
+    assert WithAnother(loudness=0.75) == by_flag == made(WithAnother, form)
+    assert made(WithAnother, read_values(command.make_context("try", []).params, [ANOTHER])).loudness == 0.5
+    shown = command.get_help(click.Context(command))
+    assert "--loudness NUMBER" in shown
+    assert "How loud words are written." in shown
+
+
+def test_its_range_holds_everywhere() -> None:
+    command = flag(ANOTHER)(click.Command("try"))
+    with pytest.raises(OptionError, match="loudness: expected 0 to 2, got 3"):
+        WithAnother(loudness=3)
+    with pytest.raises(click.BadParameter, match="expected a number from 0 to 2, got '3'"):
+        command.make_context("try", ["--loudness", "3"])
+    with pytest.raises(ApiError, match=r"loudness_thold: expected a number from 0 to 1, got .1\.5."):
+        read_form(Fields([("loudness_thold", "1.5")]), "whisper_cpp", [ANOTHER])
+    described = schema_of(ANOTHER, ANOTHER.apis["whisper_cpp"])
+    assert described == {"type": "number", "minimum": 0.0, "maximum": 1.0}
+
+
+def test_keys_flags_and_names_are_there_once() -> None:
+    keys = [option.key for option in LIBRARY]
+    assert len(set(keys)) == len(keys)
+    assert len({option.flags for option in LIBRARY}) == len(keys)
+    for api in ("openai", "whisper_cpp"):
+        names = [name for one in FORM if api in one.apis for name in one.apis[api].names.split()]  # type: ignore[index]
+        assert len(set(names)) == len(names)
+
+
+def test_every_field_of_the_forms_is_described() -> None:
+    paths: Any = document()["paths"]
+    for api, path in (("openai", "/v1/audio/transcriptions"), ("whisper_cpp", "/inference")):
+        form = paths[path]["post"]["requestBody"]["content"]["multipart/form-data"]["schema"]
+        assert list(form["properties"]) == list(fields_of(api))  # type: ignore[arg-type]
+
+
+def test_defaults_of_the_command_line_are_those_of_the_library_but_for_the_beam() -> None:
+    options = transcribe_options(call())
+    assert options.decoding == DecodingOptions(beam_size=5)
+    assert options.fallback == FallbackOptions(best_of=5)
+    assert replace(options, decoding=DecodingOptions(), fallback=FallbackOptions()) == TranscribeOptions()
+    assert made(VadOptions, {}) == VadOptions() != WINDOW_VAD
+    assert made(WriterOptions, {}) == WriterOptions()

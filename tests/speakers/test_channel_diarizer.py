@@ -1,0 +1,199 @@
+"""A channel for each speaker: by level, and each transcribed by itself."""
+
+from __future__ import annotations
+
+import io
+import json
+import wave
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import sottovoce
+from sottovoce import FallbackOptions, Model, TranscribeOptions
+from sottovoce.audio.io import load_audio
+from sottovoce.audio.recording import Recording
+from sottovoce.cli.main import run
+from sottovoce.errors import AudioError, OptionError
+from sottovoce.options.speakers import SpeakerOptions
+from sottovoce.speakers.channel_diarizer import ChannelDiarizer, leaks, levels_db
+from sottovoce.types import SAMPLE_RATE, Samples, Turn
+
+CLIPS = Path(__file__).parents[2] / "examples" / "clips"
+ONCE = FallbackOptions(temperatures=(0.0,))
+FAST = ["--model", "nano", "--beam-size", "1", "--temperature", "0", "--language", "de"]
+
+
+def noise(start: float, end: float, seconds: float, seed: int = 0) -> Samples:
+    samples = np.zeros(int(seconds * SAMPLE_RATE), np.float32)
+    span = slice(int(start * SAMPLE_RATE), int(end * SAMPLE_RATE))
+    size = span.stop - span.start
+    samples[span] = 0.1 * np.random.default_rng(seed).standard_normal(size).astype(np.float32)
+    return samples
+
+
+def near(found: list[Turn], expected: list[Turn]) -> bool:
+    pairs = zip(found, expected, strict=True)
+    return all(
+        one.speaker == other.speaker and abs(one.start - other.start) < 0.2 and abs(one.end - other.end) < 0.2
+        for one, other in pairs
+    )
+
+
+@pytest.mark.parametrize("leak", [0.0, 0.2])
+def test_the_loudest_channel_speaks(leak: float) -> None:
+    left = noise(0.0, 2.0, 8.0, seed=1) + noise(4.0, 6.0, 8.0, seed=2)
+    right = noise(2.0, 3.0, 8.0, seed=3) + noise(5.0, 7.0, 8.0, seed=4)
+    heard = np.stack([left + leak * right, right + leak * left])
+    found = ChannelDiarizer().turns(Recording(heard))
+    expected = [Turn(0.0, 2.0, "A"), Turn(2.0, 3.0, "B"), Turn(4.0, 6.0, "A"), Turn(5.0, 7.0, "B")]
+    assert near(found, expected)
+
+
+def test_names_are_those_of_channels_whoever_begins() -> None:
+    silent = np.zeros(4 * SAMPLE_RATE, np.float32)
+    heard = np.stack([silent, noise(0.5, 2.0, 4.0), silent])
+    assert {turn.speaker for turn in ChannelDiarizer().turns(Recording(heard))} == {"B"}
+
+
+@pytest.mark.parametrize(
+    ("channels", "told"), [(1, "got 1 channel"), (2, "got the same sound in all")], ids=["mono", "same"]
+)
+def test_channels_that_say_nothing_of_speakers(channels: int, told: str) -> None:
+    heard = np.stack([noise(0.5, 2.0, 4.0)] * channels)
+    with pytest.raises(AudioError, match=told):
+        ChannelDiarizer().turns(Recording(heard))
+
+
+def test_silence_has_no_turns() -> None:
+    assert {turn.speaker for turn in ChannelDiarizer().turns(Recording(silence_of_two()))} == set()
+
+
+def silence_of_two() -> Samples:
+    rng = np.random.default_rng(0)
+    return 1e-6 * rng.standard_normal((2, 100)).astype(np.float32)
+
+
+def test_levels_do_not_depend_on_blocks() -> None:
+    samples = np.random.default_rng(0).standard_normal((2, 5000)).astype(np.float32)
+    whole = levels_db([samples])
+    pieces = levels_db([samples[:, :37], samples[:, 37:3000], samples[:, 3000:]])
+    np.testing.assert_allclose(whole, pieces, atol=1e-3)
+
+
+@pytest.fixture(scope="module")
+def model() -> Model:
+    return sottovoce.load_model("nano", device="cpu", dtype="float32")
+
+
+def two_channels() -> Samples:
+    """One clip on the left, and after it another on the right."""
+    left, right = load_audio(CLIPS / "de.flac"), load_audio(CLIPS / "en.flac")
+    gap = np.zeros(SAMPLE_RATE, np.float32)
+    return np.stack(
+        [
+            np.concatenate([left, gap, np.zeros_like(right)]),
+            np.concatenate([np.zeros_like(left), gap, right]),
+        ]
+    )
+
+
+def as_wave(samples: Samples) -> bytes:
+    file = io.BytesIO()
+    with wave.open(file, "wb") as writer:
+        writer.setnchannels(len(samples))
+        writer.setsampwidth(2)
+        writer.setframerate(SAMPLE_RATE)
+        writer.writeframes((samples.T * 32767).astype("<i2").tobytes())
+    return file.getvalue()
+
+
+def test_channels_apart_are_those_of_each_by_itself(model: Model) -> None:
+    both = two_channels()
+    options = TranscribeOptions(mode="vad", fallback=ONCE)
+    alone = [model.transcribe(one, options=options, language="de").collect() for one in both]
+    apart = TranscribeOptions(mode="vad", channels="apart", fallback=ONCE)
+    found = model.transcribe(both, options=apart, language="de").collect()
+    for speaker, expected in zip("AB", alone, strict=True):
+        own = [segment for segment in found.segments if segment.speaker == speaker]
+        assert [segment.text for segment in own] == [segment.text for segment in expected.segments]
+    assert found.segments
+    assert [segment.start for segment in found.segments] == sorted(s.start for s in found.segments)
+    assert [segment.id for segment in found.segments] == list(range(len(found.segments)))
+    assert found.duration == pytest.approx(both.shape[1] / SAMPLE_RATE, abs=0.01)
+    assert {turn.speaker for turn in found.turns} == {"A", "B"}
+
+
+def test_who_is_heard_through_the_room_is_not_written_twice(model: Model) -> None:
+    both = two_channels()
+    apart = TranscribeOptions(mode="vad", channels="apart", fallback=ONCE)
+    alone = model.transcribe(both, options=apart, language="de").collect()
+    heard = model.transcribe(both + 0.1 * both[::-1], options=apart, language="de").collect()
+    said = [(segment.speaker, segment.text) for segment in heard.segments]
+    assert said == [(segment.speaker, segment.text) for segment in alone.segments]
+
+
+def test_what_comes_through_the_room_is_found_and_own_speech_is_kept() -> None:
+    left = noise(1.0, 3.0, 10.0, seed=1) + 0.4 * noise(6.0, 8.0, 10.0, seed=2)  # there it is 8 dB quieter
+    right = noise(4.0, 8.0, 10.0, seed=3)
+    with Recording(np.stack([left + 0.1 * right, right + 0.1 * left])) as recording:
+        found = leaks(recording)
+        ((first_span,), (second_span,)) = found
+        assert np.array(first_span) / SAMPLE_RATE == pytest.approx([4.0, 6.0], abs=0.2)
+        assert np.array(second_span) / SAMPLE_RATE == pytest.approx([1.0, 3.0], abs=0.2)
+        one, other = recording.channels(found)
+        first, second = (np.concatenate([c.samples for c in each.open()]) for each in (one, other))
+    assert not first[round(4.3 * SAMPLE_RATE) : round(5.7 * SAMPLE_RATE)].any()
+    assert not second[round(1.3 * SAMPLE_RATE) : round(2.7 * SAMPLE_RATE)].any()
+    np.testing.assert_array_equal(first[6 * SAMPLE_RATE :], (left + 0.1 * right)[6 * SAMPLE_RATE :])
+    assert leaks(Recording(np.zeros((2, 16_000), np.float32))) == [[], []]
+
+
+def test_a_quiet_line_is_heard_while_the_loud_one_speaks() -> None:
+    """Two ends of a call recorded 20 dB apart: nothing comes through a room, and nobody is silenced."""
+    loud, quiet = noise(0.0, 4.0, 8.0, seed=1), 0.1 * noise(2.0, 6.0, 8.0, seed=2)
+    with Recording(np.stack([loud, quiet])) as recording:
+        _, (silent,) = leaks(recording)
+    assert silent[1] <= 2.0 * SAMPLE_RATE
+
+
+def test_a_file_object_serves_two_readers(model: Model) -> None:
+    both = np.stack([noise(0.0, 1.0, 3.0, seed=1), noise(1.0, 2.0, 3.0, seed=2)])
+    file = io.BytesIO(b"xx" + as_wave(both))
+    file.seek(2)  # it is read from where it stands
+    with Recording(file) as recording:
+        one, other = recording.channels()
+        with one.open() as first, other.open() as second:
+            pairs = [(a.samples, b.samples) for a, b in zip(first, second, strict=True)]
+    left, right = (np.concatenate(side) for side in zip(*pairs, strict=True))
+    np.testing.assert_allclose(left, both[0], atol=1e-3)
+    np.testing.assert_allclose(right, both[1], atol=1e-3)
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "call.wav").write_bytes(as_wave(two_channels()))
+    command = ["transcribe", str(tmp_path / "call.wav"), *FAST, "-f", "json", "-o", "-"]
+    assert run([*command, "--channels", "energy"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    speakers = [segment["speaker"] for segment in document["segments"]]
+    assert speakers[0] == "A"
+    assert speakers[-1] == "B"
+    assert speakers == sorted(speakers)
+    assert all(segment["words"] for segment in document["segments"])
+
+
+@pytest.mark.parametrize("channels", ["apart", "energy"])
+def test_one_channel_is_one_line(channels: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["transcribe", str(CLIPS / "de.flac"), *FAST, "--channels", channels]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "expected a channel for each speaker, got 1 channel" in line
+
+
+def test_what_excludes_each_other() -> None:
+    with pytest.raises(OptionError, match="expected no speakers beside"):
+        TranscribeOptions(channels="energy", speakers=SpeakerOptions())
+    with pytest.raises(OptionError, match="need mode 'vad'"):
+        TranscribeOptions(channels="apart")
+    with pytest.raises(OptionError, match="expected 'mixed', 'apart' or 'energy'"):
+        TranscribeOptions(channels="left")  # type: ignore[arg-type]

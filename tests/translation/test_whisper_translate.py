@@ -1,0 +1,182 @@
+"""Live English by Whisper itself: what was said is heard once more, and no more than that is kept."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sottovoce.api import Model, load_model
+from sottovoce.audio.io import load_audio
+from sottovoce.cli.main import run
+from sottovoce.engine.calls import CallGenerator
+from sottovoce.errors import OptionError
+from sottovoce.text.tokenizer import Tokenizer
+from sottovoce.translation.live_translator import LiveTranslator, SourceText
+from sottovoce.translation.whisper_translate import WhisperTranslator
+from sottovoce.types import SAMPLE_RATE, Samples
+from tests.translation.server import stand_in, upper
+
+CLIPS = Path(__file__).parents[2] / "examples" / "clips"
+ENGLISH = ["--translate-to", "en"]
+
+
+class Listening:
+    """Stands for a model: notes what it is given to read."""
+
+    def __init__(self, *, is_multilingual: bool = True) -> None:
+        self.name = "listening"
+        self.backend = None
+        self.tokenizer = SimpleNamespace(is_multilingual=is_multilingual)
+        self.asked: list[tuple[Samples, str, str]] = []
+
+    def transcribe(self, source: Samples, *, language: str, task: str, options: Any) -> Any:
+        self.asked.append((source.copy(), language, task))
+        return SimpleNamespace(collected=again)
+
+
+def again() -> CallGenerator[Any]:
+    yield from ()
+    return SimpleNamespace(text="heard again")
+
+
+def own(model: Listening) -> WhisperTranslator:
+    return WhisperTranslator(model)  # type: ignore[arg-type]
+
+
+def counting(seconds: float, start_s: float = 0.0) -> Samples:
+    """Samples that tell where they are: the second, over 1000."""
+    first = round(start_s * SAMPLE_RATE)
+    return (np.arange(first, first + round(seconds * SAMPLE_RATE)) / SAMPLE_RATE / 1000).astype(np.float32)
+
+
+def said(start: float, end: float, language: str = "de", *, is_whole: bool = True) -> SourceText:
+    return SourceText(start, end, " so", language, is_whole)
+
+
+def test_the_words_audio_alone_is_read_in_its_language() -> None:
+    model = Listening()
+    translator = own(model)
+    for second in range(8):
+        translator.push(counting(1.0, second))
+    assert translator.translate(said(2.0, 5.0)) == "heard again"
+    ((heard, language, task),) = model.asked
+    assert (language, task) == ("de", "translate")
+    np.testing.assert_allclose(heard[[0, -1]] * 1000, [1.5, 5.5], atol=1e-3)
+
+
+def test_what_a_final_told_is_not_heard_again() -> None:
+    model = Listening()
+    translator = own(model)
+    translator.push(counting(8.0))
+    translator.translate(said(2.0, 5.0))
+    translator.translate(said(5.1, 7.0))
+    assert model.asked[1][0][0] * 1000 == pytest.approx(5.0, abs=1e-3)
+
+
+def test_what_goes_on_is_kept() -> None:
+    model = Listening()
+    translator = own(model)
+    translator.push(counting(8.0))
+    translator.translate(said(2.0, 4.0, is_whole=False))
+    translator.translate(said(2.0, 7.0))
+    assert model.asked[1][0][0] * 1000 == pytest.approx(1.5, abs=1e-3)
+
+
+def test_long_silence_is_let_go() -> None:
+    model = Listening()
+    translator = own(model)
+    for second in range(100):
+        translator.push(counting(1.0, second))
+    assert translator.translate(said(2.0, 5.0)) == ""
+    assert model.asked == []
+
+
+def test_all_of_a_long_push_is_there() -> None:
+    model = Listening()
+    translator = own(model)
+    translator.push(counting(100.0))
+    translator.translate(said(2.0, 5.0))
+    translator.translate(said(92.0, 95.0))
+    assert [len(heard) / SAMPLE_RATE for heard, _, _ in model.asked] == pytest.approx([4.0, 4.0], abs=0.01)
+
+
+def test_english_stays_as_it_is() -> None:
+    model = Listening()
+    translator = own(model)
+    translator.push(counting(4.0))
+    assert translator.translate(SourceText(0.0, 2.0, " It is so.", "en", True)) == "It is so."
+    assert model.asked == []
+
+
+def test_a_model_of_english_alone_cannot() -> None:
+    with pytest.raises(OptionError, match="English-only model"):
+        own(Listening(is_multilingual=False))
+
+
+@pytest.fixture(scope="module")
+def nano() -> Model:
+    return load_model("nano", device="cpu")
+
+
+def test_in_the_library_each_final_has_its_translation(nano: Model) -> None:
+    session, translator = nano.session("de"), WhisperTranslator(nano)
+    live = LiveTranslator(translator)
+    audio = load_audio(str(CLIPS / "de.flac"))
+    finals, told = [], []
+    for at in range(0, len(audio) + 1, SAMPLE_RATE):
+        piece = audio[at : at + SAMPLE_RATE]
+        translator.push(piece)
+        events = session.push(piece) if len(piece) else []
+        events += session.close() if at + SAMPLE_RATE > len(audio) else []
+        finals += [event for event in events if type(event).__name__ == "Final"]
+        told += [one for event in events for one in live.take(event) if one.is_final]
+    assert finals
+    assert [(one.utterance, one.start, one.end) for one in told] == [
+        (one.utterance, one.start, one.end) for one in finals
+    ]
+    assert {one.language for one in told} == {"en"}
+
+
+def events_of(capsys: pytest.CaptureFixture[str], *words: str) -> list[dict[str, Any]]:
+    assert run(["stream", *words, "-m", "nano", "--unaware", "--jsonl"]) == 0
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+def test_the_command_tells_both_and_leaves_the_original(capsys: pytest.CaptureFixture[str]) -> None:
+    call = [str(CLIPS / "mixed.flac"), "-l", "en,de,es,fr"]
+    alone = events_of(capsys, *call)
+    both = events_of(capsys, *call, *ENGLISH)
+    translations = [one for one in both if one["type"] == "translation"]
+    others = [one for one in both if one["type"] != "translation"]
+    assert [one["seq"] for one in both] == list(range(len(both)))
+    assert [one | {"seq": 0} for one in others] == [one | {"seq": 0} for one in alone]
+    finals = {one["utterance"]: one for one in others if one["type"] == "final"}
+    whole = {one["utterance"]: one for one in translations if one["final"]}
+    assert list(whole) == list(finals)
+    english = [number for number, one in finals.items() if one["language"] == "en"]
+    assert english
+    assert [whole[number]["text"] for number in english] == [finals[n]["text"].strip() for n in english]
+
+
+def test_a_server_that_is_given_is_asked(capsys: pytest.CaptureFixture[str]) -> None:
+    with stand_in(upper) as server:
+        words = ["--translation-url", server.url, "--translation-model", "tiny"]
+        events = events_of(capsys, str(CLIPS / "de.flac"), "-l", "de", *ENGLISH, *words)
+    finals = [one["text"].strip() for one in events if one["type"] == "final"]
+    whole = [one["text"] for one in events if one["type"] == "translation" and one["final"]]
+    assert finals
+    assert whole == [text.upper() for text in finals]
+
+
+def test_an_english_only_model_is_one_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Tokenizer, "is_multilingual", property(lambda _: False))
+    assert run(["stream", str(CLIPS / "en.flac"), "-m", "nano", "-l", "en", *ENGLISH]) == 2
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert "translation into 'en': nano is an English-only model" in line
