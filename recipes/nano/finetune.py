@@ -29,10 +29,10 @@ from recipes.nano.start import known_text
 from sottovoce.audio.io import load_audio, probe_audio
 from sottovoce.audio.mel import WINDOW_FRAMES, log_mel, normalize, pad_or_trim
 from sottovoce.errors import ManifestError, MissingExtraError, OptionError
-from sottovoce.models.cache import CacheShape, DecoderCache, RowGroups
+from sottovoce.models.batches import AudioContext, CacheShape, DecoderCache, RowGroups, decode_batch
 from sottovoce.models.checkpoint.base import Checkpoint
 from sottovoce.models.checkpoint.openai import save_openai
-from sottovoce.models.whisper import AudioContext, Whisper
+from sottovoce.models.whisper import Whisper
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import SAMPLE_RATE
 
@@ -143,7 +143,8 @@ def teacher_forced(model: Whisper, mel: Tensor, inputs: Tensor) -> Tensor:
     shape = CacheShape(dims.n_text_layer, n_rows, dims.n_text_head, dims.n_text_state // dims.n_text_head)
     cache = DecoderCache(shape, dtype=states.dtype, device=states.device)
     groups = RowGroups.of(range(n_rows), n_rows, states.device)
-    hidden, _ = model.decoder(inputs, cache, AudioContext(model.decoder.cross_keys_values(states), groups))
+    audio = AudioContext(model.decoder.cross_keys_values(states), groups)
+    hidden, _ = decode_batch(model.decoder, inputs, cache, audio)
     return model.decoder.logits(hidden)
 
 

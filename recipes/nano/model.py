@@ -18,10 +18,10 @@ from torch.func import functional_call
 from torch.nn import functional as F
 
 from recipes.nano.samples import IGNORED
-from sottovoce.models.cache import CacheShape, DecoderCache, RowGroups
+from sottovoce.models.batches import AudioContext, BatchAttention, CacheShape, DecoderCache, RowGroups
 from sottovoce.models.checkpoint.base import Checkpoint, CtcWeights
 from sottovoce.models.dims import AlignmentHeads, ModelDims
-from sottovoce.models.whisper import AudioContext, Whisper, sinusoids
+from sottovoce.models.whisper import Whisper, sinusoids
 from sottovoce.text.tokenizer import N_TIMESTAMPS, Tokenizer
 
 NANO_DIMS = ModelDims(
@@ -129,8 +129,9 @@ class NanoModel(nn.Module):
         groups = RowGroups.of(range(n_rows), n_rows, states.device)
         audio = AudioContext(decoder.cross_keys_values(states), groups, bias, capture)
         weights = {"token_embedding.weight": self.rows()}
-        hidden, attention = functional_call(decoder, weights, (tokens, cache, audio))
-        return hidden, attention
+        attention = BatchAttention(cache, audio, tokens.shape[1])
+        hidden = functional_call(decoder, weights, (tokens, attention))
+        return hidden, attention.finish()
 
     def token_log_probs(self, hidden: Tensor) -> Tensor:
         """(n, d) -> (n, n_rows) over Whisper's whole vocabulary: the last row counts for all unused ids."""

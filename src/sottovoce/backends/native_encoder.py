@@ -12,9 +12,10 @@ import sottovoce_kernels as kernels
 import torch
 from torch import Tensor, nn
 
+from sottovoce.models.attention import KeysValues
 from sottovoce.models.dims import ModelDims
 from sottovoce.models.packed import pack
-from sottovoce.models.whisper import AudioEncoder, KeysValues, TextDecoder, Whisper, stays_float32
+from sottovoce.models.whisper import AudioEncoder, TextDecoder, Whisper, stays_float32
 
 PREFIX = "encoder."
 INT8_PROJECTIONS = ("query", "key")

@@ -21,17 +21,13 @@ from sottovoce.backends.encoder_updates import check_windows
 from sottovoce.backends.torch_encoder import encode_windows
 from sottovoce.backends.torch_rows import TorchRows, check_heads
 from sottovoce.errors import OptionError
-from sottovoce.models.cache import CacheShape, DecoderCache, RowGroups
+from sottovoce.models.attention import KeysValues
+from sottovoce.models.batches import AudioContext, CacheShape, DecoderCache, RowGroups, decode_batch
 from sottovoce.models.checkpoint.base import TAIL_S, Checkpoint
 from sottovoce.models.dims import upper_half_heads
 from sottovoce.models.encoder_mode import default_encoder_mode
-from sottovoce.models.whisper import (
-    AudioContext,
-    KeysValues,
-    Whisper,
-    first_token_logits,
-    whisper_from_tensors,
-)
+from sottovoce.models.span_attention import first_token_logits
+from sottovoce.models.whisper import Whisper, whisper_from_tensors
 from sottovoce.types import EncoderOutput, Features, StepOutput
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -252,7 +248,7 @@ class TorchBackend:
         check_heads(capture, self.dims)
         folded_bias = self._fold_bias(bias, state, tokens.shape[1])
         audio = AudioContext(state.keys_values, state.groups, folded_bias, tuple(capture))
-        hidden, attention = self._model.decoder(tokens.to(self._device), state.cache, audio)
+        hidden, attention = decode_batch(self._model.decoder, tokens.to(self._device), state.cache, audio)
         if positions is not None:
             hidden = hidden[:, list(positions)]
         rows = None if vocabulary is None else vocabulary.to(self._device)

@@ -13,6 +13,8 @@ from torch.nn import functional as F
 
 from sottovoce.models.linear import Linear
 
+KeysValues = tuple[Tensor, Tensor]
+"""Keys and values, (B, H, S, d_head) each."""
 FEW_QUERIES = 8
 """Up to here PyTorch's bfloat16 kernel on a CPU takes twice as long as plain products (on Zen 4). It does so
 for hundreds of queries too, but a product's logits are rounded to bfloat16, and words change: of a minute of
@@ -32,7 +34,7 @@ class MultiHeadAttention(nn.Module):
         self.value = Linear(n_state, n_state)
         self.out = Linear(n_state, n_state)
 
-    def keys_values(self, x: Tensor) -> tuple[Tensor, Tensor]:
+    def keys_values(self, x: Tensor) -> KeysValues:
         """Project x (B, S, d) to keys and values, (B, H, S, d_head) each."""
         return self.split_heads(self.key(x)), self.split_heads(self.value(x))
 

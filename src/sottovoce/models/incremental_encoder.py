@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from sottovoce.models.whisper import AudioEncoder, KeysValues, Whisper
+from sottovoce.models.attention import KeysValues
+from sottovoce.models.whisper import AudioEncoder, Whisper
 
 MELS_PER_FRAME = 2
 
@@ -116,19 +117,16 @@ def _run_layers(
 ) -> tuple[Tensor, list[list[KeysValues]]]:
     """Return states (B, n, d) of the computed frames, and by layer and row keys and values of all frames."""
     x = _embedded(encoder, updates)
-    mask = _mask(updates, x)
     layers: list[list[KeysValues]] = []
-    for layer, block in enumerate(encoder.layers):
-        normed = block.attn_ln(x)
-        own = block.attn.keys_values(normed)
+
+    def extended(layer: int, own: KeysValues) -> KeysValues:
         rows = [
             update.concat_cached_pair(_row(own, row), _encoder(layer)) for row, update in enumerate(updates)
         ]
-        keys, values = (_stacked([row[which] for row in rows]) for which in (0, 1))
-        x = block.add_mlp(x + block.attn(block.attn.queries(normed), keys, values, mask=mask))
         layers.append(rows)
-    states: Tensor = encoder.ln_post(x)
-    return states, layers
+        return _stacked([keys for keys, _ in rows]), _stacked([values for _, values in rows])
+
+    return encoder.run_layers(x, extended, _mask(updates, x)), layers
 
 
 def _encoder(layer: int) -> Callable[[EncoderKvCache], KeysValues]:

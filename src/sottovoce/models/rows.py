@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sottovoce.models.attention import MultiHeadAttention, attend, head_weights
+from sottovoce.models.attention import KeysValues, MultiHeadAttention, attend, head_weights
 from sottovoce.models.dims import AlignmentHeads
-from sottovoce.models.whisper import KeysValues, TextDecoder
+from sottovoce.models.whisper import TextDecoder
 
 FIRST_CAPACITY = 64
 """Positions allocated at first; the buffer doubles whenever it is full."""
@@ -105,6 +105,48 @@ class RowBatchSlice:
         return self.end - self.start
 
 
+class RowsAttention:
+    """`DecoderAttention` of rows of any age, row by row: x is (1, n, d), the new tokens of all of them."""
+
+    def __init__(self, rows: Sequence[RowBatchSlice], capture: AlignmentHeads, device: torch.device) -> None:
+        self._rows = rows
+        self._masks = [_causal(row, device) for row in rows]
+        self._groups = list(_by_audio(rows))
+        self._capture = capture
+        places = [row.cache.n_tokens + i for row in rows for i in range(row.n_new)]
+        self.positions = torch.tensor(places, device=device)
+        longest = max(row.audio.n_frames for row in rows)
+        self.captured = torch.zeros(len(capture), len(places), longest, device=device)
+
+    def over_text(self, layer: int, attention: MultiHeadAttention, x: Tensor) -> Tensor:
+        """Return self-attention of every row over its own cache, to which its new positions are appended."""
+        queries = attention.queries(x)
+        keys, values = attention.keys_values(x)
+        parts = []
+        for row, mask in zip(self._rows, self._masks, strict=True):
+            new = slice(row.start, row.end)
+            cached = row.cache.append(layer, keys[0, :, new], values[0, :, new])
+            causal = row.n_new > 1 and mask is None
+            parts.append(attend(queries[:, :, new], *cached, mask, causal=causal))
+        return attention.merged(torch.cat(parts, dim=2))
+
+    def over_audio(self, layer: int, attention: MultiHeadAttention, x: Tensor) -> Tensor:
+        """Return cross-attention of every row to its own audio, and capture the weights of chosen heads."""
+        queries = attention.queries(x)
+        places = [(place, head) for place, (at, head) in enumerate(self._capture) if at == layer]
+        parts = []
+        for audio, start, end in self._groups:
+            keys, values = audio.keys_values[layer]
+            own = queries[:, :, start:end]
+            mask = None if audio.bias is None else audio.bias.to(queries.dtype)
+            parts.append(attend(own, keys, values, mask))
+            if places:
+                weights = head_weights(own, keys, [head for _, head in places], audio.bias)[0]
+                for i, (place, _) in enumerate(places):
+                    self.captured[place, start:end, : audio.n_frames] = weights[:, i]
+        return attention.merged(torch.cat(parts, dim=2))
+
+
 @torch.no_grad()
 def decode_rows(
     decoder: TextDecoder, tokens: Tensor, rows: Sequence[RowBatchSlice], capture: AlignmentHeads
@@ -114,42 +156,11 @@ def decode_rows(
     Returns normalised hidden states (n, d), and the attention of the captured heads (n_captured, n, n_frames)
     float32; n_frames is that of the longest audio, and 0.0 stands beyond a row's own.
     """
-    places = [row.cache.n_tokens + i for row in rows for i in range(row.n_new)]
-    positions = torch.tensor(places, device=tokens.device)
-    embedding = decoder.token_embedding
-    x = (embedding(tokens) + decoder.positional_embedding[positions]).to(embedding.dtype)[None]  # (1, n, d)
-    masks = [_causal(row, tokens.device) for row in rows]
-    groups = list(_by_audio(rows))
-    longest = max(row.audio.n_frames for row in rows)
-    captured = x.new_zeros(len(capture), len(places), longest, dtype=torch.float32)
-    for layer, block in enumerate(decoder.layers):
-        x = x + _self_attention(block.attn, block.attn_ln(x), rows, masks, layer)
-        queries = block.cross_attn.queries(block.cross_attn_ln(x))
-        x = block.add_mlp(x + _cross_attention(block.cross_attn, queries, groups, layer))
-        _capture(queries, groups, layer, capture, captured)
+    attention = RowsAttention(rows, capture, tokens.device)
+    hidden: Tensor = decoder(tokens[None], attention)[0]
     for row in rows:
         row.cache.advance(row.n_new)
-    hidden: Tensor = decoder.ln(x)[0]
-    return hidden, captured
-
-
-def _self_attention(
-    attention: MultiHeadAttention,
-    x: Tensor,
-    rows: Sequence[RowBatchSlice],
-    masks: Sequence[Tensor | None],
-    layer: int,
-) -> Tensor:
-    """Self-attention (1, n, d) of every row over its own cache, to which its new positions are appended."""
-    queries = attention.queries(x)
-    keys, values = attention.keys_values(x)
-    parts = []
-    for row, mask in zip(rows, masks, strict=True):
-        new = slice(row.start, row.end)
-        cached = row.cache.append(layer, keys[0, :, new], values[0, :, new])
-        causal = row.n_new > 1 and mask is None
-        parts.append(attend(queries[:, :, new], *cached, mask, causal=causal))
-    return attention.merged(torch.cat(parts, dim=2))
+    return hidden, attention.captured
 
 
 def _causal(row: RowBatchSlice, device: torch.device) -> Tensor | None:
@@ -173,36 +184,3 @@ def _by_audio(rows: Sequence[RowBatchSlice]) -> Iterator[tuple[RowCrossAttention
             last += 1
         yield rows[at].audio, rows[at].start, rows[last].end
         at = last + 1
-
-
-def _cross_attention(
-    attention: MultiHeadAttention,
-    queries: Tensor,
-    groups: Sequence[tuple[RowCrossAttention, int, int]],
-    layer: int,
-) -> Tensor:
-    """Cross-attention (1, n, d) of every row to its own audio."""
-    parts = []
-    for audio, start, end in groups:
-        keys, values = audio.keys_values[layer]
-        mask = None if audio.bias is None else audio.bias.to(queries.dtype)
-        parts.append(attend(queries[:, :, start:end], keys, values, mask))
-    return attention.merged(torch.cat(parts, dim=2))
-
-
-def _capture(
-    queries: Tensor,
-    groups: Sequence[tuple[RowCrossAttention, int, int]],
-    layer: int,
-    capture: AlignmentHeads,
-    captured: Tensor,
-) -> None:
-    """Write the attention of a layer's captured heads into `captured` (n_captured, n, n_frames)."""
-    places = [(place, head) for place, (at, head) in enumerate(capture) if at == layer]
-    if not places:
-        return
-    for audio, start, end in groups:
-        keys = audio.keys_values[layer][0]
-        weights = head_weights(queries[:, :, start:end], keys, [head for _, head in places], audio.bias)[0]
-        for i, (place, _) in enumerate(places):
-            captured[place, start:end, : audio.n_frames] = weights[:, i]

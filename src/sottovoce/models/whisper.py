@@ -1,47 +1,41 @@
 """Whisper's network (Radford et al. 2022, https://arxiv.org/abs/2212.04356).
 
 Modules are named as the keys of OpenAI's checkpoints, so a state dict loads as it is. The network keeps no
-state: cache and audio context are arguments.
+state: what it attends to, cache and audio, is an argument.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from sottovoce.models.attention import MultiHeadAttention, head_weights
-from sottovoce.models.cache import DecoderCache, RowGroups
-from sottovoce.models.dims import AlignmentHeads, ModelDims
+from sottovoce.models.attention import KeysValues, MultiHeadAttention
+from sottovoce.models.dims import ModelDims
 from sottovoce.models.int8 import Int8Embedding, int8_tables, with_int8_tables
 from sottovoce.models.linear import Linear, TokenEmbedding, rows_times_table
 from sottovoce.models.packed import pack
 
-KeysValues = tuple[Tensor, Tensor]
+Extend = Callable[[KeysValues], KeysValues]
 
 
-@dataclass(frozen=True, slots=True)
-class AudioContext:
-    """The audio side of the decoder's cross-attention.
+class DecoderAttention(Protocol):
+    """What the layers of the decoder attend to: the text so far, and the audio."""
 
-    keys_values: per layer, (n_audio, n_head, n_frames, d_head) twice.
-    groups: which audio each row attends to.
-    bias: (n_audio, 1, group_size * n_new, n_frames), added to the attention logits; None adds nothing.
-    capture: heads whose attention weights are returned.
-    """
+    @property
+    def positions(self) -> Tensor:
+        """Text positions of the new tokens, int64, broadcastable to their shape."""
 
-    keys_values: list[KeysValues]
-    groups: RowGroups
-    bias: Tensor | None = None
-    capture: AlignmentHeads = ()
+    def over_text(self, layer: int, attention: MultiHeadAttention, x: Tensor) -> Tensor:
+        """Return the self-attention of a layer for normed x (R, n_new, d), in the shape of x."""
 
-    def heads_of(self, layer: int) -> list[int]:
-        """Return the captured heads of a layer, each once, ascending."""
-        return sorted({head for at, head in self.capture if at == layer})
+    def over_audio(self, layer: int, attention: MultiHeadAttention, x: Tensor) -> Tensor:
+        """Return the cross-attention of a layer for normed x (R, n_new, d), broadcastable to its shape."""
 
 
 def sinusoids(length: int, channels: int) -> Tensor:
@@ -75,11 +69,16 @@ class ResidualAttentionBlock(nn.Module):
         self.mlp = nn.Sequential(Linear(n_state, 4 * n_state), nn.GELU(), Linear(4 * n_state, n_state))
         self.mlp_ln = LayerNorm(n_state)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """(B, n_frames, d) -> (B, n_frames, d)."""
+    def forward(self, x: Tensor, extended: Extend | None = None, mask: Tensor | None = None) -> Tensor:
+        """(B, n_frames, d) -> (B, n_frames, d).
+
+        extended: returns the keys and values attended to, given those of x; None: x attends to itself.
+        mask: added to the attention logits, broadcastable to (B, H, n_frames, n_attended).
+        """
         normed = self.attn_ln(x)
-        x = x + self.attn(self.attn.queries(normed), *self.attn.keys_values(normed))
-        return self.add_mlp(x)
+        own = self.attn.keys_values(normed)
+        keys, values = own if extended is None else extended(own)
+        return self.add_mlp(x + self.attn(self.attn.queries(normed), keys, values, mask=mask))
 
     def add_mlp(self, x: Tensor) -> Tensor:
         """Add the perceptron's residual branch: (B, n, d) -> (B, n, d)."""
@@ -88,40 +87,12 @@ class ResidualAttentionBlock(nn.Module):
 
 
 class DecoderBlock(ResidualAttentionBlock):
-    """An encoder block with cross-attention between its two halves."""
+    """An encoder block with cross-attention between its two halves, run by `TextDecoder`."""
 
     def __init__(self, n_state: int, n_head: int) -> None:
         super().__init__(n_state, n_head)
         self.cross_attn = MultiHeadAttention(n_state, n_head)
         self.cross_attn_ln = LayerNorm(n_state)
-
-    def self_attention(self, x: Tensor, cache: DecoderCache, layer: int, mask: Tensor | None) -> Tensor:
-        """Add self-attention of x (R, n_new, d) over the cache, to which the new positions are appended.
-
-        mask: (R or 1, 1, n_new, n_total) bool, True where a token may attend; None: causal attention.
-        """
-        normed = self.attn_ln(x)
-        keys, values = cache.append(layer, *self.attn.keys_values(normed))
-        causal = mask is None and x.shape[1] > 1
-        attended: Tensor = self.attn(self.attn.queries(normed), keys, values, mask=mask, causal=causal)
-        return x + attended
-
-    def cross_attention(self, x: Tensor, audio: AudioContext, layer: int) -> tuple[Tensor, Tensor | None]:
-        """Add cross-attention of x (R, n_new, d) to the audio of each row.
-
-        Returns x, and the weights (R, n_new, C, n_frames) float32 of the layer's C captured heads, or None.
-        """
-        keys, values = audio.keys_values[layer]
-        folded = audio.groups.fold(self.cross_attn_ln(x))  # (n_audio, group_size * n_new, d)
-        queries = self.cross_attn.queries(folded)
-        mask = None if audio.bias is None else audio.bias.to(x.dtype)
-        x = x + audio.groups.unfold(self.cross_attn(queries, keys, values, mask=mask))
-        heads = audio.heads_of(layer)
-        if not heads:
-            return x, None
-        weights = head_weights(queries, keys, heads, audio.bias)
-        rows = audio.groups.unfold(weights.flatten(2))
-        return x, rows.reshape(*rows.shape[:2], len(heads), -1)
 
 
 class AudioEncoder(nn.Module):
@@ -148,9 +119,20 @@ class AudioEncoder(nn.Module):
         """(B, n_mels, n_mel_frames), even and at most 2 * n_audio_ctx -> (B, n_mel_frames / 2, d)."""
         x = F.gelu(self.conv1(mel))
         x = F.gelu(self.conv2(x)).transpose(1, 2)
-        x = (x + self.positional_embedding[: x.shape[1]]).to(mel.dtype)
-        for block in self.layers:
-            x = block(x)
+        return self.run_layers((x + self.positional_embedding[: x.shape[1]]).to(mel.dtype))
+
+    def run_layers(
+        self,
+        x: Tensor,
+        extended: Callable[[int, KeysValues], KeysValues] | None = None,
+        mask: Tensor | None = None,
+    ) -> Tensor:
+        """Run the layers and the last norm: (B, n_frames, d) -> (B, n_frames, d).
+
+        extended: as of a block, given the number of the layer too. mask: as of a block.
+        """
+        for layer, block in enumerate(self.layers):
+            x = block(x, None if extended is None else partial(extended, layer), mask)
         normed: Tensor = self.ln_post(x)
         return normed
 
@@ -181,30 +163,20 @@ class TextDecoder(nn.Module):
         pairs = (block.cross_attn.keys_values(states) for block in self.layers)
         return [(keys.contiguous(), values.contiguous()) for keys, values in pairs]
 
-    def forward(
-        self, tokens: Tensor, cache: DecoderCache, audio: AudioContext
-    ) -> tuple[Tensor, Tensor | None]:
-        """Run tokens (R, n_new) int64 and append them to the cache.
+    def forward(self, tokens: Tensor, attention: DecoderAttention) -> Tensor:
+        """Run tokens (R, n_new) int64; returns normalised hidden states (R, n_new, d).
 
-        Returns normalised hidden states (R, n_new, d), and the captured attention (R, n_captured, n_new,
-        n_frames) float32 in the order of `audio.capture`, or None.
+        The text so far and the audio are the attention's: of rows of one length (`models.batches`), of rows of
+        any age (`models.rows`), or of spans of one audio after one token (`models.span_attention`).
         """
-        n_new = tokens.shape[1]
-        places = self.positional_embedding[cache.positions(n_new)]
-        x = (self.token_embedding(tokens) + places).to(self.token_embedding.dtype)
-        mask = cache.mask(n_new) if cache.n_tokens or cache.left_padding is not None else None
-        captured: dict[tuple[int, int], Tensor] = {}
+        embedding = self.token_embedding
+        x = (embedding(tokens) + self.positional_embedding[attention.positions]).to(embedding.dtype)
         for layer, block in enumerate(self.layers):
-            x = block.self_attention(x, cache, layer, mask)
-            x, weights = block.cross_attention(x, audio, layer)
-            if weights is not None:
-                heads = audio.heads_of(layer)
-                captured.update({(layer, head): weights[:, :, i] for i, head in enumerate(heads)})
+            x = x + attention.over_text(layer, block.attn, block.attn_ln(x))
+            x = x + attention.over_audio(layer, block.cross_attn, block.cross_attn_ln(x))
             x = block.add_mlp(x)
-        cache.advance(n_new)
-        if not audio.capture:
-            return self.ln(x), None
-        return self.ln(x), torch.stack([captured[head] for head in audio.capture], dim=1)
+        hidden: Tensor = self.ln(x)
+        return hidden
 
     def logits(self, hidden: Tensor, vocabulary: Tensor | None = None) -> Tensor:
         """Project hidden states (R, n, d) to logits (R, n, n_rows) float32.
@@ -277,46 +249,3 @@ def whisper_from_tensors(
     if device.type == "cpu":
         pack(model)
     return model
-
-
-def first_token_logits(
-    decoder: TextDecoder,
-    keys_values: Sequence[KeysValues],
-    spans: Sequence[tuple[int, int]],
-    *,
-    token: int,
-    vocabulary: Tensor,
-) -> Tensor:
-    """Logits (n_spans, n_rows) float32 after `token` at position 0, one row a span of frames of one audio.
-
-    Row r attends to the frames [start, end) of span r alone. This is a decoder step with everything left out
-    that is fixed in advance: the softmax of self-attention over a single key is 1, so its output is the
-    value, and up to the first cross-attention all rows are one.
-
-    keys_values: per layer, (1, H, n_frames, d_head) twice. spans: at least one, none of them empty.
-    vocabulary: (n_rows,) int64, on the decoder's device.
-    """
-    embedding = decoder.token_embedding
-    row = embedding(torch.tensor([[token]], device=vocabulary.device))
-    x = (row + decoder.positional_embedding[0]).to(embedding.dtype)  # (1, 1, d)
-    for block, (keys, values) in zip(decoder.layers, keys_values, strict=True):
-        x = x + block.attn.out(block.attn.value(block.attn_ln(x)))
-        queries = block.cross_attn.queries(block.cross_attn_ln(x)).expand(-1, -1, len(spans), -1)
-        x = x + block.cross_attn.out(_span_attention(queries, keys, values, spans))  # (1, n_spans, d)
-        x = block.add_mlp(x)
-    return decoder.logits(decoder.ln(x), vocabulary)[0]
-
-
-def _span_attention(
-    queries: Tensor, keys: Tensor, values: Tensor, spans: Sequence[tuple[int, int]]
-) -> Tensor:
-    """Attention (1, n_spans, d) of query r to the frames of span r.
-
-    Span by span and in float32: on a CPU faster than one product with all frames under a mask, and than its
-    kernel for single queries in bfloat16.
-    """
-    attended = [
-        F.scaled_dot_product_attention(query, keys[:, :, start:end].float(), values[:, :, start:end].float())
-        for query, (start, end) in zip(torch.split(queries.float(), 1, dim=2), spans, strict=True)
-    ]
-    return torch.cat(attended, dim=2).transpose(1, 2).flatten(2).to(queries.dtype)

@@ -1,7 +1,7 @@
-"""The decoder's KV cache for batches of one length, and the grouping of rows by audio.
+"""The decoder for batches of one length: one KV cache for all rows, which are grouped by their audio.
 
-`DecoderCache` is a plain object handed to the decoder as an argument; which audio a row attends to is a
-matter of `RowGroups`.
+Rows of any age have a cache each (`models.rows`): for sixteen that takes 1.3 times as long
+(`python -m benchmarks house forward_passes`).
 """
 
 from __future__ import annotations
@@ -12,6 +12,10 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+
+from sottovoce.models.attention import KeysValues, MultiHeadAttention, head_weights
+from sottovoce.models.dims import AlignmentHeads
+from sottovoce.models.whisper import TextDecoder
 
 FIRST_CAPACITY = 32
 """Positions allocated at first; the buffers double whenever they are full."""
@@ -168,3 +172,75 @@ class RowGroups:
         """Undo `fold`: (n_audio, group_size * n_new, d) to (n_rows, n_new, d)."""
         rows = folded.reshape(self.n_audio * self.group_size, -1, folded.shape[2])
         return rows if self.slots is None else rows.index_select(0, self.slots)
+
+
+@dataclass(frozen=True, slots=True)
+class AudioContext:
+    """The audio side of the decoder's cross-attention.
+
+    keys_values: per layer, (n_audio, n_head, n_frames, d_head) twice.
+    groups: which audio each row attends to.
+    bias: (n_audio, 1, group_size * n_new, n_frames), added to the attention logits; None adds nothing.
+    capture: heads whose attention weights are returned.
+    """
+
+    keys_values: list[KeysValues]
+    groups: RowGroups
+    bias: Tensor | None = None
+    capture: AlignmentHeads = ()
+
+    def heads_of(self, layer: int) -> list[int]:
+        """Return the captured heads of a layer, each once, ascending."""
+        return sorted({head for at, head in self.capture if at == layer})
+
+
+class BatchAttention:
+    """`DecoderAttention` of rows of one length: over their cache, and over the audio of each."""
+
+    def __init__(self, cache: DecoderCache, audio: AudioContext, n_new: int) -> None:
+        self._cache = cache
+        self._audio = audio
+        self._n_new = n_new
+        is_plain = not cache.n_tokens and cache.left_padding is None
+        self._mask = None if is_plain else cache.mask(n_new)
+        self._captured: dict[tuple[int, int], Tensor] = {}
+        self.positions = cache.positions(n_new)
+
+    def over_text(self, layer: int, attention: MultiHeadAttention, x: Tensor) -> Tensor:
+        """Return self-attention over the cache, to which the new positions are appended."""
+        keys, values = self._cache.append(layer, *attention.keys_values(x))
+        causal = self._mask is None and self._n_new > 1
+        attended: Tensor = attention(attention.queries(x), keys, values, mask=self._mask, causal=causal)
+        return attended
+
+    def over_audio(self, layer: int, attention: MultiHeadAttention, x: Tensor) -> Tensor:
+        """Return cross-attention to the audio of each row, and capture the weights of chosen heads."""
+        groups, bias = self._audio.groups, self._audio.bias
+        keys, values = self._audio.keys_values[layer]
+        queries = attention.queries(groups.fold(x))  # (n_audio, H, group_size * n_new, d_head)
+        heads = self._audio.heads_of(layer)
+        if heads:
+            weights = groups.unfold(head_weights(queries, keys, heads, bias).flatten(2))
+            by_head = weights.reshape(*weights.shape[:2], len(heads), -1).unbind(2)
+            self._captured.update(zip(((layer, head) for head in heads), by_head, strict=True))
+        mask = None if bias is None else bias.to(x.dtype)
+        return groups.unfold(attention(queries, keys, values, mask=mask))
+
+    def finish(self) -> Tensor | None:
+        """Count the new tokens in the cache; return the captured attention as `decode_batch` does."""
+        self._cache.advance(self._n_new)
+        heads = [self._captured[head] for head in self._audio.capture]
+        return torch.stack(heads, dim=1) if heads else None
+
+
+def decode_batch(
+    decoder: TextDecoder, tokens: Tensor, cache: DecoderCache, audio: AudioContext
+) -> tuple[Tensor, Tensor | None]:
+    """Run the decoder on new tokens (R, n_new) int64 of every row, and append them to the cache.
+
+    Returns normalised hidden states (R, n_new, d), and the captured attention (R, n_captured, n_new,
+    n_frames) float32 in the order of `audio.capture`, or None where nothing is captured.
+    """
+    attention = BatchAttention(cache, audio, tokens.shape[1])
+    hidden = decoder(tokens, attention)
+    return hidden, attention.finish()
