@@ -166,8 +166,8 @@ class TextDecoder(nn.Module):
     def forward(self, tokens: Tensor, attention: DecoderAttention) -> Tensor:
         """Run tokens (R, n_new) int64; returns normalised hidden states (R, n_new, d).
 
-        The text so far and the audio are the attention's: of rows of one length (`models.batches`), of rows of
-        any age (`models.rows`), or of spans of one audio after one token (`models.span_attention`).
+        The text so far and the audio are the attention's: of rows of one length (`models.batch_attention`),
+        rows of any age (`models.rows`), or spans of one audio after one token (`models.span_attention`).
         """
         embedding = self.token_embedding
         x = (embedding(tokens) + self.positional_embedding[attention.positions]).to(embedding.dtype)
