@@ -89,6 +89,13 @@ LIMITS = (
         "--max-upload-mb", type=Finite(above=0), default=1024.0, show_default=True, help="Of one request."
     ),
     click.option(
+        "--max-uploads-mb",
+        type=Finite(above=0),
+        default=4096.0,
+        show_default=True,
+        help="Of all requests that are here; what is larger than 1 MB lies in temporary files.",
+    ),
+    click.option(
         "--max-duration",
         type=Clock(),
         metavar="TIME",

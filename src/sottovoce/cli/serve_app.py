@@ -165,6 +165,7 @@ def settings_of(given: Mapping[str, Any], names: list[str]) -> ServerSettings:
             sessions=given["max_sessions"],
             requests=given["max_requests"],
             upload_mb=given["max_upload_mb"],
+            uploads_mb=given["max_uploads_mb"],
             duration_s=given["max_duration"],
             message_kb=given["max_message_kb"],
             wait_s=given["max_wait"],

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
+from typing import TypeVar
 
 import anyio
-import anyio.to_thread
 from starlette.requests import Request
 
+from sottovoce.serving.decode_pool import Slices
 from sottovoce.serving.faults import ApiError
 from sottovoce.serving.fields import Fields
 from sottovoce.serving.requests import FileRequest
@@ -17,6 +18,8 @@ from sottovoce.serving.scheduler import FileJob, Scheduler
 from sottovoce.serving.services import Services, services_of
 from sottovoce.serving.uploads import UploadedFile, check_duration, require_file
 from sottovoce.types import Transcript
+
+T = TypeVar("T")
 
 LOOK_EVERY_S = 0.5
 """How often is looked whether the client is still there."""
@@ -50,27 +53,36 @@ class RunningJob:
 
         Raises: ApiError 499 then, which nobody reads.
         """
-        found: list[Transcript] = []
+        transcript = await while_there(request, self.handle.collect())
+        self.count(transcript)
+        return transcript
 
-        async def collect() -> None:
-            found.append(await self.handle.collect())
-            tasks.cancel_scope.cancel()
 
-        async def look() -> None:
-            while not await request.is_disconnected():
-                await anyio.sleep(LOOK_EVERY_S)
-            tasks.cancel_scope.cancel()
+async def while_there(request: Request, work: Awaitable[T]) -> T:
+    """Return what is awaited; its waiting is cancelled when the client has gone.
 
-        try:
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(collect)
-                tasks.start_soon(look)
-        except BaseException as error:  # a group's; one alone says what it is about
-            raise alone(error) from None
-        if not found:
-            raise ApiError("the client has gone", status=499, code="client_closed_request")
-        self.count(found[0])
-        return found[0]
+    Raises: ApiError 499 then, which nobody reads.
+    """
+    found: list[T] = []
+
+    async def wait() -> None:
+        found.append(await work)
+        tasks.cancel_scope.cancel()
+
+    async def look() -> None:
+        while not await request.is_disconnected():
+            await anyio.sleep(LOOK_EVERY_S)
+        tasks.cancel_scope.cancel()
+
+    try:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(wait)
+            tasks.start_soon(look)
+    except BaseException as error:  # a group's; one alone says what it is about
+        raise alone(error) from None
+    if not found:
+        raise ApiError("the client has gone", status=499, code="client_closed_request")
+    return found[0]
 
 
 async def begin_job(
@@ -79,12 +91,12 @@ async def begin_job(
     received: AbstractAsyncContextManager[tuple[Fields, UploadedFile | None]],
     read: Callable[[Fields], FileRequest],
     *,
-    adapt: Callable[[FileRequest, UploadedFile], FileRequest] | None = None,
+    adapt: Callable[[FileRequest, UploadedFile], Slices[FileRequest]] | None = None,
 ) -> RunningJob:
     """Receive a recording, check all of the request, and begin with it; the stack ends it.
 
-    read: the request from the fields of its form. adapt: changes the request to suit the recording, in a
-    thread that may wait.
+    read: the request from the fields of its form. adapt: changes the request to suit the recording,
+    where that is decoded.
     Raises: ApiError, and the errors of the library.
     """
     services = services_of(request)
@@ -93,9 +105,10 @@ async def begin_job(
     stack.enter_context(services.recording())
     file_request, recording = read(fields), require_file(upload)
     name = services.registry.resolve(file_request.model)
-    await anyio.to_thread.run_sync(check_duration, recording, services.settings.limits.duration_s)
+    checked = check_duration(recording, services.settings.limits.duration_s)
+    await while_there(request, services.decoding.run(checked))
     if adapt is not None:
-        file_request = await anyio.to_thread.run_sync(adapt, file_request, recording)
+        file_request = await while_there(request, services.decoding.run(adapt(file_request, recording)))
         recording.seek(0)
     scheduler = await stack.enter_async_context(services.registry.use(name))
     handle = await scheduler.transcribe(recording.source, file_request.transcription)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import cast
 
@@ -14,6 +14,7 @@ from starlette.requests import HTTPConnection
 
 from sottovoce.formats.document import Json
 from sottovoce.serving.client_secrets import ClientSecrets
+from sottovoce.serving.decode_pool import DecodePool
 from sottovoce.serving.engine_thread import EngineState
 from sottovoce.serving.faults import busy, leaving
 from sottovoce.serving.metrics import Metrics
@@ -37,6 +38,9 @@ class Services(Collector):
         self.n_sessions = 0
         self.n_requests = 0
         self.n_uploads = 0
+        self.upload_bytes = 0
+        """Of all recordings that are here or on their way."""
+        self.decoding = DecodePool()
         self.inference_model = settings.models.model
         """Of whisper.cpp's `/inference`, which names none."""
         self.is_ready = not settings.models.preload
@@ -51,6 +55,7 @@ class Services(Collector):
         now = {
             "sessions": ("Live sessions now.", self.n_sessions),
             "recordings": ("Recordings being transcribed or waiting.", self.n_requests),
+            "upload_bytes": ("Bytes of recordings that are here.", self.upload_bytes),
             "models_loaded": ("Models in memory.", len(self.registry.schedulers)),
             "work_waiting": (
                 "Pieces of work that wait for a model.",
@@ -102,6 +107,27 @@ class Services(Collector):
             self.n_uploads -= 1
 
     @contextmanager
+    def uploaded_bytes(self) -> Iterator[Callable[[int], None]]:
+        """Count the bytes of one upload, by what is yielded, as long as it is kept.
+
+        Raises: ApiError 429 from that, where all uploads together are too large.
+        """
+        taken = 0
+
+        def take(n_bytes: int) -> None:
+            nonlocal taken
+            limits = self.settings.limits
+            if self.upload_bytes + n_bytes > limits.uploads_bytes:
+                raise busy(f"{limits.uploads_mb:g} MB of recordings are here: try again later", retry_s=10.0)
+            taken += n_bytes
+            self.upload_bytes += n_bytes
+
+        try:
+            yield take
+        finally:
+            self.upload_bytes -= taken
+
+    @contextmanager
     def recording(self) -> Iterator[None]:
         """Take a place for one recording.
 
@@ -150,6 +176,7 @@ class Services(Collector):
                 tasks.start_soon(self._preload)
             yield
             tasks.cancel_scope.cancel()
+        await anyio.to_thread.run_sync(self.decoding.close)
         await anyio.to_thread.run_sync(self.registry.close)
 
     async def _preload(self) -> None:

@@ -34,7 +34,8 @@ class ServerLimits:
     """How much is taken before it is refused, and how long is waited.
 
     sessions: live sessions at a time. requests: recordings at a time, waiting ones among them.
-    upload_mb: of one request. duration_s: of one recording. message_kb: of one message of a socket.
+    upload_mb: of one request. uploads_mb: of all requests that are here. duration_s: of one recording.
+    message_kb: of one message of a socket.
     pending_s: audio of one session that waits for the model; more of it is not read before that is worked
         off, so that a sender who is too fast is slowed down.
     wait_s: the waiting time of live work from which on no further session is taken.
@@ -48,6 +49,7 @@ class ServerLimits:
     sessions: int = 16
     requests: int = 16
     upload_mb: float = 1024.0
+    uploads_mb: float = 4096.0
     duration_s: float = 4 * 3600.0
     message_kb: int = 16 * 1024
     pending_s: float = 10.0
@@ -67,6 +69,10 @@ class ServerLimits:
     @property
     def upload_bytes(self) -> int:
         return round(self.upload_mb * 1e6)
+
+    @property
+    def uploads_bytes(self) -> int:
+        return round(self.uploads_mb * 1e6)
 
 
 @dataclass(frozen=True, slots=True)

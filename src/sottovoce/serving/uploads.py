@@ -6,18 +6,19 @@ The file is read by `audio.io`, through its bytes alone: whatever a playlist in 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from tempfile import SpooledTemporaryFile
 from typing import BinaryIO, cast
 
 import anyio
 from python_multipart.multipart import parse_options_header
-from starlette.datastructures import UploadFile
+from starlette.datastructures import FormData, UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import Request
 
 from sottovoce.audio.io import open_audio
+from sottovoce.serving.decode_pool import Slices
 from sottovoce.serving.faults import ApiError
 from sottovoce.serving.fields import Fields
 from sottovoce.serving.pcm import WAV_HEADER_BYTES, wav_header
@@ -78,7 +79,8 @@ async def received_form(request: Request) -> AsyncIterator[tuple[Fields, Uploade
 
     Raises: ApiError: 413 for too much, 408 for too slow, 400 for no form.
     """
-    limits = services_of(request).settings.limits
+    services = services_of(request)
+    limits = services.settings.limits
     kind = request.headers.get("content-type", "")
     if not kind.lower().startswith("multipart/form-data"):
         raise ApiError(
@@ -86,32 +88,39 @@ async def received_form(request: Request) -> AsyncIterator[tuple[Fields, Uploade
         )
     check_charset(kind)
     check_size(int_or_none(request.headers.get("content-length")), limits)
+    with services.uploaded_bytes() as take:
+        form = await parsed_form(request, limited(request, limits, take))
+        try:
+            yield taken_apart(form)
+        finally:
+            await form.close()
+
+
+async def parsed_form(request: Request, pieces: AsyncGenerator[bytes, None]) -> FormData:
+    """Parse a form from its pieces. Raises: ApiError."""
     parser = MultiPartParser(
-        request.headers,
-        limited(request, limits),
-        max_files=1,
-        max_fields=MAX_FIELDS,
-        max_part_size=FIELD_BYTES,
+        request.headers, pieces, max_files=1, max_fields=MAX_FIELDS, max_part_size=FIELD_BYTES
     )
     try:
-        form = await parser.parse()
+        return await parser.parse()
     except _Refused as refused:
         raise refused.error from None
     except MultiPartException as error:
         raise ApiError(
             f"expected a form with one file, got '{error.message}'", code="invalid_form"
         ) from error
-    try:
-        pairs = [(name, value) for name, value in form.multi_items() if isinstance(value, str)]
-        uploads = [(name, value) for name, value in form.multi_items() if isinstance(value, UploadFile)]
-        for name, _ in uploads:
-            if name != "file":
-                raise ApiError(
-                    f"{name[:100]}: expected the recording as 'file'", param=name[:100], code="invalid_form"
-                )
-        yield Fields(pairs), UploadedFile(uploads[0][1]) if uploads else None
-    finally:
-        await form.close()
+
+
+def taken_apart(form: FormData) -> tuple[Fields, UploadedFile | None]:
+    """Return the fields and the recording of a form. Raises: ApiError 400 for files elsewhere."""
+    pairs = [(name, value) for name, value in form.multi_items() if isinstance(value, str)]
+    uploads = [(name, value) for name, value in form.multi_items() if isinstance(value, UploadFile)]
+    for name, _ in uploads:
+        if name != "file":
+            raise ApiError(
+                f"{name[:100]}: expected the recording as 'file'", param=name[:100], code="invalid_form"
+            )
+    return Fields(pairs), UploadedFile(uploads[0][1]) if uploads else None
 
 
 @asynccontextmanager
@@ -123,15 +132,16 @@ async def received_body(
     raw: encoding and sample rate of one that has no header.
     Raises: ApiError: 413 for too much, 408 for too slow, 400 for nothing.
     """
-    limits = services_of(request).settings.limits
+    services = services_of(request)
+    limits = services.settings.limits
     check_size(int_or_none(request.headers.get("content-length")), limits)
-    with SpooledTemporaryFile(max_size=IN_MEMORY_BYTES) as file:
+    with services.uploaded_bytes() as take, SpooledTemporaryFile(max_size=IN_MEMORY_BYTES) as file:
         upload = UploadFile(cast(BinaryIO, file), filename="the body", size=0)
         room = bytes(0 if raw is None else WAV_HEADER_BYTES)
         await upload.write(room)
         digest = hashlib.sha256()
         try:
-            async for piece in limited(request, limits):
+            async for piece in limited(request, limits, take):
                 digest.update(piece)
                 await upload.write(piece)
         except _Refused as refused:
@@ -146,8 +156,13 @@ async def received_body(
         yield Fields([]), UploadedFile(upload, digest.hexdigest())
 
 
-async def limited(request: Request, limits: ServerLimits) -> AsyncGenerator[bytes, None]:
-    """Yield the body of a request, until there is too much of it, or nothing or next to nothing comes."""
+async def limited(
+    request: Request, limits: ServerLimits, take: Callable[[int], None]
+) -> AsyncGenerator[bytes, None]:
+    """Yield the body of a request, until there is too much of it, or nothing or next to nothing comes.
+
+    take: told of the bytes of each piece, and raises where all uploads together are too many.
+    """
     n_bytes = 0
     stream = request.stream()
     began_s = anyio.current_time()
@@ -165,6 +180,7 @@ async def limited(request: Request, limits: ServerLimits) -> AsyncGenerator[byte
         n_bytes += len(piece)
         try:
             check_size(n_bytes, limits)
+            take(len(piece))
         except ApiError as error:
             raise _Refused(error) from None
         yield piece
@@ -194,8 +210,8 @@ def require_file(upload: UploadedFile | None) -> UploadedFile:
     return upload
 
 
-def check_duration(upload: UploadedFile, most_s: float) -> float:
-    """Decode a recording once, as far as it is allowed to be long: its seconds. Blocks.
+def check_duration(upload: UploadedFile, most_s: float) -> Slices[float]:
+    """Decode a recording once, as far as it is allowed to be long, and return its seconds.
 
     A small file may hold days of silence; this is where that ends, before any model sees it. What a header
     says is not believed: that of a recording from a pipe says anything.
@@ -208,6 +224,7 @@ def check_duration(upload: UploadedFile, most_s: float) -> float:
             n_samples += len(chunk.samples)
             if n_samples > most_s * SAMPLE_RATE:
                 break
+            yield
     upload.seek(0)
     if n_samples > most_s * SAMPLE_RATE:
         message = f"{upload.name}: expected at most {most_s:g} s of audio, got more"

@@ -18,6 +18,7 @@ from sottovoce.formats.document import Json, score, seconds
 from sottovoce.options.speakers import SpeakerOptions
 from sottovoce.serving.apis.openai_documents import TEXT_TYPES, verbose_document
 from sottovoce.serving.apis.openai_files import text_response
+from sottovoce.serving.decode_pool import Slices
 from sottovoce.serving.faults import ApiError, logged_fault
 from sottovoce.serving.file_jobs import begin_job
 from sottovoce.serving.inference_request import inference_request
@@ -87,11 +88,12 @@ async def load(request: Request) -> Response:
     return PlainTextResponse("Load was successful!\n")
 
 
-def with_voices(request: FileRequest, upload: UploadedFile) -> FileRequest:
-    """Return the request with speakers found by their voices, where channels do not tell them. Blocks.
+def with_voices(request: FileRequest, upload: UploadedFile) -> Slices[FileRequest]:
+    """Return the request with speakers found by their voices, where channels do not tell them.
 
     Raises: AudioError.
     """
+    yield from ()
     options = request.transcription.options
     if options.channels != "energy" or has_channels_apart(Recording(upload.source)):
         return request

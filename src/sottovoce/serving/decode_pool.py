@@ -1,0 +1,82 @@
+"""Decoding of what clients send, before any model sees it: in few threads of low priority, a slice at a time.
+
+A small file may hold hours, so those who wait take turns, and who leaves is worked for no longer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import threading
+from collections.abc import Callable, Generator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import TypeAlias, TypeVar
+
+import anyio
+
+T = TypeVar("T")
+Slices: TypeAlias = Generator[None, None, T]
+"""Work that yields whenever others may have their turn, and returns its result."""
+
+THREAD_NAME = "sottovoce-decode"
+CORES_A_THREAD = 4
+NICENESS = 10
+
+
+class DecodePool:
+    """Threads for decoding. n_threads: None: one for every `CORES_A_THREAD` cores."""
+
+    def __init__(self, n_threads: int | None = None) -> None:
+        count = n_threads or max(1, (os.cpu_count() or 1) // CORES_A_THREAD)
+        self._threads = ThreadPoolExecutor(count, THREAD_NAME, initializer=lower_priority)
+
+    async def run(self, slices: Slices[T]) -> T:
+        """Do work to its end, in turn with others; when who asks is cancelled, it ends after its slice.
+
+        Raises: what it ends with.
+        """
+        try:
+            while True:
+                found = await self.call(lambda: _next_slice(slices))
+                if found:
+                    return found[0]
+        finally:
+            slices.close()
+
+    async def call(self, do: Callable[[], T]) -> T:
+        """Call a short function there; returns, cancelled or not, when it is not under way.
+
+        Raises: what it raises.
+        """
+        submitted = self._threads.submit(do)
+        wrapped = asyncio.wrap_future(submitted)
+        try:
+            return await asyncio.shield(wrapped)
+        except asyncio.CancelledError:
+            if not submitted.cancel():
+                with anyio.CancelScope(shield=True):
+                    await asyncio.wait([wrapped])
+                    wrapped.exception()
+            raise
+
+    def close(self) -> None:
+        """End the threads after the slices under way."""
+        self._threads.shutdown(cancel_futures=True)
+
+
+def _next_slice(slices: Slices[T]) -> tuple[T] | None:
+    """Do a slice; the result, alone in a tuple, at the end."""
+    try:
+        next(slices)
+    except StopIteration as end:
+        return (end.value,)
+    return None
+
+
+def lower_priority() -> None:
+    """Let the thread that calls this wait for others, where threads have a priority of their own."""
+    if sys.platform == "linux":  # elsewhere it would be that of the whole process
+        with suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
