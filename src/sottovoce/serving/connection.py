@@ -7,28 +7,34 @@ down. None of them runs the model. What messages and events look like, the proto
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Generic, TypeAlias, TypeVar
 
 import anyio
+import anyio.to_thread
 import numpy as np
 from starlette.websockets import WebSocket
 
 from sottovoce.formats.document import Json
 from sottovoce.serving.faults import UNAVAILABLE, ApiError, fault_of, logged_fault
 from sottovoce.serving.input_queue import InputQueue
+from sottovoce.serving.pcm import PcmReader
 from sottovoce.serving.scheduler import LiveOptions, Scheduler, SessionHandle
 from sottovoce.serving.services import Services, services_of
 from sottovoce.serving.transport import GoneError, Transport, WebSocketTransport, own_error
 from sottovoce.types import SAMPLE_RATE, Event, Samples
 
 M = TypeVar("M")
+T = TypeVar("T")
 Command: TypeAlias = Callable[[], Awaitable[None]]
 """What a client asked for, done when all audio before it was worked on."""
 
 DONE, GOING_DOWN = 1000, 1012
+SLICE_BYTES = 64 * 1024
+"""Of a message that are read at once: about a millisecond's work."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +159,14 @@ class LiveConnection(ABC, Generic[M]):
         require_finite(samples)
         await self.queue.put_audio(samples)
 
+    async def queue_bytes(self, reader: PcmReader, data: bytes) -> None:
+        """Decode and queue audio, in slices that hold up nobody else.
+
+        Raises: as `queue_audio`.
+        """
+        for piece in slices_of(data):
+            await self.queue_audio(await off_loop(len(data), partial(reader.read, piece)))
+
     async def request_close(self, code: int = DONE) -> None:
         """Work off what came, and close with the code; nothing more is read."""
         if not self._is_closing:
@@ -243,6 +257,20 @@ class WebSocketConnection(LiveConnection[bytes | str]):
         self.socket = socket
         self.websocket = WebSocketTransport(socket, services.settings.limits)
         super().__init__(self.websocket, services)
+
+
+def slices_of(data: bytes) -> Iterator[bytes]:
+    """Cut bytes into pieces of `SLICE_BYTES`."""
+    for start in range(0, len(data), SLICE_BYTES):
+        yield data[start : start + SLICE_BYTES]
+
+
+async def off_loop(size: int, read: Callable[[], T]) -> T:
+    """Read something of a size in bytes or letters: here where it is small, else in a thread.
+
+    Raises: what reading raises.
+    """
+    return read() if size <= SLICE_BYTES else await anyio.to_thread.run_sync(read)
 
 
 def require_finite(samples: Samples) -> None:

@@ -17,6 +17,10 @@ from sottovoce.serving.faults import ApiError
 MOST_TEXT = 8_000
 """Characters of one field."""
 MOST_ITEMS = 1_000
+MOST_LIST_TEXT = 16_000
+"""Characters of all values of a list: phrases are made into a search of their own."""
+RECORDINGS = "known_speaker_references"
+"""Holds recordings, whose length is looked at where they are decoded."""
 _TRUE, _FALSE = {"true", "1", "yes", "on"}, {"false", "0", "no", "off", ""}
 
 
@@ -31,7 +35,7 @@ class Fields:
         self._pairs = [(whole_text(name), whole_text(value)) for name, value in pairs]
         self._taken: set[str] = set()
         for name, value in self._pairs:
-            if len(value) > MOST_TEXT and not name.startswith("known_speaker_references"):
+            if len(value) > MOST_TEXT and not name.startswith(RECORDINGS):
                 raise wrong(name, f"at most {MOST_TEXT} characters", f"{len(value)}")
 
     def text(self, name: str) -> str | None:
@@ -70,7 +74,12 @@ class Fields:
         self._taken.update(keys)
         if len(keys) > MOST_ITEMS:
             raise wrong(name, f"at most {MOST_ITEMS} values", f"{len(keys)}")
-        return [value for key, value in self._pairs if key in set(keys) and value]
+        among = set(keys)
+        values = [value for key, value in self._pairs if key in among and value]
+        n_letters = sum(map(len, values))
+        if n_letters > MOST_LIST_TEXT and name != RECORDINGS:
+            raise wrong(name, f"at most {MOST_LIST_TEXT} characters in all", f"{n_letters}")
+        return values
 
     def several_of(self, name: str, among: Sequence[str]) -> list[str]:
         """Values of a list that are all of a few words."""

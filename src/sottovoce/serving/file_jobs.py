@@ -95,7 +95,8 @@ async def begin_job(
 ) -> RunningJob:
     """Receive a recording, check all of the request, and begin with it; the stack ends it.
 
-    read: the request from the fields of its form. adapt: changes the request to suit the recording,
+    read: the request from the fields of its form, called where recordings of known speakers in it may be
+    decoded. adapt: changes the request to suit the recording,
     where that is decoded.
     Raises: ApiError, and the errors of the library.
     """
@@ -103,7 +104,8 @@ async def begin_job(
     with services.upload():
         fields, upload = await stack.enter_async_context(received)
     stack.enter_context(services.recording())
-    file_request, recording = read(fields), require_file(upload)
+    file_request = await services.decoding.call(lambda: read(fields))
+    recording = require_file(upload)
     name = services.registry.resolve(file_request.model)
     checked = check_duration(recording, services.settings.limits.duration_s)
     await while_there(request, services.decoding.run(checked))

@@ -14,6 +14,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
+import anyio
+import anyio.to_thread
 import numpy as np
 
 from sottovoce.api import Model
@@ -24,6 +26,7 @@ from sottovoce.engine.calls import CallGenerator
 from sottovoce.engine.tasks import Priority
 from sottovoce.engine.update_interval import INTERVALS_S, UpdateIntervalController
 from sottovoce.errors import OptionError
+from sottovoce.lm.fusion import ShallowFusion
 from sottovoce.offline.transcription import FileTranscription
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.options.vad import VadStreamOptions
@@ -290,6 +293,7 @@ class Scheduler:
         self.model = model
         self._beam_size = beam_size
         self._on_live = on_live
+        self._fusions = anyio.CapacityLimiter(1)
         work = work or Work()
         self._worker = Worker(
             self._note,
@@ -332,7 +336,8 @@ class Scheduler:
 
         Raises: AudioError, OptionError.
         """
-        job = FileJob(self._worker, lambda: self._begin(source, request))
+        fusion = await anyio.to_thread.run_sync(self._fusion, request, limiter=self._fusions)
+        job = FileJob(self._worker, lambda: self._begin(source, request, fusion))
         await job.begin()
         return job
 
@@ -351,12 +356,22 @@ class Scheduler:
         """Wait for the end of the thread."""
         self._worker.join(timeout_s)
 
-    def _begin(self, source: AudioSource, request: TranscriptionRequest) -> FileTranscription:
-        options, fusion = request.options, None
-        beam_size = options.decoding.beam_size or self._beam_size
-        if request.phrases and beam_size > 1:
-            fusion = self.model.fusion(hotwords=request.phrases)
-        elif request.phrases:  # a greedy search has no scores to add to: they go before the prompt
+    def _beam_size_of(self, request: TranscriptionRequest) -> int:
+        return request.options.decoding.beam_size or self._beam_size
+
+    def _fusion(self, request: TranscriptionRequest) -> ShallowFusion | None:
+        """Make what boosts phrases in a beam; many take a while, which no thread of the model spends."""
+        if not request.phrases or self._beam_size_of(request) == 1:
+            return None
+        return self.model.fusion(hotwords=request.phrases)
+
+    def _begin(
+        self, source: AudioSource, request: TranscriptionRequest, fusion: ShallowFusion | None
+    ) -> FileTranscription:
+        options, beam_size = request.options, self._beam_size_of(request)
+        if (
+            request.phrases and fusion is None
+        ):  # a greedy search has no scores to add to: they go before the prompt
             hotwords = ", ".join(request.phrases)
             options = replace(options, decoding=replace(options.decoding, hotwords=hotwords))
         return self.model.transcribe(

@@ -20,7 +20,7 @@ from starlette.requests import Request
 from sottovoce.audio.io import open_audio
 from sottovoce.serving.decode_pool import Slices
 from sottovoce.serving.faults import ApiError
-from sottovoce.serving.fields import Fields
+from sottovoce.serving.fields import RECORDINGS, Fields
 from sottovoce.serving.pcm import WAV_HEADER_BYTES, wav_header
 from sottovoce.serving.services import services_of
 from sottovoce.serving.settings import ServerLimits
@@ -28,6 +28,10 @@ from sottovoce.types import SAMPLE_RATE
 
 MAX_FIELDS, FIELD_BYTES = 1_000, 64 * 1024
 """Beside the recording: they are held in memory."""
+REFERENCE_BYTES = 8 * 1024 * 1024
+"""Of a field that is a recording: 30 s of stereo at 48 kHz, in base64."""
+FORM_BYTES = 4 * REFERENCE_BYTES + 1024 * 1024
+"""Of all fields."""
 MAX_NAME_LENGTH = 200
 IN_MEMORY_BYTES = 1024 * 1024
 MIN_BYTES_PER_S = 1_000
@@ -73,6 +77,21 @@ class _Refused(MultiPartException):
         self.error = error
 
 
+class _FormParser(MultiPartParser):
+    """Starlette's parser, with limits by the name of a field and of all fields together."""
+
+    _n_bytes = 0
+
+    def on_part_data(self, data: bytes, start: int, end: int) -> None:
+        part = self._current_part
+        if part.file is None:
+            self._n_bytes += end - start
+            if self._n_bytes > FORM_BYTES:
+                raise MultiPartException(f"Fields exceeded maximum size of {FORM_BYTES // 1024}KB.")
+            self.max_part_size = REFERENCE_BYTES if part.field_name.startswith(RECORDINGS) else FIELD_BYTES
+        super().on_part_data(data, start, end)
+
+
 @asynccontextmanager
 async def received_form(request: Request) -> AsyncIterator[tuple[Fields, UploadedFile | None]]:
     """Receive the fields of a form and the recording in its field `file`; the temporary file goes at the end.
@@ -98,9 +117,7 @@ async def received_form(request: Request) -> AsyncIterator[tuple[Fields, Uploade
 
 async def parsed_form(request: Request, pieces: AsyncGenerator[bytes, None]) -> FormData:
     """Parse a form from its pieces. Raises: ApiError."""
-    parser = MultiPartParser(
-        request.headers, pieces, max_files=1, max_fields=MAX_FIELDS, max_part_size=FIELD_BYTES
-    )
+    parser = _FormParser(request.headers, pieces, max_files=1, max_fields=MAX_FIELDS)
     try:
         return await parser.parse()
     except _Refused as refused:

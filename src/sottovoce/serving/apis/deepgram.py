@@ -72,7 +72,7 @@ class DeepgramConnection(WebSocketConnection):
             await self._take_text(message)
         elif message:
             self._results.add_bytes(message)
-            await self.queue_audio(self._reader.read(message))
+            await self.queue_bytes(self._reader, message)
         else:  # older clients end the stream so
             await self._close()
 

@@ -32,7 +32,7 @@ from sottovoce.serving.client_values import (
     read_typed_message,
     require_only,
 )
-from sottovoce.serving.connection import WebSocketConnection
+from sottovoce.serving.connection import WebSocketConnection, off_loop
 from sottovoce.serving.faults import ApiError
 from sottovoce.serving.fields import wrong
 from sottovoce.serving.model_registry import ModelRegistry
@@ -87,7 +87,8 @@ class RealtimeConnection(WebSocketConnection):
             if isinstance(message, bytes):
                 text = "message: expected JSON, with audio in base64, got binary"
                 raise ApiError(text, code="invalid_message")
-            found = read_typed_message(message, "a JSON object with a type")
+            read = partial(read_typed_message, message, "a JSON object with a type")
+            found = await off_loop(len(message), read)
             event_id = found.pop("event_id", None)
             await self._act_on(found, event_id)
         except ApiError as fault:
@@ -152,7 +153,9 @@ class RealtimeConnection(WebSocketConnection):
             self._config_read = config
             await self.queue.put(partial(self._update, session, event_id))
         elif kind == "input_audio_buffer.append":
-            await self.queue_audio(self._reader.read(audio_of(message.get("audio"))))
+            given = message.get("audio")
+            size = len(given) if isinstance(given, str) else 0
+            await self.queue_bytes(self._reader, await off_loop(size, partial(audio_of, given)))
         elif kind == "input_audio_buffer.commit":
             await self.queue_audio(self._reader.flush())
             self._reader = reader_of(self._config_read)

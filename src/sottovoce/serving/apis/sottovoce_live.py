@@ -105,7 +105,7 @@ class SottovoceConnection(WebSocketConnection):
     async def on_message(self, message: bytes | str) -> None:
         """Take audio, or a command; a wrong one leaves the session open."""
         if isinstance(message, bytes):
-            await self.queue_audio(self._reader.read(message))
+            await self.queue_bytes(self._reader, message)
             return
         try:
             kind, given = read_message(message)

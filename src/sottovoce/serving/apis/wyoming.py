@@ -22,7 +22,7 @@ from sottovoce.options.vad import VadStreamOptions
 from sottovoce.serving.apis.deepgram_params import checked_terms, read_language_tag
 from sottovoce.serving.apis.wyoming_frames import MAX_LINE, Frame, FrameTransport
 from sottovoce.serving.client_values import read_list, read_whole
-from sottovoce.serving.connection import LiveConnection
+from sottovoce.serving.connection import LiveConnection, off_loop
 from sottovoce.serving.faults import ApiError, fault_of
 from sottovoce.serving.fields import wrong
 from sottovoce.serving.pcm import PcmReader
@@ -108,7 +108,10 @@ class WyomingConnection(LiveConnection[Frame]):
             self._pcm, self._n_channels = format_of(message)
             await self.queue.put(partial(self._start, self._params))
         elif message.kind == "audio-chunk" and self._pcm is not None:
-            await self.queue_audio(self._pcm.read(mono(message.payload, self._n_channels)))
+            await self.queue_bytes(
+                self._pcm,
+                await off_loop(len(message.payload), partial(mono, message.payload, self._n_channels)),
+            )
         elif message.kind == "audio-stop" and self._pcm is not None:
             await self.queue_audio(self._pcm.flush())
             self._pcm = None
