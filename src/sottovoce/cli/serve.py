@@ -70,6 +70,15 @@ ACCESS = (
         help="A name of this server; may be repeated. [any; on a loopback address: its own names]",
     ),
 )
+PROXIES = (
+    click.option(
+        "--forwarded-allow-ips",
+        multiple=True,
+        metavar="ADDRESS",
+        help="A proxy, or a network of them, whose X-Forwarded-For is believed; *: all. May be repeated. "
+        "[none]",
+    ),
+)
 LIMITS = (
     click.option(
         "--max-sessions",
@@ -77,6 +86,18 @@ LIMITS = (
         default=16,
         show_default=True,
         help="Live sessions at a time.",
+    ),
+    click.option(
+        "--max-connections",
+        type=click.IntRange(1),
+        metavar="N",
+        help="At a time, of requests and sockets. [what sessions and recordings need, and 256]",
+    ),
+    click.option(
+        "--max-connections-per-address",
+        type=click.IntRange(1),
+        metavar="N",
+        help="At a time, of one client; proxies of --forwarded-allow-ips aside. [half of all]",
     ),
     click.option(
         "--max-requests",
@@ -210,7 +231,7 @@ RAY = (
 SECTIONS = {
     "Address": LISTENING,
     "Model": (*MODEL, *MODELS, *beam_size(5)),
-    "Access": ACCESS,
+    "Access": (*ACCESS, *PROXIES),
     "Limits": LIMITS,
     "Translation of live speech": SERVER,
     "Work under load": WORK,

@@ -160,10 +160,13 @@ def settings_of(given: Mapping[str, Any], names: list[str]) -> ServerSettings:
             api_keys=api_keys(given["api_key_file"], os.environ.get(API_KEYS, "")),
             origins=tuple(given["allow_origin"]),
             hosts=tuple(given["allow_host"]),
+            proxies=tuple(given["forwarded_allow_ips"]),
         ),
         limits=ServerLimits(
             sessions=given["max_sessions"],
             requests=given["max_requests"],
+            connections=given["max_connections"],
+            connections_per_address=given["max_connections_per_address"],
             upload_mb=given["max_upload_mb"],
             uploads_mb=given["max_uploads_mb"],
             duration_s=given["max_duration"],

@@ -27,6 +27,9 @@ class Metrics:
         self.sessions = self._counter(
             "sessions", "Live sessions that ended, by their close code.", "route", "code"
         )
+        self.refused_connections = self._counter(
+            "refused_connections", "Connections that had no place, of all or of their address."
+        )
         self.file_seconds = self._counter("file_audio_seconds", "Audio of recordings transcribed.")
         self.live_seconds = self._counter("live_audio_seconds", "Audio of live sessions received.")
         self.live_wait = self._histogram("live_wait", "Live work between its arrival and its beginning.")

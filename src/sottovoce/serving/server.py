@@ -26,6 +26,7 @@ from sottovoce.errors import OptionError, cause_of
 from sottovoce.serving.apis.wyoming import start_wyoming
 from sottovoce.serving.app import make_app
 from sottovoce.serving.model_registry import WORK_ENDS_WITHIN_S
+from sottovoce.serving.protocols import QuietLoop, http_protocol, make_gate, websocket_protocol
 from sottovoce.serving.services import Services
 from sottovoce.serving.settings import Listening, ServerSettings
 
@@ -33,6 +34,8 @@ PING_EVERY_S = 20.0
 PONG_WITHIN_S = 60.0
 """Longer than a sender who is too fast is left unread: his answer stands behind his audio."""
 LOOK_EVERY_S = 0.05
+BACKLOG = 128
+"""Connections that wait to be taken; so often at once is tried where the system takes no more."""
 
 
 class Server(uvicorn.Server):
@@ -57,6 +60,7 @@ class Server(uvicorn.Server):
         self._wyoming: asyncio.Server | None = None
         self.ended_by: signal.Signals | None = None
         limits, listening = settings.limits, settings.listening
+        self.gate = gate = make_gate(settings, self._services.metrics.refused_connections.inc)
         super().__init__(
             uvicorn.Config(
                 app,
@@ -70,8 +74,10 @@ class Server(uvicorn.Server):
                 server_header=False,
                 lifespan="on",
                 loop="asyncio",
-                http="h11",  # whatever else happens to be installed: one parser of requests
-                ws="websockets-sansio",  # reads the next message when the last one was taken
+                http=http_protocol(gate, limits),
+                ws=websocket_protocol(gate),  # reads the next message when the last one was taken
+                backlog=BACKLOG,
+                forwarded_allow_ips=list(settings.access.proxies),
                 ws_max_size=limits.message_kb * 1024,
                 ws_ping_interval=PING_EVERY_S,
                 ws_ping_timeout=PONG_WITHIN_S,
@@ -106,6 +112,7 @@ class Server(uvicorn.Server):
 
     async def startup(self, sockets: list[Socket] | None = None) -> None:
         """Listen, and say where."""
+        asyncio.get_running_loop().set_exception_handler(QuietLoop())
         await super().startup(sockets)
         if self.started and self._wyoming_socket is not None:
             self._wyoming = await start_wyoming(self._services, self._wyoming_socket)

@@ -20,12 +20,9 @@ from sottovoce.serving.faults import busy, leaving
 from sottovoce.serving.metrics import Metrics
 from sottovoce.serving.model_registry import ModelRegistry
 from sottovoce.serving.scheduler import Scheduler
-from sottovoce.serving.settings import ServerSettings
+from sottovoce.serving.settings import UPLOADS_A_PLACE, ServerSettings
 
 UNLOAD_EVERY_S = 5.0
-UPLOADS_A_PLACE = 4
-"""Recordings that may be on their way here for each that may be transcribed: who is slow to send one keeps
-nobody waiting."""
 
 
 class Services(Collector):

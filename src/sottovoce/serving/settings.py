@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 
 from sottovoce.engine.update_interval import INTERVALS_S
 from sottovoce.errors import OptionError
@@ -25,6 +26,11 @@ OPENAI_NAMES = (
 """Names that OpenAI's clients ask for; without a word to the contrary they mean the default model."""
 MOST_ENGINES = 4
 """Where nobody says how many: they share one interpreter, and no machine with more cores was measured."""
+UPLOADS_A_PLACE = 4
+"""Recordings that may be on their way here for each that may be transcribed: who is slow to send one keeps
+nobody waiting."""
+SPARE_CONNECTIONS = 256
+"""Of browsers, monitoring, and clients between two requests."""
 LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 _KEY = re.compile(r"[A-Za-z0-9._~-]{8,200}")
 
@@ -41,6 +47,9 @@ class ServerLimits:
     wait_s: the waiting time of live work from which on no further session is taken.
     session_s: of one live session. idle_s: without audio and without `keepalive`.
     send_s: until a client must have taken what it was sent. upload_s: between two pieces of an upload.
+    head_s: from the beginning of a connection, or of its next request, until that has a head.
+    connections: at a time; None: what sessions, recordings and `SPARE_CONNECTIONS` need, and never more than
+        the system lets the process open. connections_per_address: of one client; None: half of them.
     shutdown_s: for requests and sessions to come to their end.
 
     Raises: OptionError for values out of range.
@@ -58,13 +67,21 @@ class ServerLimits:
     idle_s: float = 300.0
     send_s: float = 10.0
     upload_s: float = 60.0
+    head_s: float = 15.0
+    connections: int | None = None
+    connections_per_address: int | None = None
     shutdown_s: float = 30.0
 
     def __post_init__(self) -> None:
         for name in self.__slots__:
             value = getattr(self, name)
-            if not 0 < value < math.inf:
+            if value is not None and not 0 < value < math.inf:
                 raise OptionError(f"limit {name}: expected more than 0, got {value}")
+
+    @property
+    def most_connections(self) -> int:
+        usual = self.sessions + (1 + UPLOADS_A_PLACE) * self.requests + SPARE_CONNECTIONS
+        return self.connections or usual
 
     @property
     def upload_bytes(self) -> int:
@@ -83,6 +100,7 @@ class Access:
         such as https://example.org; the server's own page always may.
     secret_key: signs the secrets of clients, see `serving.client_secrets`; the same in all processes of a
         server, and a new one for every server where it is None.
+    proxies: addresses or networks whose `X-Forwarded-For` and `X-Forwarded-Proto` are believed, "*": all.
     hosts: names under which the server is reached; empty: any, but on a loopback address only the names of
         this machine, so that no page elsewhere can reach it by a name that it points here.
 
@@ -92,6 +110,7 @@ class Access:
     api_keys: tuple[str, ...] = field(default=(), repr=False)
     origins: tuple[str, ...] = ()
     hosts: tuple[str, ...] = ()
+    proxies: tuple[str, ...] = ()
     secret_key: bytes | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
@@ -104,6 +123,27 @@ class Access:
         for origin in self.origins:
             if not re.fullmatch(r"https?://[^/\s]+", origin):
                 raise OptionError(f"origin '{origin}': expected scheme and host, such as https://example.org")
+        for proxy in self.proxies:
+            if proxy != "*":
+                network_of(proxy)
+
+    def is_proxy(self, address: str) -> bool:
+        """Return whether an address is that of a proxy that is trusted."""
+        if "*" in self.proxies:
+            return True
+        try:
+            found = ip_address(address)
+        except ValueError:
+            return False
+        return any(found in network_of(proxy) for proxy in self.proxies)
+
+
+def network_of(text: str) -> IPv4Network | IPv6Network:
+    """Read an address or a network. Raises: OptionError."""
+    try:
+        return ip_network(text, strict=False)
+    except ValueError as error:
+        raise OptionError(f"proxy '{text[:50]}': expected an address or a network") from error
 
 
 @dataclass(frozen=True, slots=True)

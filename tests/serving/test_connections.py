@@ -1,0 +1,194 @@
+"""Connections that ask for nothing end, have a number, and fill no log; unread sockets hold little."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+
+import httpx
+import pytest
+from websockets.asyncio.client import connect
+
+from sottovoce.errors import OptionError
+from sottovoce.serving.protocols import ConnectionGate, QuietLoop
+from sottovoce.serving.server import ServerThread
+from sottovoce.serving.settings import Access, ServerLimits
+from tests.serving.servers import SlowModel, serving, until
+
+HANDSHAKE = (
+    "GET /v1/live HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: Upgrade\r\nupgrade: websocket\r\n"
+    "sec-websocket-version: 13\r\nsec-websocket-key: c290dG92b2NlIHNvdHRvdg==\r\n\r\n"
+)
+
+
+@contextmanager
+def opened(server: ServerThread, beginning: bytes = b"") -> Iterator[socket.socket]:
+    with socket.create_connection(server.address.split(":"), timeout=10) as made:
+        made.sendall(beginning)
+        yield made
+
+
+def is_closed(client: socket.socket) -> bool:
+    """Whether the server ends a connection, having said nothing."""
+    try:
+        return client.recv(1) == b""
+    except ConnectionResetError:
+        return True
+
+
+@pytest.mark.parametrize(
+    "beginning",
+    [
+        b"",
+        b"GET / HT",
+        b"GET / HTTP/1.1\r\nhost: a\r\n",
+        b"GET /v1/live HTTP/1.1\r\nupgrade: websocket\r\n",
+    ],
+)
+def test_a_head_that_does_not_come_ends_its_connection(beginning: bytes) -> None:
+    with serving(SlowModel(), limits=ServerLimits(head_s=0.2)) as server:
+        with opened(server, beginning) as client:
+            assert is_closed(client)
+        until(lambda: server.server.gate.n_connections == 0)
+
+
+def test_the_next_head_has_its_time_too() -> None:
+    whole = b"GET /health HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n"
+    with serving(SlowModel(), limits=ServerLimits(head_s=0.2)) as server, opened(server) as client:
+        for _ in range(2):
+            client.sendall(whole)
+            answer = b""
+            while b'"engines"' not in answer:
+                answer += client.recv(1000)
+        client.sendall(whole[:-3])
+        rest = answer.partition(b"\r\n\r\n")[2]
+        assert rest
+        while not is_closed(client):
+            pass
+
+
+def test_a_body_that_nobody_reads_has_an_end() -> None:
+    head = b"POST /nowhere HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: 1000000\r\n\r\n"
+    with serving(SlowModel(), limits=ServerLimits(upload_s=0.2)) as server, opened(server, head) as client:
+        until(lambda: server.server.gate.n_connections == 1)
+        until(lambda: server.server.gate.n_connections == 0)
+        assert b"404" in client.recv(10_000)
+
+
+def test_connections_have_a_number() -> None:
+    limits = ServerLimits(connections=6, connections_per_address=6, head_s=60.0)
+    with serving(SlowModel(), limits=limits) as server:
+        with ExitStack() as stack:
+            for _ in range(6):
+                stack.enter_context(opened(server, b"GET"))
+            until(lambda: server.server.gate.n_connections == 6)
+            with opened(server) as late:
+                assert is_closed(late)
+        until(lambda: server.server.gate.n_connections == 0)
+        assert "sottovoce_refused_connections_total 1.0" in httpx.get(f"{server.url}/metrics").text
+
+
+def test_an_address_has_its_part_and_a_proxy_has_more() -> None:
+    refused: list[None] = []
+    access = Access(proxies=("10.0.0.0/8",))
+    gate = ConnectionGate(5, 2, access.is_proxy, lambda: refused.append(None))
+    assert [gate.enter("1.2.3.4") for _ in range(3)] == [True, True, False]
+    assert [gate.enter("10.1.2.3") for _ in range(4)] == [True, True, True, False]
+    gate.leave("1.2.3.4")
+    assert gate.enter("1.2.3.4")
+    assert (gate.n_connections, len(refused)) == (5, 2)
+    with pytest.raises(OptionError, match="expected an address or a network"):
+        Access(proxies=("proxy.example",))
+
+
+def test_a_place_lasts_as_long_as_its_socket() -> None:
+    with serving(SlowModel()) as server:
+
+        async def run() -> None:
+            async with connect(f"ws://{server.address}/v1/live") as client:
+                await client.recv()
+                assert server.server.gate.n_connections == 1
+
+        asyncio.run(run())
+        until(lambda: server.server.gate.n_connections == 0)
+
+
+def test_a_system_that_takes_no_more_is_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    async def run() -> None:
+        handler = QuietLoop()
+        context = {"message": "socket.accept() out of system resource", "exception": OSError(24, "full")}
+        for _ in range(1_000):
+            handler(asyncio.get_running_loop(), context)
+        handler(asyncio.get_running_loop(), {"message": "something else"})
+
+    caplog.set_level(logging.INFO)
+    asyncio.run(run())
+    assert [record.getMessage() for record in caplog.records] == [
+        "the system takes no more connections",
+        "something else",
+    ]
+
+
+def sent_before_it_blocks(client: socket.socket, piece: bytes) -> int:
+    """Bytes that a socket takes while nobody reads them."""
+    client.settimeout(0.5)
+    n_sent = 0
+    try:
+        while n_sent < 50_000_000:
+            n_sent += client.send(piece)
+    except TimeoutError:
+        return n_sent
+    return n_sent
+
+
+def test_little_stands_before_the_ping_of_a_client_that_is_slowed_down() -> None:
+    """What is not read lies in the buffers of two systems, and a ping behind it."""
+    free = threading.Event()
+    work: Callable[[], object] = free.wait
+    second = bytes([0x82, 0xFE, 0x7D, 0x00, 0, 0, 0, 0]) + bytes(32_000)
+    with serving(SlowModel(lambda: work() and None), limits=ServerLimits(pending_s=1.0)) as server:
+        with opened(server, HANDSHAKE.encode()) as client:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 32_000)
+            until(lambda: server.services.n_sessions == 1)
+            n_sent = sent_before_it_blocks(client, second)
+        free.set()
+    assert n_sent < 1_000_000
+
+
+def test_a_client_whose_answer_stands_behind_audio_is_not_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sottovoce.serving.server.PING_EVERY_S", 0.1)
+    monkeypatch.setattr("sottovoce.serving.server.PONG_WITHIN_S", 0.1)
+    free = threading.Event()
+    work: Callable[[], object] = free.wait
+    with serving(SlowModel(lambda: work() and None), limits=ServerLimits(pending_s=1.0)) as server:
+
+        async def run() -> int | None:
+            async with connect(f"ws://{server.address}/v1/live") as client:
+                for _ in range(4):
+                    await client.send(bytes(64_000))
+                await asyncio.sleep(0.8)
+                free.set()
+                await client.send('{"type": "close"}')
+                async for _ in client:
+                    pass
+                return client.close_code
+
+        assert asyncio.run(run()) == 1000
+
+
+def test_bytes_that_are_no_text_end_a_socket_without_a_trace(caplog: pytest.LogCaptureFixture) -> None:
+    with serving(SlowModel()) as server:
+
+        async def run() -> int | None:
+            async with connect(f"ws://{server.address}/v1/live") as client:
+                await client.recv()
+                await client.send(b"\xff\xfe{", text=True)
+                await client.wait_closed()
+                return client.close_code
+
+        assert asyncio.run(run()) == 1007
+    assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
