@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from sottovoce.offline.cut import MEL_FRAMES_PER_SECOND, WindowCut
-from sottovoce.options.defaults import APPENDED, PREPENDED
+from sottovoce.options.recording_defaults import APPENDED, PREPENDED
 from sottovoce.types import Segment, Word
 
 IMPROBABLE = 0.15

@@ -194,14 +194,14 @@ class DecodingOptions:
         return self.beam_size or 1
 
     def at_temperature(self, temperature: float) -> DecodingOptions:
-        """The same wish at another temperature: beam search at 0 only, best_of above 0 only."""
+        """Return these options at another temperature: beam search at 0 only, best_of above 0 only."""
         if temperature > 0.0:
             return replace(self, temperature=temperature, beam_size=None, patience=None)
         return replace(self, temperature=0.0, best_of=None)
 
 
 def shared_options(options: Sequence[DecodingOptions]) -> DecodingOptions:
-    """What the options of one batch have in common; prompt, hotwords, language and seed may differ.
+    """Return what the options of one batch have in common; prompt, hotwords, language and seed may differ.
 
     Raises: OptionError when there are none or they differ in anything else.
     """

@@ -130,12 +130,12 @@ class FallbackOptions:
         check_options(self)
 
     def at_temperature(self, options: DecodingOptions, temperature: float, seed: int) -> DecodingOptions:
-        """How to decode a window at one of the temperatures."""
+        """Return how to decode a window at one of the temperatures."""
         chosen = replace(options.at_temperature(temperature), seed=seed)
         return chosen if self.best_of is None else replace(chosen, best_of=self.best_of)
 
     def repeats(self, result: ScoredText) -> bool:
-        """Whether the text repeats itself too much."""
+        """Return whether the text repeats itself too much."""
         limit = self.compression_ratio_threshold
         if limit is not None and result.compression_ratio > limit:
             return True
@@ -146,11 +146,11 @@ class FallbackOptions:
         return self.max_loops is not None and count_loops(result.tokens) > self.max_loops
 
     def is_guess(self, result: ScoredText) -> bool:
-        """Whether the text is improbable."""
+        """Return whether the text is improbable."""
         return self.logprob_threshold is not None and result.avg_logprob < self.logprob_threshold
 
     def is_silence(self, result: ScoredText) -> bool:
-        """Whether the window holds no speech: likely so, and its text is unlikely or repeats itself."""
+        """Return whether the window holds no speech: likely so, with an unlikely or repetitive text."""
         if self.no_speech_threshold is None or result.no_speech_prob <= self.no_speech_threshold:
             return False
         if self.logprob_threshold is None or self.repeats(result):
@@ -158,12 +158,12 @@ class FallbackOptions:
         return result.avg_logprob <= self.logprob_threshold
 
     def fails(self, result: ScoredText) -> bool:
-        """Whether to decode again."""
+        """Return whether to decode again."""
         return (self.is_guess(result) or self.repeats(result)) and not self.is_silence(result)
 
 
 def count_loops(tokens: Sequence[int], longest: int = 16) -> int:
-    """How often the text ends with the same run of at most `longest` tokens, one after the other."""
+    """Count how often the text ends with the same run of at most `longest` tokens, one after the other."""
     most = 0
     for period in range(1, min(longest, len(tokens)) + 1):
         run = tokens[-period:]
@@ -175,7 +175,7 @@ def count_loops(tokens: Sequence[int], longest: int = 16) -> int:
 
 
 def token_entropy(tokens: Sequence[int]) -> float:
-    """How varied the tokens are, in nats: 0 for one that repeats, log(n) for n different ones.
+    """Measure how varied the tokens are, in nats: 0 for one that repeats, log(n) for n different ones.
 
     Source: whisper.cpp, `whisper_sequence_score`.
     """

@@ -9,20 +9,20 @@ from sottovoce.options.schema import Need, Values
 
 
 def temperatures(values: Values) -> tuple[float, ...]:
-    """The temperatures that are tried."""
+    """Return the temperatures that are tried."""
     tried: tuple[float, ...] = values["temperature"]
     return tried[:1] if values.get("no_fallback") else tried
 
 
 def _shown(values: Values) -> str:
-    """How the temperatures were asked for."""
+    """Show the temperatures as they were requested."""
     if values.get("no_fallback"):
         return "--no-fallback"
     return f"--temperature {','.join(f'{one:g}' for one in values['temperature'])}"
 
 
 def _n_hypotheses(values: Values) -> int:
-    """Most hypotheses that one temperature has."""
+    """Return the most hypotheses that one temperature has."""
     tried = temperatures(values)
     n_draws = (values.get("best_of") or 1) if any(tried) else 1
     n_beams = 1 if all(tried) else values["beam_size"] or 1
@@ -30,13 +30,13 @@ def _n_hypotheses(values: Values) -> int:
 
 
 def times_words(values: Values) -> bool:
-    """Whether words are timed: asked for, or since speakers are those of words."""
+    """Return whether words are timed: asked for, or since speakers are those of words."""
     tells_speakers = values.get("speakers") is not None or values.get("channels") == "energy"
     return bool(values.get("word_timestamps") or tells_speakers or values.get("tinydiarize"))
 
 
 def has_earlier_text(values: Values) -> bool:
-    """Whether a window is given the text of the one before."""
+    """Return whether a window is given the text of the one before."""
     return bool(values["condition_on_previous_text"] and values["batch_size"] == 1)
 
 
@@ -46,7 +46,7 @@ def _no_earlier_text(values: Values) -> str:
 
 
 def is_initial_cut(values: Values) -> bool:
-    """Whether an initial prompt is given to the first window alone, where it may be too long."""
+    """Return whether an initial prompt is given to the first window alone, where it may be too long."""
     return values["initial_prompt"] is not None and not values["carry_initial_prompt"]
 
 

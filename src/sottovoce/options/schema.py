@@ -83,7 +83,7 @@ class Need:
     with_value: bool = False
 
     def line(self, name: str, value: object, values: Values) -> str:
-        """The error line of an option of this name."""
+        """Write the error line of an option of this name."""
         why = self.why if isinstance(self.why, str) else self.why(values)
         return f"{name} {value}: {why}" if self.with_value else f"{name}: {why}"
 
@@ -154,7 +154,7 @@ class Option:
         return bool(self.choices) or (self.least, self.most, self.above) != (None, None, None)
 
     def check(self, value: Any, name: str = "") -> None:
-        """Raises: OptionError for a value out of range, that names the option so; None is always in it."""
+        """Check a value; None is always in range. Raises: OptionError that names the option so."""
         for one in value if isinstance(value, tuple) else (value,):
             if one is not None and not self._holds(one):
                 shown = f"'{one}'" if self.choices else f"{one:g}" if name else one
@@ -184,7 +184,7 @@ class Option:
 
 
 def options_of(owner: type) -> tuple[Option, ...]:
-    """The options that are fields of a dataclass, in their order."""
+    """Return the options that are fields of a dataclass, in their order."""
     return _options(owner)
 
 
@@ -208,14 +208,14 @@ def _completed(option: Option, declared: dataclasses.Field[Any], owner: type) ->
 
 @cache
 def _checked(owner: type) -> tuple[tuple[Option, ...], tuple[Option, ...]]:
-    """The options of a dataclass that have a range, and those that need something."""
+    """Return the options of a dataclass that have a range, and those that need something."""
     options = options_of(owner)
     needing = tuple(one for one in options if any(need.when == "set" for need in one.needs))
     return tuple(one for one in options if one.is_ranged), needing
 
 
 def check_options(chosen: Any) -> None:
-    """Raises: OptionError for fields out of range, and for those that need something that is not there."""
+    """Check ranges and needs of all fields. Raises: OptionError."""
     ranged, needing = _checked(type(chosen))  # type: ignore[arg-type]  # mypy takes a class for unhashable
     for one in ranged:
         one.check(getattr(chosen, one.field))
@@ -231,7 +231,7 @@ def check_options(chosen: Any) -> None:
 
 
 def values_of(chosen: Any) -> Values:
-    """The values of a dataclass's options by key, with those of the dataclasses that its other fields are."""
+    """Return the values of a dataclass's options by key, with those of the dataclasses that its other fields are."""
     values: dict[str, Any] = {}
     declared = {one.field: one.key for one in options_of(type(chosen))}
     for each in dataclasses.fields(chosen):
@@ -244,7 +244,7 @@ def values_of(chosen: Any) -> Values:
 
 
 def made(owner: type[T], values: Values, **others: Any) -> T:
-    """A dataclass of options from values by key; None, and what is not among them, leaves the default.
+    """Make a dataclass of options from values by key; None, and what is not among them, leaves the default.
 
     others: fields by name, which win.
     Raises: OptionError.
@@ -254,5 +254,5 @@ def made(owner: type[T], values: Values, **others: Any) -> T:
 
 
 def keyed(options: Sequence[Option]) -> Mapping[str, Option]:
-    """Options by key."""
+    """Return options by key."""
     return {one.key: one for one in options}

@@ -20,7 +20,7 @@ class Diarizer(Protocol):
     """Tells who speaks when in a recording."""
 
     def turns(self, recording: Any) -> list[Turn]:
-        """Turns in the order of their beginnings; speakers are named A, B, … as they appear.
+        """Return turns in the order of their beginnings; speakers are named A, B, … as they appear.
 
         recording: an `audio.recording.Recording`.
         Raises: AudioError.
@@ -118,7 +118,7 @@ class SpeakerOptions:
 
 
 def check_names(names: Sequence[str]) -> None:
-    """Raises: OptionError for names of people that are empty, given twice, or no line of text."""
+    """Check names of people. Raises: OptionError for names that are empty, given twice, or no line of text."""
     for name in names:
         if not name.strip() or not name.isprintable():
             raise OptionError(f"speaker names: expected a name, got '{name}'")
@@ -127,7 +127,7 @@ def check_names(names: Sequence[str]) -> None:
 
 
 def check_speaker_names(names: Sequence[str], speakers: SpeakerOptions | Diarizer | None) -> None:
-    """Raises: OptionError for names that are none, are known voices, or are more than there are speakers."""
+    """Check names. Raises: OptionError for no names, known voices, and more than there are speakers."""
     check_names(names)
     if not isinstance(speakers, SpeakerOptions):
         return
@@ -136,7 +136,7 @@ def check_speaker_names(names: Sequence[str], speakers: SpeakerOptions | Diarize
             raise OptionError(f"speaker_names: '{name}' is a known voice already")
     most = speakers.n_speakers or speakers.most
     if len(names) + len(speakers.known) > most:
-        n_known = f" beside {len(speakers.known)} known voices" if speakers.known else ""
+        enrolled = f" beside {len(speakers.known)} known voices" if speakers.known else ""
         raise OptionError(
-            f"speaker_names: expected at most {most}, as there are speakers, got {len(names)}{n_known}"
+            f"speaker_names: expected at most {most}, as there are speakers, got {len(names)}{enrolled}"
         )

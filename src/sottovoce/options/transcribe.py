@@ -11,7 +11,7 @@ from typing import Literal, TypeAlias
 from sottovoce.errors import OptionError
 from sottovoce.options import needs as need
 from sottovoce.options.decoding import DecodingOptions
-from sottovoce.options.defaults import APPENDED, LANGUAGE_PRIOR, LANGUAGE_WINDOWS, PREPENDED, VERBATIM_LOOPS
+from sottovoce.options.recording_defaults import APPENDED, LANGUAGE_PRIOR, LANGUAGE_WINDOWS, PREPENDED, VERBATIM_LOOPS
 from sottovoce.options.fallback import FallbackOptions
 from sottovoce.options.schema import ApiField, Need, Option, check_options
 from sottovoce.options.speakers import Diarizer, SpeakerOptions, check_speaker_names

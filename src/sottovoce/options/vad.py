@@ -14,14 +14,17 @@ WINDOW_SAMPLES = 512
 
 
 def ms_to_samples(duration_ms: float) -> float:
+    """Convert milliseconds to samples at 16 kHz."""
     return SAMPLE_RATE * duration_ms / 1000
 
 
 def exit_threshold(threshold: float, neg_threshold: float | None) -> float:
+    """Return the probability below which speech ends."""
     return max(threshold - 0.15, 0.01) if neg_threshold is None else neg_threshold
 
 
 def require_thresholds(threshold: float, neg_threshold: float | None) -> None:
+    """Check both probabilities. Raises: OptionError."""
     if not 0 < threshold < 1:
         raise OptionError(f"threshold: expected a probability between 0 and 1, got {threshold}")
     if neg_threshold is not None and not 0 <= neg_threshold <= threshold:
