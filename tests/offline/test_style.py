@@ -17,8 +17,8 @@ from sottovoce.offline.segment_generator import SegmentGenerator
 from sottovoce.offline.style import clean_segment, in_style
 from sottovoce.offline.transcriber import TranscriptionState
 from sottovoce.options.decoding import DecodingOptions
-from sottovoce.options.recording_defaults import VERBATIM_LOOPS
 from sottovoce.options.fallback import FallbackOptions
+from sottovoce.options.recording_defaults import VERBATIM_LOOPS
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.text.verbatim import VERBATIM_PROMPTS

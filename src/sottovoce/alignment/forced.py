@@ -25,8 +25,8 @@ from sottovoce.offline.longform import transcriber_for, transcription_of
 from sottovoce.offline.words import cut_at_sentence_ends, merge_punctuation, usual_duration
 from sottovoce.options.align import AlignOptions
 from sottovoce.options.decoding import DecodingOptions
-from sottovoce.options.recording_defaults import APPENDED, PREPENDED
 from sottovoce.options.fallback import FallbackOptions
+from sottovoce.options.recording_defaults import APPENDED, PREPENDED
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.options.vad import VadOptions
 from sottovoce.text.tokenizer import Tokenizer

@@ -99,7 +99,6 @@ class FallbackOptions:
         unset="none",
         group="Fallback",
         least=0.0,
-        expected="0 or more",
         apis={
             "whisper_cpp": ApiField(
                 "entropy_thold",

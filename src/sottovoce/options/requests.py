@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from sottovoce.options.schema import ApiField, Option
+from collections.abc import Mapping
+from typing import Any
+
+from sottovoce.options.schema import Api, ApiField, Kind, Option
 
 FORMATS = ("json", "text", "srt", "verbose_json", "vtt", "diarized_json")
 """Of answers."""
@@ -12,27 +15,29 @@ LANGUAGE_EXAMPLES = ("en", "german", "auto")
 WITHOUT_EFFECT = ("debug_mode", "token_timestamps", "encode")
 """Of how whisper.cpp times words, and what it prints."""
 MOST_COUNT = 100_000
+
+
+def _requested(key: str, kind: Kind, apis: Mapping[Api, ApiField], **about: Any) -> Option:
+    """Declare an option of requests; its help is that of the first API that has it."""
+    return Option(next(iter(apis.values())).help, key=key, kind=kind, apis=apis, **about)
+
+
 REQUEST = (
-    Option(
-        "The recording.",
-        key="file",
-        kind="file",
-        apis={
+    _requested(
+        "file",
+        "file",
+        {
             "openai": ApiField("file", "anything that FFmpeg reads; nothing that it names is opened"),
-            "whisper_cpp": ApiField("file"),
+            "whisper_cpp": ApiField("file", "The recording."),
         },
     ),
-    Option(
-        "The model.",
-        key="model",
-        kind="text",
-        apis={"openai": ApiField("model", "one of `/v1/models`; without it the server's")},
+    _requested(
+        "model", "text", {"openai": ApiField("model", "one of `/v1/models`; without it the server's")}
     ),
-    Option(
-        "A code or name.",
-        key="language",
-        kind="text",
-        apis={
+    _requested(
+        "language",
+        "text",
+        {
             "openai": ApiField(
                 "language", "a code or name; without it, it is found once", examples=LANGUAGE_EXAMPLES
             ),
@@ -43,33 +48,29 @@ REQUEST = (
             ),
         },
     ),
-    Option(
-        "Find the language, whatever is given.",
-        key="detect_language",
-        kind="flag",
-        apis={"whisper_cpp": ApiField("detect_language")},
+    _requested(
+        "detect_language",
+        "flag",
+        {"whisper_cpp": ApiField("detect_language", "Find the language, whatever is given.")},
     ),
-    Option(
-        "Languages among which it may change.",
-        key="languages",
-        kind="texts",
-        apis={
+    _requested(
+        "languages",
+        "texts",
+        {
             "openai": ApiField(
                 "languages[]", "several: changes among them are followed", examples=LANGUAGE_EXAMPLES
             )
         },
     ),
-    Option(
-        "Words likely to be said.",
-        key="phrases",
-        kind="texts",
-        apis={"openai": ApiField("keywords[]", "words likely to be said, boosted in the beam search")},
+    _requested(
+        "phrases",
+        "texts",
+        {"openai": ApiField("keywords[]", "words likely to be said, boosted in the beam search")},
     ),
-    Option(
-        "What speech is cut by.",
-        key="chunking_strategy",
-        kind="nested",
-        apis={
+    _requested(
+        "chunking_strategy",
+        "nested",
+        {
             "openai": ApiField(
                 "chunking_strategy",
                 "`auto`, or `server_vad` with `threshold`, `silence_duration_ms` and `prefix_padding_ms`: "
@@ -78,12 +79,10 @@ REQUEST = (
             )
         },
     ),
-    Option(
-        "What the answer looks like.",
-        key="response_format",
-        kind="choice",
-        default="json",
-        apis={
+    _requested(
+        "response_format",
+        "choice",
+        {
             "openai": ApiField(
                 "response_format",
                 "`json`, `text`, `srt`, `vtt`, `verbose_json`, `diarized_json`: segments with "
@@ -97,12 +96,12 @@ REQUEST = (
                 choices=TRANSLATION_FORMATS,
             ),
         },
+        default="json",
     ),
-    Option(
-        "What has times.",
-        key="granularities",
-        kind="texts",
-        apis={
+    _requested(
+        "granularities",
+        "texts",
+        {
             "openai": ApiField(
                 "timestamp_granularities[]",
                 "`word`, `segment`, with `verbose_json`",
@@ -110,21 +109,19 @@ REQUEST = (
             )
         },
     ),
-    Option(
-        "What else is answered.",
-        key="include",
-        kind="texts",
-        apis={
+    _requested(
+        "include",
+        "texts",
+        {
             "openai": ApiField(
                 "include[]", "`logprobs`, with `json`: of words rather than tokens", choices=("logprobs",)
             )
         },
     ),
-    Option(
-        "Answer while the recording is read.",
-        key="stream",
-        kind="flag",
-        apis={
+    _requested(
+        "stream",
+        "flag",
+        {
             "openai": ApiField(
                 "stream",
                 "`true`: server-sent events, `transcript.text.delta` a segment and `transcript.text.done`, "
@@ -132,11 +129,10 @@ REQUEST = (
             )
         },
     ),
-    Option(
-        "People who may speak.",
-        key="reference_names",
-        kind="texts",
-        apis={
+    _requested(
+        "reference_names",
+        "texts",
+        {
             "openai": ApiField(
                 "known_speaker_names[]",
                 "with `diarized_json`: up to 4 people; with 1 to 30 seconds of the speech of each as "
@@ -144,70 +140,57 @@ REQUEST = (
             )
         },
     ),
-    Option(
-        "Their voices.",
-        key="references",
-        kind="texts",
-        apis={
-            "openai": ApiField("known_speaker_references[]", "the speech of each, in the order of the names")
-        },
+    _requested(
+        "references",
+        "texts",
+        {"openai": ApiField("known_speaker_references[]", "the speech of each, in the order of the names")},
     ),
-    Option(
-        "The first temperature.",
-        key="first_temperature",
-        kind="number",
-        least=0.0,
-        most=1.0,
-        apis={"whisper_cpp": ApiField("temperature", "the first that is tried")},
+    _requested(
+        "first_temperature",
+        "number",
+        {"whisper_cpp": ApiField("temperature", "the first that is tried", least=0.0, most=1.0)},
     ),
-    Option(
-        "The step to the next.",
-        key="temperature_step",
-        kind="number",
-        least=0.0,
-        most=1.0,
-        apis={
+    _requested(
+        "temperature_step",
+        "number",
+        {
             "whisper_cpp": ApiField(
-                "temperature_inc", "the step to the next, where the result looks wrong; 0: no other is tried"
+                "temperature_inc",
+                "the step to the next, where the result looks wrong; 0: no other is tried",
+                least=0.0,
+                most=1.0,
             )
         },
     ),
-    Option(
-        "Words without times.",
-        key="no_timestamps",
-        kind="flag",
-        apis={"whisper_cpp": ApiField("no_timestamps", "no words in `verbose_json`")},
+    _requested(
+        "no_timestamps", "flag", {"whisper_cpp": ApiField("no_timestamps", "no words in `verbose_json`")}
     ),
-    Option(
-        "Answer without how likely languages are.",
-        key="no_language_probabilities",
-        kind="flag",
-        apis={
+    _requested(
+        "no_language_probabilities",
+        "flag",
+        {
             "whisper_cpp": ApiField(
                 "no_language_probabilities", "no `language_probabilities` in `verbose_json`"
             )
         },
     ),
-    Option(
-        "Letters of a segment.",
-        key="max_len",
-        kind="integer",
-        least=0,
-        most=MOST_COUNT,
-        apis={
+    _requested(
+        "max_len",
+        "integer",
+        {
             "whisper_cpp": ApiField(
-                "max_len", "letters of a segment: longer ones are cut, between words in any case", none_upto=0
+                "max_len",
+                "letters of a segment: longer ones are cut, between words in any case",
+                least=0,
+                most=MOST_COUNT,
+                none_upto=0,
             )
         },
     ),
-    Option(
-        "Cut between words.",
-        key="split_on_word",
-        kind="flag",
-        apis={"whisper_cpp": ApiField("split_on_word", "lines are cut between words in any case")},
+    _requested(
+        "split_on_word",
+        "flag",
+        {"whisper_cpp": ApiField("split_on_word", "lines are cut between words in any case")},
     ),
-    *(
-        Option("Nothing.", key=name, kind="any", apis={"whisper_cpp": ApiField(name, "without effect")})
-        for name in WITHOUT_EFFECT
-    ),
+    *(_requested(name, "any", {"whisper_cpp": ApiField(name, "without effect")}) for name in WITHOUT_EFFECT),
 )

@@ -180,7 +180,9 @@ class Option:
             return f"{', '.join(others)} or {last}"
         if self.above is not None:
             return f"more than {self.above:g}"
-        return f"at least {self.least:g}" if self.most is None else f"{self.least:g} to {self.most:g}"
+        if self.most is not None:
+            return f"{self.least:g} to {self.most:g}"
+        return "0 or more" if (self.kind, self.least) == ("number", 0) else f"at least {self.least:g}"
 
 
 def options_of(owner: type) -> tuple[Option, ...]:
@@ -231,7 +233,7 @@ def check_options(chosen: Any) -> None:
 
 
 def values_of(chosen: Any) -> Values:
-    """Return the values of a dataclass's options by key, with those of the dataclasses that its other fields are."""
+    """Return the values of a dataclass's options by key, with those of dataclasses among its fields."""
     values: dict[str, Any] = {}
     declared = {one.field: one.key for one in options_of(type(chosen))}
     for each in dataclasses.fields(chosen):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal, Protocol, TypeAlias
 
 from sottovoce.errors import OptionError
@@ -14,6 +15,7 @@ Engine: TypeAlias = Literal["own", "pyannote"]
 VoiceName: TypeAlias = Literal["ge2e", "campplus"]
 NEEDS_SPEAKERS = Need("needs --speakers", lambda v: v["speakers"] is not None, when="given")
 NEEDS_AUTO = Need("needs --speakers auto", lambda v: v["speakers"] == "auto", when="given")
+_bound = partial(Option, group="Speakers", cli_default=None, metavar="N", least=1, needs=(NEEDS_AUTO,))
 
 
 class Diarizer(Protocol):
@@ -43,25 +45,11 @@ class SpeakerOptions:
         called="speakers",
         expected="'auto' or at least 1",
     ).as_field(None)
-    least: int = Option(
-        "Where their number is found: at least so many.",
-        unset="1",
-        group="Speakers",
-        key="min_speakers",
-        cli_default=None,
-        metavar="N",
-        least=1,
-        needs=(NEEDS_AUTO,),
+    least: int = _bound(
+        "Where their number is found: at least so many.", unset="1", key="min_speakers"
     ).as_field(1)
-    most: int = Option(
-        "Where their number is found: at most so many.",
-        unset="10",
-        group="Speakers",
-        key="max_speakers",
-        cli_default=None,
-        metavar="N",
-        least=1,
-        needs=(NEEDS_AUTO,),
+    most: int = _bound(
+        "Where their number is found: at most so many.", unset="10", key="max_speakers"
     ).as_field(10)
     engine: Engine = Option(
         "pyannote: its pipeline, from the Hugging Face hub (extra `pyannote`).",
@@ -118,7 +106,7 @@ class SpeakerOptions:
 
 
 def check_names(names: Sequence[str]) -> None:
-    """Check names of people. Raises: OptionError for names that are empty, given twice, or no line of text."""
+    """Check names of people. Raises: OptionError for one that is empty, given twice, or no line of text."""
     for name in names:
         if not name.strip() or not name.isprintable():
             raise OptionError(f"speaker names: expected a name, got '{name}'")

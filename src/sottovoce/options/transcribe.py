@@ -5,14 +5,21 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from importlib import import_module
 from typing import Literal, TypeAlias
 
 from sottovoce.errors import OptionError
 from sottovoce.options import needs as need
 from sottovoce.options.decoding import DecodingOptions
-from sottovoce.options.recording_defaults import APPENDED, LANGUAGE_PRIOR, LANGUAGE_WINDOWS, PREPENDED, VERBATIM_LOOPS
 from sottovoce.options.fallback import FallbackOptions
+from sottovoce.options.recording_defaults import (
+    APPENDED,
+    LANGUAGE_PRIOR,
+    LANGUAGE_WINDOWS,
+    PREPENDED,
+    VERBATIM_LOOPS,
+)
 from sottovoce.options.schema import ApiField, Need, Option, check_options
 from sottovoce.options.speakers import Diarizer, SpeakerOptions, check_speaker_names
 from sottovoce.options.vad import VadOptions
@@ -23,6 +30,14 @@ FollowLanguages: TypeAlias = bool | Literal["auto"] | None
 Channels: TypeAlias = Literal["mixed", "apart", "energy"]
 Normalization: TypeAlias = Literal["recording", "running", "window"]
 
+_signs = partial(
+    Option,
+    unset="openai-whisper's",
+    group="Words",
+    metavar="SIGNS",
+    cli_default=None,
+    needs=(need.JOINS_WORDS,),
+)
 _FILTERS = "sottovoce.audio.ffmpeg_filters"
 """Imported where a filter is asked for: it needs FFmpeg, which options are quick without."""
 
@@ -215,22 +230,8 @@ class TranscribeOptions:
         apis={"whisper_cpp": ApiField("word_thold", "of a word, where whisper.cpp asks that of a timestamp")},
     ).as_field(0.0)
     """See `interpolate_improbable`; 0 leaves each where it was heard."""
-    prepend_punctuations: str = Option(
-        "Signs that belong to the word after them.",
-        unset="openai-whisper's",
-        group="Words",
-        metavar="SIGNS",
-        cli_default=None,
-        needs=(need.JOINS_WORDS,),
-    ).as_field(PREPENDED)
-    append_punctuations: str = Option(
-        "Signs that belong to the word before them.",
-        unset="openai-whisper's",
-        group="Words",
-        metavar="SIGNS",
-        cli_default=None,
-        needs=(need.JOINS_WORDS,),
-    ).as_field(APPENDED)
+    prepend_punctuations: str = _signs("Signs that belong to the word after them.").as_field(PREPENDED)
+    append_punctuations: str = _signs("Signs that belong to the word before them.").as_field(APPENDED)
     hallucination_silence_threshold: float | None = Option(
         "Skip silences longer than this around words that look invented (needs --word-timestamps).",
         group="Times",

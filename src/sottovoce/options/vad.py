@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 
 from sottovoce.errors import OptionError
 from sottovoce.options.schema import ApiField, Option, check_options
@@ -11,6 +12,8 @@ from sottovoce.types import SAMPLE_RATE
 
 WINDOW_SAMPLES = 512
 """Samples that one probability of the speech detector speaks for (32 ms)."""
+_of_recording = partial(Option, group="Speech", cli_default=None)
+_of_stream = partial(Option, group="Edges")
 
 
 def ms_to_samples(duration_ms: float) -> float:
@@ -39,52 +42,40 @@ class VadOptions:
     Raises: OptionError for values out of range.
     """
 
-    threshold: float = Option(
+    threshold: float = _of_recording(
         "Probability where speech begins.",
         unset="0.5",
-        group="Speech",
         key="vad_threshold",
-        cli_default=None,
         least=0.0,
         most=1.0,
         apis={"whisper_cpp": ApiField("vad_threshold", least=0.0, most=1.0)},
     ).as_field(0.5)
-    neg_threshold: float | None = Option(
+    neg_threshold: float | None = _of_recording(
         "Probability below which it ends.",
         unset="threshold - 0.15",
-        group="Speech",
         key="vad_neg_threshold",
-        cli_default=None,
         least=0.0,
         most=1.0,
     ).as_field(None)
     """At least 0.01 where it is None."""
-    min_speech_ms: float = Option(
+    min_speech_ms: float = _of_recording(
         "Shorter speech is dropped.",
         unset="0",
-        group="Speech",
         key="vad_min_speech_ms",
-        cli_default=None,
         least=0.0,
-        expected="0 or more",
         apis={"whisper_cpp": ApiField("vad_min_speech_duration_ms", least=0.0, most=60_000.0)},
     ).as_field(0.0)
-    min_silence_ms: float = Option(
+    min_silence_ms: float = _of_recording(
         "Shorter pauses do not end speech.",
         unset="160",
-        group="Speech",
         key="vad_min_silence_ms",
-        cli_default=None,
         least=0.0,
-        expected="0 or more",
         apis={"whisper_cpp": ApiField("vad_min_silence_duration_ms", least=0.0, most=60_000.0)},
     ).as_field(2000.0)
-    max_speech_s: float = Option(
+    max_speech_s: float = _of_recording(
         "Longer speech is cut, at a pause.",
         unset="30",
-        group="Speech",
         key="vad_max_speech_s",
-        cli_default=None,
         above=0.0,
         may_be_infinite=True,
         apis={
@@ -98,34 +89,25 @@ class VadOptions:
         },
     ).as_field(math.inf)
     """At its longest pause of `min_silence_at_max_speech_ms` or more, else where it stands."""
-    min_silence_at_max_speech_ms: float = Option(
+    min_silence_at_max_speech_ms: float = _of_recording(
         "Shortest pause to cut it at.",
         unset="98",
-        group="Speech",
         key="vad_min_silence_at_max_speech_ms",
-        cli_default=None,
         least=0.0,
-        expected="0 or more",
     ).as_field(98.0)
-    speech_pad_ms: float = Option(
+    speech_pad_ms: float = _of_recording(
         "Added at both sides of speech.",
         unset="200",
-        group="Speech",
         key="vad_speech_pad_ms",
-        cli_default=None,
         least=0.0,
-        expected="0 or more",
         apis={"whisper_cpp": ApiField("vad_speech_pad_ms", least=0.0, most=5_000.0)},
     ).as_field(400.0)
     """At most up to the middle of a pause."""
-    overlap_s: float = Option(
+    overlap_s: float = _of_recording(
         "Added again, into what follows.",
         unset="0",
-        group="Speech",
         key="vad_overlap_s",
-        cli_default=None,
         least=0.0,
-        expected="0 or more",
         apis={"whisper_cpp": ApiField("vad_samples_overlap", least=0.0, most=5.0)},
     ).as_field(0.0)
     """At each end after the padding; whisper.cpp has 0.1."""
@@ -164,20 +146,14 @@ class VadStreamOptions:
 
     threshold: float = 0.5
     neg_threshold: float | None = None
-    onset_ms: float = Option(
-        "Speech that lasts less long does not count.", group="Edges", least=0.0, expected="0 or more"
-    ).as_field(64.0)
-    hangover_ms: float = Option(
-        "Silence that ends speech.", group="Edges", least=0.0, expected="0 or more"
-    ).as_field(500.0)
-    pre_roll_ms: float = Option(
+    onset_ms: float = _of_stream("Speech that lasts less long does not count.", least=0.0).as_field(64.0)
+    hangover_ms: float = _of_stream("Silence that ends speech.", least=0.0).as_field(500.0)
+    pre_roll_ms: float = _of_stream(
         "The start is set so much before the first window of speech.",
-        group="Edges",
         least=0.0,
-        expected="0 or more",
     ).as_field(300.0)
-    post_roll_ms: float = Option(
-        "The end is set so much after the last window of speech.", flag=None, least=0.0, expected="0 or more"
+    post_roll_ms: float = _of_stream(
+        "The end is set so much after the last window of speech.", group="", flag=None, least=0.0
     ).as_field(100.0)
 
     def __post_init__(self) -> None:
