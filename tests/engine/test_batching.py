@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,14 +15,14 @@ from sottovoce.api import Model, load_model
 from sottovoce.audio.vad_stream import VadStream
 from sottovoce.backends.base import Backend, IncrementalResult, IncrementalWindow, RunningRows
 from sottovoce.engine.batching import Batching, BatchingExecutor
-from sottovoce.engine.calls import CallGenerator, IncrementalEncodeCall
-from sottovoce.engine.tasks import Task
+from sottovoce.engine.calls import CallGenerator, HostCall, IncrementalEncodeCall
+from sottovoce.engine.tasks import Priority, Task
 from sottovoce.errors import OptionError
 from sottovoce.language.probe import ProbeOptions
 from sottovoce.streaming.options import StreamOptions
 from sottovoce.streaming.session import Session, SessionOptions
 from sottovoce.types import Event, Final, Partial, Samples, Word
-from tests.backends.fake import FakeBackend
+from tests.backends.fake import FakeBackend, Script
 from tests.streaming.sessions import ALIGNATT, TOKENIZER, spoken, words_of
 from tests.streaming.speech import ToneDetector, backend, hear, say, silence
 
@@ -265,3 +266,25 @@ def test_what_is_due_first_is_encoded_first() -> None:
 def test_batching_out_of_range(wrong: dict[str, Any]) -> None:
     with pytest.raises(OptionError, match="expected"):
         Batching(**wrong)
+
+
+def test_no_recording_waits_for_another_to_end() -> None:
+    """One kind of calls goes before another, but not for ever."""
+    engine = BatchingExecutor(FakeBackend(Script()), clock=lambda: 0.0)
+    log: list[str] = []
+
+    def going_on() -> CallGenerator[None]:
+        for _ in range(50):
+            yield HostCall(lambda: log.append("first"))
+
+    def aligning() -> CallGenerator[None]:
+        with suppress(Exception):  # what becomes of it is of no interest here
+            yield IncrementalEncodeCall([])
+        log.append("second")
+
+    for calls in (going_on(), aligning()):
+        engine.begin(calls, priority=Priority.FILE)
+    while engine.n_tasks:
+        engine.round()
+    assert log.index("second") <= 6
+    assert log.count("first") == 50

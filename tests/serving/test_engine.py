@@ -98,6 +98,30 @@ def test_a_recording_has_its_turn_however_much_live_work_there_is(monkeypatch: p
     model.join(10)
 
 
+class Full(Endless):
+    """An engine that takes one live update at a time, so that others wait in the queue."""
+
+    has_room = False
+    has_file_room = True
+
+
+def test_a_recording_behind_live_work_that_waits_has_its_turn_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Updates that no thread has room for stand before it in the queue, and always will."""
+    monkeypatch.setattr(room, "PATIENCE_S", 0.2)
+    engines = [Full(), Full()]
+    model = Worker(engines=[cast(BatchingExecutor, engine) for engine in engines])
+    live = [model.submit_calls(steps("live")) for _ in range(6)]
+    recording = model.submit(lambda: sum(engine.n_rounds for engine in engines), Priority.FILE)
+    assert recording.result(20) > 0, "live work goes first"
+    assert model.n_waiting >= 4
+    assert not any(one.done() for one in live)
+    for engine in engines:
+        engine.is_free.set()
+    assert [one.result(20) for one in live] == ["live"] * 6
+    model.close()
+    model.join(10)
+
+
 def test_steps_under_way_at_the_end_are_told_so() -> None:
     engine = Endless()
     model = Worker(engines=[cast(BatchingExecutor, engine)])

@@ -53,6 +53,8 @@ LIVE_KINDS = (
 FILE_KINDS = (*LIVE_KINDS, IncrementalEncodeCall, AlignAttCall)
 """Kinds of calls of recordings: encoding goes first and aligning last, so that recordings wait for each other
 and share the next batch."""
+MOST_PASSED = 4
+"""Batches of other recordings before a call of any kind is done."""
 MELS_PER_FRAME = 2
 USUAL_FRAMES = 350
 """That are computed of a window which grew."""
@@ -264,14 +266,19 @@ class BatchingExecutor:
         self._file_due_s = now_s + (now_s - began_s) * (1.0 / self._file_share - 1.0)
 
     def _add_file_batches(self) -> None:
-        """Add batches of the first kind that any recording waits for."""
-        for kind in FILE_KINDS:
-            asking = self._asking(kind, Priority.FILE)
-            for some in self._batches(asking):
-                self._note_begun(some)
-                self._files.add(some)
-            if asking:
-                return
+        """Add batches of the first kind that any recording waits for, or that one was passed over for."""
+        waiting = [task for task in self._tasks if task.priority is Priority.FILE and task.call is not None]
+        passed = max(waiting, key=lambda task: task.n_passed, default=None)
+        if passed is None:
+            return
+        kinds = [kind for kind in FILE_KINDS if any(isinstance(task.call, kind) for task in waiting)]
+        is_due = passed.n_passed >= MOST_PASSED
+        chosen = next(kind for kind in kinds if not is_due or isinstance(passed.call, kind))
+        for task in waiting:
+            task.n_passed = 0 if isinstance(task.call, chosen) else task.n_passed + 1
+        for some in self._batches(self._asking(chosen, Priority.FILE)):
+            self._note_begun(some)
+            self._files.add(some)
 
     def _batches(self, tasks: Sequence[Task[Any]]) -> list[list[Task[Any]]]:
         """Tasks whose calls, of one kind, may be done together."""

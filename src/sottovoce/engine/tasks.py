@@ -41,6 +41,8 @@ class Task(Generic[Result]):
         self.began_s = math.nan
         self.call: ModelCall | None = None
         """To be done before it goes on; None before the first and after the last."""
+        self.n_passed = 0
+        """Batches of others that were done since it has waited for this call."""
         self.is_done = False
         self.error: Exception | None = None
         self._calls = calls

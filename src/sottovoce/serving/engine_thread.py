@@ -11,7 +11,7 @@ import math
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import torch
@@ -31,19 +31,18 @@ _JUDGED_EVERY_S = 2.0
 """How busy a thread is, is looked at so often."""
 
 
-@dataclass(order=True, slots=True)
+@dataclass(slots=True)
 class Job:
     """A piece of work that somebody waits for: a function without arguments, or calls for an executor.
 
-    since: when it was asked for (seconds); live work goes first, then what came first.
+    since: when it was asked for (seconds).
     """
 
     priority: Priority
-    number: int
-    since: float = field(compare=False)
-    do: Callable[[], Any] | CallGenerator[Any] = field(compare=False)
-    done: Future[Any] = field(compare=False)
-    task: Task[Any] | None = field(default=None, compare=False)
+    since: float
+    do: Callable[[], Any] | CallGenerator[Any]
+    done: Future[Any]
+    task: Task[Any] | None = None
 
     @property
     def has_begun(self) -> bool:
@@ -73,6 +72,8 @@ class EngineThread:
         self.under_way: tuple[Job, ...] = ()
         """Handed to the engine and not done."""
         self.is_at_work = False
+        self.took_file = False
+        """Whether it took up a recording before live work since its last round."""
         self._busy = _Share(time.monotonic())
 
     @property

@@ -7,11 +7,10 @@ session's updates are done now here, now there. Knows neither sessions nor recor
 
 from __future__ import annotations
 
-import heapq
-import itertools
 import math
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import TypeVar
@@ -54,8 +53,7 @@ class Worker:
         self._on_done = on_done
         self.interval_controller = interval_controller or UpdateIntervalController(time.monotonic())
         """How often live sessions are brought up to date."""
-        self._waiting: list[Job] = []
-        self._numbers = itertools.count()
+        self._waiting: dict[Priority, deque[Job]] = {priority: deque() for priority in Priority}
         self._condition = threading.Condition()
         self._is_closed = False
         self._wait_s = 0.0
@@ -72,14 +70,14 @@ class Worker:
     @property
     def n_waiting(self) -> int:
         """Pieces of work that have not begun."""
-        return len(self._waiting) + sum(not job.has_begun for job in self._under_way)
+        return sum(map(len, self._waiting.values())) + sum(not job.has_begun for job in self._under_way)
 
     @property
     def live_wait_s(self) -> float:
         """How long live work waits: of late, and what waits now."""
         with self._condition:
             now = time.monotonic()
-            waiting = [*self._waiting, *(job for job in self._under_way if not job.has_begun)]
+            waiting = [*self._waiting[Priority.LIVE], *(job for job in self._under_way if not job.has_begun)]
             oldest = min((job.since for job in waiting if job.priority is Priority.LIVE), default=now)
             lately = self._wait_s * math.pow(0.5, (now - self._noted_s) / _HALF_LIFE_S)
             return max(lately, now - oldest)
@@ -105,11 +103,11 @@ class Worker:
 
     def _submitted(self, do: Callable[[], T] | CallGenerator[T], priority: Priority) -> Future[T]:
         done: Future[T] = Future()
-        job = Job(priority, next(self._numbers), time.monotonic(), do, done)
+        job = Job(priority, time.monotonic(), do, done)
         with self._condition:
             if self._is_closed:
                 raise leaving()
-            heapq.heappush(self._waiting, job)
+            self._waiting[priority].append(job)
             self._condition.notify()
         return done
 
@@ -117,9 +115,10 @@ class Worker:
         """End after the work at hand; what waits is cancelled."""
         with self._condition:
             self._is_closed = True
-            for job in self._waiting:
-                job.done.cancel()
-            self._waiting.clear()
+            for jobs in self._waiting.values():
+                for job in jobs:
+                    job.done.cancel()
+                jobs.clear()
             self._condition.notify_all()
 
     def join(self, timeout_s: float) -> None:
@@ -142,27 +141,38 @@ class Worker:
         """Wait until there is something to do; False at the end."""
         with self._condition:
             engine.is_at_work = bool(engine.under_way)
-            while not (self._waiting or engine.under_way or self._is_closed):
+            while not (any(self._waiting.values()) or engine.under_way or self._is_closed):
                 self._condition.wait()
             return not self._is_closed
 
     def _next(self, engine: EngineThread) -> Job | None:
-        """What this thread is to begin before its next round; None: nothing."""
+        """What this thread is to begin before its next round; None: nothing.
+
+        A recording that has waited for too long goes before live work, one a round.
+        """
         with self._condition:
-            if not self._waiting or not self._may_take(engine, self._waiting[0]):
+            live, file = self._waiting[Priority.LIVE], self._waiting[Priority.FILE]
+            is_aged = bool(file) and time.monotonic() - file[0].since >= PATIENCE_S
+            if is_aged and not engine.took_file and self._may_take_file(engine, file[0]):
+                engine.took_file = True
+                chosen = file
+            elif live and self._may_take_live(engine, live[0]):
+                chosen = live
+            elif file and not engine.n_live and self._may_take_file(engine, file[0]):
+                chosen = file
+            else:
                 return None
             engine.is_at_work = True
-            return heapq.heappop(self._waiting)
+            return chosen.popleft()
 
-    def _may_take(self, engine: EngineThread, first: Job) -> bool:
-        """Whether what is most urgent is for this thread, or is left to another or for later."""
-        if first.priority is Priority.LIVE:
-            is_full = len(self._engines) > 1 and not engine.has_room and not callable(first.do)
-            return not (is_full and engine.n_live)
-        if not callable(first.do) and not engine.has_file_room:
-            return False
-        is_patient = time.monotonic() - first.since < PATIENCE_S
-        return not (engine.n_live and is_patient)
+    def _may_take_live(self, engine: EngineThread, first: Job) -> bool:
+        """Whether live work is for this thread, or is left to another."""
+        is_full = len(self._engines) > 1 and not engine.has_room and not callable(first.do)
+        return not (is_full and engine.n_live)
+
+    def _may_take_file(self, engine: EngineThread, first: Job) -> bool:
+        """Whether there is room for work of a recording."""
+        return callable(first.do) or engine.has_file_room
 
     def _take_up(self, engine: EngineThread, job: Job) -> None:
         if not job.done.set_running_or_notify_cancel():
@@ -187,6 +197,7 @@ class Worker:
 
     def _round(self, engine: EngineThread) -> None:
         engine.use(self._share_of(engine))
+        engine.took_file = False
         priority, took_s = engine.round()
         if priority is not Priority.FILE:
             with self._condition:
