@@ -34,7 +34,7 @@ VOLUME /models
 EXPOSE 8000
 # Loading a model that has to be fetched first may take minutes.
 HEALTHCHECK --interval=30s --timeout=10s --start-period=10m \
-    CMD ["python", "-c", "import urllib.request as r; r.urlopen('http://127.0.0.1:8000/ready', timeout=9)"]
+    CMD ["python", "-m", "sottovoce.serving.health_check", "8000"]
 STOPSIGNAL SIGTERM
 ENTRYPOINT ["sottovoce", "serve", "--host", "0.0.0.0", "--port", "8000"]
 

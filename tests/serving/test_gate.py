@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from collections.abc import Iterator
 
 import httpx
@@ -173,3 +174,50 @@ def test_settings_that_cannot_be_are_refused(make: object) -> None:
 
 def test_keys_are_not_shown() -> None:
     assert KEYS[0] not in repr(ServerSettings(ModelSettings("nano"), access=Access(api_keys=KEYS)))
+
+
+PUBLIC = ("evil.test", "rebound.example.org", "a.local.evil.com", "127.0.0.1.evil.com")
+PRIVATE = (
+    "192.168.1.7:8000",
+    "[::1]:8000",
+    "localhost",
+    "sottovoce",
+    "box.local:8000",
+    "a.b.svc.cluster.local",
+)
+
+
+def answers(host: str, access: Access) -> bool:
+    gate = AccessControl(ServerSettings(ModelSettings("nano"), Listening("0.0.0.0"), access))
+    return gate.refusal("/", "GET", {"host": host}) is None
+
+
+def test_where_all_may_ask_a_name_that_anybody_can_buy_is_not_answered() -> None:
+    """Its owner could point it here, and his page would be one of this server's."""
+    assert [host for host in PUBLIC if answers(host, Access())] == []
+    assert [host for host in PRIVATE if not answers(host, Access())] == []
+
+
+def test_names_that_are_given_and_keys_open_it() -> None:
+    assert all(answers(host, Access(api_keys=KEYS)) for host in PUBLIC)
+    assert all(answers(host, Access(hosts=("*",))) for host in PUBLIC)
+    named = Access(hosts=("evil.test",))
+    assert [host for host in (*PUBLIC, "127.0.0.1:8000", "sottovoce") if answers(host, named)] == [
+        "evil.test"
+    ]
+
+
+def test_what_watches_the_server_may_call_it_by_any_name(server: ServerThread) -> None:
+    for path in ("/health", "/ready"):
+        assert httpx.get(server.url + path, headers={"host": "probe.test"}).status_code == 200
+
+
+def test_only_proxies_that_are_named_say_where_a_request_comes_from(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, logger="sottovoce")
+    for proxies in ((), ("127.0.0.0/8",)):
+        with serving(SlowModel(), access=Access(proxies=proxies)) as server:
+            httpx.get(f"{server.url}/health", headers={"x-forwarded-for": "6.6.6.6"})
+    said = [record.client for record in caplog.records if record.getMessage() == "request"]  # type: ignore[attr-defined]
+    assert said == ["127.0.0.1", "6.6.6.6"]

@@ -25,9 +25,10 @@ from websockets.asyncio.client import connect
 
 from sottovoce.serving.access import OPEN_PATHS
 from sottovoce.serving.app import ROUTES
+from sottovoce.serving.health_check import is_ready
 from sottovoce.serving.server import ServerThread
 from sottovoce.serving.settings import Access, Listening, ServerLimits
-from tests.serving.servers import CLIPS, SlowModel, serving
+from tests.serving.servers import CLIPS, SlowModel, serving, until
 from tests.serving.test_uploads import listener, playlists, wav
 
 __all__ = ["listener"]
@@ -168,6 +169,23 @@ def test_metrics_hold_nothing_that_clients_made_up(quick: ServerThread) -> None:
     assert 'route="other"' in written
 
 
+def test_close_codes_that_clients_make_up_are_counted_as_one(quick: ServerThread) -> None:
+    async def run() -> None:
+        for code in range(4000, 4010):
+            async with connect(f"ws://{quick.address}/v1/live") as client:
+                await client.recv()
+                await client.close(code)
+
+    asyncio.run(run())
+    until(lambda: 'code="other",route="/v1/live"} 10.0' in httpx.get(f"{quick.url}/metrics").text)
+    assert 'code="40' not in httpx.get(f"{quick.url}/metrics").text
+
+
+def test_the_health_check_knows_a_server_without_a_certificate(quick: ServerThread) -> None:
+    assert is_ready(int(quick.address.rpartition(":")[2]))
+    assert not is_ready(1)
+
+
 def test_every_point_of_the_page_has_its_test() -> None:
     root = Path(__file__).parents[2]
     page = (root / "docs" / "security.md").read_text(encoding="utf-8")
@@ -199,6 +217,7 @@ def test_with_a_certificate_all_is_https(tmp_path: Path) -> None:
                 return str(json.loads(await client.recv())["type"])
 
         assert asyncio.run(first()) == "ready"
+        assert is_ready(int(server.address.rpartition(":")[2])), "the health check of the container"
         with pytest.raises(httpx.HTTPError):
             httpx.get(f"{server.url}/health")
         with pytest.raises(httpx.HTTPError):

@@ -67,7 +67,8 @@ ACCESS = (
         "--allow-host",
         multiple=True,
         metavar="NAME",
-        help="A name of this server; may be repeated. [any; on a loopback address: its own names]",
+        help="A name of this server; may be repeated. *: any. "
+        "[on a loopback address: its own names; with keys any, else addresses and private names]",
     ),
 )
 PROXIES = (

@@ -6,7 +6,9 @@ Sockets are looked at as requests are: browsers let any page open one, and tell 
 from __future__ import annotations
 
 import hmac
+import socket
 from collections.abc import Iterable, Mapping, Sequence
+from ipaddress import ip_address
 from urllib.parse import urlsplit
 
 from sottovoce.serving.client_secrets import ClientSecrets
@@ -14,6 +16,10 @@ from sottovoce.serving.faults import ApiError
 from sottovoce.serving.settings import ServerSettings
 
 OPEN_PATHS = frozenset({"/", "/health", "/ready", "/favicon.ico"})
+PRIVATE_NAMES = (".local", ".localhost", ".internal", ".home.arpa", ".lan")
+"""Ends of names that nobody can buy. Sources: RFC 6761, RFC 6762, RFC 8375; ICANN, 2024 (.internal)."""
+PROBED_PATHS = frozenset({"/health", "/ready"})
+"""Asked by what watches the server, by whatever name or address; they tell how busy it is."""
 OPEN_FOLDER = "/static/"
 SECRETS_PATH = "/v1/realtime"
 """What the secrets of clients open, and nothing else."""
@@ -42,10 +48,9 @@ class AccessControl:
         method: of HTTP; "GET" for a socket. headers: names in lower case.
         """
         host = headers.get("host", "")
-        if self._hosts and host_without_port(host) not in self._hosts:
-            message = (
-                f"host '{host[:100]}': expected one of {', '.join(sorted(self._hosts))} (see --allow-host)"
-            )
+        if path not in PROBED_PATHS and not self.is_own_name(host_without_port(host)):
+            expected = ", ".join(sorted(self._hosts)) or "an address, or a name of a network of one's own"
+            message = f"host '{host[:100]}': expected {expected} (see --allow-host)"
             return ApiError(message, status=421, code="unknown_host")
         origin = headers.get("origin")
         if origin is not None and not self.is_allowed(origin, host):
@@ -54,6 +59,16 @@ class AccessControl:
         if path in OPEN_PATHS or path.startswith(OPEN_FOLDER):
             return None
         return self._refused_key(path, headers, subprotocols)
+
+    def is_own_name(self, name: str) -> bool:
+        """Return whether this server may be called by a name.
+
+        Where no names are given and no keys keep strangers out, a name that anybody can buy is none: a page
+        elsewhere could point it here, and ask as the page of this server.
+        """
+        if self._hosts:
+            return name in self._hosts or "*" in self._hosts
+        return bool(self._keys) or is_private_name(name)
 
     def is_allowed(self, origin: str, host: str) -> bool:
         """Return whether a page comes from this server, or from where it is allowed to."""
@@ -94,6 +109,17 @@ def given_keys(authorization: str, subprotocols: Iterable[str]) -> list[str]:
     for prefix in KEY_PREFIXES:
         keys += [word[len(prefix) :] for word in offered if word.startswith(prefix)]
     return keys
+
+
+def is_private_name(name: str) -> bool:
+    """Return whether a host is an address, this machine, or a name that no public server of names knows."""
+    if name in ("", socket.gethostname().lower()):
+        return True
+    try:
+        ip_address(name)
+    except ValueError:
+        return "." not in name.rstrip(".") or name.rstrip(".").endswith(PRIVATE_NAMES)
+    return True
 
 
 def host_without_port(host: str) -> str:

@@ -25,6 +25,8 @@ from sottovoce.serving.transport import close_with, deny, own_error
 
 logger = logging.getLogger(__name__)
 
+CLOSE_CODES = frozenset({*range(1000, 1004), *range(1005, 1015)})
+"""Of RFC 6455, and those that were registered after it."""
 ANSWERED_ID = re.compile(r"[A-Za-z0-9._-]{1,80}")
 SECURITY_HEADERS = {
     "x-content-type-options": "nosniff",
@@ -117,7 +119,7 @@ class RequestLogMiddleware:
             else:
                 await refuse(WebSocket(scope, receiving, sending), fault)
         finally:
-            self._metrics.sessions.labels(self._route(scope), str(code)).inc()
+            self._metrics.sessions.labels(self._route(scope), shown_code(code)).inc()
             self._log(scope, "WEBSOCKET", code, time.monotonic() - began, request_id)
 
     def _note(self, scope: Scope, method: str, status: int, seconds: float, request_id: str) -> None:
@@ -157,6 +159,11 @@ def shown_method(method: str) -> str:
     """Return a method as it is counted: clients may make up others."""
     methods = {"GET", "POST", "HEAD", "OPTIONS", "PUT", "DELETE", "PATCH", "WEBSOCKET"}
     return method if method in methods else "other"
+
+
+def shown_code(code: int) -> str:
+    """Return how a socket ended as it is counted: clients may make up close codes."""
+    return str(code) if code in CLOSE_CODES or 100 <= code < 600 else "other"
 
 
 def error_response(fault: ApiError) -> JSONResponse:

@@ -101,8 +101,9 @@ class Access:
     secret_key: signs the secrets of clients, see `serving.client_secrets`; the same in all processes of a
         server, and a new one for every server where it is None.
     proxies: addresses or networks whose `X-Forwarded-For` and `X-Forwarded-Proto` are believed, "*": all.
-    hosts: names under which the server is reached; empty: any, but on a loopback address only the names of
-        this machine, so that no page elsewhere can reach it by a name that it points here.
+    hosts: names under which the server is reached, "*": any. Empty: on a loopback address the names of this
+        machine; elsewhere any with keys, and without them those that nobody can buy, so that no page
+        elsewhere can reach it by a name that it points here.
 
     Raises: OptionError for a key that a header or a subprotocol could not carry.
     """
@@ -283,7 +284,7 @@ class ServerSettings:
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        """Names that the server answers to; empty: any."""
+        """Names that the server answers to; empty: see `Access`."""
         if self.access.hosts or not self.listening.is_loopback:
             return self.access.hosts
         return tuple(sorted(LOOPBACK))
