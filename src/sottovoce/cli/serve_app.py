@@ -55,14 +55,18 @@ def serve_app(given: dict[str, Any], call: Call) -> int:
     if given["ray"]:
         return serve_on_ray(given, settings, open_named, call)
     server = make_server(settings, open_named)
+    from sottovoce.serving.decode_pool import THREAD_NAME as DECODING
     from sottovoce.serving.request_log import log_as_json
     from sottovoce.serving.worker import THREAD_NAME
 
+    names = (THREAD_NAME, DECODING)
+
     log_as_json(logging.DEBUG if call.verbosity else logging.INFO)
+    server.services.ends_process = True
     server.serve_until_ended()
     is_polite = server.ended_by is None or server.ended_by is signal.SIGINT
     code = 0 if is_polite else 128 + int(server.ended_by or 0)
-    if any(thread.name == THREAD_NAME for thread in set(threading.enumerate()) - before):
+    if any(thread.name.startswith(names) for thread in set(threading.enumerate()) - before):
         sys.stderr.flush()
         os._exit(code)  # the interpreter's own end would tear that thread out of the model, and crash
     return code

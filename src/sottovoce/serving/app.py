@@ -25,10 +25,11 @@ from sottovoce.serving.apis.openai_files import transcriptions, translations
 from sottovoce.serving.apis.openai_realtime import client_secrets, realtime
 from sottovoce.serving.apis.sottovoce_live import live
 from sottovoce.serving.apis.whisper_cpp import inference, load, plainly
-from sottovoce.serving.faults import ApiError, logged_fault
+from sottovoce.serving.faults import ApiError, leaving, logged_fault
 from sottovoce.serving.metrics import CONTENT_TYPE, Metrics
 from sottovoce.serving.model_registry import ModelRegistry
 from sottovoce.serving.openapi import document as openapi_document
+from sottovoce.serving.racing import unless
 from sottovoce.serving.request_log import RequestLogMiddleware, error_response
 from sottovoce.serving.scheduler import Scheduler
 from sottovoce.serving.services import Services, engine_states, services_of
@@ -84,11 +85,11 @@ def layers(settings: ServerSettings, access: AccessControl, metrics: Metrics) ->
 
 
 def guarded(endpoint: Endpoint) -> Endpoint:
-    """Wrap an endpoint: its errors become answers."""
+    """Wrap an endpoint: its errors become answers, and what keeps a server from its end is cut short."""
 
     async def answer(request: Request) -> Response:
         try:
-            return await endpoint(request)
+            return await unless(services_of(request).until_cut, endpoint(request), leaving())
         except ClientDisconnect:
             return Response(status_code=499)
         except Exception as error:

@@ -61,9 +61,9 @@ class DecodePool:
                     wrapped.exception()
             raise
 
-    def close(self) -> None:
+    def close(self, wait: bool = True) -> None:
         """End the threads after the slices under way."""
-        self._threads.shutdown(cancel_futures=True)
+        self._threads.shutdown(wait, cancel_futures=True)
 
 
 def _next_slice(slices: Slices[T]) -> tuple[T] | None:

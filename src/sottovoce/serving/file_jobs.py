@@ -13,6 +13,7 @@ from starlette.requests import Request
 from sottovoce.serving.decode_pool import Slices
 from sottovoce.serving.faults import ApiError
 from sottovoce.serving.fields import Fields
+from sottovoce.serving.racing import unless
 from sottovoce.serving.requests import FileRequest
 from sottovoce.serving.scheduler import FileJob, Scheduler
 from sottovoce.serving.services import Services, services_of
@@ -63,26 +64,13 @@ async def while_there(request: Request, work: Awaitable[T]) -> T:
 
     Raises: ApiError 499 then, which nobody reads.
     """
-    found: list[T] = []
 
-    async def wait() -> None:
-        found.append(await work)
-        tasks.cancel_scope.cancel()
-
-    async def look() -> None:
+    async def gone() -> None:
         while not await request.is_disconnected():
             await anyio.sleep(LOOK_EVERY_S)
-        tasks.cancel_scope.cancel()
 
-    try:
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(wait)
-            tasks.start_soon(look)
-    except BaseException as error:  # a group's; one alone says what it is about
-        raise alone(error) from None
-    if not found:
-        raise ApiError("the client has gone", status=499, code="client_closed_request")
-    return found[0]
+    fault = ApiError("the client has gone", status=499, code="client_closed_request")
+    return await unless(gone, work, fault)
 
 
 async def begin_job(
@@ -116,10 +104,3 @@ async def begin_job(
     handle = await scheduler.transcribe(recording.source, file_request.transcription)
     stack.callback(handle.close)
     return RunningJob(file_request, recording, handle, scheduler, services, stack)
-
-
-def alone(error: BaseException) -> BaseException:
-    """Return the one error of a group of tasks, or the group."""
-    while (inner := getattr(error, "exceptions", None)) is not None and len(inner) == 1:
-        error = inner[0]
-    return error

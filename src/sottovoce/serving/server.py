@@ -1,7 +1,7 @@
 """A server that runs: uvicorn, with an end that lets everybody finish.
 
-SIGINT or SIGTERM: nobody new is let in, live sessions say what they heard and close with 1012, requests are
-answered. A second SIGINT does not wait for that.
+SIGINT or SIGTERM: nobody new is served, live sessions say what they heard and close with 1012, requests are
+answered, with 503 where their time is over. A second SIGINT does not wait for that.
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ PING_EVERY_S = 20.0
 PONG_WITHIN_S = 60.0
 """Longer than a sender who is too fast is left unread: his answer stands behind his audio."""
 LOOK_EVERY_S = 0.05
+CUT_S = 1.0
+"""Of the time to end, for those whose work is cut short to be told so."""
 BACKLOG = 128
 """Connections that wait to be taken; so often at once is tried where the system takes no more."""
 
@@ -120,17 +122,28 @@ class Server(uvicorn.Server):
             self._on_listening(self.servers[0].sockets[0].getsockname()[1])
 
     async def shutdown(self, sockets: list[Socket] | None = None) -> None:
-        """Let live sessions come to their end, then requests, then close."""
+        """Let sessions and requests come to their end, and cut short what does not; then close.
+
+        Until then connections are taken, so that who asks is told by `/ready` and by refusals.
+        """
+        services = self._services
+        services.leave()
+        seconds = services.settings.limits.shutdown_s
+        end = time.monotonic() + seconds
+        await self._until_idle(end - min(CUT_S, seconds / 4))
+        services.cut()
         for server in self.servers:
             server.close()
         if self._wyoming is not None:
             self._wyoming.close()
-        self._services.leave()
-        end = time.monotonic() + self._services.settings.limits.shutdown_s
-        while self._services.n_sessions and not self.force_exit and time.monotonic() < end:
-            await anyio.sleep(LOOK_EVERY_S)
-        self.config.timeout_graceful_shutdown = max(1, round(end - time.monotonic()))
+        await self._until_idle(end)
+        self.config.timeout_graceful_shutdown = 1
         await super().shutdown(sockets)
+
+    async def _until_idle(self, end: float) -> None:
+        """Wait until nobody is served any more; end: by the clock, at most."""
+        while self._services.is_serving and not self.force_exit and time.monotonic() < end:
+            await anyio.sleep(LOOK_EVERY_S)
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:

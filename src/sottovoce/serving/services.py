@@ -18,7 +18,7 @@ from sottovoce.serving.decode_pool import DecodePool
 from sottovoce.serving.engine_thread import EngineState
 from sottovoce.serving.faults import busy, leaving
 from sottovoce.serving.metrics import Metrics
-from sottovoce.serving.model_registry import ModelRegistry
+from sottovoce.serving.model_registry import WORK_ENDS_WITHIN_S, ModelRegistry
 from sottovoce.serving.scheduler import Scheduler
 from sottovoce.serving.settings import UPLOADS_A_PLACE, ServerSettings
 
@@ -45,6 +45,9 @@ class Services(Collector):
         self.preload_error: Exception | None = None
         """Why the default model could not be loaded."""
         self._leaving = anyio.Event()
+        self._cut = anyio.Event()
+        self.ends_process = False
+        """Whether threads that are at work when the server ends need not be waited for."""
         metrics.registry.register(self)
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
@@ -81,6 +84,19 @@ class Services(Collector):
     def leave(self) -> None:
         """Let live sessions come to their end, and take nobody new."""
         self._leaving.set()
+
+    @property
+    def is_serving(self) -> bool:
+        """Whether anybody is being served."""
+        return self.n_sessions + self.n_requests + self.n_uploads > 0
+
+    def cut(self) -> None:
+        """Let requests end with what there is to say of that."""
+        self._cut.set()
+
+    async def until_cut(self) -> None:
+        """Wait until the server cannot wait any longer."""
+        await self._cut.wait()
 
     async def until_leaving(self) -> None:
         """Wait until the server goes down."""
@@ -173,8 +189,9 @@ class Services(Collector):
                 tasks.start_soon(self._preload)
             yield
             tasks.cancel_scope.cancel()
-        await anyio.to_thread.run_sync(self.decoding.close)
-        await anyio.to_thread.run_sync(self.registry.close)
+        within_s = 0.0 if self.ends_process else WORK_ENDS_WITHIN_S
+        await anyio.to_thread.run_sync(self.decoding.close, not self.ends_process)
+        await anyio.to_thread.run_sync(self.registry.close, within_s)
 
     async def _preload(self) -> None:
         try:

@@ -22,7 +22,7 @@ from sottovoce.serving.apis.openai_documents import (
     speaker_segment,
     text_answer,
 )
-from sottovoce.serving.faults import fault_of
+from sottovoce.serving.faults import fault_of, leaving
 from sottovoce.serving.fields import Fields
 from sottovoce.serving.file_jobs import RunningJob, begin_job
 from sottovoce.serving.requests import FileRequest, transcription_request, translation_request
@@ -84,6 +84,7 @@ class EventStream(Response):
                 tasks.start_soon(self._until_gone, receive, tasks.cancel_scope)
                 await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
                 tasks.start_soon(self._signs_of_life, send)
+                tasks.start_soon(self._until_cut, send, tasks.cancel_scope)
                 async for event in events(self._job):
                     await self._send(send, f"data: {json_text(event)}\n\n")
                 await send({"type": "http.response.body", "body": b"", "more_body": False})
@@ -102,6 +103,13 @@ class EventStream(Response):
         while True:
             await anyio.sleep(SIGN_OF_LIFE_S)
             await self._send(send, ": still working\n\n")
+
+    async def _until_cut(self, send: Send, scope: anyio.CancelScope) -> None:
+        """End with an event that says so, where the server cannot wait for the rest."""
+        await self._job.services.until_cut()
+        await self._send(send, f"data: {json_text(leaving().body)}\n\n")
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+        scope.cancel()
 
     async def _until_gone(self, receive: Receive, scope: anyio.CancelScope) -> None:
         while (await receive())["type"] != "http.disconnect":
