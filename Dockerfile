@@ -32,6 +32,8 @@ USER 1000
 WORKDIR /home/sottovoce
 VOLUME /models
 EXPOSE 8000
+# Where a model cannot work any more, the process ends, and what runs the container starts it anew.
+ENV SOTTOVOCE_SERVE_EXIT_WHEN_FAILING=30
 # Loading a model that has to be fetched first may take minutes.
 HEALTHCHECK --interval=30s --timeout=10s --start-period=10m \
     CMD ["python", "-m", "sottovoce.serving.health_check", "8000"]

@@ -155,6 +155,13 @@ LIMITS = (
         help="Seconds without audio or `keepalive`.",
     ),
     click.option(
+        "--exit-when-failing",
+        type=Clock(),
+        metavar="TIME",
+        help="End, with code 1, after so long with a model that cannot work any more, for what starts the "
+        "server anew. [never]",
+    ),
+    click.option(
         "--shutdown-timeout",
         type=Finite(above=0),
         default=30.0,

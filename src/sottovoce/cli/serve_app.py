@@ -66,6 +66,8 @@ def serve_app(given: dict[str, Any], call: Call) -> int:
     server.serve_until_ended()
     is_polite = server.ended_by is None or server.ended_by is signal.SIGINT
     code = 0 if is_polite else 128 + int(server.ended_by or 0)
+    if server.broken_by is not None:
+        code = 1
     if any(thread.name.startswith(names) for thread in set(threading.enumerate()) - before):
         sys.stderr.flush()
         os._exit(code)  # the interpreter's own end would tear that thread out of the model, and crash
@@ -178,6 +180,7 @@ def settings_of(given: Mapping[str, Any], names: list[str]) -> ServerSettings:
             wait_s=given["max_wait"],
             session_s=given["max_session"],
             idle_s=given["idle_timeout"],
+            broken_s=given["exit_when_failing"],
             shutdown_s=given["shutdown_timeout"],
         ),
         translation=translation(given),

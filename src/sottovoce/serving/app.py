@@ -118,17 +118,21 @@ async def icon(request: Request) -> Response:
 
 
 async def health(request: Request) -> Response:
-    """Say that the process answers, and what the engines of its models are at."""
-    return JSONResponse({"status": "ok", "engines": engine_states(services_of(request))})
+    """Say that the process answers, whether its models work, and what their engines are at."""
+    services = services_of(request)
+    status = "ok" if services.trouble is None else "failing"
+    return JSONResponse({"status": status, "engines": engine_states(services)})
 
 
 async def ready(request: Request) -> Response:
-    """Say whether requests can be served: the default model is there, and the server does not go down."""
+    """Say whether requests can be served: a default model that works, in a server that goes on."""
     services = services_of(request)
     if services.is_leaving:
         return JSONResponse({"status": "shutting down"}, status_code=503)
     if not services.is_ready:
         return JSONResponse({"status": "loading"}, status_code=503, headers={"retry-after": "2"})
+    if (trouble := services.trouble) is not None:
+        return JSONResponse({"status": "failing", "cause": trouble}, status_code=503)
     return JSONResponse({"status": "ready", "model": services.settings.models.model})
 
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -19,7 +20,7 @@ import torch
 from sottovoce.engine.batching import BatchingExecutor
 from sottovoce.engine.calls import CallGenerator
 from sottovoce.engine.tasks import Priority, Task
-from sottovoce.serving.faults import leaving
+from sottovoce.serving.faults import INTERNAL, fault_of, leaving
 
 log = logging.getLogger(__name__)
 Result = TypeVar("Result")
@@ -75,6 +76,9 @@ class EngineThread:
         self.took_file = False
         """Whether it took up a recording before live work since its last round."""
         self._busy = _Share(time.monotonic())
+        self.n_faults = 0
+        """Of the server, one after the other, since anything went well."""
+        self._busy_since_s = math.nan
 
     @property
     def state(self) -> EngineState:
@@ -96,6 +100,21 @@ class EngineThread:
     def has_file_room(self) -> bool:
         """Whether its engine can take up another recording."""
         return self._engine is not None and self._engine.has_file_room
+
+    @property
+    def stalled_s(self) -> float:
+        """How long it has been at one piece of work."""
+        since_s = self._busy_since_s
+        return 0.0 if math.isnan(since_s) else time.monotonic() - since_s
+
+    @contextmanager
+    def working(self) -> Iterator[None]:
+        """Be at one piece of work."""
+        self._busy_since_s = time.monotonic()
+        try:
+            yield
+        finally:
+            self._busy_since_s = math.nan
 
     def use(self, n_threads: int) -> None:
         """Have PyTorch use so many threads for what is called here from now on."""
@@ -131,9 +150,11 @@ class EngineThread:
         """Call the engine; where it fails itself, all that is under way ends with that."""
         assert self._engine is not None
         try:
-            return do()
+            with self.working():
+                return do()
         except Exception as error:  # not of one session: the engine itself; the thread goes on
             log.exception("the engine failed")
+            self.n_faults += 1
             self._engine.forget()
             lost, self.under_way = self.under_way, ()
             for job in lost:
@@ -147,6 +168,10 @@ class EngineThread:
     def _end(self, job: Job, task: Task[Any]) -> None:
         """A task is done: tell who waits for it."""
         self.under_way = tuple(other for other in self.under_way if other is not job)
+        if task.error is None:
+            self.n_faults = self.n_faults if math.isnan(task.began_s) else 0
+        elif fault_of(task.error).code == INTERNAL:
+            self.n_faults += 1
         if task.error is not None:
             job.done.set_exception(task.error)
         else:

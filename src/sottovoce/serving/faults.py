@@ -15,6 +15,7 @@ logger = logging.getLogger(__name__)
 
 INVALID = "invalid_request_error"
 UNAVAILABLE = "model_unavailable"
+INTERNAL = "internal_error"
 MEMORY_WORDS = ("out of memory", "not enough memory", "can't allocate memory", "cannot allocate memory")
 
 
@@ -87,7 +88,7 @@ def fault_of(error: BaseException, *, param: str | None = None) -> ApiError:
     if isinstance(error, SottovoceError):
         return ApiError(str(error), status=500, kind="server_error")
     message = "the server failed at this; its log has the cause, by the request id"
-    return ApiError(message, status=500, kind="server_error", code="internal_error")
+    return ApiError(message, status=500, kind="server_error", code=INTERNAL)
 
 
 def logged_fault(error: BaseException, request_id: str, what: str = "request failed") -> ApiError:

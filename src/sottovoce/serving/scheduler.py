@@ -307,6 +307,10 @@ class Scheduler:
         """How long live work waits for its turn, of late."""
         return self._worker.live_wait_s
 
+    def trouble(self, stall_s: float) -> str | None:
+        """Return what keeps the model from working; see `Worker.trouble`."""
+        return self._worker.trouble(stall_s)
+
     @property
     def engines(self) -> list[EngineState]:
         """What each engine of the model is at."""

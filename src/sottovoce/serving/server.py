@@ -30,6 +30,8 @@ from sottovoce.serving.protocols import QuietLoop, http_protocol, make_gate, web
 from sottovoce.serving.services import Services
 from sottovoce.serving.settings import Listening, ServerSettings
 
+logger = logging.getLogger(__name__)
+
 PING_EVERY_S = 20.0
 PONG_WITHIN_S = 60.0
 """Longer than a sender who is too fast is left unread: his answer stands behind his audio."""
@@ -61,6 +63,9 @@ class Server(uvicorn.Server):
         self._wyoming_socket = wyoming_socket(settings)
         self._wyoming: asyncio.Server | None = None
         self.ended_by: signal.Signals | None = None
+        self.broken_by: str | None = None
+        """What kept a model from working, where the server has ended for it."""
+        self._works_s = time.monotonic()
         limits, listening = settings.limits, settings.listening
         self.gate = gate = make_gate(settings, self._services.metrics.refused_connections.inc)
         super().__init__(
@@ -109,8 +114,19 @@ class Server(uvicorn.Server):
             raise self._services.preload_error
 
     async def on_tick(self, counter: int) -> bool:
-        """Return whether to end: a server without its model is of no use."""
-        return await super().on_tick(counter) or self._services.preload_error is not None
+        """Return whether to end: a server without its model, or with a broken one, is of no use."""
+        return await super().on_tick(counter) or self._services.preload_error is not None or self._is_broken()
+
+    def _is_broken(self) -> bool:
+        """Whether a model has been broken for as long as is waited for it."""
+        trouble, most_s = self._services.trouble, self._services.settings.limits.broken_s
+        now_s = time.monotonic()
+        self._works_s = now_s if trouble is None else self._works_s
+        if most_s is None or now_s - self._works_s < most_s:
+            return False
+        self.broken_by = trouble
+        logger.error("the server ends to be started anew", extra={"cause": trouble})
+        return True
 
     async def startup(self, sockets: list[Socket] | None = None) -> None:
         """Listen, and say where."""

@@ -56,6 +56,7 @@ class Services(Collector):
             "sessions": ("Live sessions now.", self.n_sessions),
             "recordings": ("Recordings being transcribed or waiting.", self.n_requests),
             "upload_bytes": ("Bytes of recordings that are here.", self.upload_bytes),
+            "failing": ("Whether a model cannot work any more.", int(self.trouble is not None)),
             "models_loaded": ("Models in memory.", len(self.registry.schedulers)),
             "work_waiting": (
                 "Pieces of work that wait for a model.",
@@ -75,6 +76,13 @@ class Services(Collector):
             busy.add_metric(place, state.busy)
             updates.add_metric(place, state.n_live)
         yield from (busy, updates)
+
+    @property
+    def trouble(self) -> str | None:
+        """What keeps a model from working, which no other request will mend; None: nothing does."""
+        stall_s = self.settings.limits.stall_s
+        found = [scheduler.trouble(stall_s) for scheduler in self.registry.schedulers]
+        return next((what for what in found if what is not None), None)
 
     @property
     def is_leaving(self) -> bool:

@@ -50,6 +50,8 @@ class ServerLimits:
     head_s: from the beginning of a connection, or of its next request, until that has a head.
     connections: at a time; None: what sessions, recordings and `SPARE_CONNECTIONS` need, and never more than
         the system lets the process open. connections_per_address: of one client; None: half of them.
+    stall_s: of one call of a model, from which on the server counts as broken. broken_s: until a server that
+        is broken ends, so that it can be started anew; None: it goes on.
     shutdown_s: for requests and sessions to come to their end.
 
     Raises: OptionError for values out of range.
@@ -70,6 +72,8 @@ class ServerLimits:
     head_s: float = 15.0
     connections: int | None = None
     connections_per_address: int | None = None
+    stall_s: float = 120.0
+    broken_s: float | None = None
     shutdown_s: float = 30.0
 
     def __post_init__(self) -> None:

@@ -28,6 +28,8 @@ THREAD_NAME = "sottovoce-model"
 PATIENCE_S = 1.0
 """So long a recording waits for a thread without live work; then it shares one, where live work goes first
 (`BatchingExecutor`)."""
+FAULTS_IN_A_ROW = 5
+"""From which on the model counts as broken, and not what it was asked."""
 _FORGET = 0.9
 """Of the mean waiting time, at each new one."""
 _HALF_LIFE_S = 5.0
@@ -87,6 +89,19 @@ class Worker:
         """What each engine is at."""
         return [engine.state for engine in self._engines]
 
+    def trouble(self, stall_s: float) -> str | None:
+        """Return what keeps this from working, in a few words; None: nothing does.
+
+        stall_s: of one piece of work, from which on it counts as no progress.
+        """
+        if not self._is_closed and not all(thread.is_alive() for thread in self._threads):
+            return "a thread of the model has ended"
+        n_faults = max(engine.n_faults for engine in self._engines)
+        if n_faults >= FAULTS_IN_A_ROW:
+            return f"{n_faults} faults in a row"
+        stalled_s = max(engine.stalled_s for engine in self._engines)
+        return f"no progress for {stalled_s:.0f} s" if stalled_s > stall_s else None
+
     def submit(self, do: Callable[[], T], priority: Priority) -> Future[T]:
         """Have work done; cancelling the future before it begins takes it out.
 
@@ -128,14 +143,16 @@ class Worker:
             thread.join(max(0.0, end - time.monotonic()))
 
     def _run(self, engine: EngineThread) -> None:
-        while self._wait(engine):
-            job = self._next(engine)
-            if job is not None:
-                self._take_up(engine, job)
-            elif engine.under_way:
-                self._round(engine)
-            del job  # and what it holds
-        engine.leave()
+        try:
+            while self._wait(engine):
+                job = self._next(engine)
+                if job is not None:
+                    self._take_up(engine, job)
+                elif engine.under_way:
+                    self._round(engine)
+                del job  # and what it holds
+        finally:
+            engine.leave()
 
     def _wait(self, engine: EngineThread) -> bool:
         """Wait until there is something to do; False at the end."""
@@ -187,7 +204,8 @@ class Worker:
         began = time.monotonic()
         try:
             assert callable(job.do)
-            result = job.do()
+            with engine.working():
+                result = job.do()
         except BaseException as error:  # whatever it is, it belongs to who asked
             job.done.set_exception(error)
         else:

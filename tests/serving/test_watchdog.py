@@ -1,0 +1,131 @@
+"""A model that cannot work any more is noticed: by `/ready`, and where wanted by the end of the process."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import cast
+
+import httpx
+import pytest
+
+from sottovoce.engine.batching import BatchingExecutor
+from sottovoce.engine.calls import CallGenerator, HostCall
+from sottovoce.errors import OptionError
+from sottovoce.serving.settings import ServerLimits
+from sottovoce.serving.worker import FAULTS_IN_A_ROW, Worker
+from tests.backends.fake import FakeBackend, Script
+from tests.serving.servers import SlowModel, serving, until
+from tests.serving.test_uploads import wav
+
+
+def calling(do: Callable[[], object]) -> CallGenerator[object]:
+    return (yield HostCall(do))
+
+
+def failing(error: Exception) -> Callable[[], object]:
+    def do() -> object:
+        raise error
+
+    return do
+
+
+@pytest.fixture
+def worker() -> Worker:
+    return Worker(engines=[BatchingExecutor(FakeBackend(Script()))])
+
+
+def ended(worker: Worker) -> None:
+    worker.close()
+    worker.join(10)
+
+
+def test_faults_in_a_row_are_trouble_and_work_that_goes_well_ends_it(worker: Worker) -> None:
+    broken = failing(RuntimeError("CUDA error: an illegal memory access was encountered"))
+    for i in range(FAULTS_IN_A_ROW):
+        assert worker.trouble(60.0) is None, i
+        with pytest.raises(RuntimeError):
+            worker.submit_calls(calling(broken)).result(10)
+    assert worker.trouble(60.0) == f"{FAULTS_IN_A_ROW} faults in a row"
+    assert worker.submit_calls(calling(lambda: "well")).result(10) == "well"
+    assert worker.trouble(60.0) is None
+    ended(worker)
+
+
+def test_faults_of_clients_are_no_trouble(worker: Worker) -> None:
+    for _ in range(2 * FAULTS_IN_A_ROW):
+        with pytest.raises(OptionError):
+            worker.submit_calls(calling(failing(OptionError("theirs")))).result(10)
+    assert worker.trouble(60.0) is None
+    ended(worker)
+
+
+def test_a_call_that_does_not_end_is_trouble(worker: Worker) -> None:
+    free, has_begun = threading.Event(), threading.Event()
+
+    def stuck() -> None:
+        has_begun.set()
+        free.wait(20)
+
+    for submit in (lambda: worker.submit_calls(calling(stuck)), lambda: worker.submit(stuck, cast(int, 0))):  # type: ignore[arg-type]
+        has_begun.clear()
+        free.clear()
+        waiting = submit()  # type: ignore[no-untyped-call]
+        assert has_begun.wait(10)
+        assert worker.trouble(60.0) is None
+        until(lambda: worker.trouble(0.05) is not None)
+        assert "no progress" in str(worker.trouble(0.05))
+        free.set()
+        waiting.result(10)
+        until(lambda: worker.trouble(0.0) is None)
+    ended(worker)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_thread_that_has_ended_is_trouble_and_its_work_is_answered(worker: Worker) -> None:
+    with pytest.raises(BaseException):  # noqa: B017, PT011
+        worker.submit_calls(calling(failing(cast(Exception, SystemExit("torn out"))))).result(10)
+    until(lambda: worker.trouble(60.0) == "a thread of the model has ended")
+    ended(worker)
+
+
+class BrokenModel(SlowModel):
+    """Every call ends with a fault of its device, until it is mended."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_broken = True
+
+    def transcribe(self, source: object, **options: object) -> BrokenModel:  # type: ignore[override]
+        return self
+
+    def next_segment(self) -> CallGenerator[object]:
+        yield HostCall(failing(RuntimeError("CUDA error: device-side assert triggered")))
+        return None
+
+    def close(self) -> None:
+        pass
+
+
+def break_it(url: str) -> None:
+    for _ in range(FAULTS_IN_A_ROW):
+        answer = httpx.post(f"{url}/v1/audio/transcriptions", files={"file": ("a.wav", wav(16_000))})
+        assert answer.status_code == 500
+
+
+def test_a_broken_model_is_not_ready() -> None:
+    with serving(BrokenModel()) as server:
+        assert httpx.get(f"{server.url}/ready").status_code == 200
+        break_it(server.url)
+        answer = httpx.get(f"{server.url}/ready")
+        assert (answer.status_code, answer.json()["status"]) == (503, "failing")
+        assert httpx.get(f"{server.url}/health").json()["status"] == "failing"
+        assert "sottovoce_failing 1.0" in httpx.get(f"{server.url}/metrics").text
+        assert server.server.broken_by is None
+
+
+def test_a_broken_server_ends_where_that_is_wanted() -> None:
+    with serving(BrokenModel(), limits=ServerLimits(broken_s=0.2)) as server:
+        break_it(server.url)
+        until(lambda: not server._thread.is_alive())
+        assert server.server.broken_by == f"{FAULTS_IN_A_ROW} faults in a row"
