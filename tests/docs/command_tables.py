@@ -16,16 +16,18 @@ from sottovoce.cli.main import cli
 from sottovoce.cli.sections import SectionedCommand
 from sottovoce.options.decoding import DecodingOptions
 from sottovoce.options.fallback import FallbackOptions
+from sottovoce.options.live import LiveDecodingOptions
 from sottovoce.options.schema import Api, options_of
 from sottovoce.options.speakers import SpeakerOptions
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.options.vad import VadOptions
 from sottovoce.options.writer import WriterOptions
 from sottovoce.serving.forms import FORM
+from sottovoce.serving.live_fields import LIVE
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = DOCS / "cli.md"
-SERVING = DOCS / "serving.md"
+SERVING, PROTOCOL = DOCS / "serving.md", DOCS / "protocol.md"
 TABLE = re.compile(r"(<!-- options of (?P<of>[\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 REFERENCE = DOCS / "reference.md"
 CLASSES = re.compile(r"(<!-- class (?P<of>\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -38,6 +40,7 @@ OWNERS = {
         VadOptions,
         SpeakerOptions,
         WriterOptions,
+        LiveDecodingOptions,
     )
 }
 FIELDS = re.compile(r"(<!-- fields of (?P<of>\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -64,9 +67,9 @@ def row(context: click.Context, option: click.Parameter) -> str:
 
 
 def form_table(api: str) -> str:
-    """A table of the fields of a form, in Markdown."""
+    """A table of the fields of a form, or of live requests, in Markdown."""
     rows = ["| field | here |", "|---|---|"]
-    for option in FORM:
+    for option in (*FORM, *LIVE):
         field = option.apis.get(cast(Api, api))
         if field is not None:
             names = ", ".join(f"`{name}`" for name in field.names.split())
@@ -93,7 +96,7 @@ def rewritten(page: str, marks: re.Pattern[str] = TABLE, made: Callable[[str], s
 
 if __name__ == "__main__":
     PAGE.write_text(rewritten(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
-    serving = SERVING.read_text(encoding="utf-8")
-    SERVING.write_text(rewritten(serving, FIELDS, form_table), encoding="utf-8")
+    for page in (SERVING, PROTOCOL):
+        page.write_text(rewritten(page.read_text(encoding="utf-8"), FIELDS, form_table), encoding="utf-8")
     reference = REFERENCE.read_text(encoding="utf-8")
     REFERENCE.write_text(rewritten(reference, CLASSES, class_table), encoding="utf-8")

@@ -17,6 +17,7 @@ from tests.docs.command_tables import (
     CLASSES,
     FIELDS,
     PAGE,
+    PROTOCOL,
     REFERENCE,
     SERVING,
     class_table,
@@ -99,10 +100,11 @@ def test_commands_are_understood(line: str) -> None:
 def test_the_tables_of_options_are_true() -> None:
     page = PAGE.read_text(encoding="utf-8")
     assert page == rewritten(page), "bring docs/cli.md up to date: python -m tests.docs.command_tables"
-    serving = SERVING.read_text(encoding="utf-8")
-    assert serving == rewritten(serving, FIELDS, form_table), (
-        "bring docs/serving.md up to date: python -m tests.docs.command_tables"
-    )
+    for path in (SERVING, PROTOCOL):
+        page = path.read_text(encoding="utf-8")
+        assert page == rewritten(page, FIELDS, form_table), (
+            f"bring docs/{path.name} up to date: python -m tests.docs.command_tables"
+        )
     reference = REFERENCE.read_text(encoding="utf-8")
     assert reference == rewritten(reference, CLASSES, class_table), (
         "bring docs/reference.md up to date: python -m tests.docs.command_tables"

@@ -18,9 +18,10 @@ from sottovoce.engine.batching import BatchingExecutor
 from sottovoce.engine.calls import CallGenerator, HostCall
 from sottovoce.engine.tasks import Priority
 from sottovoce.errors import OptionError
+from sottovoce.options.live import LiveOptions
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.serving.engine_thread import THREADS
-from sottovoce.serving.scheduler import LiveOptions, Scheduler, SessionHandle, TranscriptionRequest
+from sottovoce.serving.scheduler import Scheduler, SessionHandle, TranscriptionRequest
 from sottovoce.serving.settings import Work
 from sottovoce.serving.worker import Worker
 from sottovoce.types import Final, Samples

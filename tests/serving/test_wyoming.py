@@ -18,7 +18,8 @@ import pytest
 from sottovoce.api import Model
 from sottovoce.audio.io import load_audio
 from sottovoce.errors import OptionError
-from sottovoce.serving.scheduler import LiveOptions, Scheduler, SessionHandle
+from sottovoce.options.live import LiveOptions
+from sottovoce.serving.scheduler import Scheduler, SessionHandle
 from sottovoce.serving.server import ServerThread
 from sottovoce.serving.settings import ServerLimits, WyomingAddress
 from sottovoce.types import Event, Samples, SpeechEnded, SpeechStarted

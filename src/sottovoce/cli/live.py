@@ -17,6 +17,7 @@ from sottovoce.api import Model
 from sottovoce.audio.io import load_audio, open_audio, read_pcm
 from sottovoce.audio.microphone import Microphone
 from sottovoce.backends.base import EXACT, EncoderMode
+from sottovoce.cli.flags import read_values
 from sottovoce.cli.interrupt import Interrupts
 from sottovoce.cli.live_translation import TranslatedView, live_translator
 from sottovoce.cli.live_view import LiveView
@@ -28,6 +29,7 @@ from sottovoce.errors import OptionError, cause_of
 from sottovoce.evaluation.latency import LogLine
 from sottovoce.formats.event_lines import event_line
 from sottovoce.formats.output_names import label_of
+from sottovoce.options.schema import made, options_of
 from sottovoce.options.vad import VadStreamOptions
 from sottovoce.streaming.options import StreamOptions
 from sottovoce.streaming.session import Session
@@ -86,12 +88,7 @@ def check(source: str | None, given: dict[str, Any]) -> None:
 
 def open_session(model: Model, given: dict[str, Any]) -> Session:
     """The session that the options ask for."""
-    vad = VadStreamOptions(
-        onset_ms=given["onset_ms"],
-        hangover_ms=given["hangover_ms"],
-        pre_roll_ms=given["pre_roll_ms"],
-        post_roll_ms=min(100.0, given["hangover_ms"]),
-    )
+    vad = made(VadStreamOptions, given, post_roll_ms=min(100.0, given["hangover_ms"]))
     return model.session(
         given["languages"],
         switching=given["switching"],
@@ -109,19 +106,12 @@ def stream_options(model: Model, given: dict[str, Any]) -> StreamOptions:
     Raises: LanguageModelError, OptionError.
     """
     terms = [given["static_prompt"], hotword_text(given) or ""]
-    return StreamOptions(
-        frame_threshold=given["frame_threshold"],
-        rewind_threshold=given["rewind_threshold"],
+    return made(
+        StreamOptions,
+        read_values(given, options_of(StreamOptions)),
         chunk_s=given["chunk_ms"] / 1000,
-        audio_min_len_s=given["audio_min_len"],
-        audio_max_len_s=given["audio_max_len"],
-        beam_size=given["beam_size"],
-        task=given["task"],
-        init_prompt=given["init_prompt"],
         static_prompt=" ".join(term for term in terms if term),
-        max_context_tokens=given["max_context_tokens"],
         encoder=_encoder_mode(model, given["encoder"]),
-        tail_s=given["tail"],
         fusion=fusion_of(model, given),
     )
 

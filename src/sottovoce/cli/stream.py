@@ -15,6 +15,7 @@ from sottovoce.cli.options import FUSION, MODEL, TASK, beam_size
 from sottovoce.cli.sections import SectionedCommand
 from sottovoce.cli.speakers import VOICES
 from sottovoce.cli.translation import TRANSLATION
+from sottovoce.options.live import LiveDecodingOptions, LiveOptions
 from sottovoce.options.schema import Option, options_of
 from sottovoce.options.vad import VadStreamOptions
 
@@ -28,51 +29,11 @@ SOURCES = (
     Option("Give a file as fast as it is taken (default).", key="unaware", kind="flag"),
     click.option("--save-audio", type=click.Path(dir_okay=False), help="Write what was heard to a WAV file."),
 )
-LANGUAGES = (
-    Option(
-        "Languages that may be spoken.",
-        key="languages",
-        short="-l --language",
-        default="auto",
-        metavar="auto|CODE[,CODE…]",
-    ),
-    Option(
-        "Follow a change of language: not, between sentences, or inside them.",
-        key="switching",
-        kind="choice",
-        default="restart",
-        choices=("off", "restart", "parallel"),
-    ),
-    *TASK,
-)
+LIVE = (*options_of(LiveOptions), *options_of(LiveDecodingOptions), *options_of(VadStreamOptions))
+"""What the session is asked."""
 POLICY = (
     Option("Audio an update.", key="chunk_ms", kind="integer", default=500, least=10),
-    Option(
-        "A word waits while it is attended this near to the end of the audio (20 ms frames).",
-        key="frame_threshold",
-        kind="number",
-        default=25,
-        least=0.0,
-    ),
-    Option(
-        "A jump back by more frames than this discards an update.",
-        key="rewind_threshold",
-        kind="integer",
-        default=200,
-        least=0,
-    ),
-    Option("Least seconds before an update.", key="audio_min_len", kind="number", default=0.0, least=0.0),
-    Option("Most seconds held.", key="audio_max_len", kind="number", default=30.0, least=1.0, most=30.0),
-    Option("What was said before; moves out as text is added.", key="init_prompt", default=""),
-    Option("Terms and names; stays.", key="static_prompt", default=""),
-    Option(
-        "Tokens of both, and of what was said, that an update is given at most.",
-        key="max_context_tokens",
-        kind="integer",
-        default=223,
-        least=0,
-        most=223,
-    ),
+    *grouped("When words are said", of=LIVE),
     Option(
         "An update encodes the newest audio beside what is kept; all audio held; or 30 s, as trained.",
         key="encoder",
@@ -80,29 +41,14 @@ POLICY = (
         default="auto",
         choices=("auto", "whole", "exact"),
     ),
-    Option(
-        "Seconds of padding behind the audio.",
-        key="tail",
-        kind="number",
-        least=0.0,
-        most=30.0,
-        unset="what the model needs",
-    ),
+    *grouped("Padding", of=LIVE),
     click.option(
         "--cif", type=click.Path(exists=True, dir_okay=False), help="Weights that find the ends of words."
     ),
 )
 VAD = (
     Option("Decode silence too.", key="no_vad", kind="flag"),
-    *grouped("Edges", of=options_of(VadStreamOptions)),
-)
-SPEAKERS = (
-    Option(
-        "Say who says each word: auto, or how many there are at most. A final may correct it.",
-        key="speakers",
-        metavar="auto|N",
-    ),
-    *VOICES,
+    *grouped("Edges", of=LIVE),
 )
 SINKS = (
     Option("One JSON event a line.", key="jsonl", kind="flag"),
@@ -120,11 +66,11 @@ SINKS = (
 SECTIONS = {
     "Model": MODEL,
     "Source": SOURCES,
-    "Language": LANGUAGES,
+    "Language": (*grouped("Language", of=LIVE), *TASK),
     "Search": (*beam_size(1), *FUSION),
     "When words are said": POLICY,
     "Speech": VAD,
-    "Speakers": SPEAKERS,
+    "Speakers": (*grouped("Speakers", of=LIVE), *VOICES),
     "Translation": TRANSLATION,
     "Output": SINKS,
 }

@@ -17,13 +17,13 @@ WITHOUT_EFFECT = ("debug_mode", "token_timestamps", "encode")
 MOST_COUNT = 100_000
 
 
-def _requested(key: str, kind: Kind, apis: Mapping[Api, ApiField], **about: Any) -> Option:
+def requested(key: str, kind: Kind, apis: Mapping[Api, ApiField], **about: Any) -> Option:
     """Declare an option of requests; its help is that of the first API that has it."""
     return Option(next(iter(apis.values())).help, key=key, kind=kind, apis=apis, **about)
 
 
 REQUEST = (
-    _requested(
+    requested(
         "file",
         "file",
         {
@@ -31,10 +31,8 @@ REQUEST = (
             "whisper_cpp": ApiField("file", "The recording."),
         },
     ),
-    _requested(
-        "model", "text", {"openai": ApiField("model", "one of `/v1/models`; without it the server's")}
-    ),
-    _requested(
+    requested("model", "text", {"openai": ApiField("model", "one of `/v1/models`; without it the server's")}),
+    requested(
         "language",
         "text",
         {
@@ -48,12 +46,12 @@ REQUEST = (
             ),
         },
     ),
-    _requested(
+    requested(
         "detect_language",
         "flag",
         {"whisper_cpp": ApiField("detect_language", "Find the language, whatever is given.")},
     ),
-    _requested(
+    requested(
         "languages",
         "texts",
         {
@@ -62,12 +60,12 @@ REQUEST = (
             )
         },
     ),
-    _requested(
+    requested(
         "phrases",
         "texts",
         {"openai": ApiField("keywords[]", "words likely to be said, boosted in the beam search")},
     ),
-    _requested(
+    requested(
         "chunking_strategy",
         "nested",
         {
@@ -79,7 +77,7 @@ REQUEST = (
             )
         },
     ),
-    _requested(
+    requested(
         "response_format",
         "choice",
         {
@@ -98,7 +96,7 @@ REQUEST = (
         },
         default="json",
     ),
-    _requested(
+    requested(
         "granularities",
         "texts",
         {
@@ -109,7 +107,7 @@ REQUEST = (
             )
         },
     ),
-    _requested(
+    requested(
         "include",
         "texts",
         {
@@ -118,7 +116,7 @@ REQUEST = (
             )
         },
     ),
-    _requested(
+    requested(
         "stream",
         "flag",
         {
@@ -129,7 +127,7 @@ REQUEST = (
             )
         },
     ),
-    _requested(
+    requested(
         "reference_names",
         "texts",
         {
@@ -140,17 +138,17 @@ REQUEST = (
             )
         },
     ),
-    _requested(
+    requested(
         "references",
         "texts",
         {"openai": ApiField("known_speaker_references[]", "the speech of each, in the order of the names")},
     ),
-    _requested(
+    requested(
         "first_temperature",
         "number",
         {"whisper_cpp": ApiField("temperature", "the first that is tried", least=0.0, most=1.0)},
     ),
-    _requested(
+    requested(
         "temperature_step",
         "number",
         {
@@ -162,10 +160,10 @@ REQUEST = (
             )
         },
     ),
-    _requested(
+    requested(
         "no_timestamps", "flag", {"whisper_cpp": ApiField("no_timestamps", "no words in `verbose_json`")}
     ),
-    _requested(
+    requested(
         "no_language_probabilities",
         "flag",
         {
@@ -174,7 +172,7 @@ REQUEST = (
             )
         },
     ),
-    _requested(
+    requested(
         "max_len",
         "integer",
         {
@@ -187,10 +185,10 @@ REQUEST = (
             )
         },
     ),
-    _requested(
+    requested(
         "split_on_word",
         "flag",
         {"whisper_cpp": ApiField("split_on_word", "lines are cut between words in any case")},
     ),
-    *(_requested(name, "any", {"whisper_cpp": ApiField(name, "without effect")}) for name in WITHOUT_EFFECT),
+    *(requested(name, "any", {"whisper_cpp": ApiField(name, "without effect")}) for name in WITHOUT_EFFECT),
 )

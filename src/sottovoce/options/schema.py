@@ -7,11 +7,15 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, replace
 from functools import cache
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 from sottovoce.errors import OptionError
 
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
 T = TypeVar("T")
+Owner = TypeVar("Owner", bound="DataclassInstance")
 Kind: TypeAlias = Literal[
     "flag",
     "integer",
@@ -23,13 +27,18 @@ Kind: TypeAlias = Literal[
     "integers",
     "times",
     "texts",
+    "language",
+    "languages",
+    "speakers",
     "file",
     "nested",
     "any",
 ]
 """What a value is, and so how text becomes one. times: seconds, or h:mm:ss; the plurals: separated by
 commas."""
-Api: TypeAlias = Literal["openai", "whisper_cpp", "deepgram"]
+Api: TypeAlias = Literal["openai", "whisper_cpp", "sottovoce", "realtime", "deepgram"]
+"""Of recordings: openai, whisper_cpp; of live speech: sottovoce (the server's own), realtime (OpenAI's); of
+both: deepgram."""
 Values: TypeAlias = Mapping[str, Any]
 """Values of options by their keys."""
 
@@ -166,6 +175,7 @@ class Option:
             return value in self.choices
         return bool(
             (math.isfinite(value) or (self.may_be_infinite and value > 0))
+            and (self.kind != "integer" or value == int(value))
             and (self.least is None or value >= self.least)
             and (self.most is None or value <= self.most)
             and (self.above is None or value > self.above)
@@ -253,6 +263,19 @@ def made(owner: type[T], values: Values, **others: Any) -> T:
     """
     found = {one.field: values[one.key] for one in options_of(owner) if values.get(one.key, None) is not None}
     return owner(**{**found, **others})
+
+
+def changed(chosen: Owner, values: Values) -> Owner:
+    """Return a dataclass of options, and those among its fields, with other values by key.
+
+    Raises: OptionError.
+    """
+    found = {one.field: values[one.key] for one in options_of(type(chosen)) if one.key in values}
+    for each in dataclasses.fields(chosen):
+        inner = getattr(chosen, each.name)
+        if each.name not in found and dataclasses.is_dataclass(inner):
+            found[each.name] = changed(inner, values)  # type: ignore[type-var]  # an instance, no class
+    return replace(chosen, **found)
 
 
 def keyed(options: Sequence[Option]) -> Mapping[str, Option]:

@@ -19,10 +19,11 @@ import numpy as np
 from starlette.websockets import WebSocket
 
 from sottovoce.formats.document import Json
+from sottovoce.options.live import LiveOptions
 from sottovoce.serving.faults import UNAVAILABLE, ApiError, fault_of, logged_fault
 from sottovoce.serving.input_queue import InputQueue
 from sottovoce.serving.pcm import PcmReader
-from sottovoce.serving.scheduler import LiveOptions, Scheduler, SessionHandle
+from sottovoce.serving.scheduler import Scheduler, SessionHandle
 from sottovoce.serving.services import Services, services_of
 from sottovoce.serving.transport import GoneError, Transport, WebSocketTransport, own_error
 from sottovoce.types import SAMPLE_RATE, Event, Samples

@@ -81,7 +81,7 @@ def _flag(fields: Fields, field: ApiField) -> bool | None:
 
 def _number(fields: Fields, option: Option, field: ApiField, *, is_whole: bool) -> float | None:
     """A number of the option's unit."""
-    least, most = _range(option, field)
+    least, most = range_of(option, field)
     value = fields.number(field.name, least, most)
     if value is None:
         return None
@@ -92,7 +92,7 @@ def _number(fields: Fields, option: Option, field: ApiField, *, is_whole: bool) 
     return int(value) if is_whole else value / field.per_unit
 
 
-def _range(option: Option, field: ApiField) -> tuple[float, float]:
+def range_of(option: Option, field: ApiField) -> tuple[float, float]:
     """The least and the greatest number that a request may have."""
     least = field.least if field.least is not None else option.least
     most = field.most if field.most is not None else option.most
@@ -131,6 +131,6 @@ def _example(field: ApiField) -> dict[str, Json]:
 
 
 def _limits(option: Option, field: ApiField) -> Mapping[str, Json]:
-    least, most = _range(option, field)
+    least, most = range_of(option, field)
     limits: dict[str, Json] = {"minimum": least, "maximum": most}
     return {name: value for name, value in limits.items() if value not in (-math.inf, math.inf)}

@@ -28,8 +28,8 @@ from sottovoce.engine.update_interval import INTERVALS_S, UpdateIntervalControll
 from sottovoce.errors import OptionError
 from sottovoce.lm.fusion import ShallowFusion
 from sottovoce.offline.transcription import FileTranscription
+from sottovoce.options.live import LiveOptions
 from sottovoce.options.transcribe import TranscribeOptions
-from sottovoce.options.vad import VadStreamOptions
 from sottovoce.serving.engine_thread import THREADS, EngineState
 from sottovoce.serving.event_sequence import EventSequencer
 from sottovoce.serving.settings import MOST_ENGINES, Work
@@ -38,8 +38,8 @@ from sottovoce.speakers.base import Floats
 from sottovoce.speakers.choose import make_live_speakers
 from sottovoce.speakers.live_speakers import LiveSpeakers
 from sottovoce.streaming.options import StreamOptions
-from sottovoce.streaming.session import Session, Switching
-from sottovoce.types import SAMPLE_RATE, Event, Samples, Segment, Task, Transcript
+from sottovoce.streaming.session import Session
+from sottovoce.types import SAMPLE_RATE, Event, Samples, Segment, Transcript
 
 T = TypeVar("T")
 
@@ -47,27 +47,6 @@ MOST_AT_ONCE_S = 2.0
 """Audio of one session worked on at a time: the others have their turn in between."""
 MOST_BEHIND_S = 10.0
 """The same under load, where one update takes all that came meanwhile."""
-
-
-@dataclass(frozen=True, slots=True)
-class LiveOptions:
-    """What a client may ask of a live session; the names are those of `Model.session`.
-
-    languages: codes or names; empty: all of the model. prompt: what was said before. terms: names and words
-    likely to be said. vad: decode only where speech is heard, by these options. frame_threshold: how long
-    words wait, see `StreamOptions`. speakers: say who says each word: "auto", how many there are at most, or
-    "", not.
-    """
-
-    languages: tuple[str, ...] = ()
-    switching: Switching = "restart"
-    task: Task = "transcribe"
-    unstable: bool = False
-    prompt: str = ""
-    terms: tuple[str, ...] = ()
-    vad: bool | VadStreamOptions = True
-    frame_threshold: float = 25.0
-    speakers: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,12 +208,7 @@ class SessionHandle:
             switching=options.switching,
             vad=options.vad,
             unstable=options.unstable,
-            stream=StreamOptions(
-                task=options.task,
-                init_prompt=options.prompt,
-                static_prompt=", ".join(options.terms),
-                frame_threshold=options.frame_threshold,
-            ),
+            stream=StreamOptions.of(options.decoding),
             speakers=self._speakers if options.speakers else None,
         )
 

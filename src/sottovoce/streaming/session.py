@@ -29,13 +29,13 @@ from sottovoce.engine.calls import CallGenerator
 from sottovoce.engine.executor import CallExecutor, LocalExecutor
 from sottovoce.errors import SessionClosedError
 from sottovoce.language.timeline import LanguageChange, LanguageTimeline
+from sottovoce.options.live import Switching as Switching
 from sottovoce.speakers.live_speakers import LiveSpeakers
 from sottovoce.streaming.audio_window import SNAP_S, AudioWindow
 from sottovoce.streaming.ctc_preview import CtcPreview, UnstableText
 from sottovoce.streaming.events import EventEmitter
 from sottovoce.streaming.language_follower import LiveLanguageFollower
 from sottovoce.streaming.options import SessionOptions as SessionOptions
-from sottovoce.streaming.options import Switching as Switching
 from sottovoce.streaming.schedule import UpdateSchedule
 from sottovoce.streaming.strategy import StrategyFactory
 from sottovoce.streaming.utterance_decoder import LOST_S, UtteranceDecoder

@@ -10,13 +10,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from sottovoce.errors import OptionError
+from sottovoce.options.live import LiveDecodingOptions, LiveOptions
 from sottovoce.options.vad import VadStreamOptions
 from sottovoce.serving.client_values import MAX_CHARACTERS, MAX_TERMS, read_code, read_flag, read_whole
 from sottovoce.serving.faults import ApiError
 from sottovoce.serving.fields import number_of, wrong
 from sottovoce.serving.model_registry import ModelRegistry
 from sottovoce.serving.pcm import PcmReader
-from sottovoce.serving.scheduler import LiveOptions
 from sottovoce.types import SAMPLE_RATE
 
 ENCODINGS = {"linear16": "s16le", "mulaw": "mulaw", "alaw": "alaw"}
@@ -100,7 +100,7 @@ class DeepgramParams:
         return LiveOptions(
             languages=self.languages,
             unstable=self.interim_results,
-            terms=self.terms,
+            decoding=LiveDecodingOptions(static_prompt=", ".join(self.terms)),
             speakers="auto" if self.has_speakers else "",
             vad=VadStreamOptions(hangover_ms=pause_ms, post_roll_ms=min(100.0, pause_ms)),
         )

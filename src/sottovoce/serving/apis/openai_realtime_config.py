@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from sottovoce.errors import OptionError
 from sottovoce.formats.document import Json
+from sottovoce.options.live import DELAYS, LiveDecodingOptions, LiveOptions
 from sottovoce.options.vad import VadStreamOptions
 from sottovoce.serving.client_values import (
     one_of,
@@ -25,12 +26,9 @@ from sottovoce.serving.client_values import (
 )
 from sottovoce.serving.faults import ApiError
 from sottovoce.serving.fields import wrong
-from sottovoce.serving.scheduler import LiveOptions
 
 ENCODINGS = {"audio/pcm": ("s16le", 24_000), "audio/pcmu": ("mulaw", 8_000), "audio/pcma": ("alaw", 8_000)}
 """By the format's name: encoding and sample rate."""
-DELAYS = {"minimal": 5.0, "low": 15.0, "medium": 25.0, "high": 50.0, "xhigh": 100.0}
-"""Frames of 20 ms that a word waits while it is attended near the end of the audio."""
 EAGERNESS_MS = {"low": 1000.0, "medium": 600.0, "auto": 600.0, "high": 300.0}
 """The pause that ends a turn: what is said is not looked at."""
 DIARIZING = "gpt-4o-transcribe-diarize"
@@ -123,10 +121,12 @@ class RealtimeSessionConfig:
         """As the library's session takes it."""
         return LiveOptions(
             languages=(self.language,) if self.language else self.languages,
-            prompt=self.prompt,
-            terms=self.keywords,
             vad=self.turns.vad if self.turns else False,
-            frame_threshold=DELAYS[self.delay],
+            decoding=LiveDecodingOptions(
+                init_prompt=self.prompt,
+                static_prompt=", ".join(self.keywords),
+                frame_threshold=DELAYS[self.delay],
+            ),
             speakers="auto" if self.has_speakers else "",
         )
 

@@ -14,31 +14,26 @@ from starlette.websockets import WebSocket
 from sottovoce.errors import OptionError
 from sottovoce.formats.document import Json
 from sottovoce.formats.event_lines import event_document
+from sottovoce.options.live import LiveOptions
+from sottovoce.options.live_requests import LIVE_REQUEST, MODEL
+from sottovoce.options.schema import changed
 from sottovoce.serving.access import SUBPROTOCOL
-from sottovoce.serving.client_values import (
-    one_of,
-    read_flag,
-    read_language,
-    read_languages,
-    read_list,
-    read_speakers,
-    read_text,
-    read_typed_message,
-    read_whole,
-    shown,
-)
+from sottovoce.serving.client_values import read_typed_message, shown
 from sottovoce.serving.connection import WebSocketConnection, require_finite
 from sottovoce.serving.faults import ApiError
 from sottovoce.serving.fields import wrong
+from sottovoce.serving.forms import fields_of
+from sottovoce.serving.live_fields import LIVE, read_field
 from sottovoce.serving.pcm import PcmReader
-from sottovoce.serving.scheduler import LiveOptions
 from sottovoce.serving.session_translator import NOT_TRANSLATED, SessionTranslator, session_translator
 from sottovoce.speakers.base import Floats
 from sottovoce.types import SAMPLE_RATE, Event, Samples
 
 MAX_NAME = 50
 """Characters of a speaker's name."""
-FIXED = ("model", "encoding", "sample_rate", "translate_to")
+FIELDS = fields_of("sottovoce", LIVE)
+"""What can be configured, by name."""
+FIXED = tuple(option.key for option in (MODEL, *LIVE_REQUEST))
 """Fields that stand in the address for good."""
 
 
@@ -223,10 +218,10 @@ def configured(request: SessionRequest, changes: Mapping[str, object]) -> Sessio
     unknown = [name for name in changes if name not in FIELDS]
     if unknown:
         raise wrong(unknown[0][:50], f"one of {', '.join(FIELDS)}", "an unknown field")
-    values: dict[str, Any] = {name: FIELDS[name](name, value) for name, value in changes.items()}
-    own = {name: values.pop(name) for name in FIXED if name in values}
-    request = replace(request, options=replace(request.options, **values), **own)
-    if request.translate_to and request.options.task == "translate":
+    values = {FIELDS[name][0].key: read_field(name, value, *FIELDS[name]) for name, value in changes.items()}
+    own: dict[str, Any] = {name: values.pop(name) for name in FIXED if name in values}
+    request = replace(request, options=changed(request.options, values), **own)
+    if request.translate_to and request.options.decoding.task == "translate":
         raise wrong("translate_to", "the task transcribe", "translate")
     try:
         PcmReader(request.encoding, request.sample_rate)
@@ -234,20 +229,3 @@ def configured(request: SessionRequest, changes: Mapping[str, object]) -> Sessio
         name = str(error).partition(":")[0]
         raise ApiError(str(error), param=name, code="invalid_value") from error
     return request
-
-
-FIELDS: Mapping[str, Callable[[str, object], object]] = {
-    "model": read_text,
-    "languages": read_languages,
-    "switching": one_of("off", "restart", "parallel"),
-    "task": one_of("transcribe", "translate"),
-    "unstable": read_flag,
-    "prompt": read_text,
-    "terms": read_list,
-    "vad": read_flag,
-    "speakers": read_speakers,
-    "translate_to": read_language,
-    "encoding": read_text,
-    "sample_rate": read_whole,
-}
-"""What can be configured, with how it is read."""

@@ -18,6 +18,7 @@ from socket import socket as Socket
 import numpy as np
 
 from sottovoce.formats.document import Json
+from sottovoce.options.live import LiveDecodingOptions, LiveOptions
 from sottovoce.options.vad import VadStreamOptions
 from sottovoce.serving.apis.deepgram_params import checked_terms, read_language_tag
 from sottovoce.serving.apis.wyoming_frames import MAX_LINE, Frame, FrameTransport
@@ -26,7 +27,6 @@ from sottovoce.serving.connection import LiveConnection, off_loop
 from sottovoce.serving.faults import ApiError, fault_of
 from sottovoce.serving.fields import wrong
 from sottovoce.serving.pcm import PcmReader
-from sottovoce.serving.scheduler import LiveOptions
 from sottovoce.serving.services import Services
 from sottovoce.types import SAMPLE_RATE, Event, Partial, Samples, SpeechEnded, SpeechStarted
 
@@ -52,7 +52,8 @@ class WyomingParams:
     def options(self) -> LiveOptions:
         """What of it the library's session takes."""
         vad = VadStreamOptions(hangover_ms=self.pause_ms)
-        return LiveOptions((self.language,) if self.language else (), terms=self.terms, vad=vad)
+        decoding = LiveDecodingOptions(static_prompt=", ".join(self.terms))
+        return LiveOptions((self.language,) if self.language else (), vad=vad, decoding=decoding)
 
 
 class WyomingServer:

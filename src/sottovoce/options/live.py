@@ -1,0 +1,222 @@
+"""What can be asked of live speech: on the command line, in every live API of the server, and in Python."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Literal, TypeAlias
+
+from sottovoce.errors import OptionError
+from sottovoce.options.schema import ApiField, Option, check_options
+from sottovoce.options.vad import VadStreamOptions
+from sottovoce.types import Task
+
+Switching: TypeAlias = Literal["off", "restart", "parallel"]
+DELAYS = {"minimal": 5.0, "low": 15.0, "medium": 25.0, "high": 50.0, "xhigh": 100.0}
+"""OpenAI's names for frames of 20 ms that a word waits."""
+_in_policy = partial(Option, group="When words are said")
+_in_language = partial(Option, group="Language")
+_in_python = partial(Option, flag=None)
+
+
+@dataclass(frozen=True, slots=True)
+class LiveDecodingOptions:
+    """How live speech is decoded. Names and defaults are SimulStreaming's where it has them.
+
+    Raises: OptionError for values out of range.
+    """
+
+    frame_threshold: float = _in_policy(
+        "A word waits while it is attended this near to the end of the audio (20 ms frames).",
+        least=0.0,
+        may_be_infinite=True,
+        apis={
+            "realtime": ApiField(
+                "delay",
+                "how long words wait, from `minimal` to `xhigh`",
+                kind="choice",
+                choices=tuple(DELAYS),
+                reads=DELAYS.__getitem__,
+            )
+        },
+    ).as_field(25)
+    """inf: all words wait."""
+    rewind_threshold: int = _in_policy(
+        "A jump back by more frames than this discards an update.", least=0
+    ).as_field(200)
+    """See `StopRules`."""
+    final_frame_threshold: float = _in_python(
+        "frame_threshold when no more audio comes.", least=0.0, may_be_infinite=True
+    ).as_field(0)
+    """0 decodes to the end of text, where SimulStreaming stops 4 frames early."""
+    chunk_s: float = _in_python(
+        "Seconds between two updates.", least=0.01, expected="at least 0.01 seconds"
+    ).as_field(0.5)
+    audio_min_len_s: float = _in_policy(
+        "Least seconds before an update.", key="audio_min_len", least=0.0
+    ).as_field(0.0)
+    audio_max_len_s: float = _in_policy(
+        "Most seconds held.", key="audio_max_len", least=1.0, most=30.0, expected="1 to 30 seconds"
+    ).as_field(30.0)
+    audio_trim_s: float | None = _in_python(
+        "Seconds that a cut leaves less.", unset="a third, at most 10"
+    ).as_field(None)
+    beam_size: int = _in_python("Hypotheses of the beam search; 1 is greedy.", least=1).as_field(1)
+    task: Task = _in_python(
+        "translate: into English.",
+        choices=("transcribe", "translate"),
+        apis={"sottovoce": ApiField("task", "`transcribe`, the default, or `translate` into English")},
+    ).as_field("transcribe")
+    init_prompt: str = _in_policy(
+        "What was said before; moves out as text is added.",
+        apis={
+            "sottovoce": ApiField("prompt", "what was said before"),
+            "realtime": ApiField("prompt", "what was said before"),
+        },
+    ).as_field("")
+    static_prompt: str = _in_policy(
+        "Terms and names; stays.",
+        apis={
+            "sottovoce": ApiField(
+                "terms",
+                "names and words likely to be said, separated by commas",
+                kind="texts",
+                reads=", ".join,
+            ),
+            "realtime": ApiField("keywords", "words likely to be said", kind="texts", reads=", ".join),
+        },
+    ).as_field("")
+    max_context_tokens: int = _in_policy(
+        "Tokens of both, and of what was said, that an update is given at most.", least=0, most=223
+    ).as_field(223)
+    tail_s: float | None = Option(
+        "Seconds of padding behind the audio.",
+        unset="what the model needs",
+        group="Padding",
+        key="tail",
+        least=0.0,
+        most=30.0,
+    ).as_field(None)
+    """None of it thinned; not where the encoder is the full window."""
+    held_over_s: float = _in_python(
+        "An utterance is resumed after pauses of up to this, with its audio and text as context.",
+        least=0.0,
+        may_be_infinite=True,
+    ).as_field(3.0)
+    wordless_s: float = _in_python(
+        "Most seconds of audio without words in the buffer.", least=1.0, may_be_infinite=True
+    ).as_field(5.0)
+    sentence_s: float = _in_python(
+        "Speech without a pause is final at the end of a sentence after so many seconds.",
+        least=1.0,
+        may_be_infinite=True,
+    ).as_field(10.0)
+    longest_final_s: float = _in_python(
+        "Speech without a pause is final after so many seconds at the latest.",
+        least=1.0,
+        may_be_infinite=True,
+    ).as_field(30.0)
+    max_repeats: int = _in_python("How often words may repeat themselves.", least=1).as_field(4)
+    """See `StopRules`."""
+    no_speech_threshold: float = _in_python(
+        "An update with a higher probability of no speech, and an improbable text, is empty.",
+        least=0.0,
+        most=1.0,
+    ).as_field(0.6)
+    logprob_threshold: float = _in_python("A text with a lower mean log-probability is improbable.").as_field(
+        -1.0
+    )
+    reread_tokens: int | None = _in_python(
+        "Newest tokens of a prefix that every update computes again.",
+        unset="all",
+        least=1,
+        expected="a whole number of at least 1 or None",
+    ).as_field(16)
+    """The states of those before are reused until an utterance ends or its audio is cut; parallel switching
+    always computes all."""
+
+    def __post_init__(self) -> None:
+        check_options(self)
+        if not 0.0 <= self.trim_s < self.audio_max_len_s:
+            raise OptionError(f"audio_trim_s: expected less than audio_max_len_s, got {self.audio_trim_s}")
+        if self.chunk_s > self.audio_max_len_s:
+            raise OptionError(f"chunk_s: expected at most audio_max_len_s, got {self.chunk_s}")
+        if math.isnan(self.logprob_threshold):
+            raise OptionError("logprob_threshold: expected a number, got nan")
+
+    @property
+    def trim_s(self) -> float:
+        """Seconds that a cut leaves less than `audio_max_len_s`."""
+        return min(10.0, self.audio_max_len_s / 3) if self.audio_trim_s is None else self.audio_trim_s
+
+
+@dataclass(frozen=True, slots=True)
+class LiveOptions:
+    """What a client may ask of a live session; the names are those of `Model.session`.
+
+    Raises: OptionError for values out of range.
+    """
+
+    languages: tuple[str, ...] = _in_language(
+        "Languages that may be spoken.",
+        short="-l --language",
+        cli_default="auto",
+        metavar="auto|CODE[,CODE…]",
+        apis={
+            "sottovoce": ApiField(
+                "languages",
+                "codes or names, separated by commas, that may be spoken; `auto`, as without: all of the "
+                "model",
+                kind="languages",
+            ),
+            "realtime": ApiField(
+                "languages", "several: only these, and changes are followed", kind="languages"
+            ),
+        },
+    ).as_field(())
+    """Codes or names; empty: all of the model."""
+    switching: Switching = _in_language(
+        "Follow a change of language: not, between sentences, or inside them.",
+        choices=("off", "restart", "parallel"),
+        apis={
+            "sottovoce": ApiField(
+                "switching",
+                "follow a change of language: `off`, between sentences (`restart`, the default), or inside "
+                "them (`parallel`)",
+            )
+        },
+    ).as_field("restart")
+    unstable: bool = _in_python(
+        "Also send text that may still change.",
+        apis={
+            "sottovoce": ApiField("unstable", "`true`: send text that may still change too"),
+            "deepgram": ApiField(
+                "interim_results", "`true`: also results that may change, which the next one replaces"
+            ),
+        },
+    ).as_field(False)
+    vad: bool | VadStreamOptions = _in_python(
+        "Decode only where speech is.",
+        kind="flag",
+        apis={"sottovoce": ApiField("vad", "`false`: decode silence too")},
+    ).as_field(True)
+    """Or by these options."""
+    speakers: str = Option(
+        "Say who says each word: auto, or how many there are at most. A final may correct it.",
+        group="Speakers",
+        metavar="auto|N",
+        cli_default=None,
+        apis={
+            "sottovoce": ApiField(
+                "speakers",
+                "say who says each word: `auto`, or how many there are at most; `false` is the default",
+                kind="speakers",
+            ),
+        },
+    ).as_field("")
+    """ "": not."""
+    decoding: LiveDecodingOptions = field(default_factory=LiveDecodingOptions)
+
+    def __post_init__(self) -> None:
+        check_options(self)
