@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from sottovoce.errors import OptionError
-from sottovoce.models.checkpoint.kinds import KINDS, kind_by_name, require_ggml_name
+from sottovoce.models.checkpoint.kinds import KINDS, ending_of, kind_by_name, require_ggml_name
 
 
 @pytest.mark.parametrize(
@@ -39,6 +39,12 @@ def test_an_ending_of_another_format_is_refused(name: str) -> None:
         require_ggml_name(Path(name))
 
 
-@pytest.mark.parametrize("name", ["ggml-base.bin", "base.ggml", "base-q5", "base.q5_0", "base.en"])
-def test_quantised_files_have_names_of_ggml(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "ending"),
+    [("ggml-base.bin", ".bin"), ("base.ggml", ".ggml"), ("base-q5", ""), ("base.q5_0", ""), ("base.en", "")],
+)
+def test_quantised_files_have_names_of_ggml(name: str, ending: str) -> None:
     require_ggml_name(Path(name))
+    assert ending_of(Path(name)) == ending
+    with pytest.raises(OptionError, match=r"expected a name that ends in \.bin \(ggml\), got '\.pt'"):
+        require_ggml_name(Path(f"{name}.pt"))
