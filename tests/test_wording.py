@@ -21,6 +21,7 @@ import sottovoce
 
 ROOMS_DONE = (
     "alignment",
+    "api",
     "archive",
     "audio",
     "backends",

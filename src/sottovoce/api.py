@@ -10,8 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
-import torch
-
 from sottovoce.alignment.aligners import CtcAligner
 from sottovoce.alignment.forced import TextAligner
 from sottovoce.alignment.given_text import lines_of
@@ -32,14 +30,15 @@ from sottovoce.models.checkpoint.base import Checkpoint
 from sottovoce.models.ctc_head import CtcHead
 from sottovoce.models.load import load_checkpoint
 from sottovoce.models.sources.base import Source, Sources
+from sottovoce.models.sources.names import default_model
+from sottovoce.offline.arguments import with_arguments
 from sottovoce.offline.batch import transcribe_batch
-from sottovoce.offline.longform import transcriber_for, transcription_of
+from sottovoce.offline.longform import open_recording, transcriber_for, transcription_of
 from sottovoce.offline.resume import ResumePoint
 from sottovoce.offline.timeline import LanguageSpan, language_spans, recording_language
 from sottovoce.offline.transcriber import Transcriber
 from sottovoce.offline.transcription import FileTranscription, RunControl
 from sottovoce.options.align import AlignOptions
-from sottovoce.options.decoding import DecodingOptions
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.options.vad import VadStreamOptions
 from sottovoce.speakers.choose import Speakers, make_live_speakers, parse_speakers
@@ -52,9 +51,6 @@ from sottovoce.text.languages import LanguageChoice
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import SAMPLE_RATE, Task, Transcript
 
-CPU_DEFAULT = "base"
-CUDA_DEFAULT = "large-v3-turbo"
-
 
 class Model:
     """A loaded model; made by `load_model`. Safe to use for one recording or session at a time."""
@@ -65,8 +61,10 @@ class Model:
         tokenizer = Tokenizer.for_model(backend.dims.n_vocab)
         trained = checkpoint.trained_tokens
         self.tokenizer = tokenizer if trained is None else tokenizer.with_pieces(trained)
-        known = checkpoint.languages or self.tokenizer.language_codes
-        self.languages: tuple[str, ...] = tuple(known) if self.tokenizer.is_multilingual else ("en",)
+        trained_languages = checkpoint.languages or self.tokenizer.language_codes
+        self.languages: tuple[str, ...] = (
+            tuple(trained_languages) if self.tokenizer.is_multilingual else ("en",)
+        )
         """Codes of the languages that the model was trained on."""
         self.ctc_head = (
             CtcHead(checkpoint.ctc_head, backend.encode, backend.device) if checkpoint.ctc_head else None
@@ -108,7 +106,7 @@ class Model:
         if speakers is not None:
             chosen = replace(chosen, speakers=parse_speakers(speakers))
         transcriber = transcriber_for(self.backend, self.tokenizer, chosen, fusion)
-        recording = recording_of(source, sample_rate, chosen)
+        recording = open_recording(source, sample_rate, chosen)
         control = RunControl(on_progress, abort)
         return transcription_of(transcriber, recording, control, model=self.name, resume=resume)
 
@@ -140,7 +138,7 @@ class Model:
         return transcribe_batch(
             transcriber_for(self.backend, self.tokenizer, chosen, fusion),
             sources,
-            lambda source: recording_of(source, sample_rate, chosen),
+            lambda source: open_recording(source, sample_rate, chosen),
             batch_size=batch_size,
             model=self.name,
         )
@@ -153,27 +151,12 @@ class Model:
         beam_size: int | None,
         options: TranscribeOptions,
     ) -> TranscribeOptions:
-        """`options` with the wishes of `transcribe` put in, checked against this model; None is no wish."""
-        decoding = options.decoding
-        follow = options.follow_languages
-        if language is not None or decoding.language is None:
-            choice = LanguageChoice.parse(language or decoding.allowed_languages or "auto", self.languages)
-            decoding = self._with_language(decoding, choice)
-            if follow is None:
-                follow = True if len(choice.allowed) > 1 else "auto"
-        if task is not None:
-            decoding = replace(decoding, task=task)
-        if beam_size is not None:
-            decoding = replace(decoding, beam_size=beam_size if beam_size > 1 else None)
-        if word_timestamps is None:
-            word_timestamps = options.word_timestamps
-        return replace(options, decoding=decoding, word_timestamps=word_timestamps, follow_languages=follow)
+        """Put arguments of `transcribe` into `options`, checked against this model; None leaves one as it is.
 
-    def _with_language(self, decoding: DecodingOptions, choice: LanguageChoice) -> DecodingOptions:
-        if not self.tokenizer.is_multilingual:
-            return replace(decoding, language="en", allowed_languages=())
-        allowed = () if choice.fixed else choice.allowed or self.languages
-        return replace(decoding, language=choice.fixed, allowed_languages=allowed)
+        Raises: OptionError for a language that the model does not have.
+        """
+        codes = self.languages if self.tokenizer.is_multilingual else ()
+        return with_arguments(options, codes, language, task, word_timestamps, beam_size)
 
     def fusion(
         self,
@@ -224,8 +207,8 @@ class Model:
         if options.method == "ctc" and self.ctc_head is None:
             raise OptionError(f"method 'ctc': expected a model with a CTC head, {self.name} has none")
         with Recording(source, sample_rate=sample_rate) as recording:
-            known = text.language if isinstance(text, Transcript) else None
-            code = self._one_language(language or known or None, recording)
+            own = text.language if isinstance(text, Transcript) else None
+            code = self._one_language(language or own or None, recording)
             aligner = TextAligner(
                 self.backend,
                 self.tokenizer.with_language(code),
@@ -259,11 +242,11 @@ class Model:
             ).collect()
         return find_phrase(source, phrase, least_score=least_score)
 
-    def _one_language(self, wish: str | None, recording: Recording) -> str:
+    def _one_language(self, language: str | None, recording: Recording) -> str:
         """Return the language that is given, or that of the recording's first 30 s."""
         if not self.tokenizer.is_multilingual:
             return "en"
-        choice = LanguageChoice.parse(wish, self.languages)
+        choice = LanguageChoice.parse(language, self.languages)
         if choice.fixed is not None:
             return choice.fixed
         samples = recording.beginning(30.0)
@@ -297,8 +280,8 @@ class Model:
         languages: str | Sequence[str] | None = None,
         sample_rate: int = SAMPLE_RATE,
     ) -> Iterator[LanguageSpan]:
-        """The languages of a whole recording in order, as `transcribe` follows them: start, end (seconds),
-        code, probability.
+        """Find the languages of a whole recording in order, as `transcribe` follows them: start, end
+        (seconds), code, probability.
 
         languages: to follow among, as in `transcribe`; None: those that are surely spoken.
         Raises: AudioError; OptionError, for an English-only model too.
@@ -359,7 +342,7 @@ class Model:
         )
 
     def ctc_preview(self) -> CtcPreview:
-        """Instant text of a live session, from the CTC head.
+        """Make what shows instant text in a live session, from the CTC head.
 
         Raises: OptionError for a model without one.
         """
@@ -370,19 +353,6 @@ class Model:
     def _allowed(self, languages: str | Sequence[str] | None) -> tuple[str, ...]:
         choice = LanguageChoice.parse(languages or None, self.languages)
         return (choice.fixed,) if choice.fixed else choice.allowed or self.languages
-
-
-def recording_of(source: AudioSource, sample_rate: int, options: TranscribeOptions) -> Recording:
-    """A recording as the options want it to be read.
-
-    Raises: AudioError when a pipe cannot be read.
-    """
-    return Recording(
-        source,
-        sample_rate=sample_rate,
-        audio_filter=options.audio_filter,
-        audio_track=options.audio_track,
-    )
 
 
 def load_model(
@@ -413,10 +383,5 @@ def load_model(
         raise OptionError(f"backend {backend!r} given, expected one of {', '.join(BACKENDS)}")
     folder = None if model_dir is None else Path(model_dir).expanduser()
     sources = Sources(model_dir=folder, revision=revision, local_only=local_only, only=source)
-    checkpoint = load_checkpoint(default_model(where) if name is None else name, sources)
+    checkpoint = load_checkpoint(default_model(where.type) if name is None else name, sources)
     return Model(checkpoint, BACKENDS[backend](checkpoint, where, choose_number_format(dtype, where)))
-
-
-def default_model(device: torch.device) -> str:
-    """The model for real work on a device when none is named."""
-    return CUDA_DEFAULT if device.type == "cuda" else CPU_DEFAULT

@@ -11,7 +11,6 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from sottovoce.api import default_model
 from sottovoce.archive.listing import Item, list_recordings
 from sottovoce.archive.results import ResultTable, left_to_do, open_results, write_rows
 from sottovoce.archive.table_rows import BatchOptions, Row, transcribe_items
@@ -20,6 +19,7 @@ from sottovoce.cli.call import Call, one_line
 from sottovoce.cli.options import check_fusion, open_model
 from sottovoce.cli.transcribe_request import transcribe_options
 from sottovoce.errors import OptionError
+from sottovoce.models.sources.names import default_model
 from sottovoce.serving.ray.cluster import connect, counts
 from sottovoce.serving.ray.jobs import Actors, transcribe_on_ray
 
@@ -33,7 +33,7 @@ def run_batch(source: str, output: str, given: dict[str, Any], call: Call) -> in
         raise OptionError("--hotwords, --lm and --grammar: not for a batch yet; use `sottovoce transcribe`")
     check_fusion(given)
     if given["model"] is None:
-        given = {**given, "model": default_model(choose_device(given["device"]))}
+        given = {**given, "model": default_model(choose_device(given["device"]).type)}
     items = list_recordings(source)
     actors = actors_of(given) if given["ray"] else None
     options = transcribe_options(given)

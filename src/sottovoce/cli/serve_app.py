@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sottovoce.api import Model, default_model
+from sottovoce.api import Model
 from sottovoce.backends.registry import choose_device
 from sottovoce.cli.call import Call
 from sottovoce.cli.configuration import API_KEYS
 from sottovoce.cli.options import open_model
 from sottovoce.cli.translation import chat_server
 from sottovoce.errors import MissingExtraError, OptionError
+from sottovoce.models.sources.names import default_model
 from sottovoce.serving.settings import (
     Access,
     Listening,
@@ -213,7 +214,7 @@ def model_paths(given: Mapping[str, Any]) -> dict[str, str]:
 
     Raises: OptionError where two would be called alike.
     """
-    default = given["model"] or default_model(choose_device(given["device"]))
+    default = given["model"] or default_model(choose_device(given["device"]).type)
     found: dict[str, str] = {}
     for path in (default, *given["also_model"]):
         name = Path(path).name if Path(path).exists() else path

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from torch import Tensor
 
+from sottovoce.audio.io import AudioSource
 from sottovoce.audio.recording import Recording
 from sottovoce.audio.silero import SpeechModel
 from sottovoce.backends.base import Backend
@@ -31,10 +32,23 @@ from sottovoce.speakers.choose import make_diarizer
 from sottovoce.text.tokenizer import Tokenizer
 
 
+def open_recording(source: AudioSource, sample_rate: int, options: TranscribeOptions) -> Recording:
+    """Open a recording with the filter and the track of the options.
+
+    Raises: AudioError when a pipe cannot be read.
+    """
+    return Recording(
+        source,
+        sample_rate=sample_rate,
+        audio_filter=options.audio_filter,
+        audio_track=options.audio_track,
+    )
+
+
 def transcriber_for(
     backend: Backend, tokenizer: Tokenizer, options: TranscribeOptions, fusion: Fusion[Tensor] | None
 ) -> Transcriber:
-    """A model with what is asked of it.
+    """Put a model and the options of a transcription together.
 
     fusion: language models beside the beam search, and beside the draws at temperatures above 0.
     Raises: OptionError for a language or task that the model does not have, or fusion without beam search.
@@ -59,7 +73,7 @@ def transcription_of(
     resume: ResumePoint | None = None,
     keeps_open: bool = False,
 ) -> FileTranscription:
-    """A recording at its beginning, or at a resume point; its calls are done while segments are asked for.
+    """Begin a transcription, or resume it; its calls are done while segments are requested.
 
     model: its name, for the transcript. speech_model: for mode "vad", Silero when None. resume: begin there,
     as a transcription with the same recording, model and options left it. keeps_open: whether the recording

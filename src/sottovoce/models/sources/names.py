@@ -28,6 +28,11 @@ LICENCE = "MIT"
 """Of every named model: nano's is this project's, OpenAI's and distil-whisper's are their authors'."""
 
 
+def default_model(device_type: str) -> str:
+    """Choose the model for real work on a device ("cpu", "cuda", "mps") when none is named."""
+    return "large-v3-turbo" if device_type == "cuda" else "base"
+
+
 def list_models() -> tuple[str, ...]:
     """List every named model, the bundled one first."""
     return (NANO, *REPOSITORIES)
