@@ -43,7 +43,7 @@ def speakers_of(given: Mapping[str, Any]) -> SpeakerOptions | Diarizer | None:
         most=given["max_speakers"] or max(options.most, given["min_speakers"] or 0),
         engine=given["speaker_engine"],
         voices=given["speaker_voices"],
-        known=known_voices(given["known_voices"]),
+        known=enrolled_voices(given["known_voices"]),
     )
 
 
@@ -54,20 +54,20 @@ def check_bounds(given: Mapping[str, Any]) -> None:
         raise OptionError(f"--min-speakers: expected at most --max-speakers {most}, got {least}")
 
 
-def known_voices(wishes: Sequence[str]) -> dict[str, Samples]:
-    """The speech of `--known-voice` by name, (n,) at 16 kHz.
+def enrolled_voices(pairs: Sequence[str]) -> dict[str, Samples]:
+    """Read the speech of `--known-voice` by name, (n,) at 16 kHz. pairs: "NAME=FILE" each.
 
     Raises: OptionError; AudioError for a file that cannot be read.
     """
-    known: dict[str, Samples] = {}
-    for wish in wishes:
-        name, _, path = wish.partition("=")
-        if not name.strip() or not path:
-            raise OptionError(f"--known-voice: expected NAME=FILE, got '{wish}'")
-        if name.strip() in known:
-            raise OptionError(f"--known-voice: expected one file for each name, got two of '{name.strip()}'")
-        known[name.strip()] = voice_of(path)
-    return known
+    voices: dict[str, Samples] = {}
+    for pair in pairs:
+        name, _, path = (part.strip() for part in pair.partition("="))
+        if not name or not path:
+            raise OptionError(f"--known-voice: expected NAME=FILE, got '{pair}'")
+        if name in voices:
+            raise OptionError(f"--known-voice: expected one file for each name, got two of '{name}'")
+        voices[name] = voice_of(path)
+    return voices
 
 
 def voice_of(path: str) -> Samples:

@@ -15,13 +15,13 @@ from sottovoce.archive.multiprocess import MultiprocessTranscription, transcribe
 from sottovoce.cli.call import Call
 from sottovoce.cli.documents import Documents, documents_of
 from sottovoce.cli.each_file import each_file
-from sottovoce.cli.going_on import Continuation, continuation_of, header_of, interrupted_note
 from sottovoce.cli.inputs import inputs_to_read
 from sottovoce.cli.interrupt import Interrupts
 from sottovoce.cli.notes import outside_notes, unread_notes
 from sottovoce.cli.options import check_fusion, fusion_of, is_file, open_model
 from sottovoce.cli.part_file import recorded
 from sottovoce.cli.progress import Progress
+from sottovoce.cli.resuming import FileStart, file_start_of, header_of, interrupted_note
 from sottovoce.cli.transcribe_request import transcribe_options
 from sottovoce.cli.translation import Translation, translation_of
 from sottovoce.errors import AudioError, OptionError
@@ -40,7 +40,7 @@ NEEDS_TINYDIARIZE = "--tinydiarize needs a checkpoint that has learnt to"
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class TranscribeRun:
     """What to do with every file of a call.
 
     interrupts: looked at between segments, and before documents appear. notes: what to say of an input when
@@ -61,12 +61,12 @@ class Job:
     notes: Mapping[str, str] = field(default_factory=dict)
     given: Mapping[str, Any] = field(default_factory=dict)
 
-    def continuation(self, name: str) -> Continuation:
+    def file_start(self, name: str) -> FileStart:
         """Where one recording begins.
 
         Raises: OptionError.
         """
-        return continuation_of(
+        return file_start_of(
             name,
             self.documents.places(name),
             header_of(name, self.model.name, self.given, self.options),
@@ -109,7 +109,7 @@ def transcribe_files(files: Sequence[str], given: Mapping[str, Any], call: Call)
     if not inputs.left:
         return inputs.exit_code
     model = open_model(given)
-    job = Job(
+    run = TranscribeRun(
         model=model,
         options=model.options(given["language"], given["task"], given["word_timestamps"], None, options),
         fusion=fusion_of(model, given),
@@ -126,8 +126,8 @@ def transcribe_files(files: Sequence[str], given: Mapping[str, Any], call: Call)
     )
     return each_file(
         inputs.left,
-        lambda name: transcribe_file(name, job),
-        progress=job.progress,
+        lambda name: transcribe_file(name, run),
+        progress=run.progress,
         call=call,
         advice=ADVICE,
         n_refused=inputs.n_refused,
@@ -159,11 +159,11 @@ def with_specials(segment: Segment, model: Model) -> Segment:
 
 
 @contextmanager
-def part_kept(name: str, job: Job) -> Iterator[Continuation]:
-    """Where a recording begins; its part file goes when the block ends, and stays where it is interrupted."""
-    begun_at = job.continuation(name)
+def resuming(name: str, run: TranscribeRun) -> Iterator[FileStart]:
+    """Yield where a recording begins; its part file goes when the block ends, and stays if interrupted."""
+    begun_at = run.file_start(name)
     if begun_at.note is not None:
-        job.progress.note(begun_at.note)
+        run.progress.note(begun_at.note)
     writer = begun_at.writer
     if writer is None:
         yield begun_at
@@ -174,9 +174,9 @@ def part_kept(name: str, job: Job) -> Iterator[Continuation]:
         writer.remove()  # the same call would fail again
         raise
     except KeyboardInterrupt:
-        note = interrupted_note(name, writer, offset_s=job.options.offset_s)
+        note = interrupted_note(name, writer, offset_s=run.options.offset_s)
         if note is not None:
-            job.progress.note(note)
+            run.progress.note(note)
         raise
     finally:
         writer.close()
@@ -184,7 +184,7 @@ def part_kept(name: str, job: Job) -> Iterator[Continuation]:
 
 
 def raw_segments(
-    transcription: FileTranscription | MultiprocessTranscription, begun_at: Continuation
+    transcription: FileTranscription | MultiprocessTranscription, begun_at: FileStart
 ) -> Iterable[Segment]:
     """All segments of a recording: those of its part file, and those that come, which are put there."""
     if begun_at.writer is None or not isinstance(transcription, FileTranscription):
@@ -193,7 +193,7 @@ def raw_segments(
 
 
 def language_of(
-    transcription: FileTranscription | MultiprocessTranscription, begun_at: Continuation
+    transcription: FileTranscription | MultiprocessTranscription, begun_at: FileStart
 ) -> str | None:
     """The language spoken most in a recording."""
     if not begun_at.stored.segments or not isinstance(transcription, FileTranscription):
@@ -201,31 +201,31 @@ def language_of(
     return spoken_most([*begun_at.stored.segments, *transcription.segments])
 
 
-def transcribe_file(name: str, job: Job) -> None:
+def transcribe_file(name: str, run: TranscribeRun) -> None:
     """Transcribe one file into all its documents, which appear together at its end."""
     source = sys.stdin.buffer if name == "-" else name
-    if name in job.notes:
-        job.progress.note(job.notes[name])
-    with part_kept(name, job) as begun_at, ExitStack() as stack:
-        transcription = job.begin(source, begun_at.stored.point)
+    if name in run.notes:
+        run.progress.note(run.notes[name])
+    with resuming(name, run) as begun_at, ExitStack() as stack:
+        transcription = run.begin(source, begun_at.stored.point)
         stack.callback(transcription.close)
         raw = raw_segments(transcription, begun_at)
-        outputs = stack.enter_context(job.documents.opened(name))
-        begun = replace(job.documents.info(name, job.model.name), token_text=job.model.tokenizer.token_text)
-        segments: Iterable[Segment] = regrouped(raw, job.rules) if job.rules else raw
-        if job.translation is not None:
-            begun = replace(begun, translation=job.translation.target)
-            segments = job.translation.of(segments, job.model, name, job.options)
+        outputs = stack.enter_context(run.documents.opened(name))
+        begun = replace(run.documents.info(name, run.model.name), token_text=run.model.tokenizer.token_text)
+        segments: Iterable[Segment] = regrouped(raw, run.rules) if run.rules else raw
+        if run.translation is not None:
+            begun = replace(begun, translation=run.translation.target)
+            segments = run.translation.of(segments, run.model, name, run.options)
         for writer, output in outputs:
             output.write(writer.begin(begun))
         for segment in segments:
-            job.interrupts.check()
-            if job.specials:
-                segment = with_specials(segment, job.model)
+            run.interrupts.check()
+            if run.specials:
+                segment = with_specials(segment, run.model)
             for writer, output in outputs:
                 output.write(writer.segment(segment))
-            job.progress.segment(segment, transcription.position, transcription.duration)
-        job.interrupts.check()
+            run.progress.segment(segment, transcription.position, transcription.duration)
+        run.interrupts.check()
         ended = replace(
             begun,
             language=language_of(transcription, begun_at),
@@ -237,11 +237,11 @@ def transcribe_file(name: str, job: Job) -> None:
         )
         for writer, output in outputs:
             output.write(writer.end(ended))
-        listed = job.options.decoding.allowed_languages
+        listed = run.options.decoding.allowed_languages
         for note in (
             *unread_notes(transcription.unread),
             *outside_notes(transcription.outside_languages, listed),
         ):
-            job.progress.note(f"{name}: {note}")
-        if job.options.decoding.speaker_turns and len(transcription.turns) < 2:
-            job.progress.note(f"{name}: no change of speaker was marked: {NEEDS_TINYDIARIZE}")
+            run.progress.note(f"{name}: {note}")
+        if run.options.decoding.speaker_turns and len(transcription.turns) < 2:
+            run.progress.note(f"{name}: no change of speaker was marked: {NEEDS_TINYDIARIZE}")

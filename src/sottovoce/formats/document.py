@@ -62,10 +62,10 @@ class JsonFullWriter(JsonWriter):
 
     def __init__(self) -> None:
         super().__init__()
-        self._text: Callable[[int], str | None] = _unknown
+        self._text: Callable[[int], str | None] = _without_text
 
     def begin(self, info: TranscriptInfo) -> str:
-        self._text = info.token_text or _unknown
+        self._text = info.token_text or _without_text
         return super().begin(info)
 
     def _entry(self, segment: Segment) -> Mapping[str, Json]:
@@ -77,7 +77,7 @@ class JsonFullWriter(JsonWriter):
         return {**segment_document(segment), "words": words, "token_details": details}
 
 
-def _unknown(token: int) -> str | None:
+def _without_text(token: int) -> str | None:
     return None
 
 

@@ -34,7 +34,7 @@ def endless_rules(text: str) -> set[str]:
         found = {
             name
             for name, symbols in bodies.items()
-            if _RuleReader(symbols, ends | _unknown(symbols, bodies)).choice()
+            if _RuleReader(symbols, ends | _undefined(symbols, bodies)).choice()
         }
         if found == ends:
             return set(bodies) - ends
@@ -50,7 +50,7 @@ def rules(text: str) -> Iterator[tuple[str, list[str]]]:
         yield head[1], _SYMBOL.findall(body)
 
 
-def _unknown(symbols: list[str], bodies: dict[str, list[str]]) -> set[str]:
+def _undefined(symbols: list[str], bodies: dict[str, list[str]]) -> set[str]:
     return {symbol for symbol in symbols if symbol not in bodies}
 
 

@@ -121,7 +121,7 @@ class NeuralRescorer:
         if () not in self._cache:
             start = 0 if self._replaces is None else int(self._replaces.model.start(1)[0])
             self._cache[()] = _CachedHistory(0.0, 0.0, start)
-        new = self._unknown(histories)
+        new = self._uncached(histories)
         if not new:
             return
         scores = self._model.score_words([(history[:-1], history[-1]) for history in sorted(new, key=len)])
@@ -133,7 +133,7 @@ class NeuralRescorer:
                 neural = parent.neural + scores[history[:-1], history[-1]]
                 self._cache[history] = _CachedHistory(neural, parent.ngram + ngram, state)
 
-    def _unknown(self, histories: Sequence[History]) -> set[History]:
+    def _uncached(self, histories: Sequence[History]) -> set[History]:
         """Uncached histories and their prefixes, down to one that is cached."""
         new: set[History] = set()
         for history in set(histories):

@@ -54,7 +54,7 @@ def channels_apart(
             _note(state, channels)
             segment = channel.waiting
             assert segment is not None
-            yield _said_by(segment, channel.speaker, state)
+            yield _with_speaker(segment, channel.speaker, state)
             channel.waiting = yield from next_segment(channel.segments)
         _note(state, channels)
         state.unread = sorted(span for channel in channels for span in channel.state.unread)
@@ -81,7 +81,7 @@ def _note(state: TranscriptionState, channels: Sequence[_Channel]) -> None:
         state.detection = state.detection or first.detection
 
 
-def _said_by(segment: Segment, speaker: str, state: TranscriptionState) -> Segment:
+def _with_speaker(segment: Segment, speaker: str, state: TranscriptionState) -> Segment:
     number = state.n_segments
     state.n_segments += 1
     state.turns = (*state.turns, Turn(segment.start, segment.end, speaker))

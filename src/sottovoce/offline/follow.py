@@ -1,7 +1,7 @@
 """Which language each piece of speech in a window is in: files in several languages are read language by
 language.
 
-Two kinds of evidence. The masked probe asks of stretches of encoder states that are there anyway;
+Two kinds of evidence. The masked probe takes stretches of encoder states that are there anyway;
 self-attention has mixed them, so that it can only raise a doubt. A doubtful piece is encoded by itself, which
 costs some tenth of a window and is nearly always right from two seconds on. What is found is smoothed
 (`language.follow`).
@@ -36,7 +36,7 @@ PIECE_VAD = VadOptions(
 )
 """Pieces end at short pauses, so that each is in one language."""
 SHORTEST_S = 0.5
-"""A shorter piece is not asked for its language; it goes with its neighbours."""
+"""The language of a shorter piece is not detected; it goes with its neighbours."""
 CLEAR = 0.5
 """Where the masked probe gives a piece's expected language less than this among all languages of the model,
 the piece is encoded by itself: on development recordings so were 98 % of the pieces in another language."""
@@ -48,7 +48,7 @@ SEVERAL_NATS, SEVERAL_S, SEVERAL_PROBABILITY = 9.0, 1.5, 0.9
 them so long and this sure. On development clips joined by language, nothing in a language that base knows
 passed."""
 OUTSIDE, OUTSIDE_S = 0.8, 2.0
-"""A piece this long and this surely in a language that is not among those listed is told."""
+"""A piece this long and this surely in a language that is not among those listed is reported."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +61,8 @@ class LanguageRun:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Asked:
-    """What was asked of a piece. probed: over all languages of the model. is_alone: encoded by itself."""
+class _Detection:
+    """The language of a piece. probed: over all languages of the model. is_alone: encoded by itself."""
 
     probed: ProbedLanguage
     is_alone: bool
@@ -72,7 +72,7 @@ class LanguageFollower:
     """Finds the languages of the pieces of speech in a recording, from its beginning to its end.
 
     is_several: whether more than one language was found, or is to be expected. features: of the recording; of
-    what it asks, nothing was dropped. state: told what is found outside of the languages listed.
+    what is probed, nothing was dropped. state: takes what is found outside of the languages listed.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class LanguageFollower:
             self._prior = np.exp([odds.get(code, 0.0) for code in self._codes])
         self._features = features
         self._state = state
-        self._asked: dict[Piece, _Asked] = {}
+        self._detections: dict[Piece, _Detection] = {}
         self.is_several = transcriber.options.follows_languages
 
     def runs(
@@ -105,20 +105,20 @@ class LanguageFollower:
             language before the window, or that of the recording; None: not known.
         """
         self._forget_before(pieces[0].start)
-        new = [index for index, piece in enumerate(pieces) if piece not in self._asked]
+        new = [index for index, piece in enumerate(pieces) if piece not in self._detections]
         if new:
             found = yield SpanProbeCall(self._probe, encoded, [spans[i] for i in new])
             for index, probed in zip(new, found, strict=True):
-                self._asked[pieces[index]] = _Asked(probed, is_alone=False)
+                self._detections[pieces[index]] = _Detection(probed, is_alone=False)
         if self.is_several:
-            yield from self._ask_doubtful(pieces)
+            yield from self._detect_uncertain(pieces)
         elif not (yield from self._finds_another(pieces, current)):
             return [LanguageRun(current or self._dominant(pieces), tuple(pieces), 1.0)]
         return self._smoothed(pieces, current)
 
     def language_of(self, piece: Piece, current: str) -> CallGenerator[str]:
         """The language of one piece, encoded by itself, between others in the language `current`."""
-        yield from self._ask_alone([piece])
+        yield from self._detect_separately([piece])
         if not self.is_several and not (yield from self._finds_another([piece], current)):
             return current
         return self._smoothed([piece], current)[0].language
@@ -129,12 +129,12 @@ class LanguageFollower:
             ProbedPiece(
                 piece.start,
                 piece.end,
-                tuple(asked.probed.probabilities.tolist()),
-                asked.probed.allowed_mass,
-                asked.probed.no_speech,
-                asked.is_alone,
+                tuple(detection.probed.probabilities.tolist()),
+                detection.probed.allowed_mass,
+                detection.probed.no_speech,
+                detection.is_alone,
             )
-            for piece, asked in self._asked.items()
+            for piece, detection in self._detections.items()
             if piece.end > frame
         ]
         return FollowerState(self.is_several, tuple(pieces))
@@ -144,7 +144,7 @@ class LanguageFollower:
         self.is_several = state.is_several
         for one in state.pieces:
             probed = ProbedLanguage(np.array(one.probabilities), one.allowed_mass, one.no_speech)
-            self._asked[Piece(one.start, one.end)] = _Asked(probed, one.is_alone)
+            self._detections[Piece(one.start, one.end)] = _Detection(probed, one.is_alone)
 
     def _finds_another(self, pieces: Sequence[Piece], current: str | None) -> CallGenerator[bool]:
         """Whether a recording that counted as one in a single language is in several."""
@@ -153,11 +153,11 @@ class LanguageFollower:
         strongest = max(pieces, key=lambda piece: hints[piece])
         if hints[strongest] <= 0.0:
             return False
-        yield from self._ask_alone([strongest])
+        yield from self._detect_separately([strongest])
         posterior = self._evidence(strongest).posterior
         if int(posterior.argmax()) == expected:
             return False
-        yield from self._ask_alone(pieces)
+        yield from self._detect_separately(pieces)
         evidence = [self._evidence(piece) for piece in pieces]
         for run in language_runs(evidence, _pauses_s(pieces), before=expected):
             some = evidence[run.first : run.end]
@@ -176,29 +176,29 @@ class LanguageFollower:
         is_hint = _seconds(piece) >= HINT_S and other > max(HINT, posterior[expected])
         return other * min(_seconds(piece), 3.0) if is_hint else 0.0
 
-    def _ask_doubtful(self, pieces: Sequence[Piece]) -> CallGenerator[None]:
+    def _detect_uncertain(self, pieces: Sequence[Piece]) -> CallGenerator[None]:
         """Encode by themselves the pieces that may be in another language than most of the window, and all
         where one of them is."""
         expected = self._dominant(pieces)
         place = self._probe.languages.index(expected)
-        doubtful = [piece for piece in pieces if self._asked[piece].probed.probabilities[place] < CLEAR]
-        yield from self._ask_alone(doubtful)
+        doubtful = [piece for piece in pieces if self._detections[piece].probed.probabilities[place] < CLEAR]
+        yield from self._detect_separately(doubtful)
         among = self._codes.index(expected)
         if any(int(self._evidence(piece).posterior.argmax()) != among for piece in doubtful):
-            yield from self._ask_alone(pieces)
+            yield from self._detect_separately(pieces)
 
     def _dominant(self, pieces: Sequence[Piece]) -> str:
         """The language that most of the pieces seem to be in."""
         total = sum(_seconds(piece) * self._evidence(piece).posterior for piece in pieces)
         return self._codes[int(np.argmax(total))]
 
-    def _ask_alone(self, pieces: Sequence[Piece]) -> CallGenerator[None]:
+    def _detect_separately(self, pieces: Sequence[Piece]) -> CallGenerator[None]:
         for piece in pieces:
-            asked = self._asked.get(piece)
-            if asked is None or not (asked.is_alone or _seconds(piece) < SHORTEST_S):
+            detection = self._detections.get(piece)
+            if detection is None or not (detection.is_alone or _seconds(piece) < SHORTEST_S):
                 log_mel = self._features.log_mel(piece.start, piece.end)
                 (probed,) = yield LanguageProbeCall(self._probe, [log_mel])
-                self._asked[piece] = _Asked(probed, is_alone=True)
+                self._detections[piece] = _Detection(probed, is_alone=True)
                 self._note_outside(piece, probed)
 
     def _note_outside(self, piece: Piece, probed: ProbedLanguage) -> None:
@@ -209,13 +209,13 @@ class LanguageFollower:
             outside[code] = outside.get(code, 0.0) + _seconds(piece)
 
     def _evidence(self, piece: Piece) -> PieceEvidence:
-        """Of a piece that was asked for; one that is too short to be told has none."""
-        asked = self._asked[piece]
-        chosen = asked.probed.probabilities[self._places] * self._prior
+        """Return the evidence of a piece that was probed; one that is too short has none."""
+        detection = self._detections[piece]
+        chosen = detection.probed.probabilities[self._places] * self._prior
         total = chosen.sum()
         posterior = chosen / total if total > 0.0 else np.full(len(chosen), 1.0 / len(chosen))
-        is_told = asked.is_alone or _seconds(piece) >= SHORTEST_S
-        return PieceEvidence(_seconds(piece) if is_told else 0.0, posterior, asked.probed.no_speech)
+        is_reliable = detection.is_alone or _seconds(piece) >= SHORTEST_S
+        return PieceEvidence(_seconds(piece) if is_reliable else 0.0, posterior, detection.probed.no_speech)
 
     def _smoothed(self, pieces: Sequence[Piece], current: str | None) -> list[LanguageRun]:
         evidence = [self._evidence(piece) for piece in pieces]
@@ -231,8 +231,8 @@ class LanguageFollower:
         ]
 
     def _forget_before(self, frame: int) -> None:
-        for piece in [piece for piece in self._asked if piece.end <= frame]:
-            del self._asked[piece]
+        for piece in [piece for piece in self._detections if piece.end <= frame]:
+            del self._detections[piece]
 
 
 def follower_of(

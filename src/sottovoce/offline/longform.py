@@ -59,7 +59,7 @@ def transcriber_for(
     if options.audio_ctx is not None and options.audio_ctx > most:
         raise OptionError(f"audio_ctx: expected at most {most}, the model's, got {options.audio_ctx}")
     transcriber = Transcriber(backend, tokenizer, options, fusion)
-    transcriber.tokenizer_of(transcriber.known_language or "en")
+    transcriber.tokenizer_of(transcriber.fixed_language or "en")
     return transcriber
 
 
@@ -112,7 +112,7 @@ def _excerpt(
 
 def _state_at(transcriber: Transcriber, resume: ResumePoint | None) -> TranscriptionState:
     """How far a transcription is where it begins."""
-    state = TranscriptionState(language=transcriber.known_language)
+    state = TranscriptionState(language=transcriber.fixed_language)
     if resume is None:
         return state
     if not transcriber.options.is_resumable:

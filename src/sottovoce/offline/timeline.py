@@ -33,7 +33,7 @@ def language_spans(transcriber: Transcriber, recording: Recording) -> Iterator[L
 
     Raises: AudioError.
     """
-    state, speech = TranscriptionState(language=transcriber.known_language), SpeechFinder(PIECE_VAD)
+    state, speech = TranscriptionState(language=transcriber.fixed_language), SpeechFinder(PIECE_VAD)
     dims, device = transcriber.backend.dims, transcriber.backend.device
     executor = LocalExecutor(transcriber.backend)
     with RecordingFeatures(recording, dims.n_mels, device, observer=speech) as features:

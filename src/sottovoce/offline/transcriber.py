@@ -120,17 +120,17 @@ class Transcriber:
         return self.window_frames < 2 * self.backend.dims.n_audio_ctx
 
     @property
-    def known_language(self) -> str | None:
-        """The language that needs no detection: the one asked for, or that of an English-only model."""
-        if not self.tokenizer.is_multilingual:
-            return self.tokenizer.with_language(self.options.decoding.language or "en").language
-        asked = self.options.decoding.language
-        return None if asked is None else self.tokenizer.with_language(asked).language
+    def fixed_language(self) -> str | None:
+        """The language that needs no detection: the requested one, or an English-only model's."""
+        language = self.options.decoding.language
+        if language is None and not self.tokenizer.is_multilingual:
+            language = "en"
+        return None if language is None else self.tokenizer.with_language(language).language
 
     @property
     def may_follow(self) -> bool:
         """Whether the language may change within the recording."""
-        return self.known_language is None and self.options.may_follow_languages
+        return self.fixed_language is None and self.options.may_follow_languages
 
     def tokenizer_of(self, language: str) -> Tokenizer:
         """The tokenizer for text in a language, with the task asked for."""

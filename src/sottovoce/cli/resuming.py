@@ -33,7 +33,7 @@ READ_WITH = (
 
 
 @dataclass(frozen=True, slots=True)
-class Continuation:
+class FileStart:
     """What a recording begins with.
 
     writer: of its part file; None where none is kept. stored: what it held. note: what to say, None: nothing.
@@ -44,32 +44,32 @@ class Continuation:
     note: str | None = None
 
 
-def continuation_of(
+def file_start_of(
     name: str,
     places: Sequence[Path | str],
     header: PartHeader | None,
     *,
     is_fresh: bool,
     offset_s: float = 0.0,
-) -> Continuation:
+) -> FileStart:
     """Find out where a recording begins. places: of its documents. header: None where it cannot go on.
 
     Raises: OptionError where a part file cannot be read.
     """
     if header is None or str(places[0]) == STANDARD_OUTPUT:
-        return Continuation()
+        return FileStart()
     path = Path(f"{places[0]}{ENDING}")
     stored = read_part(path, header)
     if stored is None:
-        return Continuation(PartWriter(path, header))
+        return FileStart(PartWriter(path, header))
     if stored.is_foreign:
-        return Continuation(note=f"{name}: '{path}' is another program's; nothing is kept in case of a break")
+        return FileStart(note=f"{name}: '{path}' is another program's; nothing is kept in case of a break")
     if is_fresh or stored.point is None:
         reason = "" if is_fresh else f", '{path}' is of another recording, model or other options"
         begun = None if stored.matches and not is_fresh else f"{name}: begun anew{reason}"
-        return Continuation(PartWriter(path, header), note=begun)
+        return FileStart(PartWriter(path, header), note=begun)
     writer = PartWriter(path, header, stored.n_bytes)
-    return Continuation(writer, stored, f"{name}: going on at {clock(stored.point.position + offset_s)}")
+    return FileStart(writer, stored, f"{name}: going on at {clock(stored.point.position + offset_s)}")
 
 
 def interrupted_note(name: str, writer: PartWriter, *, offset_s: float = 0.0) -> str | None:
