@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
+from threading import Event, Thread
 
 import pytest
 import torch
@@ -111,6 +112,36 @@ def test_a_model_is_not_asked_for_nothing() -> None:
     first = scorer.adjustments(histories, final=True)
     assert scorer.adjustments(histories, final=True) == first
     assert model.n_cached == 2
+
+
+class InterruptedWords(CountedWords):
+    """Lets another thread go on while words are scored; it has a moment, as it may have to wait."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_scoring, self.has_forgotten = Event(), Event()
+
+    def score_words(self, pairs: Sequence[tuple[History, str]]) -> dict[tuple[History, str], float]:
+        self.is_scoring.set()
+        self.has_forgotten.wait(0.2)
+        return super().score_words(pairs)
+
+
+def test_another_thread_may_forget_while_words_are_scored() -> None:
+    model, histories = InterruptedWords(), [("ab",), ("ab", "b"), ("b",)]
+    scorer = NeuralRescorer(model, 0.3)
+    expected = NeuralRescorer(CountedWords(), 0.3).adjustments(histories, final=True)
+
+    def begin_another() -> None:
+        model.is_scoring.wait()
+        scorer.forget()
+        model.has_forgotten.set()
+
+    other = Thread(target=begin_another)
+    other.start()
+    assert scorer.adjustments(histories, final=True) == expected
+    other.join()
+    assert scorer.n_cached == 0
 
 
 def test_a_stream_keeps_few_histories_and_finds_the_same() -> None:

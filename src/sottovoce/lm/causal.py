@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from threading import Lock
 from typing import Protocol
 
 import torch
@@ -36,6 +37,8 @@ class PieceTokenizer(Protocol):
 class CausalWordModel:
     """Scores words as " word" with a causal model of transformers; a `WordLanguageModel`.
 
+    Threads may share it: calls are done one after the other.
+
     Raises: LanguageModelError for a tokenizer with neither bos nor eos token.
     """
 
@@ -51,6 +54,7 @@ class CausalWordModel:
         self._nodes: dict[History, Node] = {}
         self._scores: dict[tuple[History, str], float] = {}
         self._pieces: dict[str, tuple[int, ...]] = {}
+        self._lock = Lock()
 
     @classmethod
     def load(cls, name: str, *, device: torch.device | None = None) -> CausalWordModel:
@@ -77,10 +81,21 @@ class CausalWordModel:
         return self._tree.n_run
 
     def begin(self) -> None:
-        self._nodes.clear()
-        self._scores.clear()
+        with self._lock:
+            self._nodes.clear()
+            self._scores.clear()
 
     def score_words(self, pairs: Sequence[tuple[History, str]]) -> Mapping[tuple[History, str], float]:
+        with self._lock:
+            return self._score_words(pairs)
+
+    def score_ends(self, histories: Sequence[History]) -> Mapping[History, float]:
+        cut = {history: _context(history) for history in histories}
+        with self._lock:
+            self._require(list(cut.values()))
+            return {history: float(self._nodes[key].log_probs[self._eos]) for history, key in cut.items()}
+
+    def _score_words(self, pairs: Sequence[tuple[History, str]]) -> Mapping[tuple[History, str], float]:
         cut = {pair: (_context(pair[0]), pair[1]) for pair in pairs}
         wanted = [pair for pair in dict.fromkeys(cut.values()) if pair not in self._scores]
         self._require([history for history, _ in wanted])
@@ -90,11 +105,6 @@ class CausalWordModel:
                 self._scores[history, word] = float(self._nodes[history].log_probs[pieces[0]])
         self._extend([pair for pair in wanted if pair not in self._scores])
         return {pair: self._scores[key] for pair, key in cut.items()}
-
-    def score_ends(self, histories: Sequence[History]) -> Mapping[History, float]:
-        cut = {history: _context(history) for history in histories}
-        self._require(list(cut.values()))
-        return {history: float(self._nodes[key].log_probs[self._eos]) for history, key in cut.items()}
 
     def _split(self, word: str) -> tuple[int, ...]:
         if word not in self._pieces:

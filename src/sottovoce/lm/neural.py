@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from threading import Lock
 from typing import Protocol
 
 import torch
@@ -77,6 +78,7 @@ class NeuralRescorer:
     weight: times the neural log-probability. replaces: the model whose scores are subtracted; None: none.
     Each (history, word) is scored once however many beams and utterances share it. Scores are cached until
     `forget`, or until there are too many, as in a stream without end: then only the latest ones stay.
+    Threads may share it: they score one after the other, and what another forgot is scored again.
     cache_size: histories that are never too many.
     """
 
@@ -94,8 +96,13 @@ class NeuralRescorer:
         self._replaces = replaces
         self._cache: dict[History, _CachedHistory] = {}
         self._ends: dict[History, float] = {}
+        self._lock = Lock()
 
     def adjustments(self, histories: Sequence[History], *, final: bool) -> list[float]:
+        with self._lock:
+            return self._adjustments(histories, final=final)
+
+    def _adjustments(self, histories: Sequence[History], *, final: bool) -> list[float]:
         self._score(histories)
         entries = [self._cache[history] for history in histories]
         values = [self._weight * each.neural - each.ngram for each in entries]
@@ -112,9 +119,10 @@ class NeuralRescorer:
 
     def forget(self) -> None:
         """Drop all scores, before the next batch of utterances."""
-        self._cache.clear()
-        self._ends.clear()
-        self._model.begin()
+        with self._lock:
+            self._cache.clear()
+            self._ends.clear()
+            self._model.begin()
 
     def _score(self, histories: Sequence[History]) -> None:
         """Score every uncached prefix of the histories, shorter ones first, all of a length at once."""
