@@ -179,6 +179,25 @@ def test_a_word_score_counts_the_words_of_the_text(names: list[str]) -> None:
     assert [h.tokens for h in found] == [tokens for _, tokens, _ in truth]
 
 
+def test_whole_numbers_are_weights_as_others_are() -> None:
+    """Under a lexicon too, whose words are scored as they end."""
+    names, log_probs = ["-", "a", "b", " "], emissions(6, 4, seed=4)
+    texts = without_idle(all_texts(log_probs, 0), 3)
+    truth = best_of(
+        texts,
+        lambda tokens: separated_readings(tokens, [(0, (1,)), (1, (1, 2))], 3, unknown=True),
+        lambda _, words: 1.0 * len(words) - 2.0 * words.count(-1),
+    )[:20]
+    found = CtcDecoder(
+        names,
+        lexicon=[("a", [1]), ("ab", [1, 2])],
+        unknown_words=True,
+        fusion=CtcFusionOptions(word_score=1, unknown_score=-2, lm_weight=1, hotword_weight=2),
+        options=WIDE,
+    ).decode(log_probs)[0][:20]
+    assert [h.score for h in found] == pytest.approx([score for score, _, _ in truth], abs=1e-5)
+
+
 @pytest.mark.parametrize("boundary", [None, 3])
 def test_boosting_equals_enumeration(boundary: int | None) -> None:
     log_probs = emissions(6, 4, seed=9)

@@ -66,7 +66,7 @@ class WordFusion:
         self._n_words = len(lexicon.words)
         self._models = tuple(models)
         self._tokens = tokens
-        self._word_scores = torch.full((len(lexicon.words),), word_score, device=lexicon.device)
+        self._word_scores = torch.full((len(lexicon.words),), float(word_score), device=lexicon.device)
         if lexicon.unknown is not None:
             self._word_scores[lexicon.unknown] += unknown_score
         self._ahead = self._unigrams() if look_ahead else None
