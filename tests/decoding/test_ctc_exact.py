@@ -127,6 +127,31 @@ def test_hotwords_of_pieces_are_whole_words() -> None:
     assert [h.score for h in found] == pytest.approx([score for score, _, _ in truth], abs=1e-5)
 
 
+@pytest.mark.parametrize("names", [["-", "a", "b", " "], ["-", "A", "B", " "], ["-", "▁a", "b", "▁b"]])
+def test_hotwords_are_spelled_in_the_case_of_the_labels(names: list[str]) -> None:
+    log_probs = emissions(7, 4, seed=2)
+    case = str.upper if "A" in names else str.lower
+    given = CtcDecoder(names, hotwords={"Ab": 2.0, "aB b": 1.0}, options=WIDE).decode(log_probs)[0]
+    plain = CtcDecoder(names, hotwords={case("ab"): 2.0, case("ab b"): 1.0}, options=WIDE).decode(log_probs)[
+        0
+    ]
+    assert [(h.text, h.score) for h in given] == [(h.text, h.score) for h in plain]
+
+
+def test_a_label_of_a_capital_spells_a_capital() -> None:
+    (found,) = CtcDecoder(["-", "a", "A"], hotwords={"A": 9.0}).decode(torch.tensor([[-9.0, -0.7, -0.7]]))[0]
+    assert found.text == "A"
+
+
+def test_a_hotword_of_the_lexicon_stays_the_known_word() -> None:
+    """Whatever its capitals: as a word of its own it would be an unknown one to the language model."""
+    names, log_probs = ["-", "a", "b", " "], emissions(6, 4, seed=5)
+    lexicon = [("ab", [1, 2]), ("b", [2])]
+    given = CtcDecoder(names, lexicon=lexicon, hotwords={"Ab": 2.0}, options=WIDE).decode(log_probs)[0]
+    plain = CtcDecoder(names, lexicon=lexicon, hotwords={"ab": 2.0}, options=WIDE).decode(log_probs)[0]
+    assert [(h.text, h.score) for h in given] == [(h.text, h.score) for h in plain]
+
+
 def test_unknown_words_of_pieces_begin_where_a_piece_says_so() -> None:
     names, said = ["-", "▁the", "re", "▁is", "▁a"], [1, 0, 2, 0, 3]
     log_probs = torch.full((5, 5), 0.01).scatter(1, torch.tensor(said)[:, None], 0.96).log()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -205,8 +205,8 @@ class DecoderParts:
             spellings = self._spelled_vocabulary(model)
         spelled = {word for word, _ in spellings}
         if self.labels.separator is not None:
-            extra = dict.fromkeys(word for text, _ in phrases for word in text.split() if word not in spelled)
-            spellings += [(word, self._spell(word)) for word in extra]
+            wanted = dict.fromkeys(word for text, _ in phrases for word in text.split())
+            spellings += self._missing_words(list(wanted), spelled)
         return Lexicon(
             spellings,
             len(self.labels),
@@ -214,6 +214,16 @@ class DecoderParts:
             allow_unknown=allow,
             word_starts=self.labels.word_starts if self.labels.has_pieces else None,
         )
+
+    def _missing_words(self, words: Sequence[str], known: Collection[str]) -> list[tuple[str, Sequence[int]]]:
+        """Spell words of phrases that a lexicon has neither as they are written nor in the labels' case."""
+        missing: dict[str, Sequence[int]] = {}
+        for word in words:
+            tokens = () if word in known else self._spell(word)
+            forms = [form for form in self._forms(word)[1:] if form in known and self._spell(form) == tokens]
+            if tokens and not forms:
+                missing[word] = tokens
+        return list(missing.items())
 
     def _spelled_vocabulary(self, model: WordOrTokenModel | None) -> list[tuple[str, Sequence[int]]]:
         if not isinstance(model, NgramModel):
@@ -258,28 +268,47 @@ class DecoderParts:
         return WordModel(booster, torch.arange(len(lexicon.words), device=self.device), 1.0)
 
     def _spell(self, text: str) -> list[int]:
-        """Label ids of a phrase: the longest label that fits, from left to right."""
+        """Label ids of a phrase: the longest label that fits, from left to right.
+
+        Where the labels lack its letters, it is spelled in small or in capital ones.
+        Raises: LanguageModelError for a text that labels cannot spell so either.
+        """
         ids = {name: i for i, name in enumerate(self.labels.names) if name and i != self.labels.blank}
+        cased = self._cased(text)
+        if not self.labels.has_words and (" " in text or cased in ids):
+            return self._spell_symbols(text, ids)
+        spelled = (self._longest_labels(form, ids)[0] for form in self._forms(text))
+        found = next((tokens for tokens in spelled if tokens is not None), None)
+        if found is not None:
+            return found
+        _, place = self._longest_labels(cased, ids)
         space = PIECE_START if self.labels.has_pieces else " "
-        rest = self._cased(text)
+        raise LanguageModelError(
+            f"hotwords: expected text that the labels can spell, got {text!r} at {place!r}"
+            f" (space is {space!r})"
+        )
+
+    def _forms(self, text: str) -> tuple[str, str, str]:
+        """A text as it is spelled, and in its place in small or in capital letters."""
+        cased = self._cased(text)
+        return cased, cased.lower(), cased.upper()
+
+    def _longest_labels(self, text: str, ids: Mapping[str, int]) -> tuple[list[int] | None, str]:
+        """Label ids of a text as it is written; None and the first character without a label."""
+        rest = text
         if self.labels.has_pieces:
             rest = PIECE_START + rest.replace(" ", PIECE_START)
         elif self.labels.separator is not None:
             rest = rest.replace(" ", self.labels.names[self.labels.separator])
-        elif " " in rest or rest in ids:
-            return self._spell_symbols(text, ids)
         longest = max(map(len, ids))
         tokens: list[int] = []
         while rest:
             label = next((rest[:n] for n in range(min(longest, len(rest)), 0, -1) if rest[:n] in ids), None)
             if label is None:
-                raise LanguageModelError(
-                    f"hotwords: expected text that the labels can spell, got {text!r} at {rest[0]!r}"
-                    f" (space is {space!r})"
-                )
+                return None, rest[0]
             tokens.append(ids[label])
             rest = rest[len(label) :]
-        return tokens
+        return tokens, ""
 
     def _spell_symbols(self, text: str, ids: Mapping[str, int]) -> list[int]:
         unknown = [symbol for symbol in text.split() if symbol not in ids]
