@@ -215,12 +215,14 @@ class DecoderParts:
             word_starts=self.labels.word_starts if self.labels.has_pieces else None,
         )
 
-    def _missing_words(self, words: Sequence[str], known: Collection[str]) -> list[tuple[str, Sequence[int]]]:
+    def _missing_words(
+        self, words: Sequence[str], listed: Collection[str]
+    ) -> list[tuple[str, Sequence[int]]]:
         """Spell words of phrases that a lexicon has neither as they are written nor in the labels' case."""
         missing: dict[str, Sequence[int]] = {}
         for word in words:
-            tokens = () if word in known else self._spell(word)
-            forms = [form for form in self._forms(word)[1:] if form in known and self._spell(form) == tokens]
+            tokens = () if word in listed else self._spell(word)
+            forms = [form for form in self._forms(word)[1:] if form in listed and self._spell(form) == tokens]
             if tokens and not forms:
                 missing[word] = tokens
         return list(missing.items())
