@@ -13,8 +13,6 @@ from sottovoce.options.vad import VadStreamOptions
 from sottovoce.types import Task
 
 Switching: TypeAlias = Literal["off", "restart", "parallel"]
-DELAYS = {"minimal": 5.0, "low": 15.0, "medium": 25.0, "high": 50.0, "xhigh": 100.0}
-"""OpenAI's names for frames of 20 ms that a word waits."""
 _in_policy = partial(Option, group="When words are said")
 _in_language = partial(Option, group="Language")
 _in_python = partial(Option, flag=None)
@@ -31,15 +29,6 @@ class LiveDecodingOptions:
         "A word waits while it is attended this near to the end of the audio (20 ms frames).",
         least=0.0,
         may_be_infinite=True,
-        apis={
-            "realtime": ApiField(
-                "delay",
-                "how long words wait, from `minimal` to `xhigh`",
-                kind="choice",
-                choices=tuple(DELAYS),
-                reads=DELAYS.__getitem__,
-            )
-        },
     ).as_field(25)
     """inf: all words wait."""
     rewind_threshold: int = _in_policy(
@@ -70,10 +59,7 @@ class LiveDecodingOptions:
     ).as_field("transcribe")
     init_prompt: str = _in_policy(
         "What was said before; moves out as text is added.",
-        apis={
-            "sottovoce": ApiField("prompt", "what was said before"),
-            "realtime": ApiField("prompt", "what was said before"),
-        },
+        apis={"sottovoce": ApiField("prompt", "what was said before")},
     ).as_field("")
     static_prompt: str = _in_policy(
         "Terms and names; stays.",
@@ -84,7 +70,6 @@ class LiveDecodingOptions:
                 kind="texts",
                 reads=", ".join,
             ),
-            "realtime": ApiField("keywords", "words likely to be said", kind="texts", reads=", ".join),
         },
     ).as_field("")
     max_context_tokens: int = _in_policy(
@@ -170,9 +155,6 @@ class LiveOptions:
                 "model",
                 kind="languages",
             ),
-            "realtime": ApiField(
-                "languages", "several: only these, and changes are followed", kind="languages"
-            ),
         },
     ).as_field(())
     """Codes or names; empty: all of the model."""
@@ -189,12 +171,7 @@ class LiveOptions:
     ).as_field("restart")
     unstable: bool = _in_python(
         "Also send text that may still change.",
-        apis={
-            "sottovoce": ApiField("unstable", "`true`: send text that may still change too"),
-            "deepgram": ApiField(
-                "interim_results", "`true`: also results that may change, which the next one replaces"
-            ),
-        },
+        apis={"sottovoce": ApiField("unstable", "`true`: send text that may still change too")},
     ).as_field(False)
     vad: bool | VadStreamOptions = _in_python(
         "Decode only where speech is.",

@@ -36,9 +36,8 @@ Kind: TypeAlias = Literal[
 ]
 """What a value is, and so how text becomes one. times: seconds, or h:mm:ss; the plurals: separated by
 commas."""
-Api: TypeAlias = Literal["openai", "whisper_cpp", "sottovoce", "realtime", "deepgram"]
-"""Of recordings: openai, whisper_cpp; of live speech: sottovoce (the server's own), realtime (OpenAI's); of
-both: deepgram."""
+Api: TypeAlias = Literal["openai", "whisper_cpp", "sottovoce"]
+"""Of recordings: openai, whisper_cpp; of live speech: sottovoce (the server's own)."""
 Values: TypeAlias = Mapping[str, Any]
 """Values of options by their keys."""
 

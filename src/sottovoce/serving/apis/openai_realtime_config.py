@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from sottovoce.errors import OptionError
 from sottovoce.formats.document import Json
-from sottovoce.options.live import DELAYS, LiveDecodingOptions, LiveOptions
+from sottovoce.options.live import LiveDecodingOptions, LiveOptions
 from sottovoce.options.vad import VadStreamOptions
 from sottovoce.serving.client_values import (
     one_of,
@@ -27,6 +27,8 @@ from sottovoce.serving.client_values import (
 from sottovoce.serving.faults import ApiError
 from sottovoce.serving.fields import wrong
 
+DELAYS = {"minimal": 5.0, "low": 15.0, "medium": 25.0, "high": 50.0, "xhigh": 100.0}
+"""Frames of 20 ms that a word waits, by the name of a `delay`."""
 ENCODINGS = {"audio/pcm": ("s16le", 24_000), "audio/pcmu": ("mulaw", 8_000), "audio/pcma": ("alaw", 8_000)}
 """By the format's name: encoding and sample rate."""
 EAGERNESS_MS = {"low": 1000.0, "medium": 600.0, "auto": 600.0, "high": 300.0}
