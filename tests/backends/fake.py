@@ -27,7 +27,7 @@ from sottovoce.backends.base import (
     IncrementalWindow,
     ModelDims,
 )
-from sottovoce.backends.by_step import RowsByStep, first_step_by_bias
+from sottovoce.backends.by_step import RowsByStep, check_start, first_step_by_bias
 from sottovoce.backends.encoder_updates import EncoderCacheInfo, check_windows, plan_update
 from sottovoce.errors import OptionError
 from sottovoce.text.tokenizer import Tokenizer
@@ -222,13 +222,8 @@ class FakeBackend:
         self, encoded: EncoderOutput, n_hypotheses: int = 1, *, left_padding: Tensor | None = None
     ) -> FakeState:
         """An empty state; see `Backend.start`."""
-        if n_hypotheses < 1:
-            raise OptionError(f"start: {n_hypotheses} hypotheses given, expected at least 1")
+        check_start(encoded, n_hypotheses, left_padding)
         audio = [index for index in range(encoded.batch_size) for _ in range(n_hypotheses)]
-        if left_padding is not None and tuple(left_padding.shape) != (len(audio),):
-            raise OptionError(
-                f"start: left_padding {tuple(left_padding.shape)} given, expected ({len(audio)},)"
-            )
         padding = [0] * len(audio) if left_padding is None else [int(n) for n in left_padding]
         if encoded.cross_kv is None:
             encoded.cross_kv = [(encoded.states[:, None], encoded.states[:, None])]

@@ -83,6 +83,31 @@ class RowsByStep:
         return RowsOutput(torch.cat(logits), attention)
 
 
+def check_start(encoded: EncoderOutput, n_hypotheses: int, left_padding: Tensor | None) -> int:
+    """Check the arguments of `Backend.start`; return the number of rows, B * n_hypotheses.
+
+    Raises: OptionError for no hypothesis, or a left_padding of another shape than (B * n_hypotheses,).
+    """
+    if n_hypotheses < 1:
+        raise OptionError(f"start: {n_hypotheses} hypotheses given, expected at least 1")
+    n_rows = encoded.batch_size * n_hypotheses
+    if left_padding is not None and tuple(left_padding.shape) != (n_rows,):
+        raise OptionError(f"start: left_padding {tuple(left_padding.shape)} given, expected ({n_rows},)")
+    return n_rows
+
+
+def check_tokens(tokens: Tensor, state: DecoderState, n_least_padding: int, backend: Backend) -> None:
+    """Check the tokens of `Backend.step`. n_least_padding: of the row of the state that has least.
+
+    Raises: OptionError unless they are (R, n_new) and the text context holds them.
+    """
+    if tokens.ndim != 2 or tokens.shape[0] != state.n_rows or tokens.shape[1] < 1:
+        raise OptionError(f"step: tokens {tuple(tokens.shape)} given, expected ({state.n_rows}, n_new)")
+    n_read = state.n_tokens + tokens.shape[1] - n_least_padding
+    if n_read > backend.dims.n_text_ctx:
+        raise OptionError(f"step: {n_read} tokens in all, {backend.name} reads {backend.dims.n_text_ctx}")
+
+
 def check_admitted(encoded: EncoderOutput, bias: Tensor | None) -> None:
     """Check a row's window, and its bias (n_frames,).
 

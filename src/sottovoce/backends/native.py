@@ -22,7 +22,7 @@ from sottovoce.backends.base import (
     IncrementalWindow,
     ModelDims,
 )
-from sottovoce.backends.by_step import check_spans
+from sottovoce.backends.by_step import check_spans, check_start, check_tokens
 from sottovoce.backends.native_decoder import NativeDecoder, RowInput, WindowKv
 from sottovoce.backends.native_encoder import network_without_decoder
 from sottovoce.backends.native_rows import NativeRows, branched, total_bias
@@ -158,11 +158,7 @@ class NativeBackend:
 
         Raises: OptionError for no hypothesis, or a left_padding of another shape than (B * n_hypotheses,).
         """
-        if n_hypotheses < 1:
-            raise OptionError(f"start: {n_hypotheses} hypotheses given, expected at least 1")
-        n_rows = encoded.batch_size * n_hypotheses
-        if left_padding is not None and tuple(left_padding.shape) != (n_rows,):
-            raise OptionError(f"start: left_padding {tuple(left_padding.shape)} given, expected ({n_rows},)")
+        n_rows = check_start(encoded, n_hypotheses, left_padding)
         windows = [one for one in self._decoder.windows(encoded) for _ in range(n_hypotheses)]
         return NativeState(windows, [0] * n_rows if left_padding is None else left_padding.tolist())
 
@@ -183,7 +179,7 @@ class NativeBackend:
         """
         if not isinstance(state, NativeState):
             raise OptionError(f"step: a state of {type(state).__name__} given, expected one from start()")
-        self._check_tokens(tokens, state)
+        check_tokens(tokens, state, min(state.padding), self)
         check_heads(capture, self.dims)
         n_rows, n_new = tokens.shape
         places = range(n_new) if positions is None else [position % n_new for position in positions]
@@ -221,13 +217,6 @@ class NativeBackend:
         (window,) = self._decoder.windows(encoded)
         batch = [RowInput(kernels.Row(), window, [token], [0], None, span) for span in spans]
         return self._decoder.step(batch, vocabulary=vocabulary)[0]
-
-    def _check_tokens(self, tokens: Tensor, state: NativeState) -> None:
-        if tokens.ndim != 2 or tokens.shape[0] != state.n_rows or tokens.shape[1] < 1:
-            raise OptionError(f"step: tokens {tuple(tokens.shape)} given, expected ({state.n_rows}, n_new)")
-        n_read = state.n_tokens + tokens.shape[1] - min(state.padding)
-        if n_read > self.dims.n_text_ctx:
-            raise OptionError(f"step: {n_read} tokens in all, {self.name} reads {self.dims.n_text_ctx}")
 
 
 def _biases(bias: Tensor | None, state: NativeState) -> list[Tensor | None]:

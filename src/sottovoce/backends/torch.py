@@ -16,7 +16,7 @@ from sottovoce.backends.base import (
     IncrementalWindow,
     ModelDims,
 )
-from sottovoce.backends.by_step import check_spans, first_step_by_bias
+from sottovoce.backends.by_step import check_spans, check_start, check_tokens, first_step_by_bias
 from sottovoce.backends.encoder_updates import check_windows
 from sottovoce.backends.torch_encoder import encode_windows
 from sottovoce.backends.torch_rows import TorchRows, check_heads
@@ -207,11 +207,7 @@ class TorchBackend:
 
         Raises: OptionError for no hypothesis, or a left_padding of another shape than (B * n_hypotheses,).
         """
-        if n_hypotheses < 1:
-            raise OptionError(f"start: {n_hypotheses} hypotheses given, expected at least 1")
-        n_rows = encoded.batch_size * n_hypotheses
-        if left_padding is not None and tuple(left_padding.shape) != (n_rows,):
-            raise OptionError(f"start: left_padding {tuple(left_padding.shape)} given, expected ({n_rows},)")
+        n_rows = check_start(encoded, n_hypotheses, left_padding)
         padded = left_padding is not None and bool(left_padding.any())
         cache = DecoderCache(
             CacheShape(
@@ -244,7 +240,7 @@ class TorchBackend:
         """
         if not isinstance(state, TorchState):
             raise OptionError(f"step: a state of {type(state).__name__} given, expected one from start()")
-        self._check_tokens(tokens, state)
+        check_tokens(tokens, state, state.cache.least_padding, self)
         check_heads(capture, self.dims)
         folded_bias = self._fold_bias(bias, state, tokens.shape[1])
         audio = AudioContext(state.keys_values, state.groups, folded_bias, tuple(capture))
@@ -292,14 +288,6 @@ class TorchBackend:
             return None
         rows = bias.to(self._device, torch.float32)[:, None].expand(-1, n_new, -1)
         return state.groups.fold(rows)[:, None]  # (n_audio, 1, group_size * n_new, n_frames)
-
-    def _check_tokens(self, tokens: Tensor, state: TorchState) -> None:
-        if tokens.ndim != 2 or tokens.shape[0] != state.n_rows or tokens.shape[1] < 1:
-            raise OptionError(f"step: tokens {tuple(tokens.shape)} given, expected ({state.n_rows}, n_new)")
-        n_total = state.n_tokens + tokens.shape[1]
-        n_read = n_total - state.cache.least_padding
-        if n_read > self.dims.n_text_ctx:
-            raise OptionError(f"step: {n_read} tokens in all, {self._name} reads {self.dims.n_text_ctx}")
 
 
 def _reaches_padding(encoded: EncoderOutput, spans: Sequence[tuple[int, int]]) -> bool:
