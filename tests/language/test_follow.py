@@ -8,12 +8,14 @@ import math
 import numpy as np
 import pytest
 
+from sottovoce.language.alike import SHARE, AlikeLanguages
 from sottovoce.language.follow import (
     CHANGE_COST,
     FLOOR,
     PAUSE_NATS,
     PieceEvidence,
     PieceRun,
+    are_several,
     gain,
     language_runs,
 )
@@ -86,3 +88,46 @@ def test_gain_is_the_weighed_log_ratio() -> None:
     (one,) = [PieceEvidence(1.5, np.array([0.9, 0.1, 0.0]), 0.0)]
     assert gain([one], 0, 1) == pytest.approx(math.log(9.0))
     assert gain([one, one], 0, 2) == pytest.approx(2 * math.log(0.9 / FLOOR))
+
+
+def test_several_languages_are_one_sure_piece_or_clear_ones_together() -> None:
+    assert not are_several([piece(0), piece(0), piece(0)], 0)
+    assert are_several([piece(0), piece(0), piece(1, 0.999)], 0)
+    one, other = piece(1, 0.99, 1.6), piece(2, 0.99, 1.6)
+    assert 5.0 < gain([one], 1, 0) < 9.0
+    assert not are_several([piece(0), one], 0)
+    assert are_several([piece(0), one, other], 0), "two languages besides are evidence together"
+
+
+def test_what_is_heard_in_speech_that_is_hardly_understood_shows_nothing() -> None:
+    """Unless one piece is beyond doubt: clear pieces among many that may be anything."""
+    unclear = [piece(0, 0.4), piece(2, 0.4), piece(1, 0.4)]
+    clear = [piece(1, 0.93), piece(1, 0.93)]
+    assert are_several([piece(0), *clear], 0)
+    assert not are_several([*unclear, *clear], 0)
+    assert are_several([*unclear, *clear, piece(1, 0.999)], 0)
+
+
+def test_pieces_that_are_short_or_silent_show_nothing() -> None:
+    assert not are_several([piece(1, 0.99, 0.9)] * 9, 0)
+    assert not are_several([piece(1, 0.99, no_speech=0.9)] * 3, 0)
+
+
+def test_neighbours_are_weak_evidence_of_one_another() -> None:
+    """Azerbaijani that is heard as Turkish stays; German in it does not."""
+    codes = ["az", "tr", "de"]
+    alike = AlikeLanguages(codes)
+    turkish, german = np.array([0.001, 0.998, 0.001]), np.array([0.001, 0.001, 0.998])
+    assert alike.soften(turkish) == pytest.approx([SHARE * 0.998, 0.998, 0.001])
+    assert alike.soften(german) == pytest.approx(german)
+    plain, soft = PieceEvidence(3.0, turkish, 0.0), PieceEvidence(3.0, turkish, 0.0, alike)
+    assert gain([soft], 1, 0) == pytest.approx(-2.0 * math.log(SHARE))
+    assert are_several([plain], 0)
+    assert not are_several([soft], 0)
+    assert are_several([PieceEvidence(3.0, german, 0.0, alike)], 0)
+
+
+def test_the_likelier_neighbour_stays_the_likelier() -> None:
+    alike = AlikeLanguages(["es", "gl", "pt", "en"])
+    for posterior in np.random.default_rng(0).dirichlet(np.ones(4), 50):
+        assert alike.soften(posterior).argmax() == posterior.argmax()

@@ -16,12 +16,17 @@ from sottovoce.audio.features import RecordingFeatures
 from sottovoce.audio.io import load_audio
 from sottovoce.audio.recording import Recording
 from sottovoce.audio.vad import SpeechFinder, speech_segments
+from sottovoce.engine.calls import CallGenerator, EncodeCall
+from sottovoce.engine.executor import LocalExecutor
 from sottovoce.evaluation.language_scores import FoundSwitch, score_switches
-from sottovoce.offline.follow import border, pieces_between
+from sottovoce.offline.follow import PIECE_VAD, LanguageFollower, border, pieces_between
+from sottovoce.offline.located import LocatedWindow, WindowLocator
 from sottovoce.offline.packing import PackedWindow, Piece
+from sottovoce.offline.resume import FollowerState, ProbedPiece
+from sottovoce.offline.transcriber import Transcriber, TranscriptionState
 from sottovoce.options.transcribe import Mode, TranscribeOptions
 from sottovoce.options.vad import VadOptions
-from sottovoce.types import Segment
+from sottovoce.types import EncoderOutput, Segment
 
 CLIPS = Path(__file__).parents[2] / "examples" / "clips"
 MIXED = CLIPS / "mixed.flac"
@@ -149,3 +154,53 @@ def test_frames_of_a_recording_are_found_in_a_packed_window() -> None:
     assert [window.window_frame(frame) for frame in (50, 100, 150, 200, 250, 300, 340, 400)] == [
         *(0, 0, 50, 100, 100, 100, 140, 150)
     ]
+
+
+def test_speech_that_a_text_left_before_a_change_goes_to_the_language_that_follows(model: Model) -> None:
+    """But for speech that the text reached, and where nothing follows."""
+    transcriber = Transcriber(model.backend, model.tokenizer, TranscribeOptions())
+    speech = SpeechFinder(PIECE_VAD)
+    with Recording(MIXED) as recording, RecordingFeatures(recording, observer=speech) as features:
+        locator = WindowLocator(transcriber, features, speech, TranscriptionState(language="en"))
+        start, end, _ = TRUTH[1]
+        pieces = locator.pieces(0, round(100 * end))
+        late = [piece for piece in pieces if piece.start > 100 * start - 10]
+        assert late
+        change, last = round(100 * end), round(100 * TRUTH[2][1])
+        runs = [LocatedWindow(0, change, "en", None), LocatedWindow(change, last, "es", None)]
+        for text_end, expected in [
+            (round(100 * start) - 10, late[0].start),
+            (late[-1].start, late[-1].start),
+            (late[-1].start + 1, change),
+        ]:
+            locator._runs.clear()
+            locator._runs.extend(runs)
+            assert locator.hand_over(change, text_end) == expected
+            assert locator._runs[0].end == expected
+        locator._runs.pop()
+        assert locator.hand_over(change, 0) == change, "nothing follows"
+
+
+def test_a_recording_need_not_begin_in_its_own_language(model: Model) -> None:
+    """To begin in another one is a change only where something was spoken before."""
+    codes = model.tokenizer.language_codes
+    transcriber = Transcriber(model.backend, model.tokenizer, TranscribeOptions(follow_languages=True))
+    pieces = [Piece(0, 130), Piece(160, 460)]
+    probed = []
+    for piece, code, sureness in zip(pieces, ("de", "en"), (0.75, 0.999), strict=True):
+        posterior = np.full(len(codes), (1.0 - sureness) / (len(codes) - 1))
+        posterior[codes.index(code)] = sureness
+        probed.append(ProbedPiece(piece.start, piece.end, tuple(posterior), 1.0, 0.0, is_alone=True))
+    executor = LocalExecutor(model.backend)
+    with Recording(np.zeros(80_000, np.float32)) as recording, RecordingFeatures(recording) as features:
+        encoded = executor.run(_encoded(features))
+        for is_beginning, expected in [(True, ["de", "en"]), (False, ["en"])]:
+            follower = LanguageFollower(transcriber, features, TranscriptionState())
+            follower.restore(FollowerState(True, is_beginning, tuple(probed)))
+            found = executor.run(follower.runs(encoded, pieces, [(0, 65), (80, 230)], "en"))
+            assert [run.language for run in found] == expected
+            assert not follower.state(0).is_beginning
+
+
+def _encoded(features: RecordingFeatures) -> CallGenerator[EncoderOutput]:
+    return (yield EncodeCall(features.window(0, n_frames=500)))

@@ -6,8 +6,9 @@ self-attention has mixed them, so that it can only raise a doubt. A doubtful pie
 costs some tenth of a window and is nearly always right from two seconds on. What is found is smoothed
 (`language.follow`).
 
-Without a list of languages a recording counts as one in a single language until a piece is found whose
-evidence for another one is beyond doubt (`SEVERAL_NATS`); then it is followed. Not known here: text.
+Without a list of languages a recording counts as one in a single language until pieces are found whose
+evidence for others is beyond doubt (`language.follow.are_several`); then it is followed. Not known here:
+text.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ import numpy.typing as npt
 from sottovoce.audio.features import RecordingFeatures
 from sottovoce.audio.vad import SpeechFinder
 from sottovoce.engine.calls import CallGenerator, LanguageProbeCall, SpanProbeCall
-from sottovoce.language.follow import PieceEvidence, gain, language_runs
+from sottovoce.language.alike import AlikeLanguages
+from sottovoce.language.follow import PieceEvidence, are_several, language_runs
 from sottovoce.language.probe import LanguageProbe, ProbedLanguage
 from sottovoce.offline.cut import MEL_FRAMES_PER_SECOND
 from sottovoce.offline.packing import Piece
@@ -40,13 +42,10 @@ SHORTEST_S = 0.5
 CLEAR = 0.5
 """Where the masked probe gives a piece's expected language less than this among all languages of the model,
 the piece is encoded by itself: on development recordings so were 98 % of the pieces in another language."""
-HINT, HINT_S = 0.3, 1.0
-"""While a recording counts as one in a single language: a piece this long that may be in another one by this
-probability is a hint, and of a window's hints the strongest is encoded by itself."""
-SEVERAL_NATS, SEVERAL_S, SEVERAL_PROBABILITY = 9.0, 1.5, 0.9
-"""A recording is in several languages where a run of pieces speaks for another one by so many nats, one of
-them so long and this sure. On development clips joined by language, nothing in a language that base knows
-passed."""
+HINT_S, SECOND_HINT = 0.8, 1.0
+"""While a recording counts as one in a single language: a piece this long that the masked probe hears in
+another one is a hint, the stronger the longer it is and the less it is in the expected language. The
+strongest of a window is encoded by itself; where that was nothing, the second one, if it is this strong."""
 OUTSIDE, OUTSIDE_S = 0.8, 2.0
 """A piece this long and this surely in a language that is not among those listed is reported."""
 
@@ -84,12 +83,14 @@ class LanguageFollower:
         self._codes = _codes_of(tokenizer, listed or codes)
         self._places = [codes.index(code) for code in self._codes]
         self._prior = np.ones(len(self._codes))
+        self._alike = None if transcriber.is_listed else AlikeLanguages(self._codes)
         if not transcriber.is_listed:
             odds = transcriber.options.language_prior
             self._prior = np.exp([odds.get(code, 0.0) for code in self._codes])
         self._features = features
         self._state = state
         self._detections: dict[Piece, _Detection] = {}
+        self._is_beginning = True
         self.is_several = transcriber.options.follows_languages
 
     def runs(
@@ -102,8 +103,9 @@ class LanguageFollower:
         """The languages of pieces of a window in order; neighbours differ. At least one run for one piece.
 
         encoded: the window, a batch of 1. spans: the encoder frames of each piece in it. current: the
-            language before the window, or that of the recording; None: not known.
+            language before the window, or that of the recording, which need not begin in it; None: not known.
         """
+        is_beginning, self._is_beginning = self._is_beginning, False
         self._forget_before(pieces[0].start)
         new = [index for index, piece in enumerate(pieces) if piece not in self._detections]
         if new:
@@ -114,7 +116,7 @@ class LanguageFollower:
             yield from self._detect_uncertain(pieces)
         elif not (yield from self._finds_another(pieces, current)):
             return [LanguageRun(current or self._dominant(pieces), tuple(pieces), 1.0)]
-        return self._smoothed(pieces, current)
+        return self._smoothed(pieces, None if is_beginning else current)
 
     def language_of(self, piece: Piece, current: str) -> CallGenerator[str]:
         """The language of one piece, encoded by itself, between others in the language `current`."""
@@ -122,6 +124,15 @@ class LanguageFollower:
         if not self.is_several and not (yield from self._finds_another([piece], current)):
             return current
         return self._smoothed([piece], current)[0].language
+
+    def may_change(self, piece: Piece, language: str, other: str) -> bool:
+        """Tell whether a piece that was counted to a language may as well be in another one; one that was not
+        probed may."""
+        if piece not in self._detections:
+            return True
+        evidence = self._evidence(piece)
+        here, there = self._codes.index(language), self._codes.index(other)
+        return evidence.duration_s == 0.0 or evidence.posterior[there] >= evidence.posterior[here]
 
     def state(self, frame: int) -> FollowerState:
         """What the languages of pieces that reach behind a frame depend on."""
@@ -137,11 +148,11 @@ class LanguageFollower:
             for piece, detection in self._detections.items()
             if piece.end > frame
         ]
-        return FollowerState(self.is_several, tuple(pieces))
+        return FollowerState(self.is_several, self._is_beginning, tuple(pieces))
 
     def restore(self, state: FollowerState) -> None:
         """Go on from a state."""
-        self.is_several = state.is_several
+        self.is_several, self._is_beginning = state.is_several, state.is_beginning
         for one in state.pieces:
             probed = ProbedLanguage(np.array(one.probabilities), one.allowed_mass, one.no_speech)
             self._detections[Piece(one.start, one.end)] = _Detection(probed, one.is_alone)
@@ -150,31 +161,21 @@ class LanguageFollower:
         """Whether a recording that counted as one in a single language is in several."""
         expected = self._codes.index(current or self._dominant(pieces))
         hints = {piece: self._hint(piece, expected) for piece in pieces}
-        strongest = max(pieces, key=lambda piece: hints[piece])
-        if hints[strongest] <= 0.0:
-            return False
-        yield from self._detect_separately([strongest])
-        posterior = self._evidence(strongest).posterior
-        if int(posterior.argmax()) == expected:
-            return False
-        yield from self._detect_separately(pieces)
-        evidence = [self._evidence(piece) for piece in pieces]
-        for run in language_runs(evidence, _pauses_s(pieces), before=expected):
-            some = evidence[run.first : run.end]
-            is_sure = any(
-                one.duration_s >= SEVERAL_S and one.posterior[run.language] >= SEVERAL_PROBABILITY
-                for one in some
-            )
-            if run.language != expected and is_sure and gain(some, run.language, expected) >= SEVERAL_NATS:
-                self.is_several = True
+        first, *others = sorted(pieces, key=lambda piece: -hints[piece])
+        strong = [piece for piece in others[:1] if hints[piece] >= SECOND_HINT]
+        for piece in [first, *strong] if hints[first] > 0.0 else ():
+            yield from self._detect_separately([piece])
+            if int(self._evidence(piece).posterior.argmax()) != expected:
+                yield from self._detect_separately(pieces)
+                self.is_several = are_several([self._evidence(one) for one in pieces], expected)
+                break
         return self.is_several
 
     def _hint(self, piece: Piece, expected: int) -> float:
         """How strongly a piece hints at another language than the expected one; 0: not at all."""
         posterior = self._evidence(piece).posterior
-        other = float(np.delete(posterior, expected).max())
-        is_hint = _seconds(piece) >= HINT_S and other > max(HINT, posterior[expected])
-        return other * min(_seconds(piece), 3.0) if is_hint else 0.0
+        is_hint = _seconds(piece) >= HINT_S and int(posterior.argmax()) != expected
+        return (1.0 - float(posterior[expected])) * min(_seconds(piece), 3.0) if is_hint else 0.0
 
     def _detect_uncertain(self, pieces: Sequence[Piece]) -> CallGenerator[None]:
         """Encode by themselves the pieces that may be in another language than most of the window, and all
@@ -215,7 +216,9 @@ class LanguageFollower:
         total = chosen.sum()
         posterior = chosen / total if total > 0.0 else np.full(len(chosen), 1.0 / len(chosen))
         is_reliable = detection.is_alone or _seconds(piece) >= SHORTEST_S
-        return PieceEvidence(_seconds(piece) if is_reliable else 0.0, posterior, detection.probed.no_speech)
+        return PieceEvidence(
+            _seconds(piece) if is_reliable else 0.0, posterior, detection.probed.no_speech, self._alike
+        )
 
     def _smoothed(self, pieces: Sequence[Piece], current: str | None) -> list[LanguageRun]:
         evidence = [self._evidence(piece) for piece in pieces]

@@ -112,6 +112,27 @@ class WindowLocator:
         end = seek + features.n_content_frames[0]
         return (yield from self._in_one_language(seek, end, encoded))
 
+    def hand_over(self, seek: int, text_end: int) -> int:
+        """Leave to the language that follows the speech before it of which no text was written; return
+        where to go on.
+
+        A short piece beside a change of language may be counted to the wrong one, whose text then ends before
+        it. seek: frame from which to go on otherwise. text_end: of the text of the part in the language
+        before.
+        """
+        if self.follower is None or len(self._runs) < 2 or self._runs[0].end - seek >= SHORTEST_RUN_FRAMES:
+            return seek
+        run, after = self._runs[0], self._runs[1]
+        at = run.end
+        for piece in reversed(self.pieces(run.seek, run.end)):
+            if piece.start < text_end or not self.follower.may_change(piece, run.language, after.language):
+                break
+            at = piece.start
+        if at == run.end:
+            return seek
+        self._runs[0] = run._replace(end=at)
+        return at
+
     def pieces(self, start: int, end: int) -> list[Piece]:
         """The pieces of speech in frames [start, end)."""
         self._features.has(end + LOOK_AHEAD_FRAMES)  # speech is found a little behind its end

@@ -58,9 +58,13 @@ class ProbedPiece:
 
 @dataclass(frozen=True, slots=True)
 class FollowerState:
-    """What following the languages depends on: pieces that were probed already and may be asked for again."""
+    """What following the languages depends on: pieces that were probed already and may be asked for again.
+
+    is_beginning: no speech was found yet.
+    """
 
     is_several: bool
+    is_beginning: bool
     pieces: tuple[ProbedPiece, ...] = ()
 
     @classmethod
@@ -69,7 +73,7 @@ class FollowerState:
             ProbedPiece(**{**piece, "probabilities": tuple(piece["probabilities"])})
             for piece in row["pieces"]
         )
-        return cls(row["is_several"], tuple(pieces))
+        return cls(row["is_several"], row["is_beginning"], tuple(pieces))
 
 
 @dataclass(frozen=True, slots=True)

@@ -170,15 +170,17 @@ class _SeekLoop:
         (attempt,) = yield from transcriber.decode(window.encoded, [request])
         result = attempt.result
         if self._options.fallback.is_silence(result):
-            silence = WindowCut((), window.end)
+            silence = WindowCut((), self._locator.hand_over(window.end, window.seek))
             yield from numbered((yield from self._left_out(window, silence, result)), self._state)
-            return window.end
+            return silence.seek
         tokenizer = transcriber.tokenizer_of(result.language)
         cut = cut_window(result.tokens, tokenizer, seek=window.seek, n_frames=window.n_frames)
         if self._options.needs_words:
             cut = yield from self._with_words(window, cut, result)
         if cut.restarts:
             return cut.seek
+        text_end = window.start_s if cut.end_of_speech is None else cut.end_of_speech
+        cut = replace(cut, seek=self._locator.hand_over(cut.seek, _frame(text_end)))
         self._is_first = False
         segments = list(transcriber.segments(cut, result))
         segments += yield from self._left_out(window, replace(cut, segments=tuple(segments)), result)
