@@ -154,6 +154,7 @@ class DecoderRequest:
         return None if self.model is None else load_model(self.model)
 
     def label_list(self, model: Model | None) -> LabelList:
+        """Return the labels of a model's CTC head, or read those of `--labels`. Raises: OptionError."""
         if model is not None and model.ctc_head is not None:
             return LabelList(tuple(model.ctc_head.labels), model.ctc_head.blank)
         if self.labels is None:
@@ -222,4 +223,5 @@ class DecoderRequest:
                 yield from read_emissions(path)
 
     def prepared(self, values: Tensor) -> Tensor:
+        """Return log-probabilities (T, V) of values (T, V), which are logits where the options say so."""
         return values.log_softmax(dim=-1) if self.logits else values

@@ -50,7 +50,7 @@ def evaluate() -> None:
 
 
 def set_up(given: dict[str, Any]) -> tuple[Model, tuple[str, ...]]:
-    """The model, and the languages to choose among."""
+    """Load the model, and read the languages to choose among."""
     model = open_model(given)
     choice = LanguageChoice.parse(given["languages"], model.languages)
     return model, (choice.fixed,) if choice.fixed else choice.allowed or model.languages
@@ -59,9 +59,9 @@ def set_up(given: dict[str, Any]) -> tuple[Model, tuple[str, ...]]:
 def chosen(
     manifest: str, limit: int | None, languages: Sequence[str], *, spoken: bool = False, single: bool = False
 ) -> list[ManifestEntry]:
-    """Recordings in these languages alone, spread evenly over the list.
+    """Choose recordings in these languages alone, spread evenly over the list.
 
-    spoken: that have a text. single: that are in one language.
+    spoken: those that have a text. single: those in one language. Raises: ManifestError.
     """
     entries = [
         entry
@@ -82,7 +82,7 @@ def say(document: dict[str, Any]) -> None:
 
 
 def offline(model: Model, entry: ManifestEntry, languages: Sequence[str]) -> tuple[str, list[Word]]:
-    """The greedy offline transcript and its words."""
+    """Decode greedily, offline: the transcript and its words."""
     options = TranscribeOptions(fallback=FallbackOptions(temperatures=(0.0,)))
     language = entry.language or ",".join(languages)
     found = model.transcribe(str(entry.path), language=language, word_timestamps=True, options=options)
@@ -127,8 +127,8 @@ def language(manifest: str, **given: Any) -> None:
         audio = load_audio(str(entry.path), duration_s=30.0)
         if noises:
             audio = mixed_with(audio, noises[i % len(noises)], given["snr_db"])
-        for width, said in probed(model, probe, audio, widths):
-            scores[width].add(entry.language or "", said)
+        for width, detected in probed(model, probe, audio, widths):
+            scores[width].add(entry.language or "", detected)
     rows = [
         {
             "width_s": w,
@@ -336,5 +336,5 @@ def _plain(word: str, language: str | None) -> str:
 
 
 def _mean(values: Sequence[float]) -> float | None:
-    known = [value for value in values if not math.isnan(value)]
-    return round(statistics.fmean(known), 3) if known else None
+    numbers = [value for value in values if not math.isnan(value)]
+    return round(statistics.fmean(numbers), 3) if numbers else None

@@ -14,7 +14,7 @@ from sottovoce.cli.transcribe_request import read_call
 
 
 def typed_options(context: click.Context) -> frozenset[str]:
-    """The parameters whose values stand on the command line."""
+    """Return the parameters whose values stand on the command line."""
     return frozenset(
         name for name in context.params if context.get_parameter_source(name) is ParameterSource.COMMANDLINE
     )

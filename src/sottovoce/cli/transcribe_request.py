@@ -22,7 +22,7 @@ from sottovoce.text.verbatim import check_verbatim
 
 
 def read_call(given: Mapping[str, Any]) -> Values:
-    """The values of all options by key, with the mode that they imply.
+    """Read the values of all options by key, with the mode that they imply.
 
     Raises: OptionError.
     """
@@ -32,7 +32,7 @@ def read_call(given: Mapping[str, Any]) -> Values:
 
 
 def transcribe_options(given: Mapping[str, Any]) -> TranscribeOptions:
-    """The options of the library from those of the command line.
+    """Make the options of the library from those of the command line.
 
     Raises: OptionError.
     """
