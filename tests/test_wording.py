@@ -37,6 +37,7 @@ ROOMS_DONE = (
     "language",
     "lm",
     "models",
+    "offline",
     "options",
     "pictures",
     "speakers",
@@ -85,10 +86,11 @@ GIVEN_UP = {
 """Everyday words that meant many things, and the field's words to take instead."""
 NAMES_THAT_STAY = {"lm_kept", "tell"}
 """Public names that users write, and those of file objects."""
-FIELDS_THAT_STAY = {"options/speakers.py": {"known"}}
+FIELDS_THAT_STAY = {"options/speakers.py": {"known"}, "offline/languages.py": {"Heard", "heard"}}
 """The same, in one module alone."""
-SHARED_MODULES = {"__init__", "base", "cache", "options"}
-"""Module names that every room may have: its seam, its options, what it caches."""
+SHARED_MODULES = {"__init__", "base", "cache", "options", "follow", "languages", "timeline", "words"}
+"""Module names that every room may have: its seam, its options, what it caches; and what recordings and live
+speech each have their own of."""
 ARRAYS = re.compile(r"\b(Tensor|ndarray|NDArray|Floats|Doubles|Ints|SmallInts|Bools|Records)\b")
 SHAPE = re.compile(r"\((?:\.\.\.|[\w'*+/ -]+)(?:,(?: *[\w.'*+/() -]+)?)+\)|\bscalar\b|\bshape")
 """A shape: "(n,)", "(B, T, V)", "(..., n_frames)"."""
