@@ -9,7 +9,7 @@ import torch
 
 from sottovoce.cli.call import Call
 from sottovoce.cli.each_file import each_file, is_out_of_memory
-from sottovoce.cli.progress import Progress
+from sottovoce.cli.progress_bar import Progress
 from sottovoce.errors import AudioError, OutputError
 
 LACKS = [

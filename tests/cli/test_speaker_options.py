@@ -40,9 +40,9 @@ def _tones(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def turns(talk: Path, *words: str) -> list[tuple[float, str]]:
-    """Where turns begin, and whose they are, in the JSON document."""
+    """Where turns begin, and whose they are, in the JSON document; tones are not read as speech."""
     out = talk.with_suffix(".json")
-    assert run(["transcribe", str(talk), *FAST, *words, "-o", str(out)]) == 0
+    assert run(["transcribe", str(talk), *FAST, "--vad", *words, "-o", str(out)]) == 0
     return [(round(turn["start"]), turn["speaker"]) for turn in json.loads(out.read_text())["turns"]]
 
 
@@ -56,7 +56,7 @@ def test_names_by_the_order_of_first_speech(talk: Path) -> None:
 
 def test_names_are_in_every_document(talk: Path, tmp_path: Path) -> None:
     words = ["--speakers", "auto", "--speaker-names", "Ann,Bob,Eve", "-f", "all", "-o", str(tmp_path / "out")]
-    assert run(["transcribe", str(talk), *FAST, *words]) == 0
+    assert run(["transcribe", str(talk), *FAST, "--duration", "9", *words]) == 0
     document = json.loads((tmp_path / "out" / "talk.json").read_text())
     speakers = {segment["speaker"] for segment in document["segments"]}
     assert speakers <= {"Ann", "Bob", "Eve"}

@@ -19,7 +19,7 @@ import pytest
 from rich.console import Console
 
 from sottovoce.audio.io import load_audio
-from sottovoce.cli.live import Said, append_log, file_pieces
+from sottovoce.cli.live import EmittedWords, append_log, file_pieces
 from sottovoce.cli.live_view import LiveView
 from sottovoce.cli.main import run
 from sottovoce.errors import OptionError
@@ -248,10 +248,10 @@ def test_audio_that_cannot_be_kept_is_one_line(capsys: pytest.CaptureFixture[str
 def test_a_log_of_other_bytes_gets_its_line(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_bytes(b"\xff\xfe\n")
-    append_log(log, Said(), "talk.wav")
+    append_log(log, EmittedWords(), "talk.wav")
     assert json.loads(log.read_bytes().splitlines()[1])["index"] == 1
     with pytest.raises(OptionError, match=r"--log .*: cannot be written"):
-        append_log(tmp_path, Said(), "talk.wav")
+        append_log(tmp_path, EmittedWords(), "talk.wav")
 
 
 @pytest.mark.parametrize("option", ["--save-audio", "--log"])

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import cast
 
@@ -28,7 +28,15 @@ from sottovoce.serving.live_fields import LIVE
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = DOCS / "cli.md"
 SERVING, PROTOCOL = DOCS / "serving.md", DOCS / "protocol.md"
-TABLE = re.compile(r"(<!-- options of (?P<of>[\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+TABLE = re.compile(r"(<!-- options of (?P<of>[\w -]+?) -->\n).*?(<!-- end -->)", re.DOTALL)
+SHOWN_BY = {
+    "ctc tune": "ctc decode",
+    "eval latency": "eval wer",
+    "eval switching": "eval wer",
+    "eval language": "eval wer",
+}
+"""Commands whose table leaves out what the table of another one has."""
+CALL_OPTIONS = ("verbose", "debug")
 REFERENCE = DOCS / "reference.md"
 CLASSES = re.compile(r"(<!-- class (?P<of>\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 OWNERS = {
@@ -47,16 +55,36 @@ FIELDS = re.compile(r"(<!-- fields of (?P<of>\w+) -->\n).*?(<!-- end -->)", re.D
 
 
 def tables(name: str) -> str:
-    """A table for each section of a command, in Markdown."""
+    """A table for each section of a command, in Markdown; "ctc decode" is a command of a group.
+
+    Without what every command has, and what another one's table has already (`SHOWN_BY`).
+    """
+    command, context = command_of(name)
+    shown = command_of(SHOWN_BY[name])[0].params if name in SHOWN_BY else []
+    shown_names = {*CALL_OPTIONS, *(param.name for param in shown)}
+    if not isinstance(command, SectionedCommand):
+        return table(context, command.params, shown_names)
+    parts = ((head, table(context, params, shown_names)) for head, params in command.sections.items())
+    return "".join(f"\n**{heading}**\n{rows}" for heading, rows in parts if rows)
+
+
+def command_of(name: str) -> tuple[click.Command, click.Context]:
+    """A command by its words, and the context of its help."""
     context = click.Context(cli, info_name="sottovoce", **cli.context_settings)
-    command = cli.get_command(context, name)
-    assert isinstance(command, SectionedCommand)
-    own = click.Context(command, parent=context, info_name=name)
-    head = "| option | meaning |\n|---|---|\n"
-    return "".join(
-        f"\n**{heading}**\n\n{head}{''.join(row(own, option) for option in options)}"
-        for heading, options in command.sections.items()
-    )
+    command: click.Command = cli
+    for word in name.split():
+        assert isinstance(command, click.Group)
+        found = command.get_command(context, word)
+        assert found is not None, name
+        command, context = found, click.Context(found, parent=context, info_name=word)
+    return command, context
+
+
+def table(context: click.Context, params: Iterable[click.Parameter], shown: Collection[str | None]) -> str:
+    """A row for each option that is not shown elsewhere; nothing without any."""
+    options = [param for param in params if isinstance(param, click.Option) and param.name not in shown]
+    rows = "".join(row(context, option) for option in options)
+    return f"\n| option | meaning |\n|---|---|\n{rows}" if rows else ""
 
 
 def row(context: click.Context, option: click.Parameter) -> str:

@@ -79,12 +79,16 @@ def exact(segments: list[Segment]) -> list[str]:
     return [json.dumps(segment_to_json(one)) for one in segments]
 
 
-def check_every_point(
-    model: Model, samples: Samples, language: str | None, options: TranscribeOptions
-) -> Run:
+def some_points(run: Run) -> list[tuple[int, ResumePoint]]:
+    """Up to three points from the first to the last one: each is a transcription of what follows it."""
+    chosen = np.linspace(0, len(run.points) - 1, min(len(run.points), 3)).round().astype(int)
+    return [run.points[index] for index in chosen]
+
+
+def check_points(model: Model, samples: Samples, language: str | None, options: TranscribeOptions) -> Run:
     run = whole_run(model, samples, language, options)
     assert run.points
-    for n_segments, point in run.points:
+    for n_segments, point in some_points(run):
         restored = ResumePoint.of_json(json.loads(json.dumps(point.to_json())))
         assert restored == point
         rest = model.transcribe(samples, language=language, options=options, resume=restored)
@@ -109,17 +113,17 @@ LANGUAGES = "en,de,es,fr"
     ],
     ids=["german", "several-words", "auto-part", "vad", "batched-words"],
 )
-def test_every_point_goes_on_to_the_same_text(
+def test_points_go_on_to_the_same_text(
     model: Model, samples: Samples, language: str | None, options: TranscribeOptions
 ) -> None:
-    run = check_every_point(model, samples, language, options)
+    run = check_points(model, samples, language, options)
     found = {segment.language for segment in run.segments}
     assert found == {"de"} if samples is GERMAN else len(found) > 2
 
 
 def test_clips_and_cleaned_segments_count_on(model: Model) -> None:
     options = replace(SHORT, clean=True, clip_timestamps=(0.5, 8.0, 9.0, 24.0))
-    run = check_every_point(model, GERMAN, "de", options)
+    run = check_points(model, GERMAN, "de", options)
     assert [segment.id for segment in run.segments] == list(range(len(run.segments)))
 
 

@@ -1,4 +1,4 @@
-"""Minutes in one recording: openai-whisper's text, segments and words."""
+"""A minute in one recording: openai-whisper's text, segments and words."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ from benchmarks.harness.programs import openai_model
 
 pytestmark = [pytest.mark.real_weights, pytest.mark.reference, pytest.mark.slow, pytest.mark.shared]
 
-SECONDS = 120.0
+SECONDS = 65.0
+"""Three windows: text goes on over two borders."""
 
 
-def test_minutes_are_openai_whispers(base: Checkpoint, shared_dir: Path, tmp_path: Path) -> None:
+def test_a_minute_is_openai_whispers(base: Checkpoint, shared_dir: Path, tmp_path: Path) -> None:
     report = Report()
     engines = Engines(model_of(base), openai_model(base, tmp_path))
     compare_long(engines, shared_dir / "data", "en", True, report, seconds=SECONDS)
     _, total = list(rows(report))[-1]
     assert report.differences == []
     assert total.greedy == 1
-    assert total.words > 200
+    assert total.words > 100

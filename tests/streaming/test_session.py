@@ -254,11 +254,15 @@ def test_languages_are_checked() -> None:
     assert Session(backend(), english).languages == ("en",)
 
 
+N_WORDS = 4
+"""Of a turn."""
+
+
 @pytest.mark.parametrize("n_switches", [40, pytest.param(1000, marks=pytest.mark.slow)])
 def test_switches_leave_no_trace(n_switches: int) -> None:
     """Flat memory: what is held has bounds that no number of switches moves."""
     live = session(stream=StreamOptions(chunk_s=1.0, max_context_tokens=20))
-    parts = {code: say(spoken(code, 6)) for code in ("en", "de")}
+    parts = {code: say(spoken(code, N_WORDS)) for code in ("en", "de")}
     words, n_found, held = 0, 0, []
     for i in range(n_switches):
         events = live.push(parts["en" if i % 2 else "de"])
@@ -269,7 +273,7 @@ def test_switches_leave_no_trace(n_switches: int) -> None:
         held.append((n_samples, held_s(live), len(live.timeline.frames), sum(map(len, said))))
     words += len(words_of(live.close()))
     assert n_found >= n_switches - 2
-    assert words == 6 * n_switches
+    assert words == N_WORDS * n_switches
     n_samples, most_held_s, n_frames, n_context = np.max(held, axis=0)
     assert n_samples <= 12 * SAMPLE_RATE
     assert most_held_s <= 31.0

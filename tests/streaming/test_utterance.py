@@ -175,8 +175,8 @@ def hear_densely(mel: object, row: int = 0) -> Script:
 
 
 def test_dense_text_is_cut_by_its_tokens() -> None:
-    """13 tokens a second, for 60 s: the decoder never runs full, and words come in time."""
-    words = spoken("en", 200)
+    """13 tokens a second, for 36 s: the decoder never runs full, and words come in time."""
+    words = spoken("en", 120)
     executor = Prompts(FakeBackend(hear_densely))
     options = SessionOptions(("en",), stream=replace(ALIGNATT, max_repeats=10_000))
     live = Session(FakeBackend(hear_densely), TOKENIZER, options, executor=executor)

@@ -9,10 +9,10 @@ import click
 
 from sottovoce.cli.call import this_call
 from sottovoce.cli.flags import grouped
-from sottovoce.cli.idle import typed_options
 from sottovoce.cli.options import MODEL
 from sottovoce.cli.sections import SectionedCommand
 from sottovoce.cli.transcribe import LAYOUT, OUTPUT_DIR, OUTPUT_FORMAT
+from sottovoce.cli.transcribe_request import typed_options
 from sottovoce.formats.output import STANDARD_OUTPUT
 from sottovoce.options.align import AlignOptions
 from sottovoce.options.schema import Option, options_of

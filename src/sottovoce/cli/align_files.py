@@ -12,7 +12,7 @@ from sottovoce.cli.call import Call
 from sottovoce.cli.documents import documents_of
 from sottovoce.cli.each_file import each_file
 from sottovoce.cli.options import open_model
-from sottovoce.cli.progress import Progress
+from sottovoce.cli.progress_bar import Progress
 from sottovoce.errors import OptionError, cause_of
 from sottovoce.formats.base import info_of
 from sottovoce.formats.files import READABLE, load_transcript
@@ -31,8 +31,8 @@ def align_file(recording: str, text: str, given: Mapping[str, Any], call: Call) 
     options = made(AlignOptions, given)
     if recording == text == "-":
         raise OptionError("standard input: expected the recording or the text there, got '-' for both")
-    wished = {**given, "word_timestamps": True, "colour_confidence": False}
-    documents = documents_of([recording], wished)
+    shown = {**given, "word_timestamps": True, "colour_confidence": False}
+    documents = documents_of([recording], shown)
     script = read_text(text)
     progress = Progress(1, quiet=False)
     model = open_model(given)
@@ -50,7 +50,7 @@ def align_file(recording: str, text: str, given: Mapping[str, Any], call: Call) 
 
 
 def read_text(name: str) -> str | Transcript:
-    """A text, or the transcript of a file that is one.
+    """Read a text, or the transcript of a file that is one.
 
     Raises: OptionError naming the file.
     """
@@ -68,7 +68,7 @@ def read_text(name: str) -> str | Transcript:
 
 
 def read_standard_input() -> str:
-    """A text from a pipe, UTF-8 whatever the locale says.
+    """Read a text from a pipe, UTF-8 whatever the locale says.
 
     Raises: OptionError for other bytes.
     """

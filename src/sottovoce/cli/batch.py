@@ -10,7 +10,6 @@ from typing import Any
 import click
 
 from sottovoce.cli.call import this_call
-from sottovoce.cli.idle import check_idle
 from sottovoce.cli.options import MODEL
 from sottovoce.cli.sections import SectionedCommand
 from sottovoce.cli.transcribe import (
@@ -23,6 +22,7 @@ from sottovoce.cli.transcribe import (
     STYLE,
     WORDS,
 )
+from sottovoce.cli.transcribe_request import check_idle
 from sottovoce.options.schema import Option
 
 TABLE = (

@@ -48,7 +48,7 @@ def run_batch(source: str, output: str, given: dict[str, Any], call: Call) -> in
 def rows_of(
     items: Sequence[Item], given: dict[str, Any], batch: BatchOptions, actors: Actors | None
 ) -> Iterator[Row]:
-    """The rows of recordings, as they come."""
+    """Yield the rows of recordings, as they come."""
     if actors is None:
         return transcribe_items(open_model(given), items, batch)
     connect(given["ray_address"])
@@ -56,7 +56,7 @@ def rows_of(
 
 
 def actors_of(given: Mapping[str, Any]) -> Actors:
-    """The processes that the options ask for.
+    """Make the processes that the options ask for.
 
     Raises: OptionError.
     """
@@ -92,8 +92,8 @@ def _write(
             bar.update(task, advance=1, hours=f"{seconds / 3600:.1f} h")
     n_done = len(left) - n_failed
     before = len(items) - len(left)
-    told = f"{n_done} transcribed ({seconds / 3600:.2f} h), {n_failed} failed, {before} there before"
-    console.print(told, soft_wrap=True)
+    summary = f"{n_done} transcribed ({seconds / 3600:.2f} h), {n_failed} failed, {before} there before"
+    console.print(summary, soft_wrap=True)
     if not n_failed:
         return 0
     return 1 if n_done else 2

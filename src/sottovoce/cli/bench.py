@@ -86,7 +86,7 @@ def bench(file: str | None, **given: Any) -> None:
 
 
 def measures(given: Mapping[str, Any], samples: Samples | None) -> Iterator[Measured]:
-    """The rows of one model, as they are measured."""
+    """Yield the rows of one model, as they are measured."""
     from sottovoce.evaluation.speed import forget_peak, model_parts, peak_bytes, timed
 
     loading = timed(partial(open_model, given), given["repeats"])

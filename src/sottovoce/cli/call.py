@@ -38,12 +38,12 @@ class Call:
         warnings.simplefilter("default")
 
     def trace(self) -> str | None:
-        """The traceback of the error at hand, where it is to be shown."""
+        """Write the traceback of the error at hand; None where it is not to be shown."""
         return traceback.format_exc() if self.debug else None
 
 
 def this_call(context: click.Context) -> Call:
-    """The call that a subcommand runs in."""
+    """Return the call that a subcommand runs in."""
     call = context.find_object(Call)
     assert call is not None, "the command line is run by sottovoce.cli.main.run"
     return call
@@ -85,7 +85,7 @@ def with_call_options(command: click.Command) -> click.Command:
 
 
 def one_line(message: str) -> str:
-    """A message without line breaks and control characters, which names of files may hold."""
+    """Strip line breaks and control characters, which names of files may hold, from a message."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in message)
 
 

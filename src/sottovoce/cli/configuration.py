@@ -38,11 +38,11 @@ def _configure(context: click.Context, _: click.Parameter, path: str | None) -> 
 
 
 def defaults(command: click.Command, path: str) -> Mapping[str, Any]:
-    """The values of a file by the names of parameters.
+    """Return the values of a file by the names of parameters.
 
     Raises: BadParameter for a file that cannot be read, and for a name that no option has.
     """
-    known = {
+    parameters = {
         name.removeprefix("--"): option.name
         for option in command.params
         if isinstance(option, click.Option) and option.expose_value
@@ -51,7 +51,7 @@ def defaults(command: click.Command, path: str) -> Mapping[str, Any]:
     }
     found = {name.replace("_", "-"): value for name, value in read_toml(path).items()}
     for name, value in found.items():
-        if name not in known:
+        if name not in parameters:
             raise click.BadParameter(
                 f"'{path}': expected names of options, got '{name}'", param_hint="--config"
             )
@@ -59,11 +59,11 @@ def defaults(command: click.Command, path: str) -> Mapping[str, Any]:
             raise click.BadParameter(
                 f"'{path}': expected a value for '{name}', got a table", param_hint="--config"
             )
-    return {str(known[name]): value for name, value in found.items()}
+    return {str(parameters[name]): value for name, value in found.items()}
 
 
 def read_toml(path: str) -> dict[str, Any]:
-    """The document of a TOML file.
+    """Read the document of a TOML file.
 
     Raises: BadParameter; MissingExtraError on a Python without a reader.
     """

@@ -8,9 +8,9 @@ from typing import Any
 import click
 
 from sottovoce.cli.call import this_call
-from sottovoce.cli.idle import typed_options
 from sottovoce.cli.sections import SectionedCommand
 from sottovoce.cli.transcribe import COLOUR_CONFIDENCE, LAYOUT, OUTPUT_DIR, OUTPUT_FORMAT, REGROUP
+from sottovoce.cli.transcribe_request import typed_options
 from sottovoce.options.schema import Option
 
 CONVERTED = (

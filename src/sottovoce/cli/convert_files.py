@@ -12,7 +12,7 @@ from sottovoce.cli.call import Call
 from sottovoce.cli.documents import Documents, documents_of
 from sottovoce.cli.each_file import each_file
 from sottovoce.cli.line_breaks import writer_options
-from sottovoce.cli.progress import Progress
+from sottovoce.cli.progress_bar import Progress
 from sottovoce.errors import OptionError
 from sottovoce.formats.base import info_of
 from sottovoce.formats.files import load_transcript, parse_transcript
@@ -94,7 +94,7 @@ def convert_files(files: Sequence[str], given: Mapping[str, Any], call: Call) ->
 
 
 def recording_of(files: Sequence[str], given: Mapping[str, Any], documents: Documents) -> Path | None:
-    """The recording that a page plays.
+    """Find the recording that a page plays.
 
     Raises: OptionError where there is no page for it, or several, and where it is to be put into one and is
         not given.
@@ -112,7 +112,7 @@ def recording_of(files: Sequence[str], given: Mapping[str, Any], documents: Docu
 
 
 def read_standard_input() -> Transcript:
-    """A transcript from a pipe.
+    """Read a transcript from a pipe.
 
     Raises: OptionError.
     """

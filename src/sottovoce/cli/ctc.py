@@ -11,9 +11,10 @@ import click
 
 from sottovoce.cli.ctc_batch import BatchedDecoding, Decoded
 from sottovoce.cli.ctc_checks import check_companions, check_greedy, check_tried, check_words
-from sottovoce.cli.ctc_request import FILE, DecoderRequest, decoder_options
+from sottovoce.cli.ctc_request import DECODER, FILE, DecoderRequest
 from sottovoce.cli.ctc_tune import DevelopmentSet, combinations, tried
 from sottovoce.cli.parameters import numbers
+from sottovoce.cli.sections import SectionedCommand
 from sottovoce.ctc import load_ngram
 from sottovoce.types import Hypothesis
 
@@ -38,16 +39,31 @@ def ctc() -> None:
     """
 
 
-@ctc.command("decode")
+@ctc.command(
+    "decode",
+    cls=SectionedCommand,
+    sections={
+        **DECODER,
+        "Output": (
+            click.option(
+                "--nbest",
+                type=click.IntRange(1),
+                default=1,
+                show_default=True,
+                help="Hypotheses per utterance.",
+            ),
+            click.option("--greedy", is_flag=True, help="The likeliest path instead of a search."),
+            click.option(
+                "--batch-size",
+                type=click.IntRange(1),
+                default=8,
+                show_default=True,
+                help="Utterances decoded at once.",
+            ),
+        ),
+    },
+)
 @click.argument("files", nargs=-1, required=True, type=FILE)
-@decoder_options
-@click.option(
-    "--nbest", type=click.IntRange(1), default=1, show_default=True, help="Hypotheses per utterance."
-)
-@click.option("--greedy", is_flag=True, help="The likeliest path instead of a search.")
-@click.option(
-    "--batch-size", type=click.IntRange(1), default=8, show_default=True, help="Utterances decoded at once."
-)
 def decode(files: tuple[Path, ...], nbest: int, greedy: bool, batch_size: int, **options: Any) -> int:
     """Decode FILES into one JSON line per hypothesis, best first.
 
@@ -98,13 +114,22 @@ def _line(name: str, rank: int, hypothesis: Hypothesis) -> dict[str, object]:
     }
 
 
-@ctc.command("tune")
+@ctc.command(
+    "tune",
+    cls=SectionedCommand,
+    sections={
+        "Values to try": (
+            click.option(
+                "--lm-weights", default="0.2,0.4,0.6,0.8,1.0", show_default=True, help="For --lm-weight."
+            ),
+            click.option("--word-scores", default="-1,0,1,2", show_default=True, help="For --word-score."),
+            click.option("--neural-weights", help="For --neural-weight. [that one alone]"),
+            click.option("--hotword-weights", help="For --hotword-weight. [that one alone]"),
+        ),
+        **DECODER,
+    },
+)
 @click.argument("manifest", type=FILE)
-@decoder_options
-@click.option("--lm-weights", default="0.2,0.4,0.6,0.8,1.0", show_default=True, help="Values to try.")
-@click.option("--word-scores", default="-1,0,1,2", show_default=True, help="Values to try.")
-@click.option("--neural-weights", help="Values to try; else that of --neural-weight.")
-@click.option("--hotword-weights", help="Values to try; else that of --hotword-weight.")
 def tune(
     manifest: Path,
     lm_weights: str,

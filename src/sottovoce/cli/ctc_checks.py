@@ -66,8 +66,8 @@ def check_companions(context: click.Context) -> None:
 def check_greedy(context: click.Context) -> None:
     """Raises: OptionError for options that need a search, beside --greedy."""
     given = set(_given(context))
-    if asked := [flag(name) for name in SEARCHED if name in given]:
-        raise OptionError(f"--greedy: takes the likeliest path without a search, got {' and '.join(asked)}")
+    if unused := [flag(name) for name in SEARCHED if name in given]:
+        raise OptionError(f"--greedy: takes the likeliest path without a search, got {' and '.join(unused)}")
 
 
 def check_tried(context: click.Context) -> None:

@@ -56,7 +56,7 @@ def read_emissions(path: Path) -> Iterator[EmissionSource]:
 
 
 def read_priors(path: Path) -> tuple[float, ...]:
-    """How frequent each label is: numbers of a text file, one a line. Raises OptionError."""
+    """Read how frequent each label is, (V,): numbers of a text file, one a line. Raises OptionError."""
     try:
         return tuple(float(line) for line in path.read_text(encoding="utf-8").split())
     except (OSError, ValueError) as error:
@@ -64,7 +64,7 @@ def read_priors(path: Path) -> tuple[float, ...]:
 
 
 def recorded_emissions(path: Path, model: Model) -> EmissionSource:
-    """The emissions of a recording through a model's CTC head, window by window. Raises OptionError."""
+    """Compute the emissions of a recording by a model's CTC head, window by window. Raises OptionError."""
     if model.ctc_head is None:
         raise OptionError(
             f"--model: expected a model with a CTC head (nano and base have one), got {model.name}"

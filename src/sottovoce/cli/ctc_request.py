@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import get_args
 
 import click
 from torch import Tensor
@@ -13,6 +13,7 @@ from torch import Tensor
 from sottovoce.api import Model, load_model
 from sottovoce.cli.ctc_inputs import EmissionSource, read_emissions, read_priors, recorded_emissions
 from sottovoce.cli.parameters import Finite
+from sottovoce.cli.sections import Flag
 from sottovoce.ctc import CtcDecoder, CtcFusionOptions, WordOrTokenModel
 from sottovoce.decoding.ctc.labels import LabelList, read_labels
 from sottovoce.decoding.ctc.search_options import CtcOptions, SearchEngine
@@ -20,95 +21,133 @@ from sottovoce.errors import OptionError
 from sottovoce.lm.lexicon import Lexicon
 from sottovoce.lm.neural import WordLanguageModel
 
-Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 FILE = click.Path(path_type=Path)
 
-DECODER = (
-    click.option("--labels", type=FILE, help="Labels: one a line, or JSON (a list, or vocab.json)."),
-    click.option("--blank", type=int, help="Index of the blank; -1 is the last. [default: 0]"),
-    click.option("--model", help="A model with a CTC head, such as nano: the files are then recordings."),
-    click.option("--logits", is_flag=True, help="The files hold logits: take log_softmax first."),
-    click.option("--beam-size", type=click.IntRange(1), default=16, show_default=True),
-    click.option("--lm", type=FILE, help="N-gram model: ARPA, ARPA.gz or KenLM binary."),
-    click.option("--lm-weight", type=Finite(), default=0.5, show_default=True),
-    click.option("--label-lm", type=FILE, help="N-gram model over labels, beside an --lm over words."),
-    click.option("--label-lm-weight", type=Finite(), default=0.3, show_default=True),
-    click.option("--lm-level", type=click.Choice(["auto", "token", "word"]), default="auto"),
-    click.option(
-        "--token-offset",
-        type=click.IntRange(0),
-        help="Words of the n-gram over labels are chr(label + this): 100 for models made by NeMo.",
+DECODER: Mapping[str, tuple[Flag, ...]] = {
+    "Emissions": (
+        click.option("--labels", type=FILE, help="Labels: one a line, or JSON (a list, or vocab.json)."),
+        click.option("--blank", type=int, help="Index of the blank; -1 is the last. [default: 0]"),
+        click.option("--model", help="A model with a CTC head, such as nano: the files are then recordings."),
+        click.option("--logits", is_flag=True, help="The files hold logits: take log_softmax first."),
+        click.option(
+            "--unnormalised", is_flag=True, help="Emissions are scores on purpose: do not check them."
+        ),
+        click.option(
+            "--frame-ms", type=Finite(above=0), default=20.0, show_default=True, help="Milliseconds a frame."
+        ),
+        click.option(
+            "--acoustic-scale", type=Finite(), default=1.0, show_default=True, help="Times the emissions."
+        ),
+        click.option(
+            "--blank-penalty", type=Finite(), default=0.0, show_default=True, help="Nats taken off the blank."
+        ),
+        click.option("--label-priors", type=FILE, help="Frequencies of the labels, one a line: divided out."),
+        click.option(
+            "--prior-scale", type=Finite(), default=1.0, show_default=True, help="Exponent of the priors."
+        ),
     ),
-    click.option("--word-score", type=Finite(), default=0.0, show_default=True, help="Added for every word."),
-    click.option("--lexicon", type=FILE, help="Words and their labels, a word a line; or words alone."),
-    click.option(
-        "--unknown-words/--no-unknown-words",
-        default=None,
-        help="Whether words outside the lexicon may be said. [default: only without --lexicon]",
+    "Search": (
+        click.option(
+            "--beam-size", type=click.IntRange(1), default=16, show_default=True, help="Beams that stay."
+        ),
+        click.option("--beam-threshold", type=Finite(), help="Drop beams this far (nats) below the best."),
+        click.option("--top-tokens", type=click.IntRange(1), help="Tokens of a frame to extend by."),
+        click.option(
+            "--blank-skip", type=Finite(0, 1), help="Skip runs of frames that are blank with more than this."
+        ),
+        click.option(
+            "--engine",
+            type=click.Choice(get_args(SearchEngine)),
+            default="auto",
+            show_default=True,
+            help="Frame loop.",
+        ),
+        click.option("--device", default="cpu", show_default=True, help="cpu, cuda or cuda:N."),
     ),
-    click.option(
-        "--unknown-score", type=Finite(), default=-10.0, show_default=True, help="Per unknown word."
+    "Language models": (
+        click.option("--lm", type=FILE, help="N-gram model: ARPA, ARPA.gz or KenLM binary."),
+        click.option(
+            "--lm-weight", type=Finite(), default=0.5, show_default=True, help="How much --lm counts."
+        ),
+        click.option(
+            "--lm-level",
+            type=click.Choice(["auto", "token", "word"]),
+            default="auto",
+            show_default=True,
+            help="What --lm is over; auto looks at its words.",
+        ),
+        click.option(
+            "--token-offset",
+            type=click.IntRange(0),
+            help="Words of the n-gram over labels are chr(label + this): 100 for models made by NeMo.",
+        ),
+        click.option("--no-look-ahead", is_flag=True, help="Do not use the n-gram's unigrams inside words."),
+        click.option("--label-lm", type=FILE, help="N-gram model over labels, beside an --lm over words."),
+        click.option(
+            "--label-lm-weight",
+            type=Finite(),
+            default=0.3,
+            show_default=True,
+            help="How much --label-lm counts.",
+        ),
+        click.option(
+            "--neural-lm", metavar="DIR", help="Hugging Face causal model: folder, GGUF file or name."
+        ),
+        click.option(
+            "--neural-weight",
+            type=Finite(),
+            default=0.5,
+            show_default=True,
+            help="How much --neural-lm counts.",
+        ),
+        click.option(
+            "--lm-kept",
+            type=Finite(),
+            default=0.0,
+            show_default=True,
+            help="Share of the n-gram's weight that stays beside the neural model.",
+        ),
+        click.option(
+            "--readings",
+            type=click.IntRange(1),
+            default=1,
+            show_default=True,
+            help="Readings of the same labels (homophones) that the neural model chooses among at the end.",
+        ),
     ),
-    click.option("--case", type=click.Choice(["keep", "lower", "upper"]), default="keep", show_default=True),
-    click.option("--hotwords", type=FILE, help="Phrases, one a line, with an optional weight after a tab."),
-    click.option(
-        "--hotword-weight",
-        type=Finite(),
-        default=2.0,
-        show_default=True,
-        help="What each label of a phrase adds.",
+    "Words": (
+        click.option(
+            "--word-score", type=Finite(), default=0.0, show_default=True, help="Added for every word."
+        ),
+        click.option("--lexicon", type=FILE, help="Words and their labels, a word a line; or words alone."),
+        click.option(
+            "--unknown-words/--no-unknown-words",
+            default=None,
+            help="Whether words outside the lexicon may be said. [default: only without --lexicon]",
+        ),
+        click.option(
+            "--unknown-score", type=Finite(), default=-10.0, show_default=True, help="Per unknown word."
+        ),
+        click.option(
+            "--case",
+            type=click.Choice(["keep", "lower", "upper"]),
+            default="keep",
+            show_default=True,
+            help="Case of the words of --lm and --hotwords.",
+        ),
+        click.option(
+            "--hotwords", type=FILE, help="Phrases, one a line, with an optional weight after a tab."
+        ),
+        click.option(
+            "--hotword-weight",
+            type=Finite(),
+            default=2.0,
+            show_default=True,
+            help="What each label of a phrase adds.",
+        ),
     ),
-    click.option("--neural-lm", metavar="DIR", help="Hugging Face causal model: folder, GGUF file or name."),
-    click.option("--neural-weight", type=Finite(), default=0.5, show_default=True),
-    click.option(
-        "--lm-kept",
-        type=Finite(),
-        default=0.0,
-        show_default=True,
-        help="Share of the n-gram's weight that stays beside the neural model.",
-    ),
-    click.option(
-        "--readings",
-        type=click.IntRange(1),
-        default=1,
-        show_default=True,
-        help="Readings of the same labels (homophones) that the neural model chooses among at the end.",
-    ),
-    click.option("--beam-threshold", type=Finite(), help="Drop beams this far (nats) below the best."),
-    click.option("--top-tokens", type=click.IntRange(1), help="Tokens of a frame to extend by."),
-    click.option(
-        "--blank-skip", type=Finite(0, 1), help="Skip runs of frames that are blank with more than this."
-    ),
-    click.option(
-        "--acoustic-scale", type=Finite(), default=1.0, show_default=True, help="Times the emissions."
-    ),
-    click.option(
-        "--blank-penalty", type=Finite(), default=0.0, show_default=True, help="Nats taken off the blank."
-    ),
-    click.option("--label-priors", type=FILE, help="Frequencies of the labels, one a line: divided out."),
-    click.option(
-        "--prior-scale", type=Finite(), default=1.0, show_default=True, help="Exponent of the priors."
-    ),
-    click.option("--unnormalised", is_flag=True, help="Emissions are scores on purpose: do not check them."),
-    click.option("--no-look-ahead", is_flag=True, help="Do not use the n-gram's unigrams inside words."),
-    click.option(
-        "--engine",
-        type=click.Choice(get_args(SearchEngine)),
-        default="auto",
-        show_default=True,
-        help="Frame loop.",
-    ),
-    click.option(
-        "--frame-ms", type=Finite(above=0), default=20.0, show_default=True, help="Milliseconds a frame."
-    ),
-    click.option("--device", default="cpu", show_default=True),
-)
-
-
-def decoder_options(command: Decorated) -> Decorated:
-    for option in reversed(DECODER):
-        command = option(command)
-    return command
+}
+"""What `decode` and `tune` share, by heading."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +193,7 @@ class DecoderRequest:
         return None if self.model is None else load_model(self.model)
 
     def label_list(self, model: Model | None) -> LabelList:
+        """Return the labels of a model's CTC head, or read those of `--labels`. Raises: OptionError."""
         if model is not None and model.ctc_head is not None:
             return LabelList(tuple(model.ctc_head.labels), model.ctc_head.blank)
         if self.labels is None:
@@ -222,4 +262,5 @@ class DecoderRequest:
                 yield from read_emissions(path)
 
     def prepared(self, values: Tensor) -> Tensor:
+        """Return log-probabilities (T, V) of values (T, V), which are logits where the options say so."""
         return values.log_softmax(dim=-1) if self.logits else values

@@ -57,7 +57,7 @@ def tried(
     dev: DevelopmentSet,
     choices: Sequence[Mapping[str, float]],
 ) -> Iterator[dict[str, float]]:
-    """The word error rate with every choice of weights."""
+    """Measure the word error rate with every choice of weights."""
     lm, neural, lexicon = load_ngram(request.lm), _neural(request), None
     for chosen in choices:
         fusion: CtcFusionOptions = replace(request.fusion(), **chosen)  # type: ignore[arg-type]

@@ -12,7 +12,7 @@ import click
 from sottovoce.cli.call import this_call
 from sottovoce.cli.each_file import each_file
 from sottovoce.cli.options import MODEL, open_model
-from sottovoce.cli.progress import Progress
+from sottovoce.cli.progress_bar import Progress
 from sottovoce.cli.sections import SectionedCommand
 from sottovoce.options.schema import Option
 
@@ -51,7 +51,7 @@ def detect_language(context: click.Context, /, files: tuple[str, ...], **given: 
 
 
 def detection(model: Model, name: str, languages: str | None) -> dict[str, object]:
-    """The document of one file."""
+    """Make the document of one file."""
     found = model.detect_language(sys.stdin.buffer if name == "-" else name, languages=languages)
     likely = sorted(found.probabilities.items(), key=lambda item: -item[1])[:5]
     return {
@@ -65,7 +65,7 @@ def detection(model: Model, name: str, languages: str | None) -> dict[str, objec
 
 
 def timeline(model: Model, name: str, languages: str | None) -> dict[str, object]:
-    """The document of one file with the times of each language."""
+    """Make the document of one file with the times of each language."""
     spans = list(model.language_spans(sys.stdin.buffer if name == "-" else name, languages=languages))
     seconds: dict[str, float] = {}
     for span in spans:

@@ -43,7 +43,7 @@ class Documents:
     screen: ScreenWriter | None = None
 
     def info(self, name: str, model: str) -> TranscriptInfo:
-        """What is known of an input before it is read.
+        """Say what can be said of an input before it is read.
 
         Raises: OptionError when it cannot be put into a page.
         """
@@ -52,7 +52,7 @@ class Documents:
         return self.with_recording(TranscriptInfo(model, source=label_of(Path(name).name)), Path(name))
 
     def with_recording(self, info: TranscriptInfo, recording: Path) -> TranscriptInfo:
-        """The same with what a page needs to play a recording, where there is a page among the documents.
+        """Add what a page needs to play a recording, where there is a page among the documents.
 
         Raises: OptionError when it cannot be put into a page; AudioError.
         """
@@ -64,14 +64,14 @@ class Documents:
         return replace(info, audio=audio, spectrogram=spectrogram_address(recording))
 
     def places(self, name: str) -> list[Path | str]:
-        """Where the documents of one input go, in the order of the writers."""
+        """List where the documents of one input go, in the order of the writers."""
         if self.paths is None:
             return [STANDARD_OUTPUT for _ in self.writers]
         return [self.paths[name, writer.extension] for writer in self.writers]
 
     @contextmanager
     def opened(self, name: str) -> Iterator[list[tuple[Writer, Output]]]:
-        """The writers of one input, each with where its text goes; documents appear when the block ends."""
+        """Give the writers of one input and where their text goes; documents appear when the block ends."""
         with (
             open_outputs(self.places(name), live=self.shown) as outputs,
             open_output(STANDARD_OUTPUT, live=True) as terminal,
@@ -90,7 +90,7 @@ class Documents:
                     output.write(piece)
 
     def are_there(self, name: str) -> bool:
-        """Whether every document of an input is a file that is there already."""
+        """Tell whether every document of an input is a file that is there already."""
         return self.paths is not None and all(Path(place).is_file() for place in self.places(name))
 
     @property
@@ -99,13 +99,13 @@ class Documents:
         return (self.shown and sys.stdout.isatty()) or self.screen is not None
 
     def inputs(self, files: Sequence[str]) -> list[str]:
-        """The inputs to work on: one that is given twice is written to standard output twice, as a program
-        counts on that counts them, and to its file once."""
+        """List the inputs to work on: one that is given twice is written to standard output twice, as a
+        program counts on that counts them, and to its file once."""
         return list(files) if self.paths is None else list(dict.fromkeys(name for name, _ in self.paths))
 
 
 def documents_of(files: Sequence[str], given: Mapping[str, Any]) -> Documents:
-    """The documents that the options ask for; their folder is made.
+    """Make the documents that the options ask for, and their folder.
 
     Raises: OptionError.
     """
@@ -141,7 +141,7 @@ def documents_of(files: Sequence[str], given: Mapping[str, Any]) -> Documents:
 def with_output_file(
     files: Sequence[str], given: Mapping[str, Any], typed: Collection[str]
 ) -> dict[str, Any]:
-    """The options with `output_file`: the path of the one document where `-o` names a file, else None.
+    """Add `output_file` to the options: the path of the one document where `-o` names a file, else None.
 
     The format is then that of its extension. typed: the options that stand on the command line.
     Raises: OptionError for several inputs, and for a format that contradicts the extension.
@@ -164,7 +164,7 @@ def with_output_file(
 
 
 def means_file(output: str) -> bool:
-    """Whether what `-o` names is a file: it ends as files do, and no folder of that name is there."""
+    """Tell whether `-o` names a file: it ends as files do, and no folder of that name is there."""
     if output.endswith(("/", os.sep)) or Path(output).is_dir():
         return False
     return format_named(output) is not None or bool(re.fullmatch(r"\.[A-Za-z]{2,4}", Path(output).suffix))
@@ -211,13 +211,13 @@ def check_rttm(given: Mapping[str, Any], formats: str) -> None:
 
 
 def tells_speakers(given: Mapping[str, Any]) -> bool:
-    """Whether speakers are told apart, in whatever way; a command without these options does not."""
-    told = given.get("speakers") or given.get("tinydiarize")
-    return bool(told) or given.get("channels", "mixed") != "mixed"
+    """Tell whether speakers are told apart, in whatever way; a command without these options does not."""
+    speakers = given.get("speakers") or given.get("tinydiarize")
+    return bool(speakers) or given.get("channels", "mixed") != "mixed"
 
 
 def screen_writer(by_confidence: bool) -> ScreenWriter:
-    """What shows the text; colours that were asked for go into a pipe too."""
+    """Make what shows the text; colours that were asked for go into a pipe too."""
     console = Console(highlight=False, force_terminal=by_confidence or None)
     return ScreenWriter(console, by_confidence=by_confidence)
 
@@ -233,7 +233,7 @@ def check_colours(given: Mapping[str, Any], shown: bool) -> None:
 
 
 def page_folder(writers: Sequence[Writer], folder: str, embeds: bool) -> Path | None:
-    """Where a page will lie, if there is one among the documents.
+    """Find where a page will lie, if there is one among the documents.
 
     Raises: OptionError when a page is to hold its recording and there is none.
     """

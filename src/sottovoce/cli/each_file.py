@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 from sottovoce.cli.call import Call
-from sottovoce.cli.progress import Progress
+from sottovoce.cli.progress_bar import Progress
 from sottovoce.errors import OutputError, SottovoceError
 
 OUT_OF_MEMORY = ("out of memory", "not enough memory", "can't allocate memory", "cannot allocate memory")
@@ -38,7 +38,7 @@ def each_file(
             except OutputError:
                 raise
             except (SottovoceError, MemoryError, RuntimeError) as error:
-                progress.failed(told(error, name, advice), call.trace())
+                progress.failed(failure_line(error, name, advice), call.trace())
                 n_failed += 1
                 free_memory()
             progress.end()
@@ -46,14 +46,14 @@ def each_file(
 
 
 def exit_code(n_failed: int, n_inputs: int) -> int:
-    """Of a call with so many inputs, of which so many failed."""
+    """Give the exit code of a call with so many inputs, of which so many failed."""
     if not n_failed:
         return 0
     return 2 if n_failed == n_inputs else 1
 
 
-def told(error: Exception, name: str, advice: str) -> str:
-    """The line for a failure that people can do something about.
+def failure_line(error: Exception, name: str, advice: str) -> str:
+    """Write the line for a failure that people can do something about.
 
     Raises: the error itself when it is none: a fault of the program shows its traceback.
     """
@@ -65,7 +65,7 @@ def told(error: Exception, name: str, advice: str) -> str:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether memory ran out, on the processor or a device."""
+    """Tell whether memory ran out, on the processor or a device."""
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return True
     return isinstance(error, RuntimeError) and any(words in str(error).lower() for words in OUT_OF_MEMORY)

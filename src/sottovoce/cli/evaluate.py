@@ -36,11 +36,29 @@ from sottovoce.types import Samples, Word
 
 SET = [
     click.option("--limit", type=click.IntRange(1), help="Only so many recordings, spread over the list."),
-    click.option("--languages", default="auto", show_default=True, metavar="auto|CODE[,CODE…]"),
+    click.option(
+        "--languages",
+        default="auto",
+        show_default=True,
+        metavar="auto|CODE[,CODE…]",
+        help="Languages to choose among, and of recordings that are read.",
+    ),
 ]
 LIVE = [
-    click.option("--chunk-ms", type=click.IntRange(10), default=500, show_default=True),
-    click.option("--audio-max-len", type=Finite(1, 30), default=30.0, show_default=True),
+    click.option(
+        "--chunk-ms",
+        type=click.IntRange(10),
+        default=500,
+        show_default=True,
+        help="New audio of an update.",
+    ),
+    click.option(
+        "--audio-max-len",
+        type=Finite(1, 30),
+        default=30.0,
+        show_default=True,
+        help="Seconds of audio that are read at once.",
+    ),
 ]
 
 
@@ -50,7 +68,7 @@ def evaluate() -> None:
 
 
 def set_up(given: dict[str, Any]) -> tuple[Model, tuple[str, ...]]:
-    """The model, and the languages to choose among."""
+    """Load the model, and read the languages to choose among."""
     model = open_model(given)
     choice = LanguageChoice.parse(given["languages"], model.languages)
     return model, (choice.fixed,) if choice.fixed else choice.allowed or model.languages
@@ -59,9 +77,9 @@ def set_up(given: dict[str, Any]) -> tuple[Model, tuple[str, ...]]:
 def chosen(
     manifest: str, limit: int | None, languages: Sequence[str], *, spoken: bool = False, single: bool = False
 ) -> list[ManifestEntry]:
-    """Recordings in these languages alone, spread evenly over the list.
+    """Choose recordings in these languages alone, spread evenly over the list.
 
-    spoken: that have a text. single: that are in one language.
+    spoken: those that have a text. single: those in one language. Raises: ManifestError.
     """
     entries = [
         entry
@@ -82,7 +100,7 @@ def say(document: dict[str, Any]) -> None:
 
 
 def offline(model: Model, entry: ManifestEntry, languages: Sequence[str]) -> tuple[str, list[Word]]:
-    """The greedy offline transcript and its words."""
+    """Decode greedily, offline: the transcript and its words."""
     options = TranscribeOptions(fallback=FallbackOptions(temperatures=(0.0,)))
     language = entry.language or ",".join(languages)
     found = model.transcribe(str(entry.path), language=language, word_timestamps=True, options=options)
@@ -113,8 +131,15 @@ def wer(manifest: str, **given: Any) -> None:
 @click.option(
     "--widths", default="0.5,1,1.5,2,3,5", show_default=True, help="Seconds of the probe's windows."
 )
-@click.option("--noise", type=click.Path(exists=True, dir_okay=False), multiple=True, help="Mixed in.")
-@click.option("--snr-db", type=Finite(), default=10.0, show_default=True)
+@click.option(
+    "--noise",
+    type=click.Path(exists=True, dir_okay=False),
+    multiple=True,
+    help="Recording that is mixed in. May be repeated.",
+)
+@click.option(
+    "--snr-db", type=Finite(), default=10.0, show_default=True, help="Loudness of speech over noise."
+)
 def language(manifest: str, **given: Any) -> None:
     """Language accuracy of the probe for each window width, over single-language recordings."""
     model, languages = set_up(given)
@@ -127,8 +152,8 @@ def language(manifest: str, **given: Any) -> None:
         audio = load_audio(str(entry.path), duration_s=30.0)
         if noises:
             audio = mixed_with(audio, noises[i % len(noises)], given["snr_db"])
-        for width, said in probed(model, probe, audio, widths):
-            scores[width].add(entry.language or "", said)
+        for width, detected in probed(model, probe, audio, widths):
+            scores[width].add(entry.language or "", detected)
     rows = [
         {
             "width_s": w,
@@ -179,7 +204,12 @@ def mixed_with(audio: Samples, noise: Samples, snr_db: float) -> Samples:
 @click.argument("manifest", type=click.Path(dir_okay=False))
 @with_options(MODEL, SET, LIVE)
 @click.option(
-    "--switching", "mode", type=click.Choice(["restart", "parallel"]), default="restart", show_default=True
+    "--switching",
+    "mode",
+    type=click.Choice(["restart", "parallel"]),
+    default="restart",
+    show_default=True,
+    help="How changes are followed.",
 )
 @click.option("--plots", type=click.Path(file_okay=False), help="Folder for pictures of the timelines.")
 def switching(manifest: str, **given: Any) -> None:
@@ -243,7 +273,12 @@ def draw(folder: Path, entry: ManifestEntry, session: Session, run: LiveRun) -> 
 @evaluate.command()
 @click.argument("manifest", type=click.Path(dir_okay=False))
 @with_options(MODEL, SET, LIVE)
-@click.option("--frame-thresholds", default="10,25,50,100", show_default=True, help="20 ms frames.")
+@click.option(
+    "--frame-thresholds",
+    default="10,25,50,100",
+    show_default=True,
+    help="How near to the end attention may come, in 20 ms frames.",
+)
 def latency(manifest: str, **given: Any) -> None:
     """Errors against latency for each frame threshold, beside the offline transcript; language given."""
     model, languages = set_up(given)
@@ -336,5 +371,5 @@ def _plain(word: str, language: str | None) -> str:
 
 
 def _mean(values: Sequence[float]) -> float | None:
-    known = [value for value in values if not math.isnan(value)]
-    return round(statistics.fmean(known), 3) if known else None
+    numbers = [value for value in values if not math.isnan(value)]
+    return round(statistics.fmean(numbers), 3) if numbers else None

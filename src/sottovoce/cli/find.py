@@ -12,7 +12,7 @@ import click
 from sottovoce.cli.call import this_call
 from sottovoce.cli.each_file import each_file
 from sottovoce.cli.options import LANGUAGE, MODEL
-from sottovoce.cli.progress import Progress, clock
+from sottovoce.cli.progress_bar import Progress, clock
 from sottovoce.cli.sections import SectionedCommand
 from sottovoce.options.schema import Option
 

@@ -41,12 +41,12 @@ LISTS: Mapping[str, Callable[[str, str], tuple[Any, ...]]] = {
 
 
 def grouped(*groups: str, of: Sequence[Option] = LIBRARY) -> tuple[Option, ...]:
-    """The options of some groups, one group after the other."""
+    """List the options of some groups, one group after the other."""
     return tuple(option for group in groups for option in of if option.group == group)
 
 
 def flag(option: Option) -> Callable[[Any], Any]:
-    """What adds an option to a command."""
+    """Make the decorator that adds an option to a command."""
     long = option.flags
     assert long is not None, f"{option.key}: has no flag"
     default = default_of(option)
@@ -89,7 +89,7 @@ def _type(option: Option) -> Any:
 
 
 def default_of(option: Option) -> Any:
-    """The default on the command line."""
+    """Return the default on the command line."""
     default = option.default if option.cli_default is SAME else option.cli_default
     if isinstance(default, tuple):
         return ",".join(f"{one:g}" for one in default) or None
@@ -97,7 +97,7 @@ def default_of(option: Option) -> Any:
 
 
 def read_values(given: Mapping[str, Any], options: Iterable[Option] = LIBRARY) -> dict[str, Any]:
-    """The values of fields by the keys of their options, and what else was given as it is.
+    """Read the values of fields, by the keys of their options; what else was given stays as it is.
 
     given: by the names of parameters; an option that the command does not have has its default.
     Raises: OptionError for text that cannot be read.

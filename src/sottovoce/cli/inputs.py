@@ -11,7 +11,7 @@ from sottovoce.audio.io import AudioInfo, probe_audio
 from sottovoce.cli.call import Call
 from sottovoce.cli.documents import Documents
 from sottovoce.cli.each_file import exit_code
-from sottovoce.cli.progress import Progress
+from sottovoce.cli.progress_bar import Progress
 from sottovoce.errors import AudioError
 from sottovoce.formats.output_names import STANDARD_INPUT
 
@@ -76,20 +76,20 @@ def inputs_to_read(
 
 
 def skipped_line(skipped: Sequence[str], n_inputs: int) -> str:
-    """What to say of inputs that are left out."""
+    """Write the line about inputs that are left out."""
     named = ", ".join(skipped[:MOST_NAMED])
     more = f" and {len(skipped) - MOST_NAMED} more" if len(skipped) > MOST_NAMED else ""
     return f"{len(skipped)} of {n_inputs} skipped, their documents are there: {named}{more}"
 
 
 def track_line(info: AudioInfo) -> str:
-    """What to say of a recording with several tracks: which one is read, and which are there."""
+    """Write the line about a recording with several tracks: which one is read, and which are there."""
     others = ", ".join(str(track) for track in info.tracks if track != info.track)
     return f"{info.name}: audio track {info.track} of {len(info.tracks)}; others: {others} (--audio-track)"
 
 
 def info_of(name: str, audio_track: str | None) -> AudioInfo | None:
-    """What the header of an input says; None for what comes through a pipe: opening uses it up.
+    """Read the header of an input; None for what comes through a pipe: opening uses it up.
 
     Raises: AudioError; OptionError for a track that is neither a number nor a language.
     """

@@ -68,7 +68,7 @@ class Interrupts:
             raise KeyboardInterrupt
 
     def take(self) -> None:
-        """The interrupt was dealt with."""
+        """Count the interrupt as dealt with."""
         self._pending = None
 
     @property
@@ -105,7 +105,7 @@ class Interrupts:
 
 
 def drops_exceptions(frame: FrameType | None) -> bool:
-    """Whether an exception raised in a frame would be dropped on its way up."""
+    """Tell whether an exception raised in a frame would be dropped on its way up."""
     while frame is not None:
         name, module = frame.f_code.co_name, frame.f_globals.get("__name__")
         if name == "__del__" or (module == FILES and name in CALLBACKS):

@@ -9,7 +9,7 @@ import click
 from sottovoce.cli.call import this_call
 from sottovoce.cli.each_file import each_file
 from sottovoce.cli.options import LANGUAGE, MODEL
-from sottovoce.cli.progress import Progress
+from sottovoce.cli.progress_bar import Progress
 from sottovoce.cli.sections import SectionedCommand
 
 VIDEO = (

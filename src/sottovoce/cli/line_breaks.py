@@ -12,7 +12,7 @@ from sottovoce.options.writer import WriterOptions
 
 
 def writer_options(given: Mapping[str, Any]) -> WriterOptions:
-    """How subtitles are broken into lines.
+    """Read how subtitles are broken into lines.
 
     Raises: OptionError when that needs word times which are not asked for.
     """

@@ -59,10 +59,10 @@ def transcribe_live(source: str | None, given: dict[str, Any], interrupts: Inter
         translator, pieces = live_translator(translation, model, pieces)
         session = open_session(model, given)
         show = sink(given, stack, translator)
-        said = run(session, pieces, show, interrupts, newest_only=comes_in_time)
+        emitted = run(session, pieces, show, interrupts, newest_only=comes_in_time)
     if given["log_path"]:
-        append_log(Path(given["log_path"]), said, source or "microphone")
-    return interrupts.exit_code if said.is_polite_end else 0
+        append_log(Path(given["log_path"]), emitted, source or "microphone")
+    return interrupts.exit_code if emitted.is_polite_end else 0
 
 
 def check(source: str | None, given: dict[str, Any]) -> None:
@@ -73,9 +73,9 @@ def check(source: str | None, given: dict[str, Any]) -> None:
     if given["realtime"] and given["unaware"]:
         raise OptionError("stream: expected one of --realtime and --unaware, got both")
     check_fusion(given)
-    kept = given["save_audio"]
-    if kept and source and os.path.realpath(kept) == os.path.realpath(source):
-        raise OptionError(f"--save-audio '{kept}': is the recording itself, choose another name")
+    copy = given["save_audio"]
+    if copy and source and os.path.realpath(copy) == os.path.realpath(source):
+        raise OptionError(f"--save-audio '{copy}': is the recording itself, choose another name")
     if given["log_path"]:
         log = Path(given["log_path"])
         is_file = log.is_file() or (not log.exists() and log.parent.is_dir())
@@ -87,7 +87,7 @@ def check(source: str | None, given: dict[str, Any]) -> None:
 
 
 def open_session(model: Model, given: dict[str, Any]) -> Session:
-    """The session that the options ask for."""
+    """Open the session that the options ask for."""
     vad = made(VadStreamOptions, given, post_roll_ms=min(100.0, given["hangover_ms"]))
     return model.session(
         given["languages"],
@@ -101,7 +101,7 @@ def open_session(model: Model, given: dict[str, Any]) -> Session:
 
 
 def stream_options(model: Model, given: dict[str, Any]) -> StreamOptions:
-    """How the options ask to decode; hotwords given as text stay before the prompt.
+    """Read how to decode; hotwords given as text stay before the prompt.
 
     Raises: LanguageModelError, OptionError.
     """
@@ -132,7 +132,7 @@ def source_pieces(source: str | None, n_samples: int, *, realtime: bool) -> Iter
 
 
 def file_pieces(audio: Samples, n_samples: int, *, realtime: bool) -> Iterator[Samples]:
-    """A recording piece by piece; realtime: each no sooner than its last sample would be spoken."""
+    """Yield a recording piece by piece; realtime: each no sooner than its last sample would be spoken."""
     began = time.monotonic()
     for start in range(0, len(audio), n_samples):
         piece = audio[start : start + n_samples]
@@ -170,7 +170,7 @@ def caught_up(
 def sink(
     given: dict[str, Any], stack: ExitStack, translator: LiveTranslator | None
 ) -> Callable[[Sequence[Event]], None]:
-    """What shows events: JSON lines, or text on the terminal."""
+    """Make what shows events: JSON lines, or text on the terminal."""
     if translator is not None:
         if given["jsonl"]:
             return TranslatedView(translator, out=sys.stdout)
@@ -186,7 +186,7 @@ def write_lines(events: Sequence[Event], out: TextIO) -> None:
     out.flush()
 
 
-class Said:
+class EmittedWords:
     """Words with the audio received and the clock at their emission."""
 
     def __init__(self) -> None:
@@ -208,41 +208,41 @@ def run(
     interrupts: Interrupts,
     *,
     newest_only: bool = False,
-) -> Said:
+) -> EmittedWords:
     """Push every piece and show what follows; an interrupt ends the recording, and its tail is said.
 
     newest_only: see `Session.push`.
     """
-    said = Said()
+    emitted = EmittedWords()
     began = time.monotonic()
     try:
         for piece in pieces:
             interrupts.check()
             with interrupts.deferred():  # a session that is left half-way has committed what it never said
-                said.n_samples += len(piece)
+                emitted.n_samples += len(piece)
                 events = session.push(np.ascontiguousarray(piece), newest_only=newest_only)
-                said.take(events, time.monotonic() - began)
+                emitted.take(events, time.monotonic() - began)
                 show(events)
     except KeyboardInterrupt:
         interrupts.take()
-        said.is_polite_end = interrupts.is_polite_end
+        emitted.is_polite_end = interrupts.is_polite_end
         click.echo(f"{interrupts.word}: finishing what was heard", err=True)
     events = session.close()
-    said.take(events, time.monotonic() - began)
+    emitted.take(events, time.monotonic() - began)
     show(events)
-    return said
+    return emitted
 
 
-def append_log(path: Path, said: Said, source: str) -> None:
-    """Add one line; its index is the number of lines that are there."""
+def append_log(path: Path, emitted: EmittedWords, source: str) -> None:
+    """Add one line; its index is the number of lines that are there. Raises: OptionError."""
     try:
         index = len(path.read_bytes().splitlines()) if path.exists() else 0
         line = LogLine(
             index,
-            tuple(word.word.strip() for word, _, _ in said.words),
-            tuple(delay for _, delay, _ in said.words),
-            tuple(elapsed for _, _, elapsed in said.words),
-            said.n_samples / SAMPLE_RATE,
+            tuple(word.word.strip() for word, _, _ in emitted.words),
+            tuple(delay for _, delay, _ in emitted.words),
+            tuple(elapsed for _, _, elapsed in emitted.words),
+            emitted.n_samples / SAMPLE_RATE,
             label_of(source),
         )
         with path.open("a", encoding="utf-8") as file:

@@ -21,23 +21,23 @@ Show = Callable[[Sequence[Event]], None]
 
 
 def live_translator(
-    wish: Translation | None, model: Model, pieces: Iterator[Samples]
+    translation: Translation | None, model: Model, pieces: Iterator[Samples]
 ) -> tuple[LiveTranslator | None, Iterator[Samples]]:
-    """What translates a session, and the pieces of its audio, which the model may have to hear once more.
+    """Make what translates a session, and give its audio in pieces, which the model may need again.
 
     Raises: OptionError for a model that cannot translate where no server is asked.
     """
-    if wish is None:
+    if translation is None:
         return None, pieces
-    if wish.translator is not None:
-        return LiveTranslator(wish.translator), pieces
+    if translation.translator is not None:
+        return LiveTranslator(translation.translator), pieces
     own = WhisperTranslator(model)
     return LiveTranslator(own, N_NEW_WORDS), own.tee(pieces)
 
 
-def translation_line(told: LiveTranslation, seq: int) -> str:
-    """One translation as a line of JSON, numbered as all events are."""
-    return json_text({**told.document, "seq": seq}) + "\n"
+def translation_line(translation: LiveTranslation, seq: int) -> str:
+    """Write one translation as a line of JSON, numbered as all events are."""
+    return json_text({**translation.document, "seq": seq}) + "\n"
 
 
 @dataclass(slots=True)
@@ -58,8 +58,8 @@ class TranslatedView:
             self._event(event)
         self._flush()
         for event, is_newest in mark_newest(events):
-            for told in self._translations(event, is_newest=is_newest):
-                self._translation(told, event)
+            for translation in self._translations(event, is_newest=is_newest):
+                self._translation(translation, event)
                 self._flush()
 
     def _flush(self) -> None:
@@ -78,13 +78,15 @@ class TranslatedView:
         elif self.show is not None:
             self.show([event])
 
-    def _translation(self, told: LiveTranslation, event: Event) -> None:
+    def _translation(self, translation: LiveTranslation, event: Event) -> None:
         if self.out is not None:
-            self.out.write(translation_line(told, self._next()))
+            self.out.write(translation_line(translation, self._next()))
         elif (
-            isinstance(event, Final) and told.text != event.text.strip()
+            isinstance(event, Final) and translation.text != event.text.strip()
         ):  # else it was said in that language
-            click.echo(f"[{told.language} {told.start:7.2f}-{told.end:7.2f}] {told.text}")
+            click.echo(
+                f"[{translation.language} {translation.start:7.2f}-{translation.end:7.2f}] {translation.text}"
+            )
 
     def _next(self) -> int:
         self._seq += 1

@@ -129,7 +129,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
 
 def say_usage(error: click.ClickException) -> None:
-    """One line on what is wrong with the words given; a group without a command shows its help."""
+    """Write one line on what is wrong with the words given; a group without a command shows its help."""
     if not isinstance(error, click.UsageError) or error.ctx is None:
         say_error(error.format_message())
     elif type(error).__name__ == "NoArgsIsHelpError":

@@ -28,7 +28,7 @@ def models() -> None:
 
 
 def folder(text: str) -> Path:
-    """A folder as people type it."""
+    """Write a folder as people type it."""
     return Path(text).expanduser()
 
 
@@ -63,7 +63,7 @@ def list_(as_json: bool, model_dir: Path | None) -> None:
 
 
 def listed(name: str, sources: Sources) -> dict[str, object]:
-    """What is known of a name without a network."""
+    """Describe a name, without a network."""
     here, entry = cached(name, sources), sources.in_index(name)
     size = size_of(here) if here else entry.size if entry else None
     return {
@@ -86,7 +86,7 @@ def size_of(path: Path) -> int:
 @click.argument("model", default=NANO)
 @click.option("--json", "as_json", is_flag=True, help="One JSON document instead of a table.")
 def info(model: str, as_json: bool) -> None:
-    """What a checkpoint holds: dimensions, languages, alignment heads, number formats."""
+    """Show what a checkpoint holds: dimensions, languages, alignment heads, number formats."""
     from sottovoce.models.load import load_checkpoint
 
     path = resolve(model)
@@ -121,7 +121,7 @@ def download(
 
 
 def describe(checkpoint: Checkpoint, path: Path) -> dict[str, object]:
-    """The facts of a checkpoint that people ask for."""
+    """List the facts of a checkpoint that people ask for."""
     dtypes = sorted({str(tensor.dtype).removeprefix("torch.") for tensor in checkpoint.tensors.values()})
     dims = checkpoint.dims
     return {
@@ -141,7 +141,7 @@ def describe(checkpoint: Checkpoint, path: Path) -> dict[str, object]:
 
 
 def shown(value: object) -> str:
-    """A value as a person would write it."""
+    """Write a value as a person would."""
     if isinstance(value, list):
         return ", ".join("/".join(map(str, v)) if isinstance(v, list) else str(v) for v in value) or "unknown"
     return str(value)
@@ -173,7 +173,7 @@ def convert(model: str, output: Path, kind: str | None, number: str) -> None:
     loss = write_checkpoint(checkpoint, output, kind, number)
     click.echo(f"{output}: {checkpoint.name} as {kind}, {number}")
     if loss is not None:
-        click.echo(told(loss))
+        click.echo(loss_line(loss))
 
 
 @models.command()
@@ -199,11 +199,11 @@ def quantize(model: str, output: Path, number: str, as_json: bool) -> None:
         click.echo(json.dumps({"path": str(output), "type": number, **asdict(loss)}))
         return
     click.echo(f"{output}: {model} as ggml, {number}")
-    click.echo(told(loss))
+    click.echo(loss_line(loss))
 
 
-def told(loss: QuantizationLoss) -> str:
-    """What quantising cost, in a line."""
+def loss_line(loss: QuantizationLoss) -> str:
+    """Write what quantising cost, in a line."""
     return (
         f"{loss.bytes_before / 1e6:.1f} MB of weights are {loss.bytes_after / 1e6:.1f} MB; "
         f"relative RMS error {loss.relative_rms:.2%}, largest error {loss.largest_error:.2g}, "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from sottovoce.cli.progress import clock
+from sottovoce.cli.progress_bar import clock
 from sottovoce.text.languages import language_name
 from sottovoce.types import Span
 
@@ -13,7 +13,7 @@ MOST_PLACES = 5
 
 
 def unread_notes(unread: Sequence[Span] | None) -> Iterator[str]:
-    """A line where speech has no words; unread: its stretches, None where nobody looked for them."""
+    """Write a line where speech has no words; unread: its stretches, None where nobody looked for them."""
     if not unread:
         return
     total = sum(end - start for start, end in unread)
@@ -23,8 +23,7 @@ def unread_notes(unread: Sequence[Span] | None) -> Iterator[str]:
 
 
 def outside_notes(outside: Mapping[str, float], listed: Sequence[str]) -> Iterator[str]:
-    """A line for each language that was spoken and is not among those listed; outside: its seconds, by
-    code."""
+    """Write a line for each language that was spoken and is not listed; outside: its seconds, by code."""
     for code, seconds in outside.items():
         name, among = language_name(code), ", ".join(listed)
         yield f"{seconds:.1f} s sound like {name} ({code}), which is not among {among}"

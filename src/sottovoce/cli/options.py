@@ -89,13 +89,13 @@ FUSION = (
 
 
 def beam_size(default: int) -> tuple[Option]:
-    """The option of that name, by itself: commands differ in its default."""
+    """Make the option of that name, by itself: commands differ in its default."""
     (size,) = (option for option in LIBRARY if option.key == "beam_size")
     return (replace(size, cli_default=default),)
 
 
 def open_model(given: Mapping[str, Any]) -> Model:
-    """The model that the options of `MODEL` name.
+    """Load the model that the options of `MODEL` name.
 
     Raises: ModelNotFoundError, CheckpointError, OptionError.
     """
@@ -159,12 +159,12 @@ def hotword_text(given: Mapping[str, Any]) -> str | None:
 
 
 def is_file(text: str | None) -> bool:
-    """Whether hotwords are given as a file."""
+    """Tell whether hotwords are given as a file."""
     return text is not None and len(text) < 1000 and Path(text).is_file()
 
 
 def means_file(text: str | None) -> bool:
-    """Whether hotwords are written as the name of a file, whatever lies there; AC/DC is none."""
+    """Tell whether hotwords are written as the name of a file, whatever lies there; AC/DC is none."""
     if text is None or "\n" in text:
         return False
     return text.startswith(PATH_BEGINNINGS) or text.lower().endswith(TEXT_ENDINGS)

@@ -46,7 +46,7 @@ class PartHeader:
     changed_ns: int
 
     def to_json(self) -> dict[str, Any]:
-        """The first line of the file."""
+        """Write the first line of the file."""
         return {
             "format": FORMAT,
             "version": self.version,
@@ -167,10 +167,10 @@ class PartWriter:
 
     def _opened(self) -> BinaryIO:
         if self.n_bytes:
-            kept = self.path.open("r+b")
-            kept.truncate(self.n_bytes)
-            kept.seek(self.n_bytes)
-            return kept
+            file = self.path.open("r+b")
+            file.truncate(self.n_bytes)
+            file.seek(self.n_bytes)
+            return file
         begun = self.path.open("wb")
         begun.write(_line(self.header.to_json()).encode())
         return begun
@@ -183,14 +183,14 @@ class PartWriter:
             self._file = None
 
     def remove(self) -> None:
-        """The file has done its work, or is of no use."""
+        """Delete the file: it has done its work, or is of no use."""
         self.close()
         with suppress(OSError):
             self.path.unlink(missing_ok=True)
 
 
 def recorded(transcription: FileTranscription, writer: PartWriter) -> Iterator[Segment]:
-    """The segments of a transcription; each is in the part file as soon as it can go on behind it."""
+    """Yield the segments of a transcription; each is in the part file as soon as it can go on behind it."""
     executor = LocalExecutor(transcription.backend)
 
     def note() -> None:

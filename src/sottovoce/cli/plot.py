@@ -11,7 +11,7 @@ from sottovoce.cli.call import this_call
 from sottovoce.cli.each_file import each_file
 from sottovoce.cli.options import LANGUAGE, MODEL
 from sottovoce.cli.parameters import Clock
-from sottovoce.cli.progress import Progress
+from sottovoce.cli.progress_bar import Progress
 from sottovoce.cli.sections import SectionedCommand
 from sottovoce.formats.output_names import label_of
 

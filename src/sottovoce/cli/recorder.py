@@ -39,7 +39,7 @@ class WaveRecorder:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with self._remembered(), ExitStack() as stack:
+        with self._fault_deferred(), ExitStack() as stack:
             if self._raw is not None:
                 stack.callback(self._raw.close)
             if self._file is not None:
@@ -48,10 +48,10 @@ class WaveRecorder:
             raise self._fault
 
     def through(self, pieces: Iterator[Samples]) -> Iterator[Samples]:
-        """The pieces, written as they pass."""
+        """Pass pieces on, and write them."""
         for piece in pieces:
             if self._fault is None:
-                with self._remembered():
+                with self._fault_deferred():
                     self._file = self._file or self._begun()
                     self._file.writeframes((np.clip(piece, -1.0, 1.0) * 32767).astype("<i2").tobytes())
             yield piece
@@ -65,7 +65,7 @@ class WaveRecorder:
         return file
 
     @contextmanager
-    def _remembered(self) -> Iterator[None]:
+    def _fault_deferred(self) -> Iterator[None]:
         try:
             with self._named():
                 yield

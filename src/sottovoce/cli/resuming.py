@@ -11,7 +11,7 @@ from typing import Any
 
 from sottovoce.cli.options import is_file
 from sottovoce.cli.part_file import ENDING, PartHeader, PartWriter, StoredPart, read_part
-from sottovoce.cli.progress import clock
+from sottovoce.cli.progress_bar import clock
 from sottovoce.formats.output import STANDARD_OUTPUT
 from sottovoce.options.transcribe import TranscribeOptions
 
@@ -73,7 +73,7 @@ def file_start_of(
 
 
 def interrupted_note(name: str, writer: PartWriter, *, offset_s: float = 0.0) -> str | None:
-    """What to say of a recording that was interrupted; None where nothing of it is kept."""
+    """Write a line about a recording that was interrupted; None where nothing of it is kept."""
     stored = read_part(writer.path, writer.header)
     if stored is None or stored.point is None:
         return None
@@ -84,7 +84,7 @@ def interrupted_note(name: str, writer: PartWriter, *, offset_s: float = 0.0) ->
 def header_of(
     name: str, model: str, given: Mapping[str, Any], options: TranscribeOptions
 ) -> PartHeader | None:
-    """What a part file of an input has to match; None for what cannot be read a second time, or go on."""
+    """Make what a part file has to match; None for an input that cannot be read a second time, or go on."""
     if not options.is_resumable or given["processors"] > 1 or not os.path.isfile(name):
         return None
     about = os.stat(name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.console import Console
 from rich.markup import escape
 
-from sottovoce.cli.progress import clock
+from sottovoce.cli.progress_bar import clock
 from sottovoce.formats.base import TranscriptInfo
 from sottovoce.types import Segment, Word
 

@@ -15,7 +15,7 @@ Flag: TypeAlias = Option | Callable[[Any], Any]
 
 
 def decorator_of(option: Flag) -> Callable[[Any], Any]:
-    """What adds an option to a command."""
+    """Make the decorator that adds an option to a command."""
     return flag(option) if isinstance(option, Option) else option
 
 

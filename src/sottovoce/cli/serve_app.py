@@ -137,7 +137,7 @@ def say_where(settings: ServerSettings, port: int) -> None:
 
 
 def make_server(settings: ServerSettings, open_named: Any) -> Server:
-    """The server, listening.
+    """Make the server, listening.
 
     Raises: MissingExtraError without the packages of the extra; OptionError for an address that is taken.
     """
@@ -148,7 +148,7 @@ def make_server(settings: ServerSettings, open_named: Any) -> Server:
 
 
 def settings_of(given: Mapping[str, Any], names: list[str]) -> ServerSettings:
-    """The options as settings; names: of the models, the default one first.
+    """Make settings of the options; names: of the models, the default one first.
 
     Raises: OptionError.
     """
@@ -197,7 +197,7 @@ def settings_of(given: Mapping[str, Any], names: list[str]) -> ServerSettings:
 
 
 def translation(given: Mapping[str, Any]) -> TranslationSettings | None:
-    """The server that translates live speech, if there is one.
+    """Make what translates live speech by a chat server; None without one.
 
     Raises: OptionError for options that nothing would use, and a glossary that cannot be read.
     """
@@ -210,7 +210,7 @@ def translation(given: Mapping[str, Any]) -> TranslationSettings | None:
 
 
 def model_paths(given: Mapping[str, Any]) -> dict[str, str]:
-    """What is loaded for each name; a file or folder is called by its last part, not by its place.
+    """Map names to what is loaded; a file or folder is called by its last part, not by its place.
 
     Raises: OptionError where two would be called alike.
     """
@@ -238,7 +238,7 @@ def aliases(pairs: tuple[str, ...]) -> dict[str, str]:
 
 
 def api_keys(path: str | None, environment: str) -> tuple[str, ...]:
-    """The keys of a file and of the environment; empty lines and those that begin with # are none.
+    """Read the keys of a file and of the environment; empty lines and those that begin with # are none.
 
     Raises: OptionError for a file that cannot be read or holds no key: it was meant to close the door.
     """

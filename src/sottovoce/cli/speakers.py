@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 SHORTEST_VOICE_S, LONGEST_VOICE_S = 1.0, 120.0
 """Of a known voice; a minute says all there is to know of it."""
 VOICES = grouped("Speakers", of=[one for one in LIBRARY if one.key == "speaker_voices"])
-KNOWN_VOICES = Option(
+ENROLLED_VOICES = Option(
     "A recording of somebody alone, a few seconds, who has this name then. May be repeated.",
     key="known_voices",
     flag="--known-voice",
@@ -29,7 +29,7 @@ KNOWN_VOICES = Option(
 
 
 def speakers_of(given: Mapping[str, Any]) -> SpeakerOptions | Diarizer | None:
-    """How speakers are told apart.
+    """Read how speakers are told apart.
 
     Raises: OptionError.
     """
@@ -71,7 +71,7 @@ def enrolled_voices(pairs: Sequence[str]) -> dict[str, Samples]:
 
 
 def voice_of(path: str) -> Samples:
-    """The speech of somebody.
+    """Read the speech of somebody, (n,) at 16 kHz.
 
     Raises: OptionError where it is too short or too long; AudioError.
     """
@@ -88,7 +88,7 @@ def voice_of(path: str) -> Samples:
 
 
 def live_speakers_of(given: Mapping[str, Any]) -> SpeakerOptions | None:
-    """How the speakers of a live session are told apart.
+    """Read how the speakers of a live session are told apart.
 
     Raises: OptionError.
     """
@@ -104,13 +104,13 @@ def require_speakers(given: Mapping[str, Any]) -> None:
         raise OptionError("--speaker-voices: needs --speakers")
 
 
-def parsed_speakers(wish: str) -> SpeakerOptions:
-    """What `--speakers` says.
+def parsed_speakers(value: str) -> SpeakerOptions:
+    """Parse the value of `--speakers`.
 
     Raises: OptionError.
     """
     from sottovoce.speakers.choose import parse_speakers
 
-    options = parse_speakers(wish.strip())
+    options = parse_speakers(value.strip())
     assert isinstance(options, SpeakerOptions)
     return options

@@ -51,6 +51,7 @@ class StandardOutput(io.TextIOWrapper):
 
     @contextmanager
     def failing_once(self) -> Iterator[None]:
+        """Drop what is left after the first fault. Raises: OutputError; Exit where the reader went away."""
         try:
             yield
         except OSError as error:

@@ -11,10 +11,10 @@ import click
 
 from sottovoce.cli.call import this_call
 from sottovoce.cli.flags import grouped
-from sottovoce.cli.idle import check_idle, typed_options
 from sottovoce.cli.options import FUSION, MODEL, TASK
 from sottovoce.cli.sections import SectionedCommand
-from sottovoce.cli.speakers import KNOWN_VOICES
+from sottovoce.cli.speakers import ENROLLED_VOICES
+from sottovoce.cli.transcribe_request import check_idle, typed_options
 from sottovoce.cli.translation import TRANSLATION
 from sottovoce.formats.writers import FORMATS
 from sottovoce.options.needs import times_words
@@ -44,7 +44,7 @@ NO_FALLBACK = Option(
     "Keep to the first temperature, whatever comes out.", key="no_fallback", kind="flag", group="Fallback"
 )
 SPEECH = grouped("Speech")
-SPEAKERS = (*grouped("Speakers"), KNOWN_VOICES)
+SPEAKERS = (*grouped("Speakers"), ENROLLED_VOICES)
 SEARCH = (*grouped("Search"), *FUSION)
 FALLBACK = (*grouped("Fallback"), NO_FALLBACK)
 CONTEXT = grouped("Context")

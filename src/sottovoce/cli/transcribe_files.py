@@ -20,7 +20,7 @@ from sottovoce.cli.interrupt import Interrupts
 from sottovoce.cli.notes import outside_notes, unread_notes
 from sottovoce.cli.options import check_fusion, fusion_of, is_file, open_model
 from sottovoce.cli.part_file import recorded
-from sottovoce.cli.progress import Progress
+from sottovoce.cli.progress_bar import Progress
 from sottovoce.cli.resuming import FileStart, file_start_of, header_of, interrupted_note
 from sottovoce.cli.transcribe_request import transcribe_options
 from sottovoce.cli.translation import Translation, translation_of
@@ -62,7 +62,7 @@ class TranscribeRun:
     given: Mapping[str, Any] = field(default_factory=dict)
 
     def file_start(self, name: str) -> FileStart:
-        """Where one recording begins.
+        """Find where one recording begins.
 
         Raises: OptionError.
         """
@@ -77,7 +77,7 @@ class TranscribeRun:
     def begin(
         self, source: Any, resume: ResumePoint | None = None
     ) -> FileTranscription | MultiprocessTranscription:
-        """The transcription of one recording, or of what follows a resume point.
+        """Begin the transcription of one recording, or of what follows a resume point.
 
         Raises: AudioError, OptionError.
         """
@@ -154,7 +154,7 @@ def check_specials(given: Mapping[str, Any]) -> None:
 
 
 def with_specials(segment: Segment, model: Model) -> Segment:
-    """The segment with the text of all its tokens, timestamps as the model writes them: <|1.08|>."""
+    """Return the segment with the text of all its tokens, timestamps as the model writes them: <|1.08|>."""
     return replace(segment, text=model.tokenizer.decode_with_timestamps(segment.tokens), words=None)
 
 
@@ -186,7 +186,7 @@ def resuming(name: str, run: TranscribeRun) -> Iterator[FileStart]:
 def raw_segments(
     transcription: FileTranscription | MultiprocessTranscription, begun_at: FileStart
 ) -> Iterable[Segment]:
-    """All segments of a recording: those of its part file, and those that come, which are put there."""
+    """Yield all segments of a recording: those of its part file, and those that come, which are put there."""
     if begun_at.writer is None or not isinstance(transcription, FileTranscription):
         return transcription
     return chain(begun_at.stored.segments, recorded(transcription, begun_at.writer))
@@ -195,7 +195,7 @@ def raw_segments(
 def language_of(
     transcription: FileTranscription | MultiprocessTranscription, begun_at: FileStart
 ) -> str | None:
-    """The language spoken most in a recording."""
+    """Return the language spoken most in a recording."""
     if not begun_at.stored.segments or not isinstance(transcription, FileTranscription):
         return transcription.language
     return spoken_most([*begun_at.stored.segments, *transcription.segments])

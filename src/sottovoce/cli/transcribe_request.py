@@ -6,8 +6,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from sottovoce.cli.flags import read_values
+import click
+from click.core import ParameterSource
+
+from sottovoce.cli.flags import check_needs, read_values
 from sottovoce.cli.options import hotword_text
+from sottovoce.cli.sections import SectionedCommand
 from sottovoce.cli.speakers import speakers_of
 from sottovoce.errors import OptionError
 from sottovoce.options.decoding import DecodingOptions
@@ -22,7 +26,7 @@ from sottovoce.text.verbatim import check_verbatim
 
 
 def read_call(given: Mapping[str, Any]) -> Values:
-    """The values of all options by key, with the mode that they imply.
+    """Read the values of all options by key, with the mode that they imply.
 
     Raises: OptionError.
     """
@@ -32,7 +36,7 @@ def read_call(given: Mapping[str, Any]) -> Values:
 
 
 def transcribe_options(given: Mapping[str, Any]) -> TranscribeOptions:
-    """The options of the library from those of the command line.
+    """Make the options of the library from those of the command line.
 
     Raises: OptionError.
     """
@@ -65,3 +69,20 @@ def _check_style(values: Values) -> None:
         check_verbatim(language)
     if values["clean"]:
         check_cleanable(language)
+
+
+def typed_options(context: click.Context) -> frozenset[str]:
+    """Return the parameters whose values stand on the command line."""
+    return frozenset(
+        name for name in context.params if context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+    )
+
+
+def check_idle(context: click.Context) -> None:
+    """Look at the options of a command that were typed.
+
+    Raises: OptionError for the first one that nothing would use, or that excludes another.
+    """
+    command = context.command
+    assert isinstance(command, SectionedCommand)
+    check_needs(read_call(context.params), typed_options(context), command.declared)

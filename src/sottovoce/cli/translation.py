@@ -48,7 +48,7 @@ class Translation:
     def of(
         self, segments: Iterable[Segment], model: Model, source: Any, options: TranscribeOptions
     ) -> Iterator[Segment]:
-        """The sentences with their translations; the model's own come when all has been read.
+        """Yield the sentences with their translations; the model's own come when all has been read.
 
         Raises: TranslationError, AudioError, OptionError.
         """
@@ -60,20 +60,20 @@ class Translation:
 
 
 def translation_of(given: Mapping[str, Any], files: Iterable[str]) -> Translation | None:
-    """What the options ask for; None without a language.
+    """Read what the options ask for; None without a language.
 
     Raises: OptionError for options that nothing would use, that exclude each other, or that cannot be done.
     """
-    asked = live_translation_of(given)
-    if asked is not None and asked.translator is None and "-" in files:
+    translation = live_translation_of(given)
+    if translation is not None and translation.translator is None and "-" in files:
         raise OptionError(
             "--translate-to en: reads a recording twice, which standard input is not; give a file"
         )
-    return asked
+    return translation
 
 
 def live_translation_of(given: Mapping[str, Any]) -> Translation | None:
-    """What the options ask for where speech is live; None without a language.
+    """Read what the options ask for where speech is live; None without a language.
 
     Raises: OptionError as `translation_of`.
     """
@@ -97,6 +97,7 @@ def live_translation_of(given: Mapping[str, Any]) -> Translation | None:
 
 
 def check_unused(given: Mapping[str, Any]) -> None:
+    """Raises: OptionError for an option of a translation that nothing would use."""
     for name in ("translation_url", "translation_model", "glossary"):
         if given[name] is not None:
             needed = "--translate-to" if given["translate_to"] is None else "--translation-url"
@@ -111,7 +112,7 @@ def server(given: Mapping[str, Any], code: str) -> ChatTranslator:
 
 
 def chat_server(given: Mapping[str, Any]) -> tuple[ChatServer, Glossary]:
-    """The server of --translation-url, and terms for it.
+    """Make the server of --translation-url, and read terms for it.
 
     Raises: OptionError.
     """

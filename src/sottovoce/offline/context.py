@@ -22,27 +22,27 @@ class Context:
         text = options.initial_prompt
         initial = tokenizer.encode(" " + text.strip()) if text else []
         self._carried = initial if options.carry_initial_prompt else []
-        self._said = [] if options.carry_initial_prompt else initial
+        self._tokens = [] if options.carry_initial_prompt else initial
 
     def prompt(self) -> tuple[int, ...]:
         """Tokens to give the next window; empty for none."""
         room = max(0, self._room - len(self._carried))
         if self._options.max_context is not None:
             room = min(room, self._options.max_context)
-        return (*self._carried, *(self._said[-room:] if room else ()))
+        return (*self._carried, *(self._tokens[-room:] if room else ()))
 
     @property
     def tokens(self) -> tuple[int, ...]:
         """Those of earlier windows."""
-        return tuple(self._said)
+        return tuple(self._tokens)
 
     def restore(self, tokens: Sequence[int]) -> None:
         """Go on with tokens of earlier windows."""
-        self._said = list(tokens)
+        self._tokens = list(tokens)
 
     def remember(self, tokens: Sequence[int]) -> None:
         """Add a segment: its text and timestamps."""
-        self._said = [*self._said, *tokens][-self._room :]
+        self._tokens = [*self._tokens, *tokens][-self._room :]
 
     def end_window(self, temperature: float) -> None:
         """Forget everything after a window that needed a high temperature, or if nothing is to be kept."""
@@ -52,4 +52,4 @@ class Context:
 
     def reset(self) -> None:
         """Forget what was said; a carried prompt stays."""
-        self._said = []
+        self._tokens = []

@@ -20,12 +20,12 @@ DOUBTFUL_LONG_S, DOUBTFUL_TOKENS_S = 2.0, 3.0
 
 
 def may_be_halved(window: PackedWindow) -> bool:
-    """Whether a window whose text repeats itself is long enough to be read in halves, cut at a pause."""
+    """Tell whether a window whose text repeats itself is long enough to be read in halves, cut at a pause."""
     return len(window.pieces) > 1 and window.n_frames >= LONG_S * MEL_FRAMES_PER_SECOND
 
 
 def is_silent(window: PackedWindow, result: DecodingResult, fallback: FallbackOptions) -> bool:
-    """Whether nobody speaks in a window, by its reading; a half of silence needs less to be that too."""
+    """Tell whether nobody speaks in a window, by its reading; a half of silence needs less to be that too."""
     limit = fallback.no_speech_threshold
     is_likely = limit is not None and result.no_speech_prob > limit
     return fallback.is_silence(result) or (window.may_be_silent and is_likely)
@@ -34,7 +34,7 @@ def is_silent(window: PackedWindow, result: DecodingResult, fallback: FallbackOp
 def halves_to_read(
     window: PackedWindow, result: DecodingResult, cut: WindowCut, fallback: FallbackOptions, eot: int
 ) -> tuple[PackedWindow, ...]:
-    """What is read instead of a window; nothing where its text is kept.
+    """Return what is read instead of a window; nothing where its text is kept.
 
     cut: its segments, in its own time. eot: the first of the tokens that are no text.
     """
@@ -57,7 +57,7 @@ def _leaves_out(window: PackedWindow, cut: WindowCut, eot: int) -> bool:
 
 
 def is_too_little(segment: Segment, eot: int, long_s: float, fewest_s: float) -> bool:
-    """Whether speech as long as a segment, in the time of its window, is said in more tokens than it has.
+    """Tell whether speech as long as a segment, in its window's time, is said in more tokens than it has.
 
     long_s: seconds from which on that can be told. fewest_s: tokens a second.
     """

@@ -41,7 +41,7 @@ def _note(state: TranscriptionState, own: TranscriptionState, part: Recording, s
 
 
 def segment_moved(segment: Segment, seconds: float) -> Segment:
-    """A segment and its words, so many seconds later."""
+    """Move a segment and its words so many seconds later."""
     words = segment.words and tuple(
         replace(word, start=round(word.start + seconds, 3), end=round(word.end + seconds, 3))
         for word in segment.words

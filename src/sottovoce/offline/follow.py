@@ -100,7 +100,7 @@ class LanguageFollower:
         spans: Sequence[tuple[int, int]],
         current: str | None,
     ) -> CallGenerator[list[LanguageRun]]:
-        """The languages of pieces of a window in order; neighbours differ. At least one run for one piece.
+        """List the languages of a window's pieces in order; neighbours differ. At least one for one piece.
 
         encoded: the window, a batch of 1. spans: the encoder frames of each piece in it. current: the
             language before the window, or that of the recording, which need not begin in it; None: not known.
@@ -119,7 +119,7 @@ class LanguageFollower:
         return self._smoothed(pieces, None if is_beginning else current)
 
     def language_of(self, piece: Piece, current: str) -> CallGenerator[str]:
-        """The language of one piece, encoded by itself, between others in the language `current`."""
+        """Detect the language of one piece, encoded by itself, between others in the language `current`."""
         yield from self._detect_separately([piece])
         if not self.is_several and not (yield from self._finds_another([piece], current)):
             return current
@@ -135,7 +135,7 @@ class LanguageFollower:
         return evidence.duration_s == 0.0 or evidence.posterior[there] >= evidence.posterior[here]
 
     def state(self, frame: int) -> FollowerState:
-        """What the languages of pieces that reach behind a frame depend on."""
+        """Return what the languages of pieces that reach behind a frame depend on."""
         pieces = [
             ProbedPiece(
                 piece.start,
@@ -241,19 +241,19 @@ class LanguageFollower:
 def follower_of(
     transcriber: Transcriber, features: RecordingFeatures, state: TranscriptionState
 ) -> LanguageFollower | None:
-    """What follows the languages of a recording; None where it has one."""
+    """Make what follows the languages of a recording; None where it has one."""
     return LanguageFollower(transcriber, features, state) if transcriber.may_follow else None
 
 
 def pieces_between(speech: SpeechFinder, start: int, end: int) -> list[Piece]:
-    """The pieces of speech in frames [start, end) of a recording, cut to them; 10 ms at least."""
+    """List the pieces of speech in frames [start, end) of a recording, cut to them; 10 ms at least."""
     found = speech.segments(start * HOP_SAMPLES, end * HOP_SAMPLES)
     frames = [Piece(one.start_sample // HOP_SAMPLES, -(-one.end_sample // HOP_SAMPLES)) for one in found]
     return [Piece(one.start, min(one.end, end)) for one in frames if min(one.end, end) > one.start]
 
 
 def border(features: RecordingFeatures, before: Piece, after: Piece) -> int:
-    """The frame where a language ends between two pieces: the quietest moment of the pause."""
+    """Find the frame where a language ends between two pieces: the quietest moment of the pause."""
     if after.start - before.end < 2:
         return after.start
     loudness: npt.NDArray[np.float64] = (

@@ -33,7 +33,7 @@ def anomaly_score(word: Word) -> float:
 
 
 def is_anomaly(words: Sequence[Word]) -> bool:
-    """Whether a segment of these words is probably made up; False without words."""
+    """Tell whether a segment of these words is probably made up; False without words."""
     if not words:
         return False
     spoken = [word for word in words if word.word not in PREPENDED + APPENDED][:_N_WORDS]

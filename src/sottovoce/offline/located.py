@@ -95,8 +95,8 @@ class WindowLocator:
             self._first = start, found.features, found.encoded  # with audio alone: the window to be read
 
     def locate(self, seek: int, end: int | None) -> CallGenerator[LocatedWindow]:
-        """The window that begins at a frame, up to `end` at most; where a language ends there, behind its
-        rest."""
+        """Return the window that begins at a frame, up to `end` at most; where a language ends there, behind
+        its rest."""
         while self._runs and self._runs[0].end - seek < SHORTEST_RUN_FRAMES:
             seek = max(seek, self._runs.popleft().end)
         if self._runs:
@@ -134,7 +134,7 @@ class WindowLocator:
         return at
 
     def pieces(self, start: int, end: int) -> list[Piece]:
-        """The pieces of speech in frames [start, end)."""
+        """List the pieces of speech in frames [start, end)."""
         self._features.has(end + LOOK_AHEAD_FRAMES)  # speech is found a little behind its end
         return pieces_between(self._speech, start, end)
 

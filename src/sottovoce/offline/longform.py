@@ -50,7 +50,8 @@ def transcriber_for(
 ) -> Transcriber:
     """Put a model and the options of a transcription together.
 
-    fusion: language models beside the beam search, and beside the draws at temperatures above 0.
+    fusion: over arrays (n,) of the tokens of rows; language models beside the beam search, and beside the
+    draws at temperatures above 0.
     Raises: OptionError for a language or task that the model does not have, or fusion without beam search.
     """
     if fusion is not None and options.decoding.beam_size is None:

@@ -57,7 +57,7 @@ class PackedWindow:
         return self.pieces[-1].end
 
     def split(self, frame: int) -> tuple[PackedWindow, PackedWindow]:
-        """What comes before a frame of the window, and what comes from there on; both hold something."""
+        """Cut the window at a frame into what comes before and from there on; both hold something."""
         heads: list[Piece] = []
         tails: list[Piece] = []
         for piece in self.pieces:
@@ -85,8 +85,8 @@ class PackedWindow:
         return head if start <= 0 else head.split(start)[1]
 
     def window_frame(self, frame: int) -> int:
-        """The frame of the window where a frame of the recording lies; of one between two pieces, where the
-        later one begins."""
+        """Find the frame of the window where a frame of the recording lies; of one between two pieces, where
+        the later one begins."""
         return sum(min(max(frame - piece.start, 0), piece.n_frames) for piece in self.pieces)
 
     def recording_s(self, window_s: float, *, is_end: bool = False) -> float:

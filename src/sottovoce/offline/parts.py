@@ -11,7 +11,7 @@ from sottovoce.types import Segment, Word
 def part_of(
     segment: Segment, words: tuple[Word, ...], groups: Sequence[Sequence[Word]], index: int
 ) -> Segment:
-    """A segment with only these words, which are one group of its own."""
+    """Make a segment of only these words, which are one group of its own."""
     return replace(
         segment,
         start=words[0].start if any(groups[:index]) else segment.start,

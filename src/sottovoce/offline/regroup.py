@@ -31,7 +31,10 @@ class Rule(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How long a segment may be at most: letters without the space before them, words, seconds."""
+    """How long a segment may be at most: letters without the space before them, words, seconds.
+
+    Raises: OptionError for what is not more than 0.
+    """
 
     letters: float = math.inf
     words: float = math.inf
@@ -43,7 +46,7 @@ class Limits:
                 raise OptionError(f"regroup: {name}: expected more than 0, got {getattr(self, name)}")
 
     def excess(self, words: Sequence[Word]) -> float:
-        """How many times as long as may be these words are: above 1, too long."""
+        """Return how many times as long as may be these words are: above 1, too long."""
         letters = len("".join(word.word for word in words).strip())
         seconds = words[-1].end - words[0].start
         return max(letters / self.letters, len(words) / self.words, seconds / self.seconds)
@@ -135,7 +138,7 @@ def regrouped(segments: Iterable[Segment], rules: Sequence[Rule]) -> Iterator[Se
 
 
 def parse_rules(text: str) -> list[Rule]:
-    """Rules as they are typed.
+    """Read rules as they are typed.
 
     Raises: OptionError.
     """
@@ -145,8 +148,8 @@ def parse_rules(text: str) -> list[Rule]:
 def _rule(text: str) -> Rule:
     kind, *pieces = text.split()
     values = dict(piece.partition("=")[::2] for piece in pieces)
-    known = {"split": ("pause", "after", *Limits.__slots__), "merge": ("pause", *Limits.__slots__)}
-    if kind not in known or not pieces or any(name not in known[kind] or not values[name] for name in values):
+    names = {"split": ("pause", "after", *Limits.__slots__), "merge": ("pause", *Limits.__slots__)}
+    if kind not in names or not pieces or any(one not in names[kind] or not values[one] for one in values):
         _refuse(text)
     try:
         numbers = {name: float(value) for name, value in values.items() if name != "after"}
@@ -171,7 +174,7 @@ def words_of(segment: Segment) -> Sequence[Word]:
 
 
 def cut(segment: Segment, parts: Sequence[list[Word]]) -> Iterator[Segment]:
-    """A segment in these parts of its words."""
+    """Cut a segment into these parts of its words."""
     if len(parts) < 2:
         yield segment
         return

@@ -161,12 +161,12 @@ class ResumePoint:
         return self.progress.position
 
     def to_json(self) -> dict[str, Any]:
-        """As plain values; `of_json(json.loads(json.dumps(point.to_json())))` is the same point."""
+        """Write it as plain values; `of_json(json.loads(json.dumps(point.to_json())))` is the same point."""
         return asdict(self)
 
     @classmethod
     def of_json(cls, value: object) -> ResumePoint:
-        """The point that was written by `to_json`.
+        """Read the point that was written by `to_json`.
 
         Raises: OptionError for anything else.
         """
@@ -185,12 +185,12 @@ class ResumePoint:
 
 
 def segment_to_json(segment: Segment) -> dict[str, Any]:
-    """A segment as plain values, to the last bit, with the tokens of its words."""
+    """Write a segment as plain values, to the last bit, with the tokens of its words."""
     return asdict(segment)
 
 
 def segment_of_json(row: Mapping[str, Any]) -> Segment:
-    """The segment that was written by `segment_to_json`.
+    """Read the segment that was written by `segment_to_json`.
 
     Raises: KeyError, TypeError, ValueError for anything else.
     """

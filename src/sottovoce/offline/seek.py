@@ -272,7 +272,7 @@ class _SeekLoop:
 
 
 def past_the_end(recording: Recording, options: TranscribeOptions, duration_s: float | None) -> AudioError:
-    """What to say where the part that was asked for begins behind the recording."""
+    """Write the line for a part that begins behind the recording."""
     length = "less" if duration_s is None else f"a recording of {duration_s:.1f} s"
     start_s = options.clips[0][0]
     return AudioError(f"{recording.name}: expected sound at {start_s:g} s, where to begin, got {length}")

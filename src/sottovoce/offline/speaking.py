@@ -97,7 +97,7 @@ def by_turn_tokens(
 
 
 def turn_groups(segment: Segment, tokenizer: Tokenizer) -> list[list[Word]]:
-    """The words of a segment between tokens of turns; empty where one begins or ends it."""
+    """Group the words of a segment between tokens of turns; empty where one begins or ends it."""
     groups: list[list[Word]] = [[]]
     words = list(segment.words or ())
     n_text, n_placed = 0, 0

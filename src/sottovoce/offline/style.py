@@ -65,7 +65,7 @@ def _cleaned(segments: SegmentGenerator, written: str | None, state: Transcripti
 
 
 def clean_segment(segment: Segment, language: str) -> Segment | None:
-    """A segment without hesitations; None where there was nothing else in it, itself where it has none.
+    """Take the hesitations out of a segment; None where nothing else was in it, itself where it has none.
 
     language: a code; one without rules changes nothing. Its tokens stay those that the model wrote.
     """

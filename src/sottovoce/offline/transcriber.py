@@ -54,7 +54,7 @@ class TranscriptionState:
     resume_point: ResumePoint | None = field(default=None, repr=False)
 
     def snapshot(self) -> StateSnapshot:
-        """What no later window finds again."""
+        """Return what no later window finds again."""
         return StateSnapshot(
             self.position,
             self.language,
@@ -133,7 +133,7 @@ class Transcriber:
         return self.fixed_language is None and self.options.may_follow_languages
 
     def tokenizer_of(self, language: str) -> Tokenizer:
-        """The tokenizer for text in a language, with the task asked for."""
+        """Return the tokenizer for text in a language, with the task asked for."""
         return self.tokenizer.with_language(language).with_task(self.options.decoding.task)
 
     def detect(self, encoded: EncoderOutput) -> CallGenerator[list[LanguageDetection]]:
@@ -148,7 +148,7 @@ class Transcriber:
         return 0 < len(self.options.decoding.allowed_languages) < len(self.tokenizer.language_codes)
 
     def combine(self, detections: Sequence[LanguageDetection], weights: Sequence[float]) -> LanguageDetection:
-        """The language of several windows together; given what is common, unless languages were listed."""
+        """Combine the languages of several windows; given what is common, unless languages were listed."""
         allowed = self.options.decoding.allowed_languages
         prior = NO_PRIOR if self.is_listed else self.options.language_prior
         return combine_detections(
@@ -201,9 +201,9 @@ class Transcriber:
         """Tokens of a window of so many encoder frames at most; of a shortened one its share of the text
         context, twice as many a second as in a full window: where speech goes on at its end, the decoder may
         fall into a loop."""
-        asked, dims = self.options.decoding.sample_len, self.backend.dims
-        if asked is not None or n_frames >= dims.n_audio_ctx:
-            return asked
+        requested, dims = self.options.decoding.sample_len, self.backend.dims
+        if requested is not None or n_frames >= dims.n_audio_ctx:
+            return requested
         return max(1, dims.n_text_ctx * n_frames // dims.n_audio_ctx)
 
     def align(

@@ -250,7 +250,7 @@ class FileTranscription(Iterator[Segment]):
 
 
 def spoken_most(segments: list[Segment]) -> str | None:
-    """The language with the most seconds; None without segments."""
+    """Return the language with the most seconds; None without segments."""
     seconds: dict[str, float] = {}
     for segment in segments:
         seconds[segment.language] = seconds.get(segment.language, 0.0) + segment.end - segment.start

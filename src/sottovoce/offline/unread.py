@@ -169,7 +169,7 @@ class UncoveredSpeechReader:
 
 
 def is_covered(segments: Sequence[Segment], pieces: Sequence[Piece], eot: int) -> bool:
-    """Whether segments leave no speech out by their own times, and none has too little text for its speech.
+    """Tell whether segments leave no speech out by their own times, and none has too little text for it.
 
     pieces: speech, in log-mel frames. eot: the first of the tokens that are no text. Where it is false, the
     times of words tell.
@@ -218,14 +218,14 @@ def uncovered(pieces: Iterable[Piece], covered: Iterable[tuple[int, int]]) -> li
 
 
 def covered_by_word(word: Word) -> tuple[int, int]:
-    """The log-mel frames that a word covers."""
+    """Return the log-mel frames that a word covers."""
     longest_s = LONGEST_WORD_S + SECONDS_A_LETTER * len(word.word.strip())
     end_s = min(word.end, word.start + longest_s)
     return _frame(word.start - MARGIN_S), _frame(end_s + MARGIN_S)
 
 
 def in_halves(stretch: Sequence[Piece]) -> tuple[list[Piece], ...]:
-    """A stretch in two, at its longest pause or else in its middle; nothing where that would be too short."""
+    """Cut a stretch at its longest pause or else in its middle; nothing where that would be too short."""
     length = stretch[-1].end - stretch[0].start
     if length < 2 * LEAST_S * MEL_FRAMES_PER_SECOND:
         return ()
@@ -237,7 +237,7 @@ def in_halves(stretch: Sequence[Piece]) -> tuple[list[Piece], ...]:
 
 
 def repeats_neighbour(found: Sequence[Segment], beside: Sequence[Segment], eot: int) -> bool:
-    """Whether a second reading is the text before or after it once more, which was only timed wrongly.
+    """Tell whether a second reading is the text before or after it again, which was only timed wrongly.
 
     Where the time of both is too long for one text, it was said twice. eot: the first of the tokens that are
     no text.

@@ -93,9 +93,9 @@ def _append_signs(words: Sequence[TimedWord], signs: str) -> list[TimedWord]:
     return joined
 
 
-def _joined(kept: TimedWord, first: TimedWord, second: TimedWord) -> TimedWord:
+def _joined(anchor: TimedWord, first: TimedWord, second: TimedWord) -> TimedWord:
     return replace(
-        kept,
+        anchor,
         word=first.word + second.word,
         tokens=first.tokens + second.tokens,
         pieces=first.pieces + second.pieces,
@@ -123,7 +123,8 @@ def place_words(
     window_start: float = 0.0,
     last_speech: float = 0.0,
 ) -> tuple[Segment, ...]:
-    """The segments of a window with their words, and the times that follow from these.
+    """Return the segments of a window with their words, and the times that follow from these.
+
 
     words: of all segments, in order. eot: first id that is no text. window_start, last_speech:
     seconds of the recording where the window begins, and where speech ended before it.

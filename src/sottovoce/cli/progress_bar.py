@@ -51,7 +51,7 @@ class Progress:
         self._bar.stop()
 
     def begin(self, name: str) -> None:
-        """A file begins."""
+        """Show that a file begins."""
         self._n_begun += 1
         count = f" ({self._n_begun} of {self._n_files})" if self._n_files > 1 else ""
         heading = escape(one_line(name) + count)
@@ -60,19 +60,19 @@ class Progress:
         self._task = self._bar.add_task(heading, total=None, at="0:00")
 
     def segment(self, segment: Segment, position_s: float, duration_s: float | None) -> None:
-        """A segment came; everything before position_s is done, of duration_s if that is known."""
+        """Show that a segment came; all before position_s is done, of duration_s if that is known."""
         if self._task is not None:
             done = max(segment.end, position_s)
             self._bar.update(self._task, completed=done, total=duration_s, at=clock(done))
 
     def end(self) -> None:
-        """The file is done."""
+        """Show that the file is done."""
         if self._task is not None:
             self._bar.remove_task(self._task)
             self._task = None
 
     def failed(self, message: str, trace: str | None) -> None:
-        """A file failed, for this reason; the next one begins."""
+        """Show that a file failed, for this reason; the next one begins."""
         self.end()
         if trace is not None:
             self._console.print(trace, markup=False, soft_wrap=True)
