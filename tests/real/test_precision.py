@@ -9,8 +9,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
+from sottovoce.api import Model
 from sottovoce.audio.io import load_audio
+from sottovoce.backends.registry import BACKENDS, choose_number_format
 from sottovoce.evaluation.wer import ScoredUtterance, score
 from sottovoce.models.checkpoint.base import Checkpoint
 from sottovoce.options.transcribe import TranscribeOptions
@@ -43,20 +46,30 @@ def spoken(request: pytest.FixtureRequest, data: Path | None) -> tuple[str, Samp
     return request.param, samples, " ".join(clip.text or "" for clip in chosen)
 
 
-def errors(base: Checkpoint, spoken: tuple[str, Samples, str], dtype: str, options: TranscribeOptions) -> int:
+def errors(model: Model, spoken: tuple[str, Samples, str], options: TranscribeOptions) -> int:
     language, samples, truth = spoken
-    segments = model_of(base, dtype).transcribe(samples, language=language, options=options)
+    segments = model.transcribe(samples, language=language, options=options)
     text = "".join(segment.text for segment in segments)
     return score([ScoredUtterance(truth, text, language)]).overall.wer.counts.n_errors
 
 
 @pytest.fixture(scope="module")
 def reference_errors(base: Checkpoint, spoken: tuple[str, Samples, str]) -> int:
-    return errors(base, spoken, "float32", SEEK)
+    return errors(model_of(base, "float32"), spoken, SEEK)
+
+
+def test_the_native_decoder_costs_few_words(
+    base: Checkpoint, spoken: tuple[str, Samples, str], reference_errors: int
+) -> None:
+    pytest.importorskip("sottovoce_kernels", reason="sottovoce-kernels is not installed")
+    cpu = torch.device("cpu")
+    native = Model(base, BACKENDS["native"](base, cpu, choose_number_format("auto", cpu)))
+    assert errors(native, spoken, SEEK) <= reference_errors + ALLOWED
 
 
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_a_setting_costs_few_words(
     base: Checkpoint, spoken: tuple[str, Samples, str], reference_errors: int, setting: str
 ) -> None:
-    assert errors(base, spoken, *SETTINGS[setting]) <= reference_errors + ALLOWED
+    dtype, options = SETTINGS[setting]
+    assert errors(model_of(base, dtype), spoken, options) <= reference_errors + ALLOWED

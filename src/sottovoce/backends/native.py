@@ -106,12 +106,17 @@ class NativeBackend:
             tail_s=checkpoint.tail_s,
             encoder_mode=checkpoint.encoder_mode,
             dtype=dtype,
+            int8=int8,
         )
         return cls(encoder, NativeDecoder(dims, checkpoint.tensors))
 
     @property
     def name(self) -> str:
         return self._encoder.name
+
+    @property
+    def runtime(self) -> str:
+        return f"native decoder, {kernels.in_use()}; encoder {self._encoder.runtime}"
 
     @property
     def tail_s(self) -> float:
