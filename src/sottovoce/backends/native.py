@@ -241,9 +241,9 @@ def _biases(bias: Tensor | None, state: NativeState) -> list[Tensor | None]:
 
 def _filled(values: Tensor, read: Sequence[Sequence[bool]]) -> Tensor:
     """Scatter values (n_true, *rest) to where `read` is true, zeros elsewhere: (n_rows, n_places, *rest)."""
+    if all(map(all, read)):
+        return values.reshape(len(read), len(read[0]), *values.shape[1:])
     mask = torch.tensor(read, dtype=torch.bool)
-    if mask.all():
-        return values.reshape(*mask.shape, *values.shape[1:])
     filled = values.new_zeros(*mask.shape, *values.shape[1:])
     filled[mask] = values
     return filled
