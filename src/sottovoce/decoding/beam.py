@@ -189,7 +189,7 @@ def best_tokens(scores: Tensor, n_best: int) -> tuple[Tensor, Tensor]:
 def _best_by_blocks(scores: Tensor, n_best: int) -> tuple[Tensor, Tensor]:
     n_rows, n_vocab = scores.shape
     n_blocks = n_vocab // BLOCK
-    whole = scores[:, : n_blocks * BLOCK].unflatten(1, (n_blocks, BLOCK))
+    whole = scores[:, : n_blocks * BLOCK].reshape(n_rows, n_blocks, BLOCK)
     blocks = whole.amax(dim=2).topk(n_best, dim=1).indices  # (R, n_best)
     inside = (blocks[:, :, None] * BLOCK + torch.arange(BLOCK)).flatten(1)
     rest = torch.arange(n_blocks * BLOCK, n_vocab).expand(n_rows, -1)
