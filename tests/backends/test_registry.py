@@ -16,6 +16,7 @@ from sottovoce.backends.registry import (
     choose_dtype,
     choose_number_format,
     cpu_has_bfloat16,
+    load_kernels,
 )
 from sottovoce.errors import OptionError
 from tests.models import tiny
@@ -120,6 +121,16 @@ def test_every_runtime_makes_a_backend(name: str) -> None:
 
 
 def test_a_runtime_that_is_not_installed_says_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "sottovoce.backends.native", None)
+    monkeypatch.setitem(sys.modules, "sottovoce_kernels", None)
     with pytest.raises(OptionError, match="sottovoce-kernels is not installed"):
         BACKENDS["native"](tiny.checkpoint(), CPU, NumberFormat(torch.float32))
+
+
+def test_an_instruction_set_that_is_not_there_is_an_error_of_the_user(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pytest.importorskip("sottovoce_kernels", reason="sottovoce-kernels is not installed")
+    monkeypatch.delitem(sys.modules, "sottovoce_kernels")
+    monkeypatch.setenv("SOTTOVOCE_KERNELS", "mmx")
+    with pytest.raises(OptionError, match="'mmx' given, expected auto or one of portable"):
+        load_kernels()

@@ -30,6 +30,18 @@ def test_a_document_for_each_number_format(capsys: pytest.CaptureFixture[str]) -
     assert [(one["model"], one["dtype"]) for one in found] == [("nano", "float32"), ("nano", "int8")]
     assert all(list(one["measures"]) == [*PARTS, MEMORY] for one in found)
     assert all(one["measures"]["encoder, 30 s"]["ms"] > 0 for one in found)
+    assert found[0]["runtime"] == "torch, float32"
+
+
+def test_a_document_for_each_runtime(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("sottovoce_kernels", reason="sottovoce-kernels is not installed")
+    arguments = ["--backend", "torch,native", "--beam-size", "1", "--repeats", "1", "--json"]
+    assert run(["bench", "-m", "nano", *arguments]) == 0
+    found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [(one["backend"], one["runtime"].partition(" ")[0]) for one in found] == [
+        ("torch", "torch,"),
+        ("native", "native"),
+    ]
 
 
 def test_a_recording_is_transcribed_and_heard_live(capsys: pytest.CaptureFixture[str]) -> None:
@@ -55,7 +67,8 @@ def test_the_table_has_a_row_for_each_measure(capsys: pytest.CaptureFixture[str]
     assert run(["bench", "-m", "nano", "--dtype", "float32", "--beam-size", "1", "--repeats", "1"]) == 0
     heading, *rows = capsys.readouterr().out.splitlines()
     assert heading.split() == ["nano", "float32"]
-    assert [row.split("  ")[0] for row in rows] == [*PARTS, MEMORY]
+    assert [row.split("  ")[0] for row in rows] == ["runtime", *PARTS, MEMORY]
+    assert rows[0].split() == ["runtime", "torch,", "float32"]
 
 
 @pytest.mark.parametrize(
@@ -67,6 +80,7 @@ def test_the_table_has_a_row_for_each_measure(capsys: pytest.CaptureFixture[str]
         (["-m", "nano", "--repeats", "0"], "--repeats"),
         (["-m", "nano", "--seconds", "0.00001"], "expected a number from 0.1, got '0.00001'"),
         (["-m", "nano", "--dtype", "float32,float8"], "dtype 'float8' given, expected one of auto"),
+        (["-m", "nano", "--backend", "torch,onnx"], "backend 'onnx' given, expected one of auto"),
         (["-m", "nano,nowhere"], "nowhere"),
     ],
 )

@@ -96,6 +96,7 @@ def test_info_tells_the_dimensions(capsys: pytest.CaptureFixture[str]) -> None:
     assert facts["n_vocab"] == 51865
     assert facts["languages"] == ["en", "de", "es", "fr", "zh"]
     assert facts["alignment_heads"]
+    assert facts["runtime"].startswith("torch (")
 
 
 @pytest.mark.parametrize(("name", "tolerance"), [("nano.pt", 1e-3), ("nano-hf", 1e-3), ("nano.bin", 1e-3)])

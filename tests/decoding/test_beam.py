@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from sottovoce.decoding.beam import BeamSearch
+from sottovoce.decoding.beam import BLOCK, BeamSearch, best_tokens
 from sottovoce.decoding.sampling import Sampling
 from sottovoce.decoding.search import Candidate, Search, ranked_candidates
 
@@ -121,3 +121,15 @@ def test_fusion_ranks_by_both_and_its_states_follow_the_beams() -> None:
             assert candidate.score == pytest.approx(candidate.logprob + added, abs=1e-4)
     best = ranked_candidates(found[0], None)[0]
     assert best.score / len(best.tokens) == max(c.score / max(1, len(c.tokens)) for c in found[0])
+
+
+@pytest.mark.parametrize("n_vocab", [3, BLOCK, 6 * BLOCK, 7 * BLOCK, 20 * BLOCK + 25])
+def test_the_best_tokens_are_those_of_the_whole_row(n_vocab: int) -> None:
+    scores = torch.randn(40, n_vocab)
+    scores[:10, : n_vocab // 2] = float("-inf")
+    scores[10, n_vocab - 6 :] += 10.0
+    for rows in (scores[:10], scores[10:11], scores[11:], scores.bfloat16().float()):
+        best, tokens = best_tokens(rows, min(6, n_vocab))
+        expected = rows.topk(min(6, n_vocab), dim=1)
+        assert torch.equal(best, expected.values)
+        assert torch.equal(tokens, expected.indices)

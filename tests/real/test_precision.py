@@ -10,8 +10,11 @@ from typing import TypeAlias
 
 import numpy as np
 import pytest
+import torch
 
+from sottovoce.api import Model
 from sottovoce.audio.io import load_audio
+from sottovoce.backends.registry import BACKENDS, choose_number_format
 from sottovoce.evaluation.wer import ScoredUtterance, score
 from sottovoce.models.checkpoint.base import Checkpoint
 from sottovoce.options.transcribe import TranscribeOptions
@@ -49,16 +52,27 @@ def recordings(data: Path | None) -> dict[str, Recording]:
     return found
 
 
-def errors(base: Checkpoint, spoken: Recording, dtype: str, options: TranscribeOptions) -> int:
+def errors(model: Model, spoken: Recording, options: TranscribeOptions) -> int:
     language, samples, truth = spoken
-    segments = model_of(base, dtype).transcribe(samples, language=language, options=options)
+    segments = model.transcribe(samples, language=language, options=options)
     text = "".join(segment.text for segment in segments)
     return score([ScoredUtterance(truth, text, language)]).overall.wer.counts.n_errors
 
 
 @pytest.fixture(scope="module")
 def reference_errors(base: Checkpoint, recordings: dict[str, Recording]) -> dict[str, int]:
-    return {language: errors(base, one, "float32", SEEK) for language, one in recordings.items()}
+    model = model_of(base, "float32")
+    return {language: errors(model, one, SEEK) for language, one in recordings.items()}
+
+
+@pytest.mark.parametrize("language", ["en", "de"])
+def test_the_native_decoder_costs_few_words(
+    base: Checkpoint, recordings: dict[str, Recording], reference_errors: dict[str, int], language: str
+) -> None:
+    pytest.importorskip("sottovoce_kernels", reason="sottovoce-kernels is not installed")
+    cpu = torch.device("cpu")
+    native = Model(base, BACKENDS["native"](base, cpu, choose_number_format("auto", cpu)))
+    assert errors(native, recordings[language], SEEK) <= reference_errors[language] + ALLOWED
 
 
 @pytest.mark.parametrize("setting", SETTINGS)
@@ -66,5 +80,5 @@ def test_a_setting_costs_few_words(
     base: Checkpoint, recordings: dict[str, Recording], reference_errors: dict[str, int], setting: str
 ) -> None:
     language, dtype, options = SETTINGS[setting]
-    found = errors(base, recordings[language], dtype, options)
+    found = errors(model_of(base, dtype), recordings[language], options)
     assert found <= reference_errors[language] + ALLOWED

@@ -182,6 +182,11 @@ class Backend(Protocol):
     def name(self) -> str: ...
 
     @property
+    def runtime(self) -> str:
+        """What computes, for people: the runtime, number formats, an instruction set."""
+        ...
+
+    @property
     def dims(self) -> ModelDims: ...
 
     @property

@@ -106,12 +106,17 @@ class NativeBackend:
             tail_s=checkpoint.tail_s,
             encoder_mode=checkpoint.encoder_mode,
             dtype=dtype,
+            int8=int8,
         )
         return cls(encoder, NativeDecoder(dims, checkpoint.tensors))
 
     @property
     def name(self) -> str:
         return self._encoder.name
+
+    @property
+    def runtime(self) -> str:
+        return f"native decoder, {kernels.in_use()}; encoder {self._encoder.runtime}"
 
     @property
     def tail_s(self) -> float:
@@ -236,9 +241,9 @@ def _biases(bias: Tensor | None, state: NativeState) -> list[Tensor | None]:
 
 def _filled(values: Tensor, read: Sequence[Sequence[bool]]) -> Tensor:
     """Scatter values (n_true, *rest) to where `read` is true, zeros elsewhere: (n_rows, n_places, *rest)."""
+    if all(map(all, read)):
+        return values.reshape(len(read), len(read[0]), *values.shape[1:])
     mask = torch.tensor(read, dtype=torch.bool)
-    if mask.all():
-        return values.reshape(*mask.shape, *values.shape[1:])
     filled = values.new_zeros(*mask.shape, *values.shape[1:])
     filled[mask] = values
     return filled

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import platform
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
+from types import MappingProxyType, ModuleType
 from typing import TypeAlias
 
 import torch
@@ -51,13 +52,29 @@ def _torch(checkpoint: Checkpoint, device: torch.device, numbers: NumberFormat) 
     return TorchBackend.from_checkpoint(checkpoint, device=device, dtype=numbers.dtype, int8=numbers.int8)
 
 
+def load_kernels() -> ModuleType:
+    """Import the package of native kernels, which chooses an instruction set.
+
+    Raises: ImportError where it is not installed or cannot be loaded; OptionError where the environment names
+    an instruction set that does not run here.
+    """
+    try:
+        return importlib.import_module("sottovoce_kernels")
+    except ModuleNotFoundError as error:
+        raise ImportError("sottovoce-kernels is not installed (pip install ./kernels)") from error
+    except (OSError, AttributeError) as error:
+        raise ImportError(f"sottovoce-kernels cannot be loaded: {error}") from error
+    except ValueError as error:
+        raise OptionError(str(error)) from error
+
+
 def _native(checkpoint: Checkpoint, device: torch.device, numbers: NumberFormat) -> Backend:
     try:
-        from sottovoce.backends.native import NativeBackend
+        load_kernels()
     except ImportError as error:
-        raise OptionError(
-            "native backend: sottovoce-kernels is not installed (pip install ./kernels)"
-        ) from error
+        raise OptionError(f"native backend: {error}") from error
+    from sottovoce.backends.native import NativeBackend
+
     return NativeBackend.from_checkpoint(checkpoint, device=device, dtype=numbers.dtype, int8=numbers.int8)
 
 

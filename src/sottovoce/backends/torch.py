@@ -113,8 +113,9 @@ class TorchBackend:
         tail_s: float = TAIL_S,
         encoder_mode: EncoderMode | None = None,
         dtype: torch.dtype | None = None,
+        int8: bool = False,
     ) -> None:
-        """dtype: of the activations; None: that of the decoder's tables."""
+        """dtype: of the activations; None: that of the decoder's tables. int8: so are the large tables."""
         self._model = model
         self._name = name
         self._heads = alignment_heads or upper_half_heads(model.dims)
@@ -122,6 +123,7 @@ class TorchBackend:
         self._encoder_mode = encoder_mode or default_encoder_mode(model.dims)
         self._device = model.encoder.positional_embedding.device
         self._dtype = dtype or model.decoder.token_embedding.dtype
+        self._int8 = int8
 
     @classmethod
     def from_checkpoint(
@@ -143,11 +145,16 @@ class TorchBackend:
             alignment_heads=checkpoint.alignment_heads,
             tail_s=checkpoint.tail_s,
             encoder_mode=checkpoint.encoder_mode,
+            int8=int8,
         )
 
     @property
     def name(self) -> str:
         return self._name
+
+    @property
+    def runtime(self) -> str:
+        return f"torch, {'int8 weights, ' * self._int8}{str(self._dtype).removeprefix('torch.')}"
 
     @property
     def tail_s(self) -> float:

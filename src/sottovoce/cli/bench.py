@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from sottovoce.types import Samples
 
 LEAST_S = 0.1
+CHOSEN = ("model", "dtype", "backend")
+"""Options that take several names; each combination is measured."""
 MEASURE = (
     *LANGUAGE,
     *beam_size(5),
@@ -60,10 +62,10 @@ def bench(file: str | None, **given: Any) -> None:
     """Measure how fast models are on this machine.
 
     Without FILE: loading, spectrogram, encoder and decoder on a window of noise. With a recording also its
-    transcription and a live session of it, as fast as they go. --model and --dtype take several, separated by
-    commas.
+    transcription and a live session of it, as fast as they go. --model, --dtype and --backend take several,
+    separated by commas.
     """
-    choices = [*product(_several(given["model"]), _several(given["dtype"]))]
+    choices = [*product(*(_several(given[key]) for key in CHOSEN))]
     _check(choices, given)
     samples = None if file is None else _beginning(file, given["seconds"])
     found: dict[str, list[Measured]] = {}
@@ -72,15 +74,16 @@ def bench(file: str | None, **given: Any) -> None:
         length=n_rows, label="measures", file=sys.stderr, hidden=not sys.stderr.isatty(), show_eta=False
     )
     with bar:
-        for name, dtype in choices:
-            for measured in measures({**given, "model": name, "dtype": dtype}, samples):
-                label = f"{name or 'default'} {dtype}"
-                found.setdefault(label, []).append(measured)
+        for choice in choices:
+            chosen = dict(zip(CHOSEN, choice, strict=True))
+            for measured in measures({**given, **chosen}, samples):
+                found.setdefault(_label(chosen), []).append(measured)
                 bar.update(1)
     if given["as_json"]:
-        for (name, dtype), rows in zip(choices, found.values(), strict=True):
+        for choice, (runtime, *rows) in zip(choices, found.values(), strict=True):
             numbers = {row.name: row.numbers for row in rows}
-            click.echo(json.dumps({"model": name, "dtype": dtype, "measures": numbers}))
+            named = dict(zip(CHOSEN, choice, strict=True))
+            click.echo(json.dumps({**named, "runtime": runtime.shown, "measures": numbers}))
         return
     _print(found)
 
@@ -90,9 +93,10 @@ def measures(given: Mapping[str, Any], samples: Samples | None) -> Iterator[Meas
     from sottovoce.evaluation.speed import forget_peak, model_parts, peak_bytes, timed
 
     loading = timed(partial(open_model, given), given["repeats"])
-    yield _loaded(loading)
     forget_peak()
     model = open_model(given)
+    yield Measured("runtime", model.backend.runtime, {})
+    yield _loaded(loading)
     for name, timing in model_parts(model.backend, given["beam_size"], given["repeats"]):
         yield _of_timing(name, timing)
     if samples is not None:
@@ -100,6 +104,12 @@ def measures(given: Mapping[str, Any], samples: Samples | None) -> Iterator[Meas
         if not given["no_live"]:
             yield _live(model, samples, given)
     yield _memory(peak_bytes())
+
+
+def _label(chosen: Mapping[str, str | None]) -> str:
+    """The head of a column; the runtime stands in it where it was asked for."""
+    asked = "" if chosen["backend"] == "auto" else f" {chosen['backend']}"
+    return f"{chosen['model'] or 'default'} {chosen['dtype']}{asked}"
 
 
 def _loaded(timing: Timing) -> Measured:
@@ -207,11 +217,12 @@ def _beginning(file: str, seconds: float) -> Samples:
     return samples
 
 
-def _check(choices: Iterable[tuple[str | None, str | None]], given: Mapping[str, Any]) -> None:
-    """Look for all models and number formats before any of them is measured.
+def _check(choices: Iterable[tuple[str | None, ...]], given: Mapping[str, Any]) -> None:
+    """Look for all models, number formats and runtimes before any of them is measured.
 
     Raises: ModelNotFoundError, OptionError.
     """
+    from sottovoce.backends.choice import AUTO, check_runtime
     from sottovoce.backends.registry import choose_device, choose_number_format
     from sottovoce.models.sources.base import Sources
     from sottovoce.models.sources.find import resolve
@@ -219,8 +230,9 @@ def _check(choices: Iterable[tuple[str | None, str | None]], given: Mapping[str,
     device = choose_device(given["device"])
     folder = given["model_dir"]
     sources = Sources(folder and Path(folder).expanduser(), given["revision"], given["local_only"])
-    for name, dtype in choices:
+    for name, dtype, backend in choices:
         choose_number_format(dtype or "auto", device)
+        check_runtime(backend or AUTO)
         if name is not None:
             resolve(name, sources)
 
@@ -231,14 +243,16 @@ def _several(text: str | None) -> list[str | None]:
         return [None]
     names: list[str | None] = [name.strip() for name in text.split(",")]
     if not all(names) or len({*names}) < len(names):
-        raise OptionError(f"--model and --dtype: expected different names between commas, got '{text}'")
+        raise OptionError(
+            f"--model, --dtype and --backend: expected different names between commas, got '{text}'"
+        )
     return names
 
 
 def _n_measures(has_file: bool, given: Mapping[str, Any]) -> int:
     """Rows of `measures`, for the bar."""
     of_file = 1 + (not given["no_live"]) if has_file else 0
-    return 6 + int(given["beam_size"] > 1) + of_file
+    return 7 + int(given["beam_size"] > 1) + of_file
 
 
 def _rounded(ms: float) -> str:

@@ -86,7 +86,7 @@ def size_of(path: Path) -> int:
 @click.argument("model", default=NANO)
 @click.option("--json", "as_json", is_flag=True, help="One JSON document instead of a table.")
 def info(model: str, as_json: bool) -> None:
-    """Show what a checkpoint holds: dimensions, languages, alignment heads, number formats."""
+    """Show what a checkpoint holds: dimensions, languages, heads, number formats; and what reads it."""
     from sottovoce.models.load import load_checkpoint
 
     path = resolve(model)
@@ -136,8 +136,18 @@ def describe(checkpoint: Checkpoint, path: Path) -> dict[str, object]:
         "languages": list(checkpoint.languages) if checkpoint.languages else dims.n_languages or ["en"],
         "alignment_heads": [list(pair) for pair in checkpoint.alignment_heads or ()],
         "ctc_labels": len(checkpoint.ctc_head.labels) if checkpoint.ctc_head else 0,
+        "runtime": runtime_here(checkpoint),
         **asdict(dims),
     }
+
+
+def runtime_here(checkpoint: Checkpoint) -> str:
+    """Say what reads with a checkpoint on this machine by default, and why."""
+    from sottovoce.backends.choice import AUTO, choose_runtime
+    from sottovoce.backends.registry import choose_device
+
+    choice = choose_runtime(AUTO, "auto", choose_device("auto"), checkpoint.dims)
+    return f"{choice.name} ({choice.reason})"
 
 
 def shown(value: object) -> str:

@@ -37,6 +37,12 @@ MODEL = (
         key="dtype",
         default="auto",
     ),
+    Option(
+        "torch, native (an int8 decoder for CPUs; package sottovoce-kernels), or auto: the faster one here, "
+        "and torch where --dtype names a format.",
+        key="backend",
+        default="auto",
+    ),
     Option("Processor threads.", key="threads", kind="integer", least=1, unset="default: all cores"),
     Option("Where fetched models live.", key="model_dir", metavar="DIR", unset="default: the usual caches"),
     Option("Branch, tag or commit of the model on the hub.", key="revision", metavar="REV"),
@@ -109,6 +115,7 @@ def open_model(given: Mapping[str, Any]) -> Model:
         given["model"],
         device=given["device"],
         dtype=given["dtype"],
+        backend=given["backend"],
         model_dir=given["model_dir"],
         revision=given["revision"],
         local_only=given["local_only"],

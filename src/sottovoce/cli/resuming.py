@@ -19,6 +19,7 @@ READ_WITH = (
     "model",
     "device",
     "dtype",
+    "backend",
     "model_dir",
     "revision",
     "lm",

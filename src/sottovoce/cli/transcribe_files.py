@@ -32,7 +32,7 @@ from sottovoce.offline.transcription import FileTranscription, spoken_most
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.types import Segment
 
-LOADED = ("model", "device", "dtype", "threads", "model_dir", "revision", "local_only")
+LOADED = ("model", "device", "dtype", "backend", "threads", "model_dir", "revision", "local_only")
 """What `open_model` looks at."""
 ADVICE = "--dtype int8, a smaller --batch-size or --beam-size, or a smaller --model"
 

@@ -15,6 +15,8 @@ from torch import Tensor
 from sottovoce.decoding.search import Candidate, SearchState, remaining_rows
 
 State = TypeVar("State")
+BLOCK = 64
+"""Neighbouring tokens whose maximum is looked at first."""
 
 
 class Fusion(Protocol[State]):
@@ -137,7 +139,7 @@ class BeamSearch(Generic[State]):
         n_best = min(self._beam_size + 1, logits.shape[1])
         logprobs = logits.float().log_softmax(dim=1)
         added = logprobs if state.lm_scores is None else state.lm_scores.add_to(logprobs)
-        best, tokens = added.topk(n_best, dim=1)  # (R, beam_size + 1)
+        best, tokens = best_tokens(added, n_best)  # (R, beam_size + 1)
         scores = (state.scores[:, None] + best).reshape(-1, self._beam_size * n_best)  # (A, K * n_best)
         scores, order = scores.sort(dim=1, descending=True, stable=True)
         sums = state.logprobs[:, None] + logprobs.gather(1, tokens)
@@ -167,3 +169,30 @@ class BeamSearch(Generic[State]):
 
     def _is_done(self, state: SearchState, audio: int) -> bool:
         return len(state.candidates[audio]) >= self._max_candidates
+
+
+def best_tokens(scores: Tensor, n_best: int) -> tuple[Tensor, Tensor]:
+    """Find the best scores of each row (R, n_vocab) and their tokens: (R, n_best) each, best first.
+
+    On a CPU the maxima of blocks are looked at first: the best tokens lie in as many of the best blocks.
+    Equal scores, which bfloat16 has now and then, are in the order of `torch.topk` everywhere.
+    """
+    n_blocks = scores.shape[1] // BLOCK
+    if scores.device.type != "cpu" or n_blocks <= n_best:
+        return torch.topk(scores, n_best, dim=1)
+    best, tokens = _best_by_blocks(scores, n_best + 1)
+    if bool((best[:, :-1] == best[:, 1:]).any()):
+        return torch.topk(scores, n_best, dim=1)
+    return best[:, :n_best], tokens[:, :n_best]
+
+
+def _best_by_blocks(scores: Tensor, n_best: int) -> tuple[Tensor, Tensor]:
+    n_rows, n_vocab = scores.shape
+    n_blocks = n_vocab // BLOCK
+    whole = scores[:, : n_blocks * BLOCK].reshape(n_rows, n_blocks, BLOCK)
+    blocks = whole.amax(dim=2).topk(n_best, dim=1).indices  # (R, n_best)
+    inside = (blocks[:, :, None] * BLOCK + torch.arange(BLOCK)).flatten(1)
+    rest = torch.arange(n_blocks * BLOCK, n_vocab).expand(n_rows, -1)
+    looked_at = torch.cat((inside, rest), dim=1)
+    best, places = scores.gather(1, looked_at).topk(n_best, dim=1)
+    return best, looked_at.gather(1, places)

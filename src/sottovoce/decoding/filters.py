@@ -86,7 +86,7 @@ class ApplyTimestampRules:
         last = is_timestamp[:, -1]
         is_opened = torch.full_like(last, not self.follows_text)
         before = is_timestamp[:, -2] if sampled.shape[1] > 1 else is_opened
-        logits[:, : self.eot].masked_fill_((last & ~before)[:, None], FORBIDDEN)
+        _forbid_rows(logits[:, : self.eot], last & ~before)
         # A closing timestamp may be repeated to open the next segment; a segment needs some length.
         latest = torch.where(is_timestamp, sampled, begin - 1).amax(dim=1)
         first_allowed = torch.where(last & ~before, latest, latest + 1)
@@ -99,7 +99,16 @@ class ApplyTimestampRules:
         begin = self.timestamp_begin
         together = logits[:, begin:].logsumexp(dim=1)
         forced = together > logits[:, :begin].amax(dim=1)
-        logits[:, :begin].masked_fill_(forced[:, None], FORBIDDEN)
+        _forbid_rows(logits[:, :begin], forced)
+
+
+def _forbid_rows(logits: Tensor, rows: Tensor) -> None:
+    """Forbid every token of some rows, logits (R, n) and rows (R,) bool; on a CPU the others are not read."""
+    if logits.device.type != "cpu":
+        logits.masked_fill_(rows[:, None], FORBIDDEN)
+        return
+    for row in rows.nonzero()[:, 0].tolist():
+        logits[row] = FORBIDDEN
 
 
 @dataclass(frozen=True, slots=True)
