@@ -4,6 +4,7 @@
 #include "math.h"
 #include "attention.h"
 #include "multiply.h"
+#include "tiles.h"
 
 namespace sottovoce {
 namespace {
@@ -57,7 +58,7 @@ struct WordPanel {
 
 extern const Kernels avx2_kernels;
 const Kernels avx2_kernels = {
-    "avx2", 2, quantize_words, multiply<WordPanel>, layer_norm, attend_self, attend_cross,
+    "avx2", 2, quantize_words, multiply<WordPanel>, layer_norm, attend_self, attend_cross, &encoder_kernels,
 };
 
 }  // namespace sottovoce

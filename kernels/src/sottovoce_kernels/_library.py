@@ -80,6 +80,15 @@ _declare("sv_row_tokens", N, A)
 _declare("sv_row_first", A, A, N)
 _declare("sv_row_truncate", None, A, N)
 _declare("sv_decoder_step", N, A, A)
+_declare("sv_encoder_new", A, N, N, N, N, N)
+_declare("sv_encoder_free", None, A)
+_declare("sv_encoder_table", N, A, N, N, N, A, A, N, N)
+_declare("sv_encoder_convolution", N, A, N, A, A, N)
+_declare("sv_encoder_norm", N, A, N, N, A, A)
+_declare("sv_encoder_positions", N, A, A)
+_declare("sv_encoder_encode", N, A, A, N, N, A, N)
+_declare("sv_pairs_apply", N, A, A, N, N, A, N, A, N)
+_declare("sv_attend_tiles", N, A, N, A, A, N, N, A)
 
 
 def pointers(addresses: Sequence[int]) -> ctypes.Array[c_void_p]:

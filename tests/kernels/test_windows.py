@@ -1,0 +1,103 @@
+"""The encoder of the kernels beside PyTorch's, on every instruction set of the machine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.kernels.arrays import HERE, using
+from tests.models import tiny
+
+native = pytest.importorskip("sottovoce.backends.native_windows", reason="sottovoce-kernels has no encoder")
+
+from sottovoce.types import Features  # noqa: E402
+
+DIMS = tiny.dims(n_audio_state=128, n_audio_head=4, n_audio_ctx=320, n_text_state=128)
+LONGEST = 2 * DIMS.n_audio_ctx
+EIGHT_BITS = 0.06
+"""Of the spread of the states: what eight bits in two layers of random weights come to, and bfloat16."""
+LENGTHS = (2, 30, 32, 194, 400, 530, LONGEST)
+
+
+def mel_of(n_windows: int, n_frames: int, *, seed: int = 0) -> Tensor:
+    return torch.randn(n_windows, 80, n_frames, generator=torch.Generator().manual_seed(seed))
+
+
+def encoder() -> native.NativeWindows:
+    return native.NativeWindows(DIMS, tiny.checkpoint(DIMS).tensors)
+
+
+def apart(found: Tensor, expected: Tensor) -> float:
+    return float((found - expected).pow(2).mean().sqrt() / expected.std())
+
+
+@contextmanager
+def threads(n_threads: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(n_threads)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("name", HERE)
+@pytest.mark.parametrize("n_frames", LENGTHS)
+def test_states_are_nearly_those_of_pytorch(name: str, n_frames: int) -> None:
+    mel = mel_of(2, n_frames)
+    expected = tiny.backend(DIMS).encode(Features(mel, (n_frames,) * 2)).states
+    with using(name):
+        found = encoder()(mel)
+    assert found.shape == expected.shape
+    assert apart(found, expected) < EIGHT_BITS
+
+
+@pytest.mark.parametrize("in_bytes", [(), ("query_key", "value", "out", "up", "down")])
+def test_a_table_is_in_eight_bits_or_in_bfloat16(in_bytes: tuple[str, ...]) -> None:
+    """With all tables in bfloat16 states are much nearer than with all in eight bits."""
+    mel = mel_of(1, 194)
+    expected = tiny.backend(DIMS).encode(Features(mel, (194,))).states
+    found = native.NativeWindows(DIMS, tiny.checkpoint(DIMS).tensors, in_bytes=in_bytes)(mel)
+    assert apart(found, expected) < (EIGHT_BITS if in_bytes else EIGHT_BITS / 3)
+    assert not in_bytes or apart(found, expected) > EIGHT_BITS / 10
+
+
+@pytest.mark.parametrize("name", HERE[1:])
+def test_every_instruction_set_encodes_as_the_portable_one(name: str) -> None:
+    mel = mel_of(1, LONGEST)
+    ours = encoder()
+    with using("portable"):
+        expected = ours(mel)
+    with using(name):
+        found = ours(mel)
+    assert apart(found, expected) < EIGHT_BITS / 2
+
+
+@pytest.mark.parametrize("name", HERE)
+@pytest.mark.parametrize("n_frames", LENGTHS)
+def test_a_batch_is_its_windows_bit_by_bit(name: str, n_frames: int) -> None:
+    """In any company, with any number of threads, and whatever was encoded before in the same memory."""
+    mel = mel_of(3, n_frames)
+    ours = encoder()
+    with using(name):
+        single = torch.cat([ours(window[None]) for window in mel])
+        ours(1e4 * mel_of(1, LONGEST, seed=1))
+        batch = ours(mel)
+        with threads(3):
+            together = ours(mel)
+    assert torch.equal(single, batch)
+    assert torch.equal(single, together)
+
+
+def test_the_key_has_no_bias_and_halves_read_as_floats() -> None:
+    tensors = tiny.checkpoint(DIMS).tensors
+    assert "encoder.blocks.0.attn.key.bias" not in tensors
+    halves = {name: tensor.half() for name, tensor in tensors.items()}
+    floats = {name: tensor.float() for name, tensor in halves.items()}
+    mel = mel_of(1, 30)
+    first, second = (native.NativeWindows(DIMS, given)(mel) for given in (halves, floats))
+    assert torch.equal(first, second)
