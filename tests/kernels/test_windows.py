@@ -9,11 +9,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.kernels.arrays import HERE, using
+from tests.kernels.arrays import HERE, kernels, using
 from tests.models import tiny
 
 native = pytest.importorskip("sottovoce.backends.native_windows", reason="sottovoce-kernels has no encoder")
 
+from sottovoce.backends import native as backends  # noqa: E402
+from sottovoce.backends.base import Backend, EncoderMode, IncrementalWindow, ModelDims  # noqa: E402
+from sottovoce.backends.registry import BACKENDS, choose_number_format  # noqa: E402
+from sottovoce.errors import OptionError  # noqa: E402
 from sottovoce.types import Features  # noqa: E402
 
 DIMS = tiny.dims(n_audio_state=128, n_audio_head=4, n_audio_ctx=320, n_text_state=128)
@@ -101,3 +105,68 @@ def test_the_key_has_no_bias_and_halves_read_as_floats() -> None:
     mel = mel_of(1, 30)
     first, second = (native.NativeWindows(DIMS, given)(mel) for given in (halves, floats))
     assert torch.equal(first, second)
+
+
+def backend(dims: ModelDims = DIMS, *, native_encoder: bool = True) -> Backend:
+    made: Backend = backends.NativeBackend.from_checkpoint(
+        tiny.checkpoint(dims), device=tiny.CPU, dtype=torch.float32, native_encoder=native_encoder
+    )
+    return made
+
+
+def test_a_backend_encodes_whole_windows_in_the_kernels() -> None:
+    mel = mel_of(2, 194)
+    encoded = backend().encode(Features(mel, (194, 61)))
+    assert torch.equal(encoded.states, encoder()(mel))
+    assert encoded.n_content_frames == (97, 31)
+    plain = backend(native_encoder=False).encode(Features(mel, (194, 61)))
+    assert torch.equal(plain.states, tiny.backend(DIMS).encode(Features(mel, (194, 61))).states)
+
+
+def test_growing_windows_are_encoded_on_pytorch() -> None:
+    window = IncrementalWindow(mel_of(1, 80)[0], EncoderMode(tail_s=0.2))
+    (found,), (expected,) = (
+        made.encode_incremental([window]) for made in (backend(), backend(native_encoder=False))
+    )
+    assert torch.equal(found.encoded.states, expected.encoded.states)
+
+
+@pytest.mark.parametrize(
+    ("mel", "message"),
+    [
+        (torch.zeros(1, 79, 20), "79 mel bands given"),
+        (torch.zeros(1, 80, 21), "21 frames given, expected an even number"),
+        (torch.zeros(1, 80, LONGEST + 2), f"expected an even number from 2 to {LONGEST}"),
+    ],
+)
+def test_a_window_of_another_shape_is_refused(mel: Tensor, message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        backend().encode(Features(mel, (1,)))
+
+
+def test_an_odd_width_is_encoded_on_pytorch() -> None:
+    odd = tiny.dims(n_mels=79)
+    mel = torch.randn(1, 79, 40)
+    assert not native.fits_kernels(odd)
+    assert native.fits_kernels(DIMS)
+    states = backend(odd).encode(Features(mel, (40,))).states
+    assert torch.equal(states, tiny.backend(odd).encode(Features(mel, (40,))).states)
+
+
+@pytest.mark.parametrize("dtype", ["auto", "int8", "float32", "int8_float32"])
+def test_who_names_no_dtype_gets_the_faster_encoder(dtype: str) -> None:
+    """And who names one gets it; the table tells of every instruction set that is built."""
+    numbers = choose_number_format(dtype, tiny.CPU)
+    made = BACKENDS["native"](tiny.checkpoint(DIMS), tiny.CPU, numbers)
+    mel = mel_of(1, 194)
+    found = made.encode(Features(mel, (194,))).states
+    ours = encoder()(mel).to(numbers.dtype)
+    expected = dtype in ("auto", "int8") and native.native_encoder_is_faster()
+    assert torch.equal(found, ours) == expected
+
+
+def test_every_instruction_set_is_in_the_table() -> None:
+    assert set(kernels.built()) <= set(native.INSTEAD_OF_PYTORCH)
+    for name in HERE:
+        with using(name):
+            assert native.native_encoder_is_faster() == native.INSTEAD_OF_PYTORCH[name]

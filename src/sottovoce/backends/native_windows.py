@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from types import MappingProxyType
 
+import sottovoce_kernels as kernels
 import torch
 from sottovoce_kernels.encoder import Encoder
 from torch import Tensor
@@ -20,6 +22,28 @@ LAYERS = (
 """Linear layers of a block that share a table, in the order of the kernels, and the table's name."""
 IN_BYTES = ("query_key", "up", "down")
 """Tables in eight bits; the others are in bfloat16."""
+
+INSTEAD_OF_PYTORCH = MappingProxyType(
+    {
+        "portable": False,  # plain C++: some twenty times as slow
+        "avx2": False,  # 1.1 times PyTorch's float32 in processor time: products of words, bfloat16 unpacked
+        "avx2-vnni": False,  # never measured
+        "avx512": True,  # 0.52 times PyTorch's float32, although bfloat16 is unpacked for every product
+        "avx512-bf16": True,  # 0.35 times PyTorch's float32
+        "amx": False,  # never measured: PyTorch has tiles for bfloat16, these kernels have none for it
+    }
+)
+"""Whether a set of instructions encodes faster here than on PyTorch: a window of `base`, one thread, Zen 4."""
+
+
+def native_encoder_is_faster() -> bool:
+    """Whether the instruction set in use encodes faster than PyTorch; False for one that is not known."""
+    return INSTEAD_OF_PYTORCH.get(kernels.in_use(), False)
+
+
+def fits_kernels(dims: ModelDims) -> bool:
+    """Whether the kernels take an encoder of these sizes: pairs of bands and of numbers, heads up to 256."""
+    return not (dims.n_mels % 2 or dims.n_audio_state % 2) and dims.n_audio_state // dims.n_audio_head <= 256
 
 
 class NativeWindows:
