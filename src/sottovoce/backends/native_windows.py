@@ -33,16 +33,16 @@ INSTEAD_OF_PYTORCH = MappingProxyType(
         "amx": False,  # never measured: PyTorch has tiles for bfloat16, these kernels have none for it
     }
 )
-"""Whether a set of instructions encodes faster here than on PyTorch: a window of `base`, one thread, Zen 4."""
+"""Whether an instruction set encodes faster here than on PyTorch: a window of `base`, one thread, Zen 4."""
 
 
 def native_encoder_is_faster() -> bool:
-    """Whether the instruction set in use encodes faster than PyTorch; False for one that is not known."""
+    """Tell whether the instruction set in use encodes faster than PyTorch; False for one that is not known."""
     return INSTEAD_OF_PYTORCH.get(kernels.in_use(), False)
 
 
 def fits_kernels(dims: ModelDims) -> bool:
-    """Whether the kernels take an encoder of these sizes: pairs of bands and of numbers, heads up to 256."""
+    """Tell whether the kernels take an encoder of these sizes: even ones, and heads of at most 256."""
     return not (dims.n_mels % 2 or dims.n_audio_state % 2) and dims.n_audio_state // dims.n_audio_head <= 256
 
 
