@@ -49,6 +49,25 @@ struct EncoderLayer {
     Norm attention_norm, mlp_norm;
 };
 
+// Frames of one window: a run from `start` on, and single ones of padding behind it. They attend to frames that were
+// computed before, to each other, and to later frames that were computed before.
+struct EncoderWindow {
+    const float* mel;  // (n_mels, mel_stride), of which n_columns are the window's: beyond them are zeros
+    size_t mel_stride;
+    int n_columns, start, n_run;
+    const int32_t* places;  // (n_places), in the window
+    int n_places;
+    const uint16_t* before;  // (n_layer, 2, n_before, n_state): keys and values in bfloat16, or nothing
+    const uint16_t* after;
+    int n_before, n_after;
+    const float* log_weights;  // (n_attended), added to every attention, or nothing
+    float* states;             // (n_rows, n_state)
+    uint16_t* keys_values;     // (n_layer, 2, n_rows, n_state), or nothing
+
+    int n_rows() const { return n_run + n_places; }
+    int n_attended() const { return n_before + n_rows() + n_after; }
+};
+
 struct EncoderWorkspace;
 
 class Encoder {
@@ -60,10 +79,11 @@ public:
     std::vector<EncoderLayer> layers;
     PackedPairs first_convolution, second_convolution;
     std::vector<float> positions;  // (n_context, n_state)
+    std::vector<float> padding;    // (n_state): what the convolutions make of padding far from audio
     Norm norm;
 
-    // mel: (n_windows, n_mels, 2 * n_frames). states: (n_windows, n_frames, n_state).
-    void encode(const float* mel, int n_windows, int n_frames, float* states, int n_threads);
+    // Compute states, and keys and values where they are wanted.
+    void encode(const std::vector<EncoderWindow>& windows, int n_threads);
 
 private:
     std::mutex mutex_;

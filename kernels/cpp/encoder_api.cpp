@@ -62,11 +62,33 @@ SV_API int sv_encoder_positions(Encoder* encoder, const float* table) {
     });
 }
 
-// mel: (n_windows, n_mels, 2 * n_frames). states: (n_windows, n_frames, n_state).
-SV_API int sv_encoder_encode(Encoder* encoder, const float* mel, int n_windows, int n_frames, float* states,
-                             int n_threads) {
+SV_API int sv_encoder_padding(Encoder* encoder, const float* frame) {
     return guarded([&] {
-        encoder->encode(mel, n_windows, n_frames, states, n_threads);
+        encoder->padding.assign(frame, frame + encoder->dims.n_state);
+        return 1;
+    });
+}
+
+struct sv_window {
+    int32_t n_columns, start, n_run, n_places, n_before, n_after;
+    int64_t mel_stride;
+    const float* mel;
+    const int32_t* places;
+    const uint16_t* before;
+    const uint16_t* after;
+    const float* log_weights;
+    float* states;
+    uint16_t* keys_values;
+};
+
+SV_API int sv_encoder_encode(Encoder* encoder, const sv_window* given, int n_windows, int n_threads) {
+    return guarded([&] {
+        std::vector<EncoderWindow> windows;
+        for (const sv_window* one = given; one < given + n_windows; ++one)
+            windows.push_back({one->mel, static_cast<size_t>(one->mel_stride), one->n_columns, one->start, one->n_run,
+                               one->places, one->n_places, one->before, one->after, one->n_before, one->n_after,
+                               one->log_weights, one->states, one->keys_values});
+        encoder->encode(windows, n_threads);
         return 1;
     });
 }
@@ -88,9 +110,10 @@ SV_API int sv_pairs_apply(const float* weight, const float* bias, int n_out, int
     });
 }
 
-// Attention of queries (n_queries, d_head) to keys and values (n_frames, d_head) of one head.
+// Attention of queries (n_queries, d_head) to keys and values (n_frames, d_head) of one head. bias: (n_frames), added
+// to logits of base 2, or nothing.
 SV_API int sv_attend_tiles(const float* queries, int n_queries, const float* keys, const float* values, int n_frames,
-                           int d_head, float* out) {
+                           int d_head, const float* bias, float* out) {
     return guarded([&] {
         const EncoderKernels& kernels = *kernels_in_use().encoder;
         const AudioShape shape{1, d_head, n_frames};
@@ -102,7 +125,7 @@ SV_API int sv_attend_tiles(const float* queries, int n_queries, const float* key
         const float scale = 1.44269504088896341f / std::sqrt(static_cast<float>(d_head));
         for (int q = 0; q < n_queries; ++q)
             kernels.fill(queries + static_cast<size_t>(q) * d_head, d_head, scale, &pairs[q * stride * kernels.bytes_a_pair]);
-        kernels.attend({pairs.data(), stride, packed_keys.data(), packed_values.data(), n_queries, n_frames, d_head,
+        kernels.attend({pairs.data(), stride, packed_keys.data(), packed_values.data(), bias, n_queries, n_frames, d_head,
                         shape.d_pad(), out, static_cast<size_t>(d_head)});
         return 1;
     });

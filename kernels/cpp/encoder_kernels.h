@@ -35,6 +35,7 @@ struct TileAttention {
     size_t query_stride;  // pairs from row to row
     const uint16_t* keys;
     const uint16_t* values;
+    const float* bias;  // (n_frames), added to logits of base 2, or nothing
     int n_queries, n_frames, d_head, d_pad;
     float* out;
     size_t out_stride;

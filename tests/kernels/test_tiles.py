@@ -33,11 +33,14 @@ def multiply(
     return out
 
 
-def attend(queries: Array, keys: Array, values: Array) -> Array:
+def attend(queries: Array, keys: Array, values: Array, bias: Array | None = None) -> Array:
     out = np.empty_like(queries)
     arrays = [np.ascontiguousarray(array) for array in (queries, keys, values)]
     addresses = [array.ctypes.data for array in arrays]
-    encoder.attend_tiles(addresses[0], len(queries), addresses[1], addresses[2], keys.shape, out.ctypes.data)
+    added = 0 if bias is None else bias.ctypes.data
+    encoder.attend_tiles(
+        addresses[0], len(queries), addresses[1], addresses[2], keys.shape, added, out.ctypes.data
+    )
     return out
 
 
@@ -132,3 +135,20 @@ def test_a_row_is_the_same_in_any_company(name: str, n_queries: int, n_frames: i
         for row, query in enumerate(queries):
             assert np.array_equal(attend(query[None], keys, values)[0], attended[row])
             assert np.array_equal(multiply(weight, bias, query[None])[0], multiplied[row])
+
+
+@pytest.mark.parametrize("name", HERE)
+@given(n_frames=st.integers(2, 600), seed=st.integers(0, 2**32), data=st.data())
+def test_a_frame_that_counts_as_several_is_as_if_it_were_there_so_often(
+    name: str, n_frames: int, seed: int, data: st.DataObject
+) -> None:
+    """A bias of log2 n on a frame is n of it; its place is any, in a tile of its own as well."""
+    queries, keys, values = (normal(seed + i, n, 16) for i, n in enumerate((5, n_frames, n_frames)))
+    place, times = data.draw(st.integers(0, n_frames - 1)), data.draw(st.sampled_from([2, 4, 30]))
+    bias = np.zeros(n_frames, np.float32)
+    bias[place] = np.log2(times)
+    repeated = np.repeat(np.arange(n_frames), [times if at == place else 1 for at in range(n_frames)])
+    with using(name):
+        weighted = attend(queries, keys, values, bias)
+        expected = attend(queries, keys[repeated], values[repeated])
+    np.testing.assert_allclose(weighted, expected, rtol=0.01, atol=0.01 * float(np.abs(values).max()))

@@ -15,7 +15,13 @@ from tests.models import tiny
 native = pytest.importorskip("sottovoce.backends.native_windows", reason="sottovoce-kernels has no encoder")
 
 from sottovoce.backends import native as backends  # noqa: E402
-from sottovoce.backends.base import Backend, EncoderMode, IncrementalWindow, ModelDims  # noqa: E402
+from sottovoce.backends.base import (  # noqa: E402
+    Backend,
+    EncoderMode,
+    IncrementalResult,
+    IncrementalWindow,
+    ModelDims,
+)
 from sottovoce.backends.registry import BACKENDS, choose_number_format  # noqa: E402
 from sottovoce.errors import OptionError  # noqa: E402
 from sottovoce.types import Features  # noqa: E402
@@ -25,6 +31,25 @@ LONGEST = 2 * DIMS.n_audio_ctx
 EIGHT_BITS = 0.06
 """Of the spread of the states: what eight bits in two layers of random weights come to, and bfloat16."""
 LENGTHS = (2, 30, 32, 194, 400, 530, LONGEST)
+
+
+MODES = {
+    "dense": EncoderMode(tail_s=0.5, recompute_s=0.6, refresh_s=0.0),
+    "kept": EncoderMode(tail_s=0.5, recompute_s=0.6, refresh_s=3.0),
+    "thin": EncoderMode(stride=20, anchors=(110, 204, 205, 300), recompute_s=0.6, refresh_s=2.0),
+    "whole": EncoderMode(),
+}
+GROWTH = (120, 260, 333, 400)
+"""Log-mel frames that are there at each update."""
+
+
+def grown(made: Backend, mel: Tensor, mode: EncoderMode) -> list[IncrementalResult]:
+    """The updates of a window that grows."""
+    found: list[IncrementalResult] = []
+    for n_columns in GROWTH:
+        state = found[-1].state if found else None
+        found += made.encode_incremental([IncrementalWindow(mel[:, :n_columns], mode, state)])
+    return found
 
 
 def mel_of(n_windows: int, n_frames: int, *, seed: int = 0) -> Tensor:
@@ -123,12 +148,37 @@ def test_a_backend_encodes_whole_windows_in_the_kernels() -> None:
     assert torch.equal(plain.states, tiny.backend(DIMS).encode(Features(mel, (194, 61))).states)
 
 
-def test_growing_windows_are_encoded_on_pytorch() -> None:
-    window = IncrementalWindow(mel_of(1, 80)[0], EncoderMode(tail_s=0.2))
-    (found,), (expected,) = (
-        made.encode_incremental([window]) for made in (backend(), backend(native_encoder=False))
-    )
-    assert torch.equal(found.encoded.states, expected.encoded.states)
+@pytest.mark.parametrize("name", HERE)
+@pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
+def test_growing_windows_are_nearly_those_of_pytorch(name: str, mode: EncoderMode) -> None:
+    mel = mel_of(1, LONGEST)[0]
+    with using(name):
+        found = grown(backend(), mel, mode)
+    for one, expected in zip(found, grown(tiny.backend(DIMS), mel, mode), strict=True):
+        assert one.n_computed == expected.n_computed
+        assert one.state.n_content_frames == expected.state.n_content_frames
+        assert one.encoded.states.shape == expected.encoded.states.shape
+        assert apart(one.encoded.states, expected.encoded.states) < EIGHT_BITS
+        weights, theirs = one.encoded.log_weights, expected.encoded.log_weights
+        assert (weights is None) == (theirs is None)
+        assert weights is None or theirs is None or torch.equal(weights, theirs)
+
+
+@pytest.mark.parametrize("name", HERE)
+def test_growing_windows_are_the_same_in_a_batch_bit_by_bit(name: str) -> None:
+    """Of any ages and modes, with any number of threads."""
+    ours = backend()
+    mels, modes = mel_of(len(MODES), LONGEST), tuple(MODES.values())
+    with using(name):
+        alone = [grown(ours, mel, mode) for mel, mode in zip(mels, modes, strict=True)]
+        windows = [
+            IncrementalWindow(mel[:, : GROWTH[1 + at % 3]], mode, of_one[at % 3].state)
+            for at, (mel, mode, of_one) in enumerate(zip(mels, modes, alone, strict=True))
+        ]
+        with threads(3):
+            together = ours.encode_incremental(windows)
+    for at, one in enumerate(together):
+        assert torch.equal(one.encoded.states, alone[at][1 + at % 3].encoded.states)
 
 
 @pytest.mark.parametrize(

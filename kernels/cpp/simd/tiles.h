@@ -100,6 +100,8 @@ struct Tiles {
             const int n_padded = padded(n_keys, kBlock);
             tile_logits<R>(queries, first, n_padded, logits);
             for (int r = 0; r < R; ++r) {
+                if (a.bias)
+                    for (int t = 0; t < n_keys; ++t) logits[r][t] += a.bias[first + t];
                 for (int t = n_keys; t < n_padded; ++t) logits[r][t] = -1e30f;
                 share(logits[r], n_padded, most[r], totals[r], factors[r]);
                 fill_pairs(logits[r], n_padded / 2, shares[r]);

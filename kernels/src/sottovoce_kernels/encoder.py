@@ -2,9 +2,46 @@
 
 from __future__ import annotations
 
-from sottovoce_kernels._library import check, library
+from collections.abc import Sequence
+from dataclasses import dataclass
 
-__all__ = ["Encoder", "attend_tiles", "multiply_pairs"]
+from sottovoce_kernels import _library
+from sottovoce_kernels._library import check, library, words
+
+__all__ = ["Encoder", "Window", "attend_tiles", "multiply_pairs"]
+
+
+@dataclass(frozen=True)
+class Window:
+    """Frames of one window of audio to compute: a run, and single frames of padding behind it.
+
+    mel: address of float32 bands, `mel_stride` numbers apart, n_columns of which are the window's: beyond
+    them it is zero. start, n_run: encoder frames of the run. places: positions of the single frames.
+    before, after: addresses of keys and values (n_layer, 2, n, n_state) in bfloat16 of n_before frames before
+    the run and n_after behind all, or 0. log_weights: (n_attended,) float32, added to the attention to each
+    frame, or 0. states: (n_rows, n_state) float32, written. keys_values: (n_layer, 2, n_rows, n_state)
+    bfloat16, written, or 0. n_rows counts the run and the places, n_attended also what was before and after.
+    """
+
+    mel: int
+    mel_stride: int
+    n_columns: int
+    start: int
+    n_run: int
+    states: int
+    places: Sequence[int] = ()
+    before: int = 0
+    n_before: int = 0
+    after: int = 0
+    n_after: int = 0
+    log_weights: int = 0
+    keys_values: int = 0
+
+    def fields(self) -> _library.Window:
+        """As the library reads it."""
+        sizes = (self.n_columns, self.start, self.n_run, len(self.places), self.n_before, self.n_after)
+        addresses = (self.before, self.after, self.log_weights, self.states, self.keys_values)
+        return _library.Window(*sizes, self.mel_stride, self.mel, words(self.places), *addresses)
 
 
 class Encoder:
@@ -41,9 +78,14 @@ class Encoder:
         """Give the table (n_context, n_state) of positions."""
         check(library.sv_encoder_positions(self._handle, table))
 
-    def encode(self, mel: int, n_windows: int, n_frames: int, states: int, n_threads: int = 1) -> None:
-        """mel (n_windows, n_mels, 2 * n_frames) into states (n_windows, n_frames, n_state), float32."""
-        check(library.sv_encoder_encode(self._handle, mel, n_windows, n_frames, states, n_threads))
+    def set_padding(self, frame: int) -> None:
+        """Give what the convolutions make of padding far from any audio (n_state,)."""
+        check(library.sv_encoder_padding(self._handle, frame))
+
+    def encode(self, windows: Sequence[Window], n_threads: int = 1) -> None:
+        """Compute frames of windows, each by itself."""
+        given = (_library.Window * len(windows))(*(one.fields() for one in windows))
+        check(library.sv_encoder_encode(self._handle, given, len(windows), n_threads))
 
 
 def multiply_pairs(
@@ -54,7 +96,10 @@ def multiply_pairs(
 
 
 def attend_tiles(
-    queries: int, n_queries: int, keys: int, values: int, shape: tuple[int, int], out: int
+    queries: int, n_queries: int, keys: int, values: int, shape: tuple[int, int], bias: int, out: int
 ) -> None:
-    """Attention of queries (n_queries, d_head) to keys and values of shape (n_frames, d_head), into out."""
-    check(library.sv_attend_tiles(queries, n_queries, keys, values, *shape, out))
+    """Attention of queries (n_queries, d_head) to keys and values of shape (n_frames, d_head), into out.
+
+    bias: address of (n_frames,) float32, added to logits of base 2, or 0.
+    """
+    check(library.sv_attend_tiles(queries, n_queries, keys, values, *shape, bias or None, out))

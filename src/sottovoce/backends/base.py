@@ -216,7 +216,7 @@ class Backend(Protocol):
         """Encode windows that have grown since their last update, as a batch of independent windows.
 
         A window gives the same result alone and in a batch, but for rounding. In a mode that computes
-        everything with dense padding the result is that of `encode`, as near as both round.
+        everything with dense padding the result is that of `encode`.
 
         Raises: OptionError for no window, other mel bands, less than one encoder frame, more than the full
             window, and a state of another backend.

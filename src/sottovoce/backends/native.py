@@ -1,8 +1,8 @@
 """Whisper's decoder in the kernels of `sottovoce-kernels`: a step of many rows is one native call.
 
-Weights and activations of the decoder are int8. Whole windows are encoded in the kernels where these are
-faster than PyTorch; incremental windows always on PyTorch. A row's logits are bitwise the same in any batch,
-so nothing is padded or masked here. The package chooses the instruction set.
+Weights and activations of the decoder are int8. The encoder runs in the kernels too where these are faster
+than PyTorch, else on PyTorch. A row's logits are bitwise the same in any batch, so nothing is padded or
+masked here. The package chooses the instruction set.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from sottovoce.backends.base import (
     ModelDims,
 )
 from sottovoce.backends.by_step import check_spans, check_start, check_tokens
-from sottovoce.backends.encoder_updates import check_features, content_frames
+from sottovoce.backends.native_audio import NativeEncoder
 from sottovoce.backends.native_decoder import NativeDecoder, RowInput, WindowKv
 from sottovoce.backends.native_encoder import network_without_decoder
 from sottovoce.backends.native_rows import NativeRows, branched, total_bias
-from sottovoce.backends.native_windows import NativeWindows, fits_kernels
+from sottovoce.backends.native_windows import fits_kernels
 from sottovoce.backends.torch import DTYPES, TorchBackend
 from sottovoce.backends.torch_rows import check_heads
 from sottovoce.errors import OptionError
@@ -83,13 +83,9 @@ class NativeState:
 class NativeBackend:
     """A Whisper network on a CPU: the decoder in the kernels, the encoder there or on PyTorch."""
 
-    def __init__(
-        self, encoder: TorchBackend, decoder: NativeDecoder, windows: NativeWindows | None = None
-    ) -> None:
-        """windows: encodes whole windows; None: the encoder does."""
+    def __init__(self, encoder: TorchBackend | NativeEncoder, decoder: NativeDecoder) -> None:
         self._encoder = encoder
         self._decoder = decoder
-        self._windows = windows
 
     @classmethod
     def from_checkpoint(
@@ -103,8 +99,8 @@ class NativeBackend:
     ) -> NativeBackend:
         """Load a checkpoint's weights.
 
-        dtype: of PyTorch's encoder, activations and weights. int8: its linear layers are int8 as well.
-        native_encoder: whole windows are encoded in the kernels, if the model's sizes fit them.
+        dtype: of the encoder's states, and on PyTorch of its activations and weights. int8: on PyTorch the
+        encoder's linear layers are int8. native_encoder: the encoder is the kernels', if its sizes fit them.
 
         Raises: OptionError for a device other than the CPU, or an unsupported dtype.
         """
@@ -113,6 +109,8 @@ class NativeBackend:
         if dtype not in DTYPES:
             raise OptionError(f"dtype {dtype} given, expected one of {', '.join(map(str, DTYPES))}")
         dims = checkpoint.dims
+        if native_encoder and fits_kernels(dims):
+            return cls(NativeEncoder(checkpoint, dtype=dtype), NativeDecoder(dims, checkpoint.tensors))
         encoder = TorchBackend(
             network_without_decoder(dims, checkpoint.tensors, dtype=dtype, int8=int8),
             name=checkpoint.name,
@@ -121,9 +119,7 @@ class NativeBackend:
             encoder_mode=checkpoint.encoder_mode,
             dtype=dtype,
         )
-        fits = native_encoder and fits_kernels(dims)
-        windows = NativeWindows(dims, checkpoint.tensors) if fits else None
-        return cls(encoder, NativeDecoder(dims, checkpoint.tensors), windows)
+        return cls(encoder, NativeDecoder(dims, checkpoint.tensors))
 
     @property
     def name(self) -> str:
@@ -159,20 +155,11 @@ class NativeBackend:
         return self._encoder.alignment_heads
 
     def encode(self, features: Features) -> EncoderOutput:
-        """Encode log-mel windows (B, n_mels, n_frames); see `Backend.encode`.
-
-        Raises: OptionError for other mel bands, and for a number of frames that is odd or too large.
-        """
-        if self._windows is None:
-            return self._encoder.encode(features)
-        check_features(features, self.dims, self.name)
-        states = self._windows(features.mel).to(self.dtype)
-        return EncoderOutput(states, content_frames(features))
+        """Encode log-mel windows (B, n_mels, n_frames); see `Backend.encode`."""
+        return self._encoder.encode(features)
 
     def encode_incremental(self, windows: Sequence[IncrementalWindow]) -> list[IncrementalResult]:
-        """Encode windows incrementally, on PyTorch whatever encodes whole ones; see
-        `Backend.encode_incremental`.
-        """
+        """Encode windows incrementally; see `Backend.encode_incremental`."""
         results = self._encoder.encode_incremental(windows)
         return [replace(one, encoded=replace(one.encoded, cross_kv=None)) for one in results]
 
