@@ -179,7 +179,8 @@ private:
             for (int at = worker.first(n); at < worker.last(n); ++at) {
                 const int column = 2 * window.start - 2 + at;
                 const bool inside = column >= 0 && column < window.n_columns;
-                for (int m = 0; m < dims_.n_mels; ++m) frame[m] = inside ? window.mel[m * window.mel_stride + column] : 0.0f;
+                for (int m = 0; m < dims_.n_mels; ++m)
+                    frame[m] = inside ? window.mel[m * window.mel_stride + column] : 0.0f;
                 native_.fill(frame.data(), dims_.n_mels, 1.0f, mel_frame(static_cast<int>(w), at));
             }
         }
@@ -205,8 +206,8 @@ private:
         const Rows out = state(rows);
         const int n_run = std::max(0, std::min(rows.n, window.n_run - rows.first));
         if (n_run)
-            convolve(encoder_.second_convolution, convolved_frame(rows.window, 2 * rows.first), 2 * state_pairs(), n_run,
-                     out.data);
+            convolve(encoder_.second_convolution, convolved_frame(rows.window, 2 * rows.first), 2 * state_pairs(),
+                     n_run, out.data);
         for (int r = 0; r < rows.n; ++r) {
             if (r >= n_run) std::copy(encoder_.padding.begin(), encoder_.padding.end(), out[r]);
             const int at = rows.first + r;
@@ -268,7 +269,8 @@ private:
         }
     }
 
-    void lay_some(const Worker& worker, const WindowPlace& place, const uint16_t* cached, int n, int layer, int at) const {
+    void lay_some(const Worker& worker, const WindowPlace& place, const uint16_t* cached, int n, int layer,
+                  int at) const {
         const size_t d = d_;
         const int first = worker.first(n), last = worker.last(n);
         if (first == last) return;
@@ -299,8 +301,8 @@ private:
         const size_t keys = place.keys + task.head * place.shape.head_size(), d = d_;
         float* out = work_.attended.as<float>() + (place.row + task.first) * d;
         native_.attend({query(task.window, task.first, task.head), query_stride(), work_.keys.as<uint16_t>() + keys,
-                        work_.values.as<uint16_t>() + keys, place.biases.empty() ? nullptr : place.biases.data(), task.n,
-                        place.shape.n_frames, dims_.d_head(), d_pad(), out + task.head * dims_.d_head(), d});
+                        work_.values.as<uint16_t>() + keys, place.biases.empty() ? nullptr : place.biases.data(),
+                        task.n, place.shape.n_frames, dims_.d_head(), d_pad(), out + task.head * dims_.d_head(), d});
     }
 
     // What follows attention in a layer.

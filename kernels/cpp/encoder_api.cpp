@@ -102,7 +102,8 @@ SV_API int sv_pairs_apply(const float* weight, const float* bias, int n_out, int
         const size_t stride = table.table().n_pairs;
         const Block rows(n_rows * stride * kernels.bytes_a_pair);
         for (int r = 0; r < n_rows; ++r)
-            kernels.fill(x + static_cast<size_t>(r) * n_in, n_in, 1.0f, rows.as<char>() + r * stride * kernels.bytes_a_pair);
+            kernels.fill(x + static_cast<size_t>(r) * n_in, n_in, 1.0f,
+                         rows.as<char>() + r * stride * kernels.bytes_a_pair);
         kernels.multiply({table.table(), rows.as<char>(), stride, n_rows, out, static_cast<size_t>(n_out),
                           static_cast<Epilogue>(epilogue)},
                          0, table.table().n_panels());
@@ -124,9 +125,10 @@ SV_API int sv_attend_tiles(const float* queries, int n_queries, const float* key
         std::vector<char> pairs(n_queries * stride * kernels.bytes_a_pair);
         const float scale = 1.44269504088896341f / std::sqrt(static_cast<float>(d_head));
         for (int q = 0; q < n_queries; ++q)
-            kernels.fill(queries + static_cast<size_t>(q) * d_head, d_head, scale, &pairs[q * stride * kernels.bytes_a_pair]);
-        kernels.attend({pairs.data(), stride, packed_keys.data(), packed_values.data(), bias, n_queries, n_frames, d_head,
-                        shape.d_pad(), out, static_cast<size_t>(d_head)});
+            kernels.fill(queries + static_cast<size_t>(q) * d_head, d_head, scale,
+                         &pairs[q * stride * kernels.bytes_a_pair]);
+        kernels.attend({pairs.data(), stride, packed_keys.data(), packed_values.data(), bias, n_queries, n_frames,
+                        d_head, shape.d_pad(), out, static_cast<size_t>(d_head)});
         return 1;
     });
 }

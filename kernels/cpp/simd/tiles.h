@@ -135,7 +135,8 @@ struct Tiles {
                     for (int i = 0; i < kAbreast; ++i)
                         sums[r][i] = dot_pairs(sums[r][i], at[i] + j * kBlock * 2, queries[r * a.query_stride + j]);
             for (int r = 0; r < R; ++r)
-                for (int i = 0; i < kAbreast && part + i < n_parts; ++i) sums[r][i].store(logits[r] + (part + i) * F::n);
+                for (int i = 0; i < kAbreast && part + i < n_parts; ++i)
+                    sums[r][i].store(logits[r] + (part + i) * F::n);
         }
     }
 
