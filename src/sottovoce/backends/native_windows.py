@@ -30,10 +30,10 @@ IN_BYTES = ("query_key", "up", "down")
 
 INSTEAD_OF_PYTORCH = MappingProxyType(
     {
-        "portable": False,  # plain C++: some twenty times as slow
-        "avx2": False,  # 1.1 times PyTorch's float32 in processor time: products of words, bfloat16 unpacked
+        "portable": False,  # plain C++, a number at a time
+        "avx2": False,  # 0.99 times PyTorch's float32: products of words, bfloat16 unpacked every time
         "avx2-vnni": False,  # never measured
-        "avx512": True,  # 0.52 times PyTorch's float32, although bfloat16 is unpacked for every product
+        "avx512": True,  # 0.54 times PyTorch's float32, although bfloat16 is unpacked too
         "avx512-bf16": True,  # 0.35 times PyTorch's float32
         "amx": False,  # never measured: PyTorch has tiles for bfloat16, these kernels have none for it
     }
