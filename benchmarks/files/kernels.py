@@ -109,7 +109,7 @@ class CTranslate2:
     def __init__(self, checkpoint: Checkpoint, folder: Path, n_threads: int) -> None:
         import ctranslate2
 
-        from benchmarks.references import faster_model
+        from benchmarks.harness.programs import faster_model
 
         self._model = faster_model(checkpoint, folder, "int8", n_threads).model
         mel = np.random.default_rng(0).standard_normal((1, checkpoint.dims.n_mels, 3000)).astype(np.float32)
