@@ -1,13 +1,14 @@
 """One decoder step and one encoder window: the native kernels beside PyTorch and CTranslate2, same weights.
 
-    python -m benchmarks files kernels --model base --rows 1,5,16 --rounds 7 --threads 1
+    python -m benchmarks files kernels --model base --rows 1,5,16 --seconds 30,10 --rounds 7 --threads 1
 
 A step reads one new token a row behind a short prompt, over one window of 30 s: rows of one audio, as a
 beam has them. Engines take turns, and each figure is the median of the rounds, of the processor time in all
 threads and of the time on the clock; on a shared machine believe the ratios alone. CTranslate2 cannot be
 asked for a step: two lengths of one generation are taken, and the difference divided by their tokens, with
 the end of text suppressed; a beam of five does its search besides. --random takes random weights of the
-dimensions of a published model. Prints a table and one JSON line.
+dimensions of a published model. An encoder's window is of each length of --seconds; CTranslate2's is of 30 s.
+Prints a table and one JSON line.
 """
 
 from __future__ import annotations
@@ -30,17 +31,17 @@ from sottovoce.models.checkpoint.base import Checkpoint, expected_shapes
 from sottovoce.models.dims import ModelDims
 from sottovoce.models.load import load_checkpoint
 from sottovoce.models.whisper import sinusoids
-from sottovoce.types import EncoderOutput, Features
+from sottovoce.types import Features
 
 CPU = torch.device("cpu")
 PROMPT = (50258, 50259, 50359, 50363)
 SHORT, LONG = 16, 80
 OURS = {
-    "torch": ("torch", "auto"),
     "torch float32": ("torch", "float32"),
+    "torch": ("torch", "auto"),
     "torch int8": ("torch", "int8"),
+    "native, PyTorch's encoder": ("native", "bfloat16"),
     "native": ("native", "auto"),
-    "native int8": ("native", "int8"),
 }
 SIZES = {
     "tiny": (384, 6, 4, 4),
@@ -96,14 +97,10 @@ class Ours:
         processor, clock = timed(read)
         return processor / (LONG - SHORT), clock / (LONG - SHORT)
 
-    def encode(self) -> Took:
-        """A window of 30 s, keys and values for the decoder included."""
-
-        def window() -> None:
-            encoded: EncoderOutput = self._backend.encode(Features(self._mel, (self._mel.shape[2],)))
-            self._backend.start(encoded)
-
-        return timed(window)
+    def encode(self, seconds: int) -> Took:
+        """A window, without keys and values for the decoder, which CTranslate2 computes in its first step."""
+        mel = self._mel[..., : 100 * seconds].contiguous()
+        return timed(lambda: self._backend.encode(Features(mel, (mel.shape[2],))))
 
 
 class CTranslate2:
@@ -140,7 +137,8 @@ class CTranslate2:
         long, short = timed(read(LONG)), timed(read(SHORT))
         return (long[0] - short[0]) / (LONG - SHORT), (long[1] - short[1]) / (LONG - SHORT)
 
-    def encode(self) -> Took:
+    def encode(self, seconds: int) -> Took:
+        """A window of 30 s, whatever is asked for: it pads shorter ones."""
         return timed(lambda: self._model.encode(self._mel, to_cpu=True))
 
 
@@ -160,11 +158,16 @@ def measured(works: Mapping[str, Callable[[], Took]], rounds: int) -> dict[str, 
 median = statistics.median
 
 
+def numbers(text: str) -> list[int]:
+    return [int(one) for one in text.split(",") if one]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--model", default="base")
     parser.add_argument("--random", action="store_true", help="random weights of this model's dimensions")
-    parser.add_argument("--rows", type=lambda text: [int(one) for one in text.split(",")], default=[1, 5, 16])
+    parser.add_argument("--rows", type=numbers, default=[1, 5, 16], help='of a step; "" measures none')
+    parser.add_argument("--seconds", type=numbers, default=[30], help="of a window of the encoder")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--engines", default=",".join([*OURS, "CTranslate2 int8"]))
@@ -184,7 +187,10 @@ def main() -> None:
             f"step, {n_rows} rows": {name: (lambda e=e, n=n_rows: e.step(n)) for name, e in engines.items()}
             for n_rows in given.rows
         }
-        columns["encoder window"] = {name: e.encode for name, e in engines.items()}
+        for seconds in given.seconds:
+            columns[f"encoder, {seconds} s"] = {
+                name: (lambda e=e, s=seconds: e.encode(s)) for name, e in engines.items()
+            }
         found = {title: measured(works, given.rounds) for title, works in columns.items()}
     print("| ms of the processor (on the clock) | " + " | ".join(found) + " |")
     print("|---" * (len(found) + 1) + "|")

@@ -2,36 +2,15 @@
 // function returns 0 and `sv_error` tells why. Arrays are contiguous, and shapes the caller's to check.
 #include <algorithm>
 #include <cmath>
-#include <exception>
-#include <string>
 
 #include "decoder.h"
+#include "guarded.h"
 #include "isa.h"
 #include "rows.h"
 
 using namespace sottovoce;
 
-#if defined(_WIN32)
-#define SV_API extern "C" __declspec(dllexport)
-#else
-#define SV_API extern "C" __attribute__((visibility("default")))
-#endif
-
 namespace {
-
-thread_local std::string last_error;
-
-template <class Work>
-auto guarded(const Work& work) -> decltype(work()) {
-    try {
-        return work();
-    } catch (const std::exception& error) {
-        last_error = error.what();
-    } catch (...) {
-        last_error = "unknown error";
-    }
-    return decltype(work()){};
-}
 
 Norm norm_of(const float* weight, const float* bias, int n) {
     return {std::vector<float>(weight, weight + n), std::vector<float>(bias, bias + n)};
@@ -54,7 +33,7 @@ Norm* norm_at(Decoder& decoder, int layer, int which) {
 
 }  // namespace
 
-SV_API const char* sv_error() { return last_error.c_str(); }
+SV_API const char* sv_error() { return last_error().c_str(); }
 
 // Instruction sets by place, the portable one first; nothing behind the last.
 SV_API const char* sv_built(int place) {

@@ -78,8 +78,7 @@ struct CrossAttention {
     size_t out_stride;
 };
 
-// Attention of queries [first, last) to all keys of one head, tile by tile; see encoder.h.
-struct TileAttention;
+struct EncoderKernels;  // see encoder_kernels.h
 
 struct Kernels {
     const char* name;
@@ -89,6 +88,7 @@ struct Kernels {
     void (*layer_norm)(const float* x, const float* weight, const float* bias, int n, float* out);
     void (*attend_self)(const SelfAttention& attention);
     void (*attend_cross)(const CrossAttention& attention);
+    const EncoderKernels* encoder;
 };
 
 inline int padded(int n, int to) { return (n + to - 1) / to * to; }

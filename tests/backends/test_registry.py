@@ -47,7 +47,7 @@ def test_apples_gpu_is_used_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None
     assert mps == torch.device("mps")
     assert choose_dtype("auto", mps) == torch.float16
     assert choose_dtype("float32", mps) == torch.float32
-    assert choose_number_format("int8", mps) == NumberFormat(torch.float16, int8=True)
+    assert choose_number_format("int8", mps) == NumberFormat(torch.float16, int8=True, is_open=True)
     with pytest.raises(OptionError, match="expected float32 or float16 on mps"):
         choose_dtype("bfloat16", mps)
     has(monkeypatch, cuda=True, mps=False)
@@ -61,7 +61,9 @@ def test_auto_picks_what_there_is() -> None:
     assert choose_dtype("auto", CPU) in (torch.float32, torch.bfloat16)
     assert choose_dtype("bfloat16", CPU) == torch.bfloat16
     assert choose_number_format("float16", CPU) == NumberFormat(torch.float16)
-    assert choose_number_format("int8", CPU) == NumberFormat(choose_dtype("auto", CPU), int8=True)
+    assert choose_number_format("int8", CPU) == NumberFormat(
+        choose_dtype("auto", CPU), int8=True, is_open=True
+    )
 
 
 def test_names_of_ctranslate2_mean_what_they_mean_there() -> None:

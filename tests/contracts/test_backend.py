@@ -44,14 +44,20 @@ def random_torch() -> Subject:
     return Subject(tiny.backend(), (7, 250, 31, 4, 99))
 
 
-def random_native() -> Subject:
+def random_native(*, native_encoder: bool = False) -> Subject:
     native = pytest.importorskip("sottovoce.backends.native", reason="sottovoce-kernels is not installed")
-    made = native.NativeBackend.from_checkpoint(tiny.checkpoint(), device=tiny.CPU, dtype=torch.float32)
+    made = native.NativeBackend.from_checkpoint(
+        tiny.checkpoint(), device=tiny.CPU, dtype=torch.float32, native_encoder=native_encoder
+    )
     return Subject(made, random_torch().prompt)
 
 
-SUBJECTS = (random_torch, random_native, scripted)
-NAMES = ("torch", "native", "fake")
+def native_throughout() -> Subject:
+    return random_native(native_encoder=True)
+
+
+SUBJECTS = (random_torch, random_native, native_throughout, scripted)
+NAMES = ("torch", "native", "native encoder", "fake")
 
 
 @pytest.fixture(params=SUBJECTS, ids=NAMES)

@@ -42,14 +42,23 @@ def scripted() -> Backend:
     return FakeBackend(script, dims=replace(FakeBackend(script).dims, n_audio_ctx=N_FULL))
 
 
-def random_native() -> Backend:
+def random_native(*, native_encoder: bool = False) -> Backend:
     native = pytest.importorskip("sottovoce.backends.native", reason="sottovoce-kernels is not installed")
     checkpoint = tiny.checkpoint(tiny.dims(n_audio_ctx=N_FULL))
-    made: Backend = native.NativeBackend.from_checkpoint(checkpoint, device=tiny.CPU, dtype=torch.float32)
+    made: Backend = native.NativeBackend.from_checkpoint(
+        checkpoint, device=tiny.CPU, dtype=torch.float32, native_encoder=native_encoder
+    )
     return made
 
 
-@pytest.fixture(params=[random_torch, random_native, scripted], ids=["torch", "native", "fake"])
+def native_throughout() -> Backend:
+    return random_native(native_encoder=True)
+
+
+@pytest.fixture(
+    params=[random_torch, random_native, native_throughout, scripted],
+    ids=["torch", "native", "native encoder", "fake"],
+)
 def backend(request: pytest.FixtureRequest) -> Backend:
     make: Callable[[], Backend] = request.param
     return make()

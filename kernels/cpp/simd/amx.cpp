@@ -3,6 +3,7 @@
 #include "math.h"
 #include "attention.h"
 #include "multiply.h"
+#include "tiles.h"
 #include "panel_avx512.h"
 
 namespace sottovoce {
@@ -85,7 +86,7 @@ void multiply_tiles(const Product& p, int first_panel, int last_panel) {
 
 extern const Kernels amx_kernels;
 const Kernels amx_kernels = {
-    "amx", 1, quantize_bytes, multiply_tiles, layer_norm, attend_self, attend_cross,
+    "amx", 1, quantize_bytes, multiply_tiles, layer_norm, attend_self, attend_cross, &encoder_kernels,
 };
 
 }  // namespace sottovoce

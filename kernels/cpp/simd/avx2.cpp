@@ -4,6 +4,7 @@
 #include "math.h"
 #include "attention.h"
 #include "multiply.h"
+#include "tiles.h"
 
 namespace sottovoce {
 namespace {
@@ -16,9 +17,12 @@ void quantize_words(const float* x, int n, int depth, uint8_t* values, float* sc
     }
 }
 
+// Sums as what they are: kept as __m256i, GCC 12 stores each of them at every product.
+typedef int32_t Sums __attribute__((vector_size(32)));
+
 struct WordPanel {
-    static constexpr int kRows = 3;
-    static constexpr int kWide = 4;  // registers of four outputs each
+    static constexpr int kRows = 6;
+    static constexpr int kWide = 2;  // registers of four outputs each
 
     template <int R>
     static void sums(const uint8_t* x, size_t stride, const int8_t* values, int n_quads, int32_t (*to)[kPanel]) {
@@ -29,24 +33,24 @@ struct WordPanel {
     template <int R>
     static void part_sums(const uint8_t* x, size_t stride, const int8_t* values, int n_quads, int part,
                           int32_t (*to)[kPanel]) {
-        __m256i sums[kWide][R];
-        for (auto& of_rows : sums)
-            for (__m256i& sum : of_rows) sum = _mm256_setzero_si256();
+        Sums sums[R][kWide];
+        for (auto& of_row : sums)
+            for (Sums& sum : of_row) sum = Sums{};
         for (int quad = 0; quad < n_quads; ++quad, values += kPanel * kQuad) {
-            __m256i row[R];
-            for (int r = 0; r < R; ++r)
-                row[r] = _mm256_castpd_si256(
+            __m256i table[kWide];
+            for (int i = 0; i < kWide; ++i)
+                table[i] = _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(values + 16 * i)));
+            for (int r = 0; r < R; ++r) {
+                const __m256i row = _mm256_castpd_si256(
                     _mm256_broadcast_sd(reinterpret_cast<const double*>(x + r * stride + 8 * quad)));
-            for (int i = 0; i < kWide; ++i) {
-                const __m256i table =
-                    _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(values + 16 * i)));
-                for (int r = 0; r < R; ++r)
-                    sums[i][r] = _mm256_add_epi32(sums[i][r], _mm256_madd_epi16(table, row[r]));
+                for (int i = 0; i < kWide; ++i)
+                    sums[r][i] += reinterpret_cast<Sums>(_mm256_madd_epi16(table[i], row));
             }
         }
         for (int r = 0; r < R; ++r)
             for (int i = 0; i < kWide; i += 2) {  // the two halves of each output, added up
-                const __m256i added = _mm256_hadd_epi32(sums[i][r], sums[i + 1][r]);
+                const __m256i added = _mm256_hadd_epi32(reinterpret_cast<__m256i>(sums[r][i]),
+                                                        reinterpret_cast<__m256i>(sums[r][i + 1]));
                 const __m256i ordered = _mm256_permute4x64_epi64(added, 0xd8);
                 _mm256_storeu_si256(reinterpret_cast<__m256i*>(to[r] + part + 4 * i), ordered);
             }
@@ -57,7 +61,7 @@ struct WordPanel {
 
 extern const Kernels avx2_kernels;
 const Kernels avx2_kernels = {
-    "avx2", 2, quantize_words, multiply<WordPanel>, layer_norm, attend_self, attend_cross,
+    "avx2", 2, quantize_words, multiply<WordPanel>, layer_norm, attend_self, attend_cross, &encoder_kernels,
 };
 
 }  // namespace sottovoce

@@ -3,6 +3,7 @@
 #include "math.h"
 #include "attention.h"
 #include "multiply.h"
+#include "tiles.h"
 
 namespace sottovoce {
 namespace {
@@ -36,7 +37,7 @@ struct BytePanel {
 
 extern const Kernels avx2_vnni_kernels;
 const Kernels avx2_vnni_kernels = {
-    "avx2-vnni", 1, quantize_bytes, multiply<BytePanel>, layer_norm, attend_self, attend_cross,
+    "avx2-vnni", 1, quantize_bytes, multiply<BytePanel>, layer_norm, attend_self, attend_cross, &encoder_kernels,
 };
 
 }  // namespace sottovoce

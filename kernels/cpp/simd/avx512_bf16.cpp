@@ -3,13 +3,14 @@
 #include "math.h"
 #include "attention.h"
 #include "multiply.h"
+#include "tiles.h"
 #include "panel_avx512.h"
 
 namespace sottovoce {
 
 extern const Kernels avx512_bf16_kernels;
 const Kernels avx512_bf16_kernels = {
-    "avx512-bf16", 1, quantize_bytes, multiply<WidePanel>, layer_norm, attend_self, attend_cross,
+    "avx512-bf16", 1, quantize_bytes, multiply<WidePanel>, layer_norm, attend_self, attend_cross, &encoder_kernels,
 };
 
 }  // namespace sottovoce

@@ -2,6 +2,7 @@
 #include "math.h"
 #include "attention.h"
 #include "multiply.h"
+#include "tiles.h"
 
 namespace sottovoce {
 namespace {
@@ -23,7 +24,7 @@ struct PortablePanel {
 
 extern const Kernels portable_kernels;
 const Kernels portable_kernels = {
-    "portable", 1, quantize_bytes, multiply<PortablePanel>, layer_norm, attend_self, attend_cross,
+    "portable", 1, quantize_bytes, multiply<PortablePanel>, layer_norm, attend_self, attend_cross, &encoder_kernels,
 };
 
 }  // namespace sottovoce

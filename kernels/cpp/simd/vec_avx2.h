@@ -60,6 +60,7 @@ inline F two_to(F whole) {
     const __m256i exponent = _mm256_add_epi32(_mm256_cvtps_epi32(whole.v), _mm256_set1_epi32(127));
     return {_mm256_castsi256_ps(_mm256_slli_epi32(exponent, 23))};
 }
+inline F scaled(F a, F whole) { return a * two_to(whole); }  // a times 2 to the whole
 inline void store_bytes(F a, uint8_t* to) {
     const __m256i whole = _mm256_cvtps_epi32(a.v);
     const __m128i words = _mm_packus_epi32(_mm256_castsi256_si128(whole), _mm256_extracti128_si256(whole, 1));

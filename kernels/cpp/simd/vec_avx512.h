@@ -47,6 +47,7 @@ inline F two_to(F whole) {
     const __m512i exponent = _mm512_add_epi32(_mm512_cvtps_epi32(whole.v), _mm512_set1_epi32(127));
     return {_mm512_castsi512_ps(_mm512_slli_epi32(exponent, 23))};
 }
+inline F scaled(F a, F whole) { return {_mm512_scalef_ps(a.v, whole.v)}; }  // a times 2 to the whole
 inline void store_bytes(F a, uint8_t* to) {
     const __m128i bytes = _mm512_cvtusepi32_epi8(_mm512_cvtps_epi32(a.v));
     _mm_storeu_si128(reinterpret_cast<__m128i*>(to), bytes);

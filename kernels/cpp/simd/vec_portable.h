@@ -37,6 +37,7 @@ inline F absolute(F a) { return {std::fabs(a.v)}; }
 inline F with_sign(F a, F sign) { return {std::copysign(a.v, sign.v)}; }
 inline F zero_below(F a, F x, float limit) { return {x.v < limit ? 0.0f : a.v}; }  // a, but 0 where x < limit
 inline F two_to(F whole) { return {std::ldexp(1.0f, static_cast<int>(whole.v))}; }
+inline F scaled(F a, F whole) { return a * two_to(whole); }  // a times 2 to the whole
 inline void store_bytes(F a, uint8_t* to) { *to = static_cast<uint8_t>(a.v); }
 
 // Pairs of bfloat16 times a pair of numbers, added up.

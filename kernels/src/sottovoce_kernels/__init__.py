@@ -1,5 +1,7 @@
 """Whisper's decoder step and its linear layers on a processor, in eight bits: the face of a native library.
 
+The encoder is in `sottovoce_kernels.encoder`.
+
 The functions take addresses of contiguous arrays (`Tensor.data_ptr()`, `ndarray.ctypes.data`), so that no
 array library is needed here; whoever calls them keeps the arrays alive and their shapes right.
 """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from ctypes import c_char_p, c_int, c_int32, c_void_p
+from ctypes import c_char_p, c_int, c_int32, c_int64, c_void_p
 from pathlib import Path
 
 
@@ -47,6 +47,27 @@ class Step(ctypes.Structure):
     )
 
 
+class Window(ctypes.Structure):
+    """The arguments of a window of the encoder, as the library reads them."""
+
+    _fields_ = (
+        ("n_columns", c_int32),
+        ("start", c_int32),
+        ("n_run", c_int32),
+        ("n_places", c_int32),
+        ("n_before", c_int32),
+        ("n_after", c_int32),
+        ("mel_stride", c_int64),
+        ("mel", c_void_p),
+        ("places", WORDS),
+        ("before", c_void_p),
+        ("after", c_void_p),
+        ("log_weights", c_void_p),
+        ("states", c_void_p),
+        ("keys_values", c_void_p),
+    )
+
+
 def _declare(name: str, result: type | None, *arguments: type) -> None:
     function = getattr(library, name)
     function.restype, function.argtypes = result, arguments
@@ -80,6 +101,16 @@ _declare("sv_row_tokens", N, A)
 _declare("sv_row_first", A, A, N)
 _declare("sv_row_truncate", None, A, N)
 _declare("sv_decoder_step", N, A, A)
+_declare("sv_encoder_new", A, N, N, N, N, N)
+_declare("sv_encoder_free", None, A)
+_declare("sv_encoder_table", N, A, N, N, N, A, A, N, N)
+_declare("sv_encoder_convolution", N, A, N, A, A, N)
+_declare("sv_encoder_norm", N, A, N, N, A, A)
+_declare("sv_encoder_positions", N, A, A)
+_declare("sv_encoder_padding", N, A, A)
+_declare("sv_encoder_encode", N, A, A, N, N)
+_declare("sv_pairs_apply", N, A, A, N, N, A, N, A, N)
+_declare("sv_attend_tiles", N, A, N, A, A, N, N, A, A)
 
 
 def pointers(addresses: Sequence[int]) -> ctypes.Array[c_void_p]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from sottovoce.backends.base import IncrementalWindow, ModelDims
 from sottovoce.errors import OptionError
 from sottovoce.models.encoder_mode import EncoderMode, Padding, frames_of
+from sottovoce.types import Features
 
 MELS_PER_FRAME = 2
 
@@ -53,6 +54,25 @@ class UpdatePlan:
     def kind(self) -> tuple[bool, bool]:
         """Key of updates whose shapes are about the same."""
         return self.start == 0, self.pads
+
+
+def check_features(features: Features, dims: ModelDims, name: str) -> None:
+    """Check whole windows.
+
+    Raises: OptionError for other mel bands, and for a number of frames that is odd or too large.
+    """
+    n_mels, n_frames = features.mel.shape[1:]
+    longest = MELS_PER_FRAME * dims.n_audio_ctx
+    if n_mels != dims.n_mels:
+        raise OptionError(f"encode: {n_mels} mel bands given, {name} expects {dims.n_mels}")
+    if n_frames % MELS_PER_FRAME or not MELS_PER_FRAME <= n_frames <= longest:
+        raise OptionError(f"encode: {n_frames} frames given, expected an even number from 2 to {longest}")
+
+
+def content_frames(features: Features) -> tuple[int, ...]:
+    """Return the encoder frames of each whole window that hold audio."""
+    n_frames = features.mel.shape[2] // MELS_PER_FRAME
+    return tuple(min(-(-n // MELS_PER_FRAME), n_frames) for n in features.n_content_frames)
 
 
 def check_windows(windows: Sequence[IncrementalWindow], dims: ModelDims, name: str) -> None:

@@ -1,7 +1,8 @@
 """Whisper's decoder in the kernels of `sottovoce-kernels`: a step of many rows is one native call.
 
-Weights and activations of the decoder are int8; the encoder runs on PyTorch. A row's logits are bitwise the
-same in any batch, so nothing is padded or masked here. The package chooses the instruction set.
+Weights and activations of the decoder are int8. The encoder runs in the kernels too where these are faster
+than PyTorch, else on PyTorch. A row's logits are bitwise the same in any batch, so nothing is padded or
+masked here. The package chooses the instruction set.
 """
 
 from __future__ import annotations
@@ -23,9 +24,11 @@ from sottovoce.backends.base import (
     ModelDims,
 )
 from sottovoce.backends.by_step import check_spans, check_start, check_tokens
+from sottovoce.backends.native_audio import NativeEncoder
 from sottovoce.backends.native_decoder import NativeDecoder, RowInput, WindowKv
 from sottovoce.backends.native_encoder import network_without_decoder
 from sottovoce.backends.native_rows import NativeRows, branched, total_bias
+from sottovoce.backends.native_windows import fits_kernels
 from sottovoce.backends.torch import DTYPES, TorchBackend
 from sottovoce.backends.torch_rows import check_heads
 from sottovoce.errors import OptionError
@@ -78,19 +81,26 @@ class NativeState:
 
 
 class NativeBackend:
-    """A Whisper network on a CPU: the encoder on PyTorch, the decoder in the kernels."""
+    """A Whisper network on a CPU: the decoder in the kernels, the encoder there or on PyTorch."""
 
-    def __init__(self, encoder: TorchBackend, decoder: NativeDecoder) -> None:
+    def __init__(self, encoder: TorchBackend | NativeEncoder, decoder: NativeDecoder) -> None:
         self._encoder = encoder
         self._decoder = decoder
 
     @classmethod
     def from_checkpoint(
-        cls, checkpoint: Checkpoint, *, device: torch.device, dtype: torch.dtype, int8: bool = False
+        cls,
+        checkpoint: Checkpoint,
+        *,
+        device: torch.device,
+        dtype: torch.dtype,
+        int8: bool = False,
+        native_encoder: bool = False,
     ) -> NativeBackend:
         """Load a checkpoint's weights.
 
-        dtype: of the encoder's activations and weights. int8: the encoder's linear layers are int8 as well.
+        dtype: of the encoder's states, and on PyTorch of its activations and weights. int8: on PyTorch the
+        encoder's linear layers are int8. native_encoder: the encoder is the kernels', if its sizes fit them.
 
         Raises: OptionError for a device other than the CPU, or an unsupported dtype.
         """
@@ -99,6 +109,8 @@ class NativeBackend:
         if dtype not in DTYPES:
             raise OptionError(f"dtype {dtype} given, expected one of {', '.join(map(str, DTYPES))}")
         dims = checkpoint.dims
+        if native_encoder and fits_kernels(dims):
+            return cls(NativeEncoder(checkpoint, dtype=dtype), NativeDecoder(dims, checkpoint.tensors))
         encoder = TorchBackend(
             network_without_decoder(dims, checkpoint.tensors, dtype=dtype, int8=int8),
             name=checkpoint.name,

@@ -21,10 +21,14 @@ from sottovoce.models.checkpoint.base import Checkpoint
 
 @dataclass(frozen=True, slots=True)
 class NumberFormat:
-    """How weights are stored. dtype: of activations and weights. int8: the large tables are in eight bits."""
+    """How weights are stored. dtype: of activations and weights. int8: the large tables are in eight bits.
+
+    is_open: nobody named the dtype, so that a runtime may compute in another where that is faster.
+    """
 
     dtype: torch.dtype
     int8: bool = False
+    is_open: bool = False
 
 
 BackendFactory: TypeAlias = Callable[[Checkpoint, torch.device, NumberFormat], Backend]
@@ -74,8 +78,15 @@ def _native(checkpoint: Checkpoint, device: torch.device, numbers: NumberFormat)
     except ImportError as error:
         raise OptionError(f"native backend: {error}") from error
     from sottovoce.backends.native import NativeBackend
+    from sottovoce.backends.native_windows import native_encoder_is_faster
 
-    return NativeBackend.from_checkpoint(checkpoint, device=device, dtype=numbers.dtype, int8=numbers.int8)
+    return NativeBackend.from_checkpoint(
+        checkpoint,
+        device=device,
+        dtype=numbers.dtype,
+        int8=numbers.int8,
+        native_encoder=numbers.is_open and native_encoder_is_faster(),
+    )
 
 
 BACKENDS: MappingProxyType[str, BackendFactory] = MappingProxyType({"torch": _torch, "native": _native})
@@ -117,7 +128,7 @@ def choose_number_format(dtype: str, device: torch.device) -> NumberFormat:
     if dtype not in NUMBER_FORMATS:
         raise OptionError(f"dtype {dtype!r} given, expected one of {', '.join(NUMBER_FORMATS)}")
     beside, int8 = NUMBER_FORMATS[dtype]
-    return NumberFormat(choose_dtype(beside, device), int8)
+    return NumberFormat(choose_dtype(beside, device), int8, is_open=beside == "auto")
 
 
 def choose_dtype(dtype: str, device: torch.device) -> torch.dtype:

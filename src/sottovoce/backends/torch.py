@@ -17,7 +17,7 @@ from sottovoce.backends.base import (
     ModelDims,
 )
 from sottovoce.backends.by_step import check_spans, check_start, check_tokens, first_step_by_bias
-from sottovoce.backends.encoder_updates import check_windows
+from sottovoce.backends.encoder_updates import check_features, check_windows, content_frames
 from sottovoce.backends.torch_encoder import encode_windows
 from sottovoce.backends.torch_rows import TorchRows, check_heads
 from sottovoce.errors import OptionError
@@ -191,15 +191,9 @@ class TorchBackend:
 
         Raises: OptionError for other mel bands, and for a number of frames that is odd or too large.
         """
-        n_mels, n_frames = features.mel.shape[1:]
-        longest = 2 * self.dims.n_audio_ctx
-        if n_mels != self.dims.n_mels:
-            raise OptionError(f"encode: {n_mels} mel bands given, {self._name} expects {self.dims.n_mels}")
-        if n_frames % 2 or not 2 <= n_frames <= longest:
-            raise OptionError(f"encode: {n_frames} frames given, expected an even number from 2 to {longest}")
+        check_features(features, self.dims, self._name)
         states = self._model.encoder(features.mel.to(self._device, self._dtype))
-        content = tuple(min(n // 2 + n % 2, states.shape[1]) for n in features.n_content_frames)
-        return EncoderOutput(states, content)
+        return EncoderOutput(states, content_frames(features))
 
     def encode_incremental(self, windows: Sequence[IncrementalWindow]) -> list[IncrementalResult]:
         """Encode windows incrementally; see `Backend.encode_incremental`."""

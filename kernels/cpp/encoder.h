@@ -1,0 +1,96 @@
+// Whisper's encoder: windows of log-mel to states in one call. Every layer is a table in eight bits or in bfloat16, as
+// its owner chooses; attention goes tile by tile, and no length is prepared for.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "decoder.h"
+#include "encoder_kernels.h"
+#include "packed.h"
+
+namespace sottovoce {
+
+// A linear layer in bfloat16.
+class PackedPairs {
+public:
+    PackedPairs() = default;
+
+    // weight: (n_out, n_in, width) float32, inputs of one place together when packed. bias: (n_out), or nothing.
+    PackedPairs(const float* weight, const float* bias, int n_out, int n_in, int width = 1);
+
+    PairTable table() const;
+    int n_out() const { return n_out_; }
+    int n_in() const { return n_in_; }
+
+private:
+    int n_out_ = 0, n_in_ = 0;
+    Block values_;
+    std::vector<float> bias_;
+};
+
+// A table in one of the two.
+struct Projection {
+    Packed bytes;
+    PackedPairs pairs;
+
+    bool in_bytes() const { return bytes.n_out() > 0; }
+};
+
+struct EncoderDims {
+    int n_mels, n_context, n_state, n_head, n_layer;
+
+    int d_head() const { return n_state / n_head; }
+};
+
+struct EncoderLayer {
+    Projection query_key, value, out, up, down;
+    Norm attention_norm, mlp_norm;
+};
+
+// Frames of one window: a run from `start` on, and single ones of padding behind it. They attend to frames that were
+// computed before, to each other, and to later frames that were computed before.
+struct EncoderWindow {
+    const float* mel;  // (n_mels, mel_stride), of which n_columns are the window's: beyond them are zeros
+    size_t mel_stride;
+    int n_columns, start, n_run;
+    const int32_t* places;  // (n_places), in the window
+    int n_places;
+    const uint16_t* before;  // (n_layer, 2, n_before, n_state): keys and values in bfloat16, or nothing
+    const uint16_t* after;
+    int n_before, n_after;
+    const float* log_weights;  // (n_attended), added to every attention, or nothing
+    float* states;             // (n_rows, n_state)
+    uint16_t* keys_values;     // (n_layer, 2, n_rows, n_state), or nothing
+
+    int n_rows() const { return n_run + n_places; }
+    int n_attended() const { return n_before + n_rows() + n_after; }
+};
+
+struct EncoderWorkspace;
+
+class Encoder {
+public:
+    explicit Encoder(const EncoderDims& dims);
+    ~Encoder();
+
+    const EncoderDims dims;
+    std::vector<EncoderLayer> layers;
+    PackedPairs first_convolution, second_convolution;
+    std::vector<float> positions;  // (n_context, n_state)
+    std::vector<float> padding;    // (n_state): what the convolutions make of padding far from audio
+    Norm norm;
+
+    // Compute states, and keys and values where they are wanted.
+    void encode(const std::vector<EncoderWindow>& windows, int n_threads);
+
+private:
+    std::mutex mutex_;
+    std::vector<std::unique_ptr<EncoderWorkspace>> free_;
+
+    std::unique_ptr<EncoderWorkspace> take();
+    void give(std::unique_ptr<EncoderWorkspace> workspace);
+};
+
+}  // namespace sottovoce

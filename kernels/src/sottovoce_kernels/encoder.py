@@ -1,0 +1,105 @@
+"""Whisper's encoder: windows of log-mel to states in one native call. Addresses as in the package's face."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sottovoce_kernels import _library
+from sottovoce_kernels._library import check, library, words
+
+__all__ = ["Encoder", "Window", "attend_tiles", "multiply_pairs"]
+
+
+@dataclass(frozen=True)
+class Window:
+    """Frames of one window of audio to compute: a run, and single frames of padding behind it.
+
+    mel: address of float32 bands, `mel_stride` numbers apart, n_columns of which are the window's: beyond
+    them it is zero. start, n_run: encoder frames of the run. places: positions of the single frames.
+    before, after: addresses of keys and values (n_layer, 2, n, n_state) in bfloat16 of n_before frames before
+    the run and n_after behind all, or 0. log_weights: (n_attended,) float32, added to the attention to each
+    frame, or 0. states: (n_rows, n_state) float32, written. keys_values: (n_layer, 2, n_rows, n_state)
+    bfloat16, written, or 0. n_rows counts the run and the places, n_attended also what was before and after.
+    """
+
+    mel: int
+    mel_stride: int
+    n_columns: int
+    start: int
+    n_run: int
+    states: int
+    places: Sequence[int] = ()
+    before: int = 0
+    n_before: int = 0
+    after: int = 0
+    n_after: int = 0
+    log_weights: int = 0
+    keys_values: int = 0
+
+    def fields(self) -> _library.Window:
+        """As the library reads it."""
+        sizes = (self.n_columns, self.start, self.n_run, len(self.places), self.n_before, self.n_after)
+        addresses = (self.before, self.after, self.log_weights, self.states, self.keys_values)
+        return _library.Window(*sizes, self.mel_stride, self.mel, words(self.places), *addresses)
+
+
+class Encoder:
+    """Whisper's encoder, each of its tables in eight bits or in bfloat16."""
+
+    def __init__(self, n_mels: int, n_context: int, n_state: int, n_head: int, n_layer: int) -> None:
+        """n_mels and n_state: even."""
+        self.n_layer = n_layer
+        self._handle = check(library.sv_encoder_new(n_mels, n_context, n_state, n_head, n_layer))
+
+    def __del__(self) -> None:
+        if handle := self.__dict__.pop("_handle", None):
+            library.sv_encoder_free(handle)
+
+    def set_table(
+        self, layer: int, which: int, weight: int, bias: int, shape: tuple[int, int], *, in_bytes: bool
+    ) -> None:
+        """Give a linear layer its table (n_out, n_in) and bias.
+
+        which: 0 query and key, one behind the other; 1 value, 2 output, 3 and 4 the perceptron. in_bytes: in
+        eight bits, else in bfloat16.
+        """
+        check(library.sv_encoder_table(self._handle, layer, which, in_bytes, weight, bias or None, *shape))
+
+    def set_convolution(self, which: int, weight: int, bias: int, n_in: int) -> None:
+        """Give the first (0) or second (1) convolution its table (n_state, n_in, 3) and bias."""
+        check(library.sv_encoder_convolution(self._handle, which, weight, bias, n_in))
+
+    def set_norm(self, layer: int, which: int, weight: int, bias: int) -> None:
+        """Give a norm its numbers: 0 before attention, 1 before the perceptron; layer -1 is the last norm."""
+        check(library.sv_encoder_norm(self._handle, layer, which, weight, bias))
+
+    def set_positions(self, table: int) -> None:
+        """Give the table (n_context, n_state) of positions."""
+        check(library.sv_encoder_positions(self._handle, table))
+
+    def set_padding(self, frame: int) -> None:
+        """Give what the convolutions make of padding far from any audio (n_state,)."""
+        check(library.sv_encoder_padding(self._handle, frame))
+
+    def encode(self, windows: Sequence[Window], n_threads: int = 1) -> None:
+        """Compute frames of windows, each by itself."""
+        given = (_library.Window * len(windows))(*(one.fields() for one in windows))
+        check(library.sv_encoder_encode(self._handle, given, len(windows), n_threads))
+
+
+def multiply_pairs(
+    weight: int, bias: int, shape: tuple[int, int], x: int, n_rows: int, out: int, epilogue: int = 0
+) -> None:
+    """x (n_rows, n_in) times a table of shape (n_out, n_in) in bfloat16, into out (n_rows, n_out)."""
+    check(library.sv_pairs_apply(weight, bias or None, *shape, x, n_rows, out, epilogue))
+
+
+def attend_tiles(
+    queries: int, n_queries: int, keys: int, values: int, shape: tuple[int, int], bias: int, out: int
+) -> None:
+    """Attention of queries (n_queries, d_head) to keys and values of shape (n_frames, d_head), into out.
+
+    bias: address of (n_frames,) float32, added to logits of base 2, or 0.
+    """
+    check(library.sv_attend_tiles(queries, n_queries, keys, values, *shape, bias or None, out))

@@ -1,0 +1,154 @@
+"""Products in bfloat16 and attention in tiles: near float64, alike on every set, alone as in company."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.kernels.arrays import BFLOAT16, HERE, Array, kernels, normal, using
+from tests.kernels.test_attention import exact_cross
+
+encoder = pytest.importorskip("sottovoce_kernels.encoder", reason="the kernels have no encoder")
+
+SHAPES = {
+    "n_rows": st.integers(1, 40),
+    "n_out": st.integers(1, 100),
+    "n_in": st.integers(1, 300),
+    "seed": st.integers(0, 2**32),
+}
+POWER = 1e-4
+"""Relative error of a power of two in attention, and of what is rounded on the way to it."""
+
+
+def multiply(
+    weight: Array, bias: Array, x: Array, *, epilogue: int = kernels.STORE, onto: Array | None = None
+) -> Array:
+    out = np.zeros((len(x), len(weight)), np.float32) if onto is None else onto.copy()
+    arrays = [np.ascontiguousarray(array) for array in (weight, bias, x)]
+    shape = (len(weight), weight.shape[1])
+    addresses = [array.ctypes.data for array in arrays]
+    encoder.multiply_pairs(addresses[0], addresses[1], shape, addresses[2], len(x), out.ctypes.data, epilogue)
+    return out
+
+
+def attend(queries: Array, keys: Array, values: Array, bias: Array | None = None) -> Array:
+    out = np.empty_like(queries)
+    arrays = [np.ascontiguousarray(array) for array in (queries, keys, values)]
+    addresses = [array.ctypes.data for array in arrays]
+    added = 0 if bias is None else bias.ctypes.data
+    encoder.attend_tiles(
+        addresses[0], len(queries), addresses[1], addresses[2], keys.shape, added, out.ctypes.data
+    )
+    return out
+
+
+@pytest.mark.parametrize("name", HERE)
+@given(**SHAPES, scale=st.sampled_from([1e-3, 1.0, 1e3]))
+def test_products_are_within_bfloat16(
+    name: str, n_rows: int, n_out: int, n_in: int, seed: int, scale: float
+) -> None:
+    weight, bias = normal(seed, n_out, n_in), normal(seed + 1, n_out)
+    x = normal(seed + 2, n_rows, n_in, scale=scale)
+    exact = x.astype(np.float64) @ weight.astype(np.float64).T + bias
+    size = np.abs(x.astype(np.float64)) @ np.abs(weight.astype(np.float64)).T
+    with using(name):
+        apart = np.abs(multiply(weight, bias, x) - exact)
+    rounded_twice = (1 + BFLOAT16) ** 2 - 1
+    assert (apart <= (rounded_twice + 1e-5) * size + 1e-6 * np.abs(bias) + 1e-30).all()
+
+
+@pytest.mark.parametrize("name", HERE[1:])
+@given(**SHAPES)
+def test_every_instruction_set_multiplies_as_the_portable_one(
+    name: str, n_rows: int, n_out: int, n_in: int, seed: int
+) -> None:
+    """With numbers that bfloat16 tells exactly, only sums round apart."""
+    weight = normal(seed, n_out, n_in)
+    x = np.random.default_rng(seed + 2).integers(-128, 129, (n_rows, n_in)).astype(np.float32) / 64
+    bias = normal(seed + 1, n_out)
+    with using("portable"):
+        expected = multiply(weight, bias, x)
+    with using(name):
+        found = multiply(weight, bias, x)
+    size = np.abs(x) @ np.abs(weight).T + np.abs(bias) + 1e-6
+    assert (np.abs(found - expected) <= 1e-5 * size).all()
+
+
+@pytest.mark.parametrize("name", HERE)
+def test_products_are_added_and_bent(name: str) -> None:
+    weight, bias, x, before = normal(0, 45, 70), normal(3, 45), normal(1, 17, 70), normal(2, 17, 45)
+    with using(name):
+        plain = multiply(weight, bias, x)
+        added = multiply(weight, bias, x, epilogue=kernels.ADD, onto=before)
+        bent = multiply(weight, bias, x, epilogue=kernels.GELU)
+    np.testing.assert_allclose(added, plain + before, rtol=1e-6, atol=1e-5)
+    assert (np.abs(bent) <= np.abs(plain) + 1e-6).all()
+    np.testing.assert_allclose(bent[plain > 5], plain[plain > 5], rtol=1e-5)
+    np.testing.assert_allclose(bent[plain < -6], 0.0, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", HERE)
+@given(
+    n_queries=st.integers(1, 30),
+    n_frames=st.integers(1, 600),
+    d_head=st.sampled_from([1, 8, 16, 24, 33, 48, 64, 80, 128]),
+    seed=st.integers(0, 2**32),
+)
+def test_attention_in_tiles_is_near_float64(
+    name: str, n_queries: int, n_frames: int, d_head: int, seed: int
+) -> None:
+    """A logit is wrong by what bfloat16 rounds of its products; outputs by that, and by a rounded share."""
+    queries, keys, values = (
+        normal(seed + i, n, d_head, scale=0.5) for i, n in enumerate((n_queries, n_frames, n_frames))
+    )
+    expected, shares = exact_cross(queries, keys, values)
+    with using(name):
+        found = attend(queries, keys, values)
+    size = (np.abs(queries.astype(float)) @ np.abs(keys.astype(float)).T).max() / np.sqrt(d_head)
+    relative = np.expm1(2 * (BFLOAT16 * size + POWER))
+    assert (np.abs(found - expected) <= (relative + 2 * BFLOAT16) * (shares @ np.abs(values)) + 1e-5).all()
+
+
+@pytest.mark.parametrize("name", HERE)
+def test_a_larger_logit_in_a_later_tile_counts(name: str) -> None:
+    """Frames of the last tile that outweigh all before them, and the other way round."""
+    keys = np.zeros((600, 16), np.float32)
+    values = np.repeat(np.arange(600, dtype=np.float32)[:, None] / 600, 16, axis=1)
+    queries = np.full((3, 16), 8.0, np.float32)
+    for loud in (3, 300, 599):
+        keys[:] = 0.0
+        keys[loud] = 8.0
+        with using(name):
+            found = attend(queries, keys, values)
+        np.testing.assert_allclose(found, values[loud, 0], rtol=0.005)
+
+
+@pytest.mark.parametrize("name", HERE)
+@given(n_queries=st.integers(2, 40), n_frames=st.integers(1, 300), seed=st.integers(0, 2**32))
+def test_a_row_is_the_same_in_any_company(name: str, n_queries: int, n_frames: int, seed: int) -> None:
+    queries, keys, values = (normal(seed + i, n, 64) for i, n in enumerate((n_queries, n_frames, n_frames)))
+    weight, bias = normal(seed + 3, 40, 64), normal(seed + 4, 40)
+    with using(name):
+        attended, multiplied = attend(queries, keys, values), multiply(weight, bias, queries)
+        for row, query in enumerate(queries):
+            assert np.array_equal(attend(query[None], keys, values)[0], attended[row])
+            assert np.array_equal(multiply(weight, bias, query[None])[0], multiplied[row])
+
+
+@pytest.mark.parametrize("name", HERE)
+@given(n_frames=st.integers(2, 600), seed=st.integers(0, 2**32), data=st.data())
+def test_a_frame_that_counts_as_several_is_as_if_it_were_there_so_often(
+    name: str, n_frames: int, seed: int, data: st.DataObject
+) -> None:
+    """A bias of log2 n on a frame is n of it; its place is any, in a tile of its own as well."""
+    queries, keys, values = (normal(seed + i, n, 16) for i, n in enumerate((5, n_frames, n_frames)))
+    place, times = data.draw(st.integers(0, n_frames - 1)), data.draw(st.sampled_from([2, 4, 30]))
+    bias = np.zeros(n_frames, np.float32)
+    bias[place] = np.log2(times)
+    repeated = np.repeat(np.arange(n_frames), [times if at == place else 1 for at in range(n_frames)])
+    with using(name):
+        weighted = attend(queries, keys, values, bias)
+        expected = attend(queries, keys[repeated], values[repeated])
+    np.testing.assert_allclose(weighted, expected, rtol=0.01, atol=0.01 * float(np.abs(values).max()))

@@ -1,0 +1,222 @@
+"""The encoder of the kernels beside PyTorch's, on every instruction set of the machine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.kernels.arrays import HERE, kernels, using
+from tests.models import tiny
+
+native = pytest.importorskip("sottovoce.backends.native_windows", reason="sottovoce-kernels has no encoder")
+
+from sottovoce.backends import native as backends  # noqa: E402
+from sottovoce.backends.base import (  # noqa: E402
+    Backend,
+    EncoderMode,
+    IncrementalResult,
+    IncrementalWindow,
+    ModelDims,
+)
+from sottovoce.backends.registry import BACKENDS, choose_number_format  # noqa: E402
+from sottovoce.errors import OptionError  # noqa: E402
+from sottovoce.types import Features  # noqa: E402
+
+DIMS = tiny.dims(n_audio_state=128, n_audio_head=4, n_audio_ctx=320, n_text_state=128)
+LONGEST = 2 * DIMS.n_audio_ctx
+EIGHT_BITS = 0.06
+"""Of the spread of the states: what eight bits in two layers of random weights come to, and bfloat16."""
+LENGTHS = (2, 30, 32, 194, 400, 530, LONGEST)
+
+
+MODES = {
+    "dense": EncoderMode(tail_s=0.5, recompute_s=0.6, refresh_s=0.0),
+    "kept": EncoderMode(tail_s=0.5, recompute_s=0.6, refresh_s=3.0),
+    "thin": EncoderMode(stride=20, anchors=(110, 204, 205, 300), recompute_s=0.6, refresh_s=2.0),
+    "whole": EncoderMode(),
+}
+GROWTH = (120, 260, 333, 400)
+"""Log-mel frames that are there at each update."""
+
+
+def grown(made: Backend, mel: Tensor, mode: EncoderMode) -> list[IncrementalResult]:
+    """The updates of a window that grows."""
+    found: list[IncrementalResult] = []
+    for n_columns in GROWTH:
+        state = found[-1].state if found else None
+        found += made.encode_incremental([IncrementalWindow(mel[:, :n_columns], mode, state)])
+    return found
+
+
+def mel_of(n_windows: int, n_frames: int, *, seed: int = 0) -> Tensor:
+    return torch.randn(n_windows, 80, n_frames, generator=torch.Generator().manual_seed(seed))
+
+
+def encoder() -> native.NativeWindows:
+    return native.NativeWindows(DIMS, tiny.checkpoint(DIMS).tensors)
+
+
+def apart(found: Tensor, expected: Tensor) -> float:
+    return float((found - expected).pow(2).mean().sqrt() / expected.std())
+
+
+@contextmanager
+def threads(n_threads: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(n_threads)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("name", HERE)
+@pytest.mark.parametrize("n_frames", LENGTHS)
+def test_states_are_nearly_those_of_pytorch(name: str, n_frames: int) -> None:
+    mel = mel_of(2, n_frames)
+    expected = tiny.backend(DIMS).encode(Features(mel, (n_frames,) * 2)).states
+    with using(name):
+        found = encoder()(mel)
+    assert found.shape == expected.shape
+    assert apart(found, expected) < EIGHT_BITS
+
+
+@pytest.mark.parametrize("in_bytes", [(), ("query_key", "value", "out", "up", "down")])
+def test_a_table_is_in_eight_bits_or_in_bfloat16(in_bytes: tuple[str, ...]) -> None:
+    """With all tables in bfloat16 states are much nearer than with all in eight bits."""
+    mel = mel_of(1, 194)
+    expected = tiny.backend(DIMS).encode(Features(mel, (194,))).states
+    found = native.NativeWindows(DIMS, tiny.checkpoint(DIMS).tensors, in_bytes=in_bytes)(mel)
+    assert apart(found, expected) < (EIGHT_BITS if in_bytes else EIGHT_BITS / 3)
+    assert not in_bytes or apart(found, expected) > EIGHT_BITS / 10
+
+
+@pytest.mark.parametrize("name", HERE[1:])
+def test_every_instruction_set_encodes_as_the_portable_one(name: str) -> None:
+    mel = mel_of(1, LONGEST)
+    ours = encoder()
+    with using("portable"):
+        expected = ours(mel)
+    with using(name):
+        found = ours(mel)
+    assert apart(found, expected) < EIGHT_BITS / 2
+
+
+@pytest.mark.parametrize("name", HERE)
+@pytest.mark.parametrize("n_frames", LENGTHS)
+def test_a_batch_is_its_windows_bit_by_bit(name: str, n_frames: int) -> None:
+    """In any company, with any number of threads, and whatever was encoded before in the same memory."""
+    mel = mel_of(3, n_frames)
+    ours = encoder()
+    with using(name):
+        single = torch.cat([ours(window[None]) for window in mel])
+        ours(1e4 * mel_of(1, LONGEST, seed=1))
+        batch = ours(mel)
+        with threads(3):
+            together = ours(mel)
+    assert torch.equal(single, batch)
+    assert torch.equal(single, together)
+
+
+def test_the_key_has_no_bias_and_halves_read_as_floats() -> None:
+    tensors = tiny.checkpoint(DIMS).tensors
+    assert "encoder.blocks.0.attn.key.bias" not in tensors
+    halves = {name: tensor.half() for name, tensor in tensors.items()}
+    floats = {name: tensor.float() for name, tensor in halves.items()}
+    mel = mel_of(1, 30)
+    first, second = (native.NativeWindows(DIMS, given)(mel) for given in (halves, floats))
+    assert torch.equal(first, second)
+
+
+def backend(dims: ModelDims = DIMS, *, native_encoder: bool = True) -> Backend:
+    made: Backend = backends.NativeBackend.from_checkpoint(
+        tiny.checkpoint(dims), device=tiny.CPU, dtype=torch.float32, native_encoder=native_encoder
+    )
+    return made
+
+
+def test_a_backend_encodes_whole_windows_in_the_kernels() -> None:
+    mel = mel_of(2, 194)
+    encoded = backend().encode(Features(mel, (194, 61)))
+    assert torch.equal(encoded.states, encoder()(mel))
+    assert encoded.n_content_frames == (97, 31)
+    plain = backend(native_encoder=False).encode(Features(mel, (194, 61)))
+    assert torch.equal(plain.states, tiny.backend(DIMS).encode(Features(mel, (194, 61))).states)
+
+
+@pytest.mark.parametrize("name", HERE)
+@pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
+def test_growing_windows_are_nearly_those_of_pytorch(name: str, mode: EncoderMode) -> None:
+    mel = mel_of(1, LONGEST)[0]
+    with using(name):
+        found = grown(backend(), mel, mode)
+    for one, expected in zip(found, grown(tiny.backend(DIMS), mel, mode), strict=True):
+        assert one.n_computed == expected.n_computed
+        assert one.state.n_content_frames == expected.state.n_content_frames
+        assert one.encoded.states.shape == expected.encoded.states.shape
+        assert apart(one.encoded.states, expected.encoded.states) < EIGHT_BITS
+        weights, theirs = one.encoded.log_weights, expected.encoded.log_weights
+        assert (weights is None) == (theirs is None)
+        assert weights is None or theirs is None or torch.equal(weights, theirs)
+
+
+@pytest.mark.parametrize("name", HERE)
+def test_growing_windows_are_the_same_in_a_batch_bit_by_bit(name: str) -> None:
+    """Of any ages and modes, with any number of threads."""
+    ours = backend()
+    mels, modes = mel_of(len(MODES), LONGEST), tuple(MODES.values())
+    with using(name):
+        alone = [grown(ours, mel, mode) for mel, mode in zip(mels, modes, strict=True)]
+        windows = [
+            IncrementalWindow(mel[:, : GROWTH[1 + at % 3]], mode, of_one[at % 3].state)
+            for at, (mel, mode, of_one) in enumerate(zip(mels, modes, alone, strict=True))
+        ]
+        with threads(3):
+            together = ours.encode_incremental(windows)
+    for at, one in enumerate(together):
+        assert torch.equal(one.encoded.states, alone[at][1 + at % 3].encoded.states)
+
+
+@pytest.mark.parametrize(
+    ("mel", "message"),
+    [
+        (torch.zeros(1, 79, 20), "79 mel bands given"),
+        (torch.zeros(1, 80, 21), "21 frames given, expected an even number"),
+        (torch.zeros(1, 80, LONGEST + 2), f"expected an even number from 2 to {LONGEST}"),
+    ],
+)
+def test_a_window_of_another_shape_is_refused(mel: Tensor, message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        backend().encode(Features(mel, (1,)))
+
+
+def test_an_odd_width_is_encoded_on_pytorch() -> None:
+    odd = tiny.dims(n_mels=79)
+    mel = torch.randn(1, 79, 40)
+    assert not native.fits_kernels(odd)
+    assert native.fits_kernels(DIMS)
+    states = backend(odd).encode(Features(mel, (40,))).states
+    assert torch.equal(states, tiny.backend(odd).encode(Features(mel, (40,))).states)
+
+
+@pytest.mark.parametrize("dtype", ["auto", "int8", "float32", "int8_float32"])
+def test_who_names_no_dtype_gets_the_faster_encoder(dtype: str) -> None:
+    """And who names one gets it; the table tells of every instruction set that is built."""
+    numbers = choose_number_format(dtype, tiny.CPU)
+    made = BACKENDS["native"](tiny.checkpoint(DIMS), tiny.CPU, numbers)
+    mel = mel_of(1, 194)
+    found = made.encode(Features(mel, (194,))).states
+    ours = encoder()(mel).to(numbers.dtype)
+    expected = dtype in ("auto", "int8") and native.native_encoder_is_faster()
+    assert torch.equal(found, ours) == expected
+
+
+def test_every_instruction_set_is_in_the_table() -> None:
+    assert set(kernels.built()) <= set(native.INSTEAD_OF_PYTORCH)
+    for name in HERE:
+        with using(name):
+            assert native.native_encoder_is_faster() == native.INSTEAD_OF_PYTORCH[name]
