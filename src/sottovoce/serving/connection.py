@@ -1,7 +1,8 @@
 """One live client: its messages are read, audio and commands worked off in order, events sent back.
 
-Four tasks: one reads, one works, one does what goes on in the background, one waits for the server to go
-down. None of them runs the model. What messages and events look like, the protocols in `apis` know.
+Five tasks: one reads, one works, one does what goes on in the background, one reports, one waits for the
+server to go down. None of them runs the model. What messages and events look like, the protocols in `apis`
+know.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ Command: TypeAlias = Callable[[], Awaitable[None]]
 """What a client asked for, done when all audio before it was worked on."""
 
 DONE, GOING_DOWN = 1000, 1012
+REPORT_EVERY_S = 1.0
 SLICE_BYTES = 64 * 1024
 """Of a message that are read at once: about a millisecond's work."""
 
@@ -94,6 +96,9 @@ class LiveConnection(ABC, Generic[M]):
     async def background(self) -> None:
         """Do what goes on beside the work; nothing, unless a protocol says so."""
 
+    async def report(self) -> None:
+        """Tell the client how late it is, every second; nothing, unless a protocol says so."""
+
     async def serve(self) -> None:
         """Serve the client until it closes, goes, or is asked to; an error is the last that it is told."""
         try:
@@ -109,7 +114,7 @@ class LiveConnection(ABC, Generic[M]):
 
     def take_place(self) -> None:
         """Take one of the server's places for live sessions, until `release`. Raises: ApiError 429, 503."""
-        self._held.enter_context(self.services.session())
+        self._held.enter_context(self.services.session(lambda: self.behind_s))
 
     async def open(self, model: str, options: LiveOptions) -> Scheduler:
         """Open the session, until `release`; returns what runs its model.
@@ -144,6 +149,11 @@ class LiveConnection(ABC, Generic[M]):
     def received_s(self) -> float:
         """Seconds of audio that the session was given; 0 where there is none."""
         return self._session.received_s if self._session else 0.0
+
+    @property
+    def behind_s(self) -> float:
+        """Seconds of received audio that no event accounts for yet."""
+        return self.queue.n_samples / SAMPLE_RATE + (self._session.behind_s if self._session else 0.0)
 
     async def send(self, *documents: dict[str, Json]) -> None:
         """Send messages. Raises: GoneError; ApiError where the client does not take them."""
@@ -220,7 +230,7 @@ class LiveConnection(ABC, Generic[M]):
                 nonlocal code
                 code = await self._work()
 
-            for task in (self._listen, self._leave, self.background):
+            for task in (self._listen, self._leave, self._report, self.background):
                 tasks.start_soon(until_failed, task)
             await until_failed(work)
             tasks.cancel_scope.cancel()
@@ -236,6 +246,11 @@ class LiveConnection(ABC, Generic[M]):
     async def _leave(self) -> None:
         await self.services.until_leaving()
         await self.request_close(GOING_DOWN)
+
+    async def _report(self) -> None:
+        while True:
+            await anyio.sleep(REPORT_EVERY_S)
+            await self.report()
 
     async def _work(self) -> int:
         """Work off the queue; returns the code to close with."""

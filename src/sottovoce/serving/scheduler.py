@@ -71,6 +71,7 @@ class SessionHandle:
         self._speakers_option = ""
         self._held_audio = AudioAccumulator()
         self._n_samples = 0
+        self._n_heard = 0
         self._began_at = 0
         self.poll_newer_audio: Callable[[], Samples] | None = None
         """Audio that came after what was pushed, asked for by a thread of the model when an update begins."""
@@ -79,6 +80,11 @@ class SessionHandle:
     def received_s(self) -> float:
         """Seconds of audio so far."""
         return self._n_samples / SAMPLE_RATE
+
+    @property
+    def behind_s(self) -> float:
+        """Seconds of audio so far that no update has heard."""
+        return (self._n_samples - self._n_heard) / SAMPLE_RATE
 
     async def begin(self) -> None:
         """Make the session, so that wrong options are known before there is audio.
@@ -142,7 +148,7 @@ class SessionHandle:
         """Forget what was heard so far, without saying it."""
         self._session = None
         self._held_audio = AudioAccumulator()
-        self._began_at = self._n_samples
+        self._began_at = self._n_heard = self._n_samples
 
     def _numbered(self, events: list[Event]) -> list[Event]:
         return self._sequencer.number(events, offset_s=self._began_at / SAMPLE_RATE)
@@ -164,7 +170,10 @@ class SessionHandle:
         is_stretched = self._worker.interval_controller.interval_s > INTERVALS_S[0]
         most_s = MOST_BEHIND_S if is_stretched else MOST_AT_ONCE_S
         pcm = self._held_audio.take(round(most_s * SAMPLE_RATE))
-        events = yield from self._open().listen(pcm, newest_only=is_stretched)
+        try:
+            events = yield from self._open().listen(pcm, newest_only=is_stretched)
+        finally:
+            self._n_heard = min(self._n_heard + len(pcm), self._n_samples)
         return events
 
     def _conclude(self) -> CallGenerator[list[Event]]:

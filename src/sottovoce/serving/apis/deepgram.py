@@ -78,6 +78,7 @@ class DeepgramConnection(WebSocketConnection):
 
     def render(self, events: Sequence[Event]) -> Iterator[dict[str, Json]]:
         """Yield the results that follow from events."""
+        self._results.behind_s = round(self.behind_s, 3)
         return self._results.render(events, self.received_s)
 
     def error_document(self, fault: ApiError) -> dict[str, Json]:
