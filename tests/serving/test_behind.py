@@ -26,7 +26,7 @@ def held_up() -> Iterator[tuple[ServerThread, threading.Event]]:
     """A server whose model goes on once the event is set."""
     goes_on = threading.Event()
     try:
-        with serving(SlowModel(goes_on.wait)) as server:
+        with serving(SlowModel(lambda: bool(goes_on.wait()) and None)) as server:
             yield server, goes_on
             goes_on.set()
     finally:
@@ -86,7 +86,7 @@ def test_the_client_of_openai_takes_what_it_does_not_know() -> None:
             await connection.input_audio_buffer.append(audio=audio)
             async for event in connection:
                 events.append(event)
-                if event.type == "sottovoce.status":
+                if str(event.type) == "sottovoce.status":
                     goes_on.set()
                 if event.type.endswith(".delta"):
                     return events

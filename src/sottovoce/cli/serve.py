@@ -192,6 +192,13 @@ WORK = (
         help="Of an engine's time that a recording has at least, however much live work there is.",
     ),
     click.option(
+        "--forecast/--no-forecast",
+        default=True,
+        show_default=True,
+        help="Measure what a live session costs when a model is loaded, and refuse those that would make "
+        "others late.",
+    ),
+    click.option(
         "--encoder-frames",
         type=click.IntRange(1),
         metavar="N",

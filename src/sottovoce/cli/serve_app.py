@@ -192,6 +192,7 @@ def settings_of(given: Mapping[str, Any], names: list[str]) -> ServerSettings:
             rows=given["rows"],
             longest_interval_s=float(given["longest_interval"]),
             file_share=given["file_share"],
+            forecast=given["forecast"],
         ),
     )
 

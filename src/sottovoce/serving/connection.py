@@ -124,7 +124,7 @@ class LiveConnection(ABC, Generic[M]):
         scheduler = await self._held.enter_async_context(self.services.registry.use(model))
         self.services.check_wait(scheduler)
         self._session = session = await scheduler.open(options)
-        self._held.callback(session.discard)
+        self._held.callback(session.end)
         session.poll_newer_audio = self.queue.take_audio
         self._counted_s = 0.0
         return scheduler

@@ -30,8 +30,10 @@ from sottovoce.lm.fusion import ShallowFusion
 from sottovoce.offline.transcription import FileTranscription
 from sottovoce.options.live import LiveOptions
 from sottovoce.options.transcribe import TranscribeOptions
+from sottovoce.serving.calibration import calibrate
 from sottovoce.serving.engine_thread import THREADS, EngineState
 from sottovoce.serving.event_sequence import EventSequencer
+from sottovoce.serving.load_forecast import LoadForecast, SessionLoad
 from sottovoce.serving.settings import MOST_ENGINES, Work
 from sottovoce.serving.worker import Worker
 from sottovoce.speakers.base import Floats
@@ -59,12 +61,25 @@ class TranscriptionRequest:
 
 
 class SessionHandle:
-    """One live session of a client; one call at a time. Made by `Scheduler.open`."""
+    """One live session of a client; one call at a time. Made by `Scheduler.open`.
 
-    def __init__(self, worker: Worker, model: Model, options: LiveOptions) -> None:
+    load: what it takes of the model, until `end`, which on_end is told of.
+    """
+
+    def __init__(
+        self,
+        worker: Worker,
+        model: Model,
+        options: LiveOptions,
+        *,
+        load: SessionLoad,
+        on_end: Callable[[SessionLoad], None],
+    ) -> None:
         self._worker = worker
         self._model = model
         self._options = options
+        self._on_end = on_end
+        self.load = load
         self._sequencer = EventSequencer()
         self._session: Session | None = None
         self._speakers: LiveSpeakers | None = None
@@ -150,11 +165,16 @@ class SessionHandle:
         self._held_audio = AudioAccumulator()
         self._began_at = self._n_heard = self._n_samples
 
+    def end(self) -> None:
+        """Forget what was heard so far, and make room for another session; harmless a second time."""
+        self.discard()
+        self._on_end(self.load)
+
     def _numbered(self, events: list[Event]) -> list[Event]:
         return self._sequencer.number(events, offset_s=self._began_at / SAMPLE_RATE)
 
     async def _done(self, calls: CallGenerator[list[Event]]) -> list[Event]:
-        return await asyncio.wrap_future(self._worker.submit_calls(calls))
+        return await asyncio.wrap_future(self._worker.submit_calls(calls, on_work=self.load.work))
 
     def _update(self) -> CallGenerator[list[Event]]:
         """An update that takes what came while it waited."""
@@ -167,13 +187,15 @@ class SessionHandle:
 
     def _listen(self) -> CallGenerator[list[Event]]:
         """One update: under load of all that waits, otherwise of what is worked on at a time."""
-        is_stretched = self._worker.interval_controller.interval_s > INTERVALS_S[0]
+        interval_s = self._worker.interval_controller.interval_s
+        is_stretched = interval_s > INTERVALS_S[0]
         most_s = MOST_BEHIND_S if is_stretched else MOST_AT_ONCE_S
         pcm = self._held_audio.take(round(most_s * SAMPLE_RATE))
         try:
             events = yield from self._open().listen(pcm, newest_only=is_stretched)
         finally:
             self._n_heard = min(self._n_heard + len(pcm), self._n_samples)
+            self.load.hear(len(pcm) / SAMPLE_RATE, interval_s)
         return events
 
     def _conclude(self) -> CallGenerator[list[Event]]:
@@ -278,9 +300,12 @@ class Scheduler:
         self._on_live = on_live
         self._fusions = anyio.CapacityLimiter(1)
         work = work or Work()
+        engines = engines_for(model, work)
+        self._is_forecast = work.forecast
+        self.forecast = LoadForecast(len(engines), work.longest_interval_s)
         self._worker = Worker(
             self._note,
-            engines_for(model, work),
+            engines,
             interval_controller=UpdateIntervalController(time.monotonic(), work.longest_interval_s),
             n_threads=work.threads or THREADS,
         )
@@ -312,11 +337,21 @@ class Scheduler:
     async def open(self, options: LiveOptions) -> SessionHandle:
         """Begin a live session.
 
-        Raises: OptionError.
+        Raises: ApiError 429 where it would make the others late; OptionError.
         """
-        handle = SessionHandle(self._worker, self.model, options)
-        await handle.begin()
+        load = self.forecast.enter()
+        handle = SessionHandle(self._worker, self.model, options, load=load, on_end=self.forecast.leave)
+        try:
+            await handle.begin()
+        except BaseException:
+            handle.end()
+            raise
         return handle
+
+    async def calibrate(self) -> None:
+        """Measure what a live session costs, where sessions are refused by that."""
+        if self._is_forecast:
+            self.forecast.usual = await calibrate(self, len(self.engines))
 
     async def transcribe(self, source: AudioSource, request: TranscriptionRequest) -> FileJob:
         """Begin with a recording, which stays open until the job is closed.

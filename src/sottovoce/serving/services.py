@@ -82,7 +82,14 @@ class Services(Collector):
         for place, state in engines_of(self.registry):
             busy.add_metric(place, state.busy)
             updates.add_metric(place, state.n_live)
-        yield from (busy, updates)
+        forecast = GaugeMetricFamily(
+            "sottovoce_load_forecast",
+            "The part of the engines' time that live sessions take if all speak.",
+            labels=labels[:1],
+        )
+        for name, scheduler in self.registry.running.items():
+            forecast.add_metric((name,), scheduler.forecast.part)
+        yield from (busy, updates, forecast)
 
     @property
     def trouble(self) -> str | None:

@@ -194,7 +194,8 @@ class Work:
         most, and one on an accelerator. threads: of the processor, which the engines share; None: PyTorch's.
     encoder_frames, rows: see `engine.batching.Batching`; None: by the device. longest_interval_s: up to which
         updates of live sessions come less often under load. file_share: of an engine's time, that a recording
-        has at least.
+        has at least. forecast: refuse a live session that would make others late, by what one costs, which is
+        measured when a model is loaded.
 
     Raises: OptionError for values out of range.
     """
@@ -205,6 +206,7 @@ class Work:
     rows: int | None = None
     longest_interval_s: float = INTERVALS_S[-1]
     file_share: float = 0.1
+    forecast: bool = True
 
     def __post_init__(self) -> None:
         for name in ("engines", "threads", "encoder_frames", "rows"):

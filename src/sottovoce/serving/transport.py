@@ -128,8 +128,9 @@ async def close_with(socket: WebSocket, fault: ApiError, document: dict[str, Jso
 
 
 def own_error(fault: ApiError) -> dict[str, Json]:
-    """Render a fault as a message of the server's own protocol, and of OpenAI's."""
-    return {"type": "error", **fault.body}
+    """Render a fault as a message of the server's own protocol, and of OpenAI's, with when to come again."""
+    again: dict[str, Json] = {} if fault.retry_s is None else {"retry_after": fault.retry_after}
+    return {"type": "error", "error": {**fault.details, **again}}
 
 
 def reason_of(message: str) -> str:
