@@ -155,6 +155,14 @@ LIMITS = (
         help="Seconds without audio or `keepalive`.",
     ),
     click.option(
+        "--keepalive-timeout",
+        type=Clock(),
+        metavar="TIME",
+        default="1:00:00",
+        show_default=True,
+        help="Without audio, whatever keeps a live session alive.",
+    ),
+    click.option(
         "--exit-when-failing",
         type=Clock(),
         metavar="TIME",

@@ -7,6 +7,8 @@ know.
 
 from __future__ import annotations
 
+import math
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack, suppress
@@ -60,6 +62,8 @@ class LiveConnection(ABC, Generic[M]):
         self._session: SessionHandle | None = None
         self._held = AsyncExitStack()
         self._is_closing = False
+        self._quiet_since_s = math.inf
+        """By the clock, where the client has a place: since then it sent no audio."""
         self._counted_s = 0.0
 
     @abstractmethod
@@ -115,6 +119,7 @@ class LiveConnection(ABC, Generic[M]):
     def take_place(self) -> None:
         """Take one of the server's places for live sessions, until `release`. Raises: ApiError 429, 503."""
         self._held.enter_context(self.services.session(lambda: self.behind_s))
+        self._quiet_since_s = time.monotonic()
 
     async def open(self, model: str, options: LiveOptions) -> Scheduler:
         """Open the session, until `release`; returns what runs its model.
@@ -132,6 +137,7 @@ class LiveConnection(ABC, Generic[M]):
     async def release(self) -> None:
         """Give up the session, its model and its place."""
         self._session = None
+        self._quiet_since_s = math.inf
         await self._held.aclose()
 
     @property
@@ -168,7 +174,9 @@ class LiveConnection(ABC, Generic[M]):
     async def queue_audio(self, samples: Samples) -> None:
         """Queue audio (n,); returns when there is room for more. Raises: ApiError for NaN and infinity."""
         require_finite(samples)
+        self._note_audio()
         await self.queue.put_audio(samples)
+        self._note_audio()
 
     async def queue_bytes(self, reader: PcmReader, data: bytes) -> None:
         """Decode and queue audio, in slices that hold up nobody else.
@@ -247,10 +255,19 @@ class LiveConnection(ABC, Generic[M]):
         await self.services.until_leaving()
         await self.request_close(GOING_DOWN)
 
+    def _note_audio(self) -> None:
+        if math.isfinite(self._quiet_since_s):
+            self._quiet_since_s = time.monotonic()
+
     async def _report(self) -> None:
+        """Report, and end a client that holds its place without audio. Raises: ApiError."""
+        most_s = self.limits.keepalive_s
         while True:
-            await anyio.sleep(REPORT_EVERY_S)
+            await anyio.sleep(min(REPORT_EVERY_S, most_s))
             await self.report()
+            if time.monotonic() - self._quiet_since_s > most_s:
+                text = f"session: expected audio within {most_s:g} s, whatever keeps it alive"
+                raise ApiError(text, code="idle_timeout")
 
     async def _work(self) -> int:
         """Work off the queue; returns the code to close with."""

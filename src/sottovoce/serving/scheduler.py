@@ -104,8 +104,9 @@ class SessionHandle:
     async def begin(self) -> None:
         """Make the session, so that wrong options are known before there is audio.
 
-        Raises: OptionError.
+        Raises: OptionError, and ModelNotFoundError and CheckpointError of what tells speakers apart.
         """
+        await self._load_speakers(self._options)
         await done(self._worker, self._open, Priority.LIVE)
 
     async def push(self, pcm: Samples) -> list[Event]:
@@ -142,14 +143,15 @@ class SessionHandle:
     async def configure(self, options: LiveOptions) -> list[Event]:
         """Go on with other options; what was heard so far is said under the old ones.
 
-        Raises: OptionError, with the session as it was.
+        Raises: as `begin`, with the session as it was.
         """
-        before = self._options
+        before = self._options, self._speakers, self._speakers_option
+        await self._load_speakers(options)
         self._options = options
         try:
             session = await done(self._worker, self._made, Priority.LIVE)
         except BaseException:
-            self._options = before
+            self._options, self._speakers, self._speakers_option = before
             raise
         events = await self.flush_and_reset()
         self._session = session
@@ -230,10 +232,14 @@ class SessionHandle:
             self._session = self._made()
         return self._session
 
+    async def _load_speakers(self, options: LiveOptions) -> None:
+        """Make what tells speakers apart: no thread of the model waits for weights that are fetched."""
+        if options.speakers and (self._speakers is None or options.speakers != self._speakers_option):
+            self._speakers = await anyio.to_thread.run_sync(make_live_speakers, options.speakers)
+            self._speakers_option = options.speakers
+
     def _made(self) -> Session:
         options = self._options
-        if options.speakers and (self._speakers is None or options.speakers != self._speakers_option):
-            self._speakers, self._speakers_option = make_live_speakers(options.speakers), options.speakers
         return self._model.session(
             options.languages or None,
             switching=options.switching,

@@ -207,6 +207,12 @@ class Services(Collector):
         finally:
             del self._lags[number]
 
+    def check_room(self, name: str) -> None:
+        """Check that a model, where it is there, has room for a session. Raises: ApiError 429."""
+        if (scheduler := self.registry.running.get(name)) is not None:
+            self.check_wait(scheduler)
+            scheduler.forecast.check()
+
     def check_wait(self, scheduler: Scheduler) -> None:
         """Check the load. Raises: ApiError 429 where live work waits too long to take on more of it."""
         waits_s, most_s = scheduler.live_wait_s, self.settings.limits.wait_s

@@ -45,7 +45,8 @@ class ServerLimits:
     pending_s: audio of one session that waits for the model; more of it is not read before that is worked
         off, so that a sender who is too fast is slowed down.
     wait_s: the waiting time of live work from which on no further session is taken.
-    session_s: of one live session. idle_s: without audio and without `keepalive`.
+    session_s: of one live session. idle_s: without audio and without `keepalive`. keepalive_s: without
+        audio, whatever else comes.
     send_s: until a client must have taken what it was sent. upload_s: between two pieces of an upload.
     head_s: from the beginning of a connection, or of its next request, until that has a head.
     connections: at a time; None: what sessions, recordings and `SPARE_CONNECTIONS` need, and never more than
@@ -67,6 +68,7 @@ class ServerLimits:
     wait_s: float = 5.0
     session_s: float = 4 * 3600.0
     idle_s: float = 300.0
+    keepalive_s: float = 3600.0
     send_s: float = 10.0
     upload_s: float = 60.0
     head_s: float = 15.0

@@ -35,6 +35,7 @@ from sottovoce.serving.pcm import PcmReader
 from sottovoce.serving.requests import FileRequest
 from sottovoce.serving.scheduler import TranscriptionRequest
 from sottovoce.serving.services import services_of
+from sottovoce.serving.transport import error_answer
 from sottovoce.serving.uploads import received_body
 from sottovoce.types import Event
 
@@ -167,9 +168,7 @@ async def listen_recording(request: Request) -> Response:
     except ClientDisconnect:
         raise
     except Exception as error:
-        fault = logged_fault(error, request.state.request_id)
-        body = {"err_code": fault.code, "err_msg": fault.message, "request_id": request.state.request_id}
-        return JSONResponse(body, status_code=fault.status, headers=dict(fault.headers))
+        return error_answer(request, logged_fault(error, request.state.request_id))
     return JSONResponse(
         recording_document(transcript, params, request.state.request_id, job.recording.sha256)
     )

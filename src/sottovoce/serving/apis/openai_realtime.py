@@ -73,11 +73,15 @@ class RealtimeConnection(WebSocketConnection):
         self._turn_began_s = 0.0
 
     async def begin(self) -> None:
-        """Take a place, and say what the session is like. Raises: ApiError."""
-        await self.websocket.accept(SUBPROTOCOL)
+        """Take a place, and say what the session is like; what is wrong refuses the handshake.
+
+        Raises: ApiError.
+        """
         config = self._requested()
-        self.take_place()
         self._config_read = resolved(config, self.services.registry)
+        self.take_place()
+        self.services.check_room(self._config_read.model or "")
+        await self.websocket.accept(SUBPROTOCOL)
         self._reader = reader_of(config)
         self._follow(self._config_read)
         await self.send(self._items.event("session.created", session=self._document))
@@ -97,6 +101,10 @@ class RealtimeConnection(WebSocketConnection):
             if fault.code == "invalid_audio":
                 raise
             await self.send(self._items.fault(fault, event_id))
+
+    def error_document(self, fault: ApiError) -> dict[str, Json]:
+        """Render the fault that ends a session."""
+        return self._items.fault(fault)
 
     def render(self, events: Sequence[Event]) -> Iterator[dict[str, Json]]:
         """Yield what is told of turns, and beyond OpenAI's API how late that is."""
