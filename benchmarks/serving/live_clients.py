@@ -22,6 +22,8 @@ from sottovoce.audio.io import load_audio
 CLIPS = Path(__file__).parents[2] / "examples" / "clips"
 RATE = 16_000
 PIECE_S = 0.1
+PATIENCE_S = 30.0
+"""With a session that is late, after its last audio."""
 
 
 @dataclass(slots=True)
@@ -51,7 +53,7 @@ def part(values: Sequence[float], share: float) -> float:
 async def speak(address: str, audio: bytes, seconds: float, late: Lateness, query: str = "") -> None:
     """Say audio again and again, in real time, for so long; a server that refuses is not asked again."""
     again: float | None = None
-    async with connect(f"ws://{address}/v1/live?{query}", open_timeout=120) as socket:
+    async with connect(f"ws://{address}/v1/live?{query}", open_timeout=120, ping_interval=None) as socket:
         start = time.monotonic()
 
         async def send() -> None:
@@ -65,19 +67,18 @@ async def speak(address: str, audio: bytes, seconds: float, late: Lateness, quer
             await socket.send('{"type": "close"}')
 
         sending = asyncio.create_task(send())
-        try:
-            async for message in socket:
-                event = json.loads(message)
-                if event["type"] == "ready":
-                    late.n_taken += 1
-                elif event["type"] == "partial":
-                    late.words_s += [time.monotonic() - start - word["end"] for word in event["words"]]
-                elif event["type"] == "status":
-                    late.behind_s.append(event["behind_s"])
-                elif event["type"] == "error":
-                    again = event["error"].get("retry_after")
-        except ConnectionClosed:
-            pass
+        with contextlib.suppress(ConnectionClosed, TimeoutError):
+            async with asyncio.timeout(seconds + PATIENCE_S):
+                async for message in socket:
+                    event = json.loads(message)
+                    if event["type"] == "ready":
+                        late.n_taken += 1
+                    elif event["type"] == "partial":
+                        late.words_s += [time.monotonic() - start - word["end"] for word in event["words"]]
+                    elif event["type"] == "status":
+                        late.behind_s.append(event["behind_s"])
+                    elif event["type"] == "error":
+                        again = event["error"].get("retry_after")
         sending.cancel()
         await asyncio.gather(sending, return_exceptions=True)
     if socket.close_code == 1013:
