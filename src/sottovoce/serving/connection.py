@@ -21,6 +21,7 @@ import anyio.to_thread
 import numpy as np
 from starlette.websockets import WebSocket
 
+from sottovoce.audio.live_container import LiveContainer
 from sottovoce.formats.document import Json
 from sottovoce.options.live import LiveOptions
 from sottovoce.serving.faults import UNAVAILABLE, ApiError, fault_of, logged_fault
@@ -185,6 +186,18 @@ class LiveConnection(ABC, Generic[M]):
         """
         for piece in slices_of(data):
             await self.queue_audio(await off_loop(len(data), partial(reader.read, piece)))
+
+    async def queue_container(self, container: LiveContainer, data: bytes) -> None:
+        """Decode and queue the next bytes of a container, those of its end where there are none.
+
+        Raises: as `queue_audio`; AudioError for what is no container.
+        """
+        for piece in slices_of(data) if data else (b"",):
+            container.feed(piece) if piece else container.end()
+            is_more = True
+            while is_more:
+                samples, is_more = await anyio.to_thread.run_sync(container.take)
+                await self.queue_audio(samples)
 
     async def request_close(self, code: int = DONE) -> None:
         """Work off what came, and close with the code; nothing more is read."""

@@ -14,6 +14,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.websockets import WebSocket
 
+from sottovoce.audio.live_container import LiveContainer
 from sottovoce.formats.document import Json
 from sottovoce.options.speakers import SpeakerOptions
 from sottovoce.options.transcribe import TranscribeOptions
@@ -52,6 +53,7 @@ class DeepgramConnection(WebSocketConnection):
         super().__init__(socket)
         self._params = DeepgramParams()
         self._reader = PcmReader()
+        self._container: LiveContainer | None = None
         self._results = DeepgramResults(self._params, self.transport.request_id)
 
     async def begin(self) -> None:
@@ -62,6 +64,9 @@ class DeepgramConnection(WebSocketConnection):
         params = stream_params(self.socket.query_params.multi_items(), self.services.registry)
         self._params, self._reader = params, PcmReader(params.encoding, params.sample_rate)
         self._results = DeepgramResults(params, self.transport.request_id)
+        if not params.is_raw:
+            self._container = LiveContainer()
+            self._held.callback(self._container.close)
         self.take_place()
         await self.open(params.model or "", params.options)
         first = next(iter(self.socket.scope["subprotocols"]), None)
@@ -73,7 +78,7 @@ class DeepgramConnection(WebSocketConnection):
             await self._take_text(message)
         elif message:
             self._results.add_bytes(message)
-            await self.queue_bytes(self._reader, message)
+            await self._queue_bytes(message)
         else:  # older clients end the stream so
             await self._close()
 
@@ -109,8 +114,17 @@ class DeepgramConnection(WebSocketConnection):
             document = self.error_document(fault)
             await self.send({**document, "variant": "SchemaError", "message": text[:200]})
 
+    async def _queue_bytes(self, data: bytes) -> None:
+        if self._container is not None:
+            await self.queue_container(self._container, data)
+        else:
+            await self.queue_bytes(self._reader, data)
+
     async def _close(self) -> None:
-        await self.queue_audio(self._reader.flush())
+        if self._container is not None:
+            await self.queue_container(self._container, b"")
+        else:
+            await self.queue_audio(self._reader.flush())
         await self.request_close()
 
     async def _finalize(self) -> None:
