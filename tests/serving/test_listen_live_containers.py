@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+from contextlib import suppress
 from typing import Any
 
 import pytest
 from websockets.asyncio.client import connect
+from websockets.exceptions import ConnectionClosed
 
 from sottovoce.audio.io import load_audio
 from sottovoce.serving.server import ServerThread
@@ -23,7 +25,10 @@ def talk(server: ServerThread, data: bytes, query: str = "") -> tuple[list[dict[
             for start in range(0, len(data), 3_000):
                 await socket.send(data[start : start + 3_000])
             await socket.send('{"type": "CloseStream"}')
-            heard = [json.loads(message) async for message in socket]
+            heard: list[dict[str, Any]] = []
+            with suppress(ConnectionClosed):
+                async for message in socket:
+                    heard.append(json.loads(message))
             return heard, socket.close_code
 
     return asyncio.run(run())
