@@ -99,7 +99,7 @@ def row(name: str, found: dict[str, object]) -> list[str]:
     assert isinstance(told, dict)
     answers = ", ".join(f"{n} {what}" for what, n in told.items())
     figures = [f"{words[0]:.2f}", f"{words[1]:.2f}", f"{found['behind_s']:.2f}"]
-    return [name, *figures, f"{1000 * asked[0]:.0f}", f"{1000 * asked[1]:.0f}", answers]
+    return [name, str(found["taken"]), *figures, f"{1000 * asked[0]:.0f}", f"{1000 * asked[1]:.0f}", answers]
 
 
 def main() -> None:
@@ -111,12 +111,13 @@ def main() -> None:
     parser.add_argument("--clip", default="mixed.flac", help="of examples/clips")
     parser.add_argument("--query", default="languages=en,de,es,fr", help="of the address of /v1/live")
     parser.add_argument("--attack", action="append", choices=[*ATTACKS], help="[all]")
+    parser.add_argument("--forecast", action="store_true", help="let the server refuse sessions")
     options = parser.parse_args()
     files = resource.getrlimit(resource.RLIMIT_NOFILE)
     rows: list[list[str]] = []
     found: dict[str, object] = {}
     resource.setrlimit(resource.RLIMIT_NOFILE, (N_FILES, files[1]))  # the server inherits it
-    more = ("--shutdown-timeout", str(SHUTDOWN_S))
+    more = ("--shutdown-timeout", str(SHUTDOWN_S), "--forecast" if options.forecast else "--no-forecast")
     with served(options.model, options.dtype, *more) as (process, address):
         resource.setrlimit(resource.RLIMIT_NOFILE, files)
         for name in options.attack or ATTACKS:
@@ -126,7 +127,16 @@ def main() -> None:
                 found[f"{name}: {'with' if side else 'without'}"] = figures
                 print(*rows[-1], sep=" | ", file=sys.stderr, flush=True)
         end_s = asyncio.run(ended(process, address))
-    heads = ["attack", "words p50 s", "p95 s", "behind p95 s", "health p50 ms", "most ms", "attackers got"]
+    heads = [
+        "attack",
+        "sessions",
+        "words p50 s",
+        "p95 s",
+        "behind p95 s",
+        "health p50 ms",
+        "most ms",
+        "attackers got",
+    ]
     show_table(heads, rows)
     print(f"\ntold to end within {SHUTDOWN_S:g} s: gone after {end_s:.1f} s")
     show_json("serving attacks", {**vars(options), **machine(), "end_s": end_s, **found})

@@ -133,7 +133,9 @@ async def fuzz_frames(address: str, n_frames: int, seed: int) -> Counter[str]:
         nonlocal n_sent
         chance = random.Random(seed + number)
         while n_sent < n_frames:
-            n_sent += await fuzz_socket(address, chance.choices([*ENDS], (4, 4, 4, 1))[0], chance, outcomes)
+            path = chance.choices([*ENDS], (4, 4, 4, 1))[0]
+            n_more = await fuzz_socket(address, path, chance, outcomes)
+            n_sent += n_more  # not in one line: others count meanwhile
 
     await asyncio.gather(*(one_after_the_other(number) for number in range(SOCKETS)))
     outcomes["frames"] = n_sent
