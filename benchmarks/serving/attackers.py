@@ -31,7 +31,7 @@ from benchmarks.serving.live_clients import speech
 FROM = ("127.0.0.2", 0)
 """The attackers' own address, so that they and those who are measured share no places of one."""
 N_AT_ONCE = 8
-SILENCE_S = 1800.0
+SILENCE_S = 600.0
 MESSAGE_BYTES = 15_000_000
 N_CONNECTIONS = 400
 TRANSCRIPTIONS = "/v1/audio/transcriptions"
@@ -42,7 +42,7 @@ Attack: TypeAlias = Callable[[str, Outcomes], Awaitable[None]]
 
 @cache
 def silence() -> bytes:
-    """Half an hour of silence in Opus: some kilobytes a minute."""
+    """Ten minutes of silence in Opus: some kilobytes a minute."""
     made = io.BytesIO()
     with av.open(made, "w", format="ogg") as container:
         stream = container.add_stream("libopus", rate=48_000, layout="mono")
@@ -82,7 +82,7 @@ async def post(address: str, data: bytes, fields: Mapping[str, object], wait_s: 
 
 
 async def bombs(address: str, outcomes: Outcomes) -> None:
-    """(1) Hours of silence in little Opus, many at a time, half of whose clients leave."""
+    """(1) Long silence in little Opus, many at a time, half of whose clients leave."""
 
     async def one(number: int) -> None:
         outcomes[await post(address, silence(), {}, 1.0 if number % 2 else 60.0)] += 1
