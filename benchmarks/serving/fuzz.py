@@ -33,12 +33,12 @@ Frame: TypeAlias = "str | bytes"
 LIVE, REALTIME, LISTEN = "/v1/live", "/v1/realtime?intent=transcription", "/v1/listen?encoding=linear16"
 ENDS = {
     LIVE: '{"type": "close"}',
-    REALTIME: '{"type": "input_audio_buffer.clear", "event_id": "the end"}',
+    REALTIME: '{"type": "nothing", "event_id": "the end"}',
     LISTEN: '{"type": "CloseStream"}',
     "/v1/listen": '{"type": "CloseStream"}',
 }
 """What ends a session, or is answered where nothing does, by its address."""
-ANSWERS = ("input_audio_buffer.cleared", "closed", "Metadata")
+ANSWERS = ("closed", "Metadata")
 TYPES = (
     *("finalize", "keepalive", "configure", "voices", "Finalize", "KeepAlive", "Configure"),
     *("session.update", "input_audio_buffer.append", "input_audio_buffer.commit"),
@@ -97,7 +97,10 @@ async def until_answered(socket: ClientConnection) -> str:
                 message = json.loads(await socket.recv())
                 if message.get("type") in ANSWERS:
                     return "answered"
-                code = str((message.get("error") or {}).get("code", message.get("variant")))
+                error = message.get("error") or {}
+                if error.get("event_id") == "the end":
+                    return "answered"
+                code = str(error.get("code", message.get("variant")))
                 if code == "internal_error":
                     return "FAULT internal_error"
     except ConnectionClosed:
