@@ -77,6 +77,7 @@ def served(model: str, dtype: str, port: int, sessions: int) -> Iterator[tuple[s
     """A server in a process of its own, ready, and its address; it is killed at the end."""
     command = [sys.executable, "-m", "sottovoce", "serve", "-m", model, "--port", str(port)]
     command += ["--dtype", dtype, "--longest-interval", "0.5"]  # so that words are those of the library
+    command += ["--no-forecast"]  # how many are too many is for others to measure
     command += ["--max-sessions", str(sessions + 40), "--max-requests", "12", "--idle-timeout", "20"]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     try:

@@ -40,7 +40,11 @@ def settings(
     port: int = 0,
 ) -> ServerSettings:
     return ServerSettings(
-        models or ModelSettings("nano"), Listening(port=port), access or Access(), limits or ServerLimits()
+        models or ModelSettings("nano"),
+        Listening(port=port),
+        access or Access(),
+        limits or ServerLimits(),
+        Work(forecast=False),
     )
 
 

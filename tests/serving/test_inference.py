@@ -278,6 +278,7 @@ def test_segments_of_a_length(server: ServerThread, english: Path) -> None:
         ([], (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)),
         ([("temperature", "0.4"), ("temperature_inc", "0.3")], (0.4, 0.7, 1.0)),
         ([("temperature", "0.5"), ("temperature_inc", "0")], (0.5,)),
+        ([("temperature", "0.5"), ("temperature_inc", "2.2e-311")], (0.5,) * 11),
     ],
 )
 def test_temperatures(fields: list[tuple[str, str]], temperatures: tuple[float, ...]) -> None:

@@ -255,7 +255,7 @@ def test_telephone_sound_at_its_own_rate(server: ServerThread) -> None:
 
 
 REFUSED = (
-    ("", "encoding"),
+    ("sample_rate=16000", "encoding"),
     ("encoding=opus", "encoding"),
     ("encoding=linear16&sample_rate=9", "sample_rate"),
     (f"{PLAIN}&channels=2", "channels"),

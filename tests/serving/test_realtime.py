@@ -17,7 +17,7 @@ import openai
 import pytest
 from openai import AsyncOpenAI, OpenAI
 from websockets.asyncio.client import connect
-from websockets.exceptions import ConnectionClosed
+from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from sottovoce.audio.io import load_audio
 from sottovoce.serving.apis.openai_realtime_config import RealtimeSessionConfig
@@ -294,11 +294,14 @@ def test_an_error_leaves_the_session_open(
     assert of(heard, COMPLETED)[0]["transcript"]
 
 
-@pytest.mark.parametrize("query", ["&model=other", "&call_id=rtc_1"])
-def test_an_address_that_asks_for_something_else_is_refused(server: ServerThread, query: str) -> None:
-    heard, code = talk(server, [], n_of("never"), query)
-    assert [message["type"] for message in heard] == ["error"]
-    assert code == 1008
+@pytest.mark.parametrize(("query", "status"), [("&model=other", 404), ("&call_id=rtc_1", 400)])
+def test_an_address_that_asks_for_something_else_is_refused(
+    server: ServerThread, query: str, status: int
+) -> None:
+    with pytest.raises(InvalidStatus) as refused:
+        talk(server, [], n_of("never"), query)
+    assert refused.value.response.status_code == status
+    assert json.loads(refused.value.response.body)["error"]["type"] == "invalid_request_error"
 
 
 def test_a_turn_whose_text_cannot_be_found_fails_and_the_next_one_does_not() -> None:
@@ -387,10 +390,9 @@ def test_a_client_secret_opens_the_realtime_api_and_nothing_else() -> None:
             heard_input = heard[0]["session"]["audio"]["input"]
             assert heard_input["transcription"]["language"] == "de"
             assert heard_input["turn_detection"] is None
-        refused, code = talk(
-            server, [], n_of("never"), subprotocols=["realtime", "openai-insecure-api-key.ek_x"]
-        )
-        assert (refused[0]["error"]["code"], code) == ("invalid_api_key", 1008)
+        with pytest.raises(InvalidStatus) as refused:
+            talk(server, [], n_of("never"), subprotocols=["realtime", "openai-insecure-api-key.ek_x"])
+        assert refused.value.response.status_code == 401
 
 
 def test_a_secret_is_known_to_whoever_has_the_key_and_to_nobody_else() -> None:

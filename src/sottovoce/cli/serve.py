@@ -155,6 +155,14 @@ LIMITS = (
         help="Seconds without audio or `keepalive`.",
     ),
     click.option(
+        "--keepalive-timeout",
+        type=Clock(),
+        metavar="TIME",
+        default="1:00:00",
+        show_default=True,
+        help="Without audio, whatever keeps a live session alive.",
+    ),
+    click.option(
         "--exit-when-failing",
         type=Clock(),
         metavar="TIME",
@@ -190,6 +198,13 @@ WORK = (
         default=0.1,
         show_default=True,
         help="Of an engine's time that a recording has at least, however much live work there is.",
+    ),
+    click.option(
+        "--forecast/--no-forecast",
+        default=True,
+        show_default=True,
+        help="Measure what a live session costs when a model is loaded, and refuse those that would make "
+        "others late.",
     ),
     click.option(
         "--encoder-frames",

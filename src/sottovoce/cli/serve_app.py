@@ -181,6 +181,7 @@ def settings_of(given: Mapping[str, Any], names: list[str]) -> ServerSettings:
             wait_s=given["max_wait"],
             session_s=given["max_session"],
             idle_s=given["idle_timeout"],
+            keepalive_s=given["keepalive_timeout"],
             broken_s=given["exit_when_failing"],
             shutdown_s=given["shutdown_timeout"],
         ),
@@ -192,6 +193,7 @@ def settings_of(given: Mapping[str, Any], names: list[str]) -> ServerSettings:
             rows=given["rows"],
             longest_interval_s=float(given["longest_interval"]),
             file_share=given["file_share"],
+            forecast=given["forecast"],
         ),
     )
 

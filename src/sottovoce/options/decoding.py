@@ -175,7 +175,19 @@ class DecodingOptions:
         "No sequence of so many tokens twice; 0 allows all.", group="Search", least=0
     ).as_field(0)
     allowed_languages: tuple[str, ...] = ()
-    seed: int = Option("Of the draws at temperatures above 0.", group="Fallback", needs=(DRAWS,)).as_field(0)
+    seed: int = Option(
+        "Of the draws at temperatures above 0.",
+        group="Fallback",
+        needs=(DRAWS,),
+        apis={
+            "openai": ApiField(
+                "seed",
+                "of the draws at temperatures above 0; the same one gives the same text",
+                least=0,
+                most=2**53,
+            )
+        },
+    ).as_field(0)
 
     def __post_init__(self) -> None:
         check_options(self)

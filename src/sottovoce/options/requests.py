@@ -14,6 +14,8 @@ TRANSLATION_FORMATS = FORMATS[:-1]
 LANGUAGE_EXAMPLES = ("en", "german", "auto")
 WITHOUT_EFFECT = ("debug_mode", "token_timestamps", "encode")
 """Of how whisper.cpp times words, and what it prints."""
+IGNORED = ("stream_options", "stream_include_usage", "without_timestamps", "top_p", "top_k", "min_p")
+"""Of other servers with OpenAI's API: draws are from all tokens here, and usage comes anyway."""
 MOST_COUNT = 100_000
 
 
@@ -64,6 +66,28 @@ REQUEST = (
         "phrases",
         "texts",
         {"openai": ApiField("keywords[]", "words likely to be said, boosted in the beam search")},
+    ),
+    requested(
+        "hotwords",
+        "text",
+        {"openai": ApiField("hotwords", "the same, separated by commas, as other servers have them")},
+    ),
+    requested(
+        "vad_filter",
+        "flag",
+        {
+            "openai": ApiField(
+                "vad_filter", "`true`: as `chunking_strategy` `auto`, as other servers have it", examples=()
+            )
+        },
+    ),
+    *(
+        requested(
+            f"ignored_{name}",
+            "nested",
+            {"openai": ApiField(name, "without effect, which the answer tells: `x-ignored-parameters`")},
+        )
+        for name in IGNORED
     ),
     requested(
         "chunking_strategy",

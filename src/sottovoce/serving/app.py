@@ -118,10 +118,11 @@ async def icon(request: Request) -> Response:
 
 
 async def health(request: Request) -> Response:
-    """Say that the process answers, whether its models work, and what their engines are at."""
+    """Say that the process answers, whether its models work, how late they are, and what they are at."""
     services = services_of(request)
     status = "ok" if services.trouble is None else "failing"
-    return JSONResponse({"status": status, "engines": engine_states(services)})
+    behind_s = round(services.behind_s, 3)
+    return JSONResponse({"status": status, "behind_s": behind_s, "engines": engine_states(services)})
 
 
 async def ready(request: Request) -> Response:

@@ -1,11 +1,14 @@
 """One live client: its messages are read, audio and commands worked off in order, events sent back.
 
-Four tasks: one reads, one works, one does what goes on in the background, one waits for the server to go
-down. None of them runs the model. What messages and events look like, the protocols in `apis` know.
+Five tasks: one reads, one works, one does what goes on in the background, one reports, one waits for the
+server to go down. None of them runs the model. What messages and events look like, the protocols in `apis`
+know.
 """
 
 from __future__ import annotations
 
+import math
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack, suppress
@@ -18,6 +21,7 @@ import anyio.to_thread
 import numpy as np
 from starlette.websockets import WebSocket
 
+from sottovoce.audio.live_container import LiveContainer
 from sottovoce.formats.document import Json
 from sottovoce.options.live import LiveOptions
 from sottovoce.serving.faults import UNAVAILABLE, ApiError, fault_of, logged_fault
@@ -34,6 +38,7 @@ Command: TypeAlias = Callable[[], Awaitable[None]]
 """What a client asked for, done when all audio before it was worked on."""
 
 DONE, GOING_DOWN = 1000, 1012
+REPORT_EVERY_S = 1.0
 SLICE_BYTES = 64 * 1024
 """Of a message that are read at once: about a millisecond's work."""
 
@@ -58,6 +63,8 @@ class LiveConnection(ABC, Generic[M]):
         self._session: SessionHandle | None = None
         self._held = AsyncExitStack()
         self._is_closing = False
+        self._quiet_since_s = math.inf
+        """By the clock, where the client has a place: since then it sent no audio."""
         self._counted_s = 0.0
 
     @abstractmethod
@@ -94,6 +101,9 @@ class LiveConnection(ABC, Generic[M]):
     async def background(self) -> None:
         """Do what goes on beside the work; nothing, unless a protocol says so."""
 
+    async def report(self) -> None:
+        """Tell the client how late it is, every second; nothing, unless a protocol says so."""
+
     async def serve(self) -> None:
         """Serve the client until it closes, goes, or is asked to; an error is the last that it is told."""
         try:
@@ -109,7 +119,8 @@ class LiveConnection(ABC, Generic[M]):
 
     def take_place(self) -> None:
         """Take one of the server's places for live sessions, until `release`. Raises: ApiError 429, 503."""
-        self._held.enter_context(self.services.session())
+        self._held.enter_context(self.services.session(lambda: self.behind_s))
+        self._quiet_since_s = time.monotonic()
 
     async def open(self, model: str, options: LiveOptions) -> Scheduler:
         """Open the session, until `release`; returns what runs its model.
@@ -119,7 +130,7 @@ class LiveConnection(ABC, Generic[M]):
         scheduler = await self._held.enter_async_context(self.services.registry.use(model))
         self.services.check_wait(scheduler)
         self._session = session = await scheduler.open(options)
-        self._held.callback(session.discard)
+        self._held.callback(session.end)
         session.poll_newer_audio = self.queue.take_audio
         self._counted_s = 0.0
         return scheduler
@@ -127,6 +138,7 @@ class LiveConnection(ABC, Generic[M]):
     async def release(self) -> None:
         """Give up the session, its model and its place."""
         self._session = None
+        self._quiet_since_s = math.inf
         await self._held.aclose()
 
     @property
@@ -145,6 +157,11 @@ class LiveConnection(ABC, Generic[M]):
         """Seconds of audio that the session was given; 0 where there is none."""
         return self._session.received_s if self._session else 0.0
 
+    @property
+    def behind_s(self) -> float:
+        """Seconds of received audio that no event accounts for yet."""
+        return self.queue.n_samples / SAMPLE_RATE + (self._session.behind_s if self._session else 0.0)
+
     async def send(self, *documents: dict[str, Json]) -> None:
         """Send messages. Raises: GoneError; ApiError where the client does not take them."""
         for document in documents:
@@ -158,7 +175,9 @@ class LiveConnection(ABC, Generic[M]):
     async def queue_audio(self, samples: Samples) -> None:
         """Queue audio (n,); returns when there is room for more. Raises: ApiError for NaN and infinity."""
         require_finite(samples)
+        self._note_audio()
         await self.queue.put_audio(samples)
+        self._note_audio()
 
     async def queue_bytes(self, reader: PcmReader, data: bytes) -> None:
         """Decode and queue audio, in slices that hold up nobody else.
@@ -167,6 +186,18 @@ class LiveConnection(ABC, Generic[M]):
         """
         for piece in slices_of(data):
             await self.queue_audio(await off_loop(len(data), partial(reader.read, piece)))
+
+    async def queue_container(self, container: LiveContainer, data: bytes) -> None:
+        """Decode and queue the next bytes of a container, those of its end where there are none.
+
+        Raises: as `queue_audio`; AudioError for what is no container.
+        """
+        for piece in slices_of(data) if data else (b"",):
+            container.feed(piece) if piece else container.end()
+            is_more = True
+            while is_more:
+                samples, is_more = await anyio.to_thread.run_sync(container.take)
+                await self.queue_audio(samples)
 
     async def request_close(self, code: int = DONE) -> None:
         """Work off what came, and close with the code; nothing more is read."""
@@ -220,7 +251,7 @@ class LiveConnection(ABC, Generic[M]):
                 nonlocal code
                 code = await self._work()
 
-            for task in (self._listen, self._leave, self.background):
+            for task in (self._listen, self._leave, self._report, self.background):
                 tasks.start_soon(until_failed, task)
             await until_failed(work)
             tasks.cancel_scope.cancel()
@@ -236,6 +267,20 @@ class LiveConnection(ABC, Generic[M]):
     async def _leave(self) -> None:
         await self.services.until_leaving()
         await self.request_close(GOING_DOWN)
+
+    def _note_audio(self) -> None:
+        if math.isfinite(self._quiet_since_s):
+            self._quiet_since_s = time.monotonic()
+
+    async def _report(self) -> None:
+        """Report, and end a client that holds its place without audio. Raises: ApiError."""
+        most_s = self.limits.keepalive_s
+        while True:
+            await anyio.sleep(min(REPORT_EVERY_S, most_s))
+            await self.report()
+            if time.monotonic() - self._quiet_since_s > most_s:
+                text = f"session: expected audio within {most_s:g} s, whatever keeps it alive"
+                raise ApiError(text, code="idle_timeout")
 
     async def _work(self) -> int:
         """Work off the queue; returns the code to close with."""

@@ -36,13 +36,14 @@ _JUDGED_EVERY_S = 2.0
 class Job:
     """A piece of work that somebody waits for: a function without arguments, or calls for an executor.
 
-    since: when it was asked for (seconds).
+    since: when it was asked for (seconds). on_work: told its part of the seconds at work for it.
     """
 
     priority: Priority
     since: float
     do: Callable[[], Any] | CallGenerator[Any]
     done: Future[Any]
+    on_work: Callable[[float], None] | None = None
     task: Task[Any] | None = None
 
     @property
@@ -135,15 +136,22 @@ class EngineThread:
         assert not callable(job.do)
         self.under_way = (*self.under_way, job)
         job.task = self._engine.begin(job.do, job.since, lambda task: self._end(job, task), job.priority)
+        began = time.monotonic()
         self._call(self._engine.advance)
+        if job.on_work is not None:
+            job.on_work(time.monotonic() - began)
 
     def round(self) -> tuple[Priority | None, float]:
         """Let the engine do a round; return whose calls were done, and how long it took (seconds)."""
         assert self._engine is not None
+        live = [job for job in self.under_way if job.priority is Priority.LIVE]
         began = time.monotonic()
         served = self._call(self._engine.round)
         took_s = time.monotonic() - began
         self.worked(took_s)
+        for job in live if served is not Priority.FILE else ():
+            if job.on_work is not None:
+                job.on_work(took_s / len(live))
         return served, took_s
 
     def _call(self, do: Callable[[], Result]) -> Result | None:

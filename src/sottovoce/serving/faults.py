@@ -57,7 +57,12 @@ class ApiError(Exception):
     @property
     def headers(self) -> Mapping[str, str]:
         """`retry-after`, in whole seconds, where another try may be worth it."""
-        return {} if self.retry_s is None else {"retry-after": str(max(1, round(self.retry_s)))}
+        return {} if self.retry_s is None else {"retry-after": str(self.retry_after)}
+
+    @property
+    def retry_after(self) -> int:
+        """Whole seconds until another try may be worth it; 0 where none is."""
+        return 0 if self.retry_s is None else max(1, round(self.retry_s))
 
 
 def busy(message: str, retry_s: float) -> ApiError:

@@ -21,6 +21,7 @@ KNOWN = tuple(fields_of("whisper_cpp"))
 """The documented fields."""
 USUAL_STEP = 0.2
 """From one temperature to the next. Source: whisper.cpp."""
+MOST_STEPS = 10
 
 
 def inference_request(fields: Fields, model: str) -> FileRequest:
@@ -63,8 +64,8 @@ def temperatures(values: Values) -> tuple[float, ...]:
     """Temperatures from the first to the hottest by their step; a step of 0 tries the first alone."""
     first = values["first_temperature"] or 0.0
     step = USUAL_STEP if values["temperature_step"] is None else values["temperature_step"]
-    n_steps = math.floor((HOTTEST - first) / step + 1e-6) if step else 0
-    return tuple(round(first + i * step, 6) for i in range(min(n_steps, 10) + 1))
+    n_steps = min((HOTTEST - first) / step + 1e-6, MOST_STEPS) if step else 0  # of a tiny one without end
+    return tuple(round(first + i * step, 6) for i in range(math.floor(n_steps) + 1))
 
 
 def vad_options(values: Values) -> VadOptions | None:

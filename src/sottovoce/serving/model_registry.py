@@ -125,7 +125,13 @@ class ModelRegistry:
             if slot.scheduler is None:
                 began = time.monotonic()
                 model = await anyio.to_thread.run_sync(self._open_model, name)
-                slot.scheduler, slot.languages = self._make(model), tuple(model.languages)
+                scheduler = self._make(model)
+                try:
+                    await scheduler.calibrate()
+                except BaseException:
+                    scheduler.close()
+                    raise
+                slot.scheduler, slot.languages = scheduler, tuple(model.languages)
                 seconds = round(time.monotonic() - began, 3)
                 logger.info("model loaded", extra={"model": name, "seconds": seconds})
             return slot.scheduler

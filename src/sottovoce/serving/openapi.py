@@ -155,8 +155,12 @@ def operation_paths() -> dict[str, Json]:
     }
     alive: Schema = {
         "type": "object",
-        "required": ["status", "engines"],
-        "properties": {"status": {"type": "string"}, "engines": {"type": "array", "items": engine}},
+        "required": ["status", "behind_s", "engines"],
+        "properties": {
+            "status": {"type": "string"},
+            "behind_s": {"type": "number"},
+            "engines": {"type": "array", "items": engine},
+        },
     }
     loading: Json = {
         "description": "loading, or going down",

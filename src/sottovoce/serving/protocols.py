@@ -157,6 +157,12 @@ def websocket_protocol(gate: ConnectionGate) -> type[asyncio.Protocol]:
             gate.leave(self.client[0] if self.client else "")
             super().connection_lost(exc)
 
+        async def send(self, message: Any) -> None:
+            """Send; a handshake that was refused is complete: uvicorn reports a fault of ours else."""
+            await super().send(message)
+            if message["type"] == "websocket.http.response.body" and not message.get("more_body", False):
+                self.handshake_complete = True
+
         def data_received(self, data: bytes) -> None:
             self._heard_s = self.loop.time()
             super().data_received(data)

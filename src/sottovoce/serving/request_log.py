@@ -14,19 +14,22 @@ import time
 import uuid
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import HTTPConnection
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocket
 
-from sottovoce.serving.access import LISTEN_PATH, SUBPROTOCOL, AccessControl
+from sottovoce.serving.access import LISTEN_PATH, SECRETS_PATH, SUBPROTOCOL, AccessControl
 from sottovoce.serving.faults import ApiError
 from sottovoce.serving.metrics import Metrics
-from sottovoce.serving.transport import close_with, deny, own_error
+from sottovoce.serving.transport import close_with, deny, error_answer, own_error
 
 logger = logging.getLogger(__name__)
 
 CLOSE_CODES = frozenset({*range(1000, 1004), *range(1005, 1015)})
 """Of RFC 6455, and those that were registered after it."""
+DENIED_PATHS = frozenset({LISTEN_PATH, SECRETS_PATH})
+"""Of sockets whose clients expect a status of HTTP where they may not come in."""
 ANSWERED_ID = re.compile(r"[A-Za-z0-9._-]{1,80}")
 SECURITY_HEADERS = {
     "x-content-type-options": "nosniff",
@@ -85,7 +88,7 @@ class RequestLogMiddleware:
 
         try:
             fault = self._access.refusal(scope["path"], scope["method"], headers)
-            inner = self._app if fault is None else error_response(fault)
+            inner = self._app if fault is None else error_answer(HTTPConnection(scope), fault)
             await inner(scope, receive, sending)
         finally:
             self._note(scope, scope["method"], status, time.monotonic() - began, request_id)
@@ -175,8 +178,9 @@ def error_response(fault: ApiError) -> JSONResponse:
 
 
 async def refuse(socket: WebSocket, fault: ApiError) -> None:
-    """Say on a socket why it is closed: browsers do not see the status of a refused handshake."""
-    if socket.scope["path"] == LISTEN_PATH:
+    """Refuse a handshake as others' APIs do; on other sockets say why they are closed: browsers do not see
+    the status of one that was refused."""
+    if socket.scope["path"] in DENIED_PATHS:
         await deny(socket, fault)
         return
     await socket.accept(subprotocol=SUBPROTOCOL if SUBPROTOCOL in socket.scope["subprotocols"] else None)

@@ -8,11 +8,12 @@ from dataclasses import dataclass, replace
 from sottovoce.errors import OptionError
 from sottovoce.options.decoding import DecodingOptions
 from sottovoce.options.fallback import FallbackOptions
-from sottovoce.options.requests import TRANSLATION_FORMATS
+from sottovoce.options.requests import IGNORED, TRANSLATION_FORMATS
 from sottovoce.options.schema import Option, Values, made
 from sottovoce.options.speakers import SpeakerOptions
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.options.vad import WINDOW_VAD, VadOptions
+from sottovoce.serving.client_values import MAX_CHARACTERS
 from sottovoce.serving.faults import ApiError
 from sottovoce.serving.fields import Fields, number_of, wrong
 from sottovoce.serving.forms import fields_of, read_form
@@ -22,7 +23,7 @@ from sottovoce.text.languages import find_language
 from sottovoce.types import Task
 
 STREAMED = ("json", "text", "diarized_json")
-TRANSLATED = ("file", "model", "prompt", "response_format", "temperature")
+TRANSLATED = ("file", "model", "prompt", "response_format", "temperature", "seed", *IGNORED)
 KNOWN = {"transcribe": tuple(fields_of("openai")), "translate": TRANSLATED}
 """The documented parameters."""
 
@@ -32,7 +33,7 @@ class FileRequest:
     """One request: what is to be transcribed how, and what the answer looks like.
 
     max_len: letters of a segment, where longer ones are to be cut. offset_n: added to the numbers of `srt`.
-    language_probabilities: tell them, where the format has them.
+    language_probabilities: tell them, where the format has them. ignored: parameters without effect.
     """
 
     task: Task
@@ -46,6 +47,7 @@ class FileRequest:
     max_len: int | None = None
     offset_n: int = 0
     language_probabilities: bool = True
+    ignored: tuple[str, ...] = ()
 
 
 def transcription_request(fields: Fields) -> FileRequest:
@@ -75,11 +77,12 @@ def transcription_request(fields: Fields) -> FileRequest:
         "transcribe",
         values["model"],
         response_format,
-        TranscriptionRequest(options, languages=languages_of(values), phrases=values["phrases"]),
+        TranscriptionRequest(options, languages=languages_of(values), phrases=phrases_of(values)),
         words="word" in granularities,
         segments="segment" in granularities or not granularities,
         logprobs=logprobs,
         stream=stream,
+        ignored=ignored_of(values),
     )
 
 
@@ -91,7 +94,21 @@ def translation_request(fields: Fields) -> FileRequest:
     values = read_form(fields, "openai", translation_form())
     fields.require_known(TRANSLATED)
     transcription = TranscriptionRequest(transcribe_options(values, "translate", words=False))
-    return FileRequest("translate", values["model"], values["response_format"], transcription)
+    model, response_format = values["model"], values["response_format"]
+    return FileRequest("translate", model, response_format, transcription, ignored=ignored_of(values))
+
+
+def phrases_of(values: Values) -> tuple[str, ...]:
+    """Words likely to be said, by both of their names. Raises: ApiError 400 for too many of them."""
+    hotwords = values["hotwords"] or ""
+    if len(hotwords) > MAX_CHARACTERS:
+        raise wrong("hotwords", f"at most {MAX_CHARACTERS} characters", str(len(hotwords)))
+    return (*values["phrases"], *(word.strip() for word in hotwords.split(",") if word.strip()))
+
+
+def ignored_of(values: Values) -> tuple[str, ...]:
+    """What is given and has no effect."""
+    return tuple(name for name in IGNORED if values[f"ignored_{name}"] is not None)
 
 
 def translation_form() -> list[Option]:
@@ -118,7 +135,7 @@ def languages_of(values: Values) -> tuple[str, ...]:
 
 def transcribe_options(values: Values, task: Task, *, words: bool) -> TranscribeOptions:
     """How to transcribe. Raises: ApiError 400."""
-    strategy = values.get("chunking_strategy")
+    strategy = values.get("chunking_strategy") or ("auto" if values.get("vad_filter") else None)
     try:
         return made(
             TranscribeOptions,

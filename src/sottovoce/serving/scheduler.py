@@ -30,8 +30,10 @@ from sottovoce.lm.fusion import ShallowFusion
 from sottovoce.offline.transcription import FileTranscription
 from sottovoce.options.live import LiveOptions
 from sottovoce.options.transcribe import TranscribeOptions
+from sottovoce.serving.calibration import calibrate
 from sottovoce.serving.engine_thread import THREADS, EngineState
 from sottovoce.serving.event_sequence import EventSequencer
+from sottovoce.serving.load_forecast import LoadForecast, SessionLoad
 from sottovoce.serving.settings import MOST_ENGINES, Work
 from sottovoce.serving.worker import Worker
 from sottovoce.speakers.base import Floats
@@ -59,18 +61,32 @@ class TranscriptionRequest:
 
 
 class SessionHandle:
-    """One live session of a client; one call at a time. Made by `Scheduler.open`."""
+    """One live session of a client; one call at a time. Made by `Scheduler.open`.
 
-    def __init__(self, worker: Worker, model: Model, options: LiveOptions) -> None:
+    load: what it takes of the model, until `end`, which on_end is told of.
+    """
+
+    def __init__(
+        self,
+        worker: Worker,
+        model: Model,
+        options: LiveOptions,
+        *,
+        load: SessionLoad,
+        on_end: Callable[[SessionLoad], None],
+    ) -> None:
         self._worker = worker
         self._model = model
         self._options = options
+        self._on_end = on_end
+        self.load = load
         self._sequencer = EventSequencer()
         self._session: Session | None = None
         self._speakers: LiveSpeakers | None = None
         self._speakers_option = ""
         self._held_audio = AudioAccumulator()
         self._n_samples = 0
+        self._n_heard = 0
         self._began_at = 0
         self.poll_newer_audio: Callable[[], Samples] | None = None
         """Audio that came after what was pushed, asked for by a thread of the model when an update begins."""
@@ -80,11 +96,17 @@ class SessionHandle:
         """Seconds of audio so far."""
         return self._n_samples / SAMPLE_RATE
 
+    @property
+    def behind_s(self) -> float:
+        """Seconds of audio so far that no update has heard."""
+        return (self._n_samples - self._n_heard) / SAMPLE_RATE
+
     async def begin(self) -> None:
         """Make the session, so that wrong options are known before there is audio.
 
-        Raises: OptionError.
+        Raises: OptionError, and ModelNotFoundError and CheckpointError of what tells speakers apart.
         """
+        await self._load_speakers(self._options)
         await done(self._worker, self._open, Priority.LIVE)
 
     async def push(self, pcm: Samples) -> list[Event]:
@@ -121,14 +143,15 @@ class SessionHandle:
     async def configure(self, options: LiveOptions) -> list[Event]:
         """Go on with other options; what was heard so far is said under the old ones.
 
-        Raises: OptionError, with the session as it was.
+        Raises: as `begin`, with the session as it was.
         """
-        before = self._options
+        before = self._options, self._speakers, self._speakers_option
+        await self._load_speakers(options)
         self._options = options
         try:
             session = await done(self._worker, self._made, Priority.LIVE)
         except BaseException:
-            self._options = before
+            self._options, self._speakers, self._speakers_option = before
             raise
         events = await self.flush_and_reset()
         self._session = session
@@ -142,13 +165,18 @@ class SessionHandle:
         """Forget what was heard so far, without saying it."""
         self._session = None
         self._held_audio = AudioAccumulator()
-        self._began_at = self._n_samples
+        self._began_at = self._n_heard = self._n_samples
+
+    def end(self) -> None:
+        """Forget what was heard so far, and make room for another session; harmless a second time."""
+        self.discard()
+        self._on_end(self.load)
 
     def _numbered(self, events: list[Event]) -> list[Event]:
         return self._sequencer.number(events, offset_s=self._began_at / SAMPLE_RATE)
 
     async def _done(self, calls: CallGenerator[list[Event]]) -> list[Event]:
-        return await asyncio.wrap_future(self._worker.submit_calls(calls))
+        return await asyncio.wrap_future(self._worker.submit_calls(calls, on_work=self.load.work))
 
     def _update(self) -> CallGenerator[list[Event]]:
         """An update that takes what came while it waited."""
@@ -161,10 +189,15 @@ class SessionHandle:
 
     def _listen(self) -> CallGenerator[list[Event]]:
         """One update: under load of all that waits, otherwise of what is worked on at a time."""
-        is_stretched = self._worker.interval_controller.interval_s > INTERVALS_S[0]
+        interval_s = self._worker.interval_controller.interval_s
+        is_stretched = interval_s > INTERVALS_S[0]
         most_s = MOST_BEHIND_S if is_stretched else MOST_AT_ONCE_S
         pcm = self._held_audio.take(round(most_s * SAMPLE_RATE))
-        events = yield from self._open().listen(pcm, newest_only=is_stretched)
+        try:
+            events = yield from self._open().listen(pcm, newest_only=is_stretched)
+        finally:
+            self._n_heard = min(self._n_heard + len(pcm), self._n_samples)
+            self.load.hear(len(pcm) / SAMPLE_RATE, interval_s)
         return events
 
     def _conclude(self) -> CallGenerator[list[Event]]:
@@ -199,10 +232,14 @@ class SessionHandle:
             self._session = self._made()
         return self._session
 
+    async def _load_speakers(self, options: LiveOptions) -> None:
+        """Make what tells speakers apart: no thread of the model waits for weights that are fetched."""
+        if options.speakers and (self._speakers is None or options.speakers != self._speakers_option):
+            self._speakers = await anyio.to_thread.run_sync(make_live_speakers, options.speakers)
+            self._speakers_option = options.speakers
+
     def _made(self) -> Session:
         options = self._options
-        if options.speakers and (self._speakers is None or options.speakers != self._speakers_option):
-            self._speakers, self._speakers_option = make_live_speakers(options.speakers), options.speakers
         return self._model.session(
             options.languages or None,
             switching=options.switching,
@@ -269,9 +306,12 @@ class Scheduler:
         self._on_live = on_live
         self._fusions = anyio.CapacityLimiter(1)
         work = work or Work()
+        engines = engines_for(model, work)
+        self._is_forecast = work.forecast
+        self.forecast = LoadForecast(len(engines), work.longest_interval_s)
         self._worker = Worker(
             self._note,
-            engines_for(model, work),
+            engines,
             interval_controller=UpdateIntervalController(time.monotonic(), work.longest_interval_s),
             n_threads=work.threads or THREADS,
         )
@@ -303,11 +343,21 @@ class Scheduler:
     async def open(self, options: LiveOptions) -> SessionHandle:
         """Begin a live session.
 
-        Raises: OptionError.
+        Raises: ApiError 429 where it would make the others late; OptionError.
         """
-        handle = SessionHandle(self._worker, self.model, options)
-        await handle.begin()
+        load = self.forecast.enter()
+        handle = SessionHandle(self._worker, self.model, options, load=load, on_end=self.forecast.leave)
+        try:
+            await handle.begin()
+        except BaseException:
+            handle.end()
+            raise
         return handle
+
+    async def calibrate(self) -> None:
+        """Measure what a live session costs, where sessions are refused by that."""
+        if self._is_forecast:
+            self.forecast.usual = await calibrate(self, len(self.engines))
 
     async def transcribe(self, source: AudioSource, request: TranscriptionRequest) -> FileJob:
         """Begin with a recording, which stays open until the job is closed.

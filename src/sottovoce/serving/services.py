@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import cast
@@ -32,7 +33,9 @@ class Services(Collector):
         self.settings = settings
         self.registry = registry
         self.metrics = metrics
-        self.n_sessions = 0
+        self._lags: dict[int, Callable[[], float]] = {}
+        """How far behind each live session is."""
+        self._lag_numbers = itertools.count()
         self.n_requests = 0
         self.n_uploads = 0
         self.upload_bytes = 0
@@ -54,6 +57,10 @@ class Services(Collector):
         """Yield what is so at this moment, for Prometheus."""
         now = {
             "sessions": ("Live sessions now.", self.n_sessions),
+            "behind_s": (
+                "Seconds of received audio that no event accounts for yet, in the session furthest behind.",
+                self.behind_s,
+            ),
             "recordings": ("Recordings being transcribed or waiting.", self.n_requests),
             "upload_bytes": ("Bytes of recordings that are here.", self.upload_bytes),
             "failing": ("Whether a model cannot work any more.", int(self.trouble is not None)),
@@ -75,7 +82,14 @@ class Services(Collector):
         for place, state in engines_of(self.registry):
             busy.add_metric(place, state.busy)
             updates.add_metric(place, state.n_live)
-        yield from (busy, updates)
+        forecast = GaugeMetricFamily(
+            "sottovoce_load_forecast",
+            "The part of the engines' time that live sessions take if all speak.",
+            labels=labels[:1],
+        )
+        for name, scheduler in self.registry.running.items():
+            forecast.add_metric((name,), scheduler.forecast.part)
+        yield from (busy, updates, forecast)
 
     @property
     def trouble(self) -> str | None:
@@ -83,6 +97,16 @@ class Services(Collector):
         stall_s = self.settings.limits.stall_s
         found = [scheduler.trouble(stall_s) for scheduler in self.registry.schedulers]
         return next((what for what in found if what is not None), None)
+
+    @property
+    def n_sessions(self) -> int:
+        """Live sessions that have a place."""
+        return len(self._lags)
+
+    @property
+    def behind_s(self) -> float:
+        """Seconds of received audio that no event accounts for yet, in the session furthest behind."""
+        return max((lag() for lag in self._lags.values()), default=0.0)
 
     @property
     def is_leaving(self) -> bool:
@@ -166,8 +190,8 @@ class Services(Collector):
             self.n_requests -= 1
 
     @contextmanager
-    def session(self) -> Iterator[None]:
-        """Take a place for one live session.
+    def session(self, behind_s: Callable[[], float] = float) -> Iterator[None]:
+        """Take a place for one live session. behind_s: how late it is.
 
         Raises: ApiError as `recording`.
         """
@@ -176,11 +200,18 @@ class Services(Collector):
         most = self.settings.limits.sessions
         if self.n_sessions >= most:
             raise busy(f"{most} live sessions are open: try again later", retry_s=10.0)
-        self.n_sessions += 1
+        number = next(self._lag_numbers)
+        self._lags[number] = behind_s
         try:
             yield
         finally:
-            self.n_sessions -= 1
+            del self._lags[number]
+
+    def check_room(self, name: str) -> None:
+        """Check that a model, where it is there, has room for a session. Raises: ApiError 429."""
+        if (scheduler := self.registry.running.get(name)) is not None:
+            self.check_wait(scheduler)
+            scheduler.forecast.check()
 
     def check_wait(self, scheduler: Scheduler) -> None:
         """Check the load. Raises: ApiError 429 where live work waits too long to take on more of it."""

@@ -45,7 +45,8 @@ class ServerLimits:
     pending_s: audio of one session that waits for the model; more of it is not read before that is worked
         off, so that a sender who is too fast is slowed down.
     wait_s: the waiting time of live work from which on no further session is taken.
-    session_s: of one live session. idle_s: without audio and without `keepalive`.
+    session_s: of one live session. idle_s: without audio and without `keepalive`. keepalive_s: without
+        audio, whatever else comes.
     send_s: until a client must have taken what it was sent. upload_s: between two pieces of an upload.
     head_s: from the beginning of a connection, or of its next request, until that has a head.
     connections: at a time; None: what sessions, recordings and `SPARE_CONNECTIONS` need, and never more than
@@ -67,6 +68,7 @@ class ServerLimits:
     wait_s: float = 5.0
     session_s: float = 4 * 3600.0
     idle_s: float = 300.0
+    keepalive_s: float = 3600.0
     send_s: float = 10.0
     upload_s: float = 60.0
     head_s: float = 15.0
@@ -194,7 +196,8 @@ class Work:
         most, and one on an accelerator. threads: of the processor, which the engines share; None: PyTorch's.
     encoder_frames, rows: see `engine.batching.Batching`; None: by the device. longest_interval_s: up to which
         updates of live sessions come less often under load. file_share: of an engine's time, that a recording
-        has at least.
+        has at least. forecast: refuse a live session that would make others late, by what one costs, which is
+        measured when a model is loaded.
 
     Raises: OptionError for values out of range.
     """
@@ -205,6 +208,7 @@ class Work:
     rows: int | None = None
     longest_interval_s: float = INTERVALS_S[-1]
     file_share: float = 0.1
+    forecast: bool = True
 
     def __post_init__(self) -> None:
         for name in ("engines", "threads", "encoder_frames", "rows"):

@@ -5,15 +5,19 @@ from __future__ import annotations
 from typing import Protocol, TypeVar
 
 import anyio
+from starlette.requests import HTTPConnection
 from starlette.responses import JSONResponse
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
 from sottovoce.formats.document import Json, json_text
+from sottovoce.serving.access import LISTEN_PATH
 from sottovoce.serving.faults import ApiError
 from sottovoce.serving.settings import ServerLimits
 
 M = TypeVar("M", covariant=True)
 
+DEEPGRAM_CODES = {401: "INVALID_AUTH", 429: "TOO_MANY_REQUESTS"}
+"""By the status of HTTP; of others the codes are our own. Source: Deepgram, API errors."""
 REFUSED = 1008
 """Close code for what no other try will change."""
 FAILED = 1011
@@ -112,12 +116,21 @@ class WebSocketTransport:
 
 
 async def deny(socket: WebSocket, fault: ApiError) -> None:
-    """Refuse a handshake with a status of HTTP."""
-    request_id = socket.scope["state"]["request_id"]
-    body = {"err_code": fault.code, "err_msg": fault.message, "request_id": request_id}
-    await socket.send_denial_response(
-        JSONResponse(body, status_code=fault.status, headers=dict(fault.headers))
-    )
+    """Refuse a handshake with a status of HTTP, and the body that the API at its path gives."""
+    await socket.send_denial_response(error_answer(socket, fault))
+
+
+def error_answer(connection: HTTPConnection, fault: ApiError) -> JSONResponse:
+    """Answer a fault as the API at the path of a connection does: Deepgram's, else OpenAI's."""
+    headers = dict(fault.headers)
+    if fault.status == 401:
+        headers["www-authenticate"] = "Bearer"
+    body: dict[str, Json] = fault.body
+    if connection.scope["path"] == LISTEN_PATH:
+        code = DEEPGRAM_CODES.get(fault.status, fault.code)
+        request_id = connection.scope["state"]["request_id"]
+        body = {"err_code": code, "err_msg": fault.message, "request_id": request_id}
+    return JSONResponse(body, status_code=fault.status, headers=headers)
 
 
 async def close_with(socket: WebSocket, fault: ApiError, document: dict[str, Json]) -> None:
@@ -128,8 +141,9 @@ async def close_with(socket: WebSocket, fault: ApiError, document: dict[str, Jso
 
 
 def own_error(fault: ApiError) -> dict[str, Json]:
-    """Render a fault as a message of the server's own protocol, and of OpenAI's."""
-    return {"type": "error", **fault.body}
+    """Render a fault as a message of the server's own protocol, and of OpenAI's, with when to come again."""
+    again: dict[str, Json] = {} if fault.retry_s is None else {"retry_after": fault.retry_after}
+    return {"type": "error", "error": {**fault.details, **again}}
 
 
 def reason_of(message: str) -> str:

@@ -109,16 +109,27 @@ class Worker:
         """
         return self._submitted(do, priority)
 
-    def submit_calls(self, calls: CallGenerator[T], priority: Priority = Priority.LIVE) -> Future[T]:
+    def submit_calls(
+        self,
+        calls: CallGenerator[T],
+        priority: Priority = Priority.LIVE,
+        on_work: Callable[[float], None] | None = None,
+    ) -> Future[T]:
         """Have calls done together with those of others, and return what the generator returns.
 
-        Cancelling as with `submit`. Raises: ApiError after `close`.
+        on_work: told its part of the seconds that an engine is at work, in its thread. Cancelling as with
+        `submit`. Raises: ApiError after `close`.
         """
-        return self._submitted(calls, priority)
+        return self._submitted(calls, priority, on_work)
 
-    def _submitted(self, do: Callable[[], T] | CallGenerator[T], priority: Priority) -> Future[T]:
+    def _submitted(
+        self,
+        do: Callable[[], T] | CallGenerator[T],
+        priority: Priority,
+        on_work: Callable[[float], None] | None = None,
+    ) -> Future[T]:
         done: Future[T] = Future()
-        job = Job(priority, time.monotonic(), do, done)
+        job = Job(priority, time.monotonic(), do, done, on_work)
         with self._condition:
             if self._is_closed:
                 raise leaving()

@@ -14,6 +14,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.websockets import WebSocket
 
+from sottovoce.audio.live_container import LiveContainer
 from sottovoce.formats.document import Json
 from sottovoce.options.speakers import SpeakerOptions
 from sottovoce.options.transcribe import TranscribeOptions
@@ -35,6 +36,7 @@ from sottovoce.serving.pcm import PcmReader
 from sottovoce.serving.requests import FileRequest
 from sottovoce.serving.scheduler import TranscriptionRequest
 from sottovoce.serving.services import services_of
+from sottovoce.serving.transport import error_answer
 from sottovoce.serving.uploads import received_body
 from sottovoce.types import Event
 
@@ -51,6 +53,7 @@ class DeepgramConnection(WebSocketConnection):
         super().__init__(socket)
         self._params = DeepgramParams()
         self._reader = PcmReader()
+        self._container: LiveContainer | None = None
         self._results = DeepgramResults(self._params, self.transport.request_id)
 
     async def begin(self) -> None:
@@ -61,6 +64,9 @@ class DeepgramConnection(WebSocketConnection):
         params = stream_params(self.socket.query_params.multi_items(), self.services.registry)
         self._params, self._reader = params, PcmReader(params.encoding, params.sample_rate)
         self._results = DeepgramResults(params, self.transport.request_id)
+        if not params.is_raw:
+            self._container = LiveContainer()
+            self._held.callback(self._container.close)
         self.take_place()
         await self.open(params.model or "", params.options)
         first = next(iter(self.socket.scope["subprotocols"]), None)
@@ -72,12 +78,13 @@ class DeepgramConnection(WebSocketConnection):
             await self._take_text(message)
         elif message:
             self._results.add_bytes(message)
-            await self.queue_bytes(self._reader, message)
+            await self._queue_bytes(message)
         else:  # older clients end the stream so
             await self._close()
 
     def render(self, events: Sequence[Event]) -> Iterator[dict[str, Json]]:
         """Yield the results that follow from events."""
+        self._results.behind_s = round(self.behind_s, 3)
         return self._results.render(events, self.received_s)
 
     def error_document(self, fault: ApiError) -> dict[str, Json]:
@@ -107,8 +114,17 @@ class DeepgramConnection(WebSocketConnection):
             document = self.error_document(fault)
             await self.send({**document, "variant": "SchemaError", "message": text[:200]})
 
+    async def _queue_bytes(self, data: bytes) -> None:
+        if self._container is not None:
+            await self.queue_container(self._container, data)
+        else:
+            await self.queue_bytes(self._reader, data)
+
     async def _close(self) -> None:
-        await self.queue_audio(self._reader.flush())
+        if self._container is not None:
+            await self.queue_container(self._container, b"")
+        else:
+            await self.queue_audio(self._reader.flush())
         await self.request_close()
 
     async def _finalize(self) -> None:
@@ -166,9 +182,7 @@ async def listen_recording(request: Request) -> Response:
     except ClientDisconnect:
         raise
     except Exception as error:
-        fault = logged_fault(error, request.state.request_id)
-        body = {"err_code": fault.code, "err_msg": fault.message, "request_id": request.state.request_id}
-        return JSONResponse(body, status_code=fault.status, headers=dict(fault.headers))
+        return error_answer(request, logged_fault(error, request.state.request_id))
     return JSONResponse(
         recording_document(transcript, params, request.state.request_id, job.recording.sha256)
     )

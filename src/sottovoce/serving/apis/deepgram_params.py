@@ -21,6 +21,8 @@ from sottovoce.types import SAMPLE_RATE
 
 ENCODINGS = {"linear16": "s16le", "mulaw": "mulaw", "alaw": "alaw"}
 """By Deepgram's name."""
+CONTAINER = "ogg-opus"
+"""The encoding that is one; its sample rate is its own."""
 DEEPGRAM_MODELS = re.compile(r"(nova|enhanced|base|whisper)(-[a-z0-9-]{0,40})?")
 """Deepgram's own: they mean the server's model, where it offers none of that name."""
 PAUSE_MS = (100.0, 5_000.0)
@@ -72,8 +74,8 @@ class DeepgramParams:
     languages: empty: any. is_multi: say the language of every word. pause_ms: that ends speech; None: no end
     of speech is told. utterance_end_ms: without words, until the end of an utterance is told.
     is_punctuated: as written, rather than words alone in lower case. has_speakers: say who says every word.
-    is_raw: a recording is samples of this encoding and rate, without a header that says so. utt_split_s: the
-    pause that parts utterances of a recording.
+    is_raw: audio is samples of this encoding and rate, without a header that says so; else a container.
+    utt_split_s: the pause that parts utterances of a recording.
     """
 
     model: str | None = None
@@ -112,7 +114,7 @@ def stream_params(query: Iterable[tuple[str, str]], registry: ModelRegistry) -> 
     Raises: ApiError 400, and 404 for a model that is not there.
     """
     one, many = read_query(query, (*OF_BOTH, *OF_STREAMS), OFF_IN_STREAMS)
-    encoding, rate = read_encoding(one)
+    is_raw, encoding, rate = read_format(one)
     languages, is_multi = read_language_hints(one, many)
     end_ms = one.get("utterance_end_ms")
     return DeepgramParams(
@@ -124,6 +126,7 @@ def stream_params(query: Iterable[tuple[str, str]], registry: ModelRegistry) -> 
         has_speakers=flag("diarize", one),
         encoding=encoding,
         sample_rate=rate,
+        is_raw=is_raw,
         interim_results=flag("interim_results", one),
         vad_events=flag("vad_events", one),
         pause_ms=read_pause(one.get("endpointing")),
@@ -140,10 +143,7 @@ def recording_params(query: Iterable[tuple[str, str]], registry: ModelRegistry) 
     languages, is_multi = read_language_hints(one, many)
     if one.get("detect_language"):
         languages = read_detected(one, many)
-    is_raw = "encoding" in one
-    if not is_raw and "sample_rate" in one:
-        raise wrong("sample_rate", "an encoding beside it", "none")
-    encoding, rate = read_encoding(one) if is_raw else ("s16le", SAMPLE_RATE)
+    is_raw, encoding, rate = read_format(one)
     paragraphs = flag("paragraphs", one)
     split = one.get("utt_split", DEFAULT_SPLIT_S)
     return DeepgramParams(
@@ -160,6 +160,16 @@ def recording_params(query: Iterable[tuple[str, str]], registry: ModelRegistry) 
         utt_split_s=number_of("utt_split", split, *UTT_SPLIT_S),
         paragraphs=paragraphs,
     )
+
+
+def read_format(one: Mapping[str, str]) -> tuple[bool, str, int]:
+    """Read whether audio is without a header, and its encoding and rate if so. Raises: ApiError 400."""
+    is_container = one.get("encoding", CONTAINER) == CONTAINER
+    if not is_container:
+        return True, *read_encoding(one)
+    if "sample_rate" in one and "encoding" not in one:
+        raise wrong("sample_rate", "an encoding beside it", "none")
+    return False, "s16le", SAMPLE_RATE
 
 
 def read_encoding(one: Mapping[str, str]) -> tuple[str, int]:

@@ -42,6 +42,8 @@ class DeepgramResults:
         self._is_due = False
         self._is_speech = False
         self._end_s = 0.0
+        self.behind_s = 0.0
+        """Of received audio that no event accounts for yet, beyond Deepgram's API."""
         self._untold_end_s: float | None = None
         self._audio = hashlib.sha256()
         self._created = datetime.now(timezone.utc)
@@ -137,7 +139,12 @@ class DeepgramResults:
             "duration": seconds(max(0.0, end_s - self._end_s)),
             "start": seconds(self._end_s),
             "channel": {"alternatives": [alternative]},
-            "metadata": {"request_id": self._request_id, "model_info": info, "model_uuid": self._model},
+            "metadata": {
+                "request_id": self._request_id,
+                "model_info": info,
+                "model_uuid": self._model,
+                "behind_s": self.behind_s,
+            },
         }
 
 

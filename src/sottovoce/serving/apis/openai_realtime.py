@@ -48,6 +48,8 @@ MESSAGES = (
     "input_audio_buffer.clear",
 )
 """What a client may say."""
+STATUS, LATE_S = "sottovoce.status", 3.0
+"""The one event that OpenAI's API does not have, and how late a session is before it comes."""
 DEFAULT_SECRET_S, MIN_SECRET_S, MAX_SECRET_S = 600.0, 10.0, 7200.0
 """That a client's secret is good for."""
 MAX_BODY_BYTES = 64_000
@@ -71,11 +73,15 @@ class RealtimeConnection(WebSocketConnection):
         self._turn_began_s = 0.0
 
     async def begin(self) -> None:
-        """Take a place, and say what the session is like. Raises: ApiError."""
-        await self.websocket.accept(SUBPROTOCOL)
+        """Take a place, and say what the session is like; what is wrong refuses the handshake.
+
+        Raises: ApiError.
+        """
         config = self._requested()
-        self.take_place()
         self._config_read = resolved(config, self.services.registry)
+        self.take_place()
+        self.services.check_room(self._config_read.model or "")
+        await self.websocket.accept(SUBPROTOCOL)
         self._reader = reader_of(config)
         self._follow(self._config_read)
         await self.send(self._items.event("session.created", session=self._document))
@@ -96,9 +102,19 @@ class RealtimeConnection(WebSocketConnection):
                 raise
             await self.send(self._items.fault(fault, event_id))
 
+    def error_document(self, fault: ApiError) -> dict[str, Json]:
+        """Render the fault that ends a session."""
+        return self._items.fault(fault)
+
     def render(self, events: Sequence[Event]) -> Iterator[dict[str, Json]]:
-        """Yield what is told of turns."""
-        return self._items.render(events)
+        """Yield what is told of turns, and beyond OpenAI's API how late that is."""
+        for document in self._items.render(events):
+            yield {**document, "behind_s": round(self.behind_s, 3)}
+
+    async def report(self) -> None:
+        """Say so where events come late: an event beyond OpenAI's API, as no other one may come."""
+        if (behind_s := self.behind_s) > LATE_S:
+            await self.send(self._items.event(STATUS, behind_s=round(behind_s, 3)))
 
     async def on_audio(self, samples: Samples) -> None:
         """Work on samples (n,); where that fails, the turn fails and the next one may not."""

@@ -46,9 +46,10 @@ class RealtimeItems:
         return {"event_id": f"event_{next(self._numbers)}", "type": kind, **fields}
 
     def fault(self, fault: ApiError, event_id: object = None) -> dict[str, Json]:
-        """Render an error that leaves the session open; event_id: of the message that it is about."""
+        """Render an error; event_id: of the message that it is about."""
         about = event_id if isinstance(event_id, str) else None
-        return self.event("error", error={**fault.details, "event_id": about})
+        again: dict[str, Json] = {} if fault.retry_s is None else {"retry_after": fault.retry_after}
+        return self.event("error", error={**fault.details, "event_id": about, **again})
 
     def begin(self, at_s: float) -> str:
         """Begin a turn where none is open; returns the id of its item."""

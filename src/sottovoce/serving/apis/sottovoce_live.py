@@ -62,6 +62,7 @@ class SottovoceConnection(WebSocketConnection):
         self._request = SessionRequest()
         self._reader = PcmReader()
         self._translator: SessionTranslator | None = None
+        self._reported: tuple[float, float] = (0.0, 0.0)
 
     async def begin(self) -> None:
         """Open what the address asks for. Raises: ApiError, OptionError, ModelNotFoundError."""
@@ -89,6 +90,14 @@ class SottovoceConnection(WebSocketConnection):
         """Translate what is said."""
         if self._translator is not None:
             await self._translator.run(self.send)
+
+    async def report(self) -> None:
+        """Say how much audio came and how much of it waits, where that has changed."""
+        behind_s = round(self.behind_s, 3)
+        state = (round(self.received_s + self.queue.n_samples / SAMPLE_RATE, 3), behind_s)
+        if self.is_open and state != self._reported:
+            self._reported = state
+            await self.send({"type": "status", "received": state[0], "behind_s": behind_s})
 
     async def queue_audio(self, samples: Samples) -> None:
         """Queue audio (n,) for the session, and give it to what translates it."""

@@ -1,0 +1,146 @@
+"""Do people who mean harm make those wait who speak?
+
+    python -m benchmarks serving attacks --model nano --sessions 4 --seconds 20
+
+A server in a process of its own, which may open 256 files; four sessions that speak in real time; each attack
+of `serving.attackers` beside them in a process of its own, from another address, with a stretch without any
+before it. How late words are (the middle, and one of twenty is later), how long the worst `/health` took, and
+what the attackers got. At the end the server is told to go while recordings are under way, and must be gone
+within its time. Prints a table, then one JSON line.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import resource
+import signal
+import statistics
+import subprocess
+import sys
+import time
+
+import httpx
+
+from benchmarks.harness.arguments import benchmark_parser
+from benchmarks.harness.tables import machine, show_json, show_table
+from benchmarks.serving.attackers import ATTACKS, TRANSCRIPTIONS, silence
+from benchmarks.serving.live_clients import Lateness, part, served, speak, speech
+
+N_FILES = 256
+SHUTDOWN_S = 5.0
+
+
+async def health(address: str, times_s: list[float]) -> None:
+    """Ask ten times a second, until cancelled."""
+    async with httpx.AsyncClient(timeout=60) as client:
+        while True:
+            began = time.monotonic()
+            answer = await client.get(f"http://{address}/health")
+            times_s.append(time.monotonic() - began)
+            assert answer.status_code == 200
+            await asyncio.sleep(0.1)
+
+
+async def beside(name: str | None, address: str, options: argparse.Namespace) -> dict[str, object]:
+    """Speak while an attack goes on; None: none. Returns the figures."""
+    late, times_s = Lateness(), list[float]()
+    attacker = None
+    if name is not None:
+        command = [sys.executable, "-m", "benchmarks.serving.attackers", name, address, str(options.seconds)]
+        attacker = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        assert attacker.stdout is not None
+        attacker.stdout.readline()
+    asking = asyncio.create_task(health(address, times_s))
+    audio = speech(options.clip)
+    talks = asyncio.gather(
+        *(speak(address, audio, options.seconds, late, options.query) for _ in range(options.sessions))
+    )
+    told = ""
+    if attacker is not None:
+        told = (await asyncio.to_thread(attacker.communicate, "go\n"))[0]
+    await talks
+    asking.cancel()
+    await asyncio.gather(asking, return_exceptions=True)
+    return {
+        "words_s": [part(late.words_s, 0.5), part(late.words_s, 0.95)],
+        "behind_s": part(late.behind_s, 0.95),
+        "health_s": [statistics.median(times_s), max(times_s)],
+        "taken": late.n_taken,
+        "faults": late.faults,
+        "told": json.loads(told.splitlines()[-1]) if told else {},
+    }
+
+
+async def ended(process: subprocess.Popen[str], address: str) -> float:
+    """Seconds until a server that is told to end has done so, while recordings are under way."""
+
+    async def send() -> None:
+        async with httpx.AsyncClient(timeout=60) as client:
+            await client.post(f"http://{address}{TRANSCRIPTIONS}", files={"file": ("a.ogg", silence())})
+
+    sending = [asyncio.create_task(send()) for _ in range(4)]
+    await asyncio.sleep(2.0)
+    began = time.monotonic()
+    process.send_signal(signal.SIGTERM)
+    await asyncio.to_thread(process.wait, 120)
+    seconds = time.monotonic() - began
+    await asyncio.gather(*sending, return_exceptions=True)
+    return seconds
+
+
+def row(name: str, found: dict[str, object]) -> list[str]:
+    """One of the table."""
+    words, asked = found["words_s"], found["health_s"]
+    assert isinstance(words, list)
+    assert isinstance(asked, list)
+    told = found["told"]
+    assert isinstance(told, dict)
+    answers = ", ".join(f"{n} {what}" for what, n in told.items())
+    figures = [f"{words[0]:.2f}", f"{words[1]:.2f}", f"{found['behind_s']:.2f}"]
+    return [name, str(found["taken"]), *figures, f"{1000 * asked[0]:.0f}", f"{1000 * asked[1]:.0f}", answers]
+
+
+def main() -> None:
+    parser = benchmark_parser(__doc__)
+    parser.add_argument("--model", default="nano")
+    parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--sessions", type=int, default=4)
+    parser.add_argument("--seconds", type=float, default=20.0)
+    parser.add_argument("--clip", default="mixed.flac", help="of examples/clips")
+    parser.add_argument("--query", default="languages=en,de,es,fr", help="of the address of /v1/live")
+    parser.add_argument("--attack", action="append", choices=[*ATTACKS], help="[all]")
+    parser.add_argument("--forecast", action="store_true", help="let the server refuse sessions")
+    options = parser.parse_args()
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)
+    rows: list[list[str]] = []
+    found: dict[str, object] = {}
+    resource.setrlimit(resource.RLIMIT_NOFILE, (N_FILES, files[1]))  # the server inherits it
+    more = ("--shutdown-timeout", str(SHUTDOWN_S), "--forecast" if options.forecast else "--no-forecast")
+    with served(options.model, options.dtype, *more) as (process, address):
+        resource.setrlimit(resource.RLIMIT_NOFILE, files)
+        for name in options.attack or ATTACKS:
+            for side in (None, name):
+                figures = asyncio.run(beside(side, address, options))
+                rows.append(row(side or "without", figures))
+                found[f"{name}: {'with' if side else 'without'}"] = figures
+                print(*rows[-1], sep=" | ", file=sys.stderr, flush=True)
+        end_s = asyncio.run(ended(process, address))
+    heads = [
+        "attack",
+        "sessions",
+        "words p50 s",
+        "p95 s",
+        "behind p95 s",
+        "health p50 ms",
+        "most ms",
+        "attackers got",
+    ]
+    show_table(heads, rows)
+    print(f"\ntold to end within {SHUTDOWN_S:g} s: gone after {end_s:.1f} s")
+    show_json("serving attacks", {**vars(options), **machine(), "end_s": end_s, **found})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,120 @@
+"""Clients that speak to a server in real time, and how late it is for them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from websockets.asyncio.client import connect
+from websockets.exceptions import ConnectionClosed
+
+from benchmarks.serving.soak import until_ready
+from sottovoce.audio.io import load_audio
+
+CLIPS = Path(__file__).parents[2] / "examples" / "clips"
+RATE = 16_000
+PIECE_S = 0.1
+PATIENCE_S = 30.0
+"""With a session that is late, after its last audio."""
+
+
+@dataclass(slots=True)
+class Lateness:
+    """Of sessions: how late each word was (seconds after its end), `behind_s` every second, and who was
+    refused (close code, seconds until another try)."""
+
+    words_s: list[float] = field(default_factory=list)
+    behind_s: list[float] = field(default_factory=list)
+    refused: list[tuple[int | None, float | None]] = field(default_factory=list)
+    n_taken: int = 0
+    faults: list[str] = field(default_factory=list)
+
+
+def speech(name: str) -> bytes:
+    """A clip of examples/clips with a second of silence behind it: 16 kHz, 16 bits."""
+    samples = load_audio(CLIPS / name)
+    return (samples * 32767).astype("<i2").tobytes() + bytes(2 * RATE)
+
+
+def part(values: Sequence[float], share: float) -> float:
+    """The value that a share of them does not exceed; NaN of none."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else float("nan")
+
+
+async def speak(address: str, audio: bytes, seconds: float, late: Lateness, query: str = "") -> None:
+    """Say audio again and again, in real time, for so long; a server that refuses is not asked again."""
+    again: float | None = None
+    async with connect(f"ws://{address}/v1/live?{query}", open_timeout=120, ping_interval=None) as socket:
+        start = time.monotonic()
+
+        async def send() -> None:
+            n_piece = 2 * round(PIECE_S * RATE)
+            pieces = [audio[i : i + n_piece] for i in range(0, len(audio), n_piece)]
+            for number, piece in enumerate(itertools.cycle(pieces)):
+                if number * PIECE_S >= seconds:
+                    break
+                await asyncio.sleep(max(0.0, start + number * PIECE_S - time.monotonic()))
+                await socket.send(piece)
+            await socket.send('{"type": "close"}')
+
+        sending = asyncio.create_task(send())
+        with contextlib.suppress(ConnectionClosed, TimeoutError):
+            async with asyncio.timeout(seconds + PATIENCE_S):
+                async for message in socket:
+                    event = json.loads(message)
+                    if event["type"] == "ready":
+                        late.n_taken += 1
+                    elif event["type"] == "partial":
+                        late.words_s += [time.monotonic() - start - word["end"] for word in event["words"]]
+                    elif event["type"] == "status":
+                        late.behind_s.append(event["behind_s"])
+                    elif event["type"] == "error":
+                        again = event["error"].get("retry_after")
+        sending.cancel()
+        await asyncio.gather(sending, return_exceptions=True)
+    if socket.close_code == 1013:
+        late.refused.append((socket.close_code, again))
+    elif socket.close_code != 1000:
+        late.faults.append(f"a session ended with {socket.close_code}: {socket.close_reason}")
+
+
+@contextlib.contextmanager
+def served(model: str, dtype: str, *more: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A server in a process of its own, ready, and its address; it is killed at the end. more: options."""
+    command = [
+        sys.executable,
+        "-m",
+        "sottovoce",
+        "serve",
+        "-m",
+        model,
+        "--port",
+        "0",
+        "--dtype",
+        dtype,
+        *more,
+    ]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    try:
+        assert process.stderr is not None
+        line = next((line for line in process.stderr if line.startswith("listening on ")), None)
+        if line is None:
+            raise SystemExit("the server did not start")
+        address = line.split("//")[1].strip()
+        with subprocess.Popen(["cat"], stdin=process.stderr, stdout=subprocess.DEVNULL):
+            process.stderr.close()
+            until_ready(address)
+            yield process, address
+            process.kill()
+    finally:
+        process.kill()
+        process.wait()

@@ -1,0 +1,133 @@
+"""Containers that come piece by piece, as browsers record them: WebM and Ogg with Opus, and what else FFmpeg
+reads from its beginning on.
+
+FFmpeg asks for bytes and waits for them; so each has a thread, which runs only while its samples are asked
+for. Knows no sockets.
+"""
+
+from __future__ import annotations
+
+import io
+import queue
+import threading
+from typing import TypeAlias
+
+import numpy as np
+
+from sottovoce.audio.container import ContainerDecoder
+from sottovoce.errors import AudioError
+from sottovoce.types import SAMPLE_RATE, Samples
+
+MOST_AT_ONCE_S = 5.0
+"""Of decoded audio that `take` returns: a few bytes may be hours of silence."""
+MOST_BLOCKS = 32
+"""Decoded ones that wait to be taken."""
+THREAD_NAME = "sottovoce-container"
+_Decoded: TypeAlias = "Samples | AudioError | bool"
+"""True: no more without another piece; False: no more at all."""
+
+
+class LiveContainer:
+    """Bytes of a container, cut anywhere, into samples at 16 kHz, mixed to one channel: `feed` a piece, then
+    `take` until nothing is left of it. One thread at a time may call it.
+
+    name: in errors.
+    """
+
+    is_seekable = False
+    n_read = 0
+
+    def __init__(self, name: str = "live audio") -> None:
+        self._name = name
+        self._fed: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+        self._rest = b""
+        self._decoded: queue.Queue[_Decoded] = queue.Queue(MOST_BLOCKS)
+        self._thread: threading.Thread | None = None
+        self._is_read = False
+        self._is_pending = False
+        self._is_over = False
+        self._is_dropped = False
+
+    def feed(self, piece: bytes) -> None:
+        """Give the next bytes; those behind the end of the container are not looked at."""
+        if self._is_over or not piece:
+            return
+        self._is_pending = True
+        if self._thread is None:
+            self._rest = piece
+            self._thread = threading.Thread(target=self._run, name=THREAD_NAME, daemon=True)
+            self._thread.start()
+        else:
+            self._fed.put(piece)
+
+    def take(self) -> tuple[Samples, bool]:
+        """Return samples (n,) float32, and whether there are more of what was fed.
+
+        Raises: AudioError for what is no container, or holds no audio.
+        """
+        parts: list[Samples] = [np.zeros(0, np.float32)]
+        while self._is_pending and sum(map(len, parts)) < MOST_AT_ONCE_S * SAMPLE_RATE:
+            found = self._decoded.get()
+            if isinstance(found, AudioError):
+                raise found
+            if isinstance(found, bool):
+                self._is_pending, self._is_over = False, not found
+            else:
+                parts.append(found)
+        return np.concatenate(parts), self._is_pending
+
+    def end(self) -> None:
+        """Say that nothing more comes; `take` has the rest."""
+        if self._thread is not None and not self._is_over:
+            self._is_pending = True
+            self._fed.put(b"")
+
+    def close(self) -> None:
+        """Let go of everything, also in the middle; harmless a second time."""
+        self._is_dropped = True
+        self._fed.put(b"")
+        while not self._decoded.empty():  # the thread may wait for room
+            self._decoded.get()
+        if self._thread is not None:
+            self._thread.join()
+
+    def read(self, n_bytes: int) -> bytes:
+        """Return up to n_bytes, in the thread of the decoder; waits for them."""
+        if not self._rest and not self._is_read and not self._is_dropped:
+            self._hand(True)
+            self._rest = self._fed.get()
+            self._is_read = not self._rest
+        given, self._rest = self._rest[:n_bytes], self._rest[n_bytes:]
+        self.n_read += len(given)
+        return given
+
+    def seekable(self) -> bool:
+        """Return that it cannot be read again."""
+        return False
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        """Raises: UnsupportedOperation, always."""
+        raise io.UnsupportedOperation("live audio cannot be sought in")
+
+    def tell(self) -> int:
+        """Return how many bytes were read."""
+        return self.n_read
+
+    def _run(self) -> None:
+        try:
+            decoder = ContainerDecoder(self, self._name)
+            try:
+                for block in decoder.blocks():
+                    if self._is_dropped:
+                        break
+                    self._hand(block[:, 0].astype(np.float32) / np.float32(32768))
+            finally:
+                decoder.close()
+        except AudioError as error:
+            self._hand(error)
+        finally:
+            self._hand(False)
+
+    def _hand(self, decoded: _Decoded) -> None:
+        if not self._is_dropped:
+            self._decoded.put(decoded)

@@ -1,0 +1,112 @@
+"""Containers that come piece by piece are decoded as files are, and a decoder holds up and keeps nobody."""
+
+from __future__ import annotations
+
+import io
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import av
+import numpy as np
+import pytest
+
+from sottovoce.audio.io import load_audio
+from sottovoce.audio.live_container import MOST_AT_ONCE_S, THREAD_NAME, LiveContainer
+from sottovoce.errors import AudioError
+from sottovoce.types import SAMPLE_RATE, Samples
+
+CLIP = Path(__file__).parents[2] / "examples" / "clips" / "en.flac"
+
+
+class Written(io.RawIOBase):
+    """A file that cannot be sought in, as a recorder of a browser writes it."""
+
+    def __init__(self) -> None:
+        self.data = bytearray()
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: object) -> int:
+        self.data += bytes(data)  # type: ignore[call-overload]
+        return len(bytes(data))  # type: ignore[call-overload]
+
+
+def recorded(samples: Samples, kind: str, codec: str = "libopus") -> bytes:
+    """Samples (n,) at 16 kHz in a container that was written live, at 48 kHz."""
+    made = Written()
+    with av.open(made, "w", format=kind) as container:
+        stream = container.add_stream(codec, rate=48_000, layout="mono")
+        resampler = av.AudioResampler("flt" if codec == "libopus" else "s16", "mono", 48_000)
+        frame = av.AudioFrame.from_ndarray(samples[None], "flt", "mono")
+        frame.sample_rate = SAMPLE_RATE
+        for out in [*resampler.resample(frame), *resampler.resample(None)]:
+            container.mux(stream.encode(out))
+        container.mux(stream.encode(None))
+    return bytes(made.data)
+
+
+def taken(container: LiveContainer) -> Iterator[Samples]:
+    is_more = True
+    while is_more:
+        samples, is_more = container.take()
+        assert len(samples) < (MOST_AT_ONCE_S + 1) * SAMPLE_RATE
+        yield samples
+
+
+def decoded(data: bytes, piece: int) -> list[Samples]:
+    """What comes of every piece, and of the end."""
+    container = LiveContainer()
+    found = []
+    for start in range(0, len(data), piece):
+        container.feed(data[start : start + piece])
+        found.append(np.concatenate(list(taken(container))))
+    container.end()
+    found.append(np.concatenate(list(taken(container))))
+    container.close()
+    return found
+
+
+@pytest.mark.parametrize(
+    ("kind", "codec"), [("webm", "libopus"), ("ogg", "libopus"), ("flac", "flac"), ("wav", "pcm_s16le")]
+)
+@pytest.mark.parametrize("piece", [700, 10_000_000])
+def test_samples_are_those_of_the_file_however_it_is_cut(kind: str, codec: str, piece: int) -> None:
+    data = recorded(load_audio(CLIP), kind, codec)
+    assert np.array_equal(np.concatenate(decoded(data, piece)), load_audio(io.BytesIO(data)))
+
+
+@pytest.mark.parametrize(("kind", "after_s"), [("webm", 1.0), ("ogg", 2.0)])
+def test_what_came_is_heard_before_more_comes(kind: str, after_s: float) -> None:
+    """Within what few bytes of a pause are, and in Ogg within a page, which is a second."""
+    data = recorded(load_audio(CLIP), kind)
+    pieces = decoded(data, len(data) // 100)
+    seconds = len(load_audio(CLIP)) / SAMPLE_RATE
+    heard_s = np.cumsum([len(samples) for samples in pieces])[:100] / SAMPLE_RATE
+    assert (heard_s >= np.arange(1, 101) / 100 * seconds - after_s).all()
+
+
+def test_hours_of_silence_in_few_bytes_come_in_parts() -> None:
+    made = recorded(np.zeros(600 * SAMPLE_RATE, np.float32), "ogg")
+    container = LiveContainer()
+    container.feed(made)
+    for n, _ in enumerate(taken(container), start=1):
+        if n == 3:
+            break
+    container.close()  # in the middle: nothing is left
+    assert not [thread for thread in threading.enumerate() if thread.name == THREAD_NAME]
+
+
+@pytest.mark.parametrize("data", [b"no audio at all" * 1000, b"#EXTM3U\n/etc/passwd\n", b"OggS" + bytes(99)])
+def test_what_is_no_container_is_said(data: bytes) -> None:
+    with pytest.raises(AudioError):
+        decoded(data, 1000)
+
+
+def test_one_that_got_nothing_has_no_thread_and_no_samples() -> None:
+    container = LiveContainer()
+    container.end()
+    assert len(container.take()[0]) == 0
+    container.close()
+    container.close()

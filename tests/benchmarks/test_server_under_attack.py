@@ -1,0 +1,88 @@
+"""Fuzzing, attacks and admission in small: what they find is a fault, and who speaks is measured."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import subprocess
+import sys
+from collections import Counter
+
+import pytest
+
+if sys.version_info < (3, 11):
+    pytest.skip("the programs need asyncio.timeout", allow_module_level=True)
+
+from benchmarks.serving.attackers import ATTACKS, attack
+from benchmarks.serving.fuzz import ENDS, frame, fuzz_frames
+from benchmarks.serving.live_clients import Lateness, part, speak, speech
+from sottovoce.serving.settings import ServerLimits, Work
+from tests.serving.servers import SlowModel, serving
+
+
+def test_frames_are_of_all_kinds_and_come_again() -> None:
+    frames = [frame(random.Random(seed)) for seed in range(300)]
+    assert frames == [frame(random.Random(seed)) for seed in range(300)]
+    kinds = {type(one) for one in frames}
+    assert kinds == {str, bytes}
+    texts = [one for one in frames if isinstance(one, str)]
+    broken = 0
+    for text in texts:
+        try:
+            json.loads(text)
+        except (ValueError, RecursionError):
+            broken += 1
+    assert 0 < broken < len(texts)
+
+
+def test_fuzzed_frames_are_no_fault() -> None:
+    with serving(SlowModel()) as server:
+        found = asyncio.run(fuzz_frames(server.address, 2_000, seed=1))
+    assert found["frames"] >= 2_000
+    assert not [name for name in found if "FAULT" in name]
+    assert {name.split()[0] for name in found} - {"frames"} == {path.partition("?")[0] for path in ENDS}
+
+
+def test_a_session_that_fails_is_a_fault() -> None:
+    def fail() -> None:
+        raise RuntimeError
+
+    with serving(SlowModel(fail)) as server:
+        found = asyncio.run(fuzz_frames(server.address, 800, seed=2))
+    assert [name for name in found if "FAULT" in name]
+
+
+@pytest.mark.parametrize("name", ["phrases", "half requests", "known speakers", "strangers"])
+def test_attackers_are_refused(name: str) -> None:
+    limits = ServerLimits(head_s=0.5, upload_s=0.5)
+    with serving(SlowModel(), limits=limits) as server:
+        found: Counter[str] = asyncio.run(attack(name, server.address, 2.0))
+    assert found
+    assert "500" not in found
+    assert name in ATTACKS
+
+
+def test_clients_measure_how_late_they_are_and_who_is_refused() -> None:
+    async def run() -> None:
+        audio = speech("en.flac")
+        await asyncio.gather(*(speak(server.address, audio, 2.5, late) for _ in range(2)))
+
+    late = Lateness()
+    with serving(SlowModel(), work=Work(forecast=False, engines=1)) as server:
+        server.services.registry.schedulers[0].forecast.usual = 1.0
+        asyncio.run(run())
+    assert (late.n_taken, [code for code, _ in late.refused], late.faults) == (1, [1013], [])
+    assert len(late.words_s) == 2  # a word for every second
+    assert part(late.words_s, 0.5) < 20.0
+    assert late.behind_s
+
+
+@pytest.mark.slow
+def test_requests_are_made_from_the_document() -> None:
+    pytest.importorskip("schemathesis", reason="schemathesis is not installed")
+    command = [sys.executable, "-m", "benchmarks", "serving", "fuzz", "--cases", "60", "--frames", "200"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stdout[-2000:]
+    figures = json.loads(done.stdout.splitlines()[-1])
+    assert figures["requests"]["cases"] >= 60

@@ -1,0 +1,164 @@
+"""Sessions are taken as long as the model will keep up with all of them, also those that begin together."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from typing import Any
+
+import pytest
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed
+
+from sottovoce.api import Model
+from sottovoce.serving.calibration import voice
+from sottovoce.serving.faults import ApiError
+from sottovoce.serving.load_forecast import MEASURED_S, ROOM, LoadForecast, SessionLoad
+from sottovoce.serving.scheduler import Scheduler
+from sottovoce.serving.server import ServerThread
+from sottovoce.serving.settings import Work
+from tests.serving.servers import SlowModel, serving, until
+
+SECOND = bytes(2 * 16_000)
+
+
+def forecast(usual: float, n_engines: int = 1) -> LoadForecast:
+    made = LoadForecast(n_engines)
+    made.usual = usual
+    return made
+
+
+def n_taken(made: LoadForecast, most: int = 100) -> int:
+    """Sessions until one is refused."""
+    n = 0
+    while n < most and made.has_room:
+        made.enter()
+        n += 1
+    if n < most:
+        with pytest.raises(ApiError) as refused:
+            made.enter()
+        assert refused.value.status == 429
+        assert 10 <= refused.value.retry_after <= 20
+    return n
+
+
+def speak(load: SessionLoad, cost: float, seconds: float, interval_s: float = 0.5) -> None:
+    load.work(cost * seconds)
+    load.hear(seconds, interval_s)
+
+
+def test_sessions_have_room_by_what_they_cost_and_engines_add_up() -> None:
+    one, two = n_taken(forecast(0.3)), n_taken(forecast(0.3, n_engines=2))
+    assert 0 < one < two
+    assert one * 0.3 * 0.66 <= ROOM < (one + 1) * 0.3 * 0.66
+
+
+def test_one_alone_is_taken_whatever_it_costs_and_all_where_nothing_is_known() -> None:
+    assert n_taken(forecast(50.0)) == 1
+    assert n_taken(forecast(0.0)) == 100
+
+
+def test_who_leaves_makes_room() -> None:
+    made = forecast(0.5)
+    loads = [made.enter(), made.enter()]
+    with pytest.raises(ApiError):
+        made.enter()
+    made.leave(loads[0])
+    made.leave(loads[0])
+    assert made.enter()
+    with pytest.raises(ApiError):
+        made.enter()
+
+
+def test_what_is_measured_counts_more_than_the_forecast() -> None:
+    dear, cheap = forecast(0.2), forecast(0.2)
+    speak(dear.enter(), 1.1, MEASURED_S)
+    speak(cheap.enter(), 0.1, 20 * MEASURED_S)
+    assert not dear.has_room
+    assert n_taken(dear) == 0
+    assert cheap.part < forecast_part(0.2)
+
+
+def forecast_part(cost: float) -> float:
+    made = forecast(cost)
+    made.enter()
+    return made.part
+
+
+def test_work_at_a_longer_interval_counts_as_what_it_is_at_the_shortest() -> None:
+    slow, fast = forecast(0.1), forecast(0.1)
+    speak(fast.enter(), 0.4, MEASURED_S)
+    speak(slow.enter(), 0.2, MEASURED_S, interval_s=2.0)
+    assert slow.part == pytest.approx(fast.part)
+
+
+def test_a_silent_session_keeps_half_of_its_place() -> None:
+    made = forecast(0.4)
+    load = made.enter()
+    for _ in range(50):
+        speak(load, 0.0, MEASURED_S)
+    assert load.cost == pytest.approx(0.2)
+    assert made.usual == 0.4
+
+
+def test_a_machine_that_gets_busy_takes_fewer() -> None:
+    made = forecast(0.2)
+    load = made.enter()
+    for _ in range(20):
+        speak(load, 0.6, MEASURED_S)
+    assert made.usual == pytest.approx(0.6, rel=0.1)
+
+
+def test_a_voice_costs_about_what_a_second_of_work_takes(nano: Model) -> None:
+    async def run() -> tuple[float, int]:
+        scheduler = Scheduler(nano, Work(engines=2, threads=2))
+        try:
+            await scheduler.calibrate()
+            return scheduler.forecast.usual, round(1000 * scheduler.forecast.part)
+        finally:
+            scheduler.close()
+            await asyncio.to_thread(scheduler.join, 10.0)
+
+    cost, part = asyncio.run(run())
+    assert 0.01 < cost < 10.0
+    assert part == 0  # the sessions of the measurement have gone
+    assert len(voice(1.0)) == 16_000
+
+
+async def joined(server: ServerThread, sockets: list[ClientConnection]) -> list[dict[str, Any]]:
+    """What those are told who are refused; the others are among the sockets."""
+    refused = []
+    for opened in await asyncio.gather(
+        *(connect(f"ws://{server.address}/v1/live") for _ in range(6)), return_exceptions=False
+    ):
+        message = json.loads(await opened.recv())
+        if message["type"] == "ready":
+            sockets.append(opened)
+            continue
+        refused.append(message["error"])
+        with pytest.raises(ConnectionClosed) as closed:
+            await opened.recv()
+        assert closed.value.rcvd is not None
+        assert closed.value.rcvd.code == 1013
+    return refused
+
+
+def test_of_those_who_come_together_the_model_takes_what_it_can() -> None:
+    async def run(server: ServerThread) -> None:
+        sockets: list[ClientConnection] = []
+        refused = await joined(server, sockets)
+        assert (len(sockets), len(refused)) == (2, 4)
+        for error in refused:
+            assert error["code"] == "rate_limit_exceeded"
+            assert 10 <= error["retry_after"] <= 20
+            assert re.match("2 live sessions are as many as this model keeps up with", error["message"])
+        await sockets.pop().close()
+        await asyncio.to_thread(until, lambda: server.services.n_sessions == 1)
+        assert len(await joined(server, sockets)) == 5
+        for socket in sockets:
+            await socket.close()
+
+    with serving(SlowModel(), work=Work(forecast=False, engines=1)) as server:
+        server.services.registry.schedulers[0].forecast.usual = 0.5
+        asyncio.run(run(server))
