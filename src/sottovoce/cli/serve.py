@@ -89,6 +89,13 @@ LIMITS = (
         help="Live sessions at a time.",
     ),
     click.option(
+        "--max-readers",
+        type=click.IntRange(1),
+        default=200,
+        show_default=True,
+        help="Readers of live sessions' captions at a time.",
+    ),
+    click.option(
         "--max-connections",
         type=click.IntRange(1),
         metavar="N",

@@ -171,6 +171,7 @@ def settings_of(given: Mapping[str, Any], names: list[str]) -> ServerSettings:
         ),
         limits=ServerLimits(
             sessions=given["max_sessions"],
+            readers=given["max_readers"],
             requests=given["max_requests"],
             connections=given["max_connections"],
             connections_per_address=given["max_connections_per_address"],

@@ -21,6 +21,7 @@ from sottovoce.serving.metrics import Metrics
 from sottovoce.serving.model_registry import WORK_ENDS_WITHIN_S, ModelRegistry
 from sottovoce.serving.scheduler import Scheduler
 from sottovoce.serving.settings import UPLOADS_A_PLACE, ServerSettings
+from sottovoce.serving.shared_captions import CaptionRegistry
 
 UNLOAD_EVERY_S = 5.0
 
@@ -40,6 +41,7 @@ class Services(Collector):
         self.decoding = DecodePool()
         self.inference_model = settings.models.model
         """Of whisper.cpp's `/inference`, which names none."""
+        self.captions = CaptionRegistry(sessions=settings.limits.sessions, readers=settings.limits.readers)
         self.is_ready = not settings.models.preload
         self.secrets = ClientSecrets(settings.access.secret_key)
         self.preload_error: Exception | None = None
@@ -54,6 +56,7 @@ class Services(Collector):
         """Yield what is so at this moment, for Prometheus."""
         now = {
             "sessions": ("Live sessions now.", self.n_sessions),
+            "caption_readers": ("Readers of captions that are shared.", self.captions.n_readers),
             "recordings": ("Recordings being transcribed or waiting.", self.n_requests),
             "upload_bytes": ("Bytes of recordings that are here.", self.upload_bytes),
             "failing": ("Whether a model cannot work any more.", int(self.trouble is not None)),
