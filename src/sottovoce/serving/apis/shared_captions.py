@@ -31,7 +31,7 @@ class CaptionSocket:
         self.transport = WebSocketTransport(socket, self.limits)
 
     async def serve(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Do the work; an error is the last that the client is reported."""
+        """Do the work; an error is the last that the client gets."""
         try:
             await self.transport.accept(SUBPROTOCOL)
             await work()
