@@ -73,6 +73,7 @@ class SharedCaptions:
         if change.is_clear:
             self._cleared, self._n_characters = self.revision, 0
             self._utterances.clear()
+            self._parts = {"now": (self.revision, "null"), "names": (self.revision, "{}")}
         for number, utterance in change.utterances.items():
             _, before = self._utterances.pop(number, (0, ""))
             text = json_text(utterance)
