@@ -15,7 +15,16 @@ import pytest
 from sottovoce.serving.server import ServerThread
 from tests.serving.browser_page import CHROMIUM
 
-CASES = [Path(__file__).with_name(name) for name in ("browser_page.py", "browser_machine.py")]
+CASES = [
+    Path(__file__).with_name(name)
+    for name in (
+        "browser_page.py",
+        "browser_machine.py",
+        "browser_captions.py",
+        "browser_editor.py",
+        "browser_axe.py",
+    )
+]
 WITHIN_S = 600.0
 
 
