@@ -1,4 +1,4 @@
-"""Caption views and pages of readers in a real browser: what they show of a session that somebody else speaks."""
+"""Caption views and pages of readers in a real browser: what they show of somebody's session."""
 
 from __future__ import annotations
 
@@ -136,7 +136,8 @@ def test_ten_readers_in_a_browser_see_a_word_soon(microphone: Path) -> None:
             const n = document.querySelector(selector)?.textContent.match(/word/g)?.length ?? 0;
             if (n) seen[n] ??= Date.now();
         };
-        new MutationObserver(look).observe(document.body, { childList: true, subtree: true, characterData: true });
+        const all = { childList: true, subtree: true, characterData: true };
+        new MutationObserver(look).observe(document.body, all);
     }"""
     with serving(SlowModel()) as server, browser(microphone) as (page, faults):
         page.goto(server.url)
@@ -250,7 +251,8 @@ def test_a_view_that_is_asked_for_nonsense_is_as_usual(server: ServerThread, mic
     look = """() => {
         const style = getComputedStyle(document.documentElement);
         const names = ["lines", "size", "color", "box", "background"];
-        return [...names.map((name) => style.getPropertyValue(`--${name}`)), document.documentElement.dataset.position];
+        const { position } = document.documentElement.dataset;
+        return [...names.map((name) => style.getPropertyValue(`--${name}`)), position];
     }"""
     found = []
     for query in ("", nonsense):

@@ -11,8 +11,8 @@ export function retimed(words, text) {
   const own = words.map(({ word }, i) => (i ? word : word.trimStart()));
   const before = beginningOf(own, wanted);
   const rest = wanted.slice(own.slice(0, before).join("").length);
-  const after = endOf(own.slice(before), rest, wanted.length - rest.length);
-  const middle = rest.slice(0, rest.length - own.slice(own.length - after).join("").length);
+  const [after, end] = endOf(own.slice(before), rest, wanted.length - rest.length);
+  const middle = rest.slice(0, end);
   const fresh = shared(middle, words.slice(before, words.length - after), { before: words[before - 1], after: words[words.length - after] });
   return [...words.slice(0, before), ...fresh, ...words.slice(words.length - after)];
 }
@@ -29,17 +29,19 @@ function beginningOf(own, text) {
   return n;
 }
 
+// How many words at the end do, and where the first of them begins.
 function endOf(own, text, nBefore) {
   let [n, end] = [0, text.length];
-  while (n < own.length) {
+  while (n < own.length && end > 0) {
     const word = own[own.length - 1 - n];
+    if (!nBefore && text.slice(0, end) === word.trimStart()) return [n + 1, 0]; // the first of all, whose space is gone
     const at = end - word.length;
     if (at < 0 || text.slice(at, end) !== word) break;
     const isWhole = /^\s/.test(word) || at + nBefore === 0 || !IS_LETTER.test(text[at - 1] ?? "") || !IS_LETTER.test(word[0] ?? "");
     if (!isWhole) break;
     [n, end] = [n + 1, at];
   }
-  return n;
+  return [n, end];
 }
 
 // Words of a text in the time of those that they replace; where these are none, between their neighbours.
