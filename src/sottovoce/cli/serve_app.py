@@ -186,6 +186,7 @@ def settings_of(given: Mapping[str, Any], names: list[str]) -> ServerSettings:
             shutdown_s=given["shutdown_timeout"],
         ),
         translation=translation(given),
+        hls=given["hls"],
         work=Work(
             engines=given["engines"],
             threads=given["threads"],

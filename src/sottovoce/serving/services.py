@@ -17,6 +17,7 @@ from sottovoce.serving.client_secrets import ClientSecrets
 from sottovoce.serving.decode_pool import DecodePool
 from sottovoce.serving.engine_thread import EngineState
 from sottovoce.serving.faults import busy, leaving
+from sottovoce.serving.hls import HlsWriter
 from sottovoce.serving.metrics import Metrics
 from sottovoce.serving.model_registry import WORK_ENDS_WITHIN_S, ModelRegistry
 from sottovoce.serving.scheduler import Scheduler
@@ -42,6 +43,8 @@ class Services(Collector):
         self.inference_model = settings.models.model
         """Of whisper.cpp's `/inference`, which names none."""
         self.captions = CaptionRegistry(sessions=settings.limits.sessions, readers=settings.limits.readers)
+        self.hls: dict[str, HlsWriter] = {}
+        """Of captions that are shared, by their tokens."""
         self.is_ready = not settings.models.preload
         self.secrets = ClientSecrets(settings.access.secret_key)
         self.preload_error: Exception | None = None

@@ -278,7 +278,7 @@ class TranslationSettings:
 @dataclass(frozen=True, slots=True)
 class ServerSettings:
     """All that a server is told. wyoming: None: Home Assistant is not listened for. translation: None: live
-    speech is translated into English alone, by Whisper itself."""
+    speech is translated into English alone, by Whisper itself. hls: a folder for shared captions as HLS."""
 
     models: ModelSettings
     listening: Listening = field(default_factory=Listening)
@@ -287,6 +287,7 @@ class ServerSettings:
     work: Work = field(default_factory=Work)
     wyoming: WyomingAddress | None = None
     translation: TranslationSettings | None = None
+    hls: str | None = None
 
     @property
     def hosts(self) -> tuple[str, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from pathlib import Path
 
 import anyio
 from starlette.websockets import WebSocket
@@ -12,12 +13,15 @@ from sottovoce.serving.access import SUBPROTOCOL
 from sottovoce.serving.caption_messages import read_publication
 from sottovoce.serving.connection import DONE, GOING_DOWN
 from sottovoce.serving.faults import ApiError, logged_fault
+from sottovoce.serving.hls import HlsWriter
 from sottovoce.serving.services import services_of
 from sottovoce.serving.shared_captions import CaptionRegistry, SharedCaptions
 from sottovoce.serving.transport import GoneError, WebSocketTransport, own_error
 
 COME_AGAIN_S = 60.0
 """For which the captions of a publisher who was cut off are kept."""
+WRITE_EVERY_S = 0.5
+"""How often is looked whether a segment of HLS is due."""
 
 
 class CaptionSocket:
@@ -94,14 +98,17 @@ class Publisher(CaptionSocket):
                 {"type": "ready", "token": shared.token, "resume": shared.secret, "revision": shared.revision}
             )
             await self.until_first(
-                lambda: self._take(shared), lambda: self._report_readers(shared), self.until_leaving
+                lambda: self._take(shared),
+                lambda: self._report_readers(shared),
+                lambda: self._write(shared),
+                self.until_leaving,
             )
         except GoneError:
             is_over = False
         finally:
             shared.is_published = False
             if is_over or self.services.is_leaving:
-                self.registry.end(shared)
+                self._end(shared)
         if not is_over:
             await self._wait_for_another(shared)
 
@@ -132,7 +139,24 @@ class Publisher(CaptionSocket):
         with anyio.move_on_after(COME_AGAIN_S):
             await self.services.until_leaving()
         if not shared.is_published:
-            self.registry.end(shared)
+            self._end(shared)
+
+    async def _write(self, shared: SharedCaptions) -> None:
+        """Write captions as HLS, where that is wanted, as long as the socket is open."""
+        folder = self.services.settings.hls
+        if folder is None:
+            await anyio.sleep_forever()
+            return
+        writer = self.services.hls.setdefault(shared.token, HlsWriter(shared, Path(folder) / shared.token))
+        while True:
+            await anyio.sleep(WRITE_EVERY_S)
+            writer.write_due()
+
+    def _end(self, shared: SharedCaptions) -> None:
+        """End and forget captions."""
+        self.registry.end(shared)
+        if (writer := self.services.hls.pop(shared.token, None)) is not None:
+            writer.write_due(is_last=True)
 
 
 class Reader(CaptionSocket):

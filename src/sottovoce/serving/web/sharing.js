@@ -8,10 +8,12 @@ const AT_ONCE = 500; // utterances in a message
 
 // What has changed in a transcript since the last time, as messages.
 class Changes {
-  constructor(transcript) {
+  // cleared: the last time of clearing that they know who get the messages; -1: they begin anew with the first one.
+  constructor(transcript, cleared = -1) {
     this.transcript = transcript;
     this.sent = -1;
-    this.now = "null";
+    this.cleared = cleared;
+    this.now = "";
   }
 
   *messages() {
@@ -24,7 +26,8 @@ class Changes {
     if (JSON.stringify(now) !== this.now) rest.now = now;
     if (sent < 0 || transcript.renamed > sent) rest.names = { ...transcript.called };
     parts.push(rest);
-    if (transcript.cleared > sent) parts[0].clear = true;
+    if (transcript.cleared > this.cleared) parts[0].clear = true;
+    this.cleared = transcript.cleared;
     this.sent = transcript.revision;
     this.now = JSON.stringify(now);
     for (const part of parts) if (Object.keys(part).length) yield { type: "captions", ...part };
@@ -48,7 +51,7 @@ export class LocalSharing {
     this.channel.onmessage = ({ data }) => {
       if (data.type !== "hello") return;
       this.hasWatchers = true;
-      this.changes.sent = -1;
+      this.changes = new Changes(transcript);
       this.send();
     };
   }
@@ -74,6 +77,7 @@ export class Sharing extends EventTarget {
     this.key = key;
     this.attempts = 0;
     this.resume = null;
+    this.cleared = null; // of the text that readers have
     this.connect();
   }
 
@@ -98,7 +102,8 @@ export class Sharing extends EventTarget {
   begin({ token, resume }) {
     this.attempts = 0;
     [this.token, this.resume] = [token, resume];
-    this.changes = new Changes(this.transcript);
+    this.cleared ??= this.transcript.cleared;
+    this.changes = new Changes(this.transcript, this.cleared);
     this.change("on");
     this.send();
   }
@@ -106,7 +111,7 @@ export class Sharing extends EventTarget {
   closed(socket, code, fault) {
     if (socket !== this.socket) return;
     this.changes = null;
-    if (fault?.code === "no_such_captions") this.resume = null; // too late: readers need a new link
+    if (fault?.code === "no_such_captions") this.resume = this.cleared = null; // too late: readers need a new link
     const isFinal = code === 1008 && !["no_such_captions", "is_published"].includes(fault?.code);
     if (isFinal) {
       this.stop();
@@ -122,6 +127,7 @@ export class Sharing extends EventTarget {
   send() {
     if (!this.changes) return;
     for (const message of this.changes.messages()) this.say(message);
+    this.cleared = this.changes.cleared;
   }
 
   say(message) {
