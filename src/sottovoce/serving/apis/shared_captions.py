@@ -1,4 +1,4 @@
-"""`/v1/captions`: who speaks publishes captions; `/v1/captions/TOKEN`: many read them (docs/captions.md)."""
+"""`/v1/captions`: who speaks publishes captions; `/v1/captions/TOKEN`: many read them (docs/protocol.md)."""
 
 from __future__ import annotations
 
