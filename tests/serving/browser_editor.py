@@ -354,3 +354,31 @@ def test_text_without_spaces_is_corrected_letter_by_letter(server: ServerThread,
     assert "".join(word["word"] for word in found) == "真っ白間なのに"
     assert next(word for word in found if word not in words)["start"] >= 1
     assert sum(word in words for word in found) >= 5
+
+
+ANNOUNCED = """async () => {
+    const { Transcript } = await import("/static/transcript.js");
+    const [log, now] = ["log", "now"].map((id) => document.getElementById(id));
+    const transcript = new Transcript(log, now);
+    transcript.replacements = [["one", "two"]];
+    const added = [];
+    const note = (nodes) => added.push(...[...nodes].map((node) => node.className));
+    const watcher = new MutationObserver((found) => found.forEach(({ addedNodes }) => note(addedNodes)));
+    watcher.observe(log, { childList: true, subtree: true });
+    const words = [{ word: " one", start: 0, end: 1, language: "en", speaker: null }];
+    transcript.take({ type: "partial", words, language: "en", utterance: 0 }, 0);
+    transcript.take({ type: "final", words, utterance: 0 }, 0);
+    transcript.take({ type: "translation", utterance: 0, text: "eins", language: "de", final: true }, 0);
+    await new Promise((resolve) => setTimeout(resolve, 50));
+    return [added, log.querySelector(".words").textContent, log.querySelector(".translation").textContent];
+}"""
+
+
+def test_what_is_said_is_announced_once(server: ServerThread, microphone: Path) -> None:
+    """The log is read aloud as it grows: a replacement and a translation do not have it read again."""
+    with browser(microphone) as (page, faults):
+        page.goto(server.url)
+        added, said_then, translation = page.evaluate(ANNOUNCED)
+        assert (said_then, translation) == ("two", "eins")
+        assert added == ["utterance", "translation"]
+        assert faults == []

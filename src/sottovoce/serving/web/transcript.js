@@ -118,7 +118,7 @@ export class Transcript extends Palette {
     if (final && told) {
       const isNone = text === told.said; // it was said in that language
       told.utterance.translation = isNone ? null : { text, language };
-      this.change(told.utterance);
+      this.showTranslation(told.utterance);
     } else if (this.current?.number === number && this.current.words.at(-1).language !== language) {
       const before = this.current.translation ? `${this.current.translation.text} ` : "";
       this.current.translation = { text: before + text, language };
@@ -134,10 +134,9 @@ export class Transcript extends Palette {
     this.current = null;
     this.unstable = null;
     if (words.length) {
-      const utterance = this.add({ words, beginning: translation });
+      const correct = (found, [from, to]) => replaced(found, from, to) ?? found;
+      const utterance = this.add({ words: this.replacements.reduce(correct, words), beginning: translation });
       this.told.set(number, { utterance, said: textOf(words) });
-      for (const [from, to] of this.replacements) utterance.words = replaced(utterance.words, from, to) ?? utterance.words;
-      this.change(utterance);
     }
     this.render();
     if (words.length && told.length) this.dispatchEvent(new Event("speaker"));
@@ -148,7 +147,7 @@ export class Transcript extends Palette {
     const spoken = {};
     for (const { language } of words) spoken[language] = (spoken[language] ?? 0) + 1;
     const language = Object.keys(spoken).sort((a, b) => spoken[b] - spoken[a])[0];
-    const { start, end } = { start: words[0].start, end: words.at(-1).end };
+    const [start, end] = [words[0].start, words.at(-1).end];
     const utterance = { id: this.utterances.length, start, end, language, words, translation, beginning, revision: 0 };
     this.utterances.push(utterance);
     for (const word of words) {
@@ -172,6 +171,16 @@ export class Transcript extends Palette {
     if (before) before.replaceWith(element);
     else this.log.append(element);
     this.dispatchEvent(new CustomEvent("changed", { detail: { element } }));
+    this.dispatchEvent(new Event("grown"));
+  }
+
+  // Put the whole translation under an utterance, which itself is not announced again.
+  showTranslation(utterance) {
+    utterance.beginning = null;
+    utterance.revision = this.revision += 1;
+    const element = this.elements[utterance.id];
+    element.querySelector(".translation")?.remove();
+    if (utterance.translation) element.querySelector(".said").after(this.translation(utterance.translation));
     this.dispatchEvent(new Event("grown"));
   }
 
