@@ -55,7 +55,8 @@ class SharedCaptions:
         self._began_s = time.monotonic()
         self.n_readers = 0
         self.is_ended = False
-        self.is_published = False
+        self.publisher = 0
+        """The number of the newest one."""
         self.changed = anyio.Event()
         self._utterances: dict[int, tuple[int, str]] = {}  # in the order of their last change
         self._parts: dict[str, tuple[int, str]] = {"now": (0, "null"), "names": (0, "{}")}
@@ -87,6 +88,12 @@ class SharedCaptions:
         if self._n_characters > MAX_CAPTIONS_CHARACTERS:
             message = f"captions: expected at most {MAX_CAPTIONS_CHARACTERS} characters of them in a session"
             raise ApiError(message, code="captions_too_long")
+
+    def begin_publishing(self) -> int:
+        """Return the number of another publisher, in whose place the one before publishes no more."""
+        self.publisher += 1
+        self.wake()
+        return self.publisher
 
     def end(self) -> None:
         """Tell readers that no more comes."""

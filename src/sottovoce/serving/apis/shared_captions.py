@@ -89,9 +89,7 @@ class Publisher(CaptionSocket):
     async def _begin(self) -> None:
         secret = self.socket.query_params.get("resume")
         shared = self.registry.begin() if secret is None else self.registry.resumed(secret)
-        if shared.is_published:
-            raise ApiError("captions: expected one publisher, got another", status=409, code="is_published")
-        shared.is_published = True
+        number = shared.begin_publishing()
         is_over = True
         try:
             await self.transport.send(
@@ -101,16 +99,26 @@ class Publisher(CaptionSocket):
                 lambda: self._take(shared),
                 lambda: self._report_readers(shared),
                 lambda: self._write(shared),
+                lambda: self._until_replaced(shared, number),
                 self.until_leaving,
             )
         except GoneError:
             is_over = False
         finally:
-            shared.is_published = False
-            if is_over or self.services.is_leaving:
+            if shared.publisher == number and (is_over or self.services.is_leaving):
                 self._end(shared)
         if not is_over:
-            await self._wait_for_another(shared)
+            await self._wait_for_another(shared, number)
+
+    async def _until_replaced(self, shared: SharedCaptions, number: int) -> None:
+        """Wait for another publisher with the secret: who comes again is believed, the older one may be dead.
+
+        Raises: ApiError then.
+        """
+        while shared.publisher == number:
+            await shared.changed.wait()
+        message = "captions: expected one publisher, and another has come since"
+        raise ApiError(message, status=409, code="another_publisher")
 
     async def _take(self, shared: SharedCaptions) -> None:
         while (message := await self.transport.receive()) is not None:
@@ -134,11 +142,11 @@ class Publisher(CaptionSocket):
                 await self.transport.send({"type": "readers", "readers": reported})
             await changed.wait()
 
-    async def _wait_for_another(self, shared: SharedCaptions) -> None:
+    async def _wait_for_another(self, shared: SharedCaptions, number: int) -> None:
         """Keep captions until somebody publishes them again, or the time for that is over."""
         with anyio.move_on_after(COME_AGAIN_S):
             await self.services.until_leaving()
-        if not shared.is_published:
+        if shared.publisher == number:
             self._end(shared)
 
     async def _write(self, shared: SharedCaptions) -> None:

@@ -112,7 +112,7 @@ export class Sharing extends EventTarget {
     if (socket !== this.socket) return;
     this.changes = null;
     if (fault?.code === "no_such_captions") this.resume = this.cleared = null; // too late: readers need a new link
-    const isFinal = code === 1008 && !["no_such_captions", "is_published"].includes(fault?.code);
+    const isFinal = code === 1008 && !["no_such_captions", "slow_reader"].includes(fault?.code);
     if (isFinal) {
       this.stop();
       this.dispatchEvent(new CustomEvent("error", { detail: fault }));
