@@ -111,9 +111,15 @@ def pictures(page: Any, name: str) -> None:
 
 
 def downloaded(page: Any, kind: str) -> str:
+    return saved(page, kind).read_text(encoding="utf-8")
+
+
+def saved(page: Any, kind: str) -> Path:
+    """What the menu saves in a format."""
+    page.click("#save")
     with page.expect_download() as waiting:
         page.click(f'.save[data-format="{kind}"]')
-    return Path(waiting.value.path()).read_text(encoding="utf-8")
+    return Path(waiting.value.path())
 
 
 def test_what_the_microphone_hears_is_written_coloured_and_saved(

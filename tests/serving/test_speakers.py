@@ -26,6 +26,7 @@ from sottovoce.serving.server import ServerThread
 from sottovoce.serving.settings import OPENAI_NAMES
 from sottovoce.types import Turn
 from tests.serving.servers import CLIPS
+from tests.serving.test_streamed_segments import events
 from tests.speakers.somebody import one_speaker
 
 
@@ -69,6 +70,21 @@ def test_a_stream_tells_segments_as_they_are_found(client: OpenAI, english: Path
     assert [delta.segment_id for delta in deltas] == [segment.id for segment in segments]
     assert events[-1].type == "transcript.text.done"
     assert events[-1].text == whole.text
+
+
+def test_words_of_streamed_segments_have_the_speaker_of_their_segment(
+    server: ServerThread, english: Path
+) -> None:
+    found = events(
+        server,
+        english,
+        **{"response_format": "diarized_json", "timestamp_granularities[]": "word", "language": "en"},
+    )
+    segments = [one for one in found if one["type"] == "transcript.text.segment"]
+    assert segments[-1]["speaker"] == "B"
+    for segment in segments:
+        assert "".join(word["word"] for word in segment["words"]) == segment["text"]
+        assert {word["speaker"] for word in segment["words"]} == {segment["speaker"]}
 
 
 def said(server: ServerThread, path: str, end: str) -> list[dict[str, Any]]:

@@ -26,6 +26,12 @@ LISTENING = (
         metavar="tcp://HOST:PORT",
         help="Also speak Wyoming (Home Assistant) there; it knows no keys. [no]",
     ),
+    click.option(
+        "--hls",
+        type=click.Path(file_okay=False, writable=True),
+        metavar="DIR",
+        help="Also write captions that are shared as HLS there, a folder of WebVTT for each session. [no]",
+    ),
     click.option("--tls-certificate", metavar="FILE", help="PEM file, for https (with --tls-key)."),
     click.option("--tls-key", metavar="FILE", help="PEM file with the key of the certificate."),
 )
@@ -87,6 +93,13 @@ LIMITS = (
         default=16,
         show_default=True,
         help="Live sessions at a time.",
+    ),
+    click.option(
+        "--max-readers",
+        type=click.IntRange(1),
+        default=200,
+        show_default=True,
+        help="Readers of live sessions' captions at a time.",
     ),
     click.option(
         "--max-connections",

@@ -171,6 +171,7 @@ def settings_of(given: Mapping[str, Any], names: list[str]) -> ServerSettings:
         ),
         limits=ServerLimits(
             sessions=given["max_sessions"],
+            readers=given["max_readers"],
             requests=given["max_requests"],
             connections=given["max_connections"],
             connections_per_address=given["max_connections_per_address"],
@@ -186,6 +187,7 @@ def settings_of(given: Mapping[str, Any], names: list[str]) -> ServerSettings:
             shutdown_s=given["shutdown_timeout"],
         ),
         translation=translation(given),
+        hls=given["hls"],
         work=Work(
             engines=given["engines"],
             threads=given["threads"],

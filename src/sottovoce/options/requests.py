@@ -126,7 +126,7 @@ REQUEST = (
         {
             "openai": ApiField(
                 "timestamp_granularities[]",
-                "`word`, `segment`, with `verbose_json`",
+                "`word`, `segment`, with `verbose_json`, or `diarized_json` in a stream",
                 choices=("word", "segment"),
             )
         },
@@ -147,7 +147,8 @@ REQUEST = (
             "openai": ApiField(
                 "stream",
                 "`true`: server-sent events, `transcript.text.delta` a segment and `transcript.text.done`, "
-                "with `json`, `text` or `diarized_json`, which adds `transcript.text.segment`",
+                "with `json`, `text`, `verbose_json` or `diarized_json`; the last two add "
+                "`transcript.text.segment`, with its words where `timestamp_granularities[]` asks for them",
             )
         },
     ),

@@ -15,12 +15,13 @@ from sottovoce.serving.client_secrets import ClientSecrets
 from sottovoce.serving.faults import ApiError
 from sottovoce.serving.settings import ServerSettings
 
-OPEN_PATHS = frozenset({"/", "/health", "/ready", "/favicon.ico"})
+OPEN_PATHS = frozenset({"/", "/captions", "/read", "/health", "/ready", "/favicon.ico"})
 PRIVATE_NAMES = (".local", ".localhost", ".internal", ".home.arpa", ".lan")
 """Ends of names that nobody can buy. Sources: RFC 6761, RFC 6762, RFC 8375; ICANN, 2024 (.internal)."""
 PROBED_PATHS = frozenset({"/health", "/ready"})
 """Asked by what watches the server, by whatever name or address; they tell how busy it is."""
-OPEN_FOLDER = "/static/"
+OPEN_FOLDERS = ("/static/", "/v1/captions/")
+"""The page's parts; and captions that are shared, whose key is the end of their address."""
 SECRETS_PATH = "/v1/realtime"
 """What the secrets of clients open, and nothing else."""
 SUBPROTOCOL = "sottovoce"
@@ -56,7 +57,7 @@ class AccessControl:
         if origin is not None and not self.is_allowed(origin, host):
             message = f"origin '{origin[:100]}': expected this server's own page (see --allow-origin)"
             return ApiError(message, status=403, kind="permission_error", code="origin_not_allowed")
-        if path in OPEN_PATHS or path.startswith(OPEN_FOLDER):
+        if path in OPEN_PATHS or path.startswith(OPEN_FOLDERS):
             return None
         return self._refused_key(path, headers, subprotocols)
 

@@ -23,6 +23,7 @@ from sottovoce.serving.access import AccessControl
 from sottovoce.serving.apis.deepgram import listen, listen_recording
 from sottovoce.serving.apis.openai_files import transcriptions, translations
 from sottovoce.serving.apis.openai_realtime import client_secrets, realtime
+from sottovoce.serving.apis.shared_captions import publish, read
 from sottovoce.serving.apis.sottovoce_live import live
 from sottovoce.serving.apis.whisper_cpp import inference, load, plainly
 from sottovoce.serving.faults import ApiError, leaving, logged_fault
@@ -107,9 +108,13 @@ async def missed(request: Request, error: Exception) -> Response:
     return error_response(ApiError(message, status=error.status_code, code=code))
 
 
-async def page(request: Request) -> Response:
-    """Answer with the live web page."""
-    return FileResponse(WEB / "index.html", headers={"cache-control": "no-cache"})
+def page(name: str) -> Endpoint:
+    """Make what answers with a page of the web folder."""
+
+    async def answer(request: Request) -> Response:
+        return FileResponse(WEB / name, headers={"cache-control": "no-cache"})
+
+    return answer
 
 
 async def icon(request: Request) -> Response:
@@ -186,7 +191,9 @@ def model_document(registry: ModelRegistry, settings: ServerSettings, name: str)
 
 
 ROUTES = [
-    Route("/", guarded(page)),
+    Route("/", guarded(page("index.html"))),
+    Route("/captions", guarded(page("captions.html"))),
+    Route("/read", guarded(page("read.html"))),
     Route("/favicon.ico", guarded(icon)),
     Route("/health", guarded(health)),
     Route("/ready", guarded(ready)),
@@ -202,6 +209,8 @@ ROUTES = [
     Route("/v1/listen", guarded(listen_recording), methods=["POST"]),
     WebSocketRoute("/v1/listen", listen),
     WebSocketRoute("/v1/live", live),
+    WebSocketRoute("/v1/captions", publish),
+    WebSocketRoute("/v1/captions/{token}", read),
     WebSocketRoute("/v1/realtime", realtime),
     Mount("/static", StaticFiles(directory=WEB)),
 ]

@@ -22,7 +22,7 @@ from sottovoce.serving.scheduler import TranscriptionRequest
 from sottovoce.text.languages import find_language
 from sottovoce.types import Task
 
-STREAMED = ("json", "text", "diarized_json")
+STREAMED = ("verbose_json", "json", "text", "diarized_json")
 TRANSLATED = ("file", "model", "prompt", "response_format", "temperature", "seed", *IGNORED)
 KNOWN = {"transcribe": tuple(fields_of("openai")), "translate": TRANSLATED}
 """The documented parameters."""
@@ -60,8 +60,11 @@ def transcription_request(fields: Fields) -> FileRequest:
     response_format = values["response_format"]
     logprobs, stream = bool(values["include"]), bool(values["stream"])
     granularities = values["granularities"]
-    if granularities and response_format != "verbose_json":
-        raise wrong("timestamp_granularities[]", "response_format verbose_json", response_format)
+    with_words = ("verbose_json", "diarized_json") if stream else ("verbose_json",)
+    if granularities and response_format not in with_words:
+        raise wrong(
+            "timestamp_granularities[]", f"response_format {' or '.join(with_words)}", response_format
+        )
     options = transcribe_options(values, "transcribe", words="word" in granularities or logprobs)
     names, references = values["reference_names"], values["references"]
     if response_format == "diarized_json":

@@ -18,10 +18,12 @@ from sottovoce.serving.client_secrets import ClientSecrets
 from sottovoce.serving.decode_pool import DecodePool
 from sottovoce.serving.engine_thread import EngineState
 from sottovoce.serving.faults import busy, leaving
+from sottovoce.serving.hls import HlsWriter
 from sottovoce.serving.metrics import Metrics
 from sottovoce.serving.model_registry import WORK_ENDS_WITHIN_S, ModelRegistry
 from sottovoce.serving.scheduler import Scheduler
 from sottovoce.serving.settings import UPLOADS_A_PLACE, ServerSettings
+from sottovoce.serving.shared_captions import CaptionRegistry
 
 UNLOAD_EVERY_S = 5.0
 
@@ -43,6 +45,9 @@ class Services(Collector):
         self.decoding = DecodePool()
         self.inference_model = settings.models.model
         """Of whisper.cpp's `/inference`, which names none."""
+        self.captions = CaptionRegistry(sessions=settings.limits.sessions, readers=settings.limits.readers)
+        self.hls: dict[str, HlsWriter] = {}
+        """Of captions that are shared, by their tokens."""
         self.is_ready = not settings.models.preload
         self.secrets = ClientSecrets(settings.access.secret_key)
         self.preload_error: Exception | None = None
@@ -61,6 +66,7 @@ class Services(Collector):
                 "Seconds of received audio that no event accounts for yet, in the session furthest behind.",
                 self.behind_s,
             ),
+            "caption_readers": ("Readers of captions that are shared.", self.captions.n_readers),
             "recordings": ("Recordings being transcribed or waiting.", self.n_requests),
             "upload_bytes": ("Bytes of recordings that are here.", self.upload_bytes),
             "failing": ("Whether a model cannot work any more.", int(self.trouble is not None)),

@@ -39,7 +39,8 @@ _KEY = re.compile(r"[A-Za-z0-9._~-]{8,200}")
 class ServerLimits:
     """How much is taken before it is refused, and how long is waited.
 
-    sessions: live sessions at a time. requests: recordings at a time, waiting ones among them.
+    sessions: live sessions at a time, and as many whose captions are shared. readers: of all shared captions.
+    requests: recordings at a time, waiting ones among them.
     upload_mb: of one request. uploads_mb: of all requests that are here. duration_s: of one recording.
     message_kb: of one message of a socket.
     pending_s: audio of one session that waits for the model; more of it is not read before that is worked
@@ -59,6 +60,7 @@ class ServerLimits:
     """
 
     sessions: int = 16
+    readers: int = 200
     requests: int = 16
     upload_mb: float = 1024.0
     uploads_mb: float = 4096.0
@@ -86,7 +88,7 @@ class ServerLimits:
 
     @property
     def most_connections(self) -> int:
-        usual = self.sessions + (1 + UPLOADS_A_PLACE) * self.requests + SPARE_CONNECTIONS
+        usual = self.sessions + self.readers + (1 + UPLOADS_A_PLACE) * self.requests + SPARE_CONNECTIONS
         return self.connections or usual
 
     @property
@@ -280,7 +282,7 @@ class TranslationSettings:
 @dataclass(frozen=True, slots=True)
 class ServerSettings:
     """All that a server is told. wyoming: None: Home Assistant is not listened for. translation: None: live
-    speech is translated into English alone, by Whisper itself."""
+    speech is translated into English alone, by Whisper itself. hls: a folder for shared captions as HLS."""
 
     models: ModelSettings
     listening: Listening = field(default_factory=Listening)
@@ -289,6 +291,7 @@ class ServerSettings:
     work: Work = field(default_factory=Work)
     wyoming: WyomingAddress | None = None
     translation: TranslationSettings | None = None
+    hls: str | None = None
 
     @property
     def hosts(self) -> tuple[str, ...]:

@@ -84,10 +84,14 @@ class WebSocketTransport:
         raise ApiError(text, code="idle_timeout")
 
     async def send(self, document: dict[str, Json]) -> None:
-        """See `Transport`; waits `ServerLimits.send_s` at most. Raises: GoneError, ApiError."""
+        """See `Transport`. Raises: GoneError, ApiError."""
+        await self.send_text(json_text(document))
+
+    async def send_text(self, text: str) -> None:
+        """Send a text; waits `ServerLimits.send_s` at most. Raises: GoneError, ApiError."""
         with anyio.move_on_after(self._limits.send_s):
             try:
-                await self._socket.send_text(json_text(document))
+                await self._socket.send_text(text)
             except (WebSocketDisconnect, RuntimeError) as error:
                 raise GoneError from error
             return

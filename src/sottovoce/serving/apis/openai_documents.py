@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from sottovoce.formats.base import write_transcript
 from sottovoce.formats.document import Json, score, seconds
+from sottovoce.formats.document import word_document as live_word
 from sottovoce.formats.writers import writer_for
 from sottovoce.options.writer import WriterOptions
 from sottovoce.serving.requests import FileRequest
@@ -87,6 +88,23 @@ def speaker_segment(segment: Segment) -> dict[str, Json]:
         "text": segment.text,
         "speaker": segment.speaker or "A",
     }
+
+
+def streamed_segment(segment: Segment, request: FileRequest) -> dict[str, Json]:
+    """Render the event of a segment: with its language, and with its words as the live protocol has them."""
+    is_diarized = request.response_format == "diarized_json"
+    event = speaker_segment(segment) if is_diarized else segment_event(segment)
+    event["language"] = segment.language
+    if request.words:
+        event["words"] = [live_word(word) for word in segment.words or ()]
+    return event
+
+
+def segment_event(segment: Segment) -> dict[str, Json]:
+    """Render the event of a segment whose speaker nobody asked for."""
+    event = speaker_segment(segment)
+    del event["speaker"]
+    return event
 
 
 def segment_id(segment: Segment) -> str:

@@ -19,7 +19,7 @@ from sottovoce.serving.apis.openai_documents import (
     delta_event,
     done_event,
     json_answer,
-    speaker_segment,
+    streamed_segment,
     text_answer,
 )
 from sottovoce.serving.faults import fault_of, leaving
@@ -134,8 +134,8 @@ async def events(job: RunningJob) -> AsyncIterator[dict[str, Json]]:
             delta = deltas.add(segment)
             if delta:
                 yield delta_event(delta, segment, job.request)
-            if job.request.response_format == "diarized_json":
-                yield speaker_segment(segment)
+            if job.request.response_format in ("verbose_json", "diarized_json"):
+                yield streamed_segment(segment, job.request)
         transcript = await job.handle.collect()
     except Exception as error:
         fault = fault_of(error)

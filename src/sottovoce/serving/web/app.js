@@ -1,19 +1,30 @@
 // The page: what its controls do, and what is shown while words come.
 
 import { Connection } from "./connection.js";
-import { asJson, asSubRip, asText } from "./exports.js";
-import { Source, microphones } from "./sources.js";
+import { copy, placeMenu, save } from "./downloads.js";
+import { Editor } from "./editor.js";
+import { Finder } from "./finder.js";
+import { Invitations } from "./invitations.js";
+import { Lateness } from "./lateness.js";
+import { showLanguages, showSpeakers } from "./legends.js";
+import { Library } from "./library.js";
+import { Playback } from "./playback.js";
+import { Recording } from "./recording.js";
+import { clock } from "./rendering.js";
+import { keepSettings, listMicrophones, listModels, listTargets, liveParameters, resize, restoreSettings } from "./settings.js";
+import { LocalSharing, Sharing } from "./sharing.js";
+import { Source } from "./sources.js";
 import { Timeline } from "./timeline.js";
-import { Transcript, clock } from "./transcript.js";
+import { Transcript } from "./transcript.js";
+import { Uploading } from "./uploading.js";
 
-const WORDS_OF_LATENCY = 20;
-const SETTINGS = ["languages", "switching", "translate_to", "device", "model", "terms", "speakers", "unstable"];
 const TELLS = {
   idle: "ready",
   connecting: "connecting…",
   live: "listening",
   reconnecting: "connection lost: trying again, nothing is lost",
   finishing: "writing the last words…",
+  reading: "reading the recording",
   ended: "finished",
   refused: "refused",
 };
@@ -23,29 +34,47 @@ const ASKS_FOR_KEY = "This server asks for an API key: write it into the setting
 const $ = (id) => document.getElementById(id);
 const transcript = new Transcript($("log"), $("now"));
 const timeline = new Timeline($("timeline"), transcript);
-const latencies = [];
+const editor = new Editor(transcript);
+const finder = new Finder(editor);
+const recording = new Recording();
+const playback = new Playback($("playback"), transcript);
+const lateness = new Lateness();
+const local = new LocalSharing(transcript);
+const sharing = new Sharing(transcript);
+const key = () => $("key").value.trim();
+const invitations = new Invitations(sharing, transcript, { key, onError: refused });
+const library = new Library({ current, onOpen: openSession, onError: notice });
+const uploading = new Uploading(transcript, { onStart: onUpload, onEnd: onUploaded });
 let source = null;
 let connection = null;
 let early = []; // sound that came before there was a connection
 let wakeLock = null;
 let model = "";
-let models = []; // that may be asked for, the default one first
 let base = 0; // seconds of the recordings before this one, which stay on the page
+let title = "";
+
+const kind = () => document.querySelector('input[name="source"]:checked').value;
+const now = () => Math.max(timeline.now, transcript.utterances.at(-1)?.end ?? 0);
 
 // Starting and stopping
 
 async function start() {
-  const kind = document.querySelector('input[name="source"]:checked').value;
-  if (kind === "file" && !$("file").files.length) {
+  if (["file", "upload"].includes(kind()) && !$("file").files.length) {
     $("file").click();
     return;
   }
   hideNotice();
+  playback.close();
+  if (kind() === "upload") {
+    upload($("file").files[0]);
+    return;
+  }
   setRunning(true);
+  timeline.skipTo(now());
   base = timeline.now;
   early = [];
   try {
-    source = await Source.open(kind, {
+    source = await Source.open(kind(), {
       deviceId: $("device").value,
       file: $("file").files[0],
       player: $("player"),
@@ -62,10 +91,7 @@ async function start() {
 }
 
 function connect() {
-  const parameters = { unstable: $("unstable").checked, switching: $("switching").value };
-  if ($("speakers").checked) parameters.speakers = "auto";
-  for (const name of ["languages", "translate_to", "model", "terms"]) if ($(name).value.trim()) parameters[name] = $(name).value.trim();
-  connection = new Connection(parameters, $("key").value.trim());
+  connection = new Connection(liveParameters(), key());
   early.forEach((pcm) => connection.push(pcm));
   connection.addEventListener("message", ({ detail }) => take(detail));
   connection.addEventListener("state", ({ detail }) => onState(detail));
@@ -97,11 +123,7 @@ function onState({ state, reason, code }) {
   if (state === "refused") {
     source?.close();
     source = null;
-    if (code === "invalid_api_key") {
-      $("settings").open = true;
-      $("key").focus();
-    }
-    notice(code === "invalid_api_key" ? ASKS_FOR_KEY : reason || "The server refused this.");
+    refused({ code, message: reason });
   }
   if (state === "reconnecting" && reason) notice(reason);
   if (state === "live") hideNotice();
@@ -109,7 +131,17 @@ function onState({ state, reason, code }) {
     transcript.close();
     connection = null;
     setRunning(false);
+    if (recording.blob) playback.open(recording.blob);
   }
+}
+
+function refused({ code, message }) {
+  if (code === "invalid_api_key") {
+    if ($("share").open) $("share").close();
+    $("settings").open = true;
+    $("key").focus();
+  }
+  notice(code === "invalid_api_key" ? ASKS_FOR_KEY : message || "The server refused this.");
 }
 
 // What comes in
@@ -117,6 +149,7 @@ function onState({ state, reason, code }) {
 function hear({ pcm, peak }, { analyser }) {
   if (pcm.length) {
     timeline.push(analyser);
+    recording.push(pcm);
     if (connection) connection.push(pcm);
     else early.push(pcm);
   }
@@ -129,15 +162,66 @@ function take({ message, offset }) {
   if (message.type === "error" && connection?.state === "live") notice(message.error.message);
   transcript.take(message, base + offset);
   timeline.take(message, base + offset);
-  if (message.type === "partial") noteLatency(message.words, offset);
+  lateness.take(message, offset, connection);
 }
 
-function noteLatency(words, offset) {
-  if (connection.state !== "live") return; // after a break words come late, and that is no latency
-  for (const { end } of words) latencies.push(connection.seconds - end - offset);
-  latencies.splice(0, latencies.length - WORDS_OF_LATENCY);
-  const middle = [...latencies].sort((a, b) => a - b)[Math.floor(latencies.length / 2)];
-  $("latency").textContent = `${Math.max(0, middle).toFixed(1)} s`;
+// A recording that is read as a whole
+
+function upload(file) {
+  if (!mayReplace()) return;
+  clear();
+  title = file.name.replace(/\.\w+$/, "");
+  recording.file = file;
+  uploading.start(file, key());
+}
+
+function onUpload() {
+  setRunning(true);
+  show("reading");
+}
+
+function onUploaded(fault) {
+  show(fault ? "idle" : "ended");
+  setRunning(false);
+  $("file").value = "";
+  if (fault) refused(fault);
+  $("heard").textContent = clock(now());
+  if (transcript.words) playback.open(recording.file);
+}
+
+// Sessions that were kept
+
+function current() {
+  if (!transcript.words) return null;
+  return { title: titleOf(), model, duration: now(), transcript, sound: connection ? null : recording.blob };
+}
+
+// Its name, or its first words.
+function titleOf() {
+  const words = transcript.all.flatMap((utterance) => utterance.words).slice(0, 8);
+  return title || words.map(({ word }) => word).join("").trim();
+}
+
+function openSession(session, sound) {
+  if (connection || uploading.isRunning || !mayReplace()) return false;
+  clear();
+  title = session.title;
+  model = session.model;
+  transcript.called = { ...session.called };
+  for (const utterance of session.utterances) transcript.add(utterance);
+  transcript.renamed = transcript.revision;
+  transcript.dispatchEvent(new Event("speaker"));
+  editor.history.clear();
+  recording.file = sound;
+  if (sound) playback.open(sound);
+  $("heard").textContent = clock(session.duration);
+  $("captions").scrollTop = 0;
+  return true;
+}
+
+function mayReplace() {
+  const isKept = !transcript.words || library.id;
+  return isKept || confirm("The text on this page is not kept: replace it?");
 }
 
 // What is shown
@@ -151,10 +235,11 @@ function setRunning(running) {
   $("toggle").setAttribute("aria-pressed", String(running));
   $("toggle-text").textContent = running ? "Stop" : "Start";
   document.querySelectorAll('input[name="source"]').forEach((input) => (input.disabled = running));
-  if (running) show("connecting");
-  else {
+  if (running && !uploading.isRunning) show("connecting");
+  if (!running) {
     if (!["refused", "ended"].includes($("status").dataset.state)) show("idle");
     showLevel(0);
+    lateness.end();
     wakeLock?.release();
     wakeLock = null;
   }
@@ -174,8 +259,8 @@ function showLevel(peak) {
 
 function offerActions() {
   const has = transcript.words > 0;
-  for (const button of document.querySelectorAll("#copy, .save")) button.disabled = !has;
-  $("clear").disabled = !has || connection !== null;
+  for (const id of ["copy", "save"]) $(id).disabled = !has;
+  $("clear").disabled = !has || connection !== null || uploading.isRunning;
   $("hint").hidden = has;
 }
 
@@ -184,43 +269,22 @@ function onGrown() {
   timeline.dirty = true;
   $("words").textContent = String(transcript.words);
   offerActions();
-  if (isFollowing) $("captions").scrollTop = $("captions").scrollHeight;
+  if (isFollowing && !editor.open && !playback.player) $("captions").scrollTop = $("captions").scrollHeight;
+  queueMicrotask(() => {
+    local.send();
+    sharing.send();
+  });
 }
 
 function onScroll() {
   const { scrollTop, scrollHeight, clientHeight } = $("captions");
   isFollowing = scrollHeight - scrollTop - clientHeight < 60;
-  $("follow").hidden = isFollowing;
+  $("follow").hidden = isFollowing || !connection;
 }
 
-function showLanguages() {
-  const items = transcript.languages.map((language) => {
-    const item = document.createElement("li");
-    const colour = document.createElement("i");
-    const name = document.createElement("span");
-    item.className = `colour-${transcript.colour(language)}`;
-    name.className = "name";
-    name.textContent = transcript.name(language);
-    item.append(colour, name);
-    return item;
-  });
-  $("legend").replaceChildren(...items);
-}
-
-function showSpeakers() {
-  const { speakers } = transcript;
-  timeline.makeRoom(speakers.length);
-  const items = speakers.map((speaker) => {
-    const item = document.createElement("li");
-    const colour = document.createElement("i");
-    const name = document.createElement("span");
-    item.className = `voice-${transcript.voice(speaker)}`;
-    name.className = "name";
-    name.textContent = `Speaker ${speaker}`;
-    item.append(colour, name);
-    return item;
-  });
-  $("voices").replaceChildren(...items);
+function offerHistory() {
+  $("undo").disabled = !editor.history.done.length;
+  $("redo").disabled = !editor.history.undone.length;
 }
 
 function notice(text) {
@@ -232,97 +296,16 @@ function hideNotice() {
   $("notice").hidden = true;
 }
 
-// Copying and saving
-
-function allUtterances() {
-  const { current, utterances } = transcript;
-  if (!current?.words.length) return utterances;
-  const { words } = current;
-  const { start, language } = words[0];
-  return [...utterances, { start, end: words.at(-1).end, language, words }];
-}
-
-async function copy() {
-  await navigator.clipboard.writeText(asText(allUtterances()));
-  $("copy").textContent = "Copied";
-  setTimeout(() => ($("copy").textContent = "Copy"), 1500);
-}
-
-function save(format) {
-  const write = { txt: asText, srt: asSubRip, json: (found) => asJson(found, { model, duration: timeline.now }) };
-  const types = { txt: "text/plain", srt: "application/x-subrip", json: "application/json" };
-  const link = document.createElement("a");
-  link.href = URL.createObjectURL(new Blob([write[format](allUtterances())], { type: types[format] }));
-  link.download = `captions-${new Date().toISOString().slice(0, 16).replace(/[T:]/g, "-")}.${format}`;
-  link.click();
-  setTimeout(() => URL.revokeObjectURL(link.href), 10000);
-}
-
 function clear() {
+  playback.close();
   transcript.clear();
   timeline.clear();
-  latencies.length = 0;
-  $("latency").textContent = "–";
+  lateness.clear();
+  recording.clear();
+  library.begin();
+  editor.history.clear();
+  title = "";
   $("heard").textContent = "0:00";
-}
-
-// Settings and devices
-
-function restoreSettings() {
-  const asked = new URLSearchParams(location.search);
-  for (const name of SETTINGS) {
-    const value = asked.get(name) ?? localStorage.getItem(`sottovoce.${name}`);
-    if (value === null) continue;
-    if ($(name).type === "checkbox") $(name).checked = value === "true";
-    else setValue($(name), value);
-  }
-  $("key").value = sessionStorage.getItem("sottovoce.key") ?? "";
-}
-
-// A value of a list whose choices may be known only later.
-function setValue(field, value) {
-  if (field instanceof HTMLSelectElement && ![...field.options].some((option) => option.value === value)) {
-    field.add(new Option(value, value));
-  }
-  field.value = value;
-}
-
-function keepSettings() {
-  for (const name of SETTINGS) {
-    const field = $(name);
-    localStorage.setItem(`sottovoce.${name}`, field.type === "checkbox" ? String(field.checked) : field.value);
-  }
-  sessionStorage.setItem("sottovoce.key", $("key").value);
-}
-
-async function listMicrophones() {
-  const chosen = $("device").value;
-  const found = await microphones();
-  const options = found.map(({ deviceId, label }, i) => new Option(label || `microphone ${i + 1}`, deviceId));
-  $("device").replaceChildren(new Option("default", ""), ...options);
-  $("device").value = found.some(({ deviceId }) => deviceId === chosen) ? chosen : "";
-}
-
-async function listModels() {
-  const key = $("key").value.trim();
-  const answer = await fetch("/v1/models", { headers: key ? { authorization: `Bearer ${key}` } : {} });
-  if (!answer.ok) return;
-  const chosen = $("model").value;
-  const { data } = await answer.json();
-  models = data.filter(({ id, model: meant }) => id === meant);
-  $("model").replaceChildren(new Option("default", ""), ...models.map(({ id }) => new Option(id, id)));
-  setValue($("model"), chosen);
-  listTargets();
-}
-
-// The languages that the chosen model's words can be translated into, by their names.
-function listTargets() {
-  const chosen = $("translate_to").value;
-  const { translates_to: codes } = models.find(({ id }) => id === $("model").value) ?? models[0];
-  const targets = codes.map((code) => new Option(transcript.name(code), code));
-  targets.sort((a, b) => a.text.localeCompare(b.text));
-  $("translate_to").replaceChildren(new Option("nothing", ""), ...targets);
-  $("translate_to").value = codes.includes(chosen) ? chosen : "";
 }
 
 async function keepAwake() {
@@ -335,36 +318,69 @@ async function keepAwake() {
 
 // Wiring
 
-$("toggle").addEventListener("click", () => {
+const on = (id, type, act) => $(id).addEventListener(type, act);
+on("toggle", "click", () => {
   if ($("toggle").getAttribute("aria-pressed") !== "true") start();
+  else if (uploading.isRunning) uploading.cancel();
   else if (connection && connection.state === "finishing") connection.abandon();
   else stop();
 });
-$("file").addEventListener("change", () => $("file").files.length && start());
-document.querySelectorAll('input[name="source"]').forEach((input) =>
-  input.addEventListener("change", () => ($("file").value = "")),
+on("file", "change", () => $("file").files.length && start());
+document.querySelectorAll('input[name="source"]').forEach((input) => input.addEventListener("change", () => ($("file").value = "")));
+on("upload-cancel", "click", () => uploading.cancel());
+on("copy", "click", () => copy(transcript));
+on("clear", "click", clear);
+document.querySelectorAll(".save").forEach((button) =>
+  button.addEventListener("click", () => {
+    $("formats").hidePopover?.();
+    save(transcript, button.dataset.format, { title: titleOf(), model, duration: now() });
+  }),
 );
-$("copy").addEventListener("click", copy);
-$("clear").addEventListener("click", clear);
-document.querySelectorAll(".save").forEach((button) => button.addEventListener("click", () => save(button.dataset.format)));
-$("notice-close").addEventListener("click", hideNotice);
-$("settings").addEventListener("change", keepSettings);
-$("fields").addEventListener("submit", (event) => event.preventDefault());
-$("key").addEventListener("change", listModels);
-$("model").addEventListener("change", listTargets);
-$("captions").addEventListener("scroll", onScroll);
-$("follow").addEventListener("click", () => {
+placeMenu($("formats"), $("save"));
+on("undo", "click", () => editor.history.undo());
+on("redo", "click", () => editor.history.redo());
+editor.history.addEventListener("change", offerHistory);
+on("smaller", "click", () => resize(-1));
+on("larger", "click", () => resize(1));
+on("notice-close", "click", hideNotice);
+on("settings", "change", keepSettings);
+on("fields", "submit", (event) => event.preventDefault());
+const listAll = () => listModels((language) => transcript.name(language));
+on("key", "change", listAll);
+on("model", "change", () => listTargets((language) => transcript.name(language)));
+on("captions", "scroll", onScroll);
+on("follow", "click", () => {
   isFollowing = true;
   onGrown();
 });
 transcript.addEventListener("grown", onGrown);
-transcript.addEventListener("language", showLanguages);
-transcript.addEventListener("speaker", showSpeakers);
+transcript.addEventListener("language", () => showLanguages(transcript));
+transcript.addEventListener("speaker", () => {
+  timeline.makeRoom(transcript.speakers.length);
+  showSpeakers(transcript, editor);
+});
 document.addEventListener("keydown", (event) => {
-  const isTyping = event.target.closest("input, select, textarea, button, summary, audio");
-  if (event.code !== "Space" || isTyping || event.repeat || event.ctrlKey || event.metaKey || event.altKey) return;
+  const isTyping = event.target.closest("input, select, textarea, button, summary, audio, dialog");
+  const command = (event.ctrlKey || event.metaKey) && !event.altKey;
+  const letter = event.key.toLowerCase();
+  if (command && letter === "z" && !event.target.closest("input, textarea")) {
+    event.preventDefault();
+    if (event.shiftKey) editor.history.redo();
+    else editor.history.undo();
+  }
+  if (command && letter === "f" && transcript.words) {
+    event.preventDefault();
+    finder.toggle(true);
+  }
+  if (event.code !== "Space" || isTyping || event.repeat || command || event.altKey) return;
   event.preventDefault();
   $("toggle").click();
+});
+document.addEventListener("dragover", (event) => event.preventDefault());
+document.addEventListener("drop", (event) => {
+  event.preventDefault();
+  const file = event.dataTransfer?.files[0];
+  if (file && !connection && !uploading.isRunning) upload(file);
 });
 document.addEventListener("visibilitychange", () => {
   if (document.visibilityState === "visible" && source) keepAwake();
@@ -374,5 +390,6 @@ window.addEventListener("beforeunload", (event) => {
   if (source) event.preventDefault();
 });
 restoreSettings();
+invitations.show();
 listMicrophones();
-listModels();
+listAll();

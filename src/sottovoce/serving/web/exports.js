@@ -10,26 +10,71 @@ export function textOf(words) {
 }
 
 export function asText(utterances) {
-  return utterances.flatMap(({ words, translation }) => [...turnsOf(words), translation ? `${translation.text}\n` : ""]).join("");
+  return utterances.flatMap(({ words, translation }) => [...turnsOf(words).map(lineOf), translation ? `${translation.text}\n` : ""]).join("");
 }
 
-// A line for each speaker, where they are known.
+function lineOf(turn) {
+  return `${turn[0].speaker ? `${turn[0].speaker}: ` : ""}${textOf(turn)}\n`;
+}
+
+// Words of one speaker that follow each other, where they are known.
 function turnsOf(words) {
   const turns = [];
   for (const word of words) {
     if (turns.length && turns.at(-1)[0].speaker === word.speaker) turns.at(-1).push(word);
     else turns.push([word]);
   }
-  return turns.map((turn) => `${turn[0].speaker ? `${turn[0].speaker}: ` : ""}${textOf(turn)}\n`);
+  return turns;
 }
 
 export function asSubRip(utterances) {
-  const cues = utterances.flatMap(({ words, translation }) => {
-    const said = cuesOf(words);
-    const parts = sharedOut(translation?.text ?? "", said.map((cue) => textOf(cue).length));
-    return said.map((cue, i) => ({ cue, lines: [textOf(cue), parts[i]].filter(Boolean).join("\n") }));
+  const times = (cue) => `${clock(cue[0].start)} --> ${clock(cue.at(-1).end)}`;
+  return subtitles(utterances).map(({ cue, lines }, i) => `${i + 1}\n${times(cue)}\n${lines.join("\n")}\n\n`).join("");
+}
+
+export function asVtt(utterances) {
+  const times = (cue) => `${clock(cue[0].start)} --> ${clock(cue.at(-1).end)}`.replaceAll(",", ".");
+  const escaped = (text) => text.replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
+  const voice = ([{ speaker }]) => (speaker ? `<v ${escaped(speaker)}>` : "");
+  const cues = subtitles(utterances).map(({ cue, lines }) => `${times(cue)}\n${voice(cue)}${escaped(lines.join("\n"))}\n`);
+  return ["WEBVTT\n", ...cues].join("\n");
+}
+
+// A paragraph for each turn, with its time and who spoke; translations are quoted below.
+export function asMarkdown(utterances, { title }) {
+  const plain = (text) => text.replace(/[\\`*_[\]<>#|]/g, "\\$&");
+  const paragraphs = paragraphsOf(utterances).flatMap(({ start, speaker, text, translation }) => [
+    `**${speaker ? `${plain(speaker)}, ` : ""}${time(start)}** ${plain(text)}\n`,
+    ...(translation ? [`> ${plain(translation)}\n`] : []),
+  ]);
+  return [`# ${plain(title)}\n`, ...paragraphs].join("\n");
+}
+
+// Turns as they are read: {start, speaker, text, language, translation}.
+export function paragraphsOf(utterances) {
+  return utterances.flatMap(({ words, translation }) => {
+    const turns = turnsOf(words);
+    return turns.map((turn, i) => ({
+      start: turn[0].start,
+      speaker: turn[0].speaker ?? "",
+      text: textOf(turn),
+      language: turn[0].language,
+      translation: i === turns.length - 1 ? (translation?.text ?? "") : "",
+    }));
   });
-  return cues.map(({ cue, lines }, i) => `${i + 1}\n${clock(cue[0].start)} --> ${clock(cue.at(-1).end)}\n${lines}\n\n`).join("");
+}
+
+export function time(seconds) {
+  return clock(seconds).slice(seconds < 3600 ? 3 : 0, 8);
+}
+
+// Cues of words with their lines: what was said, and its part of the translation. A cue is of one speaker.
+function subtitles(utterances) {
+  return utterances.flatMap(({ words, translation }) => {
+    const said = turnsOf(words).flatMap(cuesOf);
+    const parts = sharedOut(translation?.text ?? "", said.map((cue) => textOf(cue).length));
+    return said.map((cue, i) => ({ cue, lines: [textOf(cue), parts[i]].filter(Boolean) }));
+  });
 }
 
 // A translation in as many parts as there are cues, by their lengths: cut between words, or letters where there are none.

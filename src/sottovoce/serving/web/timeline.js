@@ -68,6 +68,11 @@ export class Timeline {
     this.dirty = true;
   }
 
+  // Go on at a second, after silence.
+  skipTo(seconds) {
+    while (this.now < seconds) this.columns.push(new Uint8Array(BANDS));
+  }
+
   take(message, offset) {
     const at = (message.at ?? message.start) + offset;
     if (message.type === "speech_started") this.speech.push({ start: at });

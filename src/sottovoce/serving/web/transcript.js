@@ -1,25 +1,41 @@
-// What was said, and how it is shown: finished utterances in a log that is read aloud, the one being spoken below.
+// What was said, and what became of it: finished utterances in a log that is read aloud, the one being spoken below.
+// What a person corrects stays: later events change speakers and translations, and never a corrected text.
 
 import { textOf } from "./exports.js";
+import { Palette } from "./rendering.js";
+import { replaced } from "./retiming.js";
 
-const COLOURS = 8;
-const VOICES = 6;
 const TURN_PAUSE_S = 0.6; // shorter ones belong to the turn
 
-export class Transcript extends EventTarget {
-  // log: gets utterances as they end. now: shows the one being spoken.
+export class Transcript extends Palette {
+  // log: gets utterances as they end. now: shows the one being spoken. Events: "grown" with every change, and those of
+  // a Palette.
   constructor(log, now) {
     super();
     this.log = log;
     this.now = now;
+    this.revision = 0; // counts changes; every utterance has that of its last one
+    this.renamed = 0; // the revision of the last change of names
+    this.held = null; // the utterance that somebody is at
+    this.clear();
+  }
+
+  clear() {
+    this.revision += 1;
+    this.cleared = this.revision;
     this.utterances = [];
-    this.languages = [];
-    this.voices = []; // every speaker ever told, in order of appearance: by that they keep their colours
+    this.elements = []; // of utterances, by their ids
+    this.voices = [];
+    this.called = {};
     this.heard = new Set(); // speakers of finished utterances
     this.spans = []; // {start, end, language} of committed words, for the timeline
-    this.names = new Intl.DisplayNames([navigator.language], { type: "language", fallback: "code" });
+    this.replacements = []; // [from, to] for what is said from now on
     this.current = null;
+    this.unstable = null;
     this.told = new Map(); // finished utterances of this connection, by the server's numbers
+    this.log.replaceChildren();
+    this.dispatchEvent(new Event("speaker"));
+    this.render();
   }
 
   get words() {
@@ -45,6 +61,23 @@ export class Transcript extends EventTarget {
       else found.push({ start, end, speaker });
     }
     return found;
+  }
+
+  // The utterance that is being spoken, as it looks now; null: nobody speaks.
+  get spoken() {
+    const words = this.current?.words ?? [];
+    if (!words.length && !this.unstable) return null;
+    const at = words[0]?.start ?? this.utterances.at(-1)?.end ?? 0;
+    const { language = this.unstable?.language, end = at } = words.at(-1) ?? {};
+    const translation = this.current?.translation ?? null;
+    return { id: this.utterances.length, start: at, end, language, words, translation, unstable: this.unstable };
+  }
+
+  // All that was said, with the beginning of what is being said.
+  get all() {
+    const found = this.utterances.filter(({ words }) => words.length);
+    const { spoken } = this;
+    return spoken?.words.length ? [...found, { ...spoken, unstable: null }] : found;
   }
 
   // An event of the server, at times `offset` seconds later than it says.
@@ -74,12 +107,6 @@ export class Transcript extends EventTarget {
     else this.spans.push({ start, end, language });
   }
 
-  note({ speaker }) {
-    if (!speaker || this.voices.includes(speaker)) return;
-    this.voices.push(speaker);
-    this.dispatchEvent(new Event("speaker"));
-  }
-
   showUnstable({ text, language }) {
     this.unstable = text ? { text, language } : null;
     this.render();
@@ -89,11 +116,9 @@ export class Transcript extends EventTarget {
   translate({ utterance: number, text, language, final }) {
     const told = this.told.get(number);
     if (final && told) {
-      told.element.querySelector(".translation")?.remove();
-      if (text === textOf(told.utterance.words)) return; // it was said in that language
-      told.utterance.translation = { text, language };
-      told.element.append(this.translation({ text, language }));
-      this.dispatchEvent(new Event("grown"));
+      const isNone = text === told.said; // it was said in that language
+      told.utterance.translation = isNone ? null : { text, language };
+      this.showTranslation(told.utterance);
     } else if (this.current?.number === number && this.current.words.at(-1).language !== language) {
       const before = this.current.translation ? `${this.current.translation.text} ` : "";
       this.current.translation = { text: before + text, language };
@@ -106,155 +131,73 @@ export class Transcript extends EventTarget {
   close(told = []) {
     const { words, number, translation } = this.current ?? { words: [] };
     if (told.length === words.length) words.forEach((word, i) => (word.speaker = told[i].speaker));
-    words.forEach((word) => this.note(word));
-    for (const { speaker } of words) if (speaker) this.heard.add(speaker);
     this.current = null;
     this.unstable = null;
+    if (words.length) {
+      const correct = (found, [from, to]) => replaced(found, from, to) ?? found;
+      const utterance = this.add({ words: this.replacements.reduce(correct, words), beginning: translation });
+      this.told.set(number, { utterance, said: textOf(words) });
+    }
     this.render();
-    if (!words.length) return;
+    if (words.length && told.length) this.dispatchEvent(new Event("speaker"));
+  }
+
+  // Put a finished utterance into the log. beginning: of a translation that is not whole yet.
+  add({ words, translation = null, beginning = null }) {
     const spoken = {};
     for (const { language } of words) spoken[language] = (spoken[language] ?? 0) + 1;
     const language = Object.keys(spoken).sort((a, b) => spoken[b] - spoken[a])[0];
-    const utterance = { id: this.utterances.length, start: words[0].start, end: words.at(-1).end, language, words };
+    const [start, end] = [words[0].start, words.at(-1).end];
+    const utterance = { id: this.utterances.length, start, end, language, words, translation, beginning, revision: 0 };
     this.utterances.push(utterance);
-    const element = this.element(words);
-    if (translation) element.append(this.translation(translation, true));
-    this.log.append(element);
-    this.told.set(number, { utterance, element });
-    if (told.length) this.dispatchEvent(new Event("speaker"));
+    for (const word of words) {
+      this.note(word);
+      if (word.speaker) this.heard.add(word.speaker);
+    }
+    this.change(utterance);
+    return utterance;
+  }
+
+  // Show an utterance as it is now.
+  change(utterance) {
+    utterance.revision = this.revision += 1;
+    if (utterance === this.held) return;
+    const { words, translation, beginning } = utterance;
+    const element = this.element({ words, translation: translation ?? beginning }, { isWhole: Boolean(translation) });
+    element.utterance = utterance;
+    element.hidden = !words.length;
+    const before = this.elements[utterance.id];
+    this.elements[utterance.id] = element;
+    if (before) before.replaceWith(element);
+    else this.log.append(element);
+    this.dispatchEvent(new CustomEvent("changed", { detail: { element } }));
     this.dispatchEvent(new Event("grown"));
   }
 
-  clear() {
-    this.utterances = [];
-    this.told.clear();
-    this.voices = [];
-    this.heard.clear();
-    this.dispatchEvent(new Event("speaker"));
-    this.spans = [];
-    this.current = null;
-    this.unstable = null;
-    this.log.replaceChildren();
+  // Put the whole translation under an utterance, which itself is not announced again.
+  showTranslation(utterance) {
+    utterance.beginning = null;
+    utterance.revision = this.revision += 1;
+    const element = this.elements[utterance.id];
+    element.querySelector(".translation")?.remove();
+    if (utterance.translation) element.querySelector(".said").after(this.translation(utterance.translation));
+    this.dispatchEvent(new Event("grown"));
+  }
+
+  // Call a speaker something; an empty name: by the letter again.
+  rename(speaker, name) {
+    if (name) this.called[speaker] = name;
+    else delete this.called[speaker];
+    this.renamed = this.revision += 1;
+    for (const utterance of this.utterances) if (utterance.words.some((word) => word.speaker === speaker)) this.change(utterance);
     this.render();
+    this.dispatchEvent(new Event("speaker"));
   }
 
   render() {
-    const words = this.current?.words ?? [];
-    if (!words.length && !this.unstable) {
-      this.now.replaceChildren();
-    } else {
-      const element = this.element(words);
-      if (this.unstable) {
-        const said = element.querySelector(".said");
-        const { text, language } = this.unstable;
-        const span = this.span(words.length ? text : text.trimStart(), language, "unstable");
-        said.append(span);
-      }
-      if (this.current?.translation) element.append(this.translation(this.current.translation, true));
-      this.now.replaceChildren(element);
-    }
+    const { spoken } = this;
+    if (spoken) this.now.replaceChildren(this.element(spoken, { isWhole: false }));
+    else this.now.replaceChildren();
     this.dispatchEvent(new Event("grown"));
   }
-
-  // One utterance: its time, and runs of words of one language with a label each.
-  element(words) {
-    const element = document.createElement("p");
-    element.className = "utterance";
-    const time = document.createElement("time");
-    time.textContent = words.length ? clock(words[0].start) : "";
-    const said = document.createElement("span");
-    said.className = "said";
-    for (const { language, speaker, text, isApart, isTurn } of runs(words)) {
-      if (isApart) said.append(" "); // outside of both: inside, it would go with the direction of its text
-      if (isTurn && said.childElementCount) said.append(document.createElement("br"));
-      if (isTurn) said.append(this.speakerLabel(speaker));
-      said.append(this.label(language), this.span(text, language));
-    }
-    element.append(time, said);
-    return element;
-  }
-
-  // The line under an utterance. isBeginning: the whole one replaces it, and is read aloud then.
-  translation({ text, language }, isBeginning = false) {
-    const line = document.createElement("span");
-    line.className = isBeginning ? "translation unstable" : "translation";
-    line.lang = language;
-    line.dir = "auto";
-    line.textContent = text;
-    if (isBeginning) line.ariaHidden = "true";
-    return line;
-  }
-
-  label(language) {
-    const label = document.createElement("abbr");
-    label.className = `label colour-${this.colour(language)}`;
-    label.title = this.name(language);
-    label.textContent = language;
-    return label;
-  }
-
-  // Who speaks, before what is theirs.
-  speakerLabel(speaker) {
-    const label = document.createElement("b");
-    label.className = `speaker voice-${this.voice(speaker)}`;
-    label.title = `Speaker ${speaker}`;
-    label.textContent = speaker;
-    return label;
-  }
-
-  span(text, language, extra = "") {
-    const span = document.createElement("span");
-    span.className = `words colour-${this.colour(language)} ${extra}`.trim();
-    if (language) span.lang = language;
-    span.dir = "auto";
-    span.textContent = text;
-    return span;
-  }
-
-  name(language) {
-    try {
-      return this.names.of(language) ?? language;
-    } catch {
-      return language;
-    }
-  }
-
-  // A number for every language, in order of appearance.
-  colour(language) {
-    if (!this.languages.includes(language)) {
-      this.languages.push(language);
-      this.dispatchEvent(new Event("language"));
-    }
-    return this.languages.indexOf(language) % COLOURS;
-  }
-
-  // A number for every speaker, in order of appearance.
-  voice(speaker) {
-    this.note({ speaker });
-    return this.voices.indexOf(speaker) % VOICES;
-  }
 }
-
-function runs(words) {
-  const found = [];
-  for (const { word, language, speaker } of words) {
-    const last = found.at(-1);
-    if (last && last.language === language && last.speaker === speaker) last.text += word;
-    else found.push({ language, speaker, text: word });
-  }
-  return found.map(({ language, speaker, text }, i) => ({
-    language,
-    speaker,
-    isTurn: Boolean(speaker) && found[i - 1]?.speaker !== speaker,
-    text: text.trim(),
-    isApart: i > 0 && (/\s$/.test(found[i - 1].text) || /^\s/.test(text)),
-  }));
-}
-
-export function clock(seconds) {
-  const whole = Math.floor(seconds);
-  const rest = `${String(Math.floor(whole / 60) % 60).padStart(whole < 3600 ? 1 : 2, "0")}:${String(whole % 60).padStart(2, "0")}`;
-  return whole < 3600 ? rest : `${Math.floor(whole / 3600)}:${rest}`;
-}
-
-export { textOf };

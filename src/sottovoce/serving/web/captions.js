@@ -1,0 +1,124 @@
+// The caption view: the newest lines of a session, large, for a projector or over a picture.
+
+import { Feed } from "./feed.js";
+import { lookOf, MOST_LINES, shownOf } from "./look.js";
+
+const UTTERANCES = 6; // more never fit into three lines
+const TELLS = {
+  connecting: "connecting…",
+  waiting: "waiting for a page of this browser",
+  live: "live",
+  ended: "the session is over",
+  lost: "connection lost: trying again",
+  full: "too many readers: trying again",
+  unknown: "this link belongs to no session that goes on",
+};
+const STEP = 1.15;
+const CALM_MS = 2500;
+
+const $ = (id) => document.getElementById(id);
+const look = lookOf(new URLSearchParams(location.search));
+const feed = new Feed(location.hash.slice(1));
+let scale = 1;
+
+function dress() {
+  const { style, dataset } = document.documentElement;
+  const set = (name, value) => style.setProperty(`--${name}`, value);
+  set("lines", look.lines);
+  set("size", `calc(${look.size} * ${scale})`);
+  set("color", look.color);
+  set("box", look.box === "none" ? "transparent" : look.box);
+  set("background", look.background);
+  if (look.font) set("font", look.font);
+  Object.assign(dataset, { align: look.align, position: look.position, outlined: look.box === "none", background: look.background });
+  $("n-lines").textContent = `${look.lines} ${look.lines === 1 ? "line" : "lines"}`;
+  $("fewer").disabled = look.lines === 1;
+  $("more").disabled = look.lines === MOST_LINES;
+}
+
+function span(text, language, kind) {
+  const element = document.createElement("span");
+  element.className = kind;
+  if (language) element.lang = language;
+  element.dir = "auto";
+  element.textContent = text;
+  return element;
+}
+
+// Lines of one utterance, each a paragraph: a turn of each speaker, then the translation.
+function paragraphs(utterance) {
+  const found = [];
+  let last = null;
+  for (const { text, language, speaker, isUnstable, isTranslation } of shownOf(utterance, look)) {
+    const isTurn = !last || isTranslation || (look.speakers && speaker && speaker !== last.speaker);
+    if (isTurn) {
+      const paragraph = document.createElement("p");
+      const inner = document.createElement("span");
+      inner.className = "line";
+      paragraph.append(inner);
+      if (look.speakers && speaker) inner.append(span(feed.names[speaker] ?? speaker, null, "who"));
+      found.push(paragraph);
+    }
+    const kind = isTranslation ? "other" : isUnstable ? "unstable" : "said";
+    found.at(-1).firstChild.append(span(isTurn ? text.trimStart() : text, language, kind));
+    last = { speaker: isUnstable ? last?.speaker : speaker };
+  }
+  return found;
+}
+
+let quietTimer = 0;
+function show() {
+  const newest = feed.all.slice(-UTTERANCES);
+  $("roll").replaceChildren(...newest.flatMap(paragraphs));
+  $("lines").hidden = !$("roll").childElementCount;
+}
+
+function stay() {
+  document.body.classList.remove("quiet");
+  clearTimeout(quietTimer);
+  if (look.hold) quietTimer = setTimeout(() => document.body.classList.add("quiet"), 1000 * look.hold);
+}
+
+let calmTimer = 0;
+function awake() {
+  document.body.classList.add("awake");
+  clearTimeout(calmTimer);
+  calmTimer = setTimeout(() => document.body.classList.remove("awake"), CALM_MS);
+}
+
+function lines(change) {
+  look.lines = Math.max(1, Math.min(MOST_LINES, look.lines + change));
+  dress();
+}
+
+function resize(step) {
+  scale = Math.max(0.3, Math.min(4, scale * STEP ** step));
+  dress();
+}
+
+function full() {
+  if (document.fullscreenElement) document.exitFullscreen();
+  else document.documentElement.requestFullscreen();
+}
+
+feed.addEventListener("change", () => {
+  show();
+  stay();
+});
+feed.addEventListener("state", ({ detail }) => ($("state").textContent = TELLS[detail]));
+$("state").textContent = TELLS[feed.state];
+$("fewer").addEventListener("click", () => lines(-1));
+$("more").addEventListener("click", () => lines(1));
+$("smaller").addEventListener("click", () => resize(-1));
+$("larger").addEventListener("click", () => resize(1));
+$("full").addEventListener("click", full);
+document.addEventListener("dblclick", (event) => event.target.closest("button") || full());
+document.addEventListener("pointermove", awake);
+document.addEventListener("focusin", awake);
+document.addEventListener("keydown", (event) => {
+  if (event.ctrlKey || event.metaKey || event.altKey) return;
+  const act = { f: full, "+": () => resize(1), "-": () => resize(-1) }[event.key.toLowerCase()];
+  if (["1", "2", "3"].includes(event.key)) lines(Number(event.key) - look.lines);
+  else act?.();
+});
+dress();

@@ -1,0 +1,89 @@
+// Captions of a session as a reader gets them: by the token of an invitation, or from another window of this browser.
+
+const AGAIN_MS = [250, 500, 1000, 2000, 4000, 8000];
+export const CHANNEL = "sottovoce.captions";
+
+// Events: "change" with {ids, hasNow, isAll}, "state" with connecting, live, waiting (nobody speaks here), ended, lost,
+// full or unknown.
+export class Feed extends EventTarget {
+  constructor(token) {
+    super();
+    this.forget();
+    this.state = "connecting";
+    this.attempts = 0;
+    this.token = token;
+    if (token) this.connect();
+    else this.listen();
+  }
+
+  forget() {
+    this.utterances = new Map(); // by their numbers
+    this.now = null;
+    this.names = {};
+  }
+
+  // What was said, in its order; the last is the one being spoken.
+  get all() {
+    const found = [...this.utterances.values()].sort((a, b) => a.id - b.id);
+    return this.now ? [...found, this.now] : found;
+  }
+
+  connect() {
+    const scheme = location.protocol === "https:" ? "wss" : "ws";
+    const socket = new WebSocket(`${scheme}://${location.host}/v1/captions/${encodeURIComponent(this.token)}`, ["sottovoce"]);
+    let isFirst = true;
+    let fault = null;
+    socket.onmessage = ({ data }) => {
+      const message = JSON.parse(data);
+      if (message.type === "captions") {
+        if (isFirst) this.attempts = 0;
+        this.take({ ...message, clear: message.clear || isFirst });
+        isFirst = false;
+        this.change("live");
+      }
+      if (message.type === "ended") this.change("ended");
+      if (message.type === "error") fault = message.error.code;
+    };
+    socket.onclose = ({ code }) => {
+      if (this.state === "ended") return;
+      if (code === 1000) this.change("ended");
+      else if (fault === "no_such_captions") this.change(this.utterances.size ? "ended" : "unknown");
+      else this.again(fault === "rate_limit_exceeded" ? "full" : "lost");
+    };
+  }
+
+  again(state) {
+    this.change(state);
+    setTimeout(() => this.connect(), AGAIN_MS[Math.min(this.attempts, AGAIN_MS.length - 1)]);
+    this.attempts += 1;
+  }
+
+  listen() {
+    const channel = new BroadcastChannel(CHANNEL);
+    channel.onmessage = ({ data }) => {
+      if (data.type !== "captions") return;
+      this.take(data);
+      this.change("live");
+    };
+    channel.postMessage({ type: "hello" });
+    this.change("waiting");
+  }
+
+  take({ utterances = [], now, names, clear = false }) {
+    if (clear) this.forget();
+    for (const utterance of utterances) {
+      if (utterance.words.length) this.utterances.set(utterance.id, utterance);
+      else this.utterances.delete(utterance.id);
+    }
+    if (now !== undefined) this.now = now;
+    if (names !== undefined) this.names = names;
+    const ids = utterances.map(({ id }) => id);
+    this.dispatchEvent(new CustomEvent("change", { detail: { ids, isAll: clear || names !== undefined } }));
+  }
+
+  change(state) {
+    if (state === this.state) return;
+    this.state = state;
+    this.dispatchEvent(new CustomEvent("state", { detail: state }));
+  }
+}

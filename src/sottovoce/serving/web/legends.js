@@ -1,0 +1,57 @@
+// Which languages were heard, and who: speakers can be given names there.
+
+const $ = (id) => document.getElementById(id);
+
+function entry(colour, name) {
+  const item = document.createElement("li");
+  const mark = document.createElement("i");
+  item.className = colour;
+  item.append(mark, name);
+  return item;
+}
+
+function named(kind, text) {
+  const name = document.createElement(kind);
+  name.className = "name";
+  name.textContent = text;
+  return name;
+}
+
+export function showLanguages(transcript) {
+  const items = transcript.languages.map((language) => entry(`colour-${transcript.colour(language)}`, named("span", transcript.name(language))));
+  $("legend").replaceChildren(...items);
+}
+
+export function showSpeakers(transcript, editor) {
+  if ($("voices").querySelector("input")) return; // somebody is being named: it is shown afterwards
+  const items = transcript.speakers.map((speaker) => {
+    const name = named("button", transcript.called[speaker] ?? `Speaker ${speaker}`);
+    name.type = "button";
+    name.title = "Give this speaker a name";
+    name.addEventListener("click", () => rename(name, speaker, transcript, editor));
+    return entry(`voice-${transcript.voice(speaker)}`, name);
+  });
+  $("voices").replaceChildren(...items);
+}
+
+function rename(name, speaker, transcript, editor) {
+  const field = document.createElement("input");
+  field.value = transcript.called[speaker] ?? "";
+  field.placeholder = `Speaker ${speaker}`;
+  field.ariaLabel = `Name of speaker ${speaker}`;
+  field.maxLength = 80;
+  let isOpen = true;
+  const leave = (isKept) => {
+    if (!isOpen) return;
+    isOpen = false;
+    field.replaceWith(name);
+    if (isKept) editor.rename(speaker, field.value);
+    showSpeakers(transcript, editor);
+  };
+  field.addEventListener("blur", () => leave(true));
+  field.addEventListener("keydown", (event) => {
+    if (["Enter", "Escape"].includes(event.key) && !event.isComposing) leave(event.key === "Enter");
+  });
+  name.replaceWith(field);
+  field.focus();
+}

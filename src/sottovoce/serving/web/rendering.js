@@ -1,0 +1,143 @@
+// How utterances look: runs of words with labels of language and speaker, the same on every page.
+
+const COLOURS = 8;
+const VOICES = 6;
+
+// Colours of languages and speakers by order of appearance, and what speakers are called.
+// Events: "language" and "speaker", when there is another one.
+export class Palette extends EventTarget {
+  constructor() {
+    super();
+    this.languages = [];
+    this.voices = []; // every speaker ever told, in order of appearance: by that they keep their colours
+    this.called = {}; // names of speakers by their letters
+    this.displayed = new Intl.DisplayNames([navigator.language], { type: "language", fallback: "code" });
+  }
+
+  name(language) {
+    try {
+      return this.displayed.of(language) ?? language;
+    } catch {
+      return language;
+    }
+  }
+
+  // What a speaker is called: a name, or the letter.
+  speakerName(speaker) {
+    return this.called[speaker] ?? speaker;
+  }
+
+  colour(language) {
+    if (!this.languages.includes(language)) {
+      this.languages.push(language);
+      this.dispatchEvent(new Event("language"));
+    }
+    return this.languages.indexOf(language) % COLOURS;
+  }
+
+  voice(speaker) {
+    this.note({ speaker });
+    return this.voices.indexOf(speaker) % VOICES;
+  }
+
+  note({ speaker }) {
+    if (!speaker || this.voices.includes(speaker)) return;
+    this.voices.push(speaker);
+    this.dispatchEvent(new Event("speaker"));
+  }
+
+  // One utterance: its time, runs of words of one language with a label each, what may still change, and its translation.
+  element({ words, unstable, translation }, { isWhole = true } = {}) {
+    const element = document.createElement("p");
+    element.className = "utterance";
+    const time = document.createElement("time");
+    time.textContent = words.length ? clock(words[0].start) : "";
+    const said = document.createElement("span");
+    said.className = "said";
+    for (const run of runs(words)) {
+      if (run.isApart) said.append(" "); // outside of both: inside, it would go with the direction of its text
+      if (run.isTurn && said.childElementCount) said.append(document.createElement("br"));
+      if (run.isTurn) said.append(this.speakerLabel(run.speaker));
+      const span = this.span(run.text, run.language);
+      span.placed = run.placed; // where each word stands in the text, for what plays along
+      said.append(this.label(run.language), span);
+    }
+    if (unstable) said.append(this.span(words.length ? unstable.text : unstable.text.trimStart(), unstable.language, "unstable"));
+    element.append(time, said);
+    if (translation) element.append(this.translation(translation, !isWhole));
+    return element;
+  }
+
+  // The line under an utterance. isBeginning: the whole one replaces it, and is read aloud then.
+  translation({ text, language }, isBeginning = false) {
+    const line = document.createElement("span");
+    line.className = isBeginning ? "translation unstable" : "translation";
+    if (language) line.lang = language;
+    line.dir = "auto";
+    line.textContent = text;
+    if (isBeginning) line.ariaHidden = "true";
+    return line;
+  }
+
+  label(language) {
+    const label = document.createElement("abbr");
+    label.className = `label colour-${this.colour(language)}`;
+    label.title = this.name(language);
+    label.textContent = language;
+    return label;
+  }
+
+  // Who speaks, before what is theirs.
+  speakerLabel(speaker) {
+    const label = document.createElement("b");
+    label.className = `speaker voice-${this.voice(speaker)}`;
+    label.title = `Speaker ${speaker}`;
+    label.dir = "auto";
+    label.textContent = this.speakerName(speaker);
+    return label;
+  }
+
+  span(text, language, extra = "") {
+    const span = document.createElement("span");
+    span.className = `words colour-${this.colour(language)} ${extra}`.trim();
+    if (language) span.lang = language;
+    span.dir = "auto";
+    span.textContent = text;
+    return span;
+  }
+}
+
+// Words of one language and speaker that follow each other.
+function runs(words) {
+  const found = [];
+  for (const word of words) {
+    const last = found.at(-1)?.[0];
+    if (last && last.language === word.language && last.speaker === word.speaker) found.at(-1).push(word);
+    else found.push([word]);
+  }
+  const texts = found.map((run) => run.map(({ word }) => word).join(""));
+  return found.map((run, i) => ({
+    language: run[0].language,
+    speaker: run[0].speaker,
+    isTurn: Boolean(run[0].speaker) && found[i - 1]?.[0].speaker !== run[0].speaker,
+    text: texts[i].trim(),
+    placed: placed(run),
+    isApart: i > 0 && (/\s$/.test(texts[i - 1]) || /^\s/.test(texts[i])),
+  }));
+}
+
+// Words with the places of their letters in the text of their run, {start, end, from, to}.
+function placed(run) {
+  let at = -(run[0].word.length - run[0].word.trimStart().length);
+  return run.map(({ word, start, end }) => {
+    const from = at + word.length - word.trimStart().length;
+    at += word.length;
+    return { start, end, from: Math.max(0, from), to: at - (word.length - word.trimEnd().length) };
+  });
+}
+
+export function clock(seconds) {
+  const whole = Math.floor(seconds);
+  const rest = `${String(Math.floor(whole / 60) % 60).padStart(whole < 3600 ? 1 : 2, "0")}:${String(whole % 60).padStart(2, "0")}`;
+  return whole < 3600 ? rest : `${Math.floor(whole / 3600)}:${rest}`;
+}
