@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar, get_args
 
 import click
+import torch
 from torch import Tensor
 
 from sottovoce.api import Model, load_model
@@ -102,6 +103,9 @@ DECODER = (
         "--frame-ms", type=Finite(above=0), default=20.0, show_default=True, help="Milliseconds a frame."
     ),
     click.option("--device", default="cpu", show_default=True),
+    click.option(
+        "--threads", type=click.IntRange(1), help="Threads that share the work. [default: PyTorch's]"
+    ),
 )
 
 
@@ -149,6 +153,12 @@ class DecoderRequest:
     engine: SearchEngine
     frame_ms: float
     device: str
+    threads: int | None
+
+    def use_threads(self) -> None:
+        """Let PyTorch, whose number the search goes by, have as many threads as were asked for."""
+        if self.threads is not None:
+            torch.set_num_threads(self.threads)
 
     def loaded_model(self) -> Model | None:
         return None if self.model is None else load_model(self.model)
