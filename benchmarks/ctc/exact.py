@@ -5,10 +5,10 @@
     python -m benchmarks ctc exact --data ../shared/data --lm words.arpa   # another n-gram
 
 Emissions: those of base's CTC head on English clips of people. The n-gram is trained here, a trigram of the
-text of `ctc.people` with its 20 000 most used words, unless an ARPA file is named; its words are what is known.
-Weights, and the price of an unknown word, are one for all sides. Every reading is scored by a way that searches
-nothing: all paths of the text are summed in 64-bit floats, n-gram and word scores come on top
-(`ctc.flashlight`). So a higher mean is a better search, whatever the words. Of clips where flashlight drops an
+text of `ctc.people` with its 20 000 most used words, unless an ARPA file is named; its words are what is
+known. Weights, and the price of an unknown word, are one for all sides. Every reading is scored by a way that
+searches nothing: all paths of the text are summed in 64-bit floats, n-gram and word scores come on top
+(`ctc.flashlight`). So a higher mean is a better search, whatever the words. Where flashlight drops an
 unfinished last word, the text that it gives is scored. Prunings are those of `ctc.kenlm`.
 
 Prints mean score, words wrong with their bootstrap 95 % interval, and the median over repeats of the speed

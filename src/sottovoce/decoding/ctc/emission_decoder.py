@@ -278,8 +278,8 @@ class EmissionDecoder:
         each = _READINGS_JOINED if self._scorer.word_separator is None else _READINGS_APART
         most = each * self.options.n_best
         more = rescore_homophones(self._scorer, state, listed, most=most)
-        known = {(one.utterance, one.symbols) for one in more}
-        return merge_rescored(list(zip(found, symbols, strict=True)), more, known, self.options.n_best)
+        counted = {(one.utterance, one.symbols) for one in more}
+        return merge_rescored(list(zip(found, symbols, strict=True)), more, counted, self.options.n_best)
 
     def _with_homophones(
         self, state: PrefixState, found: list[FinalHypothesis], symbols: list[list[int]]
