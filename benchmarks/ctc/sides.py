@@ -160,12 +160,16 @@ def nemo(task: Task) -> Side:
     return Batched(decode)
 
 
-def pyctcdecode(task: Task) -> Side:
+def pyctcdecode(task: Task, *, unknown_score: float | None = None) -> Side:
+    """unknown_score: the price of an unknown word in nats, as ours; None: pyctcdecode's own, times its
+    weight.
+    """
     from pyctcdecode import build_ctcdecoder
 
     path = None if task.lm is None else str(task.lm)
     words = list(task.known.words) if task.lm else None
-    decoder = build_ctcdecoder(task.known.labels, path, words, alpha=WEIGHT, beta=WORD_SCORE)
+    own = {} if unknown_score is None else {"unk_score_offset": unknown_score / (WEIGHT * LN10)}
+    decoder = build_ctcdecoder(task.known.labels, path, words, alpha=WEIGHT, beta=WORD_SCORE, **own)
     return OneByOne(lambda row: str(decoder.decode(row.numpy(), beam_width=task.beam_size)))
 
 

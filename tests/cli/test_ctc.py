@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from sottovoce.cli.main import run
 from sottovoce.lm.lexicon import Lexicon
@@ -303,3 +304,15 @@ def test_engines_unknown_words_and_look_ahead(folder: Path, capsys: pytest.Captu
         assert found[0]["text"] == "ab c"
     assert run(["ctc", *map(str, shared), "--engine", "quick"]) == 2
     assert "--engine" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", [["one.npy"], ["tune", "dev.jsonl", "--word-scores", "0"]])
+def test_the_search_has_the_threads_that_are_asked_for(
+    command: list[str], folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr(torch, "set_num_threads", asked.append)
+    monkeypatch.chdir(folder)
+    (folder / "dev.jsonl").write_text(json.dumps({"emissions": "one.npy", "text": "ab c"}) + "\n")
+    lines(capsys, *command, "--labels", "labels.txt", "--threads", 3)
+    assert asked == [3]

@@ -359,3 +359,25 @@ def test_separators_that_say_nothing_make_no_other_hypothesis() -> None:
         ("b", pytest.approx(0.1), pytest.approx(0.12)),
     ]
     assert len({h.tokens for h in found}) == 4
+
+
+@pytest.mark.parametrize("separator", [None, 3])
+@pytest.mark.parametrize("seed", range(12))
+def test_the_best_is_no_worse_because_more_are_listed(seed: int, separator: int | None) -> None:
+    """Homophones of the best do not take the room of other labels."""
+    letters = [(1,), (2,), (1, 2), (2, 1, 1)]
+    spelled = [(f"{letter}{i}", letter) for letter in letters for i in range(4)]
+    lexicon = Lexicon(spelled, 4, separator=separator)
+    model = RandomBigram(len(spelled), seed)
+    fusion = WordFusion(lexicon, [WordModel(model, torch.arange(len(spelled)), 0.4)])
+    named, log_probs = Labels(tuple("-ab|"), 0, separator), emissions(12, 4, seed)
+    lists = []
+    for n_best in (1, 5):
+        options = CtcOptions(beam_size=6, n_best=n_best, times=False)
+        decoder = EmissionDecoder(named, options, scorer=fusion, lexicon=lexicon.words)
+        lists.append(decoder.decode(log_probs)[0])
+    alone, listed = lists
+    assert listed[0].score >= alone[0].score - 1e-4
+    assert [h.score for h in listed] == sorted((h.score for h in listed), reverse=True)
+    assert len({(h.tokens, h.text) for h in listed}) == len(listed) == 5
+    assert sum(h.posterior or 0.0 for h in listed) <= 1 + 1e-6

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -9,8 +11,10 @@ import torch
 
 from sottovoce.errors import LanguageModelError, OptionError
 from sottovoce.lm.fusion import NEVER, ShallowFusion
+from sottovoce.lm.kenlm import KenlmModel
 from sottovoce.lm.lexicon import Lexicon, read_lexicon
-from sottovoce.lm.word_fusion import WordFusion, WordModel
+from sottovoce.lm.ngram import NgramModel
+from sottovoce.lm.word_fusion import UNKNOWN_SHARE, WordFusion, WordModel
 from tests.decoding.enumeration import RandomBigram
 
 LABELS = ["-", "a", "b", "|"]
@@ -120,13 +124,48 @@ def test_tokens_beyond_the_models_keep_the_state() -> None:
     assert after[:, 0].tolist() == [2, 1]
 
 
-def test_unknown_words_are_paid_for_while_they_are_said() -> None:
-    """Else a narrow beam fills with one unknown word that never ends and pays nothing."""
+def test_unknown_words_are_paid_for_where_they_begin_and_where_they_end() -> None:
+    """Else a narrow beam fills with one unknown word that never ends and pays nothing; but who pays all at
+    once makes room for words that are worse.
+    """
     lexicon = Lexicon([("ab", [1, 2]), ("a", [1])], 4, separator=3, allow_unknown=True)
     model = WordModel(RandomBigram(3, 5), torch.tensor([0, 1, 2]), 0.5)
     fusion = WordFusion(lexicon, [model], word_score=0.25, unknown_score=-7.0, look_ahead=True)
     first = fusion.arcs(fusion.start(1), torch.tensor([[2]]))
-    expected = 0.5 * float(model.model.score(torch.tensor([3]), torch.tensor([2]))[0]) + 0.25 - 7.0
-    assert float(first.scores[0, 0, 0]) == pytest.approx(expected)
+    price = 0.5 * float(model.model.score(torch.tensor([3]), torch.tensor([2]))[0]) + 0.25 - 7.0
+    assert float(first.scores[0, 0, 0]) == pytest.approx(UNKNOWN_SHARE * price)
     ended = fusion.arcs(first.states[:, 0, 0], torch.tensor([[3]]))
-    assert float(ended.scores[0, 0, 0]) == pytest.approx(0.0, abs=1e-6)
+    assert float(ended.scores[0, 0, 0]) == pytest.approx((1 - UNKNOWN_SHARE) * price, abs=1e-5)
+
+
+STARTS = """\\data\\
+ngram 1=5
+ngram 2=1
+
+\\1-grams:
+-1\t<unk>
+-9\t<s>\t-2
+-1\t</s>
+-0.5\tab\t0
+-0.7\tba\t0
+
+\\2-grams:
+-0.1\t<s> ba
+
+\\end\\
+"""
+"""Sentences begin with "ba", but everywhere else "ab" is likelier."""
+
+
+def models_of(path: Path) -> list[NgramModel | KenlmModel]:
+    path.write_text(STARTS)
+    return [NgramModel.from_arpa(path), *([KenlmModel(path)] if find_spec("kenlm") else [])]
+
+
+def test_look_ahead_is_of_unigrams_not_of_how_sentences_begin(tmp_path: Path) -> None:
+    lexicon = Lexicon([("ab", [1, 2]), ("ba", [2, 1])], 4, separator=3, allow_unknown=True)
+    for model in models_of(tmp_path / "words.arpa"):
+        ids = torch.tensor(model.ids(["ab", "ba", "<unk>"]))
+        fusion = WordFusion(lexicon, [WordModel(model, ids, 0.5)], look_ahead=True)
+        first = fusion.arcs(fusion.start(1), torch.tensor([[1, 2]])).scores[0, :, 0]
+        assert first.tolist() == pytest.approx([0.5 * log10 * math.log(10) for log10 in (-0.5, -0.7)])

@@ -35,7 +35,7 @@ def check_runtime(backend: str) -> None:
 
 
 def choose_runtime(backend: str, dtype: str, device: torch.device, dims: ModelDims) -> RuntimeChoice:
-    """Choose a runtime by name; "auto" takes the native decoder on a CPU unless a dtype is asked for.
+    """Choose a runtime by name; "auto" takes the native kernels on a CPU unless a dtype is asked for.
 
     dtype: the name that was asked for. dims: of the model.
 

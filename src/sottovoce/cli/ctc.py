@@ -74,6 +74,7 @@ def decode(files: tuple[Path, ...], nbest: int, greedy: bool, batch_size: int, *
     if greedy:
         check_greedy(context)
     request = DecoderRequest(**options)
+    request.use_threads()
     model = request.loaded_model()
     decoder = request.decoder(request.label_list(model), nbest, request.fusion(), load_ngram(request.lm))
     check_words(context, decoder)
@@ -146,6 +147,7 @@ def tune(
     check_companions(context)
     check_tried(context)
     request = DecoderRequest(**options)
+    request.use_threads()
     given = {
         "lm_weight": lm_weights if request.lm else None,
         "word_score": word_scores,

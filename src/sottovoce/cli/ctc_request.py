@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import get_args
 
 import click
+import torch
 from torch import Tensor
 
 from sottovoce.api import Model, load_model
@@ -63,6 +64,9 @@ DECODER: Mapping[str, tuple[Flag, ...]] = {
             help="Frame loop.",
         ),
         click.option("--device", default="cpu", show_default=True, help="cpu, cuda or cuda:N."),
+        click.option(
+            "--threads", type=click.IntRange(1), help="Threads that share the work. [default: PyTorch's]"
+        ),
     ),
     "Language models": (
         click.option("--lm", type=FILE, help="N-gram model: ARPA, ARPA.gz or KenLM binary."),
@@ -188,6 +192,12 @@ class DecoderRequest:
     engine: SearchEngine
     frame_ms: float
     device: str
+    threads: int | None
+
+    def use_threads(self) -> None:
+        """Let PyTorch, whose number the search goes by, have as many threads as were asked for."""
+        if self.threads is not None:
+            torch.set_num_threads(self.threads)
 
     def loaded_model(self) -> Model | None:
         return None if self.model is None else load_model(self.model)

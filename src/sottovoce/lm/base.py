@@ -178,6 +178,15 @@ class AutomatonModel(Protocol):
 
 
 @runtime_checkable
+class ContextFreeModel(Protocol):
+    """A model that has a state without any context: what it scores there are unigrams."""
+
+    def null_context(self, n: int) -> Tensor:
+        """Make states (n,) that know no words before, the sentence's beginning neither."""
+        ...
+
+
+@runtime_checkable
 class DeviceModel(Protocol):
     """A model that can say whether it stays on the device.
 

@@ -102,6 +102,13 @@ class KenlmModel:
     def start(self, n: int) -> Tensor:
         return torch.zeros(n, dtype=torch.int64)
 
+    def null_context(self, n: int) -> Tensor:
+        """Make states (n,) without any word before, <s> neither."""
+        empty = self._state()
+        self._model.NullContextWrite(empty)
+        with self._lock:
+            return torch.full((n,), self._index_of(empty))
+
     def score(self, states: Tensor, tokens: Tensor | None = None) -> tuple[Tensor, Tensor]:
         if tokens is None:
             every = range(len(self._words))

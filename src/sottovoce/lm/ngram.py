@@ -96,6 +96,10 @@ class NgramModel:
         """Make states (n,) after <s>."""
         return torch.full((n,), self._begin, device=self._table.parent.device)
 
+    def null_context(self, n: int) -> Tensor:
+        """Make states (n,) without any word before, <s> neither."""
+        return torch.zeros(n, dtype=torch.int64, device=self._table.parent.device)
+
     def score(self, states: Tensor, tokens: Tensor | None = None) -> tuple[Tensor, Tensor]:
         if tokens is None:
             return self._table.rows(states)[0], states

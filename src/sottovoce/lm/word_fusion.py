@@ -14,10 +14,13 @@ import torch
 from torch import Tensor
 
 from sottovoce.errors import OptionError
-from sottovoce.lm.base import Arcs, Endings, FlatScorer, stays_on_device
+from sottovoce.lm.base import Arcs, ContextFreeModel, Endings, FlatScorer, stays_on_device
 from sottovoce.lm.flat import flat_models, word_scorer
 from sottovoce.lm.fusion import NEVER, Relabelled, ShallowFusion, TensorModel
 from sottovoce.lm.lexicon import ROOT, Lexicon
+
+UNKNOWN_SHARE = 0.7
+"""Of an unknown word's price, what is taken where it begins; the rest is taken where it ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,14 +207,16 @@ class WordFusion:
         return scores, torch.stack(after, dim=1) if after else states
 
     def _unigrams(self) -> Tensor:
-        """Look-ahead (n_nodes,): from the first model's score of each word at a sentence's beginning.
+        """Look-ahead (n_nodes,): the first model's score of each word without context.
 
-        That of the unknown word includes the scores of its end.
+        That of the unknown word is a share of its whole price, the scores of its end included.
         """
         word = self._models[0]
-        states = word.model.start(len(word.ids)).to(word.ids.device)
-        scores, _ = word.model.score(states, word.ids)
+        model, n_words = word.model, len(word.ids)
+        states = model.null_context(n_words) if isinstance(model, ContextFreeModel) else model.start(n_words)
+        scores, _ = model.score(states.to(word.ids.device), word.ids)
         scores = scores * word.weight
         if self._lexicon.unknown is not None:
-            scores[self._lexicon.unknown] += self._word_scores[self._lexicon.unknown]
+            price = scores[self._lexicon.unknown] + self._word_scores[self._lexicon.unknown]
+            scores[self._lexicon.unknown] = UNKNOWN_SHARE * price
         return self._lexicon.look_ahead(scores)

@@ -23,6 +23,11 @@ from sottovoce.errors import OptionError
 from sottovoce.lm.base import Floats, HistoryScorer, PrefixScorer
 from sottovoce.types import Hypothesis, Partial, Word
 
+_READINGS_APART, _READINGS_JOINED = 4, 16
+"""Times n_best: readings of a label sequence that are followed to list its homophones, where a separator ends
+words, and where words may end anywhere.
+"""
+
 
 class EmissionDecoder:
     """Prefix beam search from emissions to text, whole or in chunks.
@@ -56,8 +61,9 @@ class EmissionDecoder:
             labels.blank,
             self.options.beam_size,
             scorer=scorer,
-            # A model of whole histories may rank homophones differently later: none is pruned.
-            max_homophones=self.options.n_best if history_scorer is None else None,
+            # A model of whole histories may rank homophones differently later: none is pruned. Otherwise the
+            # beam's room is for other labels, whatever the length of the list: `finish` adds the homophones.
+            max_homophones=1 if history_scorer is None else None,
             beam_threshold=self.options.beam_threshold,
             top_tokens=self.options.top_tokens,
         )
@@ -122,7 +128,9 @@ class EmissionDecoder:
             return []
         found = self._endings(state)
         symbols = _histories(state, [(ending.utterance, ending.beam) for ending in found])
-        if self.options.n_readings > 1:
+        if self._history_scorer is None:
+            found, symbols = self._with_pruned(state, found, symbols)
+        elif self.options.n_readings > 1:
             found, symbols = self._with_homophones(state, found, symbols)
         spans = self._align(state, found, symbols) if self.options.times and state.emissions else None
         acoustic = state.acoustic.tolist()
@@ -251,6 +259,27 @@ class EmissionDecoder:
         for (b, i), value in zip(alive, values, strict=True):
             scores[b, i] += value
         return scores
+
+    def _with_pruned(
+        self, state: PrefixState, found: list[FinalHypothesis], symbols: list[list[int]]
+    ) -> tuple[list[FinalHypothesis], list[list[int]]]:
+        """Merge in the homophones of a list's labels that were pruned; return hypotheses and symbols.
+
+        Utterances with a committed part are left as they are, since emitted words stay, and so are unfinished
+        ones. What was pruned counts in the posteriors already.
+        """
+        if self.options.n_best == 1 or self._scorer is None or self._scorer.n_arcs == 1:
+            return found, symbols
+        listed = [
+            (one.utterance, one.beam, row)
+            for one, row in zip(found, symbols, strict=True)
+            if not state.committed[one.utterance].symbols and one.mark != UNFINISHED
+        ]
+        each = _READINGS_JOINED if self._scorer.word_separator is None else _READINGS_APART
+        most = each * self.options.n_best
+        more = rescore_homophones(self._scorer, state, listed, most=most)
+        counted = {(one.utterance, one.symbols) for one in more}
+        return merge_rescored(list(zip(found, symbols, strict=True)), more, counted, self.options.n_best)
 
     def _with_homophones(
         self, state: PrefixState, found: list[FinalHypothesis], symbols: list[list[int]]

@@ -91,8 +91,8 @@ def merge_rescored(
     """Merge the hypotheses of the search with rescored ones; return the n_best of every utterance and their
     symbols.
 
-    in_beam: utterance and symbols of every beam, which count in the posteriors already. An unfinished
-    hypothesis is dropped where there is any complete one.
+    in_beam: utterance and symbols of what counts in the posteriors already: every beam, and what was pruned.
+    An unfinished hypothesis is dropped where there is any complete one.
     """
     endings: list[FinalHypothesis] = []
     histories: list[list[int]] = []
@@ -103,15 +103,20 @@ def merge_rescored(
         pool = {(tuple(symbols), ending.mark): ending for ending, symbols in own}
         mass = [own[0][0].score - math.log(own[0][0].posterior)] if own else []
         mass += [one.score for one in others if (row, one.symbols) not in in_beam]
-        total = float(torch.tensor(mass, dtype=torch.float64).logsumexp(dim=0))
         for one in others:
             pooled = pool.get((one.symbols, one.mark))
             if pooled is None or pooled.score < one.score:
                 pool[one.symbols, one.mark] = FinalHypothesis(row, one.score, 0.0, one.beam, one.mark)
         ranked = sorted(pool.items(), key=lambda item: -item[1].score)[:n_best]
+        # A reading that the beam had lost, and not pruned, is in no mass: shares still sum up to 1 at most.
+        total = max(_log_sum(mass), _log_sum([ending.score for _, ending in ranked]))
         endings += [ending._replace(posterior=math.exp(ending.score - total)) for _, ending in ranked]
         histories += [list(symbols) for (symbols, _), _ in ranked]
     return endings, histories
+
+
+def _log_sum(scores: Sequence[float]) -> float:
+    return float(torch.tensor(scores, dtype=torch.float64).logsumexp(dim=0))
 
 
 class _Rows(NamedTuple):

@@ -1,0 +1,154 @@
+"""How good the readings are that a beam finds, by their exact score, beside pyctcdecode and flashlight-text.
+
+    python -m benchmarks ctc exact --data ../shared/data                   # clips that report
+    python -m benchmarks ctc exact --data ../shared/data --part dev        # those that choose
+    python -m benchmarks ctc exact --data ../shared/data --lm words.arpa   # another n-gram
+
+Emissions: those of base's CTC head on English clips of people. The n-gram is trained here, a trigram of the
+text of `ctc.people` with its 20 000 most used words, unless an ARPA file is named; its words are what is
+known. Weights, and the price of an unknown word, are one for all sides. Every reading is scored by a way that
+searches nothing: all paths of the text are summed in 64-bit floats, n-gram and word scores come on top
+(`ctc.flashlight`). So a higher mean is a better search, whatever the words. Where flashlight drops an
+unfinished last word, the text that it gives is scored. Prunings are those of `ctc.kenlm`.
+
+Prints mean score, words wrong with their bootstrap 95 % interval, and the median over repeats of the speed
+(processor time, sides in turn) as a ratio to the first side; then one JSON line.
+"""
+
+from __future__ import annotations
+
+import logging
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from benchmarks.ctc.emissions import Vocabulary
+from benchmarks.ctc.flashlight import acoustic
+from benchmarks.ctc.kenlm import DecodeAll, english, one_by_one
+from benchmarks.ctc.people import Said, Texts, held_out, reported
+from benchmarks.ctc.sides import PRUNED, WEIGHT, WORD_SCORE, Task, flashlight, ours, pyctcdecode
+from benchmarks.ctc.steps import errors_of, interval, letters_of, shown
+from benchmarks.ctc.texts import frequencies, write_ngrams
+from benchmarks.harness.arguments import benchmark_parser
+from benchmarks.harness.tables import show_heads, show_json, show_row
+from sottovoce.api import load_model
+from sottovoce.ctc import CtcFusionOptions
+from sottovoce.decoding.ctc.search_options import CtcOptions
+from sottovoce.lm.ngram import NgramModel
+
+SPECIAL = ("<s>", "</s>", "<unk>", "<UNK>")
+UNKNOWN_SCORE = CtcFusionOptions().unknown_score
+
+
+def sides(task: Task) -> Iterator[tuple[str, DecodeAll]]:
+    """Open vocabularies, or the n-gram's words alone; the first is what others are compared with."""
+    plain = CtcOptions(times=False)
+    if task.closed:
+        yield "flashlight-text, pruned", one_by_one(flashlight(task, **PRUNED))
+    else:
+        yield "pyctcdecode", one_by_one(pyctcdecode(task, unknown_score=UNKNOWN_SCORE))
+    yield "ours", one_by_one(ours(task, plain))
+    yield "ours, pruned", one_by_one(ours(task, replace(plain, **PRUNED)))
+
+
+def exact_score(task: Task, emissions: np.ndarray, text: str) -> float:
+    """The sum of all paths of a text over emissions (T, V), and what n-gram and words add to it."""
+    model = task.model
+    assert isinstance(model, NgramModel)
+    words, states = text.split(), model.start(1)
+    total = WORD_SCORE * len(words) + UNKNOWN_SCORE * sum(word not in task.known.words for word in words)
+    for word in words:
+        token = model.vocabulary[word] if word in task.known.words else model.unknown
+        score, states = model.score(states, torch.tensor([token]))
+        total += WEIGHT * float(score[0])
+    total += WEIGHT * float(model.finish(states)[0])
+    return total + acoustic(emissions, text, task.known.labels, np.logaddexp)
+
+
+def measured(
+    task: Task, clips: Sequence[Said], emissions: list[Tensor], repeats: int
+) -> Iterator[dict[str, object]]:
+    """Of each side: mean exact score, words wrong, and speed against the first."""
+    rows = list(sides(task))
+    texts = [decode(emissions) for _, decode in rows]
+    seconds: list[list[float]] = [[] for _ in rows]
+    for _ in range(repeats):
+        for taken, (_, decode) in zip(seconds, rows, strict=True):
+            begin = time.process_time()
+            decode(emissions)
+            taken.append(time.process_time() - begin)
+    frames = [each.double().numpy() for each in emissions]
+    for (name, _), found, taken in zip(rows, texts, seconds, strict=True):
+        errors, words = errors_of(clips, found).T
+        scores = [exact_score(task, row, text) for row, text in zip(frames, found, strict=True)]
+        ratios = [a / b for a, b in zip(seconds[0], taken, strict=True)]
+        yield {
+            "side": name,
+            "score": statistics.mean(scores),
+            "scores": scores,
+            "words": float(errors.sum() / words.sum()),
+            "interval": interval(errors, words),
+            "speed": statistics.median(ratios) if ratios else None,
+        }
+
+
+def show(title: str, rows: Sequence[dict[str, object]]) -> None:
+    print()
+    show_heads(title, "mean exact score", "words wrong, 95 %", "speed")
+    for row in rows:
+        wrong = f"{row['words']:.1%} ({shown(row['interval'])})"  # type: ignore[arg-type]
+        speed = "" if row["speed"] is None else f"{row['speed']:.1f}"
+        show_row(row["side"], f"{row['score']:.2f}", wrong, speed)
+
+
+def trained(data: Path, clips: Sequence[Said], letters: str, path: Path) -> Path:
+    """A trigram of the text of `ctc.people`, which has no sentence of these clips."""
+    texts = Texts.read(data, "en", letters, {clip.text for clip in clips})
+    write_ngrams(texts, path, frequent=frequencies(data, "en", letters, 20_000))
+    return path
+
+
+def main() -> None:
+    parser = benchmark_parser(__doc__)
+    parser.add_argument("--data", type=Path, required=True, help="the folder of the clips")
+    parser.add_argument("--part", choices=["dev", "test"], default="test")
+    parser.add_argument("--lm", type=Path, help="an ARPA file of words, in the place of the one trained here")
+    parser.add_argument("--clips", type=int, default=1000, help="at most, the same share of every set")
+    parser.add_argument("--beam-sizes", type=int, nargs="+", default=[16, 100])
+    parser.add_argument("--repeats", type=int, default=5)
+    options = parser.parse_args()
+    logging.disable(logging.WARNING)
+    torch.set_num_threads(1)
+    model = load_model("base")
+    letters = letters_of(model)
+    parts = {
+        "dev": held_out(options.data, ("en",), letters),
+        "test": reported(options.data, ("en",), letters),
+    }
+    clips = parts[options.part]
+    clips = clips[:: max(1, -(-len(clips) // options.clips))]
+    labels, emissions = english(model, clips)
+    with tempfile.TemporaryDirectory() as folder:
+        own = Path(folder) / "words.arpa"
+        lm = options.lm or trained(options.data, [*parts["dev"], *parts["test"]], letters, own)
+        ngram = NgramModel.from_arpa(lm)
+        spelled = (word for word in ngram.vocabulary if word not in SPECIAL and set(word) <= set(labels))
+        words = {word: [labels.index(letter) for letter in word] for word in spelled}
+        task = Task(Vocabulary(labels, words), 0, "cpu", lm, ngram)
+        print(f"{len(clips)} clips, {sum(map(len, emissions))} frames, {len(words)} words", flush=True)
+        blocks = []
+        for beam_size in options.beam_sizes:
+            for closed in (False, True):
+                part = replace(task, beam_size=beam_size, closed=closed)
+                rows = list(measured(part, clips, emissions, options.repeats))
+                title = f"{'the words of the n-gram' if closed else 'open vocabulary'}, beam {beam_size}"
+                show(title, rows)
+                blocks.append({"title": title, "rows": rows})
+    show_json("ctc exact", {"part": options.part, "clips": len(clips), "blocks": blocks})
