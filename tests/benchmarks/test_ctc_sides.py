@@ -33,7 +33,7 @@ def test_an_ngram_weighs_the_same_in_flashlight_as_in_ours(seed: int, tmp_path: 
     path = tmp_path / "words.arpa"
     path.write_text(random_arpa())
     known = vocabulary(LABELS, {word: [LABELS.index(letter) for letter in word] for word in WORDS})
-    task = sides.Task(known, 500, "cpu", path, NgramModel.from_arpa(path), closed=True)
+    task = sides.Task(known, 2000, "cpu", path, NgramModel.from_arpa(path), closed=True)
     text, score = sides.flashlight_lexicon(task, sides.WEIGHT, {})(spoken(seed))
     ours = sides.decoder_of(task, sides.CtcOptions(times=False)).decode(spoken(seed)[None])[0][0]
     assert ours.text == text
