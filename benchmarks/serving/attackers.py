@@ -1,6 +1,6 @@
 """What people who mean harm do to a server, each for so long, from an address of their own. For `attacks`.
 
-    python -m benchmarks.serving.attackers NAME HOST:PORT SECONDS
+    python -m benchmarks serving attackers NAME HOST:PORT SECONDS
 
 Prints what became of it as JSON: answers and close codes, with how often they came.
 """
@@ -26,6 +26,7 @@ import numpy as np
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
 
+from benchmarks.harness.arguments import benchmark_parser
 from benchmarks.serving.live_clients import speech
 
 FROM = ("127.0.0.2", 0)
@@ -248,13 +249,13 @@ async def attack(name: str, address: str, seconds: float) -> Outcomes:
 
 
 def main() -> None:
-    name, address, seconds = sys.argv[1:]
-    if ATTACKS[name] in (bombs, openings):
+    parser = benchmark_parser(__doc__)
+    parser.add_argument("name", choices=tuple(ATTACKS))
+    parser.add_argument("address", metavar="HOST:PORT")
+    parser.add_argument("seconds", type=float)
+    given = parser.parse_args()
+    if ATTACKS[given.name] in (bombs, openings):
         silence()  # before the clock runs
     print("ready", flush=True)
     sys.stdin.readline()
-    print(json.dumps(asyncio.run(attack(name, address, float(seconds)))))
-
-
-if __name__ == "__main__":
-    main()
+    print(json.dumps(asyncio.run(attack(given.name, given.address, given.seconds))))

@@ -48,7 +48,8 @@ async def beside(name: str | None, address: str, options: argparse.Namespace) ->
     late, times_s = Lateness(), list[float]()
     attacker = None
     if name is not None:
-        command = [sys.executable, "-m", "benchmarks.serving.attackers", name, address, str(options.seconds)]
+        command = [sys.executable, "-m", "benchmarks", "serving", "attackers"]
+        command += [name, address, str(options.seconds)]
         attacker = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         assert attacker.stdout is not None
         attacker.stdout.readline()

@@ -276,7 +276,8 @@ def test_captions_that_are_late_say_so_and_what_helps(server: ServerThread, micr
 
     def watch(socket: Any) -> None:
         sockets.append(socket)
-        socket.connect_to_server()
+        server_side = socket.connect_to_server()
+        server_side.on_message(lambda text: None if '"status"' in text else socket.send(text))
 
     with browser(microphone) as (page, faults):
         page.route_web_socket("**/v1/live?*", watch)
