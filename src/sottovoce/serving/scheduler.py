@@ -369,7 +369,7 @@ class Scheduler:
         return handle
 
     async def calibrate(self) -> None:
-        """Measure what a live session costs, where sessions are refused by that; if it fails, all are taken."""
+        """Measure what a live session costs, if sessions are refused by that; all are taken if it fails."""
         if not self._is_forecast:
             return
         try:
