@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from sottovoce.serving.caption_messages import MAX_MESSAGE_CHARACTERS, read_publication
 from sottovoce.serving.server import ServerThread
 from sottovoce.serving.settings import Access
 from tests.serving.browser_page import LANGUAGES, SPOKEN, browser, microphone, picture, pytestmark, state
@@ -95,6 +96,34 @@ def lines(view: Any) -> list[str]:
         }"""
     )
     return found
+
+
+def test_much_text_is_shared_in_messages_that_the_server_takes(
+    server: ServerThread, microphone: Path
+) -> None:
+    """Of letters that fill a line with few of them, and times in full precision."""
+    with browser(microphone) as (page, faults):
+        page.goto(server.url)
+        messages = page.evaluate(
+            """async () => {
+                const { LocalSharing } = await import("/static/sharing.js");
+                const words = Array.from({ length: 60 }, () => ({ word: "漢", start: 1 / 3, end: 2 / 3 }));
+                const one = { start: 1 / 3, end: 2 / 3, words, revision: 1 };
+                const utterances = Array.from({ length: 500 }, (_, id) => ({ ...one, id }));
+                const rest = { revision: 1, cleared: 0, renamed: 0, called: {}, spoken: null };
+                const { changes } = new LocalSharing({ utterances, ...rest });
+                return [...changes.messages()].map((message) => JSON.stringify(message));
+            }"""
+        )
+        assert faults == []
+    assert max(map(len, messages)) < MAX_MESSAGE_CHARACTERS / 4
+    numbers = []
+    for message in messages:
+        change = read_publication(message)[1]
+        assert change is not None
+        numbers += list(change.utterances)
+    assert numbers == list(range(500))
+    assert '"start":0.333,"end":0.667' in messages[0]
 
 
 def test_readers_see_all_that_is_said_and_corrected(server: ServerThread, microphone: Path) -> None:

@@ -207,6 +207,40 @@ def test_a_session_is_kept_opened_again_and_played(server: ServerThread, microph
         assert faults == []
 
 
+def test_what_was_said_after_a_session_was_kept_is_not_replaced_unasked(
+    server: ServerThread, microphone: Path
+) -> None:
+    with browser(microphone) as (page, faults):
+        heard(page, server)
+        page.click("#saved-open")
+        page.click("#keep-now")
+        page.wait_for_selector("#saved-list li")
+        page.keyboard.press("Escape")
+        correct(page, 1, "Something else.")
+        asked: list[str] = []
+
+        def refuse(dialog: Any) -> None:
+            asked.append(dialog.message)
+            dialog.dismiss()
+
+        page.on("dialog", refuse)
+        page.click("#saved-open")
+        page.click('#saved-list button:text-is("Open")')
+        until(lambda: asked == ["The text on this page is not kept: replace it?"])
+        assert said(page)[0] == "Something else."
+        page.click("#keep-now")
+        page.wait_for_timeout(500)
+        page.click('#saved-list button:text-is("Open")')
+        page.wait_for_selector("#saved", state="hidden")
+        assert said(page)[0] == "Something else."
+        assert len(asked) == 1
+        page.click("#toggle")  # its sound is a file, to which none is added
+        state(page, "live")
+        page.wait_for_selector("#notice:visible")
+        assert "sound of what is said from here on is not kept" in page.inner_text("#notice")
+        assert faults == []
+
+
 @pytest.mark.parametrize("is_dropped", [False, True])
 def test_a_recording_is_uploaded_and_edited(server: ServerThread, microphone: Path, is_dropped: bool) -> None:
     recording = CLIPS / "mixed.flac"

@@ -22,8 +22,9 @@ import pytest
 
 from sottovoce.api import Model
 from sottovoce.audio.io import load_audio
+from sottovoce.serving import load_forecast
 from sottovoce.serving.server import ServerThread
-from sottovoce.serving.settings import Access, TranslationSettings
+from sottovoce.serving.settings import Access, TranslationSettings, Work
 from sottovoce.speakers.base import Floats
 from sottovoce.speakers.live_speakers import LiveSpeakers
 from sottovoce.translation.chat import ChatServer
@@ -204,6 +205,26 @@ def test_a_server_that_comes_back_gets_what_it_missed(
         assert heard[:10] == expected[:10]
         assert ["A"] in handed
         assert [fault for fault in faults if "WebSocket" not in fault] == []
+
+
+def test_a_full_server_is_asked_again_when_it_says(microphone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(load_forecast, "RETRY_S", 3.0)
+    work = Work(forecast=False, engines=1)
+    with serving(SlowModel(), work=work) as server, browser(microphone) as (page, _):
+        forecast = server.services.registry.schedulers[0].forecast
+        forecast.begin(50.0)
+        load = forecast.enter()
+        load.is_waiting = True
+        opened: list[str] = []
+        page.on("websocket", lambda socket: opened.append(socket.url))
+        page.goto(server.url)
+        page.click("#toggle")
+        state(page, "reconnecting")
+        assert page.inner_text("#status-text") == "the server is full: trying again"
+        page.wait_for_timeout(2_000)
+        assert len(opened) == 1
+        forecast.leave(load)
+        state(page, "live")
 
 
 def test_a_key_is_asked_for_where_one_is_needed(microphone: Path) -> None:

@@ -16,6 +16,7 @@ from websockets.exceptions import ConnectionClosed
 
 from sottovoce.serving import shared_captions
 from sottovoce.serving.apis import shared_captions as sockets
+from sottovoce.serving.caption_messages import read_publication
 from sottovoce.serving.server import ServerThread
 from sottovoce.serving.settings import Access, ServerLimits
 from tests.serving.servers import SlowModel, serving, until
@@ -173,6 +174,29 @@ def test_who_was_cut_off_goes_on_and_readers_notice_nothing(quick: ServerThread)
                 assert (await closed(reader))[0] == 1000
 
     asyncio.run(run())
+
+
+def test_what_is_published_again_as_it_was_goes_to_nobody_twice() -> None:
+    shared = shared_captions.SharedCaptions()
+
+    def take(**parts: object) -> None:
+        change = read_publication(captions(**parts))[1]
+        assert change is not None
+        shared.take(change)
+
+    all_of_it = {
+        "utterances": [utterance(0, "one"), utterance(1, "two")],
+        "now": None,
+        "names": {"A": "Anna"},
+    }
+    take(**all_of_it)
+    seen = shared.revision
+    take(**all_of_it)
+    assert shared.since(seen) is None
+    take(**{**all_of_it, "utterances": [utterance(0, "one"), utterance(1, "corrected")]})
+    message = json.loads(shared.since(seen) or "")
+    assert texts(message) == ["corrected"]
+    assert set(message) == {"type", "revision", "utterances"}
 
 
 def test_who_comes_again_takes_the_place_of_a_socket_that_is_not_known_to_be_dead(

@@ -6,6 +6,7 @@ import asyncio
 import re
 import shutil
 import subprocess
+import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
@@ -120,6 +121,79 @@ def test_another_text_goes_on_after_the_first(tmp_path: Path, monkeypatch: pytes
     assert "00:00:06.000 -->" in (tmp_path / "captions1.vtt").read_text()
 
 
+def test_what_waits_is_written_though_another_text_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hls, "time", Clock())
+    shared = SharedCaptions()
+    writer = HlsWriter(shared, tmp_path)
+    publish(shared, utterances=[spoken(0, 0.0, 8)])
+    writer.write_due()
+    publish(shared, clear=True, utterances=[spoken(0, 0.0, 2, "again")])
+    writer.write_due(is_last=True)
+    assert words_of(tmp_path) == [*(f"word0.{i}" for i in range(8)), "again0.0", "again0.1"]
+    assert "00:00:12.000 -->" in (tmp_path / "captions2.vtt").read_text()
+
+
+def test_a_word_that_begins_before_the_last_one_ends_is_not_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock()
+    monkeypatch.setattr(hls, "time", clock)
+    shared = SharedCaptions()
+    writer = HlsWriter(shared, tmp_path)
+    said = spoken(0, 5.0, 2)
+    words = cast("list[dict[str, object]]", said["words"])
+    words[0]["end"] = 6.5
+    publish(shared, utterances=[said])
+    writer.write_due()
+    clock.now_s += 4.0
+    writer.write_due()
+    assert words_of(tmp_path) == ["word0.0"]
+    writer.write_due(is_last=True)
+    assert words_of(tmp_path) == ["word0.0", "word0.1"]
+
+
+def test_a_name_is_one_line_or_the_letter(tmp_path: Path) -> None:
+    shared = SharedCaptions()
+    writer = HlsWriter(shared, tmp_path)
+    publish(shared, utterances=[spoken(0, 0.0, 2)], names={"A": None})
+    writer.write_due(is_last=True)
+    assert "<v A>word0.0" in (tmp_path / "captions0.vtt").read_text()
+    publish(shared, utterances=[spoken(1, 6.0, 2)], names={"A": "Anna\n\n00:00 --> 00:01\nx"})
+    writer.write_due(is_last=True)
+    assert "<v Anna 00:00 --&gt; 00:01 x>word1.0" in (tmp_path / "captions1.vtt").read_text()
+
+
+def test_a_long_session_is_written_in_parts_with_few_playlists(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shared = SharedCaptions()
+    writer = HlsWriter(shared, tmp_path)
+    written: list[str] = []
+    monkeypatch.setattr(writer, "_put", lambda name, text: written.append(name))
+    publish(shared, utterances=[spoken(n, 60.0 * n, 10) for n in range(180)])
+    for _ in range(3):
+        before = len(written)
+        writer.write_due()
+        assert len(written) - before == hls.MOST_SEGMENTS + 1
+    writer.write_due(is_last=True)
+    assert written.count(PLAYLIST) == 4
+    assert len(written) == 4 + 1792, "10750 s"
+
+
+def test_a_time_that_cannot_be_makes_no_segments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hls, "BEFORE_SHARED_S", 60.0)
+    shared = SharedCaptions()
+    writer = HlsWriter(shared, tmp_path)
+    publish(shared, utterances=[spoken(0, 0.0, 2), spoken(1, 999_000.0, 10)])
+    publish(shared, utterances=[spoken(0, 0.0, 2)])
+    writer.write_due()
+    writer.write_due(is_last=True)
+    assert len(list(tmp_path.glob("*.vtt"))) <= 11
+    assert words_of(tmp_path) == ["word0.0", "word0.1"]
+
+
 def test_a_folder_that_cannot_be_written_harms_nobody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -133,7 +207,9 @@ def test_a_folder_that_cannot_be_written_harms_nobody(
     writer.write_due(is_last=True)
 
 
-def test_a_session_that_is_shared_is_written_and_ffmpeg_reads_it(tmp_path: Path) -> None:
+def test_a_session_that_is_shared_is_written_and_ffmpeg_reads_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     wanted = replace(settings(), hls=str(tmp_path))
 
     async def run(address: str) -> str:
@@ -144,11 +220,21 @@ def test_a_session_that_is_shared_is_written_and_ffmpeg_reads_it(tmp_path: Path)
             await speaker.send('{"type": "close"}')
             return token
 
+    threads = set()
+    put = HlsWriter._put
+
+    def noted(self: HlsWriter, name: str, text: str) -> None:
+        threads.add(threading.current_thread().name)
+        put(self, name, text)
+
+    monkeypatch.setattr(HlsWriter, "_put", noted)
     with ServerThread(wanted, lambda name: cast(Model, SlowModel())) as server:
         server.wait_until_ready()
         token = asyncio.run(run(server.address))
         until(lambda: "ENDLIST" in (tmp_path / token / PLAYLIST).read_text())
     assert len(words_of(tmp_path / token)) == 23
+    assert threads
+    assert all("AnyIO worker" in name for name in threads), "the event loop writes nothing"
     if shutil.which("ffmpeg") is None:
         pytest.skip("FFmpeg is not installed: its part was left out")
     command = ["ffmpeg", "-v", "error", "-i", PLAYLIST, "-f", "webvtt", "-"]

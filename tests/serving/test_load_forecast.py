@@ -5,17 +5,20 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
 from sottovoce.api import Model
+from sottovoce.engine.update_interval import UpdateIntervalController
+from sottovoce.serving import calibration
+from sottovoce.serving import scheduler as scheduling
 from sottovoce.serving.calibration import voice
 from sottovoce.serving.faults import ApiError
-from sottovoce.serving.load_forecast import MEASURED_S, ROOM, LoadForecast, SessionLoad
-from sottovoce.serving.scheduler import Scheduler
+from sottovoce.serving.load_forecast import IDLE_S, MEASURED_S, ROOM, LoadForecast, SessionLoad
+from sottovoce.serving.scheduler import Scheduler, SessionHandle
 from sottovoce.serving.server import ServerThread
 from sottovoce.serving.settings import Work
 from tests.serving.servers import SlowModel, serving, until
@@ -23,9 +26,16 @@ from tests.serving.servers import SlowModel, serving, until
 SECOND = bytes(2 * 16_000)
 
 
-def forecast(usual: float, n_engines: int = 1) -> LoadForecast:
-    made = LoadForecast(n_engines)
-    made.usual = usual
+class Clock:
+    now_s = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def forecast(usual: float, n_engines: int = 1, clock: Clock | None = None) -> LoadForecast:
+    made = LoadForecast(n_engines, clock=clock or Clock())
+    made.begin(usual)
     return made
 
 
@@ -110,6 +120,56 @@ def test_a_machine_that_gets_busy_takes_fewer() -> None:
     assert made.usual == pytest.approx(0.6, rel=0.1)
 
 
+def test_a_machine_that_stood_still_takes_as_many_afterwards() -> None:
+    """Whether those who are here speak, or are silent, for twenty minutes."""
+    for cost in (0.2, 0.01):
+        made = forecast(0.2)
+        load = made.enter()
+        before = made.part
+        speak(load, 500.0, MEASURED_S)
+        assert 0.2 < made.usual <= 0.4, "one measurement is no proof"
+        for _ in range(10):
+            speak(load, 500.0, MEASURED_S)
+        assert made.usual > 0.8
+        assert not made.has_room
+        for _ in range(300):
+            speak(load, cost, MEASURED_S)
+        assert made.usual == pytest.approx(0.2)
+        assert made.part <= before * 1.001
+        assert n_taken(made) >= 4
+
+
+def test_who_sends_no_audio_keeps_no_place_and_has_it_again() -> None:
+    clock = Clock()
+    made = forecast(0.4, clock=clock)
+    loads = [made.enter() for _ in range(3)]
+    assert not made.has_room
+    clock.now_s += IDLE_S + 0.1
+    assert made.part < 0.1
+    assert made.has_room
+    for load in loads:
+        speak(load, 0.4, 1.0)
+    assert not made.has_room
+
+
+def test_one_alone_is_taken_though_another_line_is_not_known_to_be_dead() -> None:
+    clock = Clock()
+    made = forecast(50.0, clock=clock)
+    made.enter()
+    assert not made.has_room
+    clock.now_s += IDLE_S + 0.1
+    assert n_taken(made) == 1
+
+
+def test_whose_work_is_under_way_is_not_idle() -> None:
+    """However long it takes: on a slow machine others would be taken into its place."""
+    clock = Clock()
+    made = forecast(50.0, clock=clock)
+    made.enter().is_waiting = True
+    clock.now_s += 10 * IDLE_S
+    assert not made.has_room
+
+
 def test_a_voice_costs_about_what_a_second_of_work_takes(nano: Model) -> None:
     async def run() -> tuple[float, int]:
         scheduler = Scheduler(nano, Work(engines=2, threads=2))
@@ -124,6 +184,42 @@ def test_a_voice_costs_about_what_a_second_of_work_takes(nano: Model) -> None:
     assert 0.01 < cost < 10.0
     assert part == 0  # the sessions of the measurement have gone
     assert len(voice(1.0)) == 16_000
+
+
+@pytest.mark.parametrize("reported", ["stretched", "slow", "failing"])
+def test_a_measurement_ends_no_server(nano: Model, monkeypatch: pytest.MonkeyPatch, reported: str) -> None:
+    """Whose updates are far apart, which hears nothing in time, or which fails: then all are taken."""
+
+    async def run() -> float:
+        scheduler = Scheduler(nano, Work(engines=1))
+        if reported == "stretched":
+            monkeypatch.setattr(UpdateIntervalController, "interval_s", 2.0)
+        try:
+            await scheduler.calibrate()
+            return scheduler.forecast.usual
+        finally:
+            scheduler.close()
+            await asyncio.to_thread(scheduler.join, 10.0)
+
+    if reported == "failing":
+        monkeypatch.setattr(scheduling, "calibrate", broken)
+    else:
+        monkeypatch.setattr(calibration, "WITHIN_S", 0.0)
+    assert (asyncio.run(run()) > 0.0) is (reported != "failing")
+
+
+async def broken(scheduler: Scheduler, n_engines: int) -> float:
+    raise RuntimeError("no room for it")
+
+
+def test_what_hears_nothing_costs_nothing_that_is_known() -> None:
+    class Deaf:
+        load = forecast(0.0).enter()
+
+        async def push(self, sound: object) -> None:
+            pass
+
+    assert asyncio.run(calibration.cost_of(cast("SessionHandle", Deaf()), voice())) == 0.0
 
 
 async def joined(server: ServerThread, sockets: list[ClientConnection]) -> list[dict[str, Any]]:
@@ -160,5 +256,5 @@ def test_of_those_who_come_together_the_model_takes_what_it_can() -> None:
             await socket.close()
 
     with serving(SlowModel(), work=Work(forecast=False, engines=1)) as server:
-        server.services.registry.schedulers[0].forecast.usual = 0.5
+        server.services.registry.schedulers[0].forecast.begin(0.5)
         asyncio.run(run(server))

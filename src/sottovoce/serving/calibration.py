@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from sottovoce.engine.update_interval import INTERVALS_S
 from sottovoce.options.live import LiveOptions
 from sottovoce.types import SAMPLE_RATE, Samples
 
@@ -17,12 +18,15 @@ if TYPE_CHECKING:
 
 SOUND_S, WARM_UP_S, PIECE_S = 4.0, 1.0, 0.5
 WITHIN_S = 5.0
-"""Of the clock: a model that is slower than that is measured with what it heard by then."""
+"""Of the clock: a model that is slower than that is measured with what it heard by then, or next."""
 PITCH_HZ, SYLLABLES_HZ, N_HARMONICS = 120.0, 3.0, 20
 
 
 async def calibrate(scheduler: Scheduler, n_engines: int) -> float:
-    """Return the engine seconds that a second of a voice costs, at the shortest interval of updates."""
+    """Return the engine seconds that a second of a voice costs, at the shortest interval of updates.
+
+    0: nothing was heard.
+    """
     options = LiveOptions(vad=False)
     handles = [await scheduler.open(options) for _ in range(n_engines)]
     try:
@@ -30,20 +34,26 @@ async def calibrate(scheduler: Scheduler, n_engines: int) -> float:
     finally:
         for handle in handles:
             handle.end()
-    return sum(costs) / len(costs)
+    known = [cost for cost in costs if cost > 0]
+    return sum(known) / len(known) if known else 0.0
 
 
 async def cost_of(handle: SessionHandle, sound: Samples) -> float:
-    """Return the engine seconds a second of a sound (n,) costs in a session, its first second aside."""
+    """Return the engine seconds a second of a sound (n,) costs in a session, its first second aside.
+
+    0: nothing was heard.
+    """
+    handle.fixed_interval_s = INTERVALS_S[0]
     ends_s = time.monotonic() + WITHIN_S
     step, n_warm_up = round(PIECE_S * SAMPLE_RATE), round(WARM_UP_S * SAMPLE_RATE)
     await handle.push(sound[:n_warm_up])
     worked_s, heard_s = handle.load.worked_s, handle.load.heard_s
     for start in range(n_warm_up, len(sound), step):
         await handle.push(sound[start : start + step])
-        if time.monotonic() > ends_s:
+        if time.monotonic() > ends_s and handle.load.heard_s > heard_s:
             break
-    return (handle.load.worked_s - worked_s) / (handle.load.heard_s - heard_s)
+    newly_heard_s = handle.load.heard_s - heard_s
+    return (handle.load.worked_s - worked_s) / newly_heard_s if newly_heard_s > 0 else 0.0
 
 
 def voice(seconds: float = SOUND_S) -> Samples:

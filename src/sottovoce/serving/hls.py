@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
+import threading
 import time
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import TypedDict
@@ -23,6 +26,10 @@ logger = logging.getLogger(__name__)
 SEGMENT_S = 6
 WORDS_COME_WITHIN_S = 4.0
 """After they were said: so long a segment waits for its words."""
+MOST_SEGMENTS = 200
+"""Written at once."""
+BEFORE_SHARED_S = 12 * 3600.0
+"""Of captions from before they were shared, at most: what lies later has no time that can be true."""
 CUE_S = 6.0
 CUE_LETTERS = 84
 PLAYLIST = "captions.m3u8"
@@ -39,16 +46,38 @@ class HeardWord(TypedDict):
     speaker: str | None
 
 
+class HeardUtterance(TypedDict):
+    """What `hls` reads of an utterance."""
+
+    id: int
+    words: list[HeardWord]
+
+
+class Change(TypedDict, total=False):
+    """What `hls` reads of a message to readers."""
+
+    clear: bool
+    now: HeardUtterance | None
+    utterances: list[HeardUtterance]
+    names: dict[str, str | None]
+
+
 class HlsWriter:
-    """Writes one session. folder: made when the first segment is written."""
+    """Writes one session. folder: made when the first segment is written.
+
+    `look` is of the event loop, `write` of any thread.
+    """
 
     def __init__(self, shared: SharedCaptions, folder: Path) -> None:
         self._shared = shared
         self._folder = folder
         self._seen = -1
-        self._utterances: dict[int, Sequence[HeardWord]] = {}
-        self._written_until: dict[int, float] = {}  # seconds of each utterance
-        self._names: dict[str, str] = {}
+        self._messages: deque[str] = deque()
+        self._lock = threading.Lock()
+        self._n_texts = 0
+        self._waiting: dict[tuple[int, int], Sequence[HeardWord]] = {}  # by text and utterance
+        self._written_until: dict[int, float] = {}  # where the last word of each utterance begins
+        self._names: dict[str, str | None] = {}
         self._newest_s = 0.0
         self._base_s = 0.0
         self._newest_at_s: float | None = None
@@ -56,67 +85,101 @@ class HlsWriter:
         self._is_broken = False
 
     def write_due(self, *, is_last: bool = False) -> None:
-        """Write segments whose words have come; all that is left for the last.
+        """Look, and write."""
+        self.look()
+        self.write(is_last=is_last)
+
+    def look(self) -> None:
+        """Take what has changed, to be written."""
+        message = self._shared.since(self._seen)
+        self._seen = self._shared.revision
+        if message is not None:
+            self._messages.append(message)
+
+    def write(self, *, is_last: bool = False) -> None:
+        """Write segments whose words have come, `MOST_SEGMENTS` at once; all that is left for the last.
 
         A folder that cannot be written is told in the log, once.
         """
-        self._read()
-        if self._newest_at_s is None or self._is_broken:
-            return
-        waited_s = time.monotonic() - self._newest_at_s
-        known_s = self._newest_s + (0.0 if is_last else waited_s - WORDS_COME_WITHIN_S)
-        try:
-            while (self._n_segments + 1) * SEGMENT_S <= known_s or (
-                is_last and self._n_segments * SEGMENT_S < known_s
-            ):
-                self._write_segment()
-                self._write_playlist()
-            if is_last:
-                self._write_playlist(is_last=True)
-        except OSError:
-            self._is_broken = True
-            logger.exception("captions cannot be written as HLS")
+        with self._lock:
+            while self._messages:
+                self._read(json.loads(self._messages.popleft()))
+            if self._newest_at_s is None or self._is_broken:
+                return
+            try:
+                self._write_segments(self._n_due(self._newest_at_s, is_last=is_last), is_last=is_last)
+            except OSError:
+                self._is_broken = True
+                logger.exception("captions cannot be written as HLS")
 
-    def _read(self) -> None:
+    @property
+    def _longest_s(self) -> float:
+        """Seconds that captions can have by now."""
+        return self._shared.age_s + BEFORE_SHARED_S
+
+    def _n_due(self, newest_at_s: float, *, is_last: bool) -> int:
+        """Return how many segments are to be there."""
+        if is_last:
+            return max(self._n_segments, math.ceil(self._newest_s / SEGMENT_S))
+        waited_s = time.monotonic() - newest_at_s
+        known_s = min(self._newest_s + waited_s - WORDS_COME_WITHIN_S, self._longest_s)
+        return min(max(self._n_segments, int(known_s // SEGMENT_S)), self._n_segments + MOST_SEGMENTS)
+
+    def _read(self, change: Change) -> None:
         """Take what has changed."""
-        message = self._shared.since(self._seen)
-        self._seen = self._shared.revision
-        if message is None:
-            return
-        change = json.loads(message)
         if change.get("clear"):  # the page begins another text, whose seconds are counted from 0
-            self._utterances, self._written_until = {}, {}
-            self._base_s = float(self._n_segments * SEGMENT_S)
+            self._n_texts += 1
+            self._written_until = {}
+            self._base_s = float(SEGMENT_S * max(self._n_segments, math.ceil(self._newest_s / SEGMENT_S)))
         now = change.get("now")
         for utterance in [*change.get("utterances", []), *([now] if now else [])]:
+            number = utterance["id"]
+            from_s = self._written_until.get(number, -1.0)
             words = [later(word, self._base_s) for word in utterance["words"]]
-            self._utterances[utterance["id"]] = words
-            end_s = max((word["end"] for word in words), default=0.0)
+            self._waiting[self._n_texts, number] = [word for word in words if from_s < word["start"]]
+            end_s = min(max((word["end"] for word in words), default=0.0), self._longest_s)
             if self._newest_at_s is None or end_s > self._newest_s:
                 self._newest_s, self._newest_at_s = end_s, time.monotonic()
         self._names = change.get("names", self._names)
 
-    def _write_segment(self) -> None:
-        until_s = (self._n_segments + 1) * SEGMENT_S
-        cues = [
-            cue for number in sorted(self._utterances) for cue in cues_of(self._new_words(number, until_s))
-        ]
-        lines = [f"{clock(cue[0]['start'])} --> {clock(cue[-1]['end'])}\n{self._text(cue)}\n" for cue in cues]
-        self._put(f"captions{self._n_segments}.vtt", f"WEBVTT\n{TIMES}\n\n" + "\n".join(lines))
-        self._n_segments += 1
+    def _write_segments(self, n_due: int, *, is_last: bool) -> None:
+        """Write segments until there are so many, then their playlist. Raises: OSError."""
+        if n_due > self._n_segments:
+            found = self._words_of_segments(n_due)
+            for number in range(self._n_segments, n_due):
+                self._write_segment(number, found.get(number, []))
+            self._n_segments = n_due
+            self._write_playlist(is_last=is_last)
+        elif is_last:
+            self._write_playlist(is_last=True)
 
-    def _new_words(self, number: int, until_s: float) -> Sequence[HeardWord]:
-        """Return words of an utterance that no segment has and that begin before a second."""
-        from_s = self._written_until.get(number, -1.0)
-        new = [word for word in self._utterances[number] if from_s <= word["start"] < until_s]
-        if new:
-            self._written_until[number] = new[-1]["end"]
-        return new
+    def _words_of_segments(self, n_due: int) -> Mapping[int, Sequence[Sequence[HeardWord]]]:
+        """Take words that wait, of segments before n_due: by segment, of one utterance after another."""
+        found: dict[int, list[list[HeardWord]]] = {}
+        for text, utterance in sorted(self._waiting):
+            waiting = self._waiting.pop((text, utterance))
+            due: dict[int, list[HeardWord]] = {}
+            for word in waiting:
+                if word["start"] < n_due * SEGMENT_S:
+                    due.setdefault(max(self._n_segments, int(word["start"] // SEGMENT_S)), []).append(word)
+            for number, words in due.items():
+                found.setdefault(number, []).append(words)
+            if due and text == self._n_texts:
+                self._written_until[utterance] = max(words[-1]["start"] for words in due.values())
+            if rest := [word for word in waiting if word["start"] >= n_due * SEGMENT_S]:
+                self._waiting[text, utterance] = rest
+        return found
+
+    def _write_segment(self, number: int, utterances: Sequence[Sequence[HeardWord]]) -> None:
+        cues = [cue for words in utterances for cue in cues_of(words)]
+        lines = [f"{clock(cue[0]['start'])} --> {clock(cue[-1]['end'])}\n{self._text(cue)}\n" for cue in cues]
+        self._put(f"captions{number}.vtt", f"WEBVTT\n{TIMES}\n\n" + "\n".join(lines))
 
     def _text(self, cue: Sequence[HeardWord]) -> str:
         text = escape(" ".join("".join(word["word"] for word in cue).split()), quote=False)
         speaker = cue[0]["speaker"]
-        return f"<v {escape(self._names.get(speaker, speaker), quote=False)}>{text}" if speaker else text
+        name = " ".join((self._names.get(speaker) or speaker).split()) if speaker else ""
+        return f"<v {escape(name, quote=False)}>{text}" if name else text
 
     def _write_playlist(self, *, is_last: bool = False) -> None:
         head = [

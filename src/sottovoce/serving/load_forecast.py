@@ -3,12 +3,13 @@ taken and then all late.
 
 A session takes seconds of an engine for a second of its audio. What that will be is measured with a sound at
 the start, and of every session as it goes on; at longer intervals between updates it is less, as far as the
-model may still go (`engine.update_interval`). Knows no clients and no clocks.
+model may still go (`engine.update_interval`). Knows no clients.
 """
 
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable
 
 from sottovoce.serving.faults import busy
@@ -27,24 +28,43 @@ SILENT = 0.25
 """Of the usual cost, below which a session was silent and tells nothing of those who speak."""
 SILENT_PART = 0.5
 """Of the usual cost that a silent session counts for: it may speak at any time."""
+MOST_AT_ONCE = 2.0
+"""Of the usual cost, that one measurement adds to it at most: the machine may have stood still."""
+CALMED = 0.99
+"""Of the usual cost, after a silent measurement, where it is above what was measured at the start."""
+IDLE_S = 10.0
+"""Without audio, after which a session is not at work: its client is silent for good, or gone."""
+IDLE_PART = 0.05
+"""Of its cost that such a session counts for."""
 RETRY_S = 10.0
 """Until the next try, at least; at most twice that, so that who was refused together comes back apart."""
 
 
 class SessionLoad:
-    """What one session takes of its model.
+    """What one session takes of its model. Made by `LoadForecast.enter`.
 
-    cost: engine seconds a second of audio, at the shortest interval.
+    cost: engine seconds a second of audio, at the shortest interval. is_waiting: work of it is under way.
     """
 
-    def __init__(self, cost: float, on_measured: Callable[[float], None]) -> None:
-        self.cost = cost
-        self.usual = cost
+    def __init__(self, forecast: LoadForecast) -> None:
+        self.cost = forecast.usual
         self.worked_s = 0.0
         self.heard_s = 0.0
-        self._on_measured = on_measured
+        self.is_waiting = False
+        self._forecast = forecast
+        self._heard_at_s = forecast.clock()
         self._worked_s = 0.0
         self._heard_s = 0.0
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no audio has come for a while."""
+        return not self.is_waiting and self._forecast.clock() - self._heard_at_s > IDLE_S
+
+    @property
+    def counted(self) -> float:
+        """The cost that it counts for now."""
+        return self.cost * (IDLE_PART if self.is_idle else 1.0)
 
     def work(self, seconds: float) -> None:
         """Take how long an engine was at work for it."""
@@ -53,6 +73,7 @@ class SessionLoad:
 
     def hear(self, seconds: float, interval_s: float) -> None:
         """Take how much audio an update has heard, and the interval at that time."""
+        self._heard_at_s = self._forecast.clock()
         self.heard_s += seconds
         self._heard_s += seconds
         if self._heard_s < MEASURED_S:
@@ -60,31 +81,43 @@ class SessionLoad:
         cost = self._worked_s / self._heard_s / PART_BY_INTERVAL[interval_s]
         self._worked_s = self._heard_s = 0.0
         lately = max(cost, FORGET * self.cost + (1 - FORGET) * cost)
-        self.cost = max(lately, SILENT_PART * self.usual)
-        self._on_measured(cost)
+        self.cost = max(lately, SILENT_PART * self._forecast.usual)
+        self._forecast.learn(cost)
 
 
 class LoadForecast:
     """The sessions of one model, and whether its engines have time for another one.
 
-    n_engines: that work at a time. longest_interval_s: to which the model may go. usual: the cost of a
-    session that nothing is known of; 0: nothing is known of any, and all are taken.
+    n_engines: that work at a time. longest_interval_s: to which the model may go. clock: seconds that only go
+    on. usual: the cost of a session that nothing is known of; 0: nothing is known of any, and all are taken.
     """
 
-    def __init__(self, n_engines: int, longest_interval_s: float = FORECAST_INTERVAL_S) -> None:
+    def __init__(
+        self,
+        n_engines: int,
+        longest_interval_s: float = FORECAST_INTERVAL_S,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.clock = clock
         self._part = PART_BY_INTERVAL[min(longest_interval_s, FORECAST_INTERVAL_S)] / n_engines
         self._loads: list[SessionLoad] = []
         self.usual = 0.0
+        self._calibrated = 0.0
+
+    def begin(self, cost: float) -> None:
+        """Take what a session was measured to cost at the start; 0: nothing is known."""
+        self.usual = self._calibrated = cost
 
     @property
     def part(self) -> float:
         """The part of the engines' time that the sessions will take, if all speak (1: all of it)."""
-        return sum(load.cost for load in self._loads) * self._part
+        return sum(load.counted for load in self._loads) * self._part
 
     @property
     def has_room(self) -> bool:
         """Whether another session can be taken; one alone always can."""
-        return not self._loads or self.part + self.usual * self._part <= ROOM
+        return all(load.is_idle for load in self._loads) or self.part + self.usual * self._part <= ROOM
 
     def check(self) -> None:
         """Check that there is room. Raises: ApiError 429, with a time to come back."""
@@ -96,7 +129,7 @@ class LoadForecast:
     def enter(self) -> SessionLoad:
         """Take a session, until `leave`. Raises: ApiError as `check`."""
         self.check()
-        load = SessionLoad(self.usual, self._learn)
+        load = SessionLoad(self)
         self._loads.append(load)
         return load
 
@@ -105,6 +138,9 @@ class LoadForecast:
         if load in self._loads:
             self._loads.remove(load)
 
-    def _learn(self, cost: float) -> None:
-        if self.usual and cost > SILENT * self.usual:
-            self.usual = FORGET * self.usual + (1 - FORGET) * cost
+    def learn(self, cost: float) -> None:
+        """Take what a session was measured to cost lately."""
+        if cost > SILENT * self.usual:
+            self.usual = FORGET * self.usual + (1 - FORGET) * min(cost, MOST_AT_ONCE * self.usual)
+        elif self.usual > self._calibrated:
+            self.usual = max(CALMED * self.usual, self._calibrated)

@@ -8,6 +8,7 @@ the server.
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import Future
@@ -42,6 +43,8 @@ from sottovoce.speakers.live_speakers import LiveSpeakers
 from sottovoce.streaming.options import StreamOptions
 from sottovoce.streaming.session import Session
 from sottovoce.types import SAMPLE_RATE, Event, Samples, Segment, Transcript
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -88,6 +91,8 @@ class SessionHandle:
         self._n_samples = 0
         self._n_heard = 0
         self._began_at = 0
+        self.fixed_interval_s: float | None = None
+        """Of audio from one update to the next; None: as it is for all sessions."""
         self.poll_newer_audio: Callable[[], Samples] | None = None
         """Audio that came after what was pushed, asked for by a thread of the model when an update begins."""
 
@@ -95,6 +100,11 @@ class SessionHandle:
     def received_s(self) -> float:
         """Seconds of audio so far."""
         return self._n_samples / SAMPLE_RATE
+
+    @property
+    def interval_s(self) -> float:
+        """Seconds of audio from one update to the next."""
+        return self.fixed_interval_s or self._worker.interval_controller.interval_s
 
     @property
     def behind_s(self) -> float:
@@ -119,7 +129,7 @@ class SessionHandle:
         events: list[Event] = []
         self._held_audio.add(np.ascontiguousarray(pcm))
         self._n_samples += len(pcm)
-        while self._held_audio.is_due(self._worker.interval_controller.interval_s):
+        while self._held_audio.is_due(self.interval_s):
             events += self._numbered(await self._done(self._update()))
         return events
 
@@ -176,7 +186,11 @@ class SessionHandle:
         return self._sequencer.number(events, offset_s=self._began_at / SAMPLE_RATE)
 
     async def _done(self, calls: CallGenerator[list[Event]]) -> list[Event]:
-        return await asyncio.wrap_future(self._worker.submit_calls(calls, on_work=self.load.work))
+        self.load.is_waiting = True
+        try:
+            return await asyncio.wrap_future(self._worker.submit_calls(calls, on_work=self.load.work))
+        finally:
+            self.load.is_waiting = False
 
     def _update(self) -> CallGenerator[list[Event]]:
         """An update that takes what came while it waited."""
@@ -189,7 +203,7 @@ class SessionHandle:
 
     def _listen(self) -> CallGenerator[list[Event]]:
         """One update: under load of all that waits, otherwise of what is worked on at a time."""
-        interval_s = self._worker.interval_controller.interval_s
+        interval_s = self.interval_s
         is_stretched = interval_s > INTERVALS_S[0]
         most_s = MOST_BEHIND_S if is_stretched else MOST_AT_ONCE_S
         pcm = self._held_audio.take(round(most_s * SAMPLE_RATE))
@@ -355,9 +369,13 @@ class Scheduler:
         return handle
 
     async def calibrate(self) -> None:
-        """Measure what a live session costs, where sessions are refused by that."""
-        if self._is_forecast:
-            self.forecast.usual = await calibrate(self, len(self.engines))
+        """Measure what a live session costs, if sessions are refused by that; all are taken if it fails."""
+        if not self._is_forecast:
+            return
+        try:
+            self.forecast.begin(await calibrate(self, len(self.engines)))
+        except Exception:
+            logger.exception("what a live session costs could not be measured: all are taken")
 
     async def transcribe(self, source: AudioSource, request: TranscriptionRequest) -> FileJob:
         """Begin with a recording, which stays open until the job is closed.

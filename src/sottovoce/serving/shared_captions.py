@@ -69,25 +69,39 @@ class SharedCaptions:
         return time.monotonic() - self._began_s
 
     def take(self, change: CaptionChange) -> None:
-        """Change what stands there, and wake all readers. Raises: ApiError where it gets too long."""
-        self.revision += 1
+        """Change what stands there, and wake readers if it is new. Raises: ApiError where it is too long."""
+        revision = self.revision + 1
+        is_changed = change.is_clear
         if change.is_clear:
-            self._cleared, self._n_characters = self.revision, 0
+            self._cleared, self._n_characters = revision, 0
             self._utterances.clear()
-            self._parts = {"now": (self.revision, "null"), "names": (self.revision, "{}")}
+            self._parts = {"now": (revision, "null"), "names": (revision, "{}")}
         for number, utterance in change.utterances.items():
-            _, before = self._utterances.pop(number, (0, ""))
+            _, before = self._utterances.get(number, (0, ""))
             text = json_text(utterance)
+            if text == before:
+                continue
+            is_changed = True
             self._n_characters += len(text) - len(before)
-            self._utterances[number] = (self.revision, text)
-        if change.has_now:
-            self._parts["now"] = (self.revision, json_text(change.now))
-        if change.has_names:
-            self._parts["names"] = (self.revision, json_text(change.names))
+            self._utterances.pop(number, None)
+            self._utterances[number] = (revision, text)
+        is_changed |= change.has_now and self._replace("now", change.now, revision)
+        is_changed |= change.has_names and self._replace("names", change.names, revision)
+        if not is_changed:
+            return
+        self.revision = revision
         self.wake()
         if self._n_characters > MAX_CAPTIONS_CHARACTERS:
             message = f"captions: expected at most {MAX_CAPTIONS_CHARACTERS} characters of them in a session"
             raise ApiError(message, code="captions_too_long")
+
+    def _replace(self, name: str, value: Json, revision: int) -> bool:
+        """Change a part; return whether it is another one."""
+        text = json_text(value)
+        if text == self._parts[name][1]:
+            return False
+        self._parts[name] = (revision, text)
+        return True
 
     def begin_publishing(self) -> int:
         """Return the number of another publisher, in whose place the one before publishes no more."""

@@ -7,6 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import anyio
+import anyio.to_thread
 from starlette.websockets import WebSocket
 
 from sottovoce.serving.access import SUBPROTOCOL
@@ -106,7 +107,7 @@ class Publisher(CaptionSocket):
             is_over = False
         finally:
             if shared.publisher == number and (is_over or self.services.is_leaving):
-                self._end(shared)
+                await self._end(shared)
         if not is_over:
             await self._wait_for_another(shared, number)
 
@@ -147,7 +148,7 @@ class Publisher(CaptionSocket):
         with anyio.move_on_after(COME_AGAIN_S):
             await self.services.until_leaving()
         if shared.publisher == number:
-            self._end(shared)
+            await self._end(shared)
 
     async def _write(self, shared: SharedCaptions) -> None:
         """Write captions as HLS, where that is wanted, as long as the socket is open."""
@@ -158,13 +159,16 @@ class Publisher(CaptionSocket):
         writer = self.services.hls.setdefault(shared.token, HlsWriter(shared, Path(folder) / shared.token))
         while True:
             await anyio.sleep(WRITE_EVERY_S)
-            writer.write_due()
+            writer.look()
+            await anyio.to_thread.run_sync(writer.write)
 
-    def _end(self, shared: SharedCaptions) -> None:
+    async def _end(self, shared: SharedCaptions) -> None:
         """End and forget captions."""
         self.registry.end(shared)
         if (writer := self.services.hls.pop(shared.token, None)) is not None:
-            writer.write_due(is_last=True)
+            writer.look()
+            with anyio.CancelScope(shield=True):
+                await anyio.to_thread.run_sync(lambda: writer.write(is_last=True))
 
 
 class Reader(CaptionSocket):

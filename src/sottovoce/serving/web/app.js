@@ -23,6 +23,7 @@ const TELLS = {
   connecting: "connecting…",
   live: "listening",
   reconnecting: "connection lost: trying again, nothing is lost",
+  full: "the server is full: trying again",
   finishing: "writing the last words…",
   reading: "reading the recording",
   ended: "finished",
@@ -30,6 +31,7 @@ const TELLS = {
 };
 
 const ASKS_FOR_KEY = "This server asks for an API key: write it into the settings, and start again.";
+const NO_SOUND = "The text goes on; the sound of what is said from here on is not kept.";
 
 const $ = (id) => document.getElementById(id);
 const transcript = new Transcript($("log"), $("now"));
@@ -43,7 +45,7 @@ const local = new LocalSharing(transcript);
 const sharing = new Sharing(transcript);
 const key = () => $("key").value.trim();
 const invitations = new Invitations(sharing, transcript, { key, onError: refused });
-const library = new Library({ current, onOpen: openSession, onError: notice });
+const library = new Library({ current, revision: () => transcript.revision, onOpen: openSession, onError: notice });
 const uploading = new Uploading(transcript, { onStart: onUpload, onEnd: onUploaded });
 let source = null;
 let connection = null;
@@ -72,6 +74,7 @@ async function start() {
   setRunning(true);
   timeline.skipTo(now());
   base = timeline.now;
+  recording.goOn(base);
   early = [];
   try {
     source = await Source.open(kind(), {
@@ -126,7 +129,9 @@ function onState({ state, reason, code }) {
     refused({ code, message: reason });
   }
   if (state === "reconnecting" && reason) notice(reason);
+  if (code === "rate_limit_exceeded") $("status-text").textContent = TELLS.full;
   if (state === "live") hideNotice();
+  if (state === "live" && !recording.isOn) notice(NO_SOUND);
   if (state === "ended" || state === "refused") {
     transcript.close();
     connection = null;
@@ -220,8 +225,7 @@ function openSession(session, sound) {
 }
 
 function mayReplace() {
-  const isKept = !transcript.words || library.id;
-  return isKept || confirm("The text on this page is not kept: replace it?");
+  return !transcript.words || library.isKept || confirm("The text on this page is not kept: replace it?");
 }
 
 // What is shown

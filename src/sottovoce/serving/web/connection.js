@@ -127,9 +127,9 @@ export class Connection extends EventTarget {
   }
 
   again() {
-    const wait = AGAIN_MS[Math.min(this.attempts, AGAIN_MS.length - 1)];
+    const wait = Math.max(AGAIN_MS[Math.min(this.attempts, AGAIN_MS.length - 1)], 1000 * (this.fault?.retry_after ?? 0));
     this.attempts += 1;
-    this.change("reconnecting", this.fault?.message);
+    this.change("reconnecting", this.fault?.message, this.fault?.code);
     this.fault = undefined;
     this.retry = setTimeout(() => this.open(), wait);
   }

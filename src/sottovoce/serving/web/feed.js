@@ -42,19 +42,21 @@ export class Feed extends EventTarget {
         this.change("live");
       }
       if (message.type === "ended") this.change("ended");
-      if (message.type === "error") fault = message.error.code;
+      if (message.type === "error") fault = message.error;
     };
     socket.onclose = ({ code }) => {
       if (this.state === "ended") return;
       if (code === 1000) this.change("ended");
-      else if (fault === "no_such_captions") this.change(this.utterances.size ? "ended" : "unknown");
-      else this.again(fault === "rate_limit_exceeded" ? "full" : "lost");
+      else if (fault?.code === "no_such_captions") this.change(this.utterances.size ? "ended" : "unknown");
+      else this.again(fault?.code === "rate_limit_exceeded" ? "full" : "lost", fault?.retry_after);
     };
   }
 
-  again(state) {
+  // seconds: when the server wants to be asked, at least.
+  again(state, seconds = 0) {
     this.change(state);
-    setTimeout(() => this.connect(), AGAIN_MS[Math.min(this.attempts, AGAIN_MS.length - 1)]);
+    const wait = Math.max(AGAIN_MS[Math.min(this.attempts, AGAIN_MS.length - 1)], 1000 * seconds);
+    setTimeout(() => this.connect(), wait);
     this.attempts += 1;
   }
 

@@ -6,18 +6,26 @@ import { forget, keep, sessions, soundOf } from "./store.js";
 const $ = (id) => document.getElementById(id);
 
 export class Library {
-  // current: () => {title, model, duration, transcript, sound}, or null where there is nothing to keep.
+  // current: () => {title, model, duration, transcript, sound}, or null where there is nothing to keep. revision: () =>
+  // that of the transcript.
   // onOpen: (session, sound) => whether it was opened. onError: (message).
-  constructor({ current, onOpen, onError }) {
+  constructor({ current, revision, onOpen, onError }) {
     this.current = current;
+    this.revision = revision;
     this.onOpen = onOpen;
     this.onError = onError;
     this.id = null; // of the session on the page, once it was kept
+    this.keptRevision = -1; // of the transcript then
     $("saved-open").addEventListener("click", () => this.show());
     $("keep").addEventListener("submit", (event) => {
       event.preventDefault();
       this.tried(() => this.keep());
     });
+  }
+
+  // Whether all that stands on the page is kept.
+  get isKept() {
+    return this.id !== null && this.keptRevision === this.revision();
   }
 
   async show() {
@@ -41,7 +49,9 @@ export class Library {
     const title = $("keep-title").value.trim() || "Untitled";
     const utterances = transcript.all.map(({ words, translation }) => ({ words, translation }));
     const session = { id: this.id, title, saved: Date.now(), duration, model, called: transcript.called, utterances };
+    const revision = this.revision();
     await keep(session, sound);
+    this.keptRevision = revision;
     await this.list();
   }
 
@@ -70,6 +80,7 @@ export class Library {
     const sound = await soundOf(session.id);
     if (!this.onOpen(session, sound ?? null)) return;
     this.id = session.id;
+    this.keptRevision = this.revision();
     $("keep-title").value = session.title;
     $("saved").close();
   }

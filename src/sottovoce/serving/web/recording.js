@@ -15,10 +15,16 @@ export class Recording {
     this.nOpen = 0;
     this.seconds = 0;
     this.file = null; // a recording that was sent here whole
+    this.isOn = true;
+  }
+
+  // What comes now is said at a second of the page: it is kept if all before it was, and none of it is a file.
+  goOn(seconds) {
+    this.isOn = !this.file && (seconds === 0 || this.seconds > 0);
   }
 
   push(pcm) {
-    if (this.file || this.seconds > MOST_S) return;
+    if (!this.isOn || this.seconds > MOST_S) return;
     this.open.push(pcm.slice());
     this.nOpen += pcm.length;
     this.seconds += pcm.length / RATE;

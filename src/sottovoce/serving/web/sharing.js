@@ -4,7 +4,7 @@ import { CHANNEL } from "./feed.js";
 
 const AGAIN_MS = [250, 500, 1000, 2000, 4000, 8000];
 const KEEP_ALIVE_MS = 20000;
-const AT_ONCE = 500; // utterances in a message
+const AT_ONCE = 50; // utterances in a message: the server takes two million characters
 
 // What has changed in a transcript since the last time, as messages.
 class Changes {
@@ -38,8 +38,13 @@ class Changes {
 function document(utterance) {
   if (!utterance) return null;
   const { id, start, end, language = null, words, translation = null, unstable = null } = utterance;
-  const told = words.map(({ word, start, end, language = null, speaker = null }) => ({ word, start, end, language, speaker }));
-  return { id, start, end, language, words: told, translation, unstable };
+  const told = words.map(({ word, start, end, language = null, speaker = null }) => ({ word, ...times(start, end), language, speaker }));
+  return { id, ...times(start, end), language, words: told, translation, unstable };
+}
+
+// To a millisecond.
+function times(start, end) {
+  return { start: Math.round(1000 * start) / 1000, end: Math.round(1000 * end) / 1000 };
 }
 
 // For windows of this browser; always on.
@@ -119,7 +124,8 @@ export class Sharing extends EventTarget {
       return;
     }
     this.change("lost");
-    this.retry = setTimeout(() => this.connect(), AGAIN_MS[Math.min(this.attempts, AGAIN_MS.length - 1)]);
+    const wait = Math.max(AGAIN_MS[Math.min(this.attempts, AGAIN_MS.length - 1)], 1000 * (fault?.retry_after ?? 0));
+    this.retry = setTimeout(() => this.connect(), wait);
     this.attempts += 1;
   }
 
