@@ -26,8 +26,8 @@ LAYERS = (
 )
 """Linear layers of a block that share a table, in the order of the kernels, and the table's name."""
 IN_BYTES = ("query_key",)
-"""Tables in eight bits; the others are in bfloat16. With these alone states are no farther from float32's than
-PyTorch's bfloat16 is (1.6 and 1.8 %, docs/benchmarks.md)."""
+"""Tables in eight bits; the others are in bfloat16. With these alone states are no farther from float32's
+than PyTorch's bfloat16 is (1.6 and 1.8 %, docs/benchmarks.md)."""
 
 INSTEAD_OF_PYTORCH = MappingProxyType(
     {

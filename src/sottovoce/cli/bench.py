@@ -107,9 +107,9 @@ def measures(given: Mapping[str, Any], samples: Samples | None) -> Iterator[Meas
 
 
 def _label(chosen: Mapping[str, str | None]) -> str:
-    """The head of a column; the runtime stands in it where it was asked for."""
-    asked = "" if chosen["backend"] == "auto" else f" {chosen['backend']}"
-    return f"{chosen['model'] or 'default'} {chosen['dtype']}{asked}"
+    """Return the head of a column; a runtime that was chosen by name stands in it."""
+    runtime = "" if chosen["backend"] == "auto" else f" {chosen['backend']}"
+    return f"{chosen['model'] or 'default'} {chosen['dtype']}{runtime}"
 
 
 def _loaded(timing: Timing) -> Measured:
