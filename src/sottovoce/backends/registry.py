@@ -57,15 +57,18 @@ def _torch(checkpoint: Checkpoint, device: torch.device, numbers: NumberFormat) 
 
 
 def load_kernels() -> ModuleType:
-    """Import the package of native kernels, which chooses an instruction set.
+    """Import the package of native kernels, which chooses an instruction set, and its encoder.
 
-    Raises: ImportError where it is not installed or cannot be loaded; OptionError where the environment names
+    Raises: ImportError where it is not installed, is too old or cannot be loaded; OptionError where the environment names
     an instruction set that does not run here.
     """
     try:
-        return importlib.import_module("sottovoce_kernels")
+        kernels = importlib.import_module("sottovoce_kernels")
+        importlib.import_module("sottovoce_kernels.encoder")
+        return kernels
     except ModuleNotFoundError as error:
-        raise ImportError("sottovoce-kernels is not installed (pip install ./kernels)") from error
+        lack = "too old" if error.name == "sottovoce_kernels.encoder" else "not installed"
+        raise ImportError(f"sottovoce-kernels is {lack} (pip install ./kernels)") from error
     except (OSError, AttributeError) as error:
         raise ImportError(f"sottovoce-kernels cannot be loaded: {error}") from error
     except ValueError as error:
