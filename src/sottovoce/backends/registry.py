@@ -49,10 +49,14 @@ growing audio have shapes that never come again: with 16 of both a live session 
 """
 
 
-def _torch(checkpoint: Checkpoint, device: torch.device, numbers: NumberFormat) -> TorchBackend:
+def _keep_few_kernels(device: torch.device) -> None:
     if device.type == "cpu":
         for name in KERNELS:
             os.environ.setdefault(name, "16")
+
+
+def _torch(checkpoint: Checkpoint, device: torch.device, numbers: NumberFormat) -> TorchBackend:
+    _keep_few_kernels(device)
     return TorchBackend.from_checkpoint(checkpoint, device=device, dtype=numbers.dtype, int8=numbers.int8)
 
 
@@ -83,6 +87,7 @@ def _native(checkpoint: Checkpoint, device: torch.device, numbers: NumberFormat)
     from sottovoce.backends.native import NativeBackend
     from sottovoce.backends.native_windows import native_encoder_is_faster
 
+    _keep_few_kernels(device)
     return NativeBackend.from_checkpoint(
         checkpoint,
         device=device,
