@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import sottovoce
-from sottovoce.backends.choice import LEAST_TEXT_STATE, RUNTIMES, choose_runtime
+from sottovoce.backends.choice import LEAST_TEXT_STATE, RUNTIMES, RuntimeChoice, choose_runtime
 from sottovoce.errors import OptionError
 from tests.models import tiny
 
@@ -63,6 +63,15 @@ def test_auto_does_without_kernels_that_are_not_there_or_slow(
     choice = choose_runtime("auto", "auto", CPU, WIDE)
     assert choice.name == "torch"
     assert reason in choice.reason
+
+
+def test_auto_takes_torch_for_heads_wider_than_the_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    with_kernels(monkeypatch, "amx")
+    fitting, wider = (tiny.dims(n_text_state=2 * width, n_text_head=2) for width in (256, 257))
+    assert choose_runtime("auto", "auto", CPU, fitting).name == "native"
+    assert choose_runtime("auto", "auto", CPU, wider) == RuntimeChoice(
+        "torch", "decoder heads of 257, native kernels take up to 256"
+    )
 
 
 def test_auto_does_without_kernels_that_have_no_encoder(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,6 +31,9 @@ class NumberFormat:
     is_open: bool = False
 
 
+WIDEST_HEAD = 256
+"""Numbers of an attention head that the native kernels have room for."""
+
 BackendFactory: TypeAlias = Callable[[Checkpoint, torch.device, NumberFormat], Backend]
 
 DTYPES = MappingProxyType({"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16})
