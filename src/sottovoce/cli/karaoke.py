@@ -61,5 +61,5 @@ def karaoke(context: click.Context, /, recording: str, **given: Any) -> int:
         write_karaoke(transcript, Path(name), path, size=given["size"], background=given["background"])
 
     return each_file(
-        [recording], work, progress=Progress(1), call=call, advice="--dtype int8 or a smaller --model"
+        [recording], work, progress=Progress(1), call=call, advice="a smaller --model"
     )
