@@ -29,7 +29,9 @@ def backends() -> tuple[Backend, Backend]:
 
 
 def test_heads_that_are_too_wide_are_refused() -> None:
-    checkpoint = tiny.checkpoint(tiny.dims(n_text_state=264, n_text_head=1, n_audio_state=264, n_audio_head=2))
+    checkpoint = tiny.checkpoint(
+        tiny.dims(n_text_state=264, n_text_head=1, n_audio_state=264, n_audio_head=2)
+    )
     with pytest.raises(OptionError, match="native kernels: decoder heads of 264 given, expected at most 256"):
         native.NativeBackend.from_checkpoint(checkpoint, device=tiny.CPU, dtype=torch.float32)
 
