@@ -27,8 +27,8 @@ LAYERS = (
 )
 """Linear layers of a block that share a table, in the order of the kernels, and the table's name."""
 IN_BYTES = ("query_key",)
-"""Tables in eight bits; the others are in bfloat16. With these alone states are no farther from float32's than
-PyTorch's bfloat16 is (1.6 and 1.8 %, docs/benchmarks.md)."""
+"""Tables in eight bits; the others are in bfloat16. With these alone states are no farther from float32's
+than PyTorch's bfloat16 is (1.6 and 1.8 %, docs/benchmarks.md)."""
 
 INSTEAD_OF_PYTORCH = MappingProxyType(
     {
@@ -49,7 +49,7 @@ def native_encoder_is_faster() -> bool:
 
 
 def fits_kernels(dims: ModelDims) -> bool:
-    """Tell whether the kernels take an encoder of these sizes: even ones, and heads that they have room for."""
+    """Tell whether the kernels take an encoder of these sizes: even, heads they have room for."""
     is_even = not (dims.n_mels % 2 or dims.n_audio_state % 2)
     return is_even and dims.n_audio_state // dims.n_audio_head <= WIDEST_HEAD
 

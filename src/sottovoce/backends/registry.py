@@ -66,8 +66,8 @@ def _torch(checkpoint: Checkpoint, device: torch.device, numbers: NumberFormat) 
 def load_kernels() -> ModuleType:
     """Import the package of native kernels, which chooses an instruction set, and its encoder.
 
-    Raises: ImportError where it is not installed, is too old or cannot be loaded; OptionError where the environment names
-    an instruction set that does not run here.
+    Raises: ImportError where it is not installed, is too old or cannot be loaded; OptionError where the
+    environment names an instruction set that does not run here.
     """
     try:
         kernels = importlib.import_module("sottovoce_kernels")
