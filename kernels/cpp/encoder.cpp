@@ -11,11 +11,17 @@ namespace sottovoce {
 
 namespace {
 
-constexpr int kRows = 96;      // that one thread takes through a layer at a time
+constexpr int kRows = 96;      // that one thread takes through a layer at a time, at most
+constexpr int kTogether = 12;  // rows that are multiplied together
 constexpr int kQueries = 192;  // of one head that one thread takes at a time
 
 void grow(Block& block, size_t bytes) {
     if (block.size() < bytes) block = Block(bytes);
+}
+
+// Rows of a block, so that every thread has some.
+int block_rows(int n_rows, int n_threads) {
+    return std::clamp(padded((n_rows + n_threads - 1) / n_threads, kTogether), kTogether, kRows);
 }
 
 }  // namespace
@@ -68,9 +74,16 @@ struct WindowPlace {
 // Windows on their way through the encoder; its methods are run by every thread.
 class Encoding {
 public:
-    Encoding(const Encoder& encoder, const std::vector<EncoderWindow>& windows, EncoderWorkspace& work)
+    Encoding(const Encoder& encoder, const std::vector<EncoderWindow>& windows, EncoderWorkspace& work, int n_threads)
         : encoder_(encoder), dims_(encoder.dims), windows_(windows), work_(work), kernels_(kernels_in_use()),
           native_(*kernels_.encoder), pair_(native_.bytes_a_pair), d_(dims_.n_state) {
+        int n_rows = 0, n_columns = 0;
+        for (const EncoderWindow& window : windows) {
+            n_rows += window.n_rows();
+            n_columns += 2 * window.n_run + 1;
+        }
+        block_ = block_rows(n_rows, n_threads);
+        column_block_ = block_rows(n_columns, n_threads);
         WindowPlace end{};
         for (const EncoderWindow& window : windows) {
             end.shape = {dims_.n_head, dims_.d_head(), window.n_attended()};
@@ -121,6 +134,7 @@ private:
     const EncoderKernels& native_;
     const size_t pair_;
     const int d_;
+    int block_ = kRows, column_block_ = kRows;
     std::vector<WindowPlace> places_;
     std::vector<RowBlock> columns_, rows_;  // blocks of the first convolution, and of all that follows
     std::vector<HeadTask> tasks_;
@@ -133,8 +147,9 @@ private:
 
     void plan(int window) {
         const int n_rows = windows_[window].n_rows(), n_columns = 2 * windows_[window].n_run + 1;
-        for (int at = 0; at < n_columns; at += kRows) columns_.push_back({window, at, std::min(kRows, n_columns - at)});
-        for (int at = 0; at < n_rows; at += kRows) rows_.push_back({window, at, std::min(kRows, n_rows - at)});
+        for (int at = 0; at < n_columns; at += column_block_)
+            columns_.push_back({window, at, std::min(column_block_, n_columns - at)});
+        for (int at = 0; at < n_rows; at += block_) rows_.push_back({window, at, std::min(block_, n_rows - at)});
         for (int head = 0; head < dims_.n_head; ++head)  // head by head, so that its keys and values stay near
             for (int at = 0; at < n_rows; at += kQueries)
                 tasks_.push_back({window, head, at, std::min(kQueries, n_rows - at)});
@@ -342,7 +357,7 @@ void Encoder::encode(const std::vector<EncoderWindow>& windows, int n_threads) {
     auto workspace = take();
     if (static_cast<int>(workspace->blocks.size()) < n_threads) workspace->blocks.resize(n_threads);
     for (BlockBuffers& room : workspace->blocks) room.resize(dims, kernels_in_use().encoder->bytes_a_pair);
-    const Encoding encoding(*this, windows, *workspace);
+    const Encoding encoding(*this, windows, *workspace, n_threads);
     run_together(n_threads, [&](Worker& worker) { encoding.run(worker); });
     give(std::move(workspace));
 }

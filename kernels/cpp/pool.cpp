@@ -3,6 +3,7 @@
 #include <condition_variable>
 #include <memory>
 #include <mutex>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -49,10 +50,7 @@ public:
     }
 
     void run(int n_threads, const std::function<void(Worker&)>& work) {
-        while (static_cast<int>(threads_.size()) < n_threads - 1) {
-            const int index = static_cast<int>(threads_.size()) + 1;
-            threads_.emplace_back([this, index] { serve(index); });
-        }
+        n_threads = make_threads(n_threads);
         std::atomic<unsigned> arrived{0};
         {
             std::lock_guard<std::mutex> lock(mutex_);
@@ -68,9 +66,20 @@ public:
         wait_until([this] { return n_left_.load(std::memory_order_acquire) == 0; });
     }
 
-    std::mutex busy;
-
 private:
+    // How many of n_threads there are, the caller among them: fewer where the system gives no more.
+    int make_threads(int n_threads) {
+        while (static_cast<int>(threads_.size()) < n_threads - 1) {
+            const int index = static_cast<int>(threads_.size()) + 1;
+            try {
+                threads_.emplace_back([this, index] { serve(index); });
+            } catch (const std::system_error&) {
+                return index;
+            }
+        }
+        return n_threads;
+    }
+
     void serve(int index) {
         unsigned seen = 0;
         std::unique_lock<std::mutex> lock(mutex_);
@@ -99,20 +108,42 @@ private:
     bool stopping_ = false;
 };
 
-std::atomic<Pool*> pool{nullptr};
+// Pools whose threads sleep.
+class IdlePools {
+public:
+    std::unique_ptr<Pool> take() {
+        std::lock_guard<std::mutex> lock(mutex_);
+        if (free_.empty()) return std::make_unique<Pool>();
+        auto pool = std::move(free_.back());
+        free_.pop_back();
+        return pool;
+    }
 
-// A child process has none of its parent's threads: it begins with a pool of its own.
-void forget_pool() { pool.store(nullptr); }
+    void give(std::unique_ptr<Pool> pool) {
+        std::lock_guard<std::mutex> lock(mutex_);
+        free_.push_back(std::move(pool));
+    }
 
-Pool& the_pool() {
-    Pool* found = pool.load();
+private:
+    std::mutex mutex_;
+    std::vector<std::unique_ptr<Pool>> free_;
+};
+
+std::atomic<IdlePools*> idle_pools{nullptr};
+
+// A child process has none of its parent's threads: it begins with pools of its own.
+void forget_pools() { idle_pools.store(nullptr); }
+
+// They outlive the program's end: threads cannot be joined while a library is unloaded.
+IdlePools& the_idle_pools() {
+    IdlePools* found = idle_pools.load();
     if (found) return *found;
 #if defined(__unix__) || defined(__APPLE__)
-    static const int watched = pthread_atfork(nullptr, nullptr, forget_pool);
+    static const int watched = pthread_atfork(nullptr, nullptr, forget_pools);
     (void)watched;
 #endif
-    auto made = std::make_unique<Pool>();
-    if (pool.compare_exchange_strong(found, made.get())) return *made.release();  // never destroyed: see below
+    auto made = std::make_unique<IdlePools>();
+    if (idle_pools.compare_exchange_strong(found, made.get())) return *made.release();
     return *found;
 }
 
@@ -127,13 +158,11 @@ void Worker::barrier() {
 
 void run_together(int n_threads, const std::function<void(Worker&)>& work) {
     if (n_threads > 1) {
-        // The pool outlives the program's end: threads cannot be joined while a library is unloaded.
-        Pool& threads = the_pool();
-        std::unique_lock<std::mutex> lock(threads.busy, std::try_to_lock);
-        if (lock.owns_lock()) {
-            threads.run(n_threads, work);
-            return;
-        }
+        IdlePools& idle = the_idle_pools();
+        auto pool = idle.take();
+        pool->run(n_threads, work);
+        idle.give(std::move(pool));
+        return;
     }
     std::atomic<unsigned> arrived{0};
     Worker alone(0, 1, arrived);

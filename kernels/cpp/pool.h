@@ -26,8 +26,8 @@ private:
     unsigned met_ = 0;
 };
 
-// Run work on n_threads threads, the caller being one of them, and return when all are done. Where the threads
-// are busy with another call, the caller does it alone. Work must not throw.
+// Run work on n_threads threads, the caller being one of them, and return when all are done. Calls at the same time
+// have threads of their own; where the system gives no more threads, a call has fewer. Work must not throw.
 void run_together(int n_threads, const std::function<void(Worker&)>& work);
 
 }  // namespace sottovoce

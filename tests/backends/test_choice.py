@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import sottovoce
-from sottovoce.backends.choice import LEAST_TEXT_STATE, RUNTIMES, choose_runtime
+from sottovoce.backends.choice import LEAST_TEXT_STATE, RUNTIMES, RuntimeChoice, choose_runtime
 from sottovoce.errors import OptionError
 from tests.models import tiny
 
@@ -22,6 +22,7 @@ def with_kernels(monkeypatch: pytest.MonkeyPatch, instruction_set: str | None) -
     """Pretend that the package is there with these instructions, or is not."""
     made = None if instruction_set is None else SimpleNamespace(in_use=lambda: instruction_set)
     monkeypatch.setitem(sys.modules, "sottovoce_kernels", made)
+    monkeypatch.setitem(sys.modules, "sottovoce_kernels.encoder", made)
 
 
 @pytest.mark.parametrize("dtype", ["auto", "default"])
@@ -62,6 +63,23 @@ def test_auto_does_without_kernels_that_are_not_there_or_slow(
     choice = choose_runtime("auto", "auto", CPU, WIDE)
     assert choice.name == "torch"
     assert reason in choice.reason
+
+
+def test_auto_takes_torch_for_heads_wider_than_the_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    with_kernels(monkeypatch, "amx")
+    fitting, wider = (tiny.dims(n_text_state=2 * width, n_text_head=2) for width in (256, 257))
+    assert choose_runtime("auto", "auto", CPU, fitting).name == "native"
+    assert choose_runtime("auto", "auto", CPU, wider) == RuntimeChoice(
+        "torch", "decoder heads of 257, native kernels take up to 256"
+    )
+
+
+def test_auto_does_without_kernels_that_have_no_encoder(monkeypatch: pytest.MonkeyPatch) -> None:
+    with_kernels(monkeypatch, "amx")
+    monkeypatch.delitem(sys.modules, "sottovoce_kernels.encoder")
+    choice = choose_runtime("auto", "auto", CPU, WIDE)
+    assert choice.name == "torch"
+    assert choice.reason == "sottovoce-kernels is too old (pip install ./kernels)"
 
 
 @pytest.mark.parametrize("name", RUNTIMES[1:])

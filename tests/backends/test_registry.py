@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -11,6 +13,7 @@ import torch
 from sottovoce.backends.base import Backend
 from sottovoce.backends.registry import (
     BACKENDS,
+    KERNELS,
     NumberFormat,
     choose_device,
     choose_dtype,
@@ -122,6 +125,16 @@ def test_every_runtime_makes_a_backend(name: str) -> None:
     assert backend.device == CPU
 
 
+@pytest.mark.parametrize("name", BACKENDS)
+def test_every_runtime_keeps_few_kernels_of_pytorch(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if name == "native":
+        pytest.importorskip("sottovoce_kernels", reason="sottovoce-kernels is not installed")
+    monkeypatch.setenv(KERNELS[0], "32")
+    monkeypatch.delenv(KERNELS[1], raising=False)
+    BACKENDS[name](tiny.checkpoint(), CPU, NumberFormat(torch.float32))
+    assert [os.environ[variable] for variable in KERNELS] == ["32", "16"]
+
+
 def test_a_runtime_that_is_not_installed_says_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "sottovoce_kernels", None)
     with pytest.raises(OptionError, match="sottovoce-kernels is not installed"):
@@ -136,3 +149,15 @@ def test_an_instruction_set_that_is_not_there_is_an_error_of_the_user(
     monkeypatch.setenv("SOTTOVOCE_KERNELS", "mmx")
     with pytest.raises(OptionError, match="'mmx' given, expected auto or one of portable"):
         load_kernels()
+
+
+def test_an_instruction_set_of_no_name_is_the_best() -> None:
+    kernels = pytest.importorskip("sottovoce_kernels", reason="sottovoce-kernels is not installed")
+    told = subprocess.run(
+        [sys.executable, "-c", "import sottovoce_kernels as kernels; print(kernels.in_use())"],
+        env=os.environ | {kernels.VARIABLE: ""},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert told.stdout.strip() in kernels.built()

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from sottovoce.backends.choice import RuntimeChoice
 from sottovoce.cli.main import run
 from sottovoce.lm.lexicon import Lexicon
 
@@ -270,6 +271,18 @@ def test_a_recording_through_the_bundled_ctc_head(
     (row,) = lines(capsys, shared_dir / "data" / clip["file"], "--model", "nano")
     assert row["tokens"]
     assert row["words"][-1]["end"] <= clip["duration"] + 0.1
+
+
+def test_emissions_of_a_model_are_pytorchs(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def choose(backend: str, *_: object) -> RuntimeChoice:
+        asked.append(backend)
+        return RuntimeChoice("torch", "")
+
+    monkeypatch.setattr("sottovoce.api.choose_runtime", choose)
+    run(["ctc", str(folder / "none.wav"), "--model", "nano"])
+    assert asked == ["torch"]
 
 
 def test_scores_on_purpose_penalty_and_priors(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

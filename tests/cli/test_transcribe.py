@@ -358,8 +358,7 @@ def test_a_batch_that_runs_out_of_memory_goes_on(
     assert run(["transcribe", str(large), str(clip), *FAST, "-o", str(tmp_path)]) == 1
     line = one_error(capsys.readouterr().err)
     assert "large.flac" in line
-    assert "--dtype int8" in line
-    assert "--batch-size" in line
+    assert line.endswith("try a smaller --batch-size or --beam-size, or a smaller --model")
     assert (tmp_path / "clip.txt").exists()
     assert not (tmp_path / "large.txt").exists()
 

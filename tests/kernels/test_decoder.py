@@ -12,6 +12,7 @@ from tests.kernels.arrays import HERE, using
 native = pytest.importorskip("sottovoce.backends.native", reason="sottovoce-kernels is not installed")
 
 from sottovoce.backends.base import Backend  # noqa: E402
+from sottovoce.errors import OptionError  # noqa: E402
 from sottovoce.types import EncoderOutput, Features  # noqa: E402
 from tests.models import tiny  # noqa: E402
 
@@ -25,6 +26,14 @@ def backends() -> tuple[Backend, Backend]:
     return tiny.backend(DIMS), native.NativeBackend.from_checkpoint(
         checkpoint, device=tiny.CPU, dtype=torch.float32
     )
+
+
+def test_heads_that_are_too_wide_are_refused() -> None:
+    checkpoint = tiny.checkpoint(
+        tiny.dims(n_text_state=264, n_text_head=1, n_audio_state=264, n_audio_head=2)
+    )
+    with pytest.raises(OptionError, match="native kernels: decoder heads of 264 given, expected at most 256"):
+        native.NativeBackend.from_checkpoint(checkpoint, device=tiny.CPU, dtype=torch.float32)
 
 
 def said(backend: Backend, states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

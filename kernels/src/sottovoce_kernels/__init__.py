@@ -36,7 +36,7 @@ STORE, ADD, GELU = 0, 1, 2
 """What a product does with its output: replace it, add to it, replace it by GELU of the product."""
 
 VARIABLE = "SOTTOVOCE_KERNELS"
-"""The environment variable that names the instruction set."""
+"""The environment variable that names the instruction set; unset or empty: "auto"."""
 
 
 class KernelsError(ValueError):
@@ -245,4 +245,4 @@ class Decoder:
         check(library.sv_decoder_step(self._handle, ctypes.byref(given)))
 
 
-use(os.environ.get(VARIABLE, "auto"))
+use(os.environ.get(VARIABLE) or "auto")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from sottovoce.backends.registry import BACKENDS, load_kernels
+from sottovoce.backends.registry import BACKENDS, WIDEST_HEAD, load_kernels
 from sottovoce.errors import OptionError
 from sottovoce.models.dims import ModelDims
 
@@ -51,6 +51,8 @@ def choose_runtime(backend: str, dtype: str, device: torch.device, dims: ModelDi
         return RuntimeChoice("torch", f"dtype {dtype} asked for")
     if dims.n_text_state < LEAST_TEXT_STATE:
         return RuntimeChoice("torch", f"a small model, of width {dims.n_text_state}")
+    if (d_head := dims.n_text_state // dims.n_text_head) > WIDEST_HEAD:
+        return RuntimeChoice("torch", f"decoder heads of {d_head}, native kernels take up to {WIDEST_HEAD}")
     return _by_kernels()
 
 

@@ -29,6 +29,7 @@ from sottovoce.backends.native_decoder import NativeDecoder, RowInput, WindowKv
 from sottovoce.backends.native_encoder import network_without_decoder
 from sottovoce.backends.native_rows import NativeRows, branched, total_bias
 from sottovoce.backends.native_windows import fits_kernels
+from sottovoce.backends.registry import WIDEST_HEAD
 from sottovoce.backends.torch import DTYPES, TorchBackend
 from sottovoce.backends.torch_rows import check_heads
 from sottovoce.errors import OptionError
@@ -102,13 +103,18 @@ class NativeBackend:
         dtype: of the encoder's states, and on PyTorch of its activations and weights. int8: on PyTorch the
         encoder's linear layers are int8. native_encoder: the encoder is the kernels', if its sizes fit them.
 
-        Raises: OptionError for a device other than the CPU, or an unsupported dtype.
+        Raises: OptionError for a device other than the CPU, an unsupported dtype, or decoder heads wider than
+        the kernels have room for.
         """
         if device.type != "cpu":
             raise OptionError(f"native kernels: device {device} given, expected cpu")
         if dtype not in DTYPES:
             raise OptionError(f"dtype {dtype} given, expected one of {', '.join(map(str, DTYPES))}")
         dims = checkpoint.dims
+        if (d_head := dims.n_text_state // dims.n_text_head) > WIDEST_HEAD:
+            raise OptionError(
+                f"native kernels: decoder heads of {d_head} given, expected at most {WIDEST_HEAD}"
+            )
         if native_encoder and fits_kernels(dims):
             return cls(NativeEncoder(checkpoint, dtype=dtype), NativeDecoder(dims, checkpoint.tensors))
         encoder = TorchBackend(

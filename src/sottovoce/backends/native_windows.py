@@ -15,6 +15,7 @@ from sottovoce_kernels.encoder import Encoder, Window
 from torch import Tensor
 from torch.nn.functional import gelu
 
+from sottovoce.backends.registry import WIDEST_HEAD
 from sottovoce.models.dims import ModelDims
 
 LAYERS = (
@@ -48,8 +49,9 @@ def native_encoder_is_faster() -> bool:
 
 
 def fits_kernels(dims: ModelDims) -> bool:
-    """Tell whether the kernels take an encoder of these sizes: even ones, and heads of at most 256."""
-    return not (dims.n_mels % 2 or dims.n_audio_state % 2) and dims.n_audio_state // dims.n_audio_head <= 256
+    """Tell whether the kernels take an encoder of these sizes: even, heads they have room for."""
+    is_even = not (dims.n_mels % 2 or dims.n_audio_state % 2)
+    return is_even and dims.n_audio_state // dims.n_audio_head <= WIDEST_HEAD
 
 
 class NativeWindows:

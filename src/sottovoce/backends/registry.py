@@ -31,6 +31,9 @@ class NumberFormat:
     is_open: bool = False
 
 
+WIDEST_HEAD = 256
+"""Numbers of an attention head that the native kernels have room for."""
+
 BackendFactory: TypeAlias = Callable[[Checkpoint, torch.device, NumberFormat], Backend]
 
 DTYPES = MappingProxyType({"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16})
@@ -49,23 +52,30 @@ growing audio have shapes that never come again: with 16 of both a live session 
 """
 
 
-def _torch(checkpoint: Checkpoint, device: torch.device, numbers: NumberFormat) -> TorchBackend:
+def _keep_few_kernels(device: torch.device) -> None:
     if device.type == "cpu":
         for name in KERNELS:
             os.environ.setdefault(name, "16")
+
+
+def _torch(checkpoint: Checkpoint, device: torch.device, numbers: NumberFormat) -> TorchBackend:
+    _keep_few_kernels(device)
     return TorchBackend.from_checkpoint(checkpoint, device=device, dtype=numbers.dtype, int8=numbers.int8)
 
 
 def load_kernels() -> ModuleType:
-    """Import the package of native kernels, which chooses an instruction set.
+    """Import the package of native kernels, which chooses an instruction set, and its encoder.
 
-    Raises: ImportError where it is not installed or cannot be loaded; OptionError where the environment names
-    an instruction set that does not run here.
+    Raises: ImportError where it is not installed, is too old or cannot be loaded; OptionError where the
+    environment names an instruction set that does not run here.
     """
     try:
-        return importlib.import_module("sottovoce_kernels")
+        kernels = importlib.import_module("sottovoce_kernels")
+        importlib.import_module("sottovoce_kernels.encoder")
+        return kernels
     except ModuleNotFoundError as error:
-        raise ImportError("sottovoce-kernels is not installed (pip install ./kernels)") from error
+        lack = "too old" if error.name == "sottovoce_kernels.encoder" else "not installed"
+        raise ImportError(f"sottovoce-kernels is {lack} (pip install ./kernels)") from error
     except (OSError, AttributeError) as error:
         raise ImportError(f"sottovoce-kernels cannot be loaded: {error}") from error
     except ValueError as error:
@@ -80,6 +90,7 @@ def _native(checkpoint: Checkpoint, device: torch.device, numbers: NumberFormat)
     from sottovoce.backends.native import NativeBackend
     from sottovoce.backends.native_windows import native_encoder_is_faster
 
+    _keep_few_kernels(device)
     return NativeBackend.from_checkpoint(
         checkpoint,
         device=device,

@@ -20,7 +20,7 @@ from sottovoce.options.align import AlignOptions
 from sottovoce.options.schema import made
 from sottovoce.types import Transcript
 
-ADVICE = "--dtype int8 or a smaller --model"
+ADVICE = "a smaller --model"
 
 
 def align_file(recording: str, text: str, given: Mapping[str, Any], call: Call) -> int:

@@ -200,7 +200,10 @@ class DecoderRequest:
             torch.set_num_threads(self.threads)
 
     def loaded_model(self) -> Model | None:
-        return None if self.model is None else load_model(self.model)
+        if self.model is None:
+            return None
+        # What is tuned over emissions (weights, penalties) was tuned on the states of PyTorch's encoder.
+        return load_model(self.model, backend="torch")
 
     def label_list(self, model: Model | None) -> LabelList:
         """Return the labels of a model's CTC head, or read those of `--labels`. Raises: OptionError."""

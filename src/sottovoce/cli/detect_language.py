@@ -46,7 +46,7 @@ def detect_language(context: click.Context, /, files: tuple[str, ...], **given: 
         lambda name: click.echo(json.dumps(look(model, name, given["languages"]), ensure_ascii=False)),
         progress=Progress(len(files), quiet=sys.stdout.isatty()),
         call=this_call(context),
-        advice="--dtype int8 or a smaller --model",
+        advice="a smaller --model",
     )
 
 

@@ -85,7 +85,7 @@ def find(context: click.Context, /, recording: str, phrase: str, **given: Any) -
         work,
         progress=Progress(1),
         call=this_call(context),
-        advice="--dtype int8 or a smaller --model",
+        advice="a smaller --model",
     )
     return code or (0 if found else NOT_FOUND)
 

@@ -60,6 +60,4 @@ def karaoke(context: click.Context, /, recording: str, **given: Any) -> int:
         call.interrupts.check()
         write_karaoke(transcript, Path(name), path, size=given["size"], background=given["background"])
 
-    return each_file(
-        [recording], work, progress=Progress(1), call=call, advice="--dtype int8 or a smaller --model"
-    )
+    return each_file([recording], work, progress=Progress(1), call=call, advice="a smaller --model")

@@ -78,5 +78,5 @@ def plot(context: click.Context, /, recording: str, **given: Any) -> int:
         work,
         progress=Progress(1),
         call=this_call(context),
-        advice="--dtype int8 or a smaller --model",
+        advice="a smaller --model",
     )

@@ -34,7 +34,7 @@ from sottovoce.types import Segment
 
 LOADED = ("model", "device", "dtype", "backend", "threads", "model_dir", "revision", "local_only")
 """What `open_model` looks at."""
-ADVICE = "--dtype int8, a smaller --batch-size or --beam-size, or a smaller --model"
+ADVICE = "a smaller --batch-size or --beam-size, or a smaller --model"
 
 NEEDS_TINYDIARIZE = "--tinydiarize needs a checkpoint that has learnt to"
 
