@@ -307,6 +307,8 @@ def test_a_view_fills_the_screen(server: ServerThread, microphone: Path) -> None
     with view_of(server, microphone) as (view, _):
         view.mouse.move(300, 300)
         view.click("#full")
-        until(lambda: bool(view.evaluate("document.fullscreenElement !== null")))
+        view.wait_for_function("document.fullscreenElement !== null")
+        assert view.evaluate("document.fullscreenElement.tagName") == "HTML", "all of it"
         view.keyboard.press("f")
-        until(lambda: bool(view.evaluate("document.fullscreenElement === null")))
+        view.wait_for_function("document.fullscreenElement === null")
+        assert not view.evaluate("document.fullscreen")

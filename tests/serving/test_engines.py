@@ -21,7 +21,8 @@ from sottovoce.errors import OptionError
 from sottovoce.options.live import LiveOptions
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.serving.engine_thread import THREADS
-from sottovoce.serving.scheduler import Scheduler, SessionHandle, TranscriptionRequest
+from sottovoce.serving.scheduler import Scheduler, TranscriptionRequest
+from sottovoce.serving.session_handle import SessionHandle
 from sottovoce.serving.settings import Work
 from sottovoce.serving.worker import Worker
 from sottovoce.types import Final, Samples

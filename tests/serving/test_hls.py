@@ -194,8 +194,8 @@ def test_a_time_that_cannot_be_makes_no_segments(tmp_path: Path, monkeypatch: py
     assert words_of(tmp_path) == ["word0.0", "word0.1"]
 
 
-def test_a_folder_that_cannot_be_written_harms_nobody(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_folder_that_cannot_be_written_is_told_once_and_harms_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     clock = Clock()
     monkeypatch.setattr(hls, "time", clock)
@@ -204,7 +204,11 @@ def test_a_folder_that_cannot_be_written_harms_nobody(
     writer = HlsWriter(shared, tmp_path / "file" / "x")
     publish(shared, utterances=[spoken(0, 0.0, 20)])
     writer.write_due(is_last=True)
+    publish(shared, utterances=[spoken(1, 20.0, 20)])
     writer.write_due(is_last=True)
+    assert [record.message for record in caplog.records] == ["captions cannot be written as HLS"]
+    assert (tmp_path / "file").read_text() == ""
+    assert "word1.0" in str(shared.since(-1)), "readers get what is said"
 
 
 def test_a_session_that_is_shared_is_written_and_ffmpeg_reads_it(

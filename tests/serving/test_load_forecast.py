@@ -18,8 +18,9 @@ from sottovoce.serving import scheduler as scheduling
 from sottovoce.serving.calibration import voice
 from sottovoce.serving.faults import ApiError
 from sottovoce.serving.load_forecast import IDLE_S, MEASURED_S, ROOM, LoadForecast, SessionLoad
-from sottovoce.serving.scheduler import Scheduler, SessionHandle
+from sottovoce.serving.scheduler import Scheduler
 from sottovoce.serving.server import ServerThread
+from sottovoce.serving.session_handle import SessionHandle
 from sottovoce.serving.settings import Work
 from tests.serving.servers import SlowModel, serving, until
 

@@ -15,7 +15,7 @@ from openai import AsyncOpenAI
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from sottovoce.serving import scheduler as scheduler_module
+from sottovoce.serving import session_handle
 from sottovoce.serving.server import ServerThread
 from sottovoce.serving.settings import Access, ServerLimits
 from sottovoce.serving.worker import THREAD_NAME
@@ -133,7 +133,7 @@ def test_weights_of_live_speakers_are_loaded_in_no_thread_of_the_model(
         names.append(threading.current_thread().name)
         return object()
 
-    monkeypatch.setattr(scheduler_module, "make_live_speakers", make)
+    monkeypatch.setattr(session_handle, "make_live_speakers", make)
 
     async def run(server: ServerThread) -> None:
         async with connect(f"ws://{server.address}/v1/live?speakers=auto") as socket:

@@ -14,7 +14,8 @@ from sottovoce.options.live import LiveOptions
 from sottovoce.types import SAMPLE_RATE, Samples
 
 if TYPE_CHECKING:
-    from sottovoce.serving.scheduler import Scheduler, SessionHandle
+    from sottovoce.serving.scheduler import Scheduler
+    from sottovoce.serving.session_handle import SessionHandle
 
 SOUND_S, WARM_UP_S, PIECE_S = 4.0, 1.0, 0.5
 WITHIN_S = 5.0

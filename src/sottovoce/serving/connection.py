@@ -27,8 +27,9 @@ from sottovoce.options.live import LiveOptions
 from sottovoce.serving.faults import UNAVAILABLE, ApiError, fault_of, logged_fault
 from sottovoce.serving.input_queue import InputQueue
 from sottovoce.serving.pcm import PcmReader
-from sottovoce.serving.scheduler import Scheduler, SessionHandle
+from sottovoce.serving.scheduler import Scheduler
 from sottovoce.serving.services import Services, services_of
+from sottovoce.serving.session_handle import SessionHandle
 from sottovoce.serving.transport import GoneError, Transport, WebSocketTransport, own_error
 from sottovoce.types import SAMPLE_RATE, Event, Samples
 

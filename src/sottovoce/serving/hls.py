@@ -37,7 +37,7 @@ TIMES = "X-TIMESTAMP-MAP=LOCAL:00:00:00.000,MPEGTS:0"
 """Second 0 of the session is 0 of a video's clock."""
 
 
-class HeardWord(TypedDict):
+class CaptionWord(TypedDict):
     """A word as publishers send it."""
 
     word: str
@@ -46,19 +46,19 @@ class HeardWord(TypedDict):
     speaker: str | None
 
 
-class HeardUtterance(TypedDict):
+class CaptionUtterance(TypedDict):
     """What `hls` reads of an utterance."""
 
     id: int
-    words: list[HeardWord]
+    words: list[CaptionWord]
 
 
 class Change(TypedDict, total=False):
     """What `hls` reads of a message to readers."""
 
     clear: bool
-    now: HeardUtterance | None
-    utterances: list[HeardUtterance]
+    now: CaptionUtterance | None
+    utterances: list[CaptionUtterance]
     names: dict[str, str | None]
 
 
@@ -75,7 +75,7 @@ class HlsWriter:
         self._messages: deque[str] = deque()
         self._lock = threading.Lock()
         self._n_texts = 0
-        self._waiting: dict[tuple[int, int], Sequence[HeardWord]] = {}  # by text and utterance
+        self._waiting: dict[tuple[int, int], Sequence[CaptionWord]] = {}  # by text and utterance
         self._written_until: dict[int, float] = {}  # where the last word of each utterance begins
         self._names: dict[str, str | None] = {}
         self._newest_s = 0.0
@@ -153,12 +153,12 @@ class HlsWriter:
         elif is_last:
             self._write_playlist(is_last=True)
 
-    def _words_of_segments(self, n_due: int) -> Mapping[int, Sequence[Sequence[HeardWord]]]:
+    def _words_of_segments(self, n_due: int) -> Mapping[int, Sequence[Sequence[CaptionWord]]]:
         """Take words that wait, of segments before n_due: by segment, of one utterance after another."""
-        found: dict[int, list[list[HeardWord]]] = {}
+        found: dict[int, list[list[CaptionWord]]] = {}
         for text, utterance in sorted(self._waiting):
             waiting = self._waiting.pop((text, utterance))
-            due: dict[int, list[HeardWord]] = {}
+            due: dict[int, list[CaptionWord]] = {}
             for word in waiting:
                 if word["start"] < n_due * SEGMENT_S:
                     due.setdefault(max(self._n_segments, int(word["start"] // SEGMENT_S)), []).append(word)
@@ -170,12 +170,12 @@ class HlsWriter:
                 self._waiting[text, utterance] = rest
         return found
 
-    def _write_segment(self, number: int, utterances: Sequence[Sequence[HeardWord]]) -> None:
+    def _write_segment(self, number: int, utterances: Sequence[Sequence[CaptionWord]]) -> None:
         cues = [cue for words in utterances for cue in cues_of(words)]
         lines = [f"{clock(cue[0]['start'])} --> {clock(cue[-1]['end'])}\n{self._text(cue)}\n" for cue in cues]
         self._put(f"captions{number}.vtt", f"WEBVTT\n{TIMES}\n\n" + "\n".join(lines))
 
-    def _text(self, cue: Sequence[HeardWord]) -> str:
+    def _text(self, cue: Sequence[CaptionWord]) -> str:
         text = escape(" ".join("".join(word["word"] for word in cue).split()), quote=False)
         speaker = cue[0]["speaker"]
         name = " ".join((self._names.get(speaker) or speaker).split()) if speaker else ""
@@ -201,14 +201,14 @@ class HlsWriter:
         os.replace(part, self._folder / name)
 
 
-def later(word: HeardWord, seconds: float) -> HeardWord:
+def later(word: CaptionWord, seconds: float) -> CaptionWord:
     """Return a word at a later time."""
     return {**word, "start": word["start"] + seconds, "end": word["end"] + seconds}
 
 
-def cues_of(words: Sequence[HeardWord]) -> list[list[HeardWord]]:
+def cues_of(words: Sequence[CaptionWord]) -> list[list[CaptionWord]]:
     """Cut words into cues of one speaker that can be read, `CUE_S` and `CUE_LETTERS` long at most."""
-    cues: list[list[HeardWord]] = []
+    cues: list[list[CaptionWord]] = []
     for word in words:
         last = cues[-1] if cues else None
         is_full = last is not None and (

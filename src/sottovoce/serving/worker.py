@@ -7,6 +7,7 @@ session's updates are done now here, now there. Knows neither sessions nor recor
 
 from __future__ import annotations
 
+import asyncio
 import math
 import threading
 import time
@@ -108,6 +109,13 @@ class Worker:
         Raises: ApiError after `close`.
         """
         return self._submitted(do, priority)
+
+    async def result_of(self, do: Callable[[], T], priority: Priority) -> T:
+        """Do work and return its result; when who waits is cancelled, so is work that has not begun.
+
+        Raises: ApiError after `close`; what the work raises.
+        """
+        return await asyncio.wrap_future(self.submit(do, priority))
 
     def submit_calls(
         self,
