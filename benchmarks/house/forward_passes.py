@@ -22,7 +22,8 @@ from benchmarks.harness.tables import show_json, show_table
 from sottovoce.backends.registry import choose_dtype
 from sottovoce.models.attention import KeysValues
 from sottovoce.models.batch_attention import AudioContext, CacheShape, DecoderCache, RowGroups, decode_batch
-from sottovoce.models.incremental_encoder import EncoderUpdate, encode_incremental
+from sottovoce.models.encoder_update import EncoderUpdate
+from sottovoce.models.incremental_encoder import encode_incremental
 from sottovoce.models.load import load_checkpoint
 from sottovoce.models.rows import RowBatchSlice, RowCrossAttention, RowKvCache, decode_rows
 from sottovoce.models.whisper import Whisper, whisper_from_tensors

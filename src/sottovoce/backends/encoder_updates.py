@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Generic, Protocol, TypeVar
 
+import torch
+
+from sottovoce.audio.mel import normalize
 from sottovoce.backends.base import IncrementalWindow, ModelDims
 from sottovoce.errors import OptionError
 from sottovoce.models.encoder_mode import EncoderMode, Padding, frames_of
+from sottovoce.models.encoder_update import EncoderUpdate, FrameCache
 from sottovoce.types import Features
 
 MELS_PER_FRAME = 2
@@ -54,6 +59,59 @@ class UpdatePlan:
     def kind(self) -> tuple[bool, bool]:
         """Key of updates whose shapes are about the same."""
         return self.start == 0, self.pads
+
+
+Own = TypeVar("Own")
+
+
+class PartialFrames(FrameCache, Protocol):
+    """A cache of frames of which parts can be taken."""
+
+    def part(self: Own, start: int, end: int, /) -> Own:
+        """Return frames [start, end)."""
+        ...
+
+
+PartialCache = TypeVar("PartialCache", bound=PartialFrames)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CachedWindow(Generic[PartialCache]):
+    """`EncoderState` of a runtime: a window's frames, padding included, and what they are."""
+
+    cache: EncoderCacheInfo
+    frames: PartialCache
+
+    @property
+    def n_content_frames(self) -> int:
+        return self.cache.n_content
+
+    @property
+    def padding(self) -> PartialCache | None:
+        """The cached frames behind the audio; None without any."""
+        n_content = self.cache.n_content
+        return self.frames.part(n_content, self.frames.n_frames) if self.cache.padding.n_frames else None
+
+
+def update_of(
+    window: IncrementalWindow,
+    state: CachedWindow[PartialCache] | None,
+    plan: UpdatePlan,
+    device: torch.device,
+) -> EncoderUpdate[PartialCache]:
+    """Make the tensors of a planned update. state: of the window so far, None at its beginning."""
+    padding = plan.cache.padding
+    weights = padding.log_weights(plan.cache.n_content)
+    return EncoderUpdate(
+        mel=normalize(window.log_mel),
+        start=plan.start,
+        end=plan.end,
+        ends=not padding.places and (plan.pads or not padding.n_frames),
+        places=padding.places if plan.pads else (),
+        before=state.frames.part(0, plan.start) if state is not None and plan.start else None,
+        after=None if state is None or plan.pads else state.padding,
+        log_weights=None if weights is None else torch.tensor(weights, device=device),
+    )
 
 
 def check_features(features: Features, dims: ModelDims, name: str) -> None:

@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 
-from sottovoce.audio.mel import normalize
 from sottovoce.backends.base import Capabilities, IncrementalResult, IncrementalWindow
 from sottovoce.backends.encoder_updates import (
-    EncoderCacheInfo,
+    CachedWindow,
     UpdatePlan,
     check_features,
     check_windows,
     content_frames,
     plan_update,
+    update_of,
 )
-from sottovoce.backends.native_windows import NativeWindows, WindowFrames, WindowUpdate
+from sottovoce.backends.native_windows import NativeWindows, WindowFrames
 from sottovoce.errors import OptionError
 from sottovoce.models.checkpoint.base import Checkpoint
 from sottovoce.models.dims import upper_half_heads
 from sottovoce.models.encoder_mode import default_encoder_mode
+from sottovoce.models.encoder_update import EncoderUpdate
 from sottovoce.types import EncoderOutput, Features
 
 
@@ -52,16 +52,10 @@ class NativeEncoder:
         return encode_windows(self._windows, windows, self.dtype)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class NativeEncoderState:
-    """`EncoderState` of the kernels: a window's frames, padding included, and what they are."""
+class NativeEncoderState(CachedWindow[WindowFrames]):
+    """`EncoderState` of the kernels."""
 
-    cache: EncoderCacheInfo
-    frames: WindowFrames
-
-    @property
-    def n_content_frames(self) -> int:
-        return self.cache.n_content
+    __slots__ = ()
 
 
 def encode_windows(
@@ -71,8 +65,13 @@ def encode_windows(
 
     Raises: OptionError for a state of another backend.
     """
-    plans = [_plan(window, encoder.dims.n_audio_ctx) for window in windows]
-    updates = [_update(window, plan) for window, plan in zip(windows, plans, strict=True)]
+    states = [_state_of(window) for window in windows]
+    plans = [
+        plan_update(window, None if state is None else state.cache, encoder.dims.n_audio_ctx)
+        for window, state in zip(windows, states, strict=True)
+    ]
+    cpu = torch.device("cpu")
+    updates = [update_of(*each, cpu) for each in zip(windows, states, plans, strict=True)]
     made = zip(plans, updates, encoder.update(updates), strict=True)
     return [_result(plan, update, frames, dtype) for plan, update, frames in made]
 
@@ -84,35 +83,8 @@ def _state_of(window: IncrementalWindow) -> NativeEncoderState | None:
     return state
 
 
-def _plan(window: IncrementalWindow, n_full: int) -> UpdatePlan:
-    state = _state_of(window)
-    return plan_update(window, None if state is None else state.cache, n_full)
-
-
-def _update(window: IncrementalWindow, plan: UpdatePlan) -> WindowUpdate:
-    state, padding = _state_of(window), plan.cache.padding
-    weights = padding.log_weights(plan.cache.n_content)
-    return WindowUpdate(
-        mel=normalize(window.log_mel),
-        start=plan.start,
-        end=plan.end,
-        ends=not padding.places and (plan.pads or not padding.n_frames),
-        places=padding.places if plan.pads else (),
-        before=state.frames.part(0, plan.start) if state is not None and plan.start else None,
-        after=None if state is None or plan.pads else _padding_of(state),
-        log_weights=None if weights is None else torch.tensor(weights),
-    )
-
-
-def _padding_of(state: NativeEncoderState) -> WindowFrames | None:
-    """Return the cached frames behind the audio; None without any."""
-    if not state.cache.padding.n_frames:
-        return None
-    return state.frames.part(state.cache.n_content, state.frames.n_frames)
-
-
 def _result(
-    plan: UpdatePlan, update: WindowUpdate, frames: WindowFrames, dtype: torch.dtype
+    plan: UpdatePlan, update: EncoderUpdate[WindowFrames], frames: WindowFrames, dtype: torch.dtype
 ) -> IncrementalResult:
     weights = None if update.log_weights is None else update.log_weights[None]
     encoded = EncoderOutput(frames.states[None].to(dtype), (plan.cache.n_content,), None, weights)

@@ -17,6 +17,7 @@ from torch.nn.functional import gelu
 
 from sottovoce.backends.registry import WIDEST_HEAD
 from sottovoce.models.dims import ModelDims
+from sottovoce.models.encoder_update import EncoderUpdate
 
 LAYERS = (
     (("attn.query", "attn.key"), "query_key"),
@@ -115,18 +116,18 @@ class NativeWindows:
         )
         return states
 
-    def update(self, updates: Sequence[WindowUpdate]) -> list[WindowFrames]:
+    def update(self, updates: Sequence[EncoderUpdate[WindowFrames]]) -> list[WindowFrames]:
         """Compute the frames of several windows; return each window's, those before and after included."""
         mels = [_floats(update.mel) for update in updates]
         made = [self._room(update) for update in updates]
         windows = [_window(update, mel, own) for update, mel, own in zip(updates, mels, made, strict=True)]
         self._encoder.encode(windows, torch.get_num_threads())
-        return [update.joined(own) for update, own in zip(updates, made, strict=True)]
+        return [_joined(update, own) for update, own in zip(updates, made, strict=True)]
 
-    def _room(self, update: WindowUpdate) -> WindowFrames:
-        n_rows, d = update.n_rows, self.dims.n_audio_state
-        keys_values = torch.empty(self.dims.n_audio_layer, 2, n_rows, d, dtype=torch.bfloat16)
-        return WindowFrames(torch.empty(n_rows, d), keys_values)
+    def _room(self, update: EncoderUpdate[WindowFrames]) -> WindowFrames:
+        n_frames, d = update.n_frames, self.dims.n_audio_state
+        keys_values = torch.empty(self.dims.n_audio_layer, 2, n_frames, d, dtype=torch.bfloat16)
+        return WindowFrames(torch.empty(n_frames, d), keys_values)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -148,40 +149,16 @@ class WindowFrames:
         return WindowFrames(self.states[start:end], self.keys_values[:, :, start:end].contiguous())
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class WindowUpdate:
-    """Frames of one window to compute: [start, end), and single ones of padding behind them.
-
-    mel: log-mel from the window's beginning (n_mels, n_columns), normalised. ends: whether the window ends at
-    `end`; else zeros follow. places: positions of the single frames. before, after: frames that were computed
-    before, in front of `start` and behind all others. log_weights: (n_attended,) float32, added to the
-    attention to each frame; None adds nothing.
-    """
-
-    mel: Tensor
-    start: int
-    end: int
-    ends: bool
-    places: tuple[int, ...] = ()
-    before: WindowFrames | None = None
-    after: WindowFrames | None = None
-    log_weights: Tensor | None = None
-
-    @property
-    def n_rows(self) -> int:
-        """Number of frames computed."""
-        return self.end - self.start + len(self.places)
-
-    def joined(self, own: WindowFrames) -> WindowFrames:
-        """Return all frames of the window, given the computed ones."""
-        parts = [part for part in (self.before, own, self.after) if part is not None]
-        if len(parts) == 1:
-            return own
-        states = torch.cat([part.states for part in parts])
-        return WindowFrames(states, torch.cat([part.keys_values for part in parts], dim=2))
+def _joined(update: EncoderUpdate[WindowFrames], own: WindowFrames) -> WindowFrames:
+    """Return all frames of a window, given the computed ones."""
+    parts = [part for part in (update.before, own, update.after) if part is not None]
+    if len(parts) == 1:
+        return own
+    states = torch.cat([part.states for part in parts])
+    return WindowFrames(states, torch.cat([part.keys_values for part in parts], dim=2))
 
 
-def _window(update: WindowUpdate, mel: Tensor, own: WindowFrames) -> Window:
+def _window(update: EncoderUpdate[WindowFrames], mel: Tensor, own: WindowFrames) -> Window:
     n_columns = mel.shape[1]
     before, after, weights = update.before, update.after, update.log_weights
     return Window(

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from sottovoce.models.attention import KeysValues
+from sottovoce.models.encoder_update import EncoderUpdate
 from sottovoce.models.whisper import AudioEncoder, Whisper
 
 MELS_PER_FRAME = 2
@@ -45,54 +47,11 @@ class EncoderKvCache:
         )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class EncoderUpdate:
-    """What is computed of one window: encoder frames [start, end), and single frames of padding beyond.
-
-    mel: (n_mels, n) normalised, of the whole window; 0.0 is assumed beyond it. ends: the window, and so the
-        convolutions, end at `end`. places: positions of the single frames; padding surrounds each.
-    before: cache of frames [0, start), or None. after: cached frames that follow the computed ones in the
-        order of keys, whatever their positions, or None. log_weights: (n_attended,) float32, added to the
-        attention logits of each frame; None adds nothing.
-    """
-
-    mel: Tensor
-    start: int
-    end: int
-    ends: bool
-    places: tuple[int, ...] = ()
-    before: EncoderKvCache | None = None
-    after: EncoderKvCache | None = None
-    log_weights: Tensor | None = None
-
-    @property
-    def n_frames(self) -> int:
-        """Number of frames computed."""
-        return self.end - self.start + len(self.places)
-
-    @property
-    def n_attended(self) -> int:
-        """Number of frames attended to: computed and cached."""
-        return self.n_frames + sum(cache.n_frames for cache in (self.before, self.after) if cache is not None)
-
-    def concat_cached(self, own: Tensor, pick: Callable[[EncoderKvCache], Tensor], *, dim: int) -> Tensor:
-        """Concatenate cached frames before, computed frames and cached frames after, along `dim`.
-
-        own: (1, n, d) or (1, H, n, d_head), computed, padded at its end. pick: the tensor of the cache that
-        corresponds to it.
-        """
-        before = [] if self.before is None else [pick(self.before)]
-        after = [] if self.after is None else [pick(self.after)]
-        return torch.cat([*before, own.narrow(dim, 0, self.n_frames), *after], dim=dim)
-
-    def concat_cached_pair(self, own: KeysValues, pick: Callable[[EncoderKvCache], KeysValues]) -> KeysValues:
-        """Concatenate keys and values, (1, H, n, d_head) each, as `concat_cached` does."""
-        keys = self.concat_cached(own[0], lambda frames: pick(frames)[0], dim=2)
-        return keys, self.concat_cached(own[1], lambda frames: pick(frames)[1], dim=2)
+WindowUpdate: TypeAlias = EncoderUpdate[EncoderKvCache]
 
 
 @torch.no_grad()
-def encode_incremental(model: Whisper, updates: Sequence[EncoderUpdate]) -> list[EncoderKvCache]:
+def encode_incremental(model: Whisper, updates: Sequence[WindowUpdate]) -> list[EncoderKvCache]:
     """Compute the updates of several windows as one batch; return their caches, computed frames included.
 
     A window gives the same result alone and in a batch, but for rounding. Rows are padded and the padding is
@@ -103,9 +62,10 @@ def encode_incremental(model: Whisper, updates: Sequence[EncoderUpdate]) -> list
     return [
         EncoderKvCache(
             tuple(rows[row] for rows in layers),
-            update.concat_cached(states[row : row + 1], lambda cache: cache.states, dim=1),
+            _concat_cached(update, states[row : row + 1], lambda cache: cache.states, dim=1),
             tuple(
-                update.concat_cached_pair(_row(pair, row), _cross(layer)) for layer, pair in enumerate(cross)
+                _concat_cached_pair(update, _row(pair, row), _cross(layer))
+                for layer, pair in enumerate(cross)
             ),
         )
         for row, update in enumerate(updates)
@@ -113,7 +73,7 @@ def encode_incremental(model: Whisper, updates: Sequence[EncoderUpdate]) -> list
 
 
 def _run_layers(
-    encoder: AudioEncoder, updates: Sequence[EncoderUpdate]
+    encoder: AudioEncoder, updates: Sequence[WindowUpdate]
 ) -> tuple[Tensor, list[list[KeysValues]]]:
     """Return states (B, n, d) of the computed frames, and by layer and row keys and values of all frames."""
     x = _embedded(encoder, updates)
@@ -121,12 +81,33 @@ def _run_layers(
 
     def extended(layer: int, own: KeysValues) -> KeysValues:
         rows = [
-            update.concat_cached_pair(_row(own, row), _encoder(layer)) for row, update in enumerate(updates)
+            _concat_cached_pair(update, _row(own, row), _encoder(layer)) for row, update in enumerate(updates)
         ]
         layers.append(rows)
         return _stacked([keys for keys, _ in rows]), _stacked([values for _, values in rows])
 
     return encoder.run_layers(x, extended, _mask(updates, x)), layers
+
+
+def _concat_cached(
+    update: WindowUpdate, own: Tensor, pick: Callable[[EncoderKvCache], Tensor], *, dim: int
+) -> Tensor:
+    """Concatenate cached frames before, computed frames and cached frames after, along `dim`.
+
+    own: (1, n, d) or (1, H, n, d_head), computed, padded at its end. pick: the tensor of the cache that
+    corresponds to it.
+    """
+    before = [] if update.before is None else [pick(update.before)]
+    after = [] if update.after is None else [pick(update.after)]
+    return torch.cat([*before, own.narrow(dim, 0, update.n_frames), *after], dim=dim)
+
+
+def _concat_cached_pair(
+    update: WindowUpdate, own: KeysValues, pick: Callable[[EncoderKvCache], KeysValues]
+) -> KeysValues:
+    """Concatenate keys and values, (1, H, n, d_head) each, as `_concat_cached` does."""
+    keys = _concat_cached(update, own[0], lambda frames: pick(frames)[0], dim=2)
+    return keys, _concat_cached(update, own[1], lambda frames: pick(frames)[1], dim=2)
 
 
 def _encoder(layer: int) -> Callable[[EncoderKvCache], KeysValues]:
@@ -142,7 +123,7 @@ def _row(pair: KeysValues, row: int) -> KeysValues:
     return pair[0][row : row + 1], pair[1][row : row + 1]
 
 
-def _embedded(encoder: AudioEncoder, updates: Sequence[EncoderUpdate]) -> Tensor:
+def _embedded(encoder: AudioEncoder, updates: Sequence[WindowUpdate]) -> Tensor:
     """Input of the first layer (B, n, d), rows padded at their ends."""
     n_frames = max(update.end - update.start for update in updates)
     mel = torch.stack([_mel_around(update, n_frames) for update in updates]).to(encoder.conv1.weight)
@@ -152,7 +133,7 @@ def _embedded(encoder: AudioEncoder, updates: Sequence[EncoderUpdate]) -> Tensor
     return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True).to(mel.dtype)
 
 
-def _placed(encoder: AudioEncoder, update: EncoderUpdate, x: Tensor) -> Tensor:
+def _placed(encoder: AudioEncoder, update: WindowUpdate, x: Tensor) -> Tensor:
     """One row's frames (n, d), the single ones of padding included, at their positions."""
     table = encoder.positional_embedding
     placed = x[: update.end - update.start] + table[update.start : update.end]
@@ -169,7 +150,7 @@ def _frame_of_padding(encoder: AudioEncoder) -> Tensor:
     return x[0, 2:3]
 
 
-def _mel_around(update: EncoderUpdate, n_frames: int) -> Tensor:
+def _mel_around(update: WindowUpdate, n_frames: int) -> Tensor:
     """Log-mel (n_mels, 2 * (n_frames + 2)) of n_frames encoder frames from `start` on, and one on either
     side.
     """
@@ -181,7 +162,7 @@ def _mel_around(update: EncoderUpdate, n_frames: int) -> Tensor:
     return F.pad(mel, (n_before, n_columns - n_before - mel.shape[1]))
 
 
-def _inside(updates: Sequence[EncoderUpdate], mel: Tensor) -> Tensor:
+def _inside(updates: Sequence[WindowUpdate], mel: Tensor) -> Tensor:
     """Mask (B, 1, n_columns) of the columns of `_mel_around`: 1 inside the window, 0 outside.
 
     Beyond the window's edges the second convolution must see zeros, not the first one's output for zeros.
@@ -205,7 +186,7 @@ def _stacked(rows: Sequence[Tensor]) -> Tensor:
     return torch.cat([F.pad(row, (0, 0, 0, longest - row.shape[2])) for row in rows])
 
 
-def _mask(updates: Sequence[EncoderUpdate], x: Tensor) -> Tensor | None:
+def _mask(updates: Sequence[WindowUpdate], x: Tensor) -> Tensor | None:
     """Bias (B, 1, 1, max n_attended) of attention logits: -inf where a row has no key; None adds nothing."""
     plain = all(update.log_weights is None for update in updates)
     if plain and len({update.n_attended for update in updates}) == 1:
