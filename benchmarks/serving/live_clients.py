@@ -13,10 +13,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import httpx
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed
 
-from benchmarks.serving.soak import until_ready
 from sottovoce.audio.io import load_audio
 
 CLIPS = Path(__file__).parents[2] / "examples" / "clips"
@@ -118,3 +118,14 @@ def served(model: str, dtype: str, *more: str) -> Iterator[tuple[subprocess.Pope
     finally:
         process.kill()
         process.wait()
+
+
+def until_ready(address: str, within_s: float = 300.0) -> None:
+    """Wait for the model."""
+    end = time.monotonic() + within_s
+    while time.monotonic() < end:
+        with contextlib.suppress(httpx.HTTPError):
+            if httpx.get(f"http://{address}/ready", timeout=20).status_code == 200:
+                return
+        time.sleep(0.2)
+    raise SystemExit("the server was never ready")

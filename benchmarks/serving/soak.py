@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import json
 import os
 import platform
@@ -37,6 +36,7 @@ from websockets.exceptions import ConnectionClosed
 from benchmarks.harness.arguments import benchmark_parser
 from benchmarks.harness.tables import show_json
 from benchmarks.serving import chaos as soak_chaos
+from benchmarks.serving.live_clients import served
 from sottovoce.api import load_model
 from sottovoce.audio.io import load_audio
 from sottovoce.types import Final
@@ -72,40 +72,11 @@ class Heard:
     faults: list[str] = field(default_factory=list)
 
 
-@contextlib.contextmanager
-def served(model: str, dtype: str, port: int, sessions: int) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """A server in a process of its own, ready, and its address; it is killed at the end."""
-    command = [sys.executable, "-m", "sottovoce", "serve", "-m", model, "--port", str(port)]
-    command += ["--dtype", dtype, "--longest-interval", "0.5"]  # so that words are those of the library
-    command += ["--no-forecast"]  # how many are too many is for others to measure
-    command += ["--max-sessions", str(sessions + 40), "--max-requests", "12", "--idle-timeout", "20"]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    try:
-        assert process.stderr is not None
-        line = next((line for line in process.stderr if line.startswith("listening on ")), None)
-        if line is None:
-            raise SystemExit("the server did not start")
-        address = line.split("//")[1].strip()
-        drain = subprocess.Popen(["cat"], stdin=process.stderr, stdout=subprocess.DEVNULL)
-        process.stderr.close()
-        until_ready(address)
-        yield process, address
-    finally:
-        process.kill()
-        process.wait()
-        with contextlib.suppress(NameError):
-            drain.wait()
-
-
-def until_ready(address: str, within_s: float = 300.0) -> None:
-    """Wait for the model."""
-    end = time.monotonic() + within_s
-    while time.monotonic() < end:
-        with contextlib.suppress(httpx.HTTPError):
-            if httpx.get(f"http://{address}/ready", timeout=20).status_code == 200:
-                return
-        time.sleep(0.2)
-    raise SystemExit("the server was never ready")
+def options_of_server(sessions: int, port: int) -> list[str]:
+    """Options for so many sessions, how many are too many being for others to measure."""
+    limits = ["--max-sessions", str(sessions + 40), "--max-requests", "12", "--idle-timeout", "20"]
+    # an interval so that words are those of the library
+    return ["--port", str(port), "--longest-interval", "0.5", "--no-forecast", *limits]
 
 
 def state_of(process: subprocess.Popen[str], began: float) -> State:
@@ -274,7 +245,7 @@ def main() -> None:
     samples = load_audio(CLIPS / options.clip)
     audio = (samples * 32767).astype("<i2").tobytes()
     expected = text_of(options.model, options.dtype, audio)
-    with served(options.model, options.dtype, 0, options.sessions) as (process, address):
+    with served(options.model, options.dtype, *options_of_server(options.sessions, 0)) as (process, address):
         states, heard, n_bad = asyncio.run(
             soak(process, address, options.sessions, options.seconds, audio, expected)
         )
@@ -286,7 +257,8 @@ def main() -> None:
             failed.append("a client was not told that the server was gone")
         process.wait()
         port = int(address.split(":")[1])
-    with served(options.model, options.dtype, port, options.sessions) as (process, address):
+    more = options_of_server(options.sessions, port)
+    with served(options.model, options.dtype, *more) as (process, address):
         again = Heard()
         asyncio.run(speak(address, audio, expected, time.monotonic(), again))
         failed += [f"after it was killed: {fault}" for fault in again.faults]
