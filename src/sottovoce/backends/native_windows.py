@@ -34,7 +34,7 @@ than PyTorch's bfloat16 is (1.6 and 1.8 %, docs/benchmarks.md)."""
 INSTEAD_OF_PYTORCH = MappingProxyType(
     {
         "portable": False,  # plain C++, a number at a time
-        "avx2": False,  # 0.99 times PyTorch's float32 with the perceptron in bytes, more with bfloat16, unpacked
+        "avx2": False,  # 0.99 times PyTorch's float32 with the perceptron in bytes; more without
         "avx2-vnni": False,  # never measured
         "avx512": True,  # 0.82 times PyTorch's float32, although bfloat16 is unpacked
         "avx512-bf16": True,  # 0.45 times PyTorch's float32
