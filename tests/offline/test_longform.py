@@ -122,7 +122,7 @@ def test_the_language_is_found_once_among_those_allowed() -> None:
     mixed = Script(
         script(at(0), HELLO, at(2)).tokens, (SpokenLanguage("de", 0, 900), SpokenLanguage("fr", 900, 1500))
     )
-    segments, transcription = run(mixed, rustle(31.0), TranscribeOptions())
+    segments, transcription = run(mixed, rustle(31.0), TranscribeOptions(read_again=False))
     assert {segment.language for segment in segments} == {"de"}
     assert transcription.language == "de"
     allowed = TranscribeOptions(decoding=DecodingOptions(allowed_languages=("fr", "en")))
@@ -263,6 +263,7 @@ def test_transcripts_equal_openai_whispers(words: bool) -> None:
         initial_prompt="hola",
     )
     options = TranscribeOptions(
+        read_again=False,
         decoding=DecodingOptions(language="es", sample_len=10),
         fallback=FallbackOptions((0.0,), no_speech_threshold=None),
         word_timestamps=words,

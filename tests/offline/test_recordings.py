@@ -109,9 +109,13 @@ def test_the_prefix_begins_the_first_window_alone() -> None:
 
 
 def test_a_given_temperature_is_used_alone() -> None:
-    segments, _ = run(PAIRS, rustle(5.0), TranscribeOptions(DecodingOptions("en", temperature=0.7)))
+    segments, _ = run(
+        PAIRS, rustle(5.0), TranscribeOptions(DecodingOptions("en", temperature=0.7), read_again=False)
+    )
     assert {segment.temperature for segment in segments} == {0.7}
-    segments, _ = run(PAIRS, rustle(5.0), TranscribeOptions(DecodingOptions("en", best_of=3)))
+    segments, _ = run(
+        PAIRS, rustle(5.0), TranscribeOptions(DecodingOptions("en", best_of=3), read_again=False)
+    )
     assert {segment.temperature for segment in segments} == {0.0}
 
 
@@ -126,7 +130,9 @@ def test_the_repetition_penalty_reaches_every_window() -> None:
     texts = []
     for penalty in (1.0, 50.0):
         options = TranscribeOptions(
-            DecodingOptions("en", repetition_penalty=penalty, sample_len=8), FallbackOptions((0.0,))
+            DecodingOptions("en", repetition_penalty=penalty, sample_len=8),
+            FallbackOptions((0.0,)),
+            read_again=False,
         )
         texts.append([segment.text for segment in run(twice, rustle(2.0), options)[0]])
     assert texts[0] == [" hello hello"]

@@ -79,6 +79,7 @@ def test_the_text_beside_others_is_that_alone() -> None:
         DecodingOptions("en", sample_len=6),
         FallbackOptions((0.0, 0.4), logprob_threshold=-3.0, no_speech_threshold=None),
         word_timestamps=True,
+        read_again=False,
     )
     generator = np.random.default_rng(1)
     sources = [generator.normal(0, 0.1, 16000 * n).astype(np.float32) for n in (9, 5, 7)]

@@ -94,7 +94,7 @@ def test_calls_go_through_and_their_results_come_back() -> None:
     um = [TOKENIZER.encode(" Um,")[0], TOKENIZER.encode(",")[0]]
     so = TOKENIZER.encode(" so")[0]
     said = script(at(0), *um, so, at(2), at(2), *um, at(5), at(5))
-    english = TranscribeOptions(decoding=DecodingOptions(language="en"))
+    english = TranscribeOptions(decoding=DecodingOptions(language="en"), read_again=False)
     plain, _ = run(said, rustle(5), english)
     assert [one.text for one in plain] == [" Um, so", " Um,"]
     clean, _ = run(said, rustle(5), replace(english, clean=True))

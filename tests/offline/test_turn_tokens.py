@@ -19,7 +19,7 @@ REST = ((WORLD, 230), (TURN, 260), (at(6), 299), (at(6), 300), (HELLO, 350), (at
 SAID = Script(
     tuple(ScriptedToken(token, frame) for token, frame in (*FIRST, *REST)), (SpokenLanguage("en", 0, 1500),)
 )
-OPTIONS = TranscribeOptions(decoding=DecodingOptions(language="en", speaker_turns=True))
+OPTIONS = TranscribeOptions(decoding=DecodingOptions(language="en", speaker_turns=True), read_again=False)
 
 
 def test_segments_are_cut_at_the_token_and_turns_counted() -> None:

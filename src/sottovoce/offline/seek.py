@@ -20,11 +20,12 @@ from sottovoce.offline.context import Context
 from sottovoce.offline.cut import MEL_FRAMES_PER_SECOND, WindowCut, cut_window
 from sottovoce.offline.follow import PIECE_VAD
 from sottovoce.offline.hallucination import WindowSpan, skip_hallucinations
-from sottovoce.offline.located import WindowLocator
+from sottovoce.offline.located import LOOK_AHEAD_FRAMES, WindowLocator
 from sottovoce.offline.resume import ResumePoint, SeekPlace
 from sottovoce.offline.segment_generator import SegmentGenerator
 from sottovoce.offline.transcriber import Request, Transcriber, TranscriptionState, numbered
 from sottovoce.offline.unread import DecodedWindow, UncoveredSpeechReader
+from sottovoce.offline.voices import VoiceFinder
 from sottovoce.offline.words import place_words
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.types import EncoderOutput, Segment
@@ -47,12 +48,13 @@ def transcribe_seeking(
     normalization = transcriber.options.normalization
     dims, device = transcriber.backend.dims, transcriber.backend.device
     speech = SpeechFinder(PIECE_VAD, model=speech_model)
+    voices = VoiceFinder(speech)
     observer = speech if transcriber.options.read_again or transcriber.may_follow else None
     with RecordingFeatures(
         recording, dims.n_mels, device, normalization=normalization, observer=observer
     ) as features:
         state.duration = features.declared_duration_s
-        loop = _SeekLoop(transcriber, features, speech, state)
+        loop = _SeekLoop(transcriber, features, speech, voices, state)
         if not loop.begin():
             raise past_the_end(recording, transcriber.options, features.duration_s)
         yield from loop.run(None if resume is None else loop.restore(resume))
@@ -83,8 +85,10 @@ class _SeekLoop:
         transcriber: Transcriber,
         features: RecordingFeatures,
         speech: SpeechFinder,
+        voices: VoiceFinder,
         state: TranscriptionState,
     ) -> None:
+        self._voices = voices
         self._transcriber = transcriber
         self._options = transcriber.options
         self._features = features
@@ -183,12 +187,20 @@ class _SeekLoop:
         cut = replace(cut, seek=self._locator.hand_over(cut.seek, _frame(text_end)))
         self._is_first = False
         segments = list(transcriber.segments(cut, result))
+        if self._options.read_again:
+            segments = self._spoken(segments)
         segments += yield from self._left_out(window, replace(cut, segments=tuple(segments)), result)
         for segment in numbered(sorted(segments, key=_start), self._state):
             self._context.remember(segment.tokens)
             yield segment
         self._context.end_window(attempt.last_temperature)
         return cut.seek
+
+    def _spoken(self, segments: list[Segment]) -> list[Segment]:
+        """Segments with a voice in them."""
+        if segments:
+            self._features.has(_frame(segments[-1].end) + LOOK_AHEAD_FRAMES)
+        return [segment for segment in segments if self._voices.is_in(segment)]
 
     def _left_out(
         self, window: _Window, cut: WindowCut, result: DecodingResult

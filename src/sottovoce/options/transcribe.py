@@ -88,12 +88,12 @@ class TranscribeOptions:
     spoken; None: True where several are listed as allowed, else "auto". False: the language is found once
     and kept."""
     read_again: bool = Option(
-        "Read speech without words again, by itself; what stays without is told. Without: openai-whisper's "
-        "text to the letter.",
+        "Read speech without words again, by itself, and tell what stays without; leave out words where "
+        "nobody speaks. Without: openai-whisper's text to the letter.",
         group="Speech",
         switch=True,
     ).as_field(True)
-    """And in halves."""
+    """Speech is read again in halves too."""
     language_windows: int = Option(
         "Most windows of 30 s with speech over which the language is found; fewer where they agree.",
         flag=None,

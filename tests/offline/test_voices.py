@@ -1,0 +1,63 @@
+"""Words at times when nobody speaks are left out, and no others."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from sottovoce.audio.recording import Recording
+from sottovoce.audio.vad import SpeechFinder
+from sottovoce.offline.voices import VoiceFinder
+from sottovoce.options.decoding import DecodingOptions
+from sottovoce.options.transcribe import TranscribeOptions
+from sottovoce.types import SAMPLE_RATE, Samples, Segment
+from tests.backends.fake import FakeBackend
+from tests.offline.test_longform import HELLO, TOKENIZER, WORLD, Loud, at, script
+from tests.offline.transcribing import transcribe
+
+ENGLISH = TranscribeOptions(decoding=DecodingOptions(language="en"))
+PAIR = (at(0), HELLO, at(4), at(4), WORLD, at(8))
+
+
+def voice(length_s: float, *spans: tuple[float, float]) -> Samples:
+    """Sound that `Loud` takes for a voice, and silence around it."""
+    samples = np.zeros(round(length_s * SAMPLE_RATE), np.float32)
+    for start, end in spans:
+        samples[round(start * SAMPLE_RATE) : round(end * SAMPLE_RATE)] = 0.1
+    return samples
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "is_in"),
+    [(0.0, 1.5, False), (0.0, 1.8, True), (2.2, 2.4, True), (3.2, 4.0, True), (3.5, 5.0, False)],
+)
+def test_a_voice_is_heard_in_a_segment_and_close_around_it(start: float, end: float, is_in: bool) -> None:
+    speech = SpeechFinder(model=Loud())
+    voices = VoiceFinder(speech)
+    speech.push(voice(6.0, (2.0, 3.0)))
+    assert voices.is_in(Segment(0, start, end, " hello", "en")) == is_in
+
+
+def texts(samples: Samples, options: TranscribeOptions) -> list[str]:
+    backend = FakeBackend(script(*PAIR))
+    with Recording(samples) as recording:
+        return [one.text for one in transcribe(backend, TOKENIZER, recording, options, speech_model=Loud())]
+
+
+def test_words_that_nobody_said_are_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    """The model writes a word for the first four seconds too, in which there is only noise."""
+    caplog.set_level(logging.INFO)
+    assert texts(voice(8.0, (5.0, 7.0)), replace(ENGLISH, normalization="window")) == [" world"]
+    assert "nobody speaks from 0.0 to 4.0 s: 'hello' is left out" in caplog.text
+
+
+def test_with_openai_whisper_s_rules_they_stay() -> None:
+    samples = voice(8.0, (5.0, 7.0))
+    assert texts(samples, replace(ENGLISH, read_again=False)) == [" hello", " world"]
+
+
+def test_a_word_at_the_very_end_is_heard() -> None:
+    assert texts(voice(8.0, (0.5, 1.0), (7.8, 8.0)), ENGLISH) == [" hello", " world"]
