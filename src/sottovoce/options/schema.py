@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
@@ -280,8 +280,3 @@ def changed(chosen: Owner, values: Values) -> Owner:
         if each.name not in found and dataclasses.is_dataclass(inner):
             found[each.name] = changed(inner, values)  # type: ignore[type-var]  # an instance, no class
     return replace(chosen, **found)
-
-
-def keyed(options: Sequence[Option]) -> Mapping[str, Option]:
-    """Return options by key."""
-    return {one.key: one for one in options}
