@@ -22,7 +22,7 @@ from tests.docs.command_tables import (
     form_table,
     rewritten,
 )
-from tests.docs.fresh_process import run_code
+from tests.fresh_process import run_code
 
 ROOT = Path(__file__).parents[2]
 PAGES = [

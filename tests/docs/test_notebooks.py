@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.docs.fresh_process import run_code
+from tests.fresh_process import run_code
 
 FOLDER = Path(__file__).parents[2] / "examples" / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))

@@ -1,5 +1,8 @@
-"""Code of pages, each in a process of its own that has the library loaded already: a third of the time of an
-interpreter that begins anew. What a page forgets to import is missed all the same."""
+"""Code in a process of its own that has the library loaded already.
+
+An interpreter that begins anew takes three times as long. What the code forgets to import is missed all the
+same.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from pathlib import Path
 @cache
 def _processes() -> ForkServerContext:
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["sottovoce.api", "sottovoce.audio.io", "sottovoce.ctc"])
+    context.set_forkserver_preload(["sottovoce.api", "sottovoce.audio.io"])
     return context
 
 
@@ -32,4 +35,4 @@ def _run(code: str, folder: Path, said: Path) -> None:
     os.dup2(written, 2)
     os.chdir(folder)
     sys.path.insert(0, str(folder))
-    exec(compile(code, "page", "exec"), {"__name__": "__main__"})
+    exec(compile(code, "code", "exec"), {"__name__": "__main__"})
