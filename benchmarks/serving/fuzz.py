@@ -113,7 +113,7 @@ async def until_answered(socket: ClientConnection) -> str:
 async def fuzz_socket(address: str, path: str, chance: random.Random, outcomes: Counter[str]) -> int:
     """Send frames to one session; returns how many were sent."""
     n_sent = 0
-    async with connect(f"ws://{address}{path}", max_size=None, ping_interval=None) as socket:
+    async with connect(f"ws://{address}{path}", max_size=None, max_queue=None, ping_interval=None) as socket:
         answered = asyncio.create_task(until_answered(socket))
         try:
             for _ in range(FRAMES_A_SOCKET):

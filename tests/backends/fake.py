@@ -145,7 +145,7 @@ class _Heard:
     tokens: tuple[tuple[int, int], ...]
     language_mass: dict[int, float]
     bias: Tensor
-    language_at: tuple[int, ...]
+    language_at: list[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,15 +311,14 @@ class FakeBackend:
         n_content = state.encoded.n_content_frames[state.audio[row]]
         audible = weights > -torch.inf
         audible[n_content:] = False
-        said = ((states[:, _TOKEN] >= 0) & audible).nonzero()[:, 0].tolist()
-        tokens = tuple((int(states[frame, _TOKEN]), int(frame)) for frame in said)
+        said = ((states[:, _TOKEN] >= 0) & audible).nonzero()[:, 0]
+        tokens = tuple(zip(states[said, _TOKEN].int().tolist(), said.tolist(), strict=True))
         shares = weights.masked_fill(~audible, -torch.inf).softmax(0) if audible.any() else weights * 0
-        languages = [int(language) for language in states[:, _LANGUAGE]]
-        mass: dict[int, float] = {}
-        for language, share in zip(languages, shares.tolist(), strict=True):
-            if share > 0:
-                mass[language] = mass.get(language, 0.0) + share
-        return _Heard(tokens, mass, weights, tuple(languages))
+        languages = states[:, _LANGUAGE].int()
+        codes, which = languages.unique(return_inverse=True)
+        summed = torch.zeros(len(codes)).index_add(0, which, shares).tolist()
+        mass = {code: share for code, share in zip(codes.tolist(), summed, strict=True) if share > 0}
+        return _Heard(tokens, mass, weights, languages.tolist())
 
     def _say(self, heard: _Heard, context: list[int], logits: Tensor) -> int:
         """Write the logits that follow a context; return the frame that is attended to."""

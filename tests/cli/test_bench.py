@@ -102,8 +102,8 @@ def test_nothing_is_measured_before_the_whole_list_is_known(monkeypatch: pytest.
 
 
 def test_a_pipe_gets_every_row_whole(capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["-m", "nano", "--language", "en", "--seconds", "2", "--repeats", "1", "--beam-size", "2"]
-    assert run(["bench", str(CLIP), *arguments, "--dtype", "float32,int8"]) == 0
+    arguments = ["-m", "nano", "--repeats", "1", "--beam-size", "1"]
+    assert run(["bench", *arguments, "--dtype", "float32,int8"]) == 0
     out = capsys.readouterr().out
     assert "…" not in out
     assert "decoder, 100 tokens at once" in out

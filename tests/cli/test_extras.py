@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+
+from tests.fresh_process import run_code
 
 CLIP = Path(__file__).parents[2] / "examples" / "clips" / "en.flac"
 CALLS = [
@@ -30,9 +30,10 @@ CALLS = [
 
 WITHOUT = """
 import sys
-sys.modules[sys.argv[1]] = None
+assert {package!r} not in sys.modules
+sys.modules[{package!r}] = None
 from sottovoce.cli.main import run
-sys.exit(run(sys.argv[2:]))
+sys.exit(run({words!r}))
 """
 """A process in which a package is as if it were not installed: importing it fails."""
 
@@ -51,9 +52,8 @@ def folder(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(("call", "package", "extra"), CALLS, ids=[f"{e}-{p}" for _, p, e in CALLS])
 def test_the_extra_is_named_in_one_line(call: str, package: str, extra: str, folder: Path) -> None:
     words = call.format(clip=CLIP, clips=CLIP.parent, tmp=folder).split()
-    command = [sys.executable, "-c", WITHOUT, package, *words]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    (line,) = done.stderr.splitlines()
-    assert done.returncode == 2
+    code = WITHOUT.format(package=package, words=words)
+    assert run_code(code, Path.cwd(), folder / "said") == 2
+    (line,) = (folder / "said").read_text().splitlines()
     assert line.startswith("error: ")
     assert f"pip install 'sottovoce[{extra}]'" in line

@@ -1,23 +1,26 @@
-"""The tables of options in docs/cli.md, docs/serving.md and docs/reference.md, from the options themselves.
+"""The tables of options in docs, from the options themselves: cli, serving, protocol, reference and from-….
 
 `python -m tests.docs.command_tables` brings the pages up to date.
 """
 
 from __future__ import annotations
 
+import inspect
 import re
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import cast
 
 import click
 
+from sottovoce.api import Model, load_model
 from sottovoce.cli.main import cli
 from sottovoce.cli.sections import SectionedCommand
+from sottovoce.cli.transcribe import SECTIONS
 from sottovoce.options.decoding import DecodingOptions
 from sottovoce.options.fallback import FallbackOptions
 from sottovoce.options.live import LiveDecodingOptions
-from sottovoce.options.schema import Api, options_of
+from sottovoce.options.schema import Api, Option, Program, options_of
 from sottovoce.options.speakers import SpeakerOptions
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.options.vad import VadOptions
@@ -51,6 +54,15 @@ OWNERS = {
         LiveDecodingOptions,
     )
 }
+PROGRAMS: dict[str, tuple[Program, ...]] = {
+    "whisper.cpp": ("cpp",),
+    "openai-whisper": ("openai", "python"),
+    "faster-whisper": ("faster", "python"),
+}
+COMING = tuple(DOCS / f"from-{name.replace('.', '-')}.md" for name in PROGRAMS)
+NAMES = re.compile(r"(<!-- options of (?P<of>[a-z.-]+) -->\n)(?P<rows>.*?)(<!-- end -->)", re.DOTALL)
+ARGUMENTS = {"model": "load_model(name)"}
+"""Of options that a function takes by another name."""
 FIELDS = re.compile(r"(<!-- fields of (?P<of>\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -117,6 +129,53 @@ def class_table(name: str) -> str:
     return "\n".join(("", *rows, "", ""))
 
 
+def all_options() -> list[Option]:
+    """Of the command that transcribes, in the order of its help, and those of the library without a flag."""
+    typed = [option for options in SECTIONS.values() for option in options]
+    fields = [option for owner in OWNERS.values() for option in options_of(owner)]
+    return [*typed, *(option for option in fields if option.flags is None)]
+
+
+def in_python(option: Option) -> str:
+    """What the library calls an option; nothing where only the command has it."""
+    if option.owner:
+        return f"`{option.owner}.{option.field}`"
+    functions: dict[str, Callable[..., object]] = {
+        "Model.transcribe": Model.transcribe,
+        "Model.fusion": Model.fusion,
+        "load_model": load_model,
+    }
+    found = [name for name, called in functions.items() if option.key in inspect.signature(called).parameters]
+    usual = f"{found[0]}({option.key})" if found else ""
+    return f"`{name}`" if (name := ARGUMENTS.get(option.key, usual)) else ""
+
+
+def names_table(program: str, notes: Mapping[str, str]) -> str:
+    """A table of the options that another program has, in Markdown.
+
+    notes: how each differs, by the names there; they are written by hand, on the page itself.
+    """
+    rows = [f"| {program} | sottovoce | in Python | |", "|---|---|---|---|"]
+    for option in all_options():
+        names = " ".join(option.elsewhere.get(one, "") for one in PROGRAMS[program]).split()
+        theirs = ", ".join(f"`{name}`" for name in names)
+        ours = f"`{option.flags}`" if option.flags else ""
+        if names:
+            cells = (theirs, ours, in_python(option), notes.get(theirs, ""))
+            rows.append(f"| {' | '.join(cells)} |".replace("|  |", "| |").replace("|  |", "| |"))
+    return "\n".join(("", *rows, "", ""))
+
+
+def with_names(page: str) -> str:
+    """The page with its table of names as the options have them now; notes stay as they are."""
+
+    def made(match: re.Match[str]) -> str:
+        rows = [re.split(r" ?\| ?", row) for row in match["rows"].splitlines() if row]
+        return f"{match[1]}{names_table(match['of'], {row[1]: row[-2] for row in rows})}{match[4]}"
+
+    return NAMES.sub(made, page)
+
+
 def rewritten(page: str, marks: re.Pattern[str] = TABLE, made: Callable[[str], str] = tables) -> str:
     """The page with every table as the options have it now."""
     return marks.sub(lambda match: f"{match[1]}{made(match['of'])}\n{match[3]}", page)
@@ -126,5 +185,7 @@ if __name__ == "__main__":
     PAGE.write_text(rewritten(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
     for page in (SERVING, PROTOCOL):
         page.write_text(rewritten(page.read_text(encoding="utf-8"), FIELDS, form_table), encoding="utf-8")
+    for page in COMING:
+        page.write_text(with_names(page.read_text(encoding="utf-8")), encoding="utf-8")
     reference = REFERENCE.read_text(encoding="utf-8")
     REFERENCE.write_text(rewritten(reference, CLASSES, class_table), encoding="utf-8")

@@ -21,6 +21,7 @@ from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.options.vad import VadOptions
 from sottovoce.options.writer import WriterOptions
 from sottovoce.types import Word
+from tests.docs.command_tables import COMING, PROGRAMS, all_options, names_table, with_names
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = ("from-whisper-cpp.md", "from-openai-whisper.md", "from-faster-whisper.md")
@@ -121,10 +122,33 @@ def test_everything_of_ours_that_a_table_names_is_there(page: str) -> None:
     assert [pair for pair in found if not is_there(pair[1])] == []
 
 
+@pytest.mark.parametrize("page", COMING, ids=lambda page: page.name)
+def test_tables_are_those_of_the_options(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert with_names(text) == text, "bring it up to date: python -m tests.docs.command_tables"
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_a_name_elsewhere_is_one_option(program: str) -> None:
+    every = {id(option): option for option in all_options()}.values()
+    names = [
+        name for one in every for key in PROGRAMS[program] for name in one.elsewhere.get(key, "").split()
+    ]
+    assert len(names) > 40
+    assert len(names) == len(set(names))
+
+
+def test_notes_of_tables_are_kept() -> None:
+    rows = names_table("openai-whisper", {"`patience`": "as there"})
+    page = with_names(f"<!-- options of openai-whisper -->\n{rows}<!-- end -->\n")
+    assert "| `patience` | `--patience` | `DecodingOptions.patience` | as there |" in page
+    assert "| `threads` | `--threads` | | |" in page
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_every_row_names_something_of_ours_or_says_that_it_is_not_there(page: str) -> None:
-    unclear = [row for row in rows(page) if not CODE.search(row[1]) and row[1] != "not there"]
-    assert [row for row in unclear if row[1] != "the arguments"] == []
+    said = ("not there", "the arguments")
+    assert [row for row in rows(page) if row[1] not in said and not CODE.search("".join(row[1:3]))] == []
 
 
 def parameters(function: Callable[..., object]) -> set[str]:
@@ -136,7 +160,7 @@ def test_every_option_of_openai_whisper_is_in_the_table() -> None:
     whisper = pytest.importorskip("whisper", reason="openai-whisper is not installed")
     source = inspect.getsource(inspect.getmodule(whisper.transcribe))  # type: ignore[arg-type]
     flags = {
-        argument.value
+        argument.value.removeprefix("--")
         for node in ast.walk(ast.parse(source))
         if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "add_argument"
         for argument in node.args
@@ -144,7 +168,8 @@ def test_every_option_of_openai_whisper_is_in_the_table() -> None:
     } - {"audio"}
     names = parameters(whisper.transcribe) | parameters(whisper.load_model)
     names |= {field.name for field in fields(whisper.DecodingOptions)}
-    assert (flags | names) - theirs("from-openai-whisper.md") == set()
+    known = {name.removeprefix("--") for name in theirs("from-openai-whisper.md")}
+    assert (flags | names) - known == set()
 
 
 @pytest.mark.reference

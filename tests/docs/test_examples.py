@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 import shlex
-import subprocess
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -24,6 +22,7 @@ from tests.docs.command_tables import (
     form_table,
     rewritten,
 )
+from tests.fresh_process import run_code
 
 ROOT = Path(__file__).parents[2]
 PAGES = [
@@ -74,11 +73,8 @@ def test_what_examples_need_is_installed_by_make_test() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("code", blocks("python"))
-def test_python_examples_run(code: str) -> None:
-    result = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    assert result.returncode == 0, result.stderr
+def test_python_examples_run(code: str, tmp_path: Path) -> None:
+    assert run_code(code, ROOT, tmp_path / "said") == 0, (tmp_path / "said").read_text()
 
 
 @pytest.mark.parametrize("line", commands())

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.fresh_process import run_code
 
 FOLDER = Path(__file__).parents[2] / "examples" / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
@@ -33,9 +33,6 @@ def test_nothing_printed_is_kept(notebook: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
-def test_a_notebook_runs(notebook: Path) -> None:
+def test_a_notebook_runs(notebook: Path, tmp_path: Path) -> None:
     code = "\n".join("".join(cell["source"]) for cell in cells(notebook) if cell["cell_type"] == "code")
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=FOLDER, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
+    assert run_code(code, FOLDER, tmp_path / "said") == 0, (tmp_path / "said").read_text()

@@ -11,6 +11,7 @@ import torch
 from benchmarks.harness.clips import Clip, clips, shown, spread
 from sottovoce.api import Model
 from sottovoce.audio.io import load_audio
+from sottovoce.backends.choice import choose_runtime
 from sottovoce.backends.registry import BACKENDS, choose_number_format
 from sottovoce.errors import SottovoceError
 from sottovoce.models.checkpoint.base import Checkpoint
@@ -41,6 +42,12 @@ def tiny_en() -> Checkpoint:
 
 def model_of(checkpoint: Checkpoint, dtype: str = "float32") -> Model:
     return Model(checkpoint, BACKENDS["torch"](checkpoint, CPU, choose_number_format(dtype, CPU)))
+
+
+def usual_model(checkpoint: Checkpoint) -> Model:
+    """As `load_model` has it on a processor: with the native kernels, which are quick, where they are."""
+    runtime = choose_runtime("auto", "auto", CPU, checkpoint.dims).name
+    return Model(checkpoint, BACKENDS[runtime](checkpoint, CPU, choose_number_format("auto", CPU)))
 
 
 LONGEST_S = 10.0

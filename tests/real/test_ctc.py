@@ -14,7 +14,7 @@ from sottovoce.evaluation.wer import count_edits
 from sottovoce.models.checkpoint.base import Checkpoint
 from sottovoce.text.normalize import plain
 from sottovoce.types import SAMPLE_RATE, Unstable
-from tests.real.conftest import model_of, people
+from tests.real.conftest import people, usual_model
 
 CHUNK_SAMPLES = SAMPLE_RATE // 2
 pytestmark = [pytest.mark.real_weights, pytest.mark.slow]
@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.real_weights, pytest.mark.slow]
 
 @pytest.fixture(scope="module")
 def model(base: Checkpoint) -> Model:
-    return model_of(base)
+    return usual_model(base)
 
 
 def letters_wrong(text: str, said: str) -> float:

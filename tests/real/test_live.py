@@ -18,7 +18,7 @@ from sottovoce.evaluation.wer import ScoredUtterance, score
 from sottovoce.language.probe import LanguageProbe
 from sottovoce.models.checkpoint.base import Checkpoint
 from sottovoce.types import SAMPLE_RATE
-from tests.real.conftest import EXAMPLES, model_of, people
+from tests.real.conftest import EXAMPLES, people, usual_model
 
 pytestmark = [pytest.mark.real_weights, pytest.mark.slow]
 
@@ -31,7 +31,7 @@ STARTS_WITHIN_S = 0.2
 
 @pytest.fixture(scope="module")
 def model(base: Checkpoint) -> Model:
-    return model_of(base)
+    return usual_model(base)
 
 
 def test_live_words_are_the_files_words_and_come_soon(model: Model, data: Path | None) -> None:
@@ -97,4 +97,4 @@ def test_nothing_is_said_where_nobody_speaks(model: Model, kind: str) -> None:
 
 def test_an_english_model_says_nothing_in_noise(tiny_en: Checkpoint) -> None:
     noise = np.random.default_rng(1).normal(0.0, 0.05, 20 * SAMPLE_RATE).astype(np.float32)
-    assert run_live(model_of(tiny_en).session(vad=False), noise, chunk_s=0.5).text == ""
+    assert run_live(usual_model(tiny_en).session(vad=False), noise, chunk_s=0.5).text == ""

@@ -10,14 +10,14 @@ from sottovoce.models.checkpoint.base import Checkpoint
 from sottovoce.translation.live_translator import LiveTranslation, LiveTranslator
 from sottovoce.translation.whisper_translate import N_NEW_WORDS, WhisperTranslator
 from sottovoce.types import SAMPLE_RATE, Event, Final
-from tests.real.conftest import EXAMPLES, model_of
+from tests.real.conftest import EXAMPLES, usual_model
 
 pytestmark = [pytest.mark.real_weights, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")
 def model(base: Checkpoint) -> Model:
-    return model_of(base)
+    return usual_model(base)
 
 
 def beside(model: Model, name: str, languages: list[str]) -> tuple[list[Event], list[LiveTranslation]]:

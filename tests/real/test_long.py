@@ -20,9 +20,9 @@ SECONDS = 65.0
 """Three windows: text goes on over two borders."""
 
 
-def test_a_minute_is_openai_whispers(base: Checkpoint, shared_dir: Path, tmp_path: Path) -> None:
+def test_a_minute_is_openai_whispers(tiny_en: Checkpoint, shared_dir: Path, tmp_path: Path) -> None:
     report = Report()
-    engines = Engines(model_of(base), openai_model(base, tmp_path))
+    engines = Engines(model_of(tiny_en), openai_model(tiny_en, tmp_path))
     compare_long(engines, shared_dir / "data", "en", True, report, seconds=SECONDS)
     _, total = list(rows(report))[-1]
     assert report.differences == []

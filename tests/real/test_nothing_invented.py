@@ -13,7 +13,7 @@ from sottovoce.evaluation.wer import ScoredUtterance, count_errors
 from sottovoce.models.checkpoint.base import Checkpoint
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.types import SAMPLE_RATE, Samples
-from tests.real.conftest import EXAMPLES, model_of
+from tests.real.conftest import EXAMPLES, model_of, usual_model
 
 pytestmark = [pytest.mark.real_weights, pytest.mark.slow]
 SPOKEN = TranscribeOptions(mode="vad")
@@ -23,7 +23,7 @@ CLIP = next(clip for clip in shown(EXAMPLES) if clip.language == "en")
 @pytest.fixture(scope="module", params=["base", "tiny_en"])
 def model(request: pytest.FixtureRequest) -> Model:
     checkpoint: Checkpoint = request.getfixturevalue(request.param)
-    return model_of(checkpoint)
+    return usual_model(checkpoint)
 
 
 def text(model: Model, samples: Samples) -> str:

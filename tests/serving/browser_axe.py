@@ -5,7 +5,6 @@ SOTTOVOCE_AXE names its axe.min.js (`npm install axe-core`, anywhere).
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +12,10 @@ import pytest
 
 from sottovoce.serving.server import ServerThread
 from tests.serving.browser_captions import share, tell, utterance
-from tests.serving.browser_page import CHROMIUM, LANGUAGES, browser, microphone, state
+from tests.serving.browser_page import AXE, CHROMIUM, LANGUAGES, browser, microphone, state
 
 __all__ = ["microphone"]
 
-AXE = Path(os.environ.get("SOTTOVOCE_AXE", "node_modules/axe-core/axe.min.js"))
 pytestmark = [
     pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine"),
     pytest.mark.skipif(not AXE.is_file(), reason="no axe-core: SOTTOVOCE_AXE names its axe.min.js"),

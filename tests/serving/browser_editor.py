@@ -18,10 +18,13 @@ from tests.serving.browser_page import (
     browser,
     downloaded,
     microphone,
+    partial,
     pictures,
     pytestmark,
     saved,
+    shown,
     state,
+    word,
 )
 from tests.serving.conversation import TALK, TalkModel
 from tests.serving.servers import CLIPS, SlowModel, serving, until
@@ -164,13 +167,16 @@ def test_a_word_is_replaced_everywhere_and_in_what_comes(microphone: Path, serve
 def test_the_size_of_the_text_stays(server: ServerThread, microphone: Path) -> None:
     with browser(microphone) as (page, _):
         size = "parseFloat(getComputedStyle(document.querySelector('#log .said')).fontSize)"
-        heard(page, server)
+        said_once = [partial([word(" Good", "en", 0.0), word(" evening", "en", 0.5)]), {"type": "final"}]
+        page.goto(server.url)
+        shown(page, said_once)
         before = page.evaluate(size)
         page.click("#larger")
         page.click("#larger")
         larger = page.evaluate(size)
         assert larger > 1.2 * before
-        heard(page, server)
+        page.reload()
+        shown(page, said_once)
         assert page.evaluate(size) == larger
 
 

@@ -1,7 +1,7 @@
 """The live page in a real browser, whose microphone is a recording.
 
 `test_page` runs these in a process of their own: playwright switches stacks inside the process, and a browser
-that hangs is ended with that process.
+that hangs is ended with that process. The tests of a file share the browser, each in a context of its own.
 
 SOTTOVOCE_SCREENSHOTS names a folder to keep pictures in.
 """
@@ -14,6 +14,7 @@ import shutil
 import wave
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,8 @@ from tests.translation.server import stand_in, upper
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+AXE = Path(os.environ.get("SOTTOVOCE_AXE", "node_modules/axe-core/axe.min.js"))
+"""Of `browser_axe`, from the root of the checkout."""
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
 SPOKEN = (
     "We walked along the river and talked about the summer.",
@@ -48,8 +51,8 @@ WIDE = {"width": 1200, "height": 800}
 
 
 @pytest.fixture(scope="module")
-def microphone(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What the browser's microphone hears, once: at a rate that has to be converted."""
+def microphone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """What the browser's microphone hears, anew each time: at a rate that has to be converted."""
     path = tmp_path_factory.mktemp("microphone") / "mixed.wav"
     samples = load_audio(CLIPS / "mixed.flac")
     with wave.open(str(path), "wb") as file:
@@ -57,12 +60,17 @@ def microphone(tmp_path_factory: pytest.TempPathFactory) -> Path:
         file.setsampwidth(2)
         file.setframerate(16_000)
         file.writeframes((samples * 32767).astype("<i2").tobytes())
-    return path
+    yield path
+    if chromium_of.cache_info().currsize:
+        running, chromium = chromium_of(path)
+        chromium.close()
+        running.stop()
+        chromium_of.cache_clear()
 
 
-@contextmanager
-def browser(microphone: Path, **context: Any) -> Iterator[tuple[Any, list[str]]]:
-    """A page that is allowed to listen, and what went wrong in it."""
+@cache
+def chromium_of(microphone: Path) -> tuple[Any, Any]:
+    """The one browser of a file of tests, begun where the first needs it; what ends it, and itself."""
     arguments = [
         "--use-fake-device-for-media-stream",
         "--use-fake-ui-for-media-stream",
@@ -70,10 +78,17 @@ def browser(microphone: Path, **context: Any) -> Iterator[tuple[Any, list[str]]]
         "--autoplay-policy=no-user-gesture-required",
         "--no-sandbox",
     ]
-    with playwright.sync_playwright() as running:
-        chromium = running.chromium.launch(executable_path=CHROMIUM, args=arguments)
-        granted = ["microphone", "clipboard-read", "clipboard-write"]
-        opened = chromium.new_context(**{"permissions": granted, "accept_downloads": True, **context})
+    running = playwright.sync_playwright().start()
+    return running, running.chromium.launch(executable_path=CHROMIUM, args=arguments)
+
+
+@contextmanager
+def browser(microphone: Path, **context: Any) -> Iterator[tuple[Any, list[str]]]:
+    """A page that is allowed to listen, and what went wrong in it; nobody else's is open beside it."""
+    _, chromium = chromium_of(microphone)
+    granted = ["microphone", "clipboard-read", "clipboard-write"]
+    opened = chromium.new_context(**{"permissions": granted, "accept_downloads": True, **context})
+    try:
         page = opened.new_page()
         page.set_default_timeout(WAIT_MS)
         faults: list[str] = []
@@ -86,7 +101,9 @@ def browser(microphone: Path, **context: Any) -> Iterator[tuple[Any, list[str]]]
         assert [
             url for url in hosts if url.split("/")[2] != own and not url.startswith(("blob:", "data:"))
         ] == []
-        chromium.close()
+    finally:
+        for one in chromium.contexts:
+            one.close()
 
 
 def state(page: Any, wanted: str) -> None:

@@ -49,15 +49,16 @@ def settings(
 
 
 class SlowModel:
-    """Says "word" for every second of audio; each call takes as long as `work` does."""
+    """Says a word for every second of audio; each call takes as long as `work` does."""
 
     name = "slow"
     languages = ("en", "de")
     backend = SimpleNamespace(device=torch.device("meta"))
     """Nothing is asked of it, these sessions do their work themselves; one engine on anything but a CPU."""
 
-    def __init__(self, work: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, work: Callable[[], None] = lambda: None, word: str = " word") -> None:
         self.work = work
+        self.word = word
         self.n_open = 0
         self.n_calls = 0
         self.threads: set[str] = set()
@@ -98,7 +99,7 @@ class SlowSession:
         self._model.work()
         self._n_samples += len(pcm)
         seconds = self._n_samples // SAMPLE_RATE
-        new = [Word(" word", at, at + 1.0, 1.0, "en") for at in range(len(self._words), seconds)]
+        new = [Word(self._model.word, at, at + 1.0, 1.0, "en") for at in range(len(self._words), seconds)]
         self._words += new
         if not new:
             return []

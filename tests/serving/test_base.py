@@ -14,7 +14,7 @@ from sottovoce.api import Model
 from sottovoce.audio.io import load_audio
 from sottovoce.formats.event_lines import event_document
 from sottovoce.serving.server import ServerThread
-from tests.real.conftest import model_of, weights
+from tests.real.conftest import usual_model, weights
 from tests.serving.servers import serving
 from tests.serving.test_live import bare, events_of, pcm, probabilities, saying, talk
 
@@ -24,7 +24,7 @@ SPEECH = Path(__file__).parents[2] / "examples" / "speech"
 
 @pytest.fixture(scope="module")
 def base() -> Model:
-    return model_of(weights("base", "SOTTOVOCE_BASE"))
+    return usual_model(weights("base", "SOTTOVOCE_BASE"))
 
 
 @pytest.fixture(scope="module")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -371,25 +372,40 @@ def test_a_client_that_vanishes_leaves_nothing_behind() -> None:
         assert talk(server, saying(SECOND * 3))[1] == 1000
 
 
+def socket_of_few_bytes(address: str) -> socket.socket:
+    """A connection of which the system holds little that is not read."""
+    made = socket.socket()
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+    host, port = address.split(":")
+    made.connect((host, int(port)))
+    made.setblocking(False)
+    return made
+
+
 def test_a_reader_who_does_not_read_is_dropped() -> None:
     """Its events fill the buffers of both sides; then it is let go, and others do not notice."""
-    with serving(SlowModel(), limits=ServerLimits(send_s=0.5, session_s=1e9)) as server:
+    model = SlowModel(word=" " + "word" * 10_000)
+    with serving(model, limits=ServerLimits(send_s=0.5, session_s=1e9)) as server:
 
-        async def stall() -> None:
+        async def stall() -> bool:
+            """Send on and read nothing; whether the session ended while the connection stood."""
+            narrow = socket_of_few_bytes(server.address)
             address = f"ws://{server.address}/v1/live?languages=en"
-            async with connect(address, max_queue=1, max_size=None, ping_interval=None) as socket:
-                socket.transport.pause_reading()
-                try:
-                    for _ in range(4_000):
-                        await asyncio.wait_for(socket.send(SECOND), 2.0)
+            async with connect(address, sock=narrow, max_queue=1, ping_interval=None) as client:
+                await client.recv()  # that it is ready
+                client.transport.pause_reading()
+                with suppress(ConnectionClosed):
+                    for _ in range(600):
+                        await asyncio.sleep(0.02)  # audio that comes faster is worked off in one piece
                         if server.services.n_sessions == 0:
                             break
-                except (ConnectionClosed, asyncio.TimeoutError):
-                    pass
-                socket.transport.abort()
+                        with suppress(asyncio.TimeoutError):
+                            await asyncio.wait_for(client.send(SECOND), 0.1)
+                is_dropped = server.services.n_sessions == 0
+                client.transport.abort()
+            return is_dropped
 
-        asyncio.run(stall())
-        until(lambda: server.services.n_sessions == 0)
+        assert asyncio.run(stall())
         assert talk(server, saying(SECOND))[1] == 1000
 
 

@@ -30,12 +30,23 @@ MODEL = (
         short="-m",
         metavar="NAME|PATH",
         unset="default: base; on CUDA large-v3-turbo",
+        elsewhere={"cpp": "-m --model", "openai": "model name", "faster": "model_size_or_path"},
     ),
-    Option("auto, cpu, cuda, cuda:N or mps.", key="device", default="auto"),
+    Option(
+        "auto, cpu, cuda, cuda:N or mps.",
+        key="device",
+        default="auto",
+        elsewhere={
+            "cpp": "-ng --no-gpu use_gpu -dev --device gpu_device",
+            "openai": "device",
+            "faster": "device device_index",
+        },
+    ),
     Option(
         "auto, float32, bfloat16, float16 or int8; int8_float32 and the like tell the activations.",
         key="dtype",
         default="auto",
+        elsewhere={"openai": "fp16", "faster": "compute_type"},
     ),
     Option(
         "torch, native (an int8 decoder for CPUs; package sottovoce-kernels), or auto: the faster one here, "
@@ -43,10 +54,33 @@ MODEL = (
         key="backend",
         default="auto",
     ),
-    Option("Processor threads.", key="threads", kind="integer", least=1, unset="default: all cores"),
-    Option("Where fetched models live.", key="model_dir", metavar="DIR", unset="default: the usual caches"),
-    Option("Branch, tag or commit of the model on the hub.", key="revision", metavar="REV"),
-    Option("Fetch nothing: the model is on this machine.", key="local_only", kind="flag"),
+    Option(
+        "Processor threads.",
+        key="threads",
+        kind="integer",
+        least=1,
+        unset="default: all cores",
+        elsewhere={"cpp": "-t --threads n_threads", "openai": "threads", "faster": "cpu_threads"},
+    ),
+    Option(
+        "Where fetched models live.",
+        key="model_dir",
+        metavar="DIR",
+        unset="default: the usual caches",
+        elsewhere={"openai": "model_dir download_root", "faster": "download_root"},
+    ),
+    Option(
+        "Branch, tag or commit of the model on the hub.",
+        key="revision",
+        metavar="REV",
+        elsewhere={"faster": "revision"},
+    ),
+    Option(
+        "Fetch nothing: the model is on this machine.",
+        key="local_only",
+        kind="flag",
+        elsewhere={"faster": "local_files_only"},
+    ),
 )
 LANGUAGE = (
     Option(
@@ -82,14 +116,21 @@ FUSION = (
         metavar="FILE.gbnf",
         needs=(BEAMS,),
         not_with=("processors",),
+        elsewhere={"cpp": "--grammar grammar_rules n_grammar_rules i_start_rule"},
     ),
-    Option("The rule of the grammar that text is.", key="grammar_rule", default=ROOT),
+    Option(
+        "The rule of the grammar that text is.",
+        key="grammar_rule",
+        default=ROOT,
+        elsewhere={"cpp": "--grammar-rule"},
+    ),
     Option(
         "What a token costs that the grammar does not allow.",
         key="grammar_penalty",
         kind="number",
         least=0.0,
         unset="it is never written",
+        elsewhere={"cpp": "--grammar-penalty grammar_penalty"},
     ),
 )
 

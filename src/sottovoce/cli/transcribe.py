@@ -28,6 +28,7 @@ LANGUAGE = (
         short="-l",
         default="auto",
         metavar="auto|CODE[,CODE…]",
+        elsewhere={"cpp": "-l --language language", "python": "language"},
     ),
     *grouped("Language"),
     *TASK,
@@ -41,7 +42,11 @@ REGROUP = Option(
 )
 WORDS = (*grouped("Words"), REGROUP)
 NO_FALLBACK = Option(
-    "Keep to the first temperature, whatever comes out.", key="no_fallback", kind="flag", group="Fallback"
+    "Keep to the first temperature, whatever comes out.",
+    key="no_fallback",
+    kind="flag",
+    group="Fallback",
+    elsewhere={"cpp": "-nf --no-fallback"},
 )
 SPEECH = grouped("Speech")
 SPEAKERS = (*grouped("Speakers"), ENROLLED_VOICES)
@@ -55,6 +60,7 @@ OUTPUT_FORMAT = Option(
     short="-f",
     default="txt",
     metavar="FORMAT[,FORMAT…]",
+    elsewhere={"openai": "output_format -f"},
 )
 OUTPUT_DIR = Option(
     "Where files go, made if it is not there; a name as talk.srt: the one document, in the format of its "
@@ -63,12 +69,14 @@ OUTPUT_DIR = Option(
     short="-o",
     metavar="DIR|FILE",
     unset="txt alone: the terminal; else: here",
+    elsewhere={"cpp": "-of --output-file", "openai": "output_dir -o"},
 )
 COLOUR_CONFIDENCE = Option(
     "Colour the words of the text on the terminal by how sure they are (needs --word-timestamps).",
     key="colour_confidence",
     kind="flag",
     not_with=("print_special",),
+    elsewhere={"cpp": "-pc --print-colors --print-confidence"},
 )
 LAYOUT = (
     *grouped("Layout"),
@@ -90,12 +98,14 @@ OUTPUT = (
         key="quiet",
         short="-q",
         kind="flag",
+        elsewhere={"cpp": "-np --no-prints -pp --print-progress", "openai": "verbose"},
     ),
     COLOUR_CONFIDENCE,
     Option(
         "Write timestamps and other special tokens in txt, as the model does.",
         key="print_special",
         kind="flag",
+        elsewhere={"cpp": "-ps --print-special"},
     ),
     *LAYOUT,
 )
@@ -106,6 +116,7 @@ WORKERS = (
         kind="integer",
         default=1,
         least=1,
+        elsewhere={"cpp": "-p --processors"},
     ),
 )
 SECTIONS = {

@@ -42,6 +42,7 @@ class DecodingOptions:
                 "translate", "into English", kind="flag", reads=lambda on: "translate" if on else "transcribe"
             )
         },
+        elsewhere={"cpp": "-tr --translate translate", "python": "task"},
     ).as_field("transcribe")
     temperature: float = Option(
         "0 takes the best token, above 0 draws tokens.",
@@ -52,7 +53,11 @@ class DecodingOptions:
     ).as_field(0.0)
     """Of a recording, 0 leaves it to the fallback's temperatures, and one above 0 is the only one tried."""
     sample_len: int | None = Option(
-        "Tokens to sample at most.", unset="half of the model's text context (224)", flag=None, least=1
+        "Tokens to sample at most.",
+        unset="half of the model's text context (224)",
+        flag=None,
+        least=1,
+        elsewhere={"cpp": "max_tokens", "openai": "sample_len", "faster": "max_new_tokens"},
     ).as_field(None)
     best_of: int | None = Option(
         "Independent draws of which the most probable is taken, at temperatures above 0.",
@@ -79,6 +84,7 @@ class DecodingOptions:
                 none_upto=0,
             )
         },
+        elsewhere={"cpp": "-bs --beam-size strategy greedy beam_search", "python": "beam_size"},
     ).as_field(None)
     """None is greedy search."""
     patience: float | None = Option(
@@ -86,6 +92,7 @@ class DecodingOptions:
         group="Search",
         above=0.0,
         needs=(Need("needs a beam_size", lambda v: v["beam_size"] is not None, with_value=True), BEAMS),
+        elsewhere={"cpp": "beam_search.patience", "python": "patience"},
     ).as_field(None)
     """Beam search ends at round(beam_size * patience) finished hypotheses; None is 1.
     Source: Kasai et al. 2022, https://arxiv.org/abs/2204.05424."""
@@ -96,20 +103,30 @@ class DecodingOptions:
         least=0.0,
         most=1.0,
         needs=(SEVERAL_HYPOTHESES,),
+        elsewhere={"cpp": "length_penalty", "python": "length_penalty"},
     ).as_field(None)
     """Alpha of ((5 + n) / 6) ** alpha; None divides by the length n.
     Source: Wu et al. 2016, https://arxiv.org/abs/1609.08144."""
     prompt: str | tuple[int, ...] | None = Option(
-        "Text or tokens of what was said before.", flag=None
+        "Text or tokens of what was said before.",
+        flag=None,
+        elsewhere={"cpp": "prompt_tokens prompt_n_tokens", "openai": "prompt"},
     ).as_field(None)
     prefix: str | tuple[int, ...] | None = Option(
-        "What the text begins with.", group="Context", metavar="TEXT", not_with=("processors",)
+        "What the text begins with.",
+        group="Context",
+        metavar="TEXT",
+        not_with=("processors",),
+        elsewhere={"python": "prefix"},
     ).as_field(None)
     """Text or tokens; `decode` gives what follows them. Of a recording it is the beginning of the first
     window only, as in faster-whisper, and of the text of its first segment; openai-whisper puts it before
     every window."""
     hotwords: str | None = Option(
-        "Words likely to be said, put before the prompt.", key="hotword_text", flag=None
+        "Words likely to be said, put before the prompt.",
+        key="hotword_text",
+        flag=None,
+        elsewhere={"faster": "hotwords"},
     ).as_field(None)
     suppress_tokens: tuple[int, ...] = Option(
         "Tokens never written; -1 stands for signs that are not speech, '' suppresses nothing.",
@@ -124,12 +141,17 @@ class DecodingOptions:
                 reads=lambda on: None if on else SPECIALS_ALONE,
             )
         },
+        elsewhere={
+            "cpp": "-sns --suppress-nst suppress_nst suppress_non_speech_tokens",
+            "python": "suppress_tokens",
+        },
     ).as_field((NON_SPEECH,))
     """Empty: nothing, not even special tokens, is suppressed."""
     suppress_regex: str | None = Option(
         "Tokens never written: those whose whole text it matches, the space before a word included.",
         group="Search",
         metavar="REGEX",
+        elsewhere={"cpp": "--suppress-regex suppress_regex"},
     ).as_field(None)
     verbatim: bool = Option(
         "Keep fillers, repetitions and broken-off words as far as the model can (en, de, es, fr).",
@@ -156,23 +178,39 @@ class DecodingOptions:
                 "with a checkpoint of tinydiarize: ` [SPEAKER_TURN]` where somebody else speaks next",
             )
         },
+        elsewhere={"cpp": "-tdrz --tinydiarize tdrz_enable"},
     ).as_field(False)
     """Let the model write its token for "somebody else speaks" (`<|startoflm|>`), which tinydiarize's
     checkpoints have learnt. Others write it nowhere, or anywhere."""
-    suppress_blank: bool = Option("Do not begin with a space or the end of text.", flag=None).as_field(True)
-    without_timestamps: bool = Option("Do not predict the times of segments.", group="Times").as_field(False)
+    suppress_blank: bool = Option(
+        "Do not begin with a space or the end of text.",
+        flag=None,
+        elsewhere={"cpp": "suppress_blank", "python": "suppress_blank"},
+    ).as_field(True)
+    without_timestamps: bool = Option(
+        "Do not predict the times of segments.",
+        group="Times",
+        elsewhere={"cpp": "-nt --no-timestamps no_timestamps single_segment", "python": "without_timestamps"},
+    ).as_field(False)
     max_initial_timestamp: float | None = Option(
         "Latest first timestamp, in seconds; None or 0 sets no limit.",
         flag=None,
         least=0.0,
         most=30.0,
         expected="0 to 30 seconds",
+        elsewhere={"cpp": "max_initial_ts", "python": "max_initial_timestamp"},
     ).as_field(1.0)
     repetition_penalty: float = Option(
-        "Above 1: text tokens that were written become less likely.", group="Search", above=0.0
+        "Above 1: text tokens that were written become less likely.",
+        group="Search",
+        above=0.0,
+        elsewhere={"faster": "repetition_penalty"},
     ).as_field(1.0)
     no_repeat_ngram_size: int = Option(
-        "No sequence of so many tokens twice; 0 allows all.", group="Search", least=0
+        "No sequence of so many tokens twice; 0 allows all.",
+        group="Search",
+        least=0,
+        elsewhere={"faster": "no_repeat_ngram_size"},
     ).as_field(0)
     allowed_languages: tuple[str, ...] = ()
     seed: int = Option(

@@ -56,10 +56,17 @@ class FallbackOptions:
                 reads=lambda first: (first,) if first else None,
             )
         },
+        elsewhere={
+            "cpp": "-tp --temperature temperature -tpi --temperature-inc temperature_inc",
+            "openai": "temperature --temperature_increment_on_fallback",
+            "faster": "temperature",
+        },
     ).as_field((0.0, 0.2, 0.4, 0.6, 0.8, 1.0))
     """Tried in this order until one is good enough."""
     compression_ratio_threshold: float | None = Option(
-        "Text that compresses better than this repeats itself: try the next temperature.", group="Fallback"
+        "Text that compresses better than this repeats itself: try the next temperature.",
+        group="Fallback",
+        elsewhere={"python": "compression_ratio_threshold"},
     ).as_field(2.4)
     """None: no limit."""
     logprob_threshold: float | None = Option(
@@ -73,6 +80,11 @@ class FallbackOptions:
                 most=1.0,
             )
         },
+        elsewhere={
+            "cpp": "-lpt --logprob-thold logprob_thold",
+            "openai": "logprob_threshold",
+            "faster": "log_prob_threshold",
+        },
     ).as_field(-1.0)
     """None: no limit."""
     no_speech_threshold: float | None = Option(
@@ -85,6 +97,7 @@ class FallbackOptions:
                 "no_speech_thold", "when it is silence: a probability above this, and a text that looks wrong"
             )
         },
+        elsewhere={"cpp": "-nth --no-speech-thold no_speech_thold", "python": "no_speech_threshold"},
     ).as_field(0.6)
     """A guess, or a text that repeats itself, with a no_speech_prob above this is silence, and not tried
     again; None: nothing is."""
@@ -107,6 +120,7 @@ class FallbackOptions:
                 most=1e3,
             )
         },
+        elsewhere={"cpp": "-et --entropy-thold entropy_thold"},
     ).as_field(None)
     """In nats, of a text of more than 32 tokens. whisper.cpp has it instead of the compression ratio."""
     best_of: int | None = Option(
@@ -120,6 +134,7 @@ class FallbackOptions:
                 "best_of", "draws at temperatures above 0, up to 16", least=-1, most=MOST_BEAM, none_upto=0
             )
         },
+        elsewhere={"cpp": "-bo --best-of greedy.best_of", "python": "best_of"},
     ).as_field(None)
     """None leaves it to the decoding options."""
 

@@ -24,6 +24,15 @@ def requested(key: str, kind: Kind, apis: Mapping[Api, ApiField], **about: Any) 
     return Option(next(iter(apis.values())).help, key=key, kind=kind, apis=apis, **about)
 
 
+def _openai(names: str, kind: Kind, help: str, key: str = "", **field: Any) -> Option:
+    key = key or names.removesuffix("[]")
+    return requested(key, kind, {"openai": ApiField(names, help, **field)})
+
+
+def _whisper_cpp(name: str, kind: Kind, help: str, key: str = "", **field: Any) -> Option:
+    return requested(key or name, kind, {"whisper_cpp": ApiField(name, help, **field)})
+
+
 REQUEST = (
     requested(
         "file",
@@ -33,7 +42,7 @@ REQUEST = (
             "whisper_cpp": ApiField("file", "The recording."),
         },
     ),
-    requested("model", "text", {"openai": ApiField("model", "one of `/v1/models`; without it the server's")}),
+    _openai("model", "text", "one of `/v1/models`; without it the server's"),
     requested(
         "language",
         "text",
@@ -48,58 +57,26 @@ REQUEST = (
             ),
         },
     ),
-    requested(
-        "detect_language",
-        "flag",
-        {"whisper_cpp": ApiField("detect_language", "Find the language, whatever is given.")},
-    ),
-    requested(
-        "languages",
-        "texts",
-        {
-            "openai": ApiField(
-                "languages[]", "several: changes among them are followed", examples=LANGUAGE_EXAMPLES
-            )
-        },
-    ),
-    requested(
-        "phrases",
-        "texts",
-        {"openai": ApiField("keywords[]", "words likely to be said, boosted in the beam search")},
-    ),
-    requested(
-        "hotwords",
-        "text",
-        {"openai": ApiField("hotwords", "the same, separated by commas, as other servers have them")},
-    ),
-    requested(
-        "vad_filter",
-        "flag",
-        {
-            "openai": ApiField(
-                "vad_filter", "`true`: as `chunking_strategy` `auto`, as other servers have it", examples=()
-            )
-        },
-    ),
+    _whisper_cpp("detect_language", "flag", "Find the language, whatever is given."),
+    _openai("languages[]", "texts", "several: changes among them are followed", examples=LANGUAGE_EXAMPLES),
+    _openai("keywords[]", "texts", "words likely to be said, boosted in the beam search", key="phrases"),
+    _openai("hotwords", "text", "the same, separated by commas, as other servers have them"),
+    _openai("vad_filter", "flag", "`true`: as `chunking_strategy` `auto`, as other servers have it"),
     *(
-        requested(
-            f"ignored_{name}",
+        _openai(
+            name,
             "nested",
-            {"openai": ApiField(name, "without effect, which the answer tells: `x-ignored-parameters`")},
+            "without effect, which the answer tells: `x-ignored-parameters`",
+            key=f"ignored_{name}",
         )
         for name in IGNORED
     ),
-    requested(
+    _openai(
         "chunking_strategy",
         "nested",
-        {
-            "openai": ApiField(
-                "chunking_strategy",
-                "`auto`, or `server_vad` with `threshold`, `silence_duration_ms` and `prefix_padding_ms`: "
-                "speech is found first. Without it, windows follow each other",
-                examples=("auto", '{"type": "server_vad"}'),
-            )
-        },
+        "`auto`, or `server_vad` with `threshold`, `silence_duration_ms` and `prefix_padding_ms`: "
+        "speech is found first. Without it, windows follow each other",
+        examples=("auto", '{"type": "server_vad"}'),
     ),
     requested(
         "response_format",
@@ -120,100 +97,57 @@ REQUEST = (
         },
         default="json",
     ),
-    requested(
-        "granularities",
+    _openai(
+        "timestamp_granularities[]",
         "texts",
-        {
-            "openai": ApiField(
-                "timestamp_granularities[]",
-                "`word`, `segment`, with `verbose_json`, or `diarized_json` in a stream",
-                choices=("word", "segment"),
-            )
-        },
+        "`word`, `segment`, with `verbose_json`, or `diarized_json` in a stream",
+        key="granularities",
+        choices=("word", "segment"),
     ),
-    requested(
-        "include",
-        "texts",
-        {
-            "openai": ApiField(
-                "include[]", "`logprobs`, with `json`: of words rather than tokens", choices=("logprobs",)
-            )
-        },
+    _openai(
+        "include[]", "texts", "`logprobs`, with `json`: of words rather than tokens", choices=("logprobs",)
     ),
-    requested(
+    _openai(
         "stream",
         "flag",
-        {
-            "openai": ApiField(
-                "stream",
-                "`true`: server-sent events, `transcript.text.delta` a segment and `transcript.text.done`, "
-                "with `json`, `text`, `verbose_json` or `diarized_json`; the last two add "
-                "`transcript.text.segment`, with its words where `timestamp_granularities[]` asks for them",
-            )
-        },
+        "`true`: server-sent events, `transcript.text.delta` a segment and `transcript.text.done`, "
+        "with `json`, `text`, `verbose_json` or `diarized_json`; the last two add "
+        "`transcript.text.segment`, with its words where `timestamp_granularities[]` asks for them",
     ),
-    requested(
-        "reference_names",
+    _openai(
+        "known_speaker_names[]",
         "texts",
-        {
-            "openai": ApiField(
-                "known_speaker_names[]",
-                "with `diarized_json`: up to 4 people; with 1 to 30 seconds of the speech of each as "
-                "`data:audio/wav;base64,…`; others have letters",
-            )
-        },
+        "with `diarized_json`: up to 4 people; with 1 to 30 seconds of the speech of each as "
+        "`data:audio/wav;base64,…`; others have letters",
+        key="reference_names",
     ),
-    requested(
-        "references",
+    _openai(
+        "known_speaker_references[]",
         "texts",
-        {"openai": ApiField("known_speaker_references[]", "the speech of each, in the order of the names")},
+        "the speech of each, in the order of the names",
+        key="references",
     ),
-    requested(
-        "first_temperature",
+    _whisper_cpp(
+        "temperature", "number", "the first that is tried", key="first_temperature", least=0.0, most=1.0
+    ),
+    _whisper_cpp(
+        "temperature_inc",
         "number",
-        {"whisper_cpp": ApiField("temperature", "the first that is tried", least=0.0, most=1.0)},
+        "the step to the next, where the result looks wrong; 0: no other is tried",
+        key="temperature_step",
+        least=0.0,
+        most=1.0,
     ),
-    requested(
-        "temperature_step",
-        "number",
-        {
-            "whisper_cpp": ApiField(
-                "temperature_inc",
-                "the step to the next, where the result looks wrong; 0: no other is tried",
-                least=0.0,
-                most=1.0,
-            )
-        },
-    ),
-    requested(
-        "no_timestamps", "flag", {"whisper_cpp": ApiField("no_timestamps", "no words in `verbose_json`")}
-    ),
-    requested(
-        "no_language_probabilities",
-        "flag",
-        {
-            "whisper_cpp": ApiField(
-                "no_language_probabilities", "no `language_probabilities` in `verbose_json`"
-            )
-        },
-    ),
-    requested(
+    _whisper_cpp("no_timestamps", "flag", "no words in `verbose_json`"),
+    _whisper_cpp("no_language_probabilities", "flag", "no `language_probabilities` in `verbose_json`"),
+    _whisper_cpp(
         "max_len",
         "integer",
-        {
-            "whisper_cpp": ApiField(
-                "max_len",
-                "letters of a segment: longer ones are cut, between words in any case",
-                least=0,
-                most=MOST_COUNT,
-                none_upto=0,
-            )
-        },
+        "letters of a segment: longer ones are cut, between words in any case",
+        least=0,
+        most=MOST_COUNT,
+        none_upto=0,
     ),
-    requested(
-        "split_on_word",
-        "flag",
-        {"whisper_cpp": ApiField("split_on_word", "lines are cut between words in any case")},
-    ),
-    *(requested(name, "any", {"whisper_cpp": ApiField(name, "without effect")}) for name in WITHOUT_EFFECT),
+    _whisper_cpp("split_on_word", "flag", "lines are cut between words in any case"),
+    *(_whisper_cpp(name, "any", "without effect") for name in WITHOUT_EFFECT),
 )

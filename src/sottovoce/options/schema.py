@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
@@ -38,6 +38,8 @@ Kind: TypeAlias = Literal[
 commas."""
 Api: TypeAlias = Literal["openai", "whisper_cpp", "sottovoce"]
 """Of recordings: openai, whisper_cpp; of live speech: sottovoce (the server's own)."""
+Program: TypeAlias = Literal["cpp", "openai", "faster", "python"]
+"""whisper.cpp, openai-whisper and faster-whisper; python: the last two alike."""
 Values: TypeAlias = Mapping[str, Any]
 """Values of options by their keys."""
 
@@ -109,7 +111,9 @@ class Option:
     may_be_infinite: in Python. expected, called: words of the error line, where they are not made from the
     range and the field. choices: the values that text may have. needs: see `Need`. not_with: keys of
     options that it cannot be combined with on the command line. apis: names in requests of the server.
-    field, owner, default: filled in for the field of a dataclass.
+    elsewhere: what other programs call it, on the command line and in code, apart by spaces; openai-whisper's
+    without the `--` that all of them have on its command line. field, owner, default: filled in for the
+    field of a dataclass.
     """
 
     help: str
@@ -135,6 +139,7 @@ class Option:
     needs: tuple[Need, ...] = ()
     not_with: tuple[str, ...] = ()
     apis: Mapping[Api, ApiField] = dataclasses.field(default_factory=dict)
+    elsewhere: Mapping[Program, str] = dataclasses.field(default_factory=dict)
     field: str = ""
     owner: str = ""
     default: Any = None
@@ -275,8 +280,3 @@ def changed(chosen: Owner, values: Values) -> Owner:
         if each.name not in found and dataclasses.is_dataclass(inner):
             found[each.name] = changed(inner, values)  # type: ignore[type-var]  # an instance, no class
     return replace(chosen, **found)
-
-
-def keyed(options: Sequence[Option]) -> Mapping[str, Option]:
-    """Return options by key."""
-    return {one.key: one for one in options}

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
-from importlib import import_module
 from typing import Literal, TypeAlias
 
-from sottovoce.errors import OptionError
 from sottovoce.options import needs as need
 from sottovoce.options.decoding import DecodingOptions
 from sottovoce.options.fallback import FallbackOptions
+from sottovoce.options.recording_checks import check_parts, check_vad
 from sottovoce.options.recording_defaults import (
     APPENDED,
     LANGUAGE_PRIOR,
@@ -21,9 +19,8 @@ from sottovoce.options.recording_defaults import (
     VERBATIM_LOOPS,
 )
 from sottovoce.options.schema import ApiField, Need, Option, check_options
-from sottovoce.options.speakers import Diarizer, SpeakerOptions, check_speaker_names
+from sottovoce.options.speakers import Diarizer, SpeakerOptions
 from sottovoce.options.vad import VadOptions
-from sottovoce.text.disfluency import check_cleanable
 
 Mode: TypeAlias = Literal["seek", "vad"]
 FollowLanguages: TypeAlias = bool | Literal["auto"] | None
@@ -38,8 +35,6 @@ _signs = partial(
     cli_default=None,
     needs=(need.JOINS_WORDS,),
 )
-_FILTERS = "sottovoce.audio.ffmpeg_filters"
-"""Imported where a filter is asked for: it needs FFmpeg, which options are quick without."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +60,7 @@ class TranscribeOptions:
                 "vad", "speech is found first", kind="flag", reads=lambda on: "vad" if on else None
             )
         },
+        elsewhere={"cpp": "--vad vad", "faster": "vad_filter"},
     ).as_field("seek")
     """ "seek" moves on by the timestamps that the model writes; "vad" packs speech into windows."""
     vad: VadOptions | None = None
@@ -74,6 +70,7 @@ class TranscribeOptions:
         group="Speech",
         least=1,
         needs=(need.VAD_MODE,),
+        elsewhere={"faster": "batch_size"},
     ).as_field(1)
     """Above 1, windows cannot be conditioned on each other."""
     follow_languages: FollowLanguages = Option(
@@ -83,6 +80,7 @@ class TranscribeOptions:
         group="Language",
         kind="flag",
         switch=True,
+        elsewhere={"faster": "multilingual"},
     ).as_field(None)
     """Among those allowed. "auto" begins to where another language than that of the beginning is surely
     spoken; None: True where several are listed as allowed, else "auto". False: the language is found once
@@ -98,6 +96,7 @@ class TranscribeOptions:
         "Most windows of 30 s with speech over which the language is found; fewer where they agree.",
         flag=None,
         least=1,
+        elsewhere={"faster": "language_detection_segments"},
     ).as_field(LANGUAGE_WINDOWS)
     language_prior: Mapping[str, float] = field(default_factory=lambda: dict(LANGUAGE_PRIOR), hash=False)
     """What is common, see `combine_detections`; where the language is found once, among all."""
@@ -110,6 +109,7 @@ class TranscribeOptions:
             "openai": ApiField("prompt", "what was said before"),
             "whisper_cpp": ApiField("prompt", "what was said before"),
         },
+        elsewhere={"cpp": "--prompt initial_prompt", "python": "initial_prompt"},
     ).as_field(None)
     """Of the first window; with carry_initial_prompt of every window."""
     carry_initial_prompt: bool = Option(
@@ -117,12 +117,14 @@ class TranscribeOptions:
         group="Context",
         needs=(Need("needs an initial_prompt", lambda v: v["initial_prompt"] is not None),),
         apis={"whisper_cpp": ApiField("carry_initial_prompt")},
+        elsewhere={"cpp": "--carry-initial-prompt carry_initial_prompt", "openai": "carry_initial_prompt"},
     ).as_field(False)
     condition_on_previous_text: bool = Option(
         "Decode each window without the text of the one before.",
         group="Context",
         flag="--no-condition-on-previous-text",
         negated=True,
+        elsewhere={"cpp": "no_context", "python": "condition_on_previous_text"},
     ).as_field(True)
     """Give what was said before as a prompt."""
     max_context: int | None = Option(
@@ -137,12 +139,14 @@ class TranscribeOptions:
                 "max_context", "tokens of earlier text, all for -1", least=-1, most=100_000, none_upto=-1
             )
         },
+        elsewhere={"cpp": "-mc --max-context n_max_text_ctx"},
     ).as_field(None)
     prompt_reset_on_temperature: float = Option(
         "Text that needed a temperature above this is not given to the next window.",
         group="Context",
         least=0.0,
         needs=(need.EARLIER_TEXT, need.WARMER),
+        elsewhere={"faster": "prompt_reset_on_temperature"},
     ).as_field(0.5)
     clip_timestamps: tuple[float, ...] = Option(
         "Only these parts; times as for --offset, the last end may be left out.",
@@ -151,6 +155,7 @@ class TranscribeOptions:
         metavar="START,END,…",
         needs=(need.SEEKS, need.ALONE),
         not_with=("processors",),
+        elsewhere={"python": "clip_timestamps"},
     ).as_field(())
     """Start, end, start, … in seconds, ascending; without a last end up to the end."""
     audio_ctx: int | None = Option(
@@ -169,6 +174,7 @@ class TranscribeOptions:
                 none_upto=0,
             )
         },
+        elsewhere={"cpp": "-ac --audio-ctx audio_ctx"},
     ).as_field(None)
     """None: as many as the model was trained on (1500). Fewer take less time, and lose words and times:
     other lengths were never seen in training. The last 0.2 s of such a window are silence, and its tokens
@@ -192,6 +198,7 @@ class TranscribeOptions:
                 kind="number",
             )
         },
+        elsewhere={"cpp": "-ot --offset-t offset_ms"},
     ).as_field(0.0)
     duration_s: float | None = Option(
         "Stop after so much of it.",
@@ -213,13 +220,20 @@ class TranscribeOptions:
                 kind="number",
             )
         },
+        elsewhere={"cpp": "-d --duration duration_ms"},
     ).as_field(None)
     """The one part of the recording to transcribe is read as if it were all there is (so it costs what a
     part costs, and its loudest moment sets the log-mel's floor); times stay those of the recording. Parts
     of clip_timestamps are heard within the whole recording."""
-    word_timestamps: bool = Option("Times and probabilities of words.", group="Words", short="-w").as_field(
-        False
-    )
+    word_timestamps: bool = Option(
+        "Times and probabilities of words.",
+        group="Words",
+        short="-w",
+        elsewhere={
+            "cpp": "-sow --split-on-word -dtw --dtw token_timestamps dtw_token_timestamps",
+            "python": "word_timestamps",
+        },
+    ).as_field(False)
     word_threshold: float = Option(
         "Words less probable than this take their times from the words around them.",
         group="Words",
@@ -228,10 +242,15 @@ class TranscribeOptions:
         most=1.0,
         needs=(need.WORDS,),
         apis={"whisper_cpp": ApiField("word_thold", "of a word, where whisper.cpp asks that of a timestamp")},
+        elsewhere={"cpp": "-wt --word-thold thold_pt"},
     ).as_field(0.0)
     """See `interpolate_improbable`; 0 leaves each where it was heard."""
-    prepend_punctuations: str = _signs("Signs that belong to the word after them.").as_field(PREPENDED)
-    append_punctuations: str = _signs("Signs that belong to the word before them.").as_field(APPENDED)
+    prepend_punctuations: str = _signs(
+        "Signs that belong to the word after them.", elsewhere={"python": "prepend_punctuations"}
+    ).as_field(PREPENDED)
+    append_punctuations: str = _signs(
+        "Signs that belong to the word before them.", elsewhere={"python": "append_punctuations"}
+    ).as_field(APPENDED)
     hallucination_silence_threshold: float | None = Option(
         "Skip silences longer than this around words that look invented (needs --word-timestamps).",
         group="Times",
@@ -239,6 +258,7 @@ class TranscribeOptions:
         above=0.0,
         expected="more than 0 s",
         needs=(need.WORDS_OF_SEEKING,),
+        elsewhere={"python": "hallucination_silence_threshold"},
     ).as_field(None)
     """None keeps them."""
     audio_filter: str | None = Option(
@@ -295,50 +315,14 @@ class TranscribeOptions:
                 reads=lambda on: "energy" if on else None,
             )
         },
+        elsewhere={"cpp": "-di --diarize"},
     ).as_field("mixed")
     """"apart" needs mode "vad"; with "energy" words are timed."""
 
     def __post_init__(self) -> None:
-        self._check_vad()
+        check_vad(self)
         check_options(self)
-        if self.follow_languages is True and self.decoding.language is not None:
-            raise OptionError(f"follow_languages: expected no language, got '{self.decoding.language}'")
-        if self.decoding.prompt is not None:
-            raise OptionError("prompt: use initial_prompt for a recording")
-        self._check_clips()
-        self._check_channels()
-        if self.clean and self.decoding.language is not None and self.decoding.task == "transcribe":
-            check_cleanable(self.decoding.language)
-        if self.audio_filter is not None:
-            import_module(_FILTERS).AudioFilter(self.audio_filter)
-
-    def _check_vad(self) -> None:
-        if self.vad is not None and not isinstance(self.vad, VadOptions):
-            names = ", ".join(one.name for one in fields(VadOptions))
-            raise OptionError(f"vad: expected VadOptions, whose fields are {names}, got {self.vad!r}")
-        if self.vad is not None and self.mode == "seek":
-            raise OptionError("vad options: need mode 'vad', got 'seek'")
-
-    def _check_clips(self) -> None:
-        times = self.clip_timestamps
-        if not all(0 <= time < math.inf for time in times) or list(times) != sorted(times):
-            raise OptionError(f"clip_timestamps: expected ascending seconds, got {times}")
-        if times and self.mode == "vad":
-            raise OptionError("clip_timestamps: need mode 'seek', got 'vad'")
-        if times and (self.offset_s or self.duration_s is not None):
-            raise OptionError("clip_timestamps: cannot be combined with offset_s or duration_s")
-
-    def _check_channels(self) -> None:
-        if self.speaker_names:
-            check_speaker_names(self.speaker_names, self.speakers)
-            if self.speakers is None and self.channels == "mixed":
-                raise OptionError("speaker_names: need speakers or channels")
-        if self.channels != "mixed" and self.speakers is not None:
-            raise OptionError(f"channels '{self.channels}': say who speaks; expected no speakers beside")
-        if self.decoding.speaker_turns and (self.channels != "mixed" or self.speakers is not None):
-            raise OptionError("speaker_turns: expected neither speakers nor channels beside")
-        if self.channels == "apart" and self.mode == "seek":
-            raise OptionError("channels 'apart': need mode 'vad', since each is silent half of the time")
+        check_parts(self)
 
     @property
     def is_resumable(self) -> bool:

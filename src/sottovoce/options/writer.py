@@ -15,7 +15,10 @@ class WriterOptions:
     """
 
     max_line_width: int | None = Option(
-        "Characters a subtitle line (needs --word-timestamps).", group="Layout", least=1
+        "Characters a subtitle line (needs --word-timestamps).",
+        group="Layout",
+        least=1,
+        elsewhere={"cpp": "-ml --max-len max_len split_on_word", "openai": "max_line_width"},
     ).as_field(None)
     max_line_count: int | None = Option(
         "Lines a subtitle (needs a line width or a reading speed).",
@@ -28,6 +31,7 @@ class WriterOptions:
                 with_value=True,
             ),
         ),
+        elsewhere={"openai": "max_line_count"},
     ).as_field(None)
     """Subtitles may then run across segments."""
     max_words_per_line: int | None = Option(
@@ -35,6 +39,7 @@ class WriterOptions:
         group="Layout",
         least=1,
         needs=(Need("cannot be combined with max_line_count", lambda v: v["max_line_count"] is None),),
+        elsewhere={"openai": "max_words_per_line"},
     ).as_field(None)
     """Where subtitles end with their segments."""
     reading_speed: float | None = Option(
@@ -53,7 +58,9 @@ class WriterOptions:
     ).as_field(None)
     """Lines as in `layout`; 2 of 42 where nothing else is said."""
     highlight_words: bool = Option(
-        "Underline each word of a subtitle as it is spoken.", group="Layout"
+        "Underline each word of a subtitle as it is spoken.",
+        group="Layout",
+        elsewhere={"openai": "highlight_words"},
     ).as_field(False)
     offset_n: int = Option(
         "srt: added to the number of every subtitle; the first is N + 1.",
@@ -65,6 +72,7 @@ class WriterOptions:
                 "offset_n", "added to the numbers of `srt`; other formats have none", most=100_000
             )
         },
+        elsewhere={"cpp": "-on --offset-n"},
     ).as_field(0)
 
     def __post_init__(self) -> None:

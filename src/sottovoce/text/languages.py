@@ -53,6 +53,7 @@ LANGUAGES: tuple[Language, ...] = tuple(
     _read(entry) for entry in _TABLE.strip().replace("\n", "|").split("|")
 )
 """All 100, in the order of the language tokens; the 99-language vocabulary lacks the last, `yue`."""
+_CODES = tuple(language.code for language in LANGUAGES)
 
 UNSPACED: frozenset[str] = frozenset({"zh", "ja", "th", "lo", "my", "yue"})
 """Languages written without spaces between words: word times are per character there."""
@@ -70,7 +71,7 @@ def language_codes(n_languages: int = 100) -> tuple[str, ...]:
     """
     if not 0 <= n_languages <= len(LANGUAGES):
         raise OptionError(f"number of languages: expected 0 to {len(LANGUAGES)}, got {n_languages}")
-    return tuple(language.code for language in LANGUAGES[:n_languages])
+    return _CODES[:n_languages]
 
 
 def language_name(code: str) -> str:

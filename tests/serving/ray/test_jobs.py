@@ -61,7 +61,10 @@ def mortal(folder: Path) -> Callable[[], Model]:
     return cast("Callable[[], Model]", partial(MortalModel, folder))
 
 
-def test_an_actor_that_is_killed_in_the_middle_costs_no_row_and_doubles_none(tmp_path: Path) -> None:
+def test_an_actor_that_is_killed_in_the_middle_costs_no_row_and_doubles_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sottovoce.serving.ray.jobs.N_RETRIES", 1)  # each is a process that loads PyTorch
     names = [f"clip{i}" for i in range(10)] + ["once", "bad", "deadly"] + [f"clip{i}" for i in range(10, 20)]
     items = [Item(name, str(tmp_path / name)) for name in names]
     with open_results(tmp_path / "out.jsonl") as results:

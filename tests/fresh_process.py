@@ -1,0 +1,38 @@
+"""Code in a process of its own that has the library loaded already.
+
+An interpreter that begins anew takes three times as long. What the code forgets to import is missed all the
+same.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import sys
+from functools import cache
+from multiprocessing.context import ForkServerContext
+from pathlib import Path
+
+
+@cache
+def _processes() -> ForkServerContext:
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["sottovoce.api", "sottovoce.audio.io"])
+    return context
+
+
+def run_code(code: str, folder: Path, said: Path) -> int | None:
+    """Run code in a folder; returns the exit code. said: the file that gets what it prints."""
+    process = _processes().Process(target=_run, args=(code, folder, said))
+    process.start()
+    process.join()
+    return process.exitcode
+
+
+def _run(code: str, folder: Path, said: Path) -> None:
+    written = os.open(said, os.O_WRONLY | os.O_CREAT)
+    os.dup2(written, 1)
+    os.dup2(written, 2)
+    os.chdir(folder)
+    sys.path.insert(0, str(folder))
+    exec(compile(code, "code", "exec"), {"__name__": "__main__"})
