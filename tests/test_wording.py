@@ -50,7 +50,17 @@ ROOMS_DONE = (
 SERVING_DONE = tuple(
     f"serving/{part}"
     for part in (
-        *("access", "apis", "app", "client_secrets", "client_values", "connection", "event_sequence"),
+        *(
+            "access",
+            "api_keys",
+            "key_limits",
+            "apis",
+            "app",
+            "client_secrets",
+            "client_values",
+            "connection",
+            "event_sequence",
+        ),
         *("faults", "file_jobs", "input_queue", "metrics", "model_registry", "pcm", "ray", "request_log"),
         *("server", "services", "settings", "transport", "uploads"),
     )

@@ -64,6 +64,12 @@ ACCESS = (
         "[none: everybody may ask]",
     ),
     click.option(
+        "--keys",
+        metavar="FILE",
+        help="More keys, with names, rates and quotas: a TOML file, read again when it changes and on "
+        "SIGHUP. [none]",
+    ),
+    click.option(
         "--allow-origin",
         multiple=True,
         metavar="URL",

@@ -123,7 +123,7 @@ def needing_extra() -> Iterator[None]:
 def warn_if_open(settings: ServerSettings) -> None:
     """Say that everybody may ask, where more than this machine can."""
     listening = settings.listening
-    if not listening.is_loopback and not settings.access.api_keys:
+    if not listening.is_loopback and not settings.access.has_keys:
         click.echo(f"warning: {listening.host} is open to all who reach it: set {API_KEYS}", err=True)
     if settings.wyoming and not settings.wyoming.is_loopback:
         click.echo(f"warning: Wyoming at {settings.wyoming.host} is open to all who reach it", err=True)
@@ -165,6 +165,7 @@ def settings_of(given: Mapping[str, Any], names: list[str]) -> ServerSettings:
         wyoming=WyomingAddress.parse(given["wyoming"]) if given["wyoming"] else None,
         access=Access(
             api_keys=api_keys(given["api_key_file"], os.environ.get(API_KEYS, "")),
+            keys_file=given["keys"],
             origins=tuple(given["allow_origin"]),
             hosts=tuple(given["allow_host"]),
             proxies=tuple(given["forwarded_allow_ips"]),

@@ -42,7 +42,10 @@ WEB = Path(str(resources.files("sottovoce.serving") / "web"))
 
 
 def make_app(settings: ServerSettings, open_model: Callable[[str], Model]) -> Starlette:
-    """Make the app of a server; it loads its models itself, with open_model, once it runs."""
+    """Make the app of a server; it loads its models itself, with open_model, once it runs.
+
+    Raises: OptionError for a file of keys that is none.
+    """
     metrics = Metrics()
 
     def on_live(waited_s: float, worked_s: float) -> None:
@@ -61,7 +64,7 @@ def make_app(settings: ServerSettings, open_model: Callable[[str], Model]) -> St
 
     app = Starlette(
         routes=ROUTES,
-        middleware=layers(settings, AccessControl(settings, services.secrets), metrics),
+        middleware=layers(services),
         exception_handlers={HTTPException: missed},
         lifespan=lifespan,
     )
@@ -69,10 +72,18 @@ def make_app(settings: ServerSettings, open_model: Callable[[str], Model]) -> St
     return app
 
 
-def layers(settings: ServerSettings, access: AccessControl, metrics: Metrics) -> list[Middleware]:
+def layers(services: Services) -> list[Middleware]:
     """Return what is around the routes, outermost first."""
+    settings = services.settings
     paths = frozenset(route.path for route in ROUTES if isinstance(route, Route | WebSocketRoute))
-    logged = Middleware(RequestLogMiddleware, access=access, metrics=metrics, routes=paths)
+    access = AccessControl(settings, services.secrets, services.keys)
+    logged = Middleware(
+        RequestLogMiddleware,
+        access=access,
+        key_limits=services.key_limits,
+        metrics=services.metrics,
+        routes=paths,
+    )
     if not settings.access.origins:
         return [logged]
     cors = Middleware(

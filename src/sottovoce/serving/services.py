@@ -14,11 +14,13 @@ from prometheus_client.registry import Collector
 from starlette.requests import HTTPConnection
 
 from sottovoce.formats.document import Json
+from sottovoce.serving.api_keys import ApiKey, KeyRing
 from sottovoce.serving.client_secrets import ClientSecrets
 from sottovoce.serving.decode_pool import DecodePool
 from sottovoce.serving.engine_thread import EngineState
 from sottovoce.serving.faults import busy, leaving
 from sottovoce.serving.hls import HlsWriter
+from sottovoce.serving.key_limits import KeyLimits
 from sottovoce.serving.metrics import Metrics
 from sottovoce.serving.model_registry import WORK_ENDS_WITHIN_S, ModelRegistry
 from sottovoce.serving.scheduler import Scheduler
@@ -26,10 +28,14 @@ from sottovoce.serving.settings import UPLOADS_A_PLACE, ServerSettings
 from sottovoce.serving.shared_captions import CaptionRegistry
 
 UNLOAD_EVERY_S = 5.0
+LOOK_AT_KEYS_EVERY_S = 1.0
 
 
 class Services(Collector):
-    """Settings, models and counts of a server, and who is being served."""
+    """Settings, models and counts of a server, and who is being served.
+
+    Raises: OptionError for a file of keys that is none.
+    """
 
     def __init__(self, settings: ServerSettings, registry: ModelRegistry, metrics: Metrics) -> None:
         self.settings = settings
@@ -50,6 +56,8 @@ class Services(Collector):
         """Of captions that are shared, by their tokens."""
         self.is_ready = not settings.models.preload
         self.secrets = ClientSecrets(settings.access.secret_key)
+        self.keys = KeyRing(settings.access)
+        self.key_limits = KeyLimits(metrics)
         self.preload_error: Exception | None = None
         """Why the default model could not be loaded."""
         self._leaving = anyio.Event()
@@ -230,6 +238,8 @@ class Services(Collector):
         """Load the default model beside what else goes on, unload idle ones, and end them all."""
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._unload_idle)
+            if self.keys.has_file:
+                tasks.start_soon(self._refresh_keys)
             if self.settings.models.preload:
                 tasks.start_soon(self._preload)
             yield
@@ -244,6 +254,11 @@ class Services(Collector):
                 self.is_ready = True
         except Exception as error:
             self.preload_error = error
+
+    async def _refresh_keys(self) -> None:
+        while True:
+            await anyio.sleep(LOOK_AT_KEYS_EVERY_S)
+            await anyio.to_thread.run_sync(self.keys.refresh)
 
     async def _unload_idle(self) -> None:
         while True:
@@ -277,3 +292,8 @@ def engine_states(services: Services) -> list[dict[str, Json]]:
 def services_of(connection: HTTPConnection) -> Services:
     """Return the services of the server that a request or socket belongs to."""
     return cast(Services, connection.app.state.services)
+
+
+def key_of(connection: HTTPConnection) -> ApiKey | None:
+    """Return the key that a request or socket came in with; None: with none."""
+    return cast("ApiKey | None", connection.scope["state"].get("key"))

@@ -32,7 +32,8 @@ nobody waiting."""
 SPARE_CONNECTIONS = 256
 """Of browsers, monitoring, and clients between two requests."""
 LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
-_KEY = re.compile(r"[A-Za-z0-9._~-]{8,200}")
+KEY = re.compile(r"[A-Za-z0-9._~-]{8,200}")
+"""What a header and a subprotocol can carry."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +105,9 @@ class ServerLimits:
 class Access:
     """Who may ask.
 
-    api_keys: any of them opens the API; none: everybody may. origins: of web pages elsewhere that may ask,
-        such as https://example.org; the server's own page always may.
+    api_keys: any of them opens the API; none: everybody may. keys_file: more of them, with names and limits,
+        see `serving.api_keys`. origins: of web pages elsewhere that may ask, such as https://example.org; the
+        server's own page always may.
     secret_key: signs the secrets of clients, see `serving.client_secrets`; the same in all processes of a
         server, and a new one for every server where it is None.
     proxies: addresses or networks whose `X-Forwarded-For` and `X-Forwarded-Proto` are believed, "*": all.
@@ -117,6 +119,7 @@ class Access:
     """
 
     api_keys: tuple[str, ...] = field(default=(), repr=False)
+    keys_file: str | None = None
     origins: tuple[str, ...] = ()
     hosts: tuple[str, ...] = ()
     proxies: tuple[str, ...] = ()
@@ -124,7 +127,7 @@ class Access:
 
     def __post_init__(self) -> None:
         for i, key in enumerate(self.api_keys):
-            if not _KEY.fullmatch(key):
+            if not KEY.fullmatch(key):
                 raise OptionError(
                     f"API key {i + 1}: expected 8 to 200 of the characters A-Z a-z 0-9 . _ ~ -, "
                     f"got {len(key)} characters"
@@ -135,6 +138,11 @@ class Access:
         for proxy in self.proxies:
             if proxy != "*":
                 network_of(proxy)
+
+    @property
+    def has_keys(self) -> bool:
+        """Whether who asks needs a key."""
+        return bool(self.api_keys) or self.keys_file is not None
 
     def is_proxy(self, address: str) -> bool:
         """Return whether an address is that of a proxy that is trusted."""
