@@ -61,8 +61,18 @@ SERVING_DONE = tuple(
             "connection",
             "event_sequence",
         ),
-        *("faults", "file_jobs", "input_queue", "metrics", "model_registry", "pcm", "ray", "request_log"),
-        *("server", "services", "settings", "transport", "uploads"),
+        *(
+            "faults",
+            "file_jobs",
+            "jobs",
+            "input_queue",
+            "metrics",
+            "model_registry",
+            "pcm",
+            "ray",
+            "request_log",
+        ),
+        *("server", "services", "settings", "transport", "uploaded_file", "uploads"),
     )
 )
 """Parts of the room `serving`."""

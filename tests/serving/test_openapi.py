@@ -17,12 +17,13 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from sottovoce.serving.apis.deepgram_params import OF_BOTH, OF_STREAMS, OFF_ONLY, REFUSED
 from sottovoce.serving.apis.sottovoce_live import FIELDS
+from sottovoce.serving.apis.transcription_jobs import WEBHOOK_URL
 from sottovoce.serving.app import ROUTES
 from sottovoce.serving.inference_request import KNOWN as INFERENCE
 from sottovoce.serving.openapi import document
 from sottovoce.serving.requests import KNOWN
 from sottovoce.serving.server import ServerThread
-from sottovoce.serving.settings import ServerLimits
+from sottovoce.serving.settings import JobSettings, ServerLimits
 from sottovoce.types import Transcript
 from tests.serving.servers import SlowFile, SlowModel, serving
 
@@ -41,8 +42,9 @@ MORE = settings(
 
 
 @pytest.fixture(scope="module")
-def quick() -> Iterator[ServerThread]:
-    with serving(SilentModel(), limits=ServerLimits(idle_s=20.0)) as server:
+def quick(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerThread]:
+    jobs = JobSettings(str(tmp_path_factory.mktemp("jobs")))
+    with serving(SilentModel(), limits=ServerLimits(idle_s=20.0), jobs=jobs) as server:
         yield server
 
 
@@ -73,6 +75,7 @@ def test_it_has_every_path_and_field_that_is_read(quick: ServerThread) -> None:
     assert set(document()["paths"]) == served - {"/", "/captions", "/read", "/favicon.ico"}  # type: ignore[arg-type]
     assert properties("/v1/audio/transcriptions") == set(KNOWN["transcribe"])
     assert properties("/v1/audio/translations") == set(KNOWN["translate"])
+    assert properties("/v1/jobs") == {*KNOWN["transcribe"], WEBHOOK_URL}
     assert properties("/inference") == set(INFERENCE)
 
 
@@ -100,7 +103,7 @@ def test_requests_made_from_it_find_no_fault(quick: ServerThread) -> None:
             case.validate_response(answer, checks=checks)
 
         ask()
-    assert len(found) == 12
+    assert len(found) == 16
     assert quick.services.n_requests == 0
 
 

@@ -25,6 +25,7 @@ from sottovoce.serving.apis.openai_files import transcriptions, translations
 from sottovoce.serving.apis.openai_realtime import client_secrets, realtime
 from sottovoce.serving.apis.shared_captions import publish, read
 from sottovoce.serving.apis.sottovoce_live import live
+from sottovoce.serving.apis.transcription_jobs import create_job, delete_job, job_info, job_list
 from sottovoce.serving.apis.whisper_cpp import inference, load, plainly
 from sottovoce.serving.faults import ApiError, leaving, logged_fault
 from sottovoce.serving.metrics import CONTENT_TYPE, Metrics
@@ -89,7 +90,7 @@ def layers(services: Services) -> list[Middleware]:
     cors = Middleware(
         CORSMiddleware,
         allow_origins=list(settings.access.origins),
-        allow_methods=["GET", "POST"],
+        allow_methods=["GET", "POST", "DELETE"],
         allow_headers=["authorization", "content-type", "x-request-id"],
         expose_headers=["x-request-id", "retry-after"],
     )
@@ -186,7 +187,8 @@ async def model_info(request: Request) -> Response:
 def model_document(registry: ModelRegistry, settings: ServerSettings, name: str) -> dict[str, Json]:
     """Describe what a name means.
 
-    Beyond OpenAI's: the model it stands for, its languages, and those it can be translated into live.
+    Beyond OpenAI's: the model it stands for, its languages, and those it can be
+    translated into live.
     """
     meant = registry.resolve(name)
     languages = registry.languages(meant)
@@ -217,6 +219,10 @@ ROUTES = [
     Route("/load", guarded(plainly(load)), methods=["POST"]),
     Route("/v1/audio/transcriptions", guarded(transcriptions), methods=["POST"]),
     Route("/v1/audio/translations", guarded(translations), methods=["POST"]),
+    Route("/v1/jobs", guarded(create_job), methods=["POST"]),
+    Route("/v1/jobs", guarded(job_list), methods=["GET"]),
+    Route("/v1/jobs/{id}", guarded(job_info), methods=["GET"]),
+    Route("/v1/jobs/{id}", guarded(delete_job), methods=["DELETE"]),
     Route("/v1/listen", guarded(listen_recording), methods=["POST"]),
     WebSocketRoute("/v1/listen", listen),
     WebSocketRoute("/v1/live", live),

@@ -17,7 +17,8 @@ from sottovoce.serving.racing import unless
 from sottovoce.serving.requests import FileRequest
 from sottovoce.serving.scheduler import FileJob, Scheduler
 from sottovoce.serving.services import Services, key_of, services_of
-from sottovoce.serving.uploads import UploadedFile, check_duration, require_file
+from sottovoce.serving.uploaded_file import UploadedFile
+from sottovoce.serving.uploads import check_duration, require_file
 from sottovoce.types import Transcript
 
 T = TypeVar("T")

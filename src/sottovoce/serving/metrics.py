@@ -37,6 +37,8 @@ class Metrics:
         self.key_sessions = Gauge(
             "sottovoce_key_sessions", "Live sessions of a named key now.", ("key",), registry=self.registry
         )
+        self.jobs = self._counter("jobs", "Jobs that are over.", "status")
+        self.webhooks = self._counter("webhooks", "Addresses of jobs that were told, or given up.", "status")
         self.file_seconds = self._counter("file_audio_seconds", "Audio of recordings transcribed.")
         self.live_seconds = self._counter("live_audio_seconds", "Audio of live sessions received.")
         self.live_wait = self._histogram("live_wait", "Live work between its arrival and its beginning.")

@@ -173,6 +173,8 @@ class RequestLogMiddleware:
         path: str = scope["path"]
         if path.startswith("/static/"):
             return "/static"
+        if path.startswith("/v1/jobs/"):
+            return "/v1/jobs/{id}"
         return path if path in self._routes else "other"
 
 

@@ -20,6 +20,8 @@ from sottovoce.serving.decode_pool import DecodePool
 from sottovoce.serving.engine_thread import EngineState
 from sottovoce.serving.faults import busy, leaving
 from sottovoce.serving.hls import HlsWriter
+from sottovoce.serving.jobs.job_runner import JobRunner
+from sottovoce.serving.jobs.transcription_job import JOB_STATES
 from sottovoce.serving.key_limits import KeyLimits
 from sottovoce.serving.metrics import Metrics
 from sottovoce.serving.model_registry import WORK_ENDS_WITHIN_S, ModelRegistry
@@ -28,13 +30,15 @@ from sottovoce.serving.settings import UPLOADS_A_PLACE, ServerSettings
 from sottovoce.serving.shared_captions import CaptionRegistry
 
 UNLOAD_EVERY_S = 5.0
+REQUESTS_A_JOB = 4
+"""Recordings that may be answered at once, for each job that may be under way beside them."""
 LOOK_AT_KEYS_EVERY_S = 1.0
 
 
 class Services(Collector):
     """Settings, models and counts of a server, and who is being served.
 
-    Raises: OptionError for a file of keys that is none.
+    Raises: OptionError for a file of keys that is none, and a folder of jobs that cannot be had.
     """
 
     def __init__(self, settings: ServerSettings, registry: ModelRegistry, metrics: Metrics) -> None:
@@ -49,6 +53,10 @@ class Services(Collector):
         self.upload_bytes = 0
         """Of all recordings that are here or on their way."""
         self.decoding = DecodePool()
+        self.jobs: JobRunner | None = None
+        if settings.jobs is not None:
+            n_at_once = max(1, settings.limits.requests // REQUESTS_A_JOB)
+            self.jobs = JobRunner(settings.jobs, registry, self.decoding, metrics, n_at_once=n_at_once)
         self.inference_model = settings.models.model
         """Of whisper.cpp's `/inference`, which names none."""
         self.captions = CaptionRegistry(sessions=settings.limits.sessions, readers=settings.limits.readers)
@@ -86,6 +94,14 @@ class Services(Collector):
         }
         for name, (meaning, value) in now.items():
             yield GaugeMetricFamily(f"sottovoce_{name}", meaning, value)
+        if self.jobs is not None:
+            jobs = GaugeMetricFamily("sottovoce_jobs_here", "Jobs by what they are at.", labels=("status",))
+            for status in JOB_STATES:
+                jobs.add_metric((status,), self.jobs.count(status))
+            yield jobs
+            yield GaugeMetricFamily(
+                "sottovoce_job_bytes", "Of jobs' recordings and results.", self.jobs.n_bytes
+            )
         labels = ("model", "engine")
         busy = GaugeMetricFamily(
             "sottovoce_engine_busy", "The part of the time that an engine is at work.", labels=labels
@@ -149,13 +165,16 @@ class Services(Collector):
         await self._leaving.wait()
 
     @contextmanager
-    def upload(self) -> Iterator[None]:
+    def upload(self, *, is_for_later: bool = False) -> Iterator[None]:
         """Take a place for a recording while it comes.
 
-        Raises: ApiError as `recording`, also where that would be raised now.
+        Raises: ApiError as `recording`, also where that would be raised now, if it is not for later.
         """
-        with self.recording():
-            pass
+        if self.is_leaving:
+            raise leaving()
+        if not is_for_later:
+            with self.recording():
+                pass
         most = UPLOADS_A_PLACE * self.settings.limits.requests
         if self.n_uploads >= most:
             raise busy(f"{most} recordings are being sent: try again later", retry_s=10.0)
@@ -238,12 +257,16 @@ class Services(Collector):
         """Load the default model beside what else goes on, unload idle ones, and end them all."""
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._unload_idle)
+            if self.jobs is not None:
+                tasks.start_soon(self._run_jobs, self.jobs)
             if self.keys.has_file:
                 tasks.start_soon(self._refresh_keys)
             if self.settings.models.preload:
                 tasks.start_soon(self._preload)
             yield
             tasks.cancel_scope.cancel()
+        if self.jobs is not None:
+            self.jobs.close()
         within_s = 0.0 if self.ends_process else WORK_ENDS_WITHIN_S
         await anyio.to_thread.run_sync(self.decoding.close, not self.ends_process)
         await anyio.to_thread.run_sync(self.registry.close, within_s)
@@ -254,6 +277,13 @@ class Services(Collector):
                 self.is_ready = True
         except Exception as error:
             self.preload_error = error
+
+    async def _run_jobs(self, jobs: JobRunner) -> None:
+        """Work jobs off until the server goes down: then what somebody waits for has the model alone."""
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(jobs.run)
+            await self.until_leaving()
+            tasks.cancel_scope.cancel()
 
     async def _refresh_keys(self) -> None:
         while True:

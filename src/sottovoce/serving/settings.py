@@ -160,7 +160,7 @@ def network_of(text: str) -> IPv4Network | IPv6Network:
     try:
         return ip_network(text, strict=False)
     except ValueError as error:
-        raise OptionError(f"proxy '{text[:50]}': expected an address or a network") from error
+        raise OptionError(f"'{text[:50]}': expected an address or a network") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,9 +288,39 @@ class TranslationSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class JobSettings:
+    """Recordings that are answered later.
+
+    folder: where they and their results are. keep_s: after a job is over, until it is removed. most: jobs at
+    a time, waiting and over; a named key has half of them. most_mb: of their recordings and results.
+    webhook_secret: signs what is told to their addresses; None: none is called. webhook_networks: private
+    addresses that may be called.
+
+    Raises: OptionError for values out of range.
+    """
+
+    folder: str
+    keep_s: float = 3600.0
+    most: int = 1000
+    most_mb: float = 4096.0
+    webhook_secret: bytes | None = field(default=None, repr=False)
+    webhook_networks: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in ("keep_s", "most", "most_mb"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise OptionError(f"jobs {name}: expected more than 0, got {getattr(self, name)}")
+
+    @property
+    def most_bytes(self) -> int:
+        return round(self.most_mb * 1e6)
+
+
+@dataclass(frozen=True, slots=True)
 class ServerSettings:
     """All that a server is told. wyoming: None: Home Assistant is not listened for. translation: None: live
-    speech is translated into English alone, by Whisper itself. hls: a folder for shared captions as HLS."""
+    speech is translated into English alone, by Whisper itself. hls: a folder for shared captions as HLS.
+    jobs: None: recordings are answered at once alone."""
 
     models: ModelSettings
     listening: Listening = field(default_factory=Listening)
@@ -300,6 +330,7 @@ class ServerSettings:
     wyoming: WyomingAddress | None = None
     translation: TranslationSettings | None = None
     hls: str | None = None
+    jobs: JobSettings | None = None
 
     @property
     def hosts(self) -> tuple[str, ...]:
