@@ -67,6 +67,7 @@ SERVING_DONE = tuple(
             "jobs",
             "input_queue",
             "metrics",
+            "model_memory",
             "model_registry",
             "pcm",
             "ray",

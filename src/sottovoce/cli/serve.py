@@ -55,6 +55,12 @@ MODELS = (
         metavar="TIME",
         help="Let go of a model after so long without use. [never]",
     ),
+    click.option(
+        "--model-memory-mb",
+        type=Finite(above=0),
+        metavar="MB",
+        help="For the weights of all models: those that were not used for longest make room. [no limit]",
+    ),
 )
 ACCESS = (
     click.option(

@@ -164,6 +164,7 @@ def settings_of(given: Mapping[str, Any], names: list[str]) -> ServerSettings:
             aliases=aliases(given["alias"]),
             beam_size=given["beam_size"],
             unload_s=given["unload_after"],
+            memory_mb=given["model_memory_mb"],
             preload=not given["no_preload"],
         ),
         listening=Listening(given["host"], given["port"], given["tls_certificate"], given["tls_key"]),

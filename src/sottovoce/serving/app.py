@@ -187,7 +187,7 @@ async def model_info(request: Request) -> Response:
 def model_document(registry: ModelRegistry, settings: ServerSettings, name: str) -> dict[str, Json]:
     """Describe what a name means.
 
-    Beyond OpenAI's: the model it stands for, its languages, and those it can be
+    Beyond OpenAI's: the model it stands for, whether that is in memory, its languages, and those it can be
     translated into live.
     """
     meant = registry.resolve(name)
@@ -198,6 +198,7 @@ def model_document(registry: ModelRegistry, settings: ServerSettings, name: str)
         "created": registry.began,
         "owned_by": "sottovoce",
         "model": meant,
+        "loaded": registry.is_loaded(meant),
         "languages": list(languages),
         "translates_to": list(targets(languages, settings.translation)),
     }

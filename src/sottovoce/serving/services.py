@@ -87,6 +87,7 @@ class Services(Collector):
             "upload_bytes": ("Bytes of recordings that are here.", self.upload_bytes),
             "failing": ("Whether a model cannot work any more.", int(self.trouble is not None)),
             "models_loaded": ("Models in memory.", len(self.registry.schedulers)),
+            "model_bytes": ("Bytes of models' weights in memory, by their size.", self.registry.n_bytes),
             "work_waiting": (
                 "Pieces of work that wait for a model.",
                 sum(scheduler.n_waiting for scheduler in self.registry.schedulers),
@@ -294,6 +295,7 @@ class Services(Collector):
         while True:
             await anyio.sleep(UNLOAD_EVERY_S)
             self.registry.unload_idle()
+            await self.registry.free()
 
 
 def engines_of(registry: ModelRegistry) -> list[tuple[tuple[str, str], EngineState]]:

@@ -169,9 +169,10 @@ class ModelSettings:
 
     model: the default one. others: that may be asked for by their names; loaded at the first request.
     aliases: other names for these. beam_size: of recordings; 1 is greedy.
-    unload_s: without use, until a model leaves memory; None: never. preload: load the default at the start.
+    unload_s: without use, until a model leaves memory; None: never. memory_mb: of the weights of all models;
+    None: as many as are asked for. preload: load the default at the start.
 
-    Raises: OptionError for an alias of no model.
+    Raises: OptionError for an alias of no model, and memory that is none.
     """
 
     model: str
@@ -179,12 +180,19 @@ class ModelSettings:
     aliases: Mapping[str, str] = field(default_factory=dict)
     beam_size: int = 5
     unload_s: float | None = None
+    memory_mb: float | None = None
     preload: bool = True
 
     def __post_init__(self) -> None:
+        if self.memory_mb is not None and not 0 < self.memory_mb < math.inf:
+            raise OptionError(f"model memory: expected more than 0 MB, got {self.memory_mb}")
         for alias, name in self.aliases.items():
             if name not in self.names:
                 raise OptionError(f"alias '{alias}': expected one of {', '.join(self.names)}, got '{name}'")
+
+    @property
+    def memory_bytes(self) -> int | None:
+        return None if self.memory_mb is None else round(self.memory_mb * 1e6)
 
     @property
     def names(self) -> tuple[str, ...]:
