@@ -25,7 +25,8 @@ OPEN_FOLDERS = ("/static/", "/v1/captions/")
 SECRETS_PATH = "/v1/realtime"
 """What the secrets of clients open, and nothing else."""
 SUBPROTOCOL = "sottovoce"
-LISTEN_PATH = "/v1/listen"
+LISTEN_PATHS = frozenset({"/v1/listen", "/v2/listen"})
+"""Of Deepgram's API, with its errors."""
 LISTEN_SUBPROTOCOLS = ("token", "bearer")
 """Of Deepgram's clients in browsers; the next one is the key."""
 KEY_PREFIXES = ("sottovoce-key.", "openai-insecure-api-key.")

@@ -21,6 +21,7 @@ from sottovoce.api import Model
 from sottovoce.formats.document import Json
 from sottovoce.serving.access import AccessControl
 from sottovoce.serving.apis.deepgram import listen, listen_recording
+from sottovoce.serving.apis.flux import listen_to_turns
 from sottovoce.serving.apis.openai_files import transcriptions, translations
 from sottovoce.serving.apis.openai_realtime import client_secrets, realtime
 from sottovoce.serving.apis.shared_captions import publish, read
@@ -226,6 +227,7 @@ ROUTES = [
     Route("/v1/jobs/{id}", guarded(delete_job), methods=["DELETE"]),
     Route("/v1/listen", guarded(listen_recording), methods=["POST"]),
     WebSocketRoute("/v1/listen", listen),
+    WebSocketRoute("/v2/listen", listen_to_turns),
     WebSocketRoute("/v1/live", live),
     WebSocketRoute("/v1/captions", publish),
     WebSocketRoute("/v1/captions/{token}", read),

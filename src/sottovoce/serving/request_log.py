@@ -20,7 +20,7 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocket
 
-from sottovoce.serving.access import LISTEN_PATH, SECRETS_PATH, SUBPROTOCOL, AccessControl
+from sottovoce.serving.access import LISTEN_PATHS, SECRETS_PATH, SUBPROTOCOL, AccessControl
 from sottovoce.serving.faults import ApiError
 from sottovoce.serving.key_limits import KeyLimits
 from sottovoce.serving.metrics import Metrics
@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 CLOSE_CODES = frozenset({*range(1000, 1004), *range(1005, 1015)})
 """Of RFC 6455, and those that were registered after it."""
-DENIED_PATHS = frozenset({LISTEN_PATH, SECRETS_PATH})
+DENIED_PATHS = LISTEN_PATHS | {SECRETS_PATH}
 """Of sockets whose clients expect a status of HTTP where they may not come in."""
 ANSWERED_ID = re.compile(r"[A-Za-z0-9._-]{1,80}")
 SECURITY_HEADERS = {

@@ -10,7 +10,7 @@ from starlette.responses import JSONResponse
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
 from sottovoce.formats.document import Json, json_text
-from sottovoce.serving.access import LISTEN_PATH
+from sottovoce.serving.access import LISTEN_PATHS
 from sottovoce.serving.faults import ApiError
 from sottovoce.serving.settings import ServerLimits
 
@@ -134,7 +134,7 @@ def error_answer(connection: HTTPConnection, fault: ApiError) -> JSONResponse:
     body: dict[str, Json] = fault.body
     if connection.scope["path"] in WHISPER_CPP_PATHS:
         body = {"error": fault.message}
-    elif connection.scope["path"] == LISTEN_PATH:
+    elif connection.scope["path"] in LISTEN_PATHS:
         code = DEEPGRAM_CODES.get(fault.status, fault.code)
         request_id = connection.scope["state"]["request_id"]
         body = {"err_code": code, "err_msg": fault.message, "request_id": request_id}
