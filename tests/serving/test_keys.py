@@ -272,6 +272,7 @@ def test_a_hangup_reads_the_file_again_and_ends_nothing(keys_file: Path) -> None
         ('[a]\nkey = "long-enough"\nsessions = true', "sessions: expected a whole number"),
         ('[a]\nkey = "long-enough"\nrequests-per-minute = 1.5', "requests-per-minute: expected"),
         ('[a]\nkey = "long-enough"\naudio-s-per-day = nan', "audio-s-per-day: expected seconds"),
+        ('[a]\nkey = "long-enough"\nwebhook-secret = "short"', "webhook-secret: expected a secret of"),
         ('[a]\nkey = "long-enough"\n[b]\nkey = "long-enough"', "got one twice"),
         ("".join(f'[k{i}]\nkey = "long-enough-{i}"\n' for i in range(MOST_KEYS + 1)), "expected 1 to"),
     ],

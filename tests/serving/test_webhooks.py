@@ -24,7 +24,7 @@ from sottovoce.serving.jobs import public_post, webhooks
 from sottovoce.serving.jobs.public_post import PostError, may_call, post, target_of
 from sottovoce.serving.jobs.webhook_secret import read_secret
 from sottovoce.serving.server import ServerThread
-from sottovoce.serving.settings import JobSettings
+from sottovoce.serving.settings import Access, JobSettings
 from tests.serving.servers import serving, until
 from tests.serving.test_jobs import QuietModel, created, ended, job
 from tests.serving.test_jobs import post as post_job
@@ -266,6 +266,23 @@ def test_who_answers_nothing_is_waited_for_no_longer_than_that(monkeypatch: pyte
         target = target_of("url", f"http://127.0.0.1:{listener.getsockname()[1]}/", [ip_network(HERE[0])])
         with pytest.raises(PostError, match="in time"):
             asyncio.run(post(target, [], b"{}", [ip_network(HERE[0])]))
+
+
+def test_a_key_may_have_a_secret_of_its_own(tmp_path: Path) -> None:
+    """Signed with it, and with that alone; another key has the server's, or none."""
+    file = tmp_path / "keys.toml"
+    own = "whsec_YW5uYS1hbm5hLWFubmEtYW5uYS1hbm5h"
+    file.write_text(f'[anna]\nkey = "key-of-anna"\nwebhook-secret = "{own}"\n[bert]\nkey = "key-of-bert"\n')
+    settings = JobSettings(str(tmp_path / "jobs"), webhook_networks=HERE)
+    access = Access(keys_file=str(file))
+    with receiver(200) as listener, serving(QuietModel(), jobs=settings, access=access) as server:
+        assert post_job(server, key="key-of-bert", webhook_url=listener.url).status_code == 400
+        assert post_job(server, key="key-of-anna", webhook_url=listener.url).status_code == 202
+        until(lambda: len(listener.came) == 1)
+    ((headers, body),) = listener.came
+    OpenAI(api_key="none", webhook_secret=own).webhooks.verify_signature(body, headers)
+    with pytest.raises(InvalidWebhookSignatureError):
+        OpenAI(api_key="none", webhook_secret=SECRET).webhooks.verify_signature(body, headers)
 
 
 @pytest.mark.parametrize("text", ["", "short", "whsec_c2hvcnQ=", "whsec_?", None])

@@ -234,8 +234,8 @@ JOBS = (
     click.option(
         "--webhook-secret-file",
         metavar="FILE",
-        help="Signs what is told to the webhook_url of a job: text, or base64 behind whsec_. [none: no "
-        "URL is called]",
+        help="Signs what is told to the webhook_url of a job: text, or base64 behind whsec_; keys of "
+        "--keys may have their own. [none: no URL is called]",
     ),
     click.option(
         "--webhook-allow",

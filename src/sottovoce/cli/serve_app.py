@@ -232,8 +232,8 @@ def jobs(given: Mapping[str, Any]) -> JobSettings | None:
                 raise OptionError(f"--{name.replace('_', '-')}: needs --jobs-dir")
         return None
     path = given["webhook_secret_file"]
-    if given["webhook_allow"] and path is None:
-        raise OptionError("--webhook-allow: needs --webhook-secret-file")
+    if given["webhook_allow"] and path is None and given["keys"] is None:
+        raise OptionError("--webhook-allow: needs --webhook-secret-file, or secrets in the file of --keys")
     for network in given["webhook_allow"]:
         network_of(network)
     return JobSettings(

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from sottovoce.errors import OptionError, cause_of
+from sottovoce.serving.jobs.webhook_secret import secret_of
 from sottovoce.serving.settings import KEY, Access
 
 logger = logging.getLogger(__name__)
@@ -24,7 +25,7 @@ MOST_REQUESTS = 100_000
 """A minute: the time of each is kept for that long."""
 NAME = re.compile(r"[A-Za-z0-9._-]{1,50}")
 SHA256 = re.compile(r"[0-9a-f]{64}")
-SETTINGS = ("key", "sha256", "requests-per-minute", "sessions", "audio-s-per-day")
+SETTINGS = ("key", "sha256", "requests-per-minute", "sessions", "audio-s-per-day", "webhook-secret")
 """What the table of a key may hold."""
 
 
@@ -33,7 +34,7 @@ class ApiKey:
     """Who asks, and how much that may be. name: "" for keys that have none.
 
     digest: SHA-256 of the key. requests_per_minute, sessions (live ones at a time), audio_s_per_day: None:
-    as much as the server takes of anybody.
+    as much as the server takes of anybody. webhook_secret: signs webhooks of its jobs; None: the server's.
     """
 
     name: str
@@ -41,6 +42,7 @@ class ApiKey:
     requests_per_minute: int | None = None
     sessions: int | None = None
     audio_s_per_day: float | None = None
+    webhook_secret: bytes | None = field(default=None, repr=False)
 
 
 class KeyRing:
@@ -143,12 +145,14 @@ def key_of(where: str, name: str, table: object) -> ApiKey:
     if unknown is not None:
         raise OptionError(f"{where}: expected {', '.join(SETTINGS)}, got '{unknown[:50]}'")
     requests, sessions = given.get("requests-per-minute"), given.get("sessions")
+    secret = given.get("webhook-secret")
     return ApiKey(
         name,
         digest_in(where, given),
         whole(f"{where} requests-per-minute", requests, MOST_REQUESTS),
         whole(f"{where} sessions", sessions, 1_000_000),
         seconds(f"{where} audio-s-per-day", given.get("audio-s-per-day")),
+        None if secret is None else secret_of(f"{where} webhook-secret", str(secret)),
     )
 
 

@@ -53,10 +53,6 @@ class Services(Collector):
         self.upload_bytes = 0
         """Of all recordings that are here or on their way."""
         self.decoding = DecodePool()
-        self.jobs: JobRunner | None = None
-        if settings.jobs is not None:
-            n_at_once = max(1, settings.limits.requests // REQUESTS_A_JOB)
-            self.jobs = JobRunner(settings.jobs, registry, self.decoding, metrics, n_at_once=n_at_once)
         self.inference_model = settings.models.model
         """Of whisper.cpp's `/inference`, which names none."""
         self.captions = CaptionRegistry(sessions=settings.limits.sessions, readers=settings.limits.readers)
@@ -66,6 +62,12 @@ class Services(Collector):
         self.secrets = ClientSecrets(settings.access.secret_key)
         self.keys = KeyRing(settings.access)
         self.key_limits = KeyLimits(metrics)
+        self.jobs: JobRunner | None = None
+        if settings.jobs is not None:
+            n_at_once = max(1, settings.limits.requests // REQUESTS_A_JOB)
+            self.jobs = JobRunner(
+                settings.jobs, registry, self.decoding, metrics, self.keys, n_at_once=n_at_once
+            )
         self.preload_error: Exception | None = None
         """Why the default model could not be loaded."""
         self._leaving = anyio.Event()

@@ -36,7 +36,7 @@ async def create_job(request: Request) -> Response:
             fields, upload = await stack.enter_async_context(received_form(request))
         url = fields.text(WEBHOOK_URL)
         if url is not None:
-            jobs.webhooks.check(url)
+            jobs.webhooks.check(url, owner)
         fields = fields.without(WEBHOOK_URL)
         file_request = await services.decoding.call(lambda: job_request(fields))
         recording = require_file(upload)

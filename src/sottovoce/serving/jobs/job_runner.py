@@ -19,6 +19,7 @@ from anyio.abc import TaskGroup
 from starlette.datastructures import UploadFile
 
 from sottovoce.formats.document import Json, json_text
+from sottovoce.serving.api_keys import KeyRing
 from sottovoce.serving.apis.openai_documents import TEXT_TYPES, json_answer, text_answer
 from sottovoce.serving.decode_pool import DecodePool
 from sottovoce.serving.faults import OUT_OF_MEMORY, ApiError, busy, fault_of, logged_fault
@@ -57,10 +58,12 @@ class JobRunner:
         registry: ModelRegistry,
         decoding: DecodePool,
         metrics: Metrics,
+        keys: KeyRing,
         *,
         n_at_once: int,
     ) -> None:
-        self.webhooks = WebhookSender(settings.webhook_secret, settings.webhook_networks)
+        self.webhooks = WebhookSender(self._secret_for, settings.webhook_networks)
+        self._keys = keys
         self._settings = settings
         self._registry = registry
         self._decoding = decoding
@@ -175,6 +178,12 @@ class JobRunner:
                 return job
             self._changed.clear()
             await self._changed.wait()
+
+    def _secret_for(self, owner: str) -> bytes | None:
+        """Return what signs the webhooks of a key: its own secret, or that of the server."""
+        key = self._keys.by_name(owner)
+        own = None if key is None else key.webhook_secret
+        return own or self._settings.webhook_secret
 
     def _note_change(self) -> None:
         self._changed.set()

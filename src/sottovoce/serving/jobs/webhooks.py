@@ -11,7 +11,7 @@ import hmac
 import logging
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import anyio
 
@@ -33,19 +33,20 @@ GONE = 410
 
 
 class WebhookSender:
-    """Tells the addresses of jobs. secret: signs what is told. networks: private ones that may be called.
+    """Tells the addresses of jobs. networks: private ones that may be called.
 
+    secret_for: what signs the jobs of a key by its name; None: nothing does, and no address is called.
     Raises: OptionError for a network that is none.
     """
 
-    def __init__(self, secret: bytes | None, networks: Sequence[str] = ()) -> None:
-        self._secret = secret
+    def __init__(self, secret_for: Callable[[str], bytes | None], networks: Sequence[str] = ()) -> None:
+        self._secret_for = secret_for
         self._networks = [network_of(network) for network in networks]
         self._places = anyio.CapacityLimiter(AT_ONCE)
 
-    def check(self, url: str) -> PostTarget:
-        """Read the address of a job. Raises: ApiError 400 for one that could not be called."""
-        if self._secret is None:
+    def check(self, url: str, owner: str) -> PostTarget:
+        """Read the address of an owner's job. Raises: ApiError 400 for one that could not be called."""
+        if self._secret_for(owner) is None:
             message = "webhook_url: not done here: this server has no secret to sign with"
             raise ApiError(message, param="webhook_url", code="unsupported_value")
         return target_of("webhook_url", url, self._networks)
@@ -59,8 +60,8 @@ class WebhookSender:
 
         Raises: ApiError where the address may not be called any more.
         """
-        target, body = self.check(job.webhook_url or ""), json_text(event_of(job)).encode()
-        headers = signed_headers(self._secret or b"", event_id(job), body, int(time.time()))
+        target, body = self.check(job.webhook_url or "", job.owner), json_text(event_of(job)).encode()
+        headers = signed_headers(self._secret_for(job.owner) or b"", event_id(job), body, int(time.time()))
         async with self._places:
             try:
                 status = await post(target, headers, body, self._networks)
