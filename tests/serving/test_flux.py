@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
+from sottovoce.serving.apis import flux_turns
 from sottovoce.serving.apis.flux_params import (
     LONGEST_HANGOVER_S,
     FluxParams,
@@ -233,6 +234,21 @@ def test_at_1_only_the_timeout_and_the_client_end_a_turn() -> None:
     assert talk.told[-1]["transcript"] == "two"
     assert list(talk.turns.force([], talk.now_s)) == [], "no turn, nothing to end"
     check(talk.told, eager=False)
+
+
+def test_a_turn_has_an_end_whatever_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every message has all words of its turn, so that one without an end would cost ever more."""
+    monkeypatch.setattr(flux_turns, "MOST_WORDS", 10)
+    talk = Talk(TurnThresholds(certain=1.0, timeout_ms=60_000.0))
+    for i in range(30):
+        talk.speak(f"a{i}", f"b{i}")
+        talk.pass_time(0.1, final(*talk._said))
+        talk._said = []
+    check(talk.told, eager=False)
+    ends = [one for one in talk.told if one["event"] == "EndOfTurn"]
+    assert {one["trigger"] for one in ends} == {"length"}
+    assert " ".join(one["transcript"] for one in ends).split() == [f"{a}{i}" for i in range(30) for a in "ab"]
+    assert max(len(one["words"]) for one in talk.told) <= 12
 
 
 STEPS = st.lists(

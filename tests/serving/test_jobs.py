@@ -7,6 +7,7 @@ import json
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,9 @@ class QuietModel(SlowModel):
 
     def transcribe(self, source: object, **options: object) -> SlowFile:
         return QuietFile(self)
+
+    def has_done_more_than(self, n_calls: int) -> bool:
+        return self.n_calls > n_calls
 
 
 class QuietFile(SlowFile):
@@ -177,6 +181,30 @@ def test_a_job_that_is_deleted_stops_and_nothing_of_it_stays(tmp_path: Path, gat
         assert model.n_calls == n_calls
 
 
+def test_a_job_of_a_model_that_is_deleted_under_way_harms_no_other(
+    nano: Model, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with serving(nano, jobs=JobSettings(str(tmp_path))) as server, caplog.at_level("WARNING"):
+        long = created(server, wav(16_000 * 600, 3), response_format="verbose_json")
+        until(lambda: job(server, long)["status"] == "running")
+        short = created(server, ENGLISH)
+        assert httpx.delete(f"{server.url}/v1/jobs/{long}").status_code == 200
+        assert "garden" in ended(server, short)["result"]["text"].lower()
+        until(lambda: files_of(tmp_path) == {".lock", f"{short}/job.json", f"{short}/result.json"})
+    assert [record.getMessage() for record in caplog.records] == []
+
+
+def test_a_job_has_its_place_before_it_is_here(quick: ServerThread) -> None:
+    """Recordings on their way count: nobody sends more at once than may be kept."""
+    jobs = quick.services.jobs
+    assert jobs is not None
+    with jobs.place(""), jobs.place(""), jobs.place(""):
+        name = created(quick)
+        assert post(quick).status_code == 429
+    httpx.delete(f"{quick.url}/v1/jobs/{name}")
+    created(quick)
+
+
 def test_jobs_are_bounded_in_number_and_bytes(quick: ServerThread, tmp_path: Path) -> None:
     names = [created(quick) for _ in range(4)]
     refused = post(quick)
@@ -218,6 +246,7 @@ def test_jobs_are_those_of_a_key_and_count_for_it(tmp_path: Path, gate: Gate) ->
         assert post(server, wav(16_000), "key-of-bert").status_code == 202
         assert post(server, wav(16_000), "key-of-bert").status_code == 429, "half of all"
         assert httpx.get(f"{server.url}/v1/jobs/{name}").status_code == 401
+        gate.is_open.set()
 
 
 def test_owners_take_turns(tmp_path: Path, gate: Gate) -> None:
@@ -260,6 +289,39 @@ def test_a_new_start_has_finished_jobs_and_reads_unfinished_ones_again(tmp_path:
         for name in (running, waiting):
             assert ended(server, name)["status"] == "succeeded"
         assert job(server, done)["result"] == result
+
+
+def test_a_server_ends_whole_while_many_jobs_wait(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """What is under way is not taken up anew by another worker as the server ends; and every thread ends."""
+    store = JobStore(str(tmp_path))
+    jobs = [made("", float(i)) for i in range(30)]
+    for one in jobs:
+        store.add(one, [], io.BytesIO(wav(16_000)))
+    store.close()
+    model = QuietModel(lambda: time.sleep(0.1))
+    with caplog.at_level("WARNING"):
+        for n_calls in (0, 1, 2):
+            with serving(model, jobs=JobSettings(str(tmp_path)), limits=ServerLimits(requests=32)) as server:
+                until(partial(model.has_done_more_than, n_calls))
+            assert server.services.jobs is not None
+            assert server.services.jobs.count("running") > 0
+    assert [record.getMessage() for record in caplog.records] == []
+    assert [one.name for one in threading.enumerate() if one.name.startswith("sottovoce-")] == []
+    records = [json.loads((tmp_path / one.id / "job.json").read_text()) for one in jobs]
+    assert {record["n_tries"] for record in records if record["state"] == "queued"} <= {0}
+    assert "running" not in {record["state"] for record in records}
+
+
+def test_what_fails_beside_a_job_ends_that_job_alone(
+    quick: ServerThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("secret of the inside")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(job_store.JobStore, "finish", fail)
+        assert ended(quick, created(quick))["status"] == "failed"
+    assert ended(quick, created(quick))["status"] == "succeeded"
 
 
 def test_a_recording_that_ends_the_server_again_and_again_is_given_up(tmp_path: Path) -> None:

@@ -126,7 +126,7 @@ def read_keys(path: str) -> Mapping[str, ApiKey]:
     reader = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
     try:
         document: dict[str, object] = reader.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise OptionError(f"{where}: expected a TOML file of keys, got '{cause_of(error)}'") from error
     if not 1 <= len(document) <= MOST_KEYS:
         raise OptionError(f"{where}: expected 1 to {MOST_KEYS} keys, got {len(document)}")

@@ -258,16 +258,23 @@ class Services(Collector):
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Load the default model beside what else goes on, unload idle ones, and end them all."""
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._unload_idle)
-            if self.jobs is not None:
-                tasks.start_soon(self._run_jobs, self.jobs)
-            if self.keys.has_file:
-                tasks.start_soon(self._refresh_keys)
-            if self.settings.models.preload:
-                tasks.start_soon(self._preload)
-            yield
-            tasks.cancel_scope.cancel()
+        try:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._unload_idle)
+                if self.jobs is not None:
+                    tasks.start_soon(self._run_jobs, self.jobs)
+                if self.keys.has_file:
+                    tasks.start_soon(self._refresh_keys)
+                if self.settings.models.preload:
+                    tasks.start_soon(self._preload)
+                yield
+                tasks.cancel_scope.cancel()
+        finally:
+            with anyio.CancelScope(shield=True):
+                await self._end()
+
+    async def _end(self) -> None:
+        """End jobs, threads and models."""
         if self.jobs is not None:
             self.jobs.close()
         within_s = 0.0 if self.ends_process else WORK_ENDS_WITHIN_S

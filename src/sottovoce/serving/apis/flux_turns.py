@@ -16,6 +16,8 @@ from sottovoce.types import Event, Final, LanguageChanged, Partial, SpeechEnded,
 
 UPDATE_S = 0.25
 """Of audio between two updates, where nothing else is told."""
+MOST_WORDS = 1_000
+"""Of a turn: every message has all of them."""
 
 
 @dataclass(slots=True)
@@ -135,8 +137,11 @@ class FluxTurns:
             yield self._info("EagerEndOfTurn", now_s)
 
     def _end_if_over(self, now_s: float) -> Iterator[dict[str, Json]]:
-        """End the turn where nobody has spoken for as long as that takes."""
+        """End the turn where nobody has spoken for as long as that takes, or it is too long."""
         quiet_since_s, thresholds = self._turn.quiet_since_s, self.params.thresholds
+        if len(self._turn.words) >= MOST_WORDS and not self._turn.newest:
+            yield from self._end(now_s, "length")
+            return
         if quiet_since_s is None or now_s - quiet_since_s < thresholds.end_s - 1e-6:
             return
         if self._turn.has_begun:

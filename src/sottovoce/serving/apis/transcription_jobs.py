@@ -30,8 +30,8 @@ async def create_job(request: Request) -> Response:
     jobs, owner = runner_of(request), owner_of(request)
     services, key = services_of(request), key_of(request)
     services.key_limits.check_audio(key)
-    jobs.check_room(owner)
     async with AsyncExitStack() as stack:
+        stack.enter_context(jobs.place(owner))
         with services.upload(is_for_later=True):
             fields, upload = await stack.enter_async_context(received_form(request))
         url = fields.text(WEBHOOK_URL)
@@ -42,7 +42,7 @@ async def create_job(request: Request) -> Response:
         recording = require_file(upload)
         services.registry.resolve(file_request.model)
         n_bytes = size_of(recording) + sum(len(name) + len(value) for name, value in fields.pairs)
-        jobs.check_room(owner, n_bytes)
+        jobs.check_bytes(n_bytes)
         checked = check_duration(recording, services.settings.limits.duration_s)
         duration_s = await while_there(request, services.decoding.run(checked))
         services.key_limits.take_recording(key, duration_s)

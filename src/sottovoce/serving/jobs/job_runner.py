@@ -12,6 +12,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import anyio
 import anyio.to_thread
@@ -99,22 +100,31 @@ class JobRunner:
             raise ApiError("job: expected the id of one that is here", status=404, code="job_not_found")
         return job
 
-    def check_room(self, owner: str, n_bytes: int = 0) -> None:
-        """Check that there is room for a job. Raises: ApiError 429."""
+    @contextmanager
+    def place(self, owner: str) -> Iterator[None]:
+        """Take a place for a job while it comes. Raises: ApiError 429 where there is none."""
         settings = self._settings
         n_jobs = len(self._jobs) + self._reserved.total()
         own = len(self.jobs_of(owner)) + self._reserved[owner]
         if n_jobs >= settings.most or (owner and own >= max(1, settings.most // 2)):
             raise busy(f"{own} jobs are here: take their results and delete them, or try later", RETRY_S)
+        self._reserved[owner] += 1
+        try:
+            yield
+        finally:
+            self._reserved[owner] -= 1
+
+    def check_bytes(self, n_bytes: int) -> None:
+        """Check that there is room for so much. Raises: ApiError 429."""
+        settings = self._settings
         if self.n_bytes + n_bytes > settings.most_bytes:
             raise busy(f"{settings.most_mb:g} MB of jobs are here: try again later", RETRY_S)
 
     async def add(
         self, job: TranscriptionJob, fields: Sequence[tuple[str, str]], upload: UploadedFile
     ) -> None:
-        """Take a job. Raises: ApiError 429 without room, 503 where it cannot be written."""
-        self.check_room(job.owner, job.n_bytes)
-        self._reserved[job.owner] += 1
+        """Take a job that has its place. Raises: ApiError 429 without room, 503 where it cannot be kept."""
+        self.check_bytes(job.n_bytes)
         self._reserved_bytes += job.n_bytes
         try:
             with anyio.CancelScope(shield=True):
@@ -126,7 +136,6 @@ class JobRunner:
                 message, status=503, kind="server_error", code=NO_SPACE, retry_s=RETRY_S
             ) from error
         finally:
-            self._reserved[job.owner] -= 1
             self._reserved_bytes -= job.n_bytes
         self._jobs[job.id] = job
         self._note_change()
@@ -198,14 +207,16 @@ class JobRunner:
             with anyio.CancelScope() as scope:
                 self._scopes[job.id] = scope
                 await work(job)
+        except Exception as error:  # of one job: the others go on
+            job.end(logged_fault(error, job.id, "what is done with a job failed").details)
         finally:
-            del self._scopes[job.id]
+            self._scopes.pop(job.id, None)
         if job.id not in self._jobs:
             with anyio.CancelScope(shield=True):
                 await anyio.to_thread.run_sync(self._store.remove, job)
 
     async def _do(self, job: TranscriptionJob) -> None:
-        """Transcribe a job, or put it back where it is not its fault that this ends."""
+        """Transcribe a job; where the server ends before it, the next start does it again."""
         began_s = time.monotonic()
         result: bytes | None = None
         error: dict[str, Json] | None = None
@@ -217,7 +228,7 @@ class JobRunner:
             result = await self._transcribe_when_possible(job)
         except anyio.get_cancelled_exc_class():
             if job.id in self._jobs:
-                job.put_back()
+                job.n_tries -= 1
                 with anyio.CancelScope(shield=True):
                     await self._save(job)
             raise

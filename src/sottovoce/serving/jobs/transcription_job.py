@@ -54,11 +54,6 @@ class TranscriptionJob:
         self.state, self.started_s, self.progress = "running", time.time(), 0.0
         self.n_tries += 1
 
-    def put_back(self) -> None:
-        """Note that it is to be begun again, through no fault of its own."""
-        self.state, self.started_s, self.progress = "queued", None, 0.0
-        self.n_tries -= 1
-
     def end(self, error: dict[str, Json] | None) -> None:
         """Note that it is over. error: None: it went well."""
         self.state = "succeeded" if error is None else "failed"
