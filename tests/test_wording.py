@@ -50,9 +50,30 @@ ROOMS_DONE = (
 SERVING_DONE = tuple(
     f"serving/{part}"
     for part in (
-        *("access", "apis", "app", "client_secrets", "client_values", "connection", "event_sequence"),
-        *("faults", "file_jobs", "input_queue", "metrics", "model_registry", "pcm", "ray", "request_log"),
-        *("server", "services", "settings", "transport", "uploads"),
+        *(
+            "access",
+            "api_keys",
+            "key_limits",
+            "apis",
+            "app",
+            "client_secrets",
+            "client_values",
+            "connection",
+            "event_sequence",
+        ),
+        *(
+            "faults",
+            "file_jobs",
+            "jobs",
+            "input_queue",
+            "metrics",
+            "model_memory",
+            "model_registry",
+            "pcm",
+            "ray",
+            "request_log",
+        ),
+        *("server", "services", "settings", "transport", "uploaded_file", "uploads"),
     )
 )
 """Parts of the room `serving`."""

@@ -19,6 +19,7 @@ from sottovoce.errors import OptionError
 from sottovoce.serving.server import ServerThread
 from sottovoce.serving.settings import (
     Access,
+    JobSettings,
     Listening,
     ModelSettings,
     ServerLimits,
@@ -153,10 +154,11 @@ def serving(
     work: Work | None = None,
     listening: Listening | None = None,
     translation: TranslationSettings | None = None,
+    jobs: JobSettings | None = None,
 ) -> Iterator[ServerThread]:
     """A server of that model."""
     wanted = settings(limits=limits, access=access, port=port)
-    wanted = replace(wanted, wyoming=wyoming, translation=translation)
+    wanted = replace(wanted, wyoming=wyoming, translation=translation, jobs=jobs)
     wanted = replace(wanted, work=work or wanted.work, listening=listening or wanted.listening)
     with ServerThread(wanted, lambda name: cast(Model, model)) as running:
         running.wait_until_ready()

@@ -14,6 +14,7 @@ import pytest
 from sottovoce.cli.main import cli
 from sottovoce.options.requests import WITHOUT_EFFECT
 from sottovoce.serving.apis.deepgram_params import OF_BOTH, OF_RECORDINGS, OF_STREAMS
+from sottovoce.serving.apis.flux_params import OF_TURNS
 from sottovoce.serving.apis.sottovoce_live import FIELDS
 from sottovoce.serving.inference_request import KNOWN as INFERENCE
 from sottovoce.serving.requests import KNOWN
@@ -51,7 +52,10 @@ def test_the_file_of_options_is_understood(tmp_path: Path) -> None:
 
 
 def test_every_field_of_the_other_apis_is_told() -> None:
-    for name in {*OF_BOTH, *OF_STREAMS, *OF_RECORDINGS} | set(INFERENCE) - {*WITHOUT_EFFECT, "file"}:
+    for name in {*OF_BOTH, *OF_STREAMS, *OF_RECORDINGS, *OF_TURNS} | set(INFERENCE) - {
+        *WITHOUT_EFFECT,
+        "file",
+    }:
         assert f"`{name}`" in SERVING, name
 
 

@@ -16,13 +16,15 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from sottovoce.serving.apis.deepgram_params import OF_BOTH, OF_STREAMS, OFF_ONLY, REFUSED
+from sottovoce.serving.apis.flux_params import OF_TURNS
 from sottovoce.serving.apis.sottovoce_live import FIELDS
+from sottovoce.serving.apis.transcription_jobs import WEBHOOK_URL
 from sottovoce.serving.app import ROUTES
 from sottovoce.serving.inference_request import KNOWN as INFERENCE
 from sottovoce.serving.openapi import document
 from sottovoce.serving.requests import KNOWN
 from sottovoce.serving.server import ServerThread
-from sottovoce.serving.settings import ServerLimits
+from sottovoce.serving.settings import JobSettings, ServerLimits
 from sottovoce.types import Transcript
 from tests.serving.servers import SlowFile, SlowModel, serving
 
@@ -41,8 +43,9 @@ MORE = settings(
 
 
 @pytest.fixture(scope="module")
-def quick() -> Iterator[ServerThread]:
-    with serving(SilentModel(), limits=ServerLimits(idle_s=20.0)) as server:
+def quick(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerThread]:
+    jobs = JobSettings(str(tmp_path_factory.mktemp("jobs")))
+    with serving(SilentModel(), limits=ServerLimits(idle_s=20.0), jobs=jobs) as server:
         yield server
 
 
@@ -73,6 +76,7 @@ def test_it_has_every_path_and_field_that_is_read(quick: ServerThread) -> None:
     assert set(document()["paths"]) == served - {"/", "/captions", "/read", "/favicon.ico"}  # type: ignore[arg-type]
     assert properties("/v1/audio/transcriptions") == set(KNOWN["transcribe"])
     assert properties("/v1/audio/translations") == set(KNOWN["translate"])
+    assert properties("/v1/jobs") == {*KNOWN["transcribe"], WEBHOOK_URL}
     assert properties("/inference") == set(INFERENCE)
 
 
@@ -100,21 +104,22 @@ def test_requests_made_from_it_find_no_fault(quick: ServerThread) -> None:
             case.validate_response(answer, checks=checks)
 
         ask()
-    assert len(found) == 12
+    assert len(found) == 16
     assert quick.services.n_requests == 0
 
 
-NAMES = sorted({*FIELDS, *OF_BOTH, *OF_STREAMS, *OFF_ONLY, *REFUSED, "intent"})
+NAMES = sorted({*FIELDS, *OF_TURNS, *OF_BOTH, *OF_STREAMS, *OFF_ONLY, *REFUSED, "intent"})
 HALF = "\ud800"
 """Of a character: JSON can spell it, and no answer can hold it."""
 WORDS = ("true", "false", "1", "-1", "nan", "auto", "en", "linear16", "mulaw", "s16le", "16000")
 TYPES = (
     *("finalize", "keepalive", "configure", "voices", "close", "Finalize", "KeepAlive", "CloseStream"),
-    "Configure",
+    *("Configure", "ForceEndTurn"),
     *("session.update", "input_audio_buffer.append", "input_audio_buffer.commit", "input_audio_buffer.clear"),
 )
 INNER = (
     *("type", "session", "audio", "input", "format", "rate", "transcription", "turn_detection", "languages"),
+    *("thresholds", "eot_threshold", "eot_timeout_ms", "language_hints"),
     *("keyterms", "features", "event_id", "include", "silence_duration_ms", "voices"),
 )
 HALF = "\ud800"
@@ -137,8 +142,16 @@ OBJECTS = st.fixed_dictionaries(
 )
 MESSAGES = st.one_of(OBJECTS.map(json.dumps), VALUES.map(json.dumps), st.text(), st.binary(max_size=2_000))
 QUERIES = st.dictionaries(st.sampled_from(NAMES), st.sampled_from(WORDS) | st.text(max_size=20), max_size=3)
-ENDS = {"/v1/live": '{"type": "close"}', "/v1/realtime": "", "/v1/listen": '{"type": "CloseStream"}'}
-USUAL = {"/v1/listen": {"encoding": "linear16"}}
+ENDS = {
+    "/v1/live": '{"type": "close"}',
+    "/v1/realtime": "",
+    "/v1/listen": '{"type": "CloseStream"}',
+    "/v2/listen": '{"type": "CloseStream"}',
+}
+USUAL = {
+    "/v1/listen": {"encoding": "linear16"},
+    "/v2/listen": {"encoding": "linear16", "model": "flux-general-en"},
+}
 
 
 @pytest.mark.parametrize("route", ENDS)

@@ -55,6 +55,12 @@ MODELS = (
         metavar="TIME",
         help="Let go of a model after so long without use. [never]",
     ),
+    click.option(
+        "--model-memory-mb",
+        type=Finite(above=0),
+        metavar="MB",
+        help="For the weights of all models: those that were not used for longest make room. [no limit]",
+    ),
 )
 ACCESS = (
     click.option(
@@ -62,6 +68,12 @@ ACCESS = (
         metavar="FILE",
         help=f"Keys, one a line, any of which opens the API; {API_KEYS} has more, separated by commas. "
         "[none: everybody may ask]",
+    ),
+    click.option(
+        "--keys",
+        metavar="FILE",
+        help="More keys, with names, rates and quotas: a TOML file, read again when it changes and on "
+        "SIGHUP. [none]",
     ),
     click.option(
         "--allow-origin",
@@ -190,6 +202,48 @@ LIMITS = (
         help="Seconds for requests and sessions to come to their end.",
     ),
 )
+JOBS = (
+    click.option(
+        "--jobs-dir",
+        type=click.Path(file_okay=False),
+        metavar="DIR",
+        help="Take recordings that are answered later (/v1/jobs), and keep them and results there. [no]",
+    ),
+    click.option(
+        "--keep-jobs",
+        type=Clock(),
+        metavar="TIME",
+        default="1:00:00",
+        show_default=True,
+        help="After a job is over, until its result is removed.",
+    ),
+    click.option(
+        "--max-jobs",
+        type=click.IntRange(1),
+        default=1000,
+        show_default=True,
+        help="Jobs that are here at a time, waiting or over; a key with a name has half of them.",
+    ),
+    click.option(
+        "--max-jobs-mb",
+        type=Finite(above=0),
+        default=4096.0,
+        show_default=True,
+        help="Of the recordings and results of all jobs.",
+    ),
+    click.option(
+        "--webhook-secret-file",
+        metavar="FILE",
+        help="Signs what is told to the webhook_url of a job: text, or base64 behind whsec_; keys of "
+        "--keys may have their own. [none: no URL is called]",
+    ),
+    click.option(
+        "--webhook-allow",
+        multiple=True,
+        metavar="NETWORK",
+        help="Private addresses that a webhook_url may have. May be repeated. [public ones alone]",
+    ),
+)
 WORK = (
     click.option(
         "--engines",
@@ -269,6 +323,7 @@ SECTIONS = {
     "Model": (*MODEL, *MODELS, *beam_size(5)),
     "Access": (*ACCESS, *PROXIES),
     "Limits": LIMITS,
+    "Jobs": JOBS,
     "Translation of live speech": SERVER,
     "Work under load": WORK,
     "More than one machine": RAY,

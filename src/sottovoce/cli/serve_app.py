@@ -24,8 +24,10 @@ from sottovoce.cli.options import open_model
 from sottovoce.cli.translation import chat_server
 from sottovoce.errors import MissingExtraError, OptionError
 from sottovoce.models.sources.names import default_model
+from sottovoce.serving.jobs.webhook_secret import read_secret
 from sottovoce.serving.settings import (
     Access,
+    JobSettings,
     Listening,
     ModelSettings,
     ServerLimits,
@@ -33,6 +35,7 @@ from sottovoce.serving.settings import (
     TranslationSettings,
     Work,
     WyomingAddress,
+    network_of,
 )
 
 if TYPE_CHECKING:
@@ -84,6 +87,8 @@ def serve_on_ray(given: Mapping[str, Any], settings: ServerSettings, open_named:
         raise OptionError("--ray: expected a --port, got 0: every machine listens on the same one")
     if settings.wyoming:
         raise OptionError("--ray: expected without --wyoming, which is a port of one process")
+    if settings.jobs:
+        raise OptionError("--ray: expected without --jobs-dir, which is a folder of one process")
     with needing_extra():
         from sottovoce.serving.ray.cluster import counts
         from sottovoce.serving.ray.deployment import Replicas, serving_on_ray
@@ -123,7 +128,7 @@ def needing_extra() -> Iterator[None]:
 def warn_if_open(settings: ServerSettings) -> None:
     """Say that everybody may ask, where more than this machine can."""
     listening = settings.listening
-    if not listening.is_loopback and not settings.access.api_keys:
+    if not listening.is_loopback and not settings.access.has_keys:
         click.echo(f"warning: {listening.host} is open to all who reach it: set {API_KEYS}", err=True)
     if settings.wyoming and not settings.wyoming.is_loopback:
         click.echo(f"warning: Wyoming at {settings.wyoming.host} is open to all who reach it", err=True)
@@ -159,12 +164,14 @@ def settings_of(given: Mapping[str, Any], names: list[str]) -> ServerSettings:
             aliases=aliases(given["alias"]),
             beam_size=given["beam_size"],
             unload_s=given["unload_after"],
+            memory_mb=given["model_memory_mb"],
             preload=not given["no_preload"],
         ),
         listening=Listening(given["host"], given["port"], given["tls_certificate"], given["tls_key"]),
         wyoming=WyomingAddress.parse(given["wyoming"]) if given["wyoming"] else None,
         access=Access(
             api_keys=api_keys(given["api_key_file"], os.environ.get(API_KEYS, "")),
+            keys_file=given["keys"],
             origins=tuple(given["allow_origin"]),
             hosts=tuple(given["allow_host"]),
             proxies=tuple(given["forwarded_allow_ips"]),
@@ -188,6 +195,7 @@ def settings_of(given: Mapping[str, Any], names: list[str]) -> ServerSettings:
         ),
         translation=translation(given),
         hls=given["hls"],
+        jobs=jobs(given),
         work=Work(
             engines=given["engines"],
             threads=given["threads"],
@@ -211,6 +219,31 @@ def translation(given: Mapping[str, Any]) -> TranslationSettings | None:
         if given[name] is not None:
             raise OptionError(f"--{name.replace('_', '-')}: needs --translation-url")
     return None
+
+
+def jobs(given: Mapping[str, Any]) -> JobSettings | None:
+    """Make what keeps jobs; None without a folder for them.
+
+    Raises: OptionError for options that nothing would use, and a secret that cannot be read.
+    """
+    if given["jobs_dir"] is None:
+        for name in ("webhook_secret_file", "webhook_allow"):
+            if given[name]:
+                raise OptionError(f"--{name.replace('_', '-')}: needs --jobs-dir")
+        return None
+    path = given["webhook_secret_file"]
+    if given["webhook_allow"] and path is None and given["keys"] is None:
+        raise OptionError("--webhook-allow: needs --webhook-secret-file, or secrets in the file of --keys")
+    for network in given["webhook_allow"]:
+        network_of(network)
+    return JobSettings(
+        given["jobs_dir"],
+        keep_s=given["keep_jobs"],
+        most=given["max_jobs"],
+        most_mb=given["max_jobs_mb"],
+        webhook_secret=None if path is None else read_secret(path),
+        webhook_networks=tuple(given["webhook_allow"]),
+    )
 
 
 def model_paths(given: Mapping[str, Any]) -> dict[str, str]:

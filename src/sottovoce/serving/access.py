@@ -5,12 +5,12 @@ Sockets are looked at as requests are: browsers let any page open one, and tell 
 
 from __future__ import annotations
 
-import hmac
 import socket
 from collections.abc import Iterable, Mapping, Sequence
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
+from sottovoce.serving.api_keys import ApiKey, KeyRing
 from sottovoce.serving.client_secrets import ClientSecrets
 from sottovoce.serving.faults import ApiError
 from sottovoce.serving.settings import ServerSettings
@@ -25,7 +25,8 @@ OPEN_FOLDERS = ("/static/", "/v1/captions/")
 SECRETS_PATH = "/v1/realtime"
 """What the secrets of clients open, and nothing else."""
 SUBPROTOCOL = "sottovoce"
-LISTEN_PATH = "/v1/listen"
+LISTEN_PATHS = frozenset({"/v1/listen", "/v2/listen"})
+"""Of Deepgram's API, with its errors."""
 LISTEN_SUBPROTOCOLS = ("token", "bearer")
 """Of Deepgram's clients in browsers; the next one is the key."""
 KEY_PREFIXES = ("sottovoce-key.", "openai-insecure-api-key.")
@@ -35,10 +36,12 @@ KEY_PREFIXES = ("sottovoce-key.", "openai-insecure-api-key.")
 class AccessControl:
     """Checks connections before anything else sees them."""
 
-    def __init__(self, settings: ServerSettings, secrets: ClientSecrets | None = None) -> None:
+    def __init__(
+        self, settings: ServerSettings, secrets: ClientSecrets | None = None, keys: KeyRing | None = None
+    ) -> None:
         self._settings = settings
         self._secrets = secrets or ClientSecrets()
-        self._keys = [key.encode() for key in settings.access.api_keys]
+        self._keys = keys or KeyRing(settings.access)
         self._hosts = frozenset(settings.hosts)
 
     def refusal(
@@ -57,9 +60,24 @@ class AccessControl:
         if origin is not None and not self.is_allowed(origin, host):
             message = f"origin '{origin[:100]}': expected this server's own page (see --allow-origin)"
             return ApiError(message, status=403, kind="permission_error", code="origin_not_allowed")
-        if path in OPEN_PATHS or path.startswith(OPEN_FOLDERS):
+        if is_open(path) or self._keys.is_empty or self.key_of(path, headers, subprotocols) is not None:
             return None
-        return self._refused_key(path, headers, subprotocols)
+        what = "an unknown one" if given_keys(headers.get("authorization", ""), subprotocols) else "none"
+        message = f"API key: expected 'Authorization: Bearer KEY', got {what}"
+        return ApiError(message, status=401, kind="authentication_error", code="invalid_api_key")
+
+    def key_of(
+        self, path: str, headers: Mapping[str, str], subprotocols: Sequence[str] = ()
+    ) -> ApiKey | None:
+        """Return the key that a connection shows, or that made the secret it shows; None: no good one."""
+        if is_open(path):
+            return None
+        given = given_keys(headers.get("authorization", ""), subprotocols)
+        found = self._keys.find(given)
+        if found is None and path == SECRETS_PATH:
+            maker = self._secrets.maker_of(given)
+            return None if maker is None else self._keys.by_name(maker)
+        return found
 
     def is_own_name(self, name: str) -> bool:
         """Return whether this server may be called by a name.
@@ -69,7 +87,7 @@ class AccessControl:
         """
         if self._hosts:
             return name in self._hosts or "*" in self._hosts
-        return bool(self._keys) or is_private_name(name)
+        return not self._keys.is_empty or is_private_name(name)
 
     def is_allowed(self, origin: str, host: str) -> bool:
         """Return whether a page comes from this server, or from where it is allowed to."""
@@ -79,25 +97,10 @@ class AccessControl:
             is_own = False
         return is_own or origin in self._settings.access.origins
 
-    def _refused_key(
-        self, path: str, headers: Mapping[str, str], subprotocols: Sequence[str]
-    ) -> ApiError | None:
-        if not self._keys:
-            return None
-        given = given_keys(headers.get("authorization", ""), subprotocols)
-        if any(self._is_key(key) for key in given):
-            return None
-        if path == SECRETS_PATH and self._secrets.config_of(given) is not None:
-            return None
-        what = "an unknown one" if given else "none"
-        message = f"API key: expected 'Authorization: Bearer KEY', got {what}"
-        return ApiError(message, status=401, kind="authentication_error", code="invalid_api_key")
 
-    def _is_key(self, given: str) -> bool:
-        """Compare with all keys, each in a time that shows nothing."""
-        candidate = given.encode("utf-8", "replace")
-        matches = [hmac.compare_digest(candidate, key) for key in self._keys]
-        return any(matches)
+def is_open(path: str) -> bool:
+    """Return whether a path needs no key."""
+    return path in OPEN_PATHS or path.startswith(OPEN_FOLDERS)
 
 
 def given_keys(authorization: str, subprotocols: Iterable[str]) -> list[str]:

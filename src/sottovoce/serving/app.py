@@ -21,10 +21,12 @@ from sottovoce.api import Model
 from sottovoce.formats.document import Json
 from sottovoce.serving.access import AccessControl
 from sottovoce.serving.apis.deepgram import listen, listen_recording
+from sottovoce.serving.apis.flux import listen_to_turns
 from sottovoce.serving.apis.openai_files import transcriptions, translations
 from sottovoce.serving.apis.openai_realtime import client_secrets, realtime
 from sottovoce.serving.apis.shared_captions import publish, read
 from sottovoce.serving.apis.sottovoce_live import live
+from sottovoce.serving.apis.transcription_jobs import create_job, delete_job, job_info, job_list
 from sottovoce.serving.apis.whisper_cpp import inference, load, plainly
 from sottovoce.serving.faults import ApiError, leaving, logged_fault
 from sottovoce.serving.metrics import CONTENT_TYPE, Metrics
@@ -42,7 +44,10 @@ WEB = Path(str(resources.files("sottovoce.serving") / "web"))
 
 
 def make_app(settings: ServerSettings, open_model: Callable[[str], Model]) -> Starlette:
-    """Make the app of a server; it loads its models itself, with open_model, once it runs."""
+    """Make the app of a server; it loads its models itself, with open_model, once it runs.
+
+    Raises: OptionError for a file of keys that is none.
+    """
     metrics = Metrics()
 
     def on_live(waited_s: float, worked_s: float) -> None:
@@ -61,7 +66,7 @@ def make_app(settings: ServerSettings, open_model: Callable[[str], Model]) -> St
 
     app = Starlette(
         routes=ROUTES,
-        middleware=layers(settings, AccessControl(settings, services.secrets), metrics),
+        middleware=layers(services),
         exception_handlers={HTTPException: missed},
         lifespan=lifespan,
     )
@@ -69,16 +74,24 @@ def make_app(settings: ServerSettings, open_model: Callable[[str], Model]) -> St
     return app
 
 
-def layers(settings: ServerSettings, access: AccessControl, metrics: Metrics) -> list[Middleware]:
+def layers(services: Services) -> list[Middleware]:
     """Return what is around the routes, outermost first."""
+    settings = services.settings
     paths = frozenset(route.path for route in ROUTES if isinstance(route, Route | WebSocketRoute))
-    logged = Middleware(RequestLogMiddleware, access=access, metrics=metrics, routes=paths)
+    access = AccessControl(settings, services.secrets, services.keys)
+    logged = Middleware(
+        RequestLogMiddleware,
+        access=access,
+        key_limits=services.key_limits,
+        metrics=services.metrics,
+        routes=paths,
+    )
     if not settings.access.origins:
         return [logged]
     cors = Middleware(
         CORSMiddleware,
         allow_origins=list(settings.access.origins),
-        allow_methods=["GET", "POST"],
+        allow_methods=["GET", "POST", "DELETE"],
         allow_headers=["authorization", "content-type", "x-request-id"],
         expose_headers=["x-request-id", "retry-after"],
     )
@@ -175,7 +188,8 @@ async def model_info(request: Request) -> Response:
 def model_document(registry: ModelRegistry, settings: ServerSettings, name: str) -> dict[str, Json]:
     """Describe what a name means.
 
-    Beyond OpenAI's: the model it stands for, its languages, and those it can be translated into live.
+    Beyond OpenAI's: the model it stands for, whether that is in memory, its languages, and those it can be
+    translated into live.
     """
     meant = registry.resolve(name)
     languages = registry.languages(meant)
@@ -185,6 +199,7 @@ def model_document(registry: ModelRegistry, settings: ServerSettings, name: str)
         "created": registry.began,
         "owned_by": "sottovoce",
         "model": meant,
+        "loaded": registry.is_loaded(meant),
         "languages": list(languages),
         "translates_to": list(targets(languages, settings.translation)),
     }
@@ -206,8 +221,13 @@ ROUTES = [
     Route("/load", guarded(plainly(load)), methods=["POST"]),
     Route("/v1/audio/transcriptions", guarded(transcriptions), methods=["POST"]),
     Route("/v1/audio/translations", guarded(translations), methods=["POST"]),
+    Route("/v1/jobs", guarded(create_job), methods=["POST"]),
+    Route("/v1/jobs", guarded(job_list), methods=["GET"]),
+    Route("/v1/jobs/{id}", guarded(job_info), methods=["GET"]),
+    Route("/v1/jobs/{id}", guarded(delete_job), methods=["DELETE"]),
     Route("/v1/listen", guarded(listen_recording), methods=["POST"]),
     WebSocketRoute("/v1/listen", listen),
+    WebSocketRoute("/v2/listen", listen_to_turns),
     WebSocketRoute("/v1/live", live),
     WebSocketRoute("/v1/captions", publish),
     WebSocketRoute("/v1/captions/{token}", read),

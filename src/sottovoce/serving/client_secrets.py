@@ -13,7 +13,8 @@ import json
 import secrets
 import time
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 from sottovoce.serving.apis.openai_realtime_config import RealtimeSessionConfig, updated
 from sottovoce.serving.faults import ApiError
@@ -30,13 +31,18 @@ class ClientSecrets:
     def __init__(self, key: bytes | None = None) -> None:
         self._key = key or secrets.token_bytes(KEY_BYTES)
 
-    def make(self, config: RealtimeSessionConfig, seconds: float) -> tuple[str, int]:
-        """Make a secret; returns it, and when it ends (seconds since 1970).
+    def make(self, config: RealtimeSessionConfig, seconds: float, maker: str = "") -> tuple[str, int]:
+        """Make a secret; returns it, and when it ends (seconds since 1970). maker: name of the key that asks.
 
         Raises: ApiError 400 for a session with too many words to go into one.
         """
         until = time.time() + seconds
-        content = {"until": until, "session": config.document, "nonce": secrets.token_hex(8)}
+        content = {
+            "until": until,
+            "session": config.document,
+            "maker": maker,
+            "nonce": secrets.token_hex(8),
+        }
         body = _text(zlib.compress(json.dumps(content).encode(), 9))
         secret = f"{PREFIX}{body}.{self._signature(body)}"
         if len(secret) > MAX_CHARACTERS:
@@ -48,21 +54,27 @@ class ClientSecrets:
 
     def config_of(self, keys: Iterable[str]) -> RealtimeSessionConfig | None:
         """Return the session of the first key that is a good secret; None: none is."""
-        for key in keys:
-            if (config := self._opened(key)) is not None:
-                return config
-        return None
+        content = next(self._contents(keys), None)
+        return None if content is None else updated(RealtimeSessionConfig(), content["session"])
 
-    def _opened(self, key: str) -> RealtimeSessionConfig | None:
+    def maker_of(self, keys: Iterable[str]) -> str | None:
+        """Return the name of the key that made the first good secret, "" for one without; None: none is."""
+        content = next(self._contents(keys), None)
+        return None if content is None else str(content["maker"])
+
+    def _contents(self, keys: Iterable[str]) -> Iterator[Mapping[str, Any]]:
+        """Yield what is in those that are good secrets."""
+        return (content for key in keys if (content := self._opened(key)) is not None)
+
+    def _opened(self, key: str) -> Mapping[str, Any] | None:
         body, dot, signature = key.removeprefix(PREFIX).partition(".")
         if not (key.startswith(PREFIX) and dot and key.isascii() and len(key) <= MAX_CHARACTERS):
             return None
         if not hmac.compare_digest(signature, self._signature(body)):
             return None
-        content = json.loads(zlib.decompress(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4))))
-        if content["until"] <= time.time():
-            return None
-        return updated(RealtimeSessionConfig(), content["session"])
+        packed = base64.urlsafe_b64decode(body + "=" * (-len(body) % 4))
+        content: Mapping[str, Any] = json.loads(zlib.decompress(packed))
+        return content if content["until"] > time.time() else None
 
     def _signature(self, body: str) -> str:
         return _text(hmac.digest(self._key, body.encode(), hashlib.sha256))

@@ -24,11 +24,12 @@ from starlette.websockets import WebSocket
 from sottovoce.audio.live_container import LiveContainer
 from sottovoce.formats.document import Json
 from sottovoce.options.live import LiveOptions
+from sottovoce.serving.api_keys import ApiKey
 from sottovoce.serving.faults import UNAVAILABLE, ApiError, fault_of, logged_fault
 from sottovoce.serving.input_queue import InputQueue
 from sottovoce.serving.pcm import PcmReader
 from sottovoce.serving.scheduler import Scheduler
-from sottovoce.serving.services import Services, services_of
+from sottovoce.serving.services import Services, key_of, services_of
 from sottovoce.serving.session_handle import SessionHandle
 from sottovoce.serving.transport import GoneError, Transport, WebSocketTransport, own_error
 from sottovoce.types import SAMPLE_RATE, Event, Samples
@@ -58,6 +59,8 @@ class LiveConnection(ABC, Generic[M]):
         self.transport = transport
         self.services = services
         self.limits = services.settings.limits
+        self.key: ApiKey | None = None
+        """Whose limits count, where the client has shown one."""
         self.queue: InputQueue[Command | CloseRequested] = InputQueue(
             round(self.limits.pending_s * SAMPLE_RATE)
         )
@@ -119,7 +122,11 @@ class LiveConnection(ABC, Generic[M]):
                 await self.transport.fail(fault, self.error_document(fault))
 
     def take_place(self) -> None:
-        """Take one of the server's places for live sessions, until `release`. Raises: ApiError 429, 503."""
+        """Take one of the places of the server and of the client's key for live sessions, until `release`.
+
+        Raises: ApiError 429, 503.
+        """
+        self._held.enter_context(self.services.key_limits.session(self.key))
         self._held.enter_context(self.services.session(lambda: self.behind_s))
         self._quiet_since_s = time.monotonic()
 
@@ -207,9 +214,10 @@ class LiveConnection(ABC, Generic[M]):
             await self.queue.put(CloseRequested(code))
 
     def count(self) -> None:
-        """Count the audio of the session. Raises: ApiError where it is too long."""
-        self.services.metrics.live_seconds.inc(self.received_s - self._counted_s)
-        self._counted_s = self.received_s
+        """Count the audio of the session. Raises: ApiError where it is too long, or its key has no more."""
+        new_s, self._counted_s = self.received_s - self._counted_s, self.received_s
+        self.services.metrics.live_seconds.inc(new_s)
+        self.services.key_limits.take_live(self.key, new_s)
         if self.received_s > self.limits.session_s:
             raise self.too_long()
 
@@ -304,6 +312,7 @@ class WebSocketConnection(LiveConnection[bytes | str]):
         self.socket = socket
         self.websocket = WebSocketTransport(socket, services.settings.limits)
         super().__init__(self.websocket, services)
+        self.key = key_of(socket)
 
 
 def slices_of(data: bytes) -> Iterator[bytes]:

@@ -16,6 +16,7 @@ logger = logging.getLogger(__name__)
 INVALID = "invalid_request_error"
 UNAVAILABLE = "model_unavailable"
 INTERNAL = "internal_error"
+OUT_OF_MEMORY = "out_of_memory"
 MEMORY_WORDS = ("out of memory", "not enough memory", "can't allocate memory", "cannot allocate memory")
 
 
@@ -89,7 +90,7 @@ def fault_of(error: BaseException, *, param: str | None = None) -> ApiError:
         return ApiError(str(error), param=param)
     if is_out_of_memory(error):
         message = "memory ran out: try a shorter recording, or later"
-        return ApiError(message, status=503, kind="server_error", code="out_of_memory", retry_s=30.0)
+        return ApiError(message, status=503, kind="server_error", code=OUT_OF_MEMORY, retry_s=30.0)
     if isinstance(error, SottovoceError):
         return ApiError(str(error), status=500, kind="server_error")
     message = "the server failed at this; its log has the cause, by the request id"

@@ -38,6 +38,15 @@ class Fields:
             if len(value) > MOST_TEXT and not name.startswith(RECORDINGS):
                 raise wrong(name, f"at most {MOST_TEXT} characters", f"{len(value)}")
 
+    @property
+    def pairs(self) -> list[tuple[str, str]]:
+        """Names and values, as they came."""
+        return list(self._pairs)
+
+    def without(self, name: str) -> Fields:
+        """Return the other fields, of which none is taken out yet."""
+        return Fields((key, value) for key, value in self._pairs if key != name)
+
     def text(self, name: str) -> str | None:
         """The one value; None where it is not given or empty."""
         self._taken.add(name)

@@ -16,8 +16,9 @@ from sottovoce.serving.fields import Fields
 from sottovoce.serving.racing import unless
 from sottovoce.serving.requests import FileRequest
 from sottovoce.serving.scheduler import FileJob, Scheduler
-from sottovoce.serving.services import Services, services_of
-from sottovoce.serving.uploads import UploadedFile, check_duration, require_file
+from sottovoce.serving.services import Services, key_of, services_of
+from sottovoce.serving.uploaded_file import UploadedFile
+from sottovoce.serving.uploads import check_duration, require_file
 from sottovoce.types import Transcript
 
 T = TypeVar("T")
@@ -88,7 +89,8 @@ async def begin_job(
     where that is decoded.
     Raises: ApiError, and the errors of the library.
     """
-    services = services_of(request)
+    services, key = services_of(request), key_of(request)
+    services.key_limits.check_audio(key)
     with services.upload():
         fields, upload = await stack.enter_async_context(received)
     stack.enter_context(services.recording())
@@ -96,7 +98,7 @@ async def begin_job(
     recording = require_file(upload)
     name = services.registry.resolve(file_request.model)
     checked = check_duration(recording, services.settings.limits.duration_s)
-    await while_there(request, services.decoding.run(checked))
+    services.key_limits.take_recording(key, await while_there(request, services.decoding.run(checked)))
     if adapt is not None:
         file_request = await while_there(request, services.decoding.run(adapt(file_request, recording)))
         recording.seek(0)

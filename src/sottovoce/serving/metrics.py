@@ -6,6 +6,7 @@ from prometheus_client import (
     CONTENT_TYPE_LATEST,
     CollectorRegistry,
     Counter,
+    Gauge,
     Histogram,
     disable_created_metrics,
     generate_latest,
@@ -30,6 +31,14 @@ class Metrics:
         self.refused_connections = self._counter(
             "refused_connections", "Connections that had no place, of all or of their address."
         )
+        self.key_requests = self._counter("key_requests", "Requests and handshakes of a named key.", "key")
+        self.key_refused = self._counter("key_refused", "What a named key had too much of.", "key", "limit")
+        self.key_audio_seconds = self._counter("key_audio_seconds", "Audio taken of a named key.", "key")
+        self.key_sessions = Gauge(
+            "sottovoce_key_sessions", "Live sessions of a named key now.", ("key",), registry=self.registry
+        )
+        self.jobs = self._counter("jobs", "Jobs that are over.", "status")
+        self.webhooks = self._counter("webhooks", "Addresses of jobs that were told, or given up.", "status")
         self.file_seconds = self._counter("file_audio_seconds", "Audio of recordings transcribed.")
         self.live_seconds = self._counter("live_audio_seconds", "Audio of live sessions received.")
         self.live_wait = self._histogram("live_wait", "Live work between its arrival and its beginning.")

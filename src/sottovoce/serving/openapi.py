@@ -17,7 +17,10 @@ from sottovoce.options.requests import LANGUAGE_EXAMPLES, TRANSLATION_FORMATS
 from sottovoce.options.schema import Api
 from sottovoce.serving.apis.deepgram_params import ENCODINGS, OF_BOTH, OF_RECORDINGS, OFF_ONLY, UTT_SPLIT_S
 from sottovoce.serving.apis.openai_realtime import MAX_SECRET_S, MIN_SECRET_S
+from sottovoce.serving.apis.transcription_jobs import MOST_LISTED, WEBHOOK_URL
 from sottovoce.serving.forms import TEXT, TEXTS, fields_of, schema_of
+from sottovoce.serving.jobs.public_post import MAX_URL
+from sottovoce.serving.jobs.transcription_job import JOB_STATES
 from sottovoce.serving.pcm import MAX_RATE, MIN_RATE
 from sottovoce.serving.requests import KNOWN
 
@@ -63,7 +66,7 @@ def document() -> dict[str, Json]:
     return {
         "openapi": "3.1.0",
         "info": {"title": "sottovoce", "version": version("sottovoce"), "description": __doc__ or ""},
-        "paths": {**recordings(), **models(), **operation_paths()},
+        "paths": {**recordings(), **jobs(), **models(), **operation_paths()},
         "components": {
             "schemas": {"Error": error_schema(), "WhisperCppError": one_line("error")},
             "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
@@ -105,6 +108,49 @@ def recordings() -> dict[str, Json]:
                 for name in (*OF_BOTH, *OF_RECORDINGS, *OFF_ONLY)
             ],
         ),
+    }
+
+
+def jobs() -> dict[str, Json]:
+    """What takes a recording that is answered later."""
+    states: Schema = {"type": "string", "enum": [*JOB_STATES]}
+    job: Schema = {
+        "type": "object",
+        "required": ["id", "object", "status", "created_at", "progress", "error", "webhook"],
+        "properties": {"id": STRING, "status": states, "progress": {"type": "number"}},
+    }
+    several: Schema = {
+        "type": "object",
+        "required": ["data", "has_more"],
+        "properties": {"data": {"type": "array", "items": job}},
+    }
+    gone: Schema = {"type": "object", "required": ["id", "deleted"]}
+    name: Json = {"name": "id", "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
+    limit: Json = {"type": "integer", "minimum": 1, "maximum": MOST_LISTED}
+    pages: list[Json] = [
+        {"name": "limit", "in": "query", "schema": limit},
+        {"name": "after", "in": "query", "schema": STRING},
+    ]
+    fields: dict[str, Schema] = {
+        **form_schemas("openai"),
+        WEBHOOK_URL: {"type": "string", "format": "uri", "maxLength": MAX_URL},
+    }
+    taken = answers({"application/json": {"schema": job}})
+    taken["202"] = taken.pop("200")
+    one = get("A job, and its result once it is there", json_answer(job), parameters=[name])
+    removed: Json = {
+        "summary": "Stop a job and remove it",
+        "parameters": [name],
+        "responses": json_answer(gone),
+    }
+    return {
+        "/v1/jobs": {
+            **post(
+                "A recording that is answered later", form((*KNOWN["transcribe"], WEBHOOK_URL), fields), taken
+            ),
+            **get("Jobs, newest first", json_answer(several), parameters=pages),
+        },
+        "/v1/jobs/{id}": {**one, "delete": removed},
     }
 
 

@@ -12,6 +12,7 @@ import re
 import sys
 import time
 import uuid
+from collections.abc import Sequence
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import HTTPConnection
@@ -19,8 +20,9 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocket
 
-from sottovoce.serving.access import LISTEN_PATH, SECRETS_PATH, SUBPROTOCOL, AccessControl
+from sottovoce.serving.access import LISTEN_PATHS, SECRETS_PATH, SUBPROTOCOL, AccessControl
 from sottovoce.serving.faults import ApiError
+from sottovoce.serving.key_limits import KeyLimits
 from sottovoce.serving.metrics import Metrics
 from sottovoce.serving.transport import close_with, deny, error_answer, own_error
 
@@ -28,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 CLOSE_CODES = frozenset({*range(1000, 1004), *range(1005, 1015)})
 """Of RFC 6455, and those that were registered after it."""
-DENIED_PATHS = frozenset({LISTEN_PATH, SECRETS_PATH})
+DENIED_PATHS = LISTEN_PATHS | {SECRETS_PATH}
 """Of sockets whose clients expect a status of HTTP where they may not come in."""
 ANSWERED_ID = re.compile(r"[A-Za-z0-9._-]{1,80}")
 SECURITY_HEADERS = {
@@ -54,10 +56,17 @@ class RequestLogMiddleware:
     """The outermost layer of the app. routes: paths of ours; others are counted as one."""
 
     def __init__(
-        self, app: ASGIApp, *, access: AccessControl, metrics: Metrics, routes: frozenset[str]
+        self,
+        app: ASGIApp,
+        *,
+        access: AccessControl,
+        key_limits: KeyLimits,
+        metrics: Metrics,
+        routes: frozenset[str],
     ) -> None:
         self._app = app
         self._access = access
+        self._key_limits = key_limits
         self._metrics = metrics
         self._routes = routes
 
@@ -87,7 +96,7 @@ class RequestLogMiddleware:
             await send(message)
 
         try:
-            fault = self._access.refusal(scope["path"], scope["method"], headers)
+            fault = self._refusal(scope, scope["method"], headers)
             inner = self._app if fault is None else error_answer(HTTPConnection(scope), fault)
             await inner(scope, receive, sending)
         finally:
@@ -116,7 +125,7 @@ class RequestLogMiddleware:
             await send(message)
 
         try:
-            fault = self._access.refusal(scope["path"], "GET", headers, scope["subprotocols"])
+            fault = self._refusal(scope, "GET", headers, scope["subprotocols"])
             if fault is None:
                 await self._app(scope, receiving, sending)
             else:
@@ -125,13 +134,27 @@ class RequestLogMiddleware:
             self._metrics.sessions.labels(self._route(scope), shown_code(code)).inc()
             self._log(scope, "WEBSOCKET", code, time.monotonic() - began, request_id)
 
+    def _refusal(
+        self, scope: Scope, method: str, headers: Headers, subprotocols: Sequence[str] = ()
+    ) -> ApiError | None:
+        """Return why a connection may not come in, or note its key; None: it may."""
+        fault = self._access.refusal(scope["path"], method, headers, subprotocols)
+        if fault is not None:
+            return fault
+        key = scope["state"]["key"] = self._access.key_of(scope["path"], headers, subprotocols)
+        try:
+            self._key_limits.take_request(key)
+        except ApiError as too_many:
+            return too_many
+        return None
+
     def _note(self, scope: Scope, method: str, status: int, seconds: float, request_id: str) -> None:
         self._metrics.requests.labels(self._route(scope), shown_method(method), str(status)).inc()
         self._metrics.request_seconds.observe(seconds)
         self._log(scope, method, status, seconds, request_id)
 
     def _log(self, scope: Scope, method: str, status: int, seconds: float, request_id: str) -> None:
-        client = scope.get("client")
+        client, key = scope.get("client"), scope["state"].get("key")
         logger.info(
             "request",
             extra={
@@ -141,6 +164,7 @@ class RequestLogMiddleware:
                 "status": status,
                 "seconds": round(seconds, 3),
                 "client": client[0] if client else None,
+                **({"key": key.name} if key is not None and key.name else {}),
             },
         )
 
@@ -149,6 +173,8 @@ class RequestLogMiddleware:
         path: str = scope["path"]
         if path.startswith("/static/"):
             return "/static"
+        if path.startswith("/v1/jobs/"):
+            return "/v1/jobs/{id}"
         return path if path in self._routes else "other"
 
 

@@ -11,6 +11,7 @@ import logging
 import signal
 import socket
 import ssl
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -169,11 +170,17 @@ class Server(uvicorn.Server):
             return
         handled = (signal.SIGINT, signal.SIGTERM)
         before = {number: signal.signal(number, self.handle_exit) for number in handled}
+        if self._services.keys.has_file and sys.platform != "win32":
+            before[signal.SIGHUP] = signal.signal(signal.SIGHUP, self._refresh_keys)
         try:
             yield
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
+
+    def _refresh_keys(self, sig: int, frame: FrameType | None) -> None:
+        """Have the file of keys read again."""
+        self._services.keys.mark_stale()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """End; at once when asked a second time."""

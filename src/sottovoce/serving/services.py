@@ -14,11 +14,15 @@ from prometheus_client.registry import Collector
 from starlette.requests import HTTPConnection
 
 from sottovoce.formats.document import Json
+from sottovoce.serving.api_keys import ApiKey, KeyRing
 from sottovoce.serving.client_secrets import ClientSecrets
 from sottovoce.serving.decode_pool import DecodePool
 from sottovoce.serving.engine_thread import EngineState
 from sottovoce.serving.faults import busy, leaving
 from sottovoce.serving.hls import HlsWriter
+from sottovoce.serving.jobs.job_runner import JobRunner
+from sottovoce.serving.jobs.transcription_job import JOB_STATES
+from sottovoce.serving.key_limits import KeyLimits
 from sottovoce.serving.metrics import Metrics
 from sottovoce.serving.model_registry import WORK_ENDS_WITHIN_S, ModelRegistry
 from sottovoce.serving.scheduler import Scheduler
@@ -26,10 +30,16 @@ from sottovoce.serving.settings import UPLOADS_A_PLACE, ServerSettings
 from sottovoce.serving.shared_captions import CaptionRegistry
 
 UNLOAD_EVERY_S = 5.0
+REQUESTS_A_JOB = 4
+"""Recordings that may be answered at once, for each job that may be under way beside them."""
+LOOK_AT_KEYS_EVERY_S = 1.0
 
 
 class Services(Collector):
-    """Settings, models and counts of a server, and who is being served."""
+    """Settings, models and counts of a server, and who is being served.
+
+    Raises: OptionError for a file of keys that is none, and a folder of jobs that cannot be had.
+    """
 
     def __init__(self, settings: ServerSettings, registry: ModelRegistry, metrics: Metrics) -> None:
         self.settings = settings
@@ -50,6 +60,14 @@ class Services(Collector):
         """Of captions that are shared, by their tokens."""
         self.is_ready = not settings.models.preload
         self.secrets = ClientSecrets(settings.access.secret_key)
+        self.keys = KeyRing(settings.access)
+        self.key_limits = KeyLimits(metrics)
+        self.jobs: JobRunner | None = None
+        if settings.jobs is not None:
+            n_at_once = max(1, settings.limits.requests // REQUESTS_A_JOB)
+            self.jobs = JobRunner(
+                settings.jobs, registry, self.decoding, metrics, self.keys, n_at_once=n_at_once
+            )
         self.preload_error: Exception | None = None
         """Why the default model could not be loaded."""
         self._leaving = anyio.Event()
@@ -71,6 +89,7 @@ class Services(Collector):
             "upload_bytes": ("Bytes of recordings that are here.", self.upload_bytes),
             "failing": ("Whether a model cannot work any more.", int(self.trouble is not None)),
             "models_loaded": ("Models in memory.", len(self.registry.schedulers)),
+            "model_bytes": ("Bytes of models' weights in memory, by their size.", self.registry.n_bytes),
             "work_waiting": (
                 "Pieces of work that wait for a model.",
                 sum(scheduler.n_waiting for scheduler in self.registry.schedulers),
@@ -78,6 +97,14 @@ class Services(Collector):
         }
         for name, (meaning, value) in now.items():
             yield GaugeMetricFamily(f"sottovoce_{name}", meaning, value)
+        if self.jobs is not None:
+            jobs = GaugeMetricFamily("sottovoce_jobs_here", "Jobs by what they are at.", labels=("status",))
+            for status in JOB_STATES:
+                jobs.add_metric((status,), self.jobs.count(status))
+            yield jobs
+            yield GaugeMetricFamily(
+                "sottovoce_job_bytes", "Of jobs' recordings and results.", self.jobs.n_bytes
+            )
         labels = ("model", "engine")
         busy = GaugeMetricFamily(
             "sottovoce_engine_busy", "The part of the time that an engine is at work.", labels=labels
@@ -141,13 +168,16 @@ class Services(Collector):
         await self._leaving.wait()
 
     @contextmanager
-    def upload(self) -> Iterator[None]:
+    def upload(self, *, is_for_later: bool = False) -> Iterator[None]:
         """Take a place for a recording while it comes.
 
-        Raises: ApiError as `recording`, also where that would be raised now.
+        Raises: ApiError as `recording`, also where that would be raised now, if it is not for later.
         """
-        with self.recording():
-            pass
+        if self.is_leaving:
+            raise leaving()
+        if not is_for_later:
+            with self.recording():
+                pass
         most = UPLOADS_A_PLACE * self.settings.limits.requests
         if self.n_uploads >= most:
             raise busy(f"{most} recordings are being sent: try again later", retry_s=10.0)
@@ -228,12 +258,25 @@ class Services(Collector):
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Load the default model beside what else goes on, unload idle ones, and end them all."""
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._unload_idle)
-            if self.settings.models.preload:
-                tasks.start_soon(self._preload)
-            yield
-            tasks.cancel_scope.cancel()
+        try:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._unload_idle)
+                if self.jobs is not None:
+                    tasks.start_soon(self._run_jobs, self.jobs)
+                if self.keys.has_file:
+                    tasks.start_soon(self._refresh_keys)
+                if self.settings.models.preload:
+                    tasks.start_soon(self._preload)
+                yield
+                tasks.cancel_scope.cancel()
+        finally:
+            with anyio.CancelScope(shield=True):
+                await self._end()
+
+    async def _end(self) -> None:
+        """End jobs, threads and models."""
+        if self.jobs is not None:
+            self.jobs.close()
         within_s = 0.0 if self.ends_process else WORK_ENDS_WITHIN_S
         await anyio.to_thread.run_sync(self.decoding.close, not self.ends_process)
         await anyio.to_thread.run_sync(self.registry.close, within_s)
@@ -245,10 +288,23 @@ class Services(Collector):
         except Exception as error:
             self.preload_error = error
 
+    async def _run_jobs(self, jobs: JobRunner) -> None:
+        """Work jobs off until the server goes down: then what somebody waits for has the model alone."""
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(jobs.run)
+            await self.until_leaving()
+            tasks.cancel_scope.cancel()
+
+    async def _refresh_keys(self) -> None:
+        while True:
+            await anyio.sleep(LOOK_AT_KEYS_EVERY_S)
+            await anyio.to_thread.run_sync(self.keys.refresh)
+
     async def _unload_idle(self) -> None:
         while True:
             await anyio.sleep(UNLOAD_EVERY_S)
             self.registry.unload_idle()
+            await self.registry.free()
 
 
 def engines_of(registry: ModelRegistry) -> list[tuple[tuple[str, str], EngineState]]:
@@ -277,3 +333,8 @@ def engine_states(services: Services) -> list[dict[str, Json]]:
 def services_of(connection: HTTPConnection) -> Services:
     """Return the services of the server that a request or socket belongs to."""
     return cast(Services, connection.app.state.services)
+
+
+def key_of(connection: HTTPConnection) -> ApiKey | None:
+    """Return the key that a request or socket came in with; None: with none."""
+    return cast("ApiKey | None", connection.scope["state"].get("key"))

@@ -32,7 +32,8 @@ nobody waiting."""
 SPARE_CONNECTIONS = 256
 """Of browsers, monitoring, and clients between two requests."""
 LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
-_KEY = re.compile(r"[A-Za-z0-9._~-]{8,200}")
+KEY = re.compile(r"[A-Za-z0-9._~-]{8,200}")
+"""What a header and a subprotocol can carry."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +105,9 @@ class ServerLimits:
 class Access:
     """Who may ask.
 
-    api_keys: any of them opens the API; none: everybody may. origins: of web pages elsewhere that may ask,
-        such as https://example.org; the server's own page always may.
+    api_keys: any of them opens the API; none: everybody may. keys_file: more of them, with names and limits,
+        see `serving.api_keys`. origins: of web pages elsewhere that may ask, such as https://example.org; the
+        server's own page always may.
     secret_key: signs the secrets of clients, see `serving.client_secrets`; the same in all processes of a
         server, and a new one for every server where it is None.
     proxies: addresses or networks whose `X-Forwarded-For` and `X-Forwarded-Proto` are believed, "*": all.
@@ -117,6 +119,7 @@ class Access:
     """
 
     api_keys: tuple[str, ...] = field(default=(), repr=False)
+    keys_file: str | None = None
     origins: tuple[str, ...] = ()
     hosts: tuple[str, ...] = ()
     proxies: tuple[str, ...] = ()
@@ -124,7 +127,7 @@ class Access:
 
     def __post_init__(self) -> None:
         for i, key in enumerate(self.api_keys):
-            if not _KEY.fullmatch(key):
+            if not KEY.fullmatch(key):
                 raise OptionError(
                     f"API key {i + 1}: expected 8 to 200 of the characters A-Z a-z 0-9 . _ ~ -, "
                     f"got {len(key)} characters"
@@ -135,6 +138,11 @@ class Access:
         for proxy in self.proxies:
             if proxy != "*":
                 network_of(proxy)
+
+    @property
+    def has_keys(self) -> bool:
+        """Whether who asks needs a key."""
+        return bool(self.api_keys) or self.keys_file is not None
 
     def is_proxy(self, address: str) -> bool:
         """Return whether an address is that of a proxy that is trusted."""
@@ -152,7 +160,7 @@ def network_of(text: str) -> IPv4Network | IPv6Network:
     try:
         return ip_network(text, strict=False)
     except ValueError as error:
-        raise OptionError(f"proxy '{text[:50]}': expected an address or a network") from error
+        raise OptionError(f"'{text[:50]}': expected an address or a network") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,9 +169,10 @@ class ModelSettings:
 
     model: the default one. others: that may be asked for by their names; loaded at the first request.
     aliases: other names for these. beam_size: of recordings; 1 is greedy.
-    unload_s: without use, until a model leaves memory; None: never. preload: load the default at the start.
+    unload_s: without use, until a model leaves memory; None: never. memory_mb: of the weights of all models;
+    None: as many as are asked for. preload: load the default at the start.
 
-    Raises: OptionError for an alias of no model.
+    Raises: OptionError for an alias of no model, and memory that is none.
     """
 
     model: str
@@ -171,12 +180,19 @@ class ModelSettings:
     aliases: Mapping[str, str] = field(default_factory=dict)
     beam_size: int = 5
     unload_s: float | None = None
+    memory_mb: float | None = None
     preload: bool = True
 
     def __post_init__(self) -> None:
+        if self.memory_mb is not None and not 0 < self.memory_mb < math.inf:
+            raise OptionError(f"model memory: expected more than 0 MB, got {self.memory_mb}")
         for alias, name in self.aliases.items():
             if name not in self.names:
                 raise OptionError(f"alias '{alias}': expected one of {', '.join(self.names)}, got '{name}'")
+
+    @property
+    def memory_bytes(self) -> int | None:
+        return None if self.memory_mb is None else round(self.memory_mb * 1e6)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -280,9 +296,39 @@ class TranslationSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class JobSettings:
+    """Recordings that are answered later.
+
+    folder: where they and their results are. keep_s: after a job is over, until it is removed. most: jobs at
+    a time, waiting and over; a named key has half of them. most_mb: of their recordings and results.
+    webhook_secret: signs what is told to their addresses; None: none is called. webhook_networks: private
+    addresses that may be called.
+
+    Raises: OptionError for values out of range.
+    """
+
+    folder: str
+    keep_s: float = 3600.0
+    most: int = 1000
+    most_mb: float = 4096.0
+    webhook_secret: bytes | None = field(default=None, repr=False)
+    webhook_networks: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in ("keep_s", "most", "most_mb"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise OptionError(f"jobs {name}: expected more than 0, got {getattr(self, name)}")
+
+    @property
+    def most_bytes(self) -> int:
+        return round(self.most_mb * 1e6)
+
+
+@dataclass(frozen=True, slots=True)
 class ServerSettings:
     """All that a server is told. wyoming: None: Home Assistant is not listened for. translation: None: live
-    speech is translated into English alone, by Whisper itself. hls: a folder for shared captions as HLS."""
+    speech is translated into English alone, by Whisper itself. hls: a folder for shared captions as HLS.
+    jobs: None: recordings are answered at once alone."""
 
     models: ModelSettings
     listening: Listening = field(default_factory=Listening)
@@ -292,6 +338,7 @@ class ServerSettings:
     wyoming: WyomingAddress | None = None
     translation: TranslationSettings | None = None
     hls: str | None = None
+    jobs: JobSettings | None = None
 
     @property
     def hosts(self) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from starlette.responses import JSONResponse
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
 from sottovoce.formats.document import Json, json_text
-from sottovoce.serving.access import LISTEN_PATH
+from sottovoce.serving.access import LISTEN_PATHS
 from sottovoce.serving.faults import ApiError
 from sottovoce.serving.settings import ServerLimits
 
@@ -18,6 +18,8 @@ M = TypeVar("M", covariant=True)
 
 DEEPGRAM_CODES = {401: "INVALID_AUTH", 429: "TOO_MANY_REQUESTS"}
 """By the status of HTTP; of others the codes are our own. Source: Deepgram, API errors."""
+WHISPER_CPP_PATHS = frozenset({"/inference", "/load"})
+"""Where errors are one line."""
 REFUSED = 1008
 """Close code for what no other try will change."""
 FAILED = 1011
@@ -125,12 +127,14 @@ async def deny(socket: WebSocket, fault: ApiError) -> None:
 
 
 def error_answer(connection: HTTPConnection, fault: ApiError) -> JSONResponse:
-    """Answer a fault as the API at the path of a connection does: Deepgram's, else OpenAI's."""
+    """Answer a fault as the API at the path does: Deepgram's, whisper.cpp's, else OpenAI's."""
     headers = dict(fault.headers)
     if fault.status == 401:
         headers["www-authenticate"] = "Bearer"
     body: dict[str, Json] = fault.body
-    if connection.scope["path"] == LISTEN_PATH:
+    if connection.scope["path"] in WHISPER_CPP_PATHS:
+        body = {"error": fault.message}
+    elif connection.scope["path"] in LISTEN_PATHS:
         code = DEEPGRAM_CODES.get(fault.status, fault.code)
         request_id = connection.scope["state"]["request_id"]
         body = {"err_code": code, "err_msg": fault.message, "request_id": request_id}

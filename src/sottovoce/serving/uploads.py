@@ -24,6 +24,7 @@ from sottovoce.serving.fields import RECORDINGS, Fields
 from sottovoce.serving.pcm import WAV_HEADER_BYTES, wav_header
 from sottovoce.serving.services import services_of
 from sottovoce.serving.settings import ServerLimits
+from sottovoce.serving.uploaded_file import UploadedFile
 from sottovoce.types import SAMPLE_RATE
 
 MAX_FIELDS, FIELD_BYTES = 1_000, 64 * 1024
@@ -32,41 +33,9 @@ REFERENCE_BYTES = 8 * 1024 * 1024
 """Of a field that is a recording: 30 s of stereo at 48 kHz, in base64."""
 FORM_BYTES = 4 * REFERENCE_BYTES + 1024 * 1024
 """Of all fields."""
-MAX_NAME_LENGTH = 200
 IN_MEMORY_BYTES = 1024 * 1024
 MIN_BYTES_PER_S = 1_000
 """A second on the mean: less than any recording has that is sent while people speak."""
-
-
-class UploadedFile:
-    """A recording in its temporary file, as `audio.io` reads it, by the name that it came with.
-
-    sha256: of its bytes, in letters; "" where nobody took it.
-    """
-
-    def __init__(self, upload: UploadFile, sha256: str = "") -> None:
-        self.sha256 = sha256
-        name = (upload.filename or "").replace("\\", "/").rsplit("/", 1)[-1]
-        shown = "".join(letter for letter in name if letter.isprintable())[:MAX_NAME_LENGTH]
-        self.name = shown or "the upload"
-        self._file = upload.file
-
-    def read(self, n_bytes: int = -1) -> bytes:
-        return self._file.read(n_bytes)
-
-    def seek(self, offset: int, whence: int = 0) -> int:
-        return self._file.seek(offset, whence)
-
-    def tell(self) -> int:
-        return self._file.tell()
-
-    def seekable(self) -> bool:
-        return True
-
-    @property
-    def source(self) -> BinaryIO:
-        """As the library's `AudioSource`."""
-        return cast(BinaryIO, self)
 
 
 class _Refused(MultiPartException):

@@ -16,6 +16,7 @@ from starlette.websockets import WebSocket
 
 from sottovoce.audio.live_container import LiveContainer
 from sottovoce.formats.document import Json
+from sottovoce.options.live import LiveOptions
 from sottovoce.options.speakers import SpeakerOptions
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.serving.access import LISTEN_SUBPROTOCOLS
@@ -46,14 +47,51 @@ async def listen(socket: WebSocket) -> None:
     await DeepgramConnection(socket).serve()
 
 
-class DeepgramConnection(WebSocketConnection):
+class DeepgramSocket(WebSocketConnection):
+    """A client that sends audio as Deepgram's do: raw, or in a container, to its end."""
+
+    def __init__(self, socket: WebSocket) -> None:
+        super().__init__(socket)
+        self._reader = PcmReader()
+        self._container: LiveContainer | None = None
+
+    async def open_stream(self, model: str, options: LiveOptions, audio: PcmReader | None) -> None:
+        """Open the session, then the socket. audio: reads it where it is raw; None: it is in a container.
+
+        Raises: ApiError, OptionError, ModelNotFoundError.
+        """
+        if audio is not None:
+            self._reader = audio
+        else:
+            self._container = LiveContainer()
+            self._held.callback(self._container.close)
+        self.take_place()
+        await self.open(model, options)
+        first = next(iter(self.socket.scope["subprotocols"]), None)
+        await self.websocket.accept(first if first in LISTEN_SUBPROTOCOLS else None)
+
+    async def queue_stream(self, data: bytes) -> None:
+        """Decode and queue audio. Raises: AudioError, ApiError for what is none."""
+        if self._container is not None:
+            await self.queue_container(self._container, data)
+        else:
+            await self.queue_bytes(self._reader, data)
+
+    async def close_stream(self) -> None:
+        """Work off what came, and close. Raises: as `queue_stream`."""
+        if self._container is not None:
+            await self.queue_container(self._container, b"")
+        else:
+            await self.queue_audio(self._reader.flush())
+        await self.request_close()
+
+
+class DeepgramConnection(DeepgramSocket):
     """A client of Deepgram's streams."""
 
     def __init__(self, socket: WebSocket) -> None:
         super().__init__(socket)
         self._params = DeepgramParams()
-        self._reader = PcmReader()
-        self._container: LiveContainer | None = None
         self._results = DeepgramResults(self._params, self.transport.request_id)
 
     async def begin(self) -> None:
@@ -62,15 +100,10 @@ class DeepgramConnection(WebSocketConnection):
         Raises: ApiError, OptionError, ModelNotFoundError.
         """
         params = stream_params(self.socket.query_params.multi_items(), self.services.registry)
-        self._params, self._reader = params, PcmReader(params.encoding, params.sample_rate)
+        self._params = params
         self._results = DeepgramResults(params, self.transport.request_id)
-        if not params.is_raw:
-            self._container = LiveContainer()
-            self._held.callback(self._container.close)
-        self.take_place()
-        await self.open(params.model or "", params.options)
-        first = next(iter(self.socket.scope["subprotocols"]), None)
-        await self.websocket.accept(first if first in LISTEN_SUBPROTOCOLS else None)
+        audio = PcmReader(params.encoding, params.sample_rate) if params.is_raw else None
+        await self.open_stream(params.model or "", params.options, audio)
 
     async def on_message(self, message: bytes | str) -> None:
         """Take audio, or a command; a wrong one leaves the stream open."""
@@ -78,9 +111,9 @@ class DeepgramConnection(WebSocketConnection):
             await self._take_text(message)
         elif message:
             self._results.add_bytes(message)
-            await self._queue_bytes(message)
+            await self.queue_stream(message)
         else:  # older clients end the stream so
-            await self._close()
+            await self.close_stream()
 
     def render(self, events: Sequence[Event]) -> Iterator[dict[str, Json]]:
         """Yield the results that follow from events."""
@@ -103,7 +136,7 @@ class DeepgramConnection(WebSocketConnection):
                 raise ApiError("message: expected a JSON object with a type", code="invalid_message")
             kind = message.get("type")
             if kind == "CloseStream":
-                await self._close()
+                await self.close_stream()
             elif kind == "Finalize":
                 await self.queue.put(self._finalize)
             elif kind == "Configure":
@@ -113,19 +146,6 @@ class DeepgramConnection(WebSocketConnection):
         except ApiError as fault:
             document = self.error_document(fault)
             await self.send({**document, "variant": "SchemaError", "message": text[:200]})
-
-    async def _queue_bytes(self, data: bytes) -> None:
-        if self._container is not None:
-            await self.queue_container(self._container, data)
-        else:
-            await self.queue_bytes(self._reader, data)
-
-    async def _close(self) -> None:
-        if self._container is not None:
-            await self.queue_container(self._container, b"")
-        else:
-            await self.queue_audio(self._reader.flush())
-        await self.request_close()
 
     async def _finalize(self) -> None:
         events = await self.session.finalize()

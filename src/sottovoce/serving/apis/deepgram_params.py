@@ -23,7 +23,7 @@ ENCODINGS = {"linear16": "s16le", "mulaw": "mulaw", "alaw": "alaw"}
 """By Deepgram's name."""
 CONTAINER = "ogg-opus"
 """The encoding that is one; its sample rate is its own."""
-DEEPGRAM_MODELS = re.compile(r"(nova|enhanced|base|whisper)(-[a-z0-9-]{0,40})?")
+DEEPGRAM_MODELS = re.compile(r"(nova|enhanced|base|whisper|flux)(-[a-z0-9-]{0,40})?")
 """Deepgram's own: they mean the server's model, where it offers none of that name."""
 PAUSE_MS = (100.0, 5_000.0)
 """The shortest and longest `endpointing`; Deepgram's own default, 10 ms, would end speech in every word."""

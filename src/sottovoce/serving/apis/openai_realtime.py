@@ -37,7 +37,7 @@ from sottovoce.serving.faults import ApiError
 from sottovoce.serving.fields import wrong
 from sottovoce.serving.model_registry import ModelRegistry
 from sottovoce.serving.pcm import PcmReader
-from sottovoce.serving.services import services_of
+from sottovoce.serving.services import key_of, services_of
 from sottovoce.types import Event, Samples
 
 SUBPROTOCOL = "realtime"
@@ -279,7 +279,7 @@ async def client_secrets(request: Request) -> Response:
 
     Raises: ApiError 400, 413.
     """
-    services = services_of(request)
+    services, key = services_of(request), key_of(request)
     given = await json_body(request)
     require_only("body", given, ("expires_after", "session"))
     expires = read_object("expires_after", given.get("expires_after"), optional=True)
@@ -293,7 +293,7 @@ async def client_secrets(request: Request) -> Response:
     config = updated(RealtimeSessionConfig(), {"type": "transcription"} if session is None else session)
     if config.model is not None:
         services.registry.resolve(config.model)
-    value, expires_at = services.secrets.make(config, seconds)
+    value, expires_at = services.secrets.make(config, seconds, key.name if key else "")
     about = {"id": f"sess_{secrets.token_hex(8)}", "object": "realtime.transcription_session"}
     document = {**about, **config.document, "expires_at": expires_at}
     return JSONResponse({"value": value, "expires_at": expires_at, "session": document})

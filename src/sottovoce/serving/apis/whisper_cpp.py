@@ -24,7 +24,8 @@ from sottovoce.serving.file_jobs import begin_job
 from sottovoce.serving.inference_request import inference_request
 from sottovoce.serving.requests import FileRequest
 from sottovoce.serving.services import services_of
-from sottovoce.serving.uploads import UploadedFile, received_form
+from sottovoce.serving.uploaded_file import UploadedFile
+from sottovoce.serving.uploads import received_form
 from sottovoce.speakers.channel_diarizer import has_channels_apart
 from sottovoce.speakers.speaker_names import letter_index
 from sottovoce.speakers.word_speakers import parts_of
