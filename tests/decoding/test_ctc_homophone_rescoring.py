@@ -13,6 +13,7 @@ from sottovoce.decoding.ctc.emission_decoder import EmissionDecoder
 from sottovoce.decoding.ctc.homophone_rescoring import expand_homophones
 from sottovoce.decoding.ctc.search_options import CtcOptions
 from sottovoce.decoding.ctc.text import Labels
+from sottovoce.lm.base import WordHistory
 from sottovoce.lm.lexicon import Lexicon
 from sottovoce.lm.word_fusion import WordFusion, WordModel
 from tests.decoding.engines import engine  # noqa: F401  # every test runs on both
@@ -29,8 +30,8 @@ WEIGHT, WORD_SCORE = 0.8, 0.3
 class RandomHistories:
     """A `HistoryScorer` that gives every ended history a number of its own, and open ones nothing."""
 
-    def adjustments(self, histories: Sequence[tuple[str, ...]], *, final: bool) -> list[float]:
-        return [random.Random(str(history)).uniform(-9, 9) if final else 0.0 for history in histories]
+    def adjustments(self, histories: Sequence[WordHistory], *, final: bool) -> list[float]:
+        return [random.Random(str(each.context())).uniform(-9, 9) if final else 0.0 for each in histories]
 
 
 def fusion(seed: int, separator: int | None) -> WordFusion:
@@ -79,7 +80,7 @@ def test_what_a_narrow_beam_left_out_is_chosen_again(seed: int) -> None:
     histories = RandomHistories()
 
     def score(said: Sequence[int]) -> float:
-        (value,) = histories.adjustments([tuple(WORDS[word] for word in said)], final=True)
+        (value,) = histories.adjustments([WordHistory().with_words(WORDS[word] for word in said)], final=True)
         return language_score(model, said) + value
 
     truth = max(separated_readings(labels, list(enumerate(SPELLINGS)), 3), key=score)

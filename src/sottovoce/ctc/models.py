@@ -112,8 +112,7 @@ class DecoderParts:
             scorer = CausalWordModel.load(str(scorer), device=self.device)
         replaced = None
         if model is not None and words:
-            vocabulary = frozenset(word for word in words if word is not None)
-            replaced = ReplacedModel(model, self.options.lm_weight * (1 - self.options.lm_kept), vocabulary)
+            replaced = ReplacedModel(model, self.options.lm_weight * (1 - self.options.lm_kept))
         return NeuralRescorer(scorer, self.options.neural_weight, replaces=replaced)
 
     def _is_over_labels(self, model: WordOrTokenModel) -> bool:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from sottovoce.decoding.ctc.adjusting import HistoryAdjuster, histories_of
 from sottovoce.decoding.ctc.commit import Committer, newly_committed
 from sottovoce.decoding.ctc.compiled import choose_engine
 from sottovoce.decoding.ctc.emissions import EmissionScaling, checked, joined, without_blank_runs
@@ -53,8 +54,8 @@ class EmissionDecoder:
         if scorer is not None and scorer.n_tokens != len(labels):
             raise OptionError(f"language models: expected {len(labels)} labels, got {scorer.n_tokens}")
         self._scorer = scorer
-        self._history_scorer = history_scorer
         self._speller = Speller(labels, lexicon)
+        self._adjuster = None if history_scorer is None else HistoryAdjuster(history_scorer, self._speller)
         self._scaling = EmissionScaling.from_options(labels, self.options)
         search = PrefixSearch(
             len(labels),
@@ -108,7 +109,7 @@ class EmissionDecoder:
         best = list(enumerate((state.acoustic + state.lm).argmax(dim=1).tolist()))
         return [
             self._text_so_far(history, [*history.open_symbols(), *symbols])
-            for history, symbols in zip(state.committed, _histories(state, best), strict=True)
+            for history, symbols in zip(state.committed, histories_of(state, best), strict=True)
         ]
 
     def committed(self, state: PrefixState) -> list[Partial]:
@@ -127,11 +128,11 @@ class EmissionDecoder:
         if not len(state.length):
             return []
         found = self._endings(state)
-        symbols = _histories(state, [(ending.utterance, ending.beam) for ending in found])
-        if self._history_scorer is None:
+        symbols = histories_of(state, [(ending.utterance, ending.beam) for ending in found])
+        if self._adjuster is None:
             found, symbols = self._with_pruned(state, found, symbols)
         elif self.options.n_readings > 1:
-            found, symbols = self._with_homophones(state, found, symbols)
+            found, symbols = self._with_homophones(self._adjuster, state, found, symbols)
         spans = self._align(state, found, symbols) if self.options.times and state.emissions else None
         acoustic = state.acoustic.tolist()
         hypotheses: list[list[Hypothesis]] = [[] for _ in range(len(state.length))]
@@ -167,12 +168,14 @@ class EmissionDecoder:
             blank = self.labels.blank
             is_likely = log_probs[:, :, blank].exp() > self.options.blank_skip
             scores, lengths = without_blank_runs(state, scores, lengths, blank=blank, is_likely=is_likely)
-        if self._history_scorer is None:
+        if self._adjuster is None:
             self._run(state, scores, lengths)
         else:
-            self._run_and_adjust(state, scores, lengths)
+            self._run_and_adjust(self._adjuster, state, scores, lengths)
 
-    def _run_and_adjust(self, state: PrefixState, log_probs: Tensor, lengths: Tensor) -> None:
+    def _run_and_adjust(
+        self, adjuster: HistoryAdjuster, state: PrefixState, log_probs: Tensor, lengths: Tensor
+    ) -> None:
         """Search, and adjust each utterance after every `adjust_every_frames` of its own frames.
 
         Its own, so that neither chunks nor the rest of the batch change the result.
@@ -183,37 +186,13 @@ class EmissionDecoder:
             part = log_probs[:, begin : begin + int(left[is_running].min())]
             counts = (lengths - begin).clamp(0, part.shape[1])
             self._run(state, part, counts)
-            self._adjust(state, (counts > 0) & (state.n_searched % every == 0))
+            adjuster.adjust(state, (counts > 0) & (state.n_searched % every == 0))
             begin += part.shape[1]
 
     def _run(self, state: PrefixState, log_probs: Tensor, lengths: Tensor) -> None:
         n_full = int(lengths.min()) if len(lengths) else 0
         self._search.run(state, log_probs, lengths, n_full)
         state.n_searched = state.n_searched + lengths
-
-    def _adjust(self, state: PrefixState, rows: Tensor) -> None:
-        """Let the history scorer replace the scores of the words of all beams of rows (B,) bool."""
-        assert self._history_scorer is not None
-        places = ((state.acoustic > NEVER) & rows[:, None]).nonzero().tolist()
-        if not places:
-            return
-        histories = [
-            self._finished_words(state.committed[place[0]], symbols)
-            for place, symbols in zip(places, _histories(state, places), strict=True)
-        ]
-        values = self._history_scorer.adjustments(histories, final=False)
-        new = state.adjustment.clone()
-        new[tuple(torch.tensor(places).t())] = torch.tensor(values, device=new.device)
-        state.lm = state.lm - state.adjustment + new
-        state.adjustment = new
-
-    def _finished_words(self, history: CommittedHistory, symbols: Sequence[int]) -> tuple[str, ...]:
-        newer = self._speller.finished_words([*history.open_symbols(), *symbols])
-        return (*history.words, *(word.text for word in newer))
-
-    def _words(self, history: CommittedHistory, symbols: Sequence[int], mark: int) -> tuple[str, ...]:
-        newer = self._speller.words([*history.open_symbols(), *symbols], mark)
-        return (*history.words, *(word.text for word in newer))
 
     def _endings(self, state: PrefixState) -> list[FinalHypothesis]:
         """Find the best complete hypotheses, utterance by utterance, best first."""
@@ -229,9 +208,9 @@ class EmissionDecoder:
         scores, marks = scores.flatten(1), marks.flatten(1)
         n_ways = scores.shape[1] // n_beams
         is_stuck = ~(scores > NEVER).any(dim=1)
-        if self._history_scorer is not None:
+        if self._adjuster is not None:
             beams = torch.arange(scores.shape[1], device=scores.device) // n_ways
-            scores = self._adjusted(state, scores, beams, marks)
+            scores = self._adjuster.final_scores(state, scores, beams, marks)
         scores[is_stuck, ::n_ways] = ranked[is_stuck]
         marks[is_stuck] = UNFINISHED
         best, index = scores.topk(min(self.options.n_best, scores.shape[1]), dim=1)
@@ -244,21 +223,6 @@ class EmissionDecoder:
             for score, posterior, beam, mark in zip(*columns, strict=True)
             if score > NEVER
         ]
-
-    def _adjusted(self, state: PrefixState, scores: Tensor, beams: Tensor, marks: Tensor) -> Tensor:
-        """Return final scores (B, K * E) with adjustments for whole sentences."""
-        assert self._history_scorer is not None
-        alive = (scores > NEVER).nonzero().tolist()
-        symbols = _histories(state, [(b, int(beams[i])) for b, i in alive])
-        histories = [
-            self._words(state.committed[b], history, int(marks[b, i]))
-            for history, (b, i) in zip(symbols, alive, strict=True)
-        ]
-        values = self._history_scorer.adjustments(histories, final=True)
-        scores = scores - state.adjustment.gather(1, beams.expand(len(scores), -1))
-        for (b, i), value in zip(alive, values, strict=True):
-            scores[b, i] += value
-        return scores
 
     def _with_pruned(
         self, state: PrefixState, found: list[FinalHypothesis], symbols: list[list[int]]
@@ -282,19 +246,22 @@ class EmissionDecoder:
         return merge_rescored(list(zip(found, symbols, strict=True)), more, counted, self.options.n_best)
 
     def _with_homophones(
-        self, state: PrefixState, found: list[FinalHypothesis], symbols: list[list[int]]
+        self,
+        adjuster: HistoryAdjuster,
+        state: PrefixState,
+        found: list[FinalHypothesis],
+        symbols: list[list[int]],
     ) -> tuple[list[FinalHypothesis], list[list[int]]]:
         """Merge in all other word sequences of the beams' labels; return hypotheses and symbols.
 
         Utterances with a committed part are left as they are: emitted words stay.
         """
-        if self._history_scorer is None or self._scorer is None or self._scorer.n_arcs == 1:
+        if self._scorer is None or self._scorer.n_arcs == 1:
             return found, symbols
         places = [(b, k) for b, k in state.is_alive.nonzero().tolist() if not state.committed[b].symbols]
-        beams = [(b, k, row) for (b, k), row in zip(places, _histories(state, places), strict=True)]
+        beams = [(b, k, row) for (b, k), row in zip(places, histories_of(state, places), strict=True)]
         more = rescore_homophones(self._scorer, state, beams, most=self.options.n_readings)
-        words = [self._words(state.committed[one.utterance], one.symbols, one.mark) for one in more]
-        values = self._history_scorer.adjustments(words, final=True)
+        values = adjuster.final_values(state, [(one.utterance, one.symbols, one.mark) for one in more])
         return merge_rescored(
             list(zip(found, symbols, strict=True)),
             [one._replace(score=one.score + value) for one, value in zip(more, values, strict=True)],
@@ -383,9 +350,3 @@ def _with_offsets(hypothesis: Hypothesis, state: PrefixState, row: int) -> Hypot
         acoustic_score=hypothesis.acoustic_score + acoustic,
         lm_score=hypothesis.lm_score + lm,
     )
-
-
-def _histories(state: PrefixState, places: Iterable[Sequence[int]]) -> list[list[int]]:
-    """Symbols of beams, given as (utterance, beam)."""
-    symbols, lengths = state.symbols.cpu().numpy(), state.length.tolist()
-    return [symbols[b, k, 1 : lengths[b][k] + 1].tolist() for b, k in places]
