@@ -167,7 +167,7 @@ def test_both_engines_cut_at_the_same_place(seed: int, is_late: bool, engine: st
     plain = PrefixSearch(len(LABELS), 0, 5)
     for n_shared in (3, len(best) - 3):
         found = [
-            search.common_cut(frames, tokens, n_tokens, n_shared, is_late=is_late)
+            search.common_cut(frames, tokens, n_tokens, n_shared, is_late=is_late, blank=0)
             for search in (plain, CompiledSearch(plain))
         ]
         assert found[0] == found[1]

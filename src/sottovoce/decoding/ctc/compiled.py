@@ -24,7 +24,7 @@ from sottovoce.decoding.ctc.prefix_search import PrefixSearch
 from sottovoce.decoding.ctc.search_options import SearchEngine
 from sottovoce.decoding.ctc.state import PrefixState, first_state
 from sottovoce.errors import MissingExtraError
-from sottovoce.lm.base import Endings, FlatPrefixScorer, FlatScorer, PrefixScorer, silent_scorer
+from sottovoce.lm.base import Endings, FlatPrefixScorer, FlatScorer, Ints, PrefixScorer, silent_scorer
 
 if TYPE_CHECKING:
     from sottovoce.decoding.ctc.kernel.slots import Beams
@@ -112,7 +112,7 @@ class CompiledSearch:
         n_tokens: Tensor,
         *,
         rows: Tensor,
-        blank: int,
+        blank: int | Tensor,
     ) -> TokenSpans:
         """Align tokens (N, L); see `align.align`."""
         if log_probs.device.type != "cpu":
@@ -121,21 +121,29 @@ class CompiledSearch:
 
         emissions, counts = log_probs.contiguous().numpy(), lengths.numpy()
         labels, n_labels, of = tokens.contiguous().numpy(), n_tokens.numpy(), rows.numpy()
+        blanks = _blanks(tokens, blank)
         parts = run_in_threads(
             len(labels),
             emissions.shape[1],
             lambda begin, end: align_rows(
-                emissions, counts, labels[begin:end], n_labels[begin:end], of[begin:end], blank
+                emissions, counts, labels[begin:end], n_labels[begin:end], of[begin:end], blanks[begin:end]
             ),
         )
         return TokenSpans(*(torch.from_numpy(np.concatenate(each)) for each in zip(*parts, strict=True)))
 
     def common_cut(
-        self, log_probs: Tensor, tokens: Tensor, n_tokens: Tensor, n_shared: int, *, is_late: bool
+        self,
+        log_probs: Tensor,
+        tokens: Tensor,
+        n_tokens: Tensor,
+        n_shared: int,
+        *,
+        is_late: bool,
+        blank: int | Tensor,
     ) -> Cut:
         """Find the cut of tokens (N, L) of all beams; see `common_prefix.common_cut`."""
         if log_probs.device.type != "cpu":
-            return self._plain.common_cut(log_probs, tokens, n_tokens, n_shared, is_late=is_late)
+            return self._plain.common_cut(log_probs, tokens, n_tokens, n_shared, is_late=is_late, blank=blank)
         from sottovoce.decoding.ctc.kernel.paths import common_cut_frames
 
         frames, labels, n_labels = (
@@ -143,8 +151,8 @@ class CompiledSearch:
             tokens.contiguous().numpy(),
             n_tokens.numpy(),
         )
-        blank = self._plain.blank
-        return Cut(*common_cut_frames(frames, labels, n_labels, n_shared, blank, MARGIN, is_late))
+        blanks = _blanks(tokens, blank)
+        return Cut(*common_cut_frames(frames, labels, n_labels, n_shared, blanks, MARGIN, is_late))
 
     @cached_property
     def _first(self) -> Tensor:
@@ -194,6 +202,13 @@ def run_in_threads(n_rows: int, n_frames: int, work: Callable[[int, int], Made])
     cuts = [n_rows * i // n_runs for i in range(n_runs + 1)]
     with ThreadPoolExecutor(n_threads) as pool:
         return list(pool.map(work, cuts[:-1], cuts[1:]))
+
+
+def _blanks(tokens: Tensor, blank: int | Tensor) -> Ints:
+    """The labels (N, L + 1) of the blanks around tokens (N, L)."""
+    if isinstance(blank, Tensor):
+        return blank.contiguous().numpy()
+    return np.full((tokens.shape[0], tokens.shape[1] + 1), blank)
 
 
 def choose_engine(search: PrefixSearch, engine: SearchEngine) -> PrefixSearch | CompiledSearch:

@@ -16,6 +16,7 @@ from sottovoce.decoding.ctc.compiled import choose_engine
 from sottovoce.decoding.ctc.emissions import EmissionScaling, checked, joined, without_blank_runs
 from sottovoce.decoding.ctc.history import CommittedHistory, TokenTimes, token_times
 from sottovoce.decoding.ctc.homophone_rescoring import FinalHypothesis, merge_rescored, rescore_homophones
+from sottovoce.decoding.ctc.idle_separators import IdleSeparators
 from sottovoce.decoding.ctc.prefix_search import PrefixSearch
 from sottovoce.decoding.ctc.search_options import CtcOptions
 from sottovoce.decoding.ctc.state import NEVER, PrefixState
@@ -69,10 +70,11 @@ class EmissionDecoder:
             top_tokens=self.options.top_tokens,
         )
         self._search = choose_engine(search, self.options.engine)
+        self._idle = IdleSeparators(labels.blank, None if scorer is None else scorer.word_separator)
         self._committer = Committer(
             self._search,
             self._speller,
-            self._with_idle_separators,
+            self._idle,
             has_times=self.options.times,
             most_frames=self.options.commit_frames,
         )
@@ -280,30 +282,19 @@ class EmissionDecoder:
         for row, history in enumerate(symbols):
             tokens[row, : len(history)] = history
         log_probs, lengths = joined(state)
-        log_probs = self._with_idle_separators(log_probs)
-        device = state.length.device
+        device, n_labels = state.length.device, len(self.labels)
+        labels = torch.from_numpy(tokens % n_labels).to(device)
+        rows = torch.tensor([ending.utterance for ending in found], device=device)
+        before = state.symbols[rows, torch.tensor([ending.beam for ending in found], device=device), 0]
         spans = self._search.align(
-            log_probs,
+            self._idle.emissions(log_probs),
             lengths,
-            torch.from_numpy(tokens % len(self.labels)).to(device),
+            labels,
             torch.tensor(n_tokens, device=device),
-            rows=torch.tensor([ending.utterance for ending in found], device=device),
-            blank=self.labels.blank,
+            rows=rows,
+            blank=self._idle.blanks(labels, before % n_labels, n_labels),
         )
         return token_times(spans, n_tokens)
-
-    def _with_idle_separators(self, log_probs: Tensor) -> Tensor:
-        """Let redundant separators, which no hypothesis contains, pass for blanks: (B, T, V).
-
-        A separator that hypotheses contain is preferred by a small margin.
-        """
-        word_separator = None if self._scorer is None else self._scorer.word_separator
-        if word_separator is None:
-            return log_probs
-        idle = torch.maximum(log_probs[:, :, self.labels.blank], log_probs[:, :, word_separator] - 1e-3)
-        return log_probs.index_copy(
-            2, torch.tensor([self.labels.blank], device=idle.device), idle[:, :, None]
-        )
 
     def _hypothesis(
         self, symbols: list[int], ending: FinalHypothesis, acoustic: float, times: TokenTimes | None

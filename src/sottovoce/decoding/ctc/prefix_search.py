@@ -128,16 +128,23 @@ class PrefixSearch:
         n_tokens: Tensor,
         *,
         rows: Tensor,
-        blank: int,
+        blank: int | Tensor,
     ) -> TokenSpans:
         """Align tokens (N, L); see `align.align`."""
         return align(log_probs, lengths, tokens, n_tokens, rows=rows, blank=blank)
 
     def common_cut(
-        self, log_probs: Tensor, tokens: Tensor, n_tokens: Tensor, n_shared: int, *, is_late: bool
+        self,
+        log_probs: Tensor,
+        tokens: Tensor,
+        n_tokens: Tensor,
+        n_shared: int,
+        *,
+        is_late: bool,
+        blank: int | Tensor,
     ) -> Cut:
         """Find the cut of tokens (N, L) of all beams; see `common_prefix.common_cut`."""
-        return common_cut(log_probs, tokens, n_tokens, n_shared=n_shared, blank=self.blank, is_late=is_late)
+        return common_cut(log_probs, tokens, n_tokens, n_shared=n_shared, blank=blank, is_late=is_late)
 
     @torch.no_grad()
     def run(self, state: PrefixState, log_probs: Tensor, lengths: Tensor, n_full: int) -> None:
