@@ -139,6 +139,13 @@ class CtcDecoder:
         """
         return self._decoder.committed(state)
 
+    def partials(self, state: PrefixState) -> list[list[Hypothesis]]:
+        """Return the n_best texts so far of each stream, best first; the state is unchanged.
+
+        The first is what `decode_chunk` returned; tokens and words are those that `committed` has not told.
+        """
+        return self._decoder.partials(state)
+
     def finish(self, state: PrefixState) -> list[list[Hypothesis]]:
         """Return the hypotheses of streams that have ended; the state is unchanged."""
         return self._decoder.finish(state)

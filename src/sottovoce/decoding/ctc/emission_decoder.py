@@ -121,6 +121,44 @@ class EmissionDecoder:
         """
         return newly_committed(state, self._speller, self.options.frame_s)
 
+    def partials(self, state: PrefixState) -> list[list[Hypothesis]]:
+        """Return the n_best texts so far of each utterance, best first; the state is unchanged.
+
+        The first is what `decode_chunk` returned. Hypotheses of one text are one here, with the score of the
+        best and the posterior of all. Scores are those that the search ranks by, without endings. tokens and
+        words are those after the committed words, which all share.
+        """
+        found: list[FinalHypothesis] = []
+        texts: list[str] = []
+        for row, ranked in enumerate(ranked_beams(state)):
+            by_text: dict[str, FinalHypothesis] = {}
+            symbols = histories_of(state, [(row, one.beam) for one in ranked])
+            for one, later in zip(ranked, symbols, strict=True):
+                history = state.committed[row]
+                text = self._text_so_far(history, [*history.open_symbols(), *later])
+                first = by_text.setdefault(text, one._replace(posterior=0.0))
+                by_text[text] = first._replace(posterior=first.posterior + one.posterior)
+            found += list(by_text.values())[: self.options.n_best]
+            texts += list(by_text)[: self.options.n_best]
+        return self._partial_hypotheses(state, found, texts)
+
+    def _partial_hypotheses(
+        self, state: PrefixState, found: Sequence[FinalHypothesis], texts: Sequence[str]
+    ) -> list[list[Hypothesis]]:
+        symbols = histories_of(state, [(one.utterance, one.beam) for one in found])
+        spans = self._align(state, found, symbols) if self.options.times and state.emissions else None
+        acoustic = state.acoustic.tolist()
+        hypotheses: list[list[Hypothesis]] = [[] for _ in range(len(state.length))]
+        for i, (one, later, text) in enumerate(zip(found, symbols, texts, strict=True)):
+            history = state.committed[one.utterance]
+            times = None if spans is None else history.times(spans[i], history.n_closed)
+            hypothesis = self._hypothesis(
+                [*history.open_symbols(), *later], one, acoustic[one.utterance][one.beam], times
+            )
+            whole = replace(hypothesis, text=text)
+            hypotheses[one.utterance].append(_with_offsets(whole, state, one.utterance))
+        return hypotheses
+
     def finish(self, state: PrefixState) -> list[list[Hypothesis]]:
         """Return the hypotheses of a state after its last frame; the state is unchanged.
 
@@ -321,6 +359,24 @@ class EmissionDecoder:
             end=(times.last[word.end - 1] + 1) * self.options.frame_s,
             probability=math.exp(sum(peaks) / len(peaks)),
         )
+
+
+def ranked_beams(state: PrefixState) -> list[list[FinalHypothesis]]:
+    """List the living beams of each utterance, best first, as they are before any ending."""
+    ranked = (state.acoustic + state.lm).cpu()
+    best, beams = ranked.sort(dim=1, descending=True, stable=True)
+    shares = _posteriors(
+        (best + state.merged.cpu().gather(1, beams)).numpy(), (ranked + state.merged.cpu()).numpy()
+    )
+    rows = zip(best.tolist(), shares.tolist(), beams.tolist(), strict=True)
+    return [
+        [
+            FinalHypothesis(row, score, share, beam, 0)
+            for score, share, beam in zip(*columns, strict=True)
+            if score > NEVER
+        ]
+        for row, columns in enumerate(rows)
+    ]
 
 
 def _posteriors(some: Floats, scores: Floats) -> Floats:

@@ -104,13 +104,13 @@ class CommittedHistory:
         """Return committed symbols of a word that may go on."""
         return self.symbols[self.n_closed :].tolist()
 
-    def times(self, later: TokenTimes) -> TokenTimes:
-        """Return the times of the committed symbols and of `later` ones, which count from the dropped
-        frames.
+    def times(self, later: TokenTimes, begin: int = 0) -> TokenTimes:
+        """Return the times of committed symbols from `begin` on, and of `later` ones, which count from the
+        dropped frames.
         """
         n = self.n_frames
         return TokenTimes(
-            [*self.first, *(n + frame for frame in later.first)],
-            [*self.last, *(n + frame for frame in later.last)],
-            [*self.peak, *later.peak],
+            [*self.first[begin:], *(n + frame for frame in later.first)],
+            [*self.last[begin:], *(n + frame for frame in later.last)],
+            [*self.peak[begin:], *later.peak],
         )
