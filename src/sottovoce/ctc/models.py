@@ -122,7 +122,7 @@ class DecoderParts:
             return True
         if self.options.level != "auto":
             return self.options.level == "token"
-        if isinstance(model, KenlmModel):
+        if model.vocabulary is None:
             return all(self._label_name(i, model) in model for i in self._label_ids())
         vocabulary = set(model.vocabulary) - _SPECIAL
         names = {self._label_name(i, model) for i in self._label_ids()}
@@ -227,8 +227,8 @@ class DecoderParts:
         return list(missing.items())
 
     def _spelled_vocabulary(self, model: WordOrTokenModel | None) -> list[tuple[str, Sequence[int]]]:
-        if not isinstance(model, NgramModel):
-            raise OptionError("lm: expected a lexicon beside a KenLM binary of words, got none")
+        if model is None or model.vocabulary is None:
+            raise OptionError("lm: expected a lexicon beside KenLM's reader of an ARPA file, got none")
         if self.labels.separator is None:
             raise OptionError(
                 "lm: expected a lexicon beside a word model, or a label for the space between words"

@@ -64,7 +64,7 @@ class Lexicon:
         tree = _Tree(n_tokens, separator)
         for word, tokens in spellings:
             tree.add(ids.setdefault(word, len(ids)), word, tokens)
-            lengths.setdefault(word, sum(token != separator for token in tokens))
+            lengths.setdefault(word, len(tokens) - int(separator in tokens))
         if not ids:
             raise LanguageModelError("lexicon: expected at least one word, got none")
         self.words: tuple[str | None, ...] = (*ids, *((None,) if allow_unknown else ()))
