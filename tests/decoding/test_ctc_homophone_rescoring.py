@@ -9,8 +9,10 @@ from collections.abc import Sequence
 import pytest
 import torch
 
+from sottovoce.decoding.ctc.compiled import CompiledSearch
 from sottovoce.decoding.ctc.emission_decoder import EmissionDecoder
 from sottovoce.decoding.ctc.homophone_rescoring import expand_homophones
+from sottovoce.decoding.ctc.prefix_search import PrefixSearch
 from sottovoce.decoding.ctc.search_options import CtcOptions
 from sottovoce.decoding.ctc.text import Labels
 from sottovoce.lm.base import WordHistory
@@ -57,13 +59,15 @@ def spelled_path(*tokens: int) -> torch.Tensor:
 
 @pytest.mark.parametrize("separator", [None, 3])
 @pytest.mark.parametrize("seed", range(5))
-def test_readings_of_labels_equal_enumeration(seed: int, separator: int | None) -> None:
+def test_readings_of_labels_equal_enumeration(seed: int, separator: int | None, engine: str) -> None:  # noqa: F811
     sequences = [(1, 2, 2, 1, 2), (2, 1), (), (1, 1), (2,)]
     if separator is not None:
         sequences = [(1, 2, 3, 2, 3, 1, 2), (2, 3), (), (1, 3), (2,)]
     scorer, model = fusion(seed, separator), RandomBigram(len(WORDS), seed)
     spellings = list(enumerate(SPELLINGS))
-    found = expand_homophones(scorer, sequences, most=40, device=torch.device("cpu"))
+    plain = PrefixSearch(len(LABELS), 0, 4, scorer=scorer)
+    search = plain if engine == "tensors" else CompiledSearch(plain)
+    found = search.readings(sequences, 40, torch.device("cpu"))
     for labels, several in zip(sequences, found, strict=True):
         each = all_readings(labels, spellings)
         if separator is not None:

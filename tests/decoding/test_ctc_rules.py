@@ -272,6 +272,23 @@ def cuts() -> None:
         assert search.common_cut(frames[:2], *said_by_none, 0, is_late=True, blank=BLANK) == (0, 0)
 
 
+def words_of_labels() -> None:
+    """With room for all readings, and for few."""
+    sequences = [(1, 2, 2, 1, 2), (), (2, 3, 3), (1, 2, 3, 2), (1, 1)]
+    said = [(1, 2, SEPARATOR, 2), (2, SEPARATOR, 1, 2, 3, SEPARATOR), (), (3, 3, 2), (SEPARATOR,)]
+    for separator, unknown in itertools.product((SEPARATOR, None), (False, True)):
+        plain, compiled = searches(fusion(separator, unknown=unknown))
+        given = sequences if separator is None else [*said, *sequences]
+        for most in (1, 3, 200):
+            ours = compiled.readings(given, most, torch.device("cpu"))
+            theirs = plain.readings(given, most, torch.device("cpu"))
+            for found, expected in zip(ours, theirs, strict=True):
+                assert [one.score for one in found] == pytest.approx(
+                    [one.score for one in expected], abs=1e-4
+                )
+                assert {one[:2] for one in found} == {one[:2] for one in expected}
+
+
 COMPARISONS: dict[str, Callable[[], None]] = {
     "log-probabilities beyond doubt": plausible,
     "labels to extend by": ranked,
@@ -291,6 +308,7 @@ COMPARISONS: dict[str, Callable[[], None]] = {
     "a frame": frames,
     "histories, and their prefixes": histories,
     "homophones that are pruned": left_out,
+    "words of given labels": words_of_labels,
     "the likeliest path": paths,
     "the cut of the common prefix": cuts,
 }

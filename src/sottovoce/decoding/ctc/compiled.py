@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, TypeVar
@@ -20,11 +20,12 @@ from torch import Tensor
 from sottovoce.decoding.ctc.common_prefix import MARGIN, Cut
 from sottovoce.decoding.ctc.graphs import GraphSearch
 from sottovoce.decoding.ctc.history import TokenSpans
+from sottovoce.decoding.ctc.homophone_rescoring import Homophone, padded
 from sottovoce.decoding.ctc.prefix_search import PrefixSearch
 from sottovoce.decoding.ctc.search_options import SearchEngine
-from sottovoce.decoding.ctc.state import PrefixState, first_state
+from sottovoce.decoding.ctc.state import NEVER, PrefixState, first_state
 from sottovoce.errors import MissingExtraError
-from sottovoce.lm.base import Endings, FlatPrefixScorer, FlatScorer, Ints, PrefixScorer, silent_scorer
+from sottovoce.lm.base import Endings, FlatPrefixScorer, FlatScorer, Floats, Ints, PrefixScorer, silent_scorer
 
 if TYPE_CHECKING:
     from sottovoce.decoding.ctc.kernel.slots import Beams
@@ -103,6 +104,37 @@ class CompiledSearch:
         from sottovoce.decoding.ctc.kernel.arcs import end_rows
 
         return Endings(*map(torch.from_numpy, end_rows(states.numpy(), scorer)))
+
+    @property
+    def n_labels(self) -> int:
+        return self._plain.n_labels
+
+    def readings(
+        self, sequences: Sequence[Sequence[int]], most: int, device: torch.device
+    ) -> list[list[Homophone]]:
+        """Find the best word sequences of label sequences; see `PrefixSearch.readings`."""
+        scorer = self._flat if device.type == "cpu" else None
+        if scorer is None:
+            return self._plain.readings(sequences, most, device)
+        from sottovoce.decoding.ctc.kernel.readings import expand_rows
+
+        tokens, lengths = (part.numpy() for part in padded(sequences))
+        first, n_labels = self._first[0].contiguous().numpy(), self.n_labels
+        parts = run_in_threads(
+            len(tokens),
+            tokens.shape[1],
+            lambda begin, end: expand_rows(
+                tokens[begin:end], lengths[begin:end], first, scorer, most, n_labels
+            ),
+        )
+        return [
+            [
+                Homophone(tuple(symbols[: len(labels)].tolist()), int(mark), float(score))
+                for score, symbols, mark in zip(*rows, strict=True)
+                if score > NEVER
+            ]
+            for labels, rows in zip(sequences, _each_row(parts), strict=True)
+        ]
 
     def align(
         self,
@@ -202,6 +234,14 @@ def run_in_threads(n_rows: int, n_frames: int, work: Callable[[int, int], Made])
     cuts = [n_rows * i // n_runs for i in range(n_runs + 1)]
     with ThreadPoolExecutor(n_threads) as pool:
         return list(pool.map(work, cuts[:-1], cuts[1:]))
+
+
+def _each_row(
+    parts: Sequence[tuple[Floats, Ints, Ints]],
+) -> Iterator[tuple[Floats, Ints, Ints]]:
+    """Scores (W,), symbols (W, L) and marks (W,) of each label sequence."""
+    for part in parts:
+        yield from zip(*part, strict=True)
 
 
 def _blanks(tokens: Tensor, blank: int | Tensor) -> Ints:

@@ -281,7 +281,7 @@ class EmissionDecoder:
         ]
         each = _READINGS_JOINED if self._scorer.word_separator is None else _READINGS_APART
         most = each * self.options.n_best
-        more = rescore_homophones(self._scorer, state, listed, most=most)
+        more = rescore_homophones(self._search, state, listed, most=most)
         counted = {(one.utterance, one.symbols) for one in more}
         return merge_rescored(list(zip(found, symbols, strict=True)), more, counted, self.options.n_best)
 
@@ -300,7 +300,7 @@ class EmissionDecoder:
             return found, symbols
         places = [(b, k) for b, k in state.is_alive.nonzero().tolist() if not state.committed[b].symbols]
         beams = [(b, k, row) for (b, k), row in zip(places, histories_of(state, places), strict=True)]
-        more = rescore_homophones(self._scorer, state, beams, most=self.options.n_readings)
+        more = rescore_homophones(self._search, state, beams, most=self.options.n_readings)
         values = adjuster.final_values(state, [(one.utterance, one.symbols, one.mark) for one in more])
         return merge_rescored(
             list(zip(found, symbols, strict=True)),
