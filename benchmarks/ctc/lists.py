@@ -3,8 +3,8 @@
     python -m benchmarks ctc lists
 
 2,000 made spellings of four words each over 16 letters, a made bigram, beam 16, batches of eight utterances
-of nine words in 110 made frames. Sides take turns; medians of processor time an utterance, and of the ratio in
-a round.
+of nine words in 110 made frames. Sides take turns; medians of processor time an utterance, and of the ratio
+in a round.
 """
 
 from __future__ import annotations
