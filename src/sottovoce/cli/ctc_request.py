@@ -140,7 +140,9 @@ DECODER: Mapping[str, tuple[Flag, ...]] = {
             help="Case of the words of --lm and --hotwords.",
         ),
         click.option(
-            "--hotwords", type=FILE, help="Phrases, one a line, with an optional weight after a tab."
+            "--hotwords",
+            type=FILE,
+            help="Phrases, one a line; a weight after a tab, `[class] weight` above several.",
         ),
         click.option(
             "--hotword-weight",
