@@ -61,8 +61,8 @@ LANGUAGE = (
 TASK = grouped("Task")
 FUSION = (
     Option(
-        "Words likely to be said: a file of phrases, one a line (a weight after a tab, `[class] weight` above "
-        "several), is boosted in the beam search; text is put before the prompt.",
+        "Words likely to be said: a file of phrases, one a line (a weight after a tab, `[class] weight` "
+        "above several), is boosted in the beam search; text is put before the prompt.",
         key="hotwords",
         metavar="FILE|TEXT",
         needs=(Need(BEAMS.why, lambda v: not is_file(v["hotwords"]) or BEAMS.holds(v), when="typed"),),
