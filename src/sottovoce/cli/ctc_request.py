@@ -19,7 +19,7 @@ from sottovoce.ctc import CtcDecoder, CtcFusionOptions, WordOrTokenModel
 from sottovoce.decoding.ctc.labels import LabelList, read_labels
 from sottovoce.decoding.ctc.search_options import CtcOptions, SearchEngine
 from sottovoce.errors import OptionError
-from sottovoce.formats.vocabulary import with_vocabulary
+from sottovoce.formats.document_words import with_vocabulary
 from sottovoce.lm.lexicon import Lexicon
 from sottovoce.lm.neural import WordLanguageModel
 

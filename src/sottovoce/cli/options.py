@@ -160,7 +160,7 @@ def fusion_of(model: Model, given: Mapping[str, Any]) -> ShallowFusion | None:
     documents = given["vocabulary_from"]
     if given["lm"] is None and listed is None and not documents and given["grammar"] is None:
         return None
-    from sottovoce.formats.vocabulary import with_vocabulary
+    from sottovoce.formats.document_words import with_vocabulary
     from sottovoce.lm.grammar import Grammar
 
     weight = given["hotword_weight"]

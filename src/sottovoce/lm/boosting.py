@@ -49,7 +49,7 @@ class PhraseBooster:
 
     def __init__(self, phrases: Iterable[Phrase], n_tokens: int, *, boundary: int | None = None) -> None:
         self._boundary = boundary
-        tree = _Tree(list(phrases), n_tokens, boundary)
+        tree = _PhraseTree(list(phrases), n_tokens, boundary)
         self._table = tree.table()
         self._potential = torch.from_numpy(tree.potential).float()
         self._start = 0 if boundary is None else int(self._table.root_targets[boundary])
@@ -96,7 +96,7 @@ class PhraseBooster:
         return automaton_of(self._table, self.finish(nodes))
 
 
-class _Tree:
+class _PhraseTree:
     """The phrases as a tree, level by level; node 0 is the root, and nodes are numbered by depth.
 
     keys: parent * n_tokens + token of every other node, ascending; node i + 1 has the i-th. potential:

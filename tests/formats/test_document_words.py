@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sottovoce.errors import LanguageModelError, MissingExtraError
-from sottovoce.formats.vocabulary import document_text, rare_words, vocabulary_from, with_vocabulary
+from sottovoce.formats.document_words import document_text, rare_words, vocabulary_from, with_vocabulary
 from sottovoce.text.tokenizer import Tokenizer
 
 NOTES = (
