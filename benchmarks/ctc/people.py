@@ -36,6 +36,7 @@ from sottovoce.api import Model, load_model
 from sottovoce.cli.ctc_inputs import recorded_emissions
 from sottovoce.ctc import CtcDecoder, CtcFusionOptions
 from sottovoce.evaluation.wer import count_edits
+from sottovoce.lm.base import WordHistory
 from sottovoce.lm.causal import CausalWordModel
 from sottovoce.lm.lexicon import Lexicon
 from sottovoce.lm.neural import NeuralRescorer, ReplacedModel
@@ -213,11 +214,11 @@ class Bench:
     ) -> list[list[tuple[str, float, float]]]:
         """Of every hypothesis: its text, its score less the n-gram's share, and the neural model's."""
         rows: list[list[tuple[str, float, float]]] = []
+        beginning = WordHistory()
         for clip, found in zip(clips, lists, strict=True):
-            histories = [tuple(hypothesis.text.split()) for hypothesis in found]
-            words = frozenset(self._texts.words[clip.language])
+            histories = [beginning.with_words(hypothesis.text.split()) for hypothesis in found]
             network = self._texts.neural[clip.language]
-            ngram = ReplacedModel(self._texts.ngrams[clip.language], lm_weight, words)
+            ngram = ReplacedModel(self._texts.ngrams[clip.language], lm_weight)
             alone = NeuralRescorer(network, lm_weight).adjustments(histories, final=True)
             instead = NeuralRescorer(network, lm_weight, replaces=ngram).adjustments(histories, final=True)
             values = zip(found, alone, instead, strict=True)

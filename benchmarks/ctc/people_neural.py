@@ -41,6 +41,7 @@ from sottovoce.audio.mel import log_mel, window_features
 from sottovoce.ctc import CtcDecoder, CtcFusionOptions
 from sottovoce.decoding.ctc.search_options import CtcOptions
 from sottovoce.decoding.decode import decode
+from sottovoce.lm.base import WordHistory
 from sottovoce.lm.causal import CausalWordModel
 from sottovoce.lm.lexicon import Lexicon
 from sottovoce.lm.neural import NeuralRescorer
@@ -197,9 +198,9 @@ class Bench:
         for first in range(0, len(lists), SEARCH_BATCH):
             few = lists[first : first + SEARCH_BATCH]
             rescorer = NeuralRescorer(self._network, 1.0)
-            values = iter(
-                rescorer.adjustments([tuple(r.text.split()) for one in few for r in one], final=True)
-            )
+            beginning = WordHistory()
+            histories = [beginning.with_words(r.text.split()) for one in few for r in one]
+            values = iter(rescorer.adjustments(histories, final=True))
             scored += [[(reading, next(values)) for reading in one] for one in few]
             rescorer.forget()
         self.seconds["a list"] = (time.process_time() - begin) / max(1, len(lists))

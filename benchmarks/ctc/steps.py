@@ -34,6 +34,7 @@ from sottovoce.api import Model, load_model
 from sottovoce.cli.ctc_inputs import recorded_emissions
 from sottovoce.ctc import CtcDecoder, CtcFusionOptions
 from sottovoce.evaluation.wer import count_edits
+from sottovoce.lm.base import WordHistory
 from sottovoce.lm.causal import CausalWordModel
 from sottovoce.lm.neural import NeuralRescorer, ReplacedModel
 from sottovoce.lm.ngram import NgramModel
@@ -154,13 +155,13 @@ class Bench:
     def _scored(self, language: str, clips: Sequence[Clip]) -> Scored:
         listed = self._decode(self._tuned_decoder(language, lexicon=True), clips)
         weight = self.chosen[f"{language}, lexicon"]["lm_weight"]
-        words = frozenset(word for word, _ in self._lexicons[language])
-        ngram = ReplacedModel(self._ngrams[language], weight, words)
+        ngram = ReplacedModel(self._ngrams[language], weight)
         alone = NeuralRescorer(self._neural[language], weight)
         instead = NeuralRescorer(self._neural[language], weight, replaces=ngram)
         scored: Scored = []
+        beginning = WordHistory()
         for found in listed:
-            histories = [tuple(h.text.split()) for h in found]
+            histories = [beginning.with_words(h.text.split()) for h in found]
             neural = alone.adjustments(histories, final=True)
             change = instead.adjustments(histories, final=True)
             rows = zip(found, neural, change, strict=True)

@@ -31,9 +31,10 @@ def align(log_probs: Tensor, symbols: Sequence[Sequence[int]], blank: int = 0) -
     emitted = log_probs.detach().cpu().contiguous().numpy()
     lengths = torch.full((n_rows,), n_frames, device="cpu").numpy()
     rows = torch.arange(n_rows, device="cpu").numpy()
+    blanks = torch.full((n_rows, said.shape[1] + 1), blank, device="cpu").numpy()
     first, last, _, score = (
         torch.from_numpy(part)
-        for part in align_rows(emitted, lengths, said.numpy(), n_symbols.numpy(), rows, blank)
+        for part in align_rows(emitted, lengths, said.numpy(), n_symbols.numpy(), rows, blanks)
     )
     places = torch.arange(said.shape[1], device="cpu")
     known = (places < n_symbols[:, None]) & (score > NEVER)[:, None]

@@ -97,6 +97,41 @@ def test_hotwords(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert row["text"] == "ab"
 
 
+def test_rare_words_of_a_document_are_hotwords(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A list's weight goes before; a word that is common, or stands there once, is none."""
+    notes = folder / "notes.md"
+    notes.write_text("acbab acbab, abba and once cabb. And and and.\n")
+    labels = ["--labels", folder / "labels.txt", "--hotword-weight", "5"]
+    (plain,) = lines(capsys, folder / "three.csv", "--labels", folder / "labels.txt")
+    (row,) = lines(capsys, folder / "three.csv", *labels, "--vocabulary-from", notes, "--nbest", "1")
+    (listed,) = lines(capsys, folder / "three.csv", *labels, "--hotwords", _list(folder, "acbab"))
+    assert (row["text"], row["score"]) == (listed["text"], listed["score"])
+    both = ["--vocabulary-from", notes, "--hotwords", _list(folder, "acbab\t0")]
+    (off,) = lines(capsys, folder / "three.csv", *labels, *both)
+    assert (off["text"], off["score"]) == (plain["text"], plain["score"])
+    notes.write_text("and and\n")
+    assert run(["ctc", str(folder / "three.csv"), *map(str, labels), "--vocabulary-from", str(notes)]) == 2
+    assert "notes.md: expected words that are rare elsewhere" in capsys.readouterr().err
+
+
+def _list(folder: Path, text: str) -> Path:
+    path = folder / "some.txt"
+    path.write_text(text + "\n")
+    return path
+
+
+def test_a_bad_line_of_a_list_is_one_warning(
+    folder: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    path = _list(folder, "ab\t3\nqu\nac\tmuch")
+    (row,) = lines(capsys, folder / "three.csv", "--labels", folder / "labels.txt", "--hotwords", path)
+    assert row["text"] == "ab"
+    assert [record.getMessage().partition(": ")[0] for record in caplog.records] == [
+        f"{path}, line 3",
+        f"{path}, line 2",
+    ]
+
+
 def test_greedy_and_logits(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     np.save(folder / "logits.npy", emitted("ab") * 1.0 + 7.0)
     (row,) = lines(capsys, folder / "logits.npy", "--labels", folder / "labels.txt", "--logits", "--greedy")

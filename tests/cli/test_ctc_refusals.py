@@ -96,7 +96,7 @@ def test_what_a_model_knows_by_itself_is_not_asked_for(
         (["--lm-weight", "0.9"], "--lm-weight: tune tries the values of --lm-weights"),
         (["--word-score", "1"], "--word-score: tune tries the values of --word-scores"),
         (["--neural-weights", "1,2"], "--neural-weights: needs --neural-lm"),
-        (["--hotword-weights", "1,2"], "--hotword-weights: needs --hotwords"),
+        (["--hotword-weights", "1,2"], "--hotword-weights: needs --hotwords or --vocabulary-from"),
         (["--lm-weights", "0.5"], "--lm-weights: needs --lm"),
         (
             ["--hotwords", "words.txt", "--hotword-weight", "1", "--hotword-weights", "1,2"],

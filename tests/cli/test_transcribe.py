@@ -375,6 +375,13 @@ def test_boosted_phrases_come_out(clip: Path, tmp_path: Path, capsys: pytest.Cap
     assert "Gartin" in capsys.readouterr().out
     assert run(["transcribe", str(clip), *search, *boost, "--beam-size", "1"]) == 2
     assert "beam" in one_error(capsys.readouterr().err)
+    notes = tmp_path / "notes.md"
+    notes.write_text("# Gartin\n\nThe Gartin is the Gartin.\n", encoding="utf-8")
+    document = ["--vocabulary-from", str(notes), "--hotword-weight", "20"]
+    assert run(["transcribe", str(clip), *search, *document]) == 0
+    assert "Gartin" in capsys.readouterr().out
+    assert run(["transcribe", str(clip), *search, *document, "--beam-size", "1"]) == 2
+    assert "--vocabulary-from" in one_error(capsys.readouterr().err)
 
 
 def test_usage_errors_exit_with_2(capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pytest
 import torch
@@ -359,6 +360,41 @@ def test_separators_that_say_nothing_make_no_other_hypothesis() -> None:
         ("b", pytest.approx(0.1), pytest.approx(0.12)),
     ]
     assert len({h.tokens for h in found}) == 4
+
+
+def runs_of(path: Sequence[int], separator: int) -> list[tuple[int, int, int]]:
+    """Label, first and last frame of what a path says, without separators that say nothing."""
+    found: list[tuple[int, int, int]] = []
+    at, last = 0, separator
+    for label, group in itertools.groupby(path):
+        n = len(list(group))
+        if label != 0 and not label == last == separator:
+            found.append((label, at, at + n - 1))
+            last = label
+        at += n
+    return found
+
+
+@pytest.mark.parametrize("chunk", [7, 1])
+@pytest.mark.parametrize("seed", range(12))
+def test_times_are_those_of_the_likeliest_path_of_the_text(seed: int, chunk: int) -> None:
+    """A separator passes for a blank where it says nothing, never inside a word, which it would end."""
+    log_probs = emissions(7, 4, seed)
+    log_probs[:, 3] += 1.5  # many separators
+    log_probs = log_probs.log_softmax(dim=1)
+    lexicon = [("a", [1]), ("ab", [1, 2]), ("ba", [2, 1]), ("aba", [1, 2, 1])]
+    decoder = CtcDecoder(["-", "a", "b", "|"], lexicon=lexicon, options=CtcOptions(beam_size=60, n_best=12))
+    state = decoder.start()
+    for part in log_probs.split(chunk):
+        decoder.decode_chunk(state, part)
+    best: dict[tuple[int, ...], tuple[float, tuple[int, ...]]] = {}
+    for path in itertools.product(range(4), repeat=7):
+        runs = runs_of(path, 3)
+        score = sum(float(log_probs[t, label]) for t, label in enumerate(path))
+        said = tuple(label for label, _, _ in runs)
+        best[said] = max(best.get(said, (-math.inf, ())), (score, tuple(first for _, first, _ in runs)))
+    for found in decoder.finish(state)[0]:
+        assert found.token_frames == best[found.tokens][1]
 
 
 @pytest.mark.parametrize("separator", [None, 3])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 from collections.abc import Iterator, Sequence
 from threading import Event, Thread
@@ -12,6 +13,7 @@ import torch
 from sottovoce.decoding.ctc.emission_decoder import EmissionDecoder
 from sottovoce.decoding.ctc.search_options import CtcOptions
 from sottovoce.decoding.ctc.text import Labels
+from sottovoce.lm.base import WordHistory
 from sottovoce.lm.neural import History, NeuralRescorer
 from tests.decoding.engines import engine  # noqa: F401  # every test runs on both
 from tests.decoding.enumeration import Reading, Tokens, all_texts, best_of, emissions
@@ -22,8 +24,8 @@ LABELS = Labels.of(["-", "a", "b", " "], 0)
 class RandomHistories:
     """A `HistoryScorer` that gives every history a number of its own, and every ended one another."""
 
-    def adjustments(self, histories: Sequence[tuple[str, ...]], *, final: bool) -> list[float]:
-        return [random.Random(f"{history} {final}").uniform(-4, 4) for history in histories]
+    def adjustments(self, histories: Sequence[WordHistory], *, final: bool) -> list[float]:
+        return [random.Random(f"{each.context()} {final}").uniform(-4, 4) for each in histories]
 
 
 def decoder(every: int, **options: int) -> EmissionDecoder:
@@ -36,8 +38,8 @@ def one_reading(tokens: Tokens) -> Iterator[Reading]:
 
 
 def full_score(tokens: Tokens, _: Reading) -> float:
-    words = tuple(word.text for word in LABELS.words(tokens))
-    return RandomHistories().adjustments([words], final=True)[0]
+    said = WordHistory().with_words(word.text for word in LABELS.words(tokens))
+    return RandomHistories().adjustments([said], final=True)[0]
 
 
 @pytest.mark.parametrize("every", [1, 2, 3])
@@ -106,9 +108,10 @@ def test_a_model_is_not_asked_for_nothing() -> None:
     """Not where nothing was said, nor where every history is known."""
     model = CountedWords()
     scorer = NeuralRescorer(model, 0.3)
-    histories = [(), ("ab",), ("ab", "b")]
+    beginning = WordHistory()
+    histories = [beginning.with_words(words) for words in ((), ("ab",), ("ab", "b"))]
     assert scorer.adjustments([], final=True) == []
-    assert scorer.adjustments([()], final=False) == [0.0]
+    assert scorer.adjustments([beginning], final=False) == [0.0]
     first = scorer.adjustments(histories, final=True)
     assert scorer.adjustments(histories, final=True) == first
     assert model.n_cached == 2
@@ -128,7 +131,8 @@ class InterruptedWords(CountedWords):
 
 
 def test_another_thread_may_forget_while_words_are_scored() -> None:
-    model, histories = InterruptedWords(), [("ab",), ("ab", "b"), ("b",)]
+    model, beginning = InterruptedWords(), WordHistory()
+    histories = [beginning.with_words(words) for words in (("ab",), ("ab", "b"), ("b",))]
     scorer = NeuralRescorer(model, 0.3)
     expected = NeuralRescorer(CountedWords(), 0.3).adjustments(histories, final=True)
 
@@ -141,16 +145,20 @@ def test_another_thread_may_forget_while_words_are_scored() -> None:
     other.start()
     assert scorer.adjustments(histories, final=True) == expected
     other.join()
-    assert scorer.n_cached == 0
+    assert model.n_begun == 1
 
 
-def test_a_stream_keeps_few_histories_and_finds_the_same() -> None:
-    n_words = 120
+def spoken_abs(n_words: int) -> torch.Tensor:
+    """Emissions (T, V) of a stream that says "ab" so many times, four frames each."""
     rows = torch.full((4 * n_words, 4), 0.05)
     for word in range(n_words):
         for at, label in enumerate((1, 2, 3, 0)):
             rows[4 * word + at, label] = 0.85
-    log_probs = rows.log().log_softmax(dim=1)
+    return rows.log().log_softmax(dim=1)
+
+
+def test_a_model_that_begins_anew_finds_the_same() -> None:
+    log_probs = spoken_abs(120)
     texts, scores, asked = [], [], []
     for cache_size in (20, 10**6):
         model = CountedWords()
@@ -160,7 +168,6 @@ def test_a_stream_keeps_few_histories_and_finds_the_same() -> None:
         state = searcher.start()
         for chunk in log_probs.split(25):
             searcher.decode_chunk(state, chunk[None])
-            assert scorer.n_cached <= cache_size + 16 * 4
         best = searcher.finish(state)[0][0]
         texts.append(best.text)
         scores.append(best.score)
@@ -168,4 +175,58 @@ def test_a_stream_keeps_few_histories_and_finds_the_same() -> None:
         assert (model.n_begun > 0) == (cache_size == 20)
     assert texts[0] == texts[1]
     assert scores[0] == pytest.approx(scores[1], abs=1e-3)
-    assert asked[0] <= 2 * asked[1]
+    assert asked[0] == asked[1]
+
+
+class ShownWords(CountedWords):
+    """Remembers how many words it was shown at most."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.n_shown = 0
+
+    def score_words(self, pairs: Sequence[tuple[History, str]]) -> dict[tuple[History, str], float]:
+        self.n_shown = max(self.n_shown, *(len(history) for history, _ in pairs))
+        return super().score_words(pairs)
+
+
+def n_histories() -> int:
+    """Count what is held of histories, by anybody."""
+    gc.collect()
+    return sum(type(each) is WordHistory for each in gc.get_objects())
+
+
+def test_what_a_stream_holds_of_histories_does_not_grow() -> None:
+    """However much was said, a model is shown and the decoder holds the last words alone."""
+    before = n_histories()
+    model = ShownWords()
+    scorer = NeuralRescorer(model, 0.3, cache_size=50)
+    options = CtcOptions(beam_size=4, adjust_every_frames=10, commit_frames=100)
+    searcher = EmissionDecoder(LABELS, options, history_scorer=scorer)
+    state = searcher.start()
+    for chunk in spoken_abs(1000).split(25):
+        searcher.decode_chunk(state, chunk[None])
+        assert scorer.n_cached <= 128 + 4 * 100
+    assert model.n_shown == 127
+    assert len(state.committed[0].words) > 600
+    assert len(state.committed[0].words) - state.committed[0].n_scored < 20
+    assert n_histories() - before <= 128 + 4 * 100
+    del state
+    assert n_histories() == before
+
+
+def test_streams_that_come_in_turn_are_asked_for_once() -> None:
+    """What one needs is not dropped because another came in between."""
+    log_probs = spoken_abs(300)
+    asked = []
+    for n_streams in (1, 2):
+        model = CountedWords()
+        scorer = NeuralRescorer(model, 0.3, cache_size=20)
+        options = CtcOptions(beam_size=4, adjust_every_frames=10, commit_frames=100)
+        searcher = EmissionDecoder(LABELS, options, history_scorer=scorer)
+        states = [searcher.start() for _ in range(n_streams)]
+        for chunk in log_probs.split(30):
+            for state in states:
+                searcher.decode_chunk(state, chunk[None])
+        asked.append(model.n_cached)
+    assert asked[1] == 2 * asked[0]

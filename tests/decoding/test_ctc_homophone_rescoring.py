@@ -9,10 +9,13 @@ from collections.abc import Sequence
 import pytest
 import torch
 
+from sottovoce.decoding.ctc.compiled import CompiledSearch
 from sottovoce.decoding.ctc.emission_decoder import EmissionDecoder
 from sottovoce.decoding.ctc.homophone_rescoring import expand_homophones
+from sottovoce.decoding.ctc.prefix_search import PrefixSearch
 from sottovoce.decoding.ctc.search_options import CtcOptions
 from sottovoce.decoding.ctc.text import Labels
+from sottovoce.lm.base import WordHistory
 from sottovoce.lm.lexicon import Lexicon
 from sottovoce.lm.word_fusion import WordFusion, WordModel
 from tests.decoding.engines import engine  # noqa: F401  # every test runs on both
@@ -29,8 +32,8 @@ WEIGHT, WORD_SCORE = 0.8, 0.3
 class RandomHistories:
     """A `HistoryScorer` that gives every ended history a number of its own, and open ones nothing."""
 
-    def adjustments(self, histories: Sequence[tuple[str, ...]], *, final: bool) -> list[float]:
-        return [random.Random(str(history)).uniform(-9, 9) if final else 0.0 for history in histories]
+    def adjustments(self, histories: Sequence[WordHistory], *, final: bool) -> list[float]:
+        return [random.Random(str(each.context())).uniform(-9, 9) if final else 0.0 for each in histories]
 
 
 def fusion(seed: int, separator: int | None) -> WordFusion:
@@ -56,13 +59,15 @@ def spelled_path(*tokens: int) -> torch.Tensor:
 
 @pytest.mark.parametrize("separator", [None, 3])
 @pytest.mark.parametrize("seed", range(5))
-def test_readings_of_labels_equal_enumeration(seed: int, separator: int | None) -> None:
+def test_readings_of_labels_equal_enumeration(seed: int, separator: int | None, engine: str) -> None:  # noqa: F811
     sequences = [(1, 2, 2, 1, 2), (2, 1), (), (1, 1), (2,)]
     if separator is not None:
         sequences = [(1, 2, 3, 2, 3, 1, 2), (2, 3), (), (1, 3), (2,)]
     scorer, model = fusion(seed, separator), RandomBigram(len(WORDS), seed)
     spellings = list(enumerate(SPELLINGS))
-    found = expand_homophones(scorer, sequences, most=40, device=torch.device("cpu"))
+    plain = PrefixSearch(len(LABELS), 0, 4, scorer=scorer)
+    search = plain if engine == "tensors" else CompiledSearch(plain)
+    found = search.readings(sequences, 40, torch.device("cpu"))
     for labels, several in zip(sequences, found, strict=True):
         each = all_readings(labels, spellings)
         if separator is not None:
@@ -79,7 +84,7 @@ def test_what_a_narrow_beam_left_out_is_chosen_again(seed: int) -> None:
     histories = RandomHistories()
 
     def score(said: Sequence[int]) -> float:
-        (value,) = histories.adjustments([tuple(WORDS[word] for word in said)], final=True)
+        (value,) = histories.adjustments([WordHistory().with_words(WORDS[word] for word in said)], final=True)
         return language_score(model, said) + value
 
     truth = max(separated_readings(labels, list(enumerate(SPELLINGS)), 3), key=score)

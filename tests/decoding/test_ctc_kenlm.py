@@ -12,8 +12,10 @@ import torch
 from sottovoce.ctc import CtcDecoder, CtcFusionOptions
 from sottovoce.decoding.ctc.prefix_search import PrefixSearch
 from sottovoce.decoding.ctc.search_options import CtcOptions
+from sottovoce.errors import LanguageModelError, OptionError
 from sottovoce.lm import kenlm as kenlm_module
 from sottovoce.lm.kenlm import KenlmModel
+from sottovoce.lm.kenlm_words import words_of_binary
 from tests.decoding.enumeration import emissions
 from tests.decoding.test_ctc_engines import LABELS, random_arpa
 from tests.decoding.test_ctc_engines import WORDS as WORDS_OF_ARPA
@@ -109,3 +111,39 @@ def test_a_negative_weight_is_searched_in_tensors(arpa: Path) -> None:
     """Nothing says then how much a word can add at most."""
     ours = decoder(KenlmModel(arpa), "compiled", lm_weight=-0.5)
     assert_same(ours, decoder(arpa, "tensors", lm_weight=-0.5))
+
+
+BINARIES = Path(__file__).parents[1] / "lm" / "binaries"
+
+
+@pytest.mark.reference
+@pytest.mark.parametrize("kind", ["probing", "trie"])
+def test_a_binary_spells_its_own_words(kind: str) -> None:
+    """Without a lexicon, as the ARPA file does that it was made of."""
+    fusion = CtcFusionOptions(level="word", unknown_score=-1.0)
+    lists = []
+    for file in ("small.arpa", f"{kind}.bin"):
+        searcher = CtcDecoder(["-", "a", "b", " "], lm=BINARIES / file, fusion=fusion, n_best=6)
+        assert searcher.lexicon is not None
+        assert {word for word in searcher.lexicon.words if word is not None} == {"a", "b"}
+        lists.append([(h.text, h.score) for h in searcher.decode(emissions(7, 4, seed=2))[0]])
+    assert [text for text, _ in lists[0]] == [text for text, _ in lists[1]]
+    assert [score for _, score in lists[0]] == pytest.approx([score for _, score in lists[1]], abs=1e-4)
+
+
+@pytest.mark.reference
+def test_whether_a_binary_is_over_labels_is_told_by_its_words() -> None:
+    """As of ARPA files: that it knows every label is not enough."""
+    labels = ["-", "a", "b"]
+    assert CtcDecoder(labels, lm=BINARIES / "trie.bin").lexicon is None
+    with pytest.raises(OptionError, match="expected a lexicon beside a word model"):
+        CtcDecoder(labels, lm=BINARIES / "trie.bin", fusion=CtcFusionOptions(level="word"))
+
+
+@pytest.mark.parametrize("cut", [1, 5, 12])
+def test_a_binary_without_its_words_is_refused(tmp_path: Path, cut: int) -> None:
+    path = tmp_path / "cut.bin"
+    path.write_bytes((BINARIES / "probing.bin").read_bytes()[:-cut])
+    with pytest.raises(LanguageModelError, match=r"cut\.bin: expected a KenLM binary with its words"):
+        words_of_binary(path)
+    assert set(words_of_binary(BINARIES / "probing.bin")) == {"<unk>", "<s>", "</s>", "a", "b"}

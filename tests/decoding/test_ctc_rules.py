@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import itertools
 import math
 import re
 from collections import Counter
@@ -221,7 +222,18 @@ def paths() -> None:
     inside = torch.arange(4) < counts[:, None]
     for a, b in ((ours.first, theirs.first), (ours.last, theirs.last)):
         assert torch.equal(a[inside], b[inside])
+    for around in blanks():
+        theirs = align(rows, lengths, labels, counts, rows=of, blank=around)
+        ours = compiled.align(rows, lengths, labels, counts, rows=of, blank=around)
+        torch.testing.assert_close(ours.score, theirs.score, atol=1e-4, rtol=0)
+        assert torch.equal(ours.first[inside], theirs.first[inside])
     impossible_paths()
+
+
+def blanks() -> list[torch.Tensor]:
+    """Labels (9, 5) of the blanks around those of `said`: all blank, and separators among them."""
+    some = torch.randint(0, 2, (9, 5), generator=torch.Generator().manual_seed(3))
+    return [torch.full((9, 5), BLANK), torch.where(some == 1, SEPARATOR, BLANK)]
 
 
 def impossible_paths() -> None:
@@ -249,13 +261,32 @@ def cuts() -> None:
     plain, compiled = searches(None)
     for sharpness in (3, 300):  # where one path is hundreds of nats before the others, few are walked
         frames = (sharpness * rows[0]).log_softmax(dim=1)
-        for n_shared in range(5):
+        for n_shared, around in itertools.product(range(5), blanks()):
             for is_late in (False, True):
-                ours = compiled.common_cut(frames, labels, counts, n_shared, is_late=is_late)
-                assert ours == plain.common_cut(frames, labels, counts, n_shared, is_late=is_late)
+                ours = compiled.common_cut(frames, labels, counts, n_shared, is_late=is_late, blank=around)
+                assert ours == plain.common_cut(
+                    frames, labels, counts, n_shared, is_late=is_late, blank=around
+                )
     said_by_none = labels[:1], torch.tensor([4])
     for search in (plain, compiled):
-        assert search.common_cut(frames[:2], *said_by_none, 0, is_late=True) == (0, 0)
+        assert search.common_cut(frames[:2], *said_by_none, 0, is_late=True, blank=BLANK) == (0, 0)
+
+
+def words_of_labels() -> None:
+    """With room for all readings, and for few."""
+    sequences = [(1, 2, 2, 1, 2), (), (2, 3, 3), (1, 2, 3, 2), (1, 1)]
+    said = [(1, 2, SEPARATOR, 2), (2, SEPARATOR, 1, 2, 3, SEPARATOR), (), (3, 3, 2), (SEPARATOR,)]
+    for separator, unknown in itertools.product((SEPARATOR, None), (False, True)):
+        plain, compiled = searches(fusion(separator, unknown=unknown))
+        given = sequences if separator is None else [*said, *sequences]
+        for most in (1, 3, 200):
+            ours = compiled.readings(given, most, torch.device("cpu"))
+            theirs = plain.readings(given, most, torch.device("cpu"))
+            for found, expected in zip(ours, theirs, strict=True):
+                assert [one.score for one in found] == pytest.approx(
+                    [one.score for one in expected], abs=1e-4
+                )
+                assert {one[:2] for one in found} == {one[:2] for one in expected}
 
 
 COMPARISONS: dict[str, Callable[[], None]] = {
@@ -277,6 +308,7 @@ COMPARISONS: dict[str, Callable[[], None]] = {
     "a frame": frames,
     "histories, and their prefixes": histories,
     "homophones that are pruned": left_out,
+    "words of given labels": words_of_labels,
     "the likeliest path": paths,
     "the cut of the common prefix": cuts,
 }

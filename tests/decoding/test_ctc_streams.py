@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from torch import Tensor
@@ -12,6 +14,7 @@ from sottovoce.decoding.ctc.prefix_search import PrefixSearch
 from sottovoce.decoding.ctc.search_options import CtcOptions
 from sottovoce.types import Partial
 from tests.decoding.engines import engine  # noqa: F401  # every test runs on both
+from tests.decoding.enumeration import all_texts, emissions
 from tests.decoding.test_ctc_decoder import differences
 
 LABELS = ["-", "a", "b", "c", "d", " "]
@@ -127,6 +130,49 @@ def test_committed_words_are_told_once_and_stay(kind: str) -> None:
         assert (event.start, event.end) == (event.words[0].start, event.words[-1].end)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("options", [{}, {"times": False}])
+def test_partial_texts_are_those_of_the_beams(kind: str, options: dict[str, object]) -> None:
+    """At any chunk: the first is the text so far, no text twice, and words follow the committed ones."""
+    searcher = decoder(kind, commit_frames=200, **options)
+    state = searcher.start(2)
+    rows = torch.stack([speech(60, seed)[:600] for seed in (3, 5)])
+    for part in torch.split(rows, CHUNK, dim=1):
+        texts = searcher.decode_chunk(state, part)
+        for row, (found, text) in enumerate(zip(searcher.partials(state), texts, strict=True)):
+            assert found[0].text == text
+            assert 1 <= len(found) <= 3
+            assert len({h.text for h in found}) == len(found)
+            assert [h.score for h in found] == sorted((h.score for h in found), reverse=True)
+            assert 0 < sum(h.posterior or 0.0 for h in found) <= 1 + 1e-4
+            told = state.committed[row]
+            for h in found:
+                assert h.score == pytest.approx(h.acoustic_score + h.lm_score, abs=1e-3)
+                said = [*told.words, *(word.word for word in h.words)]
+                if options == {}:
+                    assert "".join(said) == h.text.replace(" ", "")
+                    frames = [*told.first[: told.n_closed], *h.token_frames]
+                    assert frames == sorted(frames)
+    assert all(past.n_frames > 0 for past in state.committed)
+    settled = searcher.finish(state)[0][0].text
+    assert settled.split()[:20] == searcher.partials(state)[0][0].text.split()[:20]
+
+
+def test_partial_texts_are_the_likeliest_of_all() -> None:
+    """Those of a beam that holds everything, by enumeration of all paths; shares are of all texts."""
+    names, log_probs = ["-", "a", "b", " "], emissions(6, 4, seed=8)
+    searcher = CtcDecoder(names, options=CtcOptions(beam_size=1500, n_best=10, times=False))
+    state = searcher.start()
+    for end in (2, 4, 6):
+        searcher.decode_chunk(state, log_probs[end - 2 : end])
+        sums: dict[str, float] = {}
+        for tokens, score in all_texts(log_probs[:end], 0).items():
+            text = " ".join("".join(names[token] for token in tokens).split())
+            sums[text] = sums.get(text, 0.0) + math.exp(score)
+        for found in searcher.partials(state)[0]:
+            assert found.posterior == pytest.approx(sums[found.text], abs=1e-4)
+
+
 def test_without_times_committed_text_has_no_words() -> None:
     searcher = decoder("plain", times=False, commit_frames=200)
     state = searcher.start()
@@ -167,7 +213,7 @@ def test_both_engines_cut_at_the_same_place(seed: int, is_late: bool, engine: st
     plain = PrefixSearch(len(LABELS), 0, 5)
     for n_shared in (3, len(best) - 3):
         found = [
-            search.common_cut(frames, tokens, n_tokens, n_shared, is_late=is_late)
+            search.common_cut(frames, tokens, n_tokens, n_shared, is_late=is_late, blank=0)
             for search in (plain, CompiledSearch(plain))
         ]
         assert found[0] == found[1]

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from sottovoce.errors import LanguageModelError
-from sottovoce.lm.boosting import Phrase, PhraseBooster, read_phrases
+from sottovoce.lm.boosting import Phrase, PhraseBooster
+from sottovoce.lm.phrase_lists import read_phrases
 
 
 def total(booster: PhraseBooster, tokens: list[int]) -> float:
@@ -96,7 +97,8 @@ def test_phrases_that_cannot_be_used_are_refused() -> None:
 def test_phrase_lists(tmp_path: Path) -> None:
     path = tmp_path / "hot.txt"
     path.write_text("New  York\t4.5\n\nsottovoce\r\n", encoding="utf-8")
-    assert read_phrases(path, default_weight=2.0) == [("New York", 4.5), ("sottovoce", 2.0)]
+    found = [(text, weight) for text, weight, _ in read_phrases(path, default_weight=2.0)]
+    assert found == [("New York", 4.5), ("sottovoce", 2.0)]
     path.write_text("a\tmuch\n")
     with pytest.raises(LanguageModelError, match="line 1"):
         read_phrases(path, default_weight=1.0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from sottovoce.decoding.ctc.text import Labels
 from sottovoce.errors import LanguageModelError
 from sottovoce.lm.causal import CausalWordModel
 from sottovoce.lm.lexicon import Lexicon
-from sottovoce.lm.neural import NeuralRescorer, ReplacedModel
+from sottovoce.lm.neural import History, NeuralRescorer, ReplacedModel
 from sottovoce.lm.word_fusion import WordFusion, WordModel
 from tests.decoding.enumeration import RandomBigram, all_texts, best_of, emissions, readings
 
@@ -105,7 +106,7 @@ def decoder(network: torch.nn.Module, every: int, ngram: RandomBigram, **width: 
     rescorer = NeuralRescorer(
         CausalWordModel(network, LetterTokenizer()),
         0.4,
-        replaces=ReplacedModel(named, 0.7, frozenset(WORDS)),
+        replaces=ReplacedModel(named, 0.7),
     )
     options = CtcOptions(times=False, adjust_every_frames=every, **width)
     labels = Labels(("-", "a", "b"), 0)
@@ -113,11 +114,44 @@ def decoder(network: torch.nn.Module, every: int, ngram: RandomBigram, **width: 
 
 
 class NamedBigram(RandomBigram):
-    def __init__(self, inside: RandomBigram) -> None:
-        self.table, self.n_tokens = inside.table, inside.n_tokens
+    def __init__(self, inside: RandomBigram, words: tuple[str, ...] = WORDS) -> None:
+        self.table, self.n_tokens, self.words = inside.table, inside.n_tokens, words
 
-    def ids(self, words: list[str]) -> list[int]:
-        return [WORDS.index(word) for word in words]
+    def ids(self, words: Sequence[str]) -> list[int]:
+        return [self.words.index(word) for word in words]
+
+
+class NoWords:
+    """A `WordLanguageModel` that says nothing."""
+
+    def begin(self) -> None: ...
+
+    def score_words(self, pairs: Sequence[tuple[History, str]]) -> dict[tuple[History, str], float]:
+        return dict.fromkeys(pairs, 0.0)
+
+    def score_ends(self, histories: Sequence[History]) -> dict[History, float]:
+        return dict.fromkeys(histories, 0.0)
+
+
+@pytest.mark.parametrize("every", [1, 2, 100])
+def test_an_unknown_word_of_a_known_ones_text_gives_back_what_it_was_given(every: int) -> None:
+    """The search scored it as <unk>: as that it is replaced, whatever word is written alike."""
+    log_probs, ngram = emissions(5, 3, seed=6), RandomBigram(2, 3)
+    lexicon = Lexicon([("ab", (1, 2))], 3, allow_unknown=True)
+    fusion = WordFusion(lexicon, [WordModel(ngram, torch.arange(2), 0.7)], word_score=0.2, unknown_score=-0.4)
+    inside = NamedBigram(ngram, ("ab", "<unk>"))
+    rescorer = NeuralRescorer(NoWords(), 1.0, replaces=ReplacedModel(inside, 0.7))
+    truth = best_of(
+        all_texts(log_probs, 0),
+        lambda tokens: readings(tokens, [(0, (1, 2))], unknown=True),
+        lambda _, words: 0.2 * len(words) - 0.4 * words.count(-1),
+    )[:12]
+    options = CtcOptions(times=False, adjust_every_frames=every, beam_size=900, n_best=12)
+    searcher = EmissionDecoder(
+        Labels(("-", "a", "b"), 0), options, scorer=fusion, lexicon=lexicon.words, history_scorer=rescorer
+    )
+    found = searcher.decode(log_probs)[0]
+    assert [h.score for h in found] == pytest.approx([score for score, _, _ in truth], abs=1e-4)
 
 
 @pytest.mark.parametrize("every", [1, 2, 100])

@@ -107,6 +107,22 @@ def test_nothing_to_fuse_is_refused(tokenizer: Tokenizer) -> None:
             text_fusion(tokenizer, hotwords=[empty])
 
 
+def test_an_empty_phrase_harms_no_other(tokenizer: Tokenizer, caplog: pytest.LogCaptureFixture) -> None:
+    """As clients send them: `hotwords=Vogel,,`."""
+    fusion = text_fusion(tokenizer, hotwords=["", "Vogel", " "])
+    assert sequence_bonus(fusion, tokenizer.encode(" Vogel")) > 1
+    assert len(caplog.records) == 2
+
+
+def test_classes_of_a_file_have_their_weights(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    path = tmp_path / "names.txt"
+    path.write_text("[birds] 1.5\nVogel\n[x]\nKubernetes\n")
+    fusion = text_fusion(tokenizer, hotwords=path, hotword_weight=2.5)
+    for text, weight in ((" Vogel", 1.5), (" Kubernetes", 2.5)):
+        tokens = tokenizer.encode(text)
+        assert sequence_bonus(fusion, tokens) == pytest.approx(weight * len(tokens), abs=1e-4)
+
+
 def test_a_model_of_words_is_refused(tokenizer: Tokenizer, tmp_path: Path) -> None:
     path = tmp_path / "words.arpa"
     path.write_text("\\data\\\nngram 1=3\n\n\\1-grams:\n-1 <unk>\n-1 </s>\n-1 garden\n\n\\end\\\n")

@@ -29,8 +29,11 @@ def run_batch(source: str, output: str, given: dict[str, Any], call: Call) -> in
 
     Raises: SottovoceError for what no recording could be read with.
     """
-    if given["hotwords"] or given["lm"] or given["grammar"]:
-        raise OptionError("--hotwords, --lm and --grammar: not for a batch yet; use `sottovoce transcribe`")
+    if given["hotwords"] or given["vocabulary_from"] or given["lm"] or given["grammar"]:
+        raise OptionError(
+            "--hotwords, --vocabulary-from, --lm and --grammar: not for a batch yet; "
+            "use `sottovoce transcribe`"
+        )
     check_fusion(given)
     if given["model"] is None:
         given = {**given, "model": default_model(choose_device(given["device"]).type)}

@@ -20,8 +20,8 @@ COMPANIONS = {
     "token_offset": ("lm", "label_lm"),
     "unknown_words": ("lexicon", "lm"),
     "unknown_score": ("lexicon", "lm"),
-    "hotword_weight": ("hotwords",),
-    "hotword_weights": ("hotwords",),
+    "hotword_weight": ("hotwords", "vocabulary_from"),
+    "hotword_weights": ("hotwords", "vocabulary_from"),
     "neural_weight": ("neural_lm",),
     "neural_weights": ("neural_lm",),
     "lm_kept": ("neural_lm",),
@@ -32,8 +32,8 @@ COMPANIONS = {
 MODELS_OWN = ("labels", "blank", "frame_ms", "logits")
 """What a model with a CTC head brings itself."""
 SEARCHED = (
-    *("lm", "label_lm", "lexicon", "hotwords", "neural_lm", "nbest", "beam_size", "beam_threshold"),
-    *("top_tokens", "blank_skip", "word_score", "engine"),
+    *("lm", "label_lm", "lexicon", "hotwords", "vocabulary_from", "neural_lm", "nbest", "beam_size"),
+    *("beam_threshold", "top_tokens", "blank_skip", "word_score", "engine"),
 )
 """What needs a search."""
 OF_WORDS = ("unknown_score", "unknown_words", "no_look_ahead")
@@ -53,7 +53,9 @@ def check_companions(context: click.Context) -> None:
     for name, companions in COMPANIONS.items():
         if name in given and not any(values[other] for other in companions):
             raise OptionError(f"{flag(name)}: needs {' or '.join(map(flag, companions))}")
-    if "case" in given and not (values["hotwords"] or (values["lm"] and not values["lexicon"])):
+    if "case" in given and not (
+        values["hotwords"] or values["vocabulary_from"] or (values["lm"] and not values["lexicon"])
+    ):
         raise OptionError("--case: needs --hotwords, or --lm without --lexicon")
     if "unknown_score" in given and values["lexicon"] and not values["unknown_words"]:
         raise OptionError("--unknown-score: needs --unknown-words beside --lexicon")

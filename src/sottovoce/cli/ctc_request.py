@@ -19,6 +19,7 @@ from sottovoce.ctc import CtcDecoder, CtcFusionOptions, WordOrTokenModel
 from sottovoce.decoding.ctc.labels import LabelList, read_labels
 from sottovoce.decoding.ctc.search_options import CtcOptions, SearchEngine
 from sottovoce.errors import OptionError
+from sottovoce.formats.document_words import with_vocabulary
 from sottovoce.lm.lexicon import Lexicon
 from sottovoce.lm.neural import WordLanguageModel
 
@@ -140,7 +141,15 @@ DECODER: Mapping[str, tuple[Flag, ...]] = {
             help="Case of the words of --lm and --hotwords.",
         ),
         click.option(
-            "--hotwords", type=FILE, help="Phrases, one a line, with an optional weight after a tab."
+            "--hotwords",
+            type=FILE,
+            help="Phrases, one a line; a weight after a tab, `[class] weight` above several.",
+        ),
+        click.option(
+            "--vocabulary-from",
+            type=FILE,
+            multiple=True,
+            help="Documents (PDF, DOCX, text) whose rare words are boosted too.",
         ),
         click.option(
             "--hotword-weight",
@@ -175,6 +184,7 @@ class DecoderRequest:
     unknown_score: float
     case: str
     hotwords: Path | None
+    vocabulary_from: tuple[Path, ...]
     hotword_weight: float
     neural_lm: str | None
     neural_weight: float
@@ -230,7 +240,9 @@ class DecoderRequest:
             lm=lm,
             label_lm=self.label_lm,
             lexicon=self.lexicon if lexicon is None else lexicon,
-            hotwords=self.hotwords,
+            hotwords=with_vocabulary(
+                self.hotwords, self.vocabulary_from, default_weight=fusion.hotword_weight
+            ),
             neural_lm=self.neural_lm if neural_lm is None else neural_lm,
             beam_size=self.beam_size,
             n_best=n_best,

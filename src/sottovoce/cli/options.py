@@ -95,11 +95,19 @@ LANGUAGE = (
 TASK = grouped("Task")
 FUSION = (
     Option(
-        "Words likely to be said: a file of phrases, one a line, is boosted in the beam search; text is put "
-        "before the prompt.",
+        "Words likely to be said: a file of phrases, one a line (a weight after a tab, `[class] weight` "
+        "above several), is boosted in the beam search; text is put before the prompt.",
         key="hotwords",
         metavar="FILE|TEXT",
         needs=(Need(BEAMS.why, lambda v: not is_file(v["hotwords"]) or BEAMS.holds(v), when="typed"),),
+    ),
+    Option(
+        "Documents (PDF, DOCX, text) whose rare words are boosted too, as phrases of --hotwords.",
+        key="vocabulary_from",
+        metavar="FILE",
+        many=True,
+        needs=(BEAMS,),
+        not_with=("processors",),
     ),
     Option("What each token of a phrase adds.", key="hotword_weight", kind="number", default=HOTWORD_WEIGHT),
     Option(
@@ -170,14 +178,18 @@ def check_fusion(given: Mapping[str, Any]) -> None:
         raise OptionError(
             f"--hotwords: expected words or a file of phrases, no such file {given['hotwords']}"
         )
+    has_phrases = has_phrases or bool(given["vocabulary_from"])
     if given["beam_size"] == 1 and (given["lm"] or given["grammar"] or has_phrases):
-        raise OptionError("--lm, --grammar and a file of --hotwords: need a beam search, got --beam-size 1")
+        raise OptionError(
+            "--lm, --grammar, --vocabulary-from and a file of --hotwords: need a beam search, "
+            "got --beam-size 1"
+        )
     if given["grammar"] is None and (given["grammar_rule"] != ROOT or given["grammar_penalty"] is not None):
         raise OptionError("--grammar-rule and --grammar-penalty: need --grammar")
     if given["lm"] is None and given["lm_weight"] != LM_WEIGHT:
         raise OptionError("--lm-weight: needs --lm")
     if not has_phrases and given["hotword_weight"] != HOTWORD_WEIGHT:
-        raise OptionError("--hotword-weight: needs a file of --hotwords")
+        raise OptionError("--hotword-weight: needs a file of --hotwords, or --vocabulary-from")
 
 
 def fusion_of(model: Model, given: Mapping[str, Any]) -> ShallowFusion | None:
@@ -185,17 +197,22 @@ def fusion_of(model: Model, given: Mapping[str, Any]) -> ShallowFusion | None:
 
     Raises: LanguageModelError, OptionError.
     """
-    phrases = given["hotwords"] if is_file(given["hotwords"]) else None
-    if given["lm"] is None and phrases is None and given["grammar"] is None:
+    listed = given["hotwords"] if is_file(given["hotwords"]) else None
+    documents = given["vocabulary_from"]
+    if given["lm"] is None and listed is None and not documents and given["grammar"] is None:
         return None
+    from sottovoce.formats.document_words import with_vocabulary
     from sottovoce.lm.grammar import Grammar
+
+    weight = given["hotword_weight"]
+    phrases = with_vocabulary(listed, documents, default_weight=weight, tokenizer=model.tokenizer)
 
     grammar = given["grammar"] and Grammar.read(given["grammar"], given["grammar_rule"])
     return model.fusion(
         lm=given["lm"],
         lm_weight=given["lm_weight"],
         hotwords=phrases,
-        hotword_weight=given["hotword_weight"],
+        hotword_weight=weight,
         grammar=grammar,
         grammar_penalty=given["grammar_penalty"],
     )

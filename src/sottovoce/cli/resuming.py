@@ -26,6 +26,7 @@ READ_WITH = (
     "lm_weight",
     "hotwords",
     "hotword_weight",
+    "vocabulary_from",
     "grammar",
     "grammar_rule",
     "grammar_penalty",

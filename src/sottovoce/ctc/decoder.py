@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from sottovoce.backends.registry import choose_device
-from sottovoce.ctc.models import DecoderParts, Hotwords, Spellings, WordOrTokenModel, load_ngram
+from sottovoce.ctc.models import DecoderParts, Spellings, WordOrTokenModel, load_ngram
 from sottovoce.ctc.options import CtcFusionOptions
 from sottovoce.decoding.ctc.emission_decoder import EmissionDecoder
 from sottovoce.decoding.ctc.emissions import EmissionScaling
@@ -23,6 +23,7 @@ from sottovoce.decoding.ctc.text import Labels
 from sottovoce.errors import InputError
 from sottovoce.lm.lexicon import Lexicon
 from sottovoce.lm.neural import WordLanguageModel
+from sottovoce.lm.phrase_lists import Hotwords
 from sottovoce.types import Hypothesis, Partial
 
 Emitted = (
@@ -138,6 +139,13 @@ class CtcDecoder:
         `utterance` is the stream's row.
         """
         return self._decoder.committed(state)
+
+    def partials(self, state: PrefixState) -> list[list[Hypothesis]]:
+        """Return the n_best texts so far of each stream, best first; the state is unchanged.
+
+        The first is what `decode_chunk` returned; tokens and words are those that `committed` has not told.
+        """
+        return self._decoder.partials(state)
 
     def finish(self, state: PrefixState) -> list[list[Hypothesis]]:
         """Return the hypotheses of streams that have ended; the state is unchanged."""

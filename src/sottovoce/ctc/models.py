@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
 from sottovoce.ctc.options import CtcFusionOptions
+from sottovoce.ctc.spelling import PhraseSpeller
 from sottovoce.decoding.ctc.text import PIECE_START, Labels
 from sottovoce.errors import LanguageModelError, OptionError
 from sottovoce.lm.base import PrefixScorer
-from sottovoce.lm.boosting import Phrase, PhraseBooster, read_phrases
+from sottovoce.lm.boosting import Phrase, PhraseBooster
 from sottovoce.lm.causal import CausalWordModel
 from sottovoce.lm.fusion import Relabelled, ShallowFusion, TensorModel
 from sottovoce.lm.kenlm import KenlmModel, is_kenlm_binary
 from sottovoce.lm.lexicon import Lexicon, read_lexicon
 from sottovoce.lm.neural import NeuralRescorer, ReplacedModel, WordLanguageModel
 from sottovoce.lm.ngram import NgramModel
+from sottovoce.lm.phrase_lists import Hotwords, ListedPhrase, listed_phrases, without_faults
 from sottovoce.lm.whole_words import Edges, WholeWordBooster
 from sottovoce.lm.word_count import WordCounter
 from sottovoce.lm.word_fusion import WordFusion, WordModel
 
 Spellings = Sequence[tuple[str, Sequence[int]]]
-Hotwords = str | Path | Sequence[str] | Mapping[str, float]
 WordOrTokenModel = NgramModel | KenlmModel
 
 _SPACE_NAMES = (" ", "|", "<space>", PIECE_START)
@@ -50,21 +51,15 @@ class DecoderParts:
     options: CtcFusionOptions
     device: torch.device
 
-    def phrases(self, hotwords: Hotwords | None) -> list[tuple[str, float]]:
+    def phrases(self, hotwords: Hotwords | None) -> list[ListedPhrase]:
         """List hotwords with their weights per label."""
-        weight = self.options.hotword_weight
-        if hotwords is None:
-            return []
-        if isinstance(hotwords, str | Path):
-            return read_phrases(hotwords, default_weight=weight)
-        given = hotwords if isinstance(hotwords, Mapping) else dict.fromkeys(hotwords, weight)
-        return [(" ".join(text.split()), value) for text, value in given.items()]
+        return listed_phrases(hotwords, default_weight=self.options.hotword_weight)
 
     def scorer(
         self,
         model: WordOrTokenModel | None,
         lexicon: str | Path | Spellings | Lexicon | None,
-        phrases: list[tuple[str, float]],
+        phrases: list[ListedPhrase],
         unknown_words: bool | None,
         label_model: WordOrTokenModel | None = None,
     ) -> tuple[PrefixScorer | None, Lexicon | None]:
@@ -81,8 +76,9 @@ class DecoderParts:
             over_labels, model = [(model, self.options.lm_weight)], None
         if lexicon is None and model is None:
             return self._token_fusion(over_labels, phrases), None
-        words = self._lexicon(model, lexicon, phrases, unknown_words)
-        boosts_words = self.labels.separator is None and bool(phrases)
+        words, phrases = self._lexicon(model, lexicon, phrases, unknown_words)
+        # The labels of homophones are the same: only the words are boosted then.
+        boosts_words = bool(phrases) and (self.labels.separator is None or words.n_homophones > 1)
         models = [self._word_model(model, words)] if model is not None else []
         models += [self._word_booster(phrases, words)] if boosts_words else []
         fused = WordFusion(
@@ -91,7 +87,9 @@ class DecoderParts:
             word_score=self.options.word_score,
             unknown_score=self.options.unknown_score,
             look_ahead=self.options.look_ahead and model is not None,
-            tokens=self._token_fusion(over_labels, [] if boosts_words else phrases, word_score=False),
+            tokens=self._token_fusion(
+                over_labels, [] if boosts_words else phrases, word_score=False, lexicon=words
+            ),
         )
         return fused, words
 
@@ -112,8 +110,7 @@ class DecoderParts:
             scorer = CausalWordModel.load(str(scorer), device=self.device)
         replaced = None
         if model is not None and words:
-            vocabulary = frozenset(word for word in words if word is not None)
-            replaced = ReplacedModel(model, self.options.lm_weight * (1 - self.options.lm_kept), vocabulary)
+            replaced = ReplacedModel(model, self.options.lm_weight * (1 - self.options.lm_kept))
         return NeuralRescorer(scorer, self.options.neural_weight, replaces=replaced)
 
     def _is_over_labels(self, model: WordOrTokenModel) -> bool:
@@ -123,7 +120,7 @@ class DecoderParts:
             return True
         if self.options.level != "auto":
             return self.options.level == "token"
-        if isinstance(model, KenlmModel):
+        if model.vocabulary is None:
             return all(self._label_name(i, model) in model for i in self._label_ids())
         vocabulary = set(model.vocabulary) - _SPECIAL
         names = {self._label_name(i, model) for i in self._label_ids()}
@@ -150,9 +147,10 @@ class DecoderParts:
     def _token_fusion(
         self,
         weighted: Sequence[tuple[WordOrTokenModel, float]],
-        phrases: list[tuple[str, float]],
+        phrases: list[ListedPhrase],
         *,
         word_score: bool = True,
+        lexicon: Lexicon | None = None,
     ) -> ShallowFusion | None:
         models: list[TensorModel] = []
         weights: list[float] = []
@@ -161,8 +159,7 @@ class DecoderParts:
             models.append(Relabelled(model.to(self.device), torch.tensor(ids, device=self.device)))
             weights.append(weight)
         if phrases:
-            spelled = [Phrase(tuple(self._spell(text)), weight) for text, weight in phrases]
-            models.append(self._booster(spelled))
+            models.append(self._booster(self._speller(phrases, lexicon).boosted(phrases)))
             weights.append(1.0)
         if word_score and self.options.word_score:
             models.append(self._word_counter())
@@ -187,15 +184,23 @@ class DecoderParts:
         )
         return WordCounter(self.options.word_score, separators=separators, starts=starts)
 
+    def _speller(self, phrases: Sequence[ListedPhrase], lexicon: Lexicon | None) -> PhraseSpeller:
+        if lexicon is None:
+            return PhraseSpeller(self.labels, self.options.case)
+        plain = PhraseSpeller(self.labels, self.options.case)
+        words = {form for one in phrases for word in one.text.split() for form in plain.folded(word)}
+        return PhraseSpeller(self.labels, self.options.case, lexicon.spellings_of(words))
+
     def _lexicon(
         self,
         model: WordOrTokenModel | None,
         lexicon: str | Path | Spellings | Lexicon | None,
-        phrases: list[tuple[str, float]],
+        phrases: list[ListedPhrase],
         unknown_words: bool | None,
-    ) -> Lexicon:
+    ) -> tuple[Lexicon, list[ListedPhrase]]:
+        """Make the words' tree, and return the phrases that it can spell; the others are warnings."""
         if isinstance(lexicon, Lexicon):
-            return lexicon
+            return lexicon, self._listed(phrases, frozenset(lexicon.words), {})
         allow = lexicon is None if unknown_words is None else unknown_words
         if isinstance(lexicon, str | Path):
             spellings: list[tuple[str, Sequence[int]]] = [*read_lexicon(lexicon, self.labels.names)]
@@ -203,42 +208,53 @@ class DecoderParts:
             spellings = [(word, tuple(tokens)) for word, tokens in lexicon]
         else:
             spellings = self._spelled_vocabulary(model)
-        spelled = {word for word, _ in spellings}
-        if self.labels.separator is not None:
-            wanted = dict.fromkeys(word for text, _ in phrases for word in text.split())
-            spellings += self._missing_words(list(wanted), spelled)
-        return Lexicon(
-            spellings,
+        added: dict[str, Sequence[int]] = {}
+        phrases = self._listed(phrases, {word for word, _ in spellings}, added)
+        made = Lexicon(
+            [*spellings, *added.items()],
             len(self.labels),
             separator=self.labels.separator,
             allow_unknown=allow,
             word_starts=self.labels.word_starts if self.labels.has_pieces else None,
         )
+        return made, phrases
 
-    def _missing_words(
-        self, words: Sequence[str], listed: Collection[str]
-    ) -> list[tuple[str, Sequence[int]]]:
-        """Spell words of phrases that a lexicon has neither as they are written nor in the labels' case."""
-        missing: dict[str, Sequence[int]] = {}
-        for word in words:
-            tokens = () if word in listed else self._spell(word)
-            forms = [form for form in self._forms(word)[1:] if form in listed and self._spell(form) == tokens]
-            if tokens and not forms:
-                missing[word] = tokens
-        return list(missing.items())
+    def _listed(
+        self, phrases: list[ListedPhrase], words: Collection[str | None], added: dict[str, Sequence[int]]
+    ) -> list[ListedPhrase]:
+        """Check phrases against the words of a lexicon; missing words are spelled, and go to `added`."""
+        speller = PhraseSpeller(self.labels, self.options.case)
+
+        def is_listed(word: str) -> bool:
+            """As it is written, or in another case that is spelled alike."""
+            same = (form for form in speller.folded(word) if form in words)
+            return word in words or any(_ways(speller, form) == _ways(speller, word) for form in same)
+
+        def fault(phrase: ListedPhrase) -> LanguageModelError | None:
+            missing = [word for word in phrase.text.split() if not is_listed(word)]
+            if missing and self.labels.separator is None:
+                return LanguageModelError(f"hotwords: expected words of the lexicon, got {missing[0]!r}")
+            try:
+                added.update((word, speller.spellings(word)[0]) for word in missing)
+            except LanguageModelError as error:
+                return error
+            return None
+
+        return without_faults((phrase, fault(phrase)) for phrase in phrases)
 
     def _spelled_vocabulary(self, model: WordOrTokenModel | None) -> list[tuple[str, Sequence[int]]]:
-        if not isinstance(model, NgramModel):
-            raise OptionError("lm: expected a lexicon beside a KenLM binary of words, got none")
+        if model is None or model.vocabulary is None:
+            raise OptionError("lm: expected a lexicon beside KenLM's reader of an ARPA file, got none")
         if self.labels.separator is None:
             raise OptionError(
                 "lm: expected a lexicon beside a word model, or a label for the space between words"
             )
         ids = {name: i for i, name in enumerate(self.labels.names) if i != self.labels.separator}
         ids.pop(self.labels.names[self.labels.blank], None)
+        speller = PhraseSpeller(self.labels, self.options.case)
         spellings: list[tuple[str, Sequence[int]]] = []
         for word in model.vocabulary:
-            letters = self._cased(word)
+            letters = speller.cased(word)
             if word not in _SPECIAL and all(letter in ids for letter in letters):
                 spellings.append((word, [ids[letter] for letter in letters]))
         if not spellings:
@@ -248,72 +264,26 @@ class DecoderParts:
             )
         return spellings
 
-    def _cased(self, word: str) -> str:
-        return {"keep": word, "lower": word.lower(), "upper": word.upper()}[self.options.case]
-
     def _word_model(self, model: WordOrTokenModel, lexicon: Lexicon) -> WordModel:
         ids = model.ids(["<unk>" if word is None else word for word in lexicon.words])
         return WordModel(model.to(self.device), torch.tensor(ids, device=self.device), self.options.lm_weight)
 
-    def _word_booster(self, phrases: list[tuple[str, float]], lexicon: Lexicon) -> WordModel:
-        index = {word: i for i, word in enumerate(lexicon.words)}
+    def _word_booster(self, phrases: list[ListedPhrase], lexicon: Lexicon) -> WordModel:
+        index = {word: i for i, word in enumerate(lexicon.words) if word is not None}
+        speller = PhraseSpeller(self.labels, self.options.case)
         found: list[Phrase] = []
-        for text, weight in phrases:
-            missing = [word for word in text.split() if word not in index]
-            if missing:
-                raise LanguageModelError(f"hotwords: expected words of the lexicon, got {missing[0]!r}")
-            words = text.split()
+        for phrase in phrases:
+            forms = [speller.form_among(word, index) or word for word in phrase.text.split()]
             # The weight is for a label; here tokens are words.
-            weight *= sum(lexicon.lengths[word] for word in words) / max(len(words), 1)
-            found.append(Phrase(tuple(index[word] for word in words), weight))
+            weight = phrase.weight * sum(lexicon.lengths[word] for word in forms) / max(len(forms), 1)
+            found.append(Phrase(tuple(index[word] for word in forms), weight))
         booster = PhraseBooster(found, len(lexicon.words)).to(self.device)
         return WordModel(booster, torch.arange(len(lexicon.words), device=self.device), 1.0)
 
-    def _spell(self, text: str) -> list[int]:
-        """Label ids of a phrase: the longest label that fits, from left to right.
 
-        Where the labels lack its letters, it is spelled in small or in capital ones.
-        Raises: LanguageModelError for a text that labels cannot spell so either.
-        """
-        ids = {name: i for i, name in enumerate(self.labels.names) if name and i != self.labels.blank}
-        cased = self._cased(text)
-        if not self.labels.has_words and (" " in text or cased in ids):
-            return self._spell_symbols(text, ids)
-        spelled = (self._longest_labels(form, ids)[0] for form in self._forms(text))
-        found = next((tokens for tokens in spelled if tokens is not None), None)
-        if found is not None:
-            return found
-        _, place = self._longest_labels(cased, ids)
-        space = PIECE_START if self.labels.has_pieces else " "
-        raise LanguageModelError(
-            f"hotwords: expected text that the labels can spell, got {text!r} at {place!r}"
-            f" (space is {space!r})"
-        )
-
-    def _forms(self, text: str) -> tuple[str, str, str]:
-        """A text as it is spelled, and in its place in small or in capital letters."""
-        cased = self._cased(text)
-        return cased, cased.lower(), cased.upper()
-
-    def _longest_labels(self, text: str, ids: Mapping[str, int]) -> tuple[list[int] | None, str]:
-        """Label ids of a text as it is written; None and the first character without a label."""
-        rest = text
-        if self.labels.has_pieces:
-            rest = PIECE_START + rest.replace(" ", PIECE_START)
-        elif self.labels.separator is not None:
-            rest = rest.replace(" ", self.labels.names[self.labels.separator])
-        longest = max(map(len, ids))
-        tokens: list[int] = []
-        while rest:
-            label = next((rest[:n] for n in range(min(longest, len(rest)), 0, -1) if rest[:n] in ids), None)
-            if label is None:
-                return None, rest[0]
-            tokens.append(ids[label])
-            rest = rest[len(label) :]
-        return tokens, ""
-
-    def _spell_symbols(self, text: str, ids: Mapping[str, int]) -> list[int]:
-        unknown = [symbol for symbol in text.split() if symbol not in ids]
-        if unknown:
-            raise LanguageModelError(f"hotwords: expected labels separated by spaces, got {unknown[0]!r}")
-        return [ids[symbol] for symbol in text.split()]
+def _ways(speller: PhraseSpeller, word: str) -> list[tuple[int, ...]] | None:
+    """How a word is spelled in letters; None where it cannot be."""
+    try:
+        return speller.spellings(word)
+    except LanguageModelError:
+        return None

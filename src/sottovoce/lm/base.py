@@ -6,9 +6,10 @@ only selects rows of them. Log-probabilities are natural logs. N are rows (hypot
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
+from weakref import WeakValueDictionary
 
 import numpy as np
 import numpy.typing as npt
@@ -115,14 +116,74 @@ class PrefixScorer(Protocol):
         ...
 
 
+RETAINED_WORDS = 128
+"""Words that histories of a stream go back before what is settled, at least."""
+BLOCK_WORDS = 64
+"""Models see long histories without whole blocks of so many words, so that their context suffices."""
+
+
+class HistoryWord(NamedTuple):
+    """A word of a history. in_lexicon: the lexicon has it, or there is none: else it was scored as <unk>."""
+
+    text: str
+    in_lexicon: bool = True
+
+
+class WordHistory:
+    """The words of a hypothesis so far, as a node of a tree: its last word and what was said before it.
+
+    Whoever holds a node holds its past; what nobody holds is gone, so that a tree grows with its living
+    hypotheses alone. n_words: words since the beginning, those included that were forgotten.
+    """
+
+    __slots__ = ("__weakref__", "_later", "before", "n_words", "word")
+
+    def __init__(self, word: HistoryWord | None = None, before: WordHistory | None = None) -> None:
+        self.word = word
+        self.before = before
+        self.n_words: int = 0 if before is None else before.n_words + 1
+        self._later: WeakValueDictionary[HistoryWord, WordHistory] = WeakValueDictionary()
+
+    def after(self, words: Iterable[HistoryWord]) -> WordHistory:
+        """Return the history that goes on with these words: the same one for the same words."""
+        at = self
+        for word in words:
+            found = at._later.get(word)
+            if found is None:
+                found = at._later[word] = WordHistory(word, at)
+            at = found
+        return at
+
+    def with_words(self, texts: Iterable[str]) -> WordHistory:
+        """Return the history that goes on with known words of these texts."""
+        return self.after(map(HistoryWord, texts))
+
+    def context(self) -> tuple[str, ...]:
+        """Return the words that a model is shown: all up to 127, then the last 64 to 127 of them."""
+        n_shown = self.n_words if self.n_words < 2 * BLOCK_WORDS else BLOCK_WORDS + self.n_words % BLOCK_WORDS
+        shown: list[str] = []
+        at: WordHistory | None = self
+        while at is not None and at.word is not None and len(shown) < n_shown:
+            shown.append(at.word.text)
+            at = at.before
+        return tuple(reversed(shown))
+
+    def forget_beginning(self) -> None:
+        """Drop what lies more than `RETAINED_WORDS` words back."""
+        at: WordHistory | None = self
+        for _ in range(RETAINED_WORDS):
+            at = None if at is None else at.before
+        if at is not None:
+            at.before = None
+
+
 class HistoryScorer(Protocol):
     """Scores whole word histories, to replace what was added for their words during the search."""
 
-    def adjustments(self, histories: Sequence[tuple[str, ...]], *, final: bool) -> list[float]:
-        """Return what to add to the scores of hypotheses with these words, in place of earlier values.
+    def adjustments(self, histories: Sequence[WordHistory], *, final: bool) -> list[float]:
+        """Return what to add to the scores of N hypotheses with these words, in place of earlier values.
 
-        histories: N tuples of words. final: the hypotheses have ended, so the end of the sentence is scored
-        too.
+        final: the hypotheses have ended, so the end of the sentence is scored too.
         """
         ...
 

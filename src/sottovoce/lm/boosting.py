@@ -8,18 +8,20 @@ and WeNet's context graphs and NeMo's phrase boosting count by tokens too.)
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from sottovoce.errors import LanguageModelError, cause_of
-from sottovoce.lm.base import Automaton
+from sottovoce.errors import LanguageModelError
+from sottovoce.lm.base import Automaton, Ints
 from sottovoce.lm.flat import automaton_of
 from sottovoce.lm.table import BackoffTable, backoff_table
+
+Doubles = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,16 +39,6 @@ class Phrase:
             raise LanguageModelError("phrase: expected at least one token, got an empty phrase")
 
 
-@dataclass(slots=True)
-class _Node:
-    """A node of the tree. potential: the largest boost that a phrase through here has got so far."""
-
-    children: dict[int, int] = field(default_factory=dict)
-    potential: float = 0.0
-    total: float = 0.0
-    parent: int = 0
-
-
 class PhraseBooster:
     """Boosts phrases among n_tokens tokens; states are nodes (N,) int64.
 
@@ -57,10 +49,9 @@ class PhraseBooster:
 
     def __init__(self, phrases: Iterable[Phrase], n_tokens: int, *, boundary: int | None = None) -> None:
         self._boundary = boundary
-        nodes = _tree(phrases, n_tokens, boundary)
-        order = _linked(nodes)
-        self._table = _table(nodes, order, n_tokens)
-        self._potential = torch.tensor([node.potential for node in nodes])
+        tree = _PhraseTree(list(phrases), n_tokens, boundary)
+        self._table = tree.table()
+        self._potential = torch.from_numpy(tree.potential).float()
         self._start = 0 if boundary is None else int(self._table.root_targets[boundary])
 
     @property
@@ -105,88 +96,85 @@ class PhraseBooster:
         return automaton_of(self._table, self.finish(nodes))
 
 
-def _tree(phrases: Iterable[Phrase], n_tokens: int, boundary: int | None) -> list[_Node]:
-    nodes = [_Node()]
+class _PhraseTree:
+    """The phrases as a tree, level by level; node 0 is the root, and nodes are numbered by depth.
+
+    keys: parent * n_tokens + token of every other node, ascending; node i + 1 has the i-th. potential:
+    (n_nodes,) largest boost that a phrase through a node has got so far. total: what is earned for good.
+    """
+
+    def __init__(self, phrases: Sequence[Phrase], n_tokens: int, boundary: int | None) -> None:
+        self._n_tokens = n_tokens
+        tokens, lengths = _padded(phrases, n_tokens, boundary)
+        counted = np.cumsum((tokens != boundary) if boundary is not None else (tokens >= 0), axis=1)
+        earned = np.array([phrase.weight for phrase in phrases])[:, None] * counted
+        at = np.zeros(len(phrases), np.int64)  # where every phrase has come to
+        keys, potential, total, n_nodes = [np.zeros(0, np.int64)], [np.zeros(1)], [np.zeros(1)], 1
+        for depth in range(tokens.shape[1]):
+            goes_on = lengths > depth
+            level, place = np.unique(at[goes_on] * n_tokens + tokens[goes_on, depth], return_inverse=True)
+            at[goes_on] = n_nodes + place
+            n_nodes += len(level)
+            keys.append(level)
+            is_end = lengths[goes_on] == depth + 1
+            potential.append(np.zeros(len(level)))
+            np.maximum.at(potential[-1], place[~is_end], earned[goes_on, depth][~is_end])
+            total.append(np.zeros(len(level)))
+            np.add.at(total[-1], place[is_end], earned[goes_on, depth][is_end])
+        self._keys: Ints = np.concatenate(keys)
+        self.potential: Doubles = np.concatenate(potential)
+        self._total: Doubles = np.concatenate(total)
+        self._suffix = self._linked([len(level) for level in keys[1:]])
+
+    def table(self) -> BackoffTable:
+        """Make the automaton: an arc earns the phrases that it completes and the change of potential."""
+        parents, tokens = self._keys // self._n_tokens, self._keys % self._n_tokens
+        weights = self._total[1:] + self.potential[1:] - self.potential[parents]
+        targets, is_first = np.arange(1, len(self.potential)), parents == 0
+        root_weights, root_targets = np.zeros(self._n_tokens), np.zeros(self._n_tokens, np.int64)
+        root_weights[tokens[is_first]], root_targets[tokens[is_first]] = weights[is_first], targets[is_first]
+        return backoff_table(
+            torch.from_numpy(self._keys[~is_first]),
+            torch.from_numpy(weights[~is_first]).float(),
+            torch.from_numpy(targets[~is_first]),
+            root=(torch.from_numpy(root_weights).float(), torch.from_numpy(root_targets)),
+            backoff=torch.from_numpy(self.potential[self._suffix] - self.potential).float(),
+            parent=torch.from_numpy(self._suffix),
+        )
+
+    def _linked(self, n_levels: Sequence[int]) -> Ints:
+        """Link every node to its longest suffix (n_nodes,), level by level; it earns what that earns too."""
+        suffix = np.zeros(len(self.potential), np.int64)
+        first = 1 + (n_levels[0] if n_levels else 0)
+        for n_level in n_levels[1:]:
+            nodes = np.arange(first, first + n_level)
+            parents, tokens = self._keys[nodes - 1] // self._n_tokens, self._keys[nodes - 1] % self._n_tokens
+            at, is_open = suffix[parents], np.ones(n_level, np.bool_)
+            while is_open.any():
+                child, is_found = self._find(at, tokens)
+                suffix[nodes[is_open & is_found]] = child[is_open & is_found]
+                is_open &= ~is_found & (at > 0)
+                at = suffix[at]
+            self._total[nodes] += self._total[suffix[nodes]]
+            first += n_level
+        return suffix
+
+    def _find(self, nodes: Ints, tokens: Ints) -> tuple[Ints, npt.NDArray[np.bool_]]:
+        wanted = nodes * self._n_tokens + tokens
+        place = np.searchsorted(self._keys, wanted).clip(max=len(self._keys) - 1)
+        return place + 1, self._keys[place] == wanted
+
+
+def _padded(phrases: Sequence[Phrase], n_tokens: int, boundary: int | None) -> tuple[Ints, Ints]:
+    """Tokens (n, L) of phrases, with the boundaries around them, and their lengths (n,).
+
+    Raises: LanguageModelError for a token that is out of range.
+    """
     around = () if boundary is None else (boundary,)
-    for phrase in phrases:
+    rows = [(*around, *phrase.tokens, *around) for phrase in phrases]
+    tokens = np.zeros((len(rows), max(map(len, rows), default=0)), np.int64)
+    for row, phrase, spelled in zip(tokens, phrases, rows, strict=True):
         if not 0 <= min(phrase.tokens) <= max(phrase.tokens) < n_tokens:
             raise LanguageModelError(f"phrase: expected tokens from 0 to {n_tokens - 1}, got {phrase.tokens}")
-        at = 0
-        tokens = (*around, *phrase.tokens, *around)
-        n_counted = 0
-        for depth, token in enumerate(tokens, start=1):
-            if token not in nodes[at].children:
-                nodes[at].children[token] = len(nodes)
-                nodes.append(_Node())
-            at = nodes[at].children[token]
-            n_counted += token != boundary  # boundaries add nothing: every word begins with one
-            if depth < len(tokens):
-                nodes[at].potential = max(nodes[at].potential, phrase.weight * n_counted)
-        nodes[at].total += phrase.weight * n_counted
-    return nodes
-
-
-def _linked(nodes: list[_Node]) -> list[int]:
-    """Link every node to its longest suffix, breadth first; returns the nodes in that order."""
-    order: list[int] = []
-    queue = deque([0])
-    while queue:
-        at = queue.popleft()
-        order.append(at)
-        for token, child in nodes[at].children.items():
-            suffix = nodes[at].parent
-            while at and suffix and token not in nodes[suffix].children:
-                suffix = nodes[suffix].parent
-            nodes[child].parent = nodes[suffix].children.get(token, 0) if at else 0
-            nodes[child].total += nodes[nodes[child].parent].total
-            queue.append(child)
-    return order
-
-
-def _table(nodes: list[_Node], order: Sequence[int], n_tokens: int) -> BackoffTable:
-    """An arc earns the phrases that it completes and the change of potential."""
-    keys, weights, targets = [], [], []
-    root_weights, root_targets = torch.zeros(n_tokens), torch.zeros(n_tokens, dtype=torch.int64)
-    for at in order:
-        for token, child in nodes[at].children.items():
-            weight = nodes[child].total + nodes[child].potential - nodes[at].potential
-            if at == 0:
-                root_weights[token], root_targets[token] = weight, child
-                continue
-            keys.append(at * n_tokens + token)
-            weights.append(weight)
-            targets.append(child)
-    parent = [node.parent for node in nodes]
-    lost = [nodes[node.parent].potential - node.potential for node in nodes]
-    return backoff_table(
-        torch.tensor(keys, dtype=torch.int64),
-        torch.tensor(weights, dtype=torch.float32),
-        torch.tensor(targets, dtype=torch.int64),
-        root=(root_weights, root_targets),
-        backoff=torch.tensor(lost),
-        parent=torch.tensor(parent, dtype=torch.int64),
-    )
-
-
-def read_phrases(path: str | Path, *, default_weight: float) -> list[tuple[str, float]]:
-    """Read phrases of a file, one a line, with an optional weight after a tab; blank lines are skipped.
-
-    Raises: LanguageModelError for a file that is unreadable or without phrases, and a weight that is no
-    number.
-    """
-    phrases: list[tuple[str, float]] = []
-    try:
-        lines = Path(path).read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise LanguageModelError(f"{path}: expected a list of phrases, got {cause_of(error)}") from error
-    for number, line in enumerate(lines, start=1):
-        text, _, weight = line.partition("\t")
-        if not text.strip():
-            continue
-        try:
-            phrases.append((" ".join(text.split()), float(weight) if weight.strip() else default_weight))
-        except ValueError as error:
-            raise LanguageModelError(f"{path}, line {number}: expected a weight, got {weight!r}") from error
-    if not phrases:
-        raise LanguageModelError(f"{path}: expected at least one phrase, got none")
-    return phrases
+        row[: len(spelled)] = spelled
+    return tokens, np.array([len(row) for row in rows], np.int64)

@@ -15,11 +15,9 @@ import torch
 from torch import Tensor
 
 from sottovoce.errors import LanguageModelError, MissingExtraError
+from sottovoce.lm.base import BLOCK_WORDS
 from sottovoce.lm.causal_tree import CausalTree, Node, NodeExtension
 from sottovoce.lm.neural import History
-
-_BLOCK_WORDS = 64
-"""Histories of twice this many words lose their first block, so that a model's context suffices."""
 
 
 class PieceTokenizer(Protocol):
@@ -200,5 +198,5 @@ def _gguf(name: str) -> tuple[str, str | None]:
 
 def _context(history: History) -> History:
     """The part of a history that is used: whole blocks are dropped, so that nodes can be reused."""
-    n_blocks = len(history) // _BLOCK_WORDS
-    return history if n_blocks < 2 else history[(n_blocks - 1) * _BLOCK_WORDS :]
+    n_blocks = len(history) // BLOCK_WORDS
+    return history if n_blocks < 2 else history[(n_blocks - 1) * BLOCK_WORDS :]

@@ -10,6 +10,7 @@ import ctypes
 import math
 import struct
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING
@@ -20,6 +21,7 @@ from torch import Tensor
 
 from sottovoce.errors import LanguageModelError, MissingExtraError, cause_of
 from sottovoce.lm.base import CACHE_ENTRY, END, Automaton, CallbackLm
+from sottovoce.lm.kenlm_words import words_of_binary
 
 if TYPE_CHECKING:
     import kenlm
@@ -62,6 +64,7 @@ class KenlmModel:
         except (OSError, RuntimeError) as error:
             reason = str(error).splitlines()[-1] if str(error) else "unknown"
             raise LanguageModelError(f"{path}: expected a KenLM model, got {reason}") from error
+        self._path = Path(path)
         self._state = kenlm.State
         first = kenlm.State()
         self._model.BeginSentenceWrite(first)
@@ -83,6 +86,14 @@ class KenlmModel:
     @property
     def n_tokens(self) -> int:
         return len(self._words)
+
+    @cached_property
+    def vocabulary(self) -> tuple[str, ...] | None:
+        """The words of a binary, <unk> first; None for an ARPA file, which `NgramModel` reads.
+
+        Raises: LanguageModelError for a binary that was built without its words.
+        """
+        return words_of_binary(self._path) if is_kenlm_binary(self._path) else None
 
     def __contains__(self, word: str) -> bool:
         return word in self._model

@@ -6,7 +6,7 @@ word ends when the separator is said; without one it may end at any token that c
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -64,7 +64,7 @@ class Lexicon:
         tree = _Tree(n_tokens, separator)
         for word, tokens in spellings:
             tree.add(ids.setdefault(word, len(ids)), word, tokens)
-            lengths.setdefault(word, sum(token != separator for token in tokens))
+            lengths.setdefault(word, len(tokens) - int(separator in tokens))
         if not ids:
             raise LanguageModelError("lexicon: expected at least one word, got none")
         self.words: tuple[str | None, ...] = (*ids, *((None,) if allow_unknown else ()))
@@ -137,6 +137,23 @@ class Lexicon:
         if self.unknown is not None:
             best[UNKNOWN_NODE] = word_scores[self.unknown]
         return best.to(self._device)
+
+    def spellings_of(self, words: Collection[str]) -> dict[str, list[tuple[int, ...]]]:
+        """Return all spellings of those of the words that the lexicon has."""
+        ids = torch.tensor([i for i, word in enumerate(self.words) if word in words], dtype=torch.int64)
+        keys, targets = self._children.keys.cpu(), self._targets.cpu()
+        above = torch.zeros(self.n_nodes, dtype=torch.int64).scatter_(0, targets, keys)
+        nodes = torch.arange(self.n_nodes).repeat_interleave(self._counts.cpu())
+        is_wanted = torch.isin(self._words.cpu(), ids)
+        found: dict[str, list[tuple[int, ...]]] = {}
+        for node, word in zip(nodes[is_wanted].tolist(), self._words.cpu()[is_wanted].tolist(), strict=True):
+            name, spelled = self.words[word], []
+            while node != ROOT:
+                spelled.append(int(above[node]) % self.n_tokens)
+                node = int(above[node]) // self.n_tokens
+            assert name is not None
+            found.setdefault(name, []).append(tuple(reversed(spelled)))
+        return found
 
     def flat(self, ahead: Tensor, word_scores: Tensor) -> FlatLexicon:
         """Return the tree as arrays. look_ahead: (n_nodes,). word scores: (n_words,)."""

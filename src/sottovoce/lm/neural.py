@@ -11,18 +11,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from threading import Lock
 from typing import Protocol
+from weakref import WeakKeyDictionary
 
 import torch
 
+from sottovoce.lm.base import HistoryWord, WordHistory
 from sottovoce.lm.fusion import TensorModel
 
 History = tuple[str, ...]
 CACHED_HISTORIES = 2000
-"""Histories whose scores are cached, unless more are scored at once; a large model stores a quarter of a
-megabyte for each.
+"""Words that a model is asked for before it begins anew, unless more are scored at once; a large model stores
+a quarter of a megabyte for each.
 """
 CACHE_FACTOR = 16
-"""The cache holds at least this many times the histories scored at once, so that beams of a batch do not
+"""It is asked for at least this many times the histories scored at once, so that beams of a batch do not
 evict each other.
 """
 
@@ -53,18 +55,18 @@ class VocabularyModel(TensorModel, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ReplacedModel:
-    """The word model of the search and its weight there; words that are not in `words` were <unk>."""
+    """The word model of the search, and its weight there."""
 
     model: VocabularyModel
     weight: float
-    words: frozenset[str]
 
-    def ids(self, words: Sequence[str]) -> list[int]:
-        return self.model.ids([word if word in self.words else "<unk>" for word in words])
+    def ids(self, words: Sequence[HistoryWord]) -> list[int]:
+        """Return what the search took words for: one that the lexicon does not have was <unk>."""
+        return self.model.ids([word.text if word.in_lexicon else "<unk>" for word in words])
 
 
 @dataclass(frozen=True, slots=True)
-class _CachedHistory:
+class _ScoredHistory:
     """Scores of a history: sums of its words' neural and n-gram scores, and the n-gram's state."""
 
     neural: float
@@ -76,10 +78,10 @@ class NeuralRescorer:
     """Replaces a search's word scores by a neural model's: a `HistoryScorer`.
 
     weight: times the neural log-probability. replaces: the model whose scores are subtracted; None: none.
-    Each (history, word) is scored once however many beams and utterances share it. Scores are cached until
-    `forget`, or until there are too many, as in a stream without end: then only the latest ones stay.
-    Threads may share it: they score one after the other, and what another forgot is scored again.
-    cache_size: histories that are never too many.
+    Each (history, word) is scored once however many beams and utterances share it. Scores live as long as
+    their histories. The model begins anew, and may drop its caches, at `forget` and once it was asked for so
+    many words, as in a stream without end. Threads may share it: they score one after the other.
+    cache_size: words that are never too many.
     """
 
     def __init__(
@@ -94,88 +96,104 @@ class NeuralRescorer:
         self._weight = weight
         self._cache_size = cache_size
         self._replaces = replaces
-        self._cache: dict[History, _CachedHistory] = {}
-        self._ends: dict[History, float] = {}
+        self._scored: WeakKeyDictionary[WordHistory, _ScoredHistory] = WeakKeyDictionary()
+        self._ends: WeakKeyDictionary[WordHistory, float] = WeakKeyDictionary()
+        self._n_requested = 0
         self._lock = Lock()
 
-    def adjustments(self, histories: Sequence[History], *, final: bool) -> list[float]:
+    def adjustments(self, histories: Sequence[WordHistory], *, final: bool) -> list[float]:
         with self._lock:
             return self._adjustments(histories, final=final)
 
-    def _adjustments(self, histories: Sequence[History], *, final: bool) -> list[float]:
+    def _adjustments(self, histories: Sequence[WordHistory], *, final: bool) -> list[float]:
         self._score(histories)
-        entries = [self._cache[history] for history in histories]
+        entries = [self._scored[history] for history in histories]
         values = [self._weight * each.neural - each.ngram for each in entries]
         if final:
             self._score_ends(histories)
             values = [v + self._ends[history] for v, history in zip(values, histories, strict=True)]
-        self._drop_old(histories)
+        if self._n_requested > max(self._cache_size, CACHE_FACTOR * len(histories)):
+            self._begin()
         return values
 
     @property
     def n_cached(self) -> int:
-        """Number of cached histories."""
-        return len(self._cache)
+        """Number of histories whose scores are cached."""
+        return len(self._scored)
 
     def forget(self) -> None:
-        """Drop all scores, before the next batch of utterances."""
+        """Begin the next batch of utterances."""
         with self._lock:
-            self._cache.clear()
-            self._ends.clear()
-            self._model.begin()
+            self._begin()
 
-    def _score(self, histories: Sequence[History]) -> None:
-        """Score every uncached prefix of the histories, shorter ones first, all of a length at once."""
-        if () not in self._cache:
-            start = 0 if self._replaces is None else int(self._replaces.model.start(1)[0])
-            self._cache[()] = _CachedHistory(0.0, 0.0, start)
-        new = self._uncached(histories)
-        if not new:
-            return
-        scores = self._model.score_words([(history[:-1], history[-1]) for history in sorted(new, key=len)])
-        for length in sorted({len(history) for history in new}):
-            level = [history for history in new if len(history) == length]
-            before = [self._cache[history[:-1]] for history in level]
-            ngrams = self._ngram(before, [history[-1] for history in level])
-            for history, parent, (ngram, state) in zip(level, before, ngrams, strict=True):
-                neural = parent.neural + scores[history[:-1], history[-1]]
-                self._cache[history] = _CachedHistory(neural, parent.ngram + ngram, state)
-
-    def _uncached(self, histories: Sequence[History]) -> set[History]:
-        """Uncached histories and their prefixes, down to one that is cached."""
-        new: set[History] = set()
-        for history in set(histories):
-            while history not in self._cache and history not in new:
-                new.add(history)
-                history = history[:-1]
-        return new
-
-    def _drop_old(self, histories: Sequence[History]) -> None:
-        """Drop all but the current histories, which later ones continue, once the cache is too large."""
-        current = set(histories)
-        if len(self._cache) <= max(self._cache_size, CACHE_FACTOR * len(current)):
-            return
-        self._cache = {history: self._cache[history] for history in {(), *current}}
-        self._ends.clear()
+    def _begin(self) -> None:
         self._model.begin()
+        self._n_requested = 0
 
-    def _ngram(self, before: Sequence[_CachedHistory], words: Sequence[str]) -> list[tuple[float, int]]:
+    def _score(self, histories: Sequence[WordHistory]) -> None:
+        """Score every history and what it goes on from, shorter ones first, all of a length at once."""
+        levels = self._unscored(histories)
+        pairs = {each: _pair(each) for level in levels for each in level if each.before is not None}
+        scores: Mapping[tuple[History, str], float] = {}
+        if pairs:
+            requested = list(dict.fromkeys(pairs.values()))
+            self._n_requested += len(requested)
+            scores = self._model.score_words(requested)
+        for level in levels:
+            ngrams = self._ngram(level)
+            for history, (ngram, state) in zip(level, ngrams, strict=True):
+                if history.before is None:
+                    self._scored[history] = _ScoredHistory(0.0, 0.0, state)
+                    continue
+                past = self._scored[history.before]
+                neural = past.neural + scores[pairs[history]]
+                self._scored[history] = _ScoredHistory(neural, past.ngram + ngram, state)
+
+    def _unscored(self, histories: Sequence[WordHistory]) -> list[list[WordHistory]]:
+        """List histories without a score, those on the way to the nearest ones with one too, by length."""
+        new: dict[WordHistory, int] = {}
+        for history in histories:
+            at: WordHistory | None = history
+            while at is not None and at not in self._scored and at not in new:
+                new[at] = at.n_words
+                at = at.before
+        lengths = sorted(set(new.values()))
+        return [[history for history, n in new.items() if n == length] for length in lengths]
+
+    def _ngram(self, histories: Sequence[WordHistory]) -> list[tuple[float, int]]:
+        """Score the last words of histories of one length by the model that is replaced; with its states."""
         if self._replaces is None:
-            return [(0.0, 0)] * len(words)
+            return [(0.0, 0)] * len(histories)
         model, weight = self._replaces.model, self._replaces.weight
-        states = torch.tensor([each.state for each in before])
-        scores, after = model.score(states, torch.tensor(self._replaces.ids(words)))
-        return list(zip((scores * weight).tolist(), after.tolist(), strict=True))
+        states, words, found = [], [], []
+        for history in histories:
+            if history.before is None or history.word is None:
+                found.append((0.0, int(model.start(1)[0])))
+                continue
+            states.append(self._scored[history.before].state)
+            words.append(history.word)
+        if words:
+            scores, after = model.score(torch.tensor(states), torch.tensor(self._replaces.ids(words)))
+            found += list(zip((scores * weight).tolist(), after.tolist(), strict=True))
+        return found
 
-    def _score_ends(self, histories: Sequence[History]) -> None:
+    def _score_ends(self, histories: Sequence[WordHistory]) -> None:
         new = [history for history in dict.fromkeys(histories) if history not in self._ends]
         if not new:
             return
-        ends = self._model.score_ends(new)
-        for history in new:
-            self._ends[history] = self._weight * ends[history]
+        contexts = [history.context() for history in new]
+        ends = self._model.score_ends(list(dict.fromkeys(contexts)))
+        for history, context in zip(new, contexts, strict=True):
+            self._ends[history] = self._weight * ends[context]
         if self._replaces is not None:
-            states = torch.tensor([self._cache[history].state for history in new])
+            states = torch.tensor([self._scored[history].state for history in new])
             taken = self._replaces.model.finish(states) * self._replaces.weight
             for history, value in zip(new, taken.tolist(), strict=True):
                 self._ends[history] -= value
+
+
+def _pair(history: WordHistory) -> tuple[History, str]:
+    """What a model is asked for: the words before the last one, and that one."""
+    assert history.before is not None
+    assert history.word is not None
+    return history.before.context(), history.word.text

@@ -20,6 +20,7 @@ from sottovoce.errors import LanguageModelError
 from sottovoce.lm.arpa import ArpaFile, ArpaNgrams, read_arpa
 from sottovoce.lm.base import Automaton
 from sottovoce.lm.flat import automaton_of
+from sottovoce.lm.ngram_cache import LEAST_BYTES, CachedNgrams, read_ngrams, write_ngrams
 from sottovoce.lm.table import BackoffTable, backoff_table
 
 _LN10 = math.log(10)
@@ -49,19 +50,24 @@ class NgramModel:
 
     @classmethod
     def from_arpa(cls, path: str | Path) -> NgramModel:
-        """Read an ARPA file, plain or .gz.
+        """Read an ARPA file, plain or .gz; a large one that was read before is mapped from the cache.
 
         Raises: LanguageModelError for a file that cannot be read; see `read_arpa`.
         """
-        return cls.from_file(read_arpa(Path(path)))
+        path = Path(path)
+        cached = read_ngrams(path)
+        if cached is not None:
+            vocabulary = dict(zip(cached.words, range(len(cached.words)), strict=True))
+            return cls(_with_unknown(vocabulary), cached.table, cached.order)
+        file = read_arpa(path)
+        model = cls.from_file(file)
+        if path.stat().st_size >= LEAST_BYTES:
+            write_ngrams(path, CachedNgrams(list(file.vocabulary), model._table, model.order))
+        return model
 
     @classmethod
     def from_file(cls, file: ArpaFile) -> NgramModel:
-        vocabulary = dict(file.vocabulary)
-        for name in ("<UNK>", "<unk>"):
-            if name in vocabulary:
-                vocabulary["<unk>"] = vocabulary[name]
-        vocabulary.setdefault("<unk>", len(vocabulary))
+        vocabulary = _with_unknown(dict(file.vocabulary))
         n_tokens = max(vocabulary.values()) + 1
         try:
             table = _Builder(file, n_tokens).table()
@@ -118,6 +124,15 @@ class NgramModel:
         """Return the model as arrays, for compiled searches."""
         parent = self._table.parent
         return automaton_of(self._table, self.finish(torch.arange(len(parent), device=parent.device)))
+
+
+def _with_unknown(vocabulary: dict[str, int]) -> dict[str, int]:
+    """Name the unknown word <unk>; where a file has none it comes after all others."""
+    for name in ("<UNK>", "<unk>"):
+        if name in vocabulary:
+            vocabulary["<unk>"] = vocabulary[name]
+    vocabulary.setdefault("<unk>", len(vocabulary))
+    return vocabulary
 
 
 class _MissingContextError(Exception):

@@ -8,11 +8,12 @@ from pathlib import Path
 import torch
 
 from sottovoce.errors import LanguageModelError, OptionError
-from sottovoce.lm.boosting import Phrase, read_phrases
+from sottovoce.lm.boosting import Phrase
 from sottovoce.lm.defaults import HOTWORD_WEIGHT
 from sottovoce.lm.fusion import Relabelled, ShallowFusion, TensorModel
 from sottovoce.lm.grammar import Grammar, GrammarModel
 from sottovoce.lm.ngram import NgramModel
+from sottovoce.lm.phrase_lists import ListedPhrase, listed_phrases, without_faults
 from sottovoce.lm.whole_words import Edges, WholeWordBooster
 from sottovoce.text.tokenizer import Tokenizer
 
@@ -91,12 +92,17 @@ def _token_ids(ngram: NgramModel, n_tokens: int) -> torch.Tensor:
 def _phrases(
     tokenizer: Tokenizer, hotwords: str | Path | Sequence[str] | Mapping[str, float], weight: float
 ) -> list[Phrase]:
-    if isinstance(hotwords, str | Path):
-        given = dict(read_phrases(hotwords, default_weight=weight))
-    else:
-        given = dict(hotwords) if isinstance(hotwords, Mapping) else dict.fromkeys(hotwords, weight)
+    listed = listed_phrases(hotwords, default_weight=weight)
+    usable = without_faults((phrase, _fault(phrase)) for phrase in listed)
     spelled: dict[tuple[int, ...], float] = {}
-    for text, value in given.items():
-        for written in (f" {text.strip()}", text.strip()):
-            spelled[tuple(tokenizer.encode(written))] = value
+    for phrase in usable:
+        for written in (f" {phrase.text}", phrase.text):
+            spelled[tuple(tokenizer.encode(written))] = phrase.weight
     return [Phrase(tokens, value) for tokens, value in spelled.items()]
+
+
+def _fault(phrase: ListedPhrase) -> LanguageModelError | None:
+    """What is wrong with a phrase: a text of nothing."""
+    if phrase.text:
+        return None
+    return LanguageModelError("phrase: expected at least one token, got an empty phrase")

@@ -15,11 +15,12 @@ from sottovoce.decoding.ctc.state import NEVER
 
 @torch.no_grad()
 def align(
-    log_probs: Tensor, lengths: Tensor, tokens: Tensor, n_tokens: Tensor, *, rows: Tensor, blank: int
+    log_probs: Tensor, lengths: Tensor, tokens: Tensor, n_tokens: Tensor, *, rows: Tensor, blank: int | Tensor
 ) -> TokenSpans:
     """Align tokens (N, L) int64, of which n_tokens (N,) count, to utterances `rows` (N,) of the emissions.
 
-    log_probs: (B, T, V) float32. lengths: (B,) int64. Returns spans (N, L) and scores (N,). Tokens that
+    log_probs: (B, T, V) float32. lengths: (B,) int64. blank: the label of blanks, or those (N, L + 1) of the
+    blanks before each token and after the last. Returns spans (N, L) and scores (N,). Tokens that
     cannot be aligned (more of them than frames) get a score of -inf and meaningless spans.
     """
     limits = lengths[rows]
@@ -28,16 +29,16 @@ def align(
 
 
 def best_paths(
-    log_probs: Tensor, limits: Tensor, tokens: Tensor, *, rows: Tensor, blank: int
+    log_probs: Tensor, limits: Tensor, tokens: Tensor, *, rows: Tensor, blank: int | Tensor
 ) -> tuple[Tensor, Tensor]:
     """Find the best path to each state: its steps (T, N, S) uint8, and its log-probability (N, S).
 
-    log_probs: (B, T, V). limits: (N,) frames of each. tokens: (N, L). rows: (N,) utterances. A step is the
-    number of states that the path moved up by: 0, 1 or 2.
+    log_probs: (B, T, V). limits: (N,) frames of each. tokens: (N, L). rows: (N,) utterances. blank: see
+    `align`. A step is the number of states that the path moved up by: 0, 1 or 2.
     """
     n_frames, device = log_probs.shape[1], log_probs.device
     path = _path_labels(tokens, blank)  # (N, S)
-    can_skip = _can_skip(path, blank)
+    can_skip = _can_skip(path)
     score = torch.full(path.shape, NEVER, device=device)
     score[:, :1] = 0.0  # before the first frame: in the first blank, and one step from the first token
     steps = torch.zeros((n_frames, *path.shape), dtype=torch.uint8, device=device)
@@ -49,16 +50,17 @@ def best_paths(
     return steps, score
 
 
-def _path_labels(tokens: Tensor, blank: int) -> Tensor:
-    path = tokens.new_full((tokens.shape[0], 2 * tokens.shape[1] + 1), blank)
+def _path_labels(tokens: Tensor, blank: int | Tensor) -> Tensor:
+    path = tokens.new_empty((tokens.shape[0], 2 * tokens.shape[1] + 1))
+    path[:, ::2] = blank
     path[:, 1::2] = tokens
     return path
 
 
-def _can_skip(path: Tensor, blank: int) -> Tensor:
+def _can_skip(path: Tensor) -> Tensor:
     """States that may be entered from two below: tokens that differ from the one before."""
     allowed = torch.zeros_like(path, dtype=torch.bool)
-    allowed[:, 2:] = (path[:, 2:] != blank) & (path[:, 2:] != path[:, :-2])
+    allowed[:, 3::2] = path[:, 3::2] != path[:, 1:-2:2]
     return allowed
 
 

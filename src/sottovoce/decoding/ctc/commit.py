@@ -6,7 +6,7 @@ Time and memory of a chunk depend on the uncommitted part alone.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 import torch
@@ -15,6 +15,7 @@ from torch import Tensor
 from sottovoce.decoding.ctc.common_prefix import LEAST_SHARED, NO_CUT, Cut, shared_symbols
 from sottovoce.decoding.ctc.emissions import joined
 from sottovoce.decoding.ctc.history import CommittedHistory, TokenSpans, TokenTimes, token_times
+from sottovoce.decoding.ctc.idle_separators import IdleSeparators
 from sottovoce.decoding.ctc.state import PrefixState
 from sottovoce.decoding.ctc.text import Speller
 from sottovoce.types import Partial, Word
@@ -27,7 +28,14 @@ class Aligning(Protocol):
     """The part of a search that is used here; shapes are those of `PrefixSearch`, such as tokens (N, L)."""
 
     def common_cut(
-        self, log_probs: Tensor, tokens: Tensor, n_tokens: Tensor, n_shared: int, *, is_late: bool
+        self,
+        log_probs: Tensor,
+        tokens: Tensor,
+        n_tokens: Tensor,
+        n_shared: int,
+        *,
+        is_late: bool,
+        blank: int | Tensor,
     ) -> Cut: ...
 
     def align(
@@ -38,14 +46,14 @@ class Aligning(Protocol):
         n_tokens: Tensor,
         *,
         rows: Tensor,
-        blank: int,
+        blank: int | Tensor,
     ) -> TokenSpans: ...
 
 
 class Committer:
     """Moves the common prefix of all beams out of states.
 
-    aligned: turns the model's emissions (B, T, V) into those for alignment. has_times: states hold emissions;
+    idle: the blanks of alignments. has_times: states hold emissions;
     False: symbols are committed as soon as all beams share them, without times. most_frames: see
     `CtcOptions.commit_frames`.
     """
@@ -54,7 +62,7 @@ class Committer:
         self,
         search: Aligning,
         speller: Speller,
-        aligned: Callable[[Tensor], Tensor],
+        idle: IdleSeparators,
         *,
         has_times: bool,
         most_frames: int | None,
@@ -62,7 +70,7 @@ class Committer:
         self._most_frames = most_frames
         self._search = search
         self._speller = speller
-        self._aligned = aligned
+        self._idle = idle
         self._has_times = has_times
 
     def commit(self, state: PrefixState) -> None:
@@ -121,13 +129,14 @@ class Committer:
             return n_tokens // 2
         emissions, lengths = joined(state)
         n_frames = int(lengths[row])
+        tokens = symbols % len(self._speller.labels)
         spans = self._search.align(
-            self._aligned(emissions[row : row + 1, :n_frames]),
+            self._idle.emissions(emissions[row : row + 1, :n_frames]),
             lengths[row : row + 1],
-            symbols % len(self._speller.labels),
+            tokens,
             n_tokens,
             rows=torch.zeros_like(beams),
-            blank=self._speller.labels.blank,
+            blank=self._blanks(state, row, beams, tokens),
         )
         is_token = torch.arange(symbols.shape[1], device=symbols.device) < n_tokens[:, None]
         return ((spans.first < n_frames // 2) & is_token).sum(dim=1)
@@ -141,7 +150,7 @@ class Committer:
 
     def _commit_aligned(self, state: PrefixState, n_shared: Sequence[int | None]) -> list[Cut]:
         emissions, lengths = joined(state)
-        seen, cuts, n_frames = self._aligned(emissions), [], lengths.tolist()
+        seen, cuts, n_frames = self._idle.emissions(emissions), [], lengths.tolist()
         for row, n in enumerate(n_frames):
             most = n_shared[row]
             cut = NO_CUT if most is None else self._cut(state, row, seen[row, :n], most)
@@ -159,21 +168,28 @@ class Committer:
         alive = state.is_alive[row].nonzero()[:, 0]
         n_tokens = state.length[row, alive]
         tokens = state.symbols[row, alive, 1 : int(n_tokens.max()) + 1] % len(self._speller.labels)
-        is_late = self._is_late(state, row)
-        return self._search.common_cut(frames, tokens, n_tokens, n_shared, is_late=is_late)
+        is_late, blank = self._is_late(state, row), self._blanks(state, row, alive, tokens)
+        return self._search.common_cut(frames, tokens, n_tokens, n_shared, is_late=is_late, blank=blank)
 
     def _times(self, state: PrefixState, row: int, frames: Tensor, cut: Cut) -> TokenTimes:
         tokens = self._symbols(state, row, cut)[None] % len(self._speller.labels)
         n_frames, n_tokens = (torch.tensor([n], device=tokens.device) for n in cut)
         first_row = torch.zeros_like(n_frames)
-        spans = self._search.align(
-            frames[None], n_frames, tokens, n_tokens, rows=first_row, blank=self._speller.labels.blank
-        )
+        blank = self._blanks(state, row, first_row + self._any_beam(state, row), tokens)
+        spans = self._search.align(frames[None], n_frames, tokens, n_tokens, rows=first_row, blank=blank)
         return token_times(spans, [cut.n_tokens])[0]
 
     def _symbols(self, state: PrefixState, row: int, cut: Cut) -> Tensor:
-        best = int(state.is_alive[row].to(torch.uint8).argmax())
-        return state.symbols[row, best, 1 : cut.n_tokens + 1]
+        return state.symbols[row, self._any_beam(state, row), 1 : cut.n_tokens + 1]
+
+    @staticmethod
+    def _any_beam(state: PrefixState, row: int) -> int:
+        return int(state.is_alive[row].to(torch.uint8).argmax())
+
+    def _blanks(self, state: PrefixState, row: int, beams: Tensor, tokens: Tensor) -> int | Tensor:
+        """Labels (N, L + 1) of the blanks around tokens (N, L) of beams (N,) of an utterance."""
+        n_labels = len(self._speller.labels)
+        return self._idle.blanks(tokens, state.symbols[row, beams, 0] % n_labels, n_labels)
 
     def _add(self, state: PrefixState, row: int, cut: Cut, times: TokenTimes) -> None:
         symbols = self._symbols(state, row, cut).tolist()

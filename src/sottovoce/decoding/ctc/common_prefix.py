@@ -44,12 +44,18 @@ def shared_symbols(state: PrefixState, row: int) -> int:
 
 
 def common_cut(
-    log_probs: Tensor, tokens: Tensor, n_tokens: Tensor, *, n_shared: int, blank: int, is_late: bool = False
+    log_probs: Tensor,
+    tokens: Tensor,
+    n_tokens: Tensor,
+    *,
+    n_shared: int,
+    blank: int | Tensor,
+    is_late: bool = False,
 ) -> Cut:
     """Find the latest blank that all paths pass after at most n_shared tokens; `NO_CUT` without one.
 
-    log_probs: (T, V). tokens: (N, L) int64 of all beams, of which n_tokens (N,) count. is_late: only paths
-    that have passed all of their tokens count.
+    log_probs: (T, V). tokens: (N, L) int64 of all beams, of which n_tokens (N,) count. blank: see
+    `align.align`. is_late: only paths that have passed all of their tokens count.
     """
     n_rows, n_frames = len(tokens), len(log_probs)
     rows = torch.zeros(n_rows, dtype=torch.int64, device=tokens.device)

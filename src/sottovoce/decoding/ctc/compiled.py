@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, TypeVar
@@ -20,11 +20,12 @@ from torch import Tensor
 from sottovoce.decoding.ctc.common_prefix import MARGIN, Cut
 from sottovoce.decoding.ctc.graphs import GraphSearch
 from sottovoce.decoding.ctc.history import TokenSpans
+from sottovoce.decoding.ctc.homophone_rescoring import Homophone, padded
 from sottovoce.decoding.ctc.prefix_search import PrefixSearch
 from sottovoce.decoding.ctc.search_options import SearchEngine
-from sottovoce.decoding.ctc.state import PrefixState, first_state
+from sottovoce.decoding.ctc.state import NEVER, PrefixState, first_state
 from sottovoce.errors import MissingExtraError
-from sottovoce.lm.base import Endings, FlatPrefixScorer, FlatScorer, PrefixScorer, silent_scorer
+from sottovoce.lm.base import Endings, FlatPrefixScorer, FlatScorer, Floats, Ints, PrefixScorer, silent_scorer
 
 if TYPE_CHECKING:
     from sottovoce.decoding.ctc.kernel.slots import Beams
@@ -104,6 +105,37 @@ class CompiledSearch:
 
         return Endings(*map(torch.from_numpy, end_rows(states.numpy(), scorer)))
 
+    @property
+    def n_labels(self) -> int:
+        return self._plain.n_labels
+
+    def readings(
+        self, sequences: Sequence[Sequence[int]], most: int, device: torch.device
+    ) -> list[list[Homophone]]:
+        """Find the best word sequences of label sequences; see `PrefixSearch.readings`."""
+        scorer = self._flat if device.type == "cpu" else None
+        if scorer is None:
+            return self._plain.readings(sequences, most, device)
+        from sottovoce.decoding.ctc.kernel.readings import expand_rows
+
+        tokens, lengths = (part.numpy() for part in padded(sequences))
+        first, n_labels = self._first[0].contiguous().numpy(), self.n_labels
+        parts = run_in_threads(
+            len(tokens),
+            tokens.shape[1],
+            lambda begin, end: expand_rows(
+                tokens[begin:end], lengths[begin:end], first, scorer, most, n_labels
+            ),
+        )
+        return [
+            [
+                Homophone(tuple(symbols[: len(labels)].tolist()), int(mark), float(score))
+                for score, symbols, mark in zip(*rows, strict=True)
+                if score > NEVER
+            ]
+            for labels, rows in zip(sequences, _each_row(parts), strict=True)
+        ]
+
     def align(
         self,
         log_probs: Tensor,
@@ -112,7 +144,7 @@ class CompiledSearch:
         n_tokens: Tensor,
         *,
         rows: Tensor,
-        blank: int,
+        blank: int | Tensor,
     ) -> TokenSpans:
         """Align tokens (N, L); see `align.align`."""
         if log_probs.device.type != "cpu":
@@ -121,21 +153,29 @@ class CompiledSearch:
 
         emissions, counts = log_probs.contiguous().numpy(), lengths.numpy()
         labels, n_labels, of = tokens.contiguous().numpy(), n_tokens.numpy(), rows.numpy()
+        blanks = _blanks(tokens, blank)
         parts = run_in_threads(
             len(labels),
             emissions.shape[1],
             lambda begin, end: align_rows(
-                emissions, counts, labels[begin:end], n_labels[begin:end], of[begin:end], blank
+                emissions, counts, labels[begin:end], n_labels[begin:end], of[begin:end], blanks[begin:end]
             ),
         )
         return TokenSpans(*(torch.from_numpy(np.concatenate(each)) for each in zip(*parts, strict=True)))
 
     def common_cut(
-        self, log_probs: Tensor, tokens: Tensor, n_tokens: Tensor, n_shared: int, *, is_late: bool
+        self,
+        log_probs: Tensor,
+        tokens: Tensor,
+        n_tokens: Tensor,
+        n_shared: int,
+        *,
+        is_late: bool,
+        blank: int | Tensor,
     ) -> Cut:
         """Find the cut of tokens (N, L) of all beams; see `common_prefix.common_cut`."""
         if log_probs.device.type != "cpu":
-            return self._plain.common_cut(log_probs, tokens, n_tokens, n_shared, is_late=is_late)
+            return self._plain.common_cut(log_probs, tokens, n_tokens, n_shared, is_late=is_late, blank=blank)
         from sottovoce.decoding.ctc.kernel.paths import common_cut_frames
 
         frames, labels, n_labels = (
@@ -143,8 +183,8 @@ class CompiledSearch:
             tokens.contiguous().numpy(),
             n_tokens.numpy(),
         )
-        blank = self._plain.blank
-        return Cut(*common_cut_frames(frames, labels, n_labels, n_shared, blank, MARGIN, is_late))
+        blanks = _blanks(tokens, blank)
+        return Cut(*common_cut_frames(frames, labels, n_labels, n_shared, blanks, MARGIN, is_late))
 
     @cached_property
     def _first(self) -> Tensor:
@@ -194,6 +234,21 @@ def run_in_threads(n_rows: int, n_frames: int, work: Callable[[int, int], Made])
     cuts = [n_rows * i // n_runs for i in range(n_runs + 1)]
     with ThreadPoolExecutor(n_threads) as pool:
         return list(pool.map(work, cuts[:-1], cuts[1:]))
+
+
+def _each_row(
+    parts: Sequence[tuple[Floats, Ints, Ints]],
+) -> Iterator[tuple[Floats, Ints, Ints]]:
+    """Scores (W,), symbols (W, L) and marks (W,) of each label sequence."""
+    for part in parts:
+        yield from zip(*part, strict=True)
+
+
+def _blanks(tokens: Tensor, blank: int | Tensor) -> Ints:
+    """The labels (N, L + 1) of the blanks around tokens (N, L)."""
+    if isinstance(blank, Tensor):
+        return blank.contiguous().numpy()
+    return np.full((tokens.shape[0], tokens.shape[1] + 1), blank)
 
 
 def choose_engine(search: PrefixSearch, engine: SearchEngine) -> PrefixSearch | CompiledSearch:

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from sottovoce.decoding.ctc.adjusting import HistoryAdjuster, histories_of
 from sottovoce.decoding.ctc.commit import Committer, newly_committed
 from sottovoce.decoding.ctc.compiled import choose_engine
 from sottovoce.decoding.ctc.emissions import EmissionScaling, checked, joined, without_blank_runs
 from sottovoce.decoding.ctc.history import CommittedHistory, TokenTimes, token_times
 from sottovoce.decoding.ctc.homophone_rescoring import FinalHypothesis, merge_rescored, rescore_homophones
+from sottovoce.decoding.ctc.idle_separators import IdleSeparators
 from sottovoce.decoding.ctc.prefix_search import PrefixSearch
 from sottovoce.decoding.ctc.search_options import CtcOptions
 from sottovoce.decoding.ctc.state import NEVER, PrefixState
@@ -53,8 +55,8 @@ class EmissionDecoder:
         if scorer is not None and scorer.n_tokens != len(labels):
             raise OptionError(f"language models: expected {len(labels)} labels, got {scorer.n_tokens}")
         self._scorer = scorer
-        self._history_scorer = history_scorer
         self._speller = Speller(labels, lexicon)
+        self._adjuster = None if history_scorer is None else HistoryAdjuster(history_scorer, self._speller)
         self._scaling = EmissionScaling.from_options(labels, self.options)
         search = PrefixSearch(
             len(labels),
@@ -68,10 +70,11 @@ class EmissionDecoder:
             top_tokens=self.options.top_tokens,
         )
         self._search = choose_engine(search, self.options.engine)
+        self._idle = IdleSeparators(labels.blank, None if scorer is None else scorer.word_separator)
         self._committer = Committer(
             self._search,
             self._speller,
-            self._with_idle_separators,
+            self._idle,
             has_times=self.options.times,
             most_frames=self.options.commit_frames,
         )
@@ -108,7 +111,7 @@ class EmissionDecoder:
         best = list(enumerate((state.acoustic + state.lm).argmax(dim=1).tolist()))
         return [
             self._text_so_far(history, [*history.open_symbols(), *symbols])
-            for history, symbols in zip(state.committed, _histories(state, best), strict=True)
+            for history, symbols in zip(state.committed, histories_of(state, best), strict=True)
         ]
 
     def committed(self, state: PrefixState) -> list[Partial]:
@@ -117,6 +120,44 @@ class EmissionDecoder:
         utterance: its row of the batch. Without the option `times` events have no words of their own.
         """
         return newly_committed(state, self._speller, self.options.frame_s)
+
+    def partials(self, state: PrefixState) -> list[list[Hypothesis]]:
+        """Return the n_best texts so far of each utterance, best first; the state is unchanged.
+
+        The first is what `decode_chunk` returned. Hypotheses of one text are one here, with the score of the
+        best and the posterior of all. Scores are those that the search ranks by, without endings. tokens and
+        words are those after the committed words, which all share.
+        """
+        found: list[FinalHypothesis] = []
+        texts: list[str] = []
+        for row, ranked in enumerate(ranked_beams(state)):
+            by_text: dict[str, FinalHypothesis] = {}
+            symbols = histories_of(state, [(row, one.beam) for one in ranked])
+            for one, later in zip(ranked, symbols, strict=True):
+                history = state.committed[row]
+                text = self._text_so_far(history, [*history.open_symbols(), *later])
+                first = by_text.setdefault(text, one._replace(posterior=0.0))
+                by_text[text] = first._replace(posterior=first.posterior + one.posterior)
+            found += list(by_text.values())[: self.options.n_best]
+            texts += list(by_text)[: self.options.n_best]
+        return self._partial_hypotheses(state, found, texts)
+
+    def _partial_hypotheses(
+        self, state: PrefixState, found: Sequence[FinalHypothesis], texts: Sequence[str]
+    ) -> list[list[Hypothesis]]:
+        symbols = histories_of(state, [(one.utterance, one.beam) for one in found])
+        spans = self._align(state, found, symbols) if self.options.times and state.emissions else None
+        acoustic = state.acoustic.tolist()
+        hypotheses: list[list[Hypothesis]] = [[] for _ in range(len(state.length))]
+        for i, (one, later, text) in enumerate(zip(found, symbols, texts, strict=True)):
+            history = state.committed[one.utterance]
+            times = None if spans is None else history.times(spans[i], history.n_closed)
+            hypothesis = self._hypothesis(
+                [*history.open_symbols(), *later], one, acoustic[one.utterance][one.beam], times
+            )
+            whole = replace(hypothesis, text=text)
+            hypotheses[one.utterance].append(_with_offsets(whole, state, one.utterance))
+        return hypotheses
 
     def finish(self, state: PrefixState) -> list[list[Hypothesis]]:
         """Return the hypotheses of a state after its last frame; the state is unchanged.
@@ -127,11 +168,11 @@ class EmissionDecoder:
         if not len(state.length):
             return []
         found = self._endings(state)
-        symbols = _histories(state, [(ending.utterance, ending.beam) for ending in found])
-        if self._history_scorer is None:
+        symbols = histories_of(state, [(ending.utterance, ending.beam) for ending in found])
+        if self._adjuster is None:
             found, symbols = self._with_pruned(state, found, symbols)
         elif self.options.n_readings > 1:
-            found, symbols = self._with_homophones(state, found, symbols)
+            found, symbols = self._with_homophones(self._adjuster, state, found, symbols)
         spans = self._align(state, found, symbols) if self.options.times and state.emissions else None
         acoustic = state.acoustic.tolist()
         hypotheses: list[list[Hypothesis]] = [[] for _ in range(len(state.length))]
@@ -167,12 +208,14 @@ class EmissionDecoder:
             blank = self.labels.blank
             is_likely = log_probs[:, :, blank].exp() > self.options.blank_skip
             scores, lengths = without_blank_runs(state, scores, lengths, blank=blank, is_likely=is_likely)
-        if self._history_scorer is None:
+        if self._adjuster is None:
             self._run(state, scores, lengths)
         else:
-            self._run_and_adjust(state, scores, lengths)
+            self._run_and_adjust(self._adjuster, state, scores, lengths)
 
-    def _run_and_adjust(self, state: PrefixState, log_probs: Tensor, lengths: Tensor) -> None:
+    def _run_and_adjust(
+        self, adjuster: HistoryAdjuster, state: PrefixState, log_probs: Tensor, lengths: Tensor
+    ) -> None:
         """Search, and adjust each utterance after every `adjust_every_frames` of its own frames.
 
         Its own, so that neither chunks nor the rest of the batch change the result.
@@ -183,37 +226,13 @@ class EmissionDecoder:
             part = log_probs[:, begin : begin + int(left[is_running].min())]
             counts = (lengths - begin).clamp(0, part.shape[1])
             self._run(state, part, counts)
-            self._adjust(state, (counts > 0) & (state.n_searched % every == 0))
+            adjuster.adjust(state, (counts > 0) & (state.n_searched % every == 0))
             begin += part.shape[1]
 
     def _run(self, state: PrefixState, log_probs: Tensor, lengths: Tensor) -> None:
         n_full = int(lengths.min()) if len(lengths) else 0
         self._search.run(state, log_probs, lengths, n_full)
         state.n_searched = state.n_searched + lengths
-
-    def _adjust(self, state: PrefixState, rows: Tensor) -> None:
-        """Let the history scorer replace the scores of the words of all beams of rows (B,) bool."""
-        assert self._history_scorer is not None
-        places = ((state.acoustic > NEVER) & rows[:, None]).nonzero().tolist()
-        if not places:
-            return
-        histories = [
-            self._finished_words(state.committed[place[0]], symbols)
-            for place, symbols in zip(places, _histories(state, places), strict=True)
-        ]
-        values = self._history_scorer.adjustments(histories, final=False)
-        new = state.adjustment.clone()
-        new[tuple(torch.tensor(places).t())] = torch.tensor(values, device=new.device)
-        state.lm = state.lm - state.adjustment + new
-        state.adjustment = new
-
-    def _finished_words(self, history: CommittedHistory, symbols: Sequence[int]) -> tuple[str, ...]:
-        newer = self._speller.finished_words([*history.open_symbols(), *symbols])
-        return (*history.words, *(word.text for word in newer))
-
-    def _words(self, history: CommittedHistory, symbols: Sequence[int], mark: int) -> tuple[str, ...]:
-        newer = self._speller.words([*history.open_symbols(), *symbols], mark)
-        return (*history.words, *(word.text for word in newer))
 
     def _endings(self, state: PrefixState) -> list[FinalHypothesis]:
         """Find the best complete hypotheses, utterance by utterance, best first."""
@@ -229,9 +248,9 @@ class EmissionDecoder:
         scores, marks = scores.flatten(1), marks.flatten(1)
         n_ways = scores.shape[1] // n_beams
         is_stuck = ~(scores > NEVER).any(dim=1)
-        if self._history_scorer is not None:
+        if self._adjuster is not None:
             beams = torch.arange(scores.shape[1], device=scores.device) // n_ways
-            scores = self._adjusted(state, scores, beams, marks)
+            scores = self._adjuster.final_scores(state, scores, beams, marks)
         scores[is_stuck, ::n_ways] = ranked[is_stuck]
         marks[is_stuck] = UNFINISHED
         best, index = scores.topk(min(self.options.n_best, scores.shape[1]), dim=1)
@@ -244,21 +263,6 @@ class EmissionDecoder:
             for score, posterior, beam, mark in zip(*columns, strict=True)
             if score > NEVER
         ]
-
-    def _adjusted(self, state: PrefixState, scores: Tensor, beams: Tensor, marks: Tensor) -> Tensor:
-        """Return final scores (B, K * E) with adjustments for whole sentences."""
-        assert self._history_scorer is not None
-        alive = (scores > NEVER).nonzero().tolist()
-        symbols = _histories(state, [(b, int(beams[i])) for b, i in alive])
-        histories = [
-            self._words(state.committed[b], history, int(marks[b, i]))
-            for history, (b, i) in zip(symbols, alive, strict=True)
-        ]
-        values = self._history_scorer.adjustments(histories, final=True)
-        scores = scores - state.adjustment.gather(1, beams.expand(len(scores), -1))
-        for (b, i), value in zip(alive, values, strict=True):
-            scores[b, i] += value
-        return scores
 
     def _with_pruned(
         self, state: PrefixState, found: list[FinalHypothesis], symbols: list[list[int]]
@@ -277,24 +281,27 @@ class EmissionDecoder:
         ]
         each = _READINGS_JOINED if self._scorer.word_separator is None else _READINGS_APART
         most = each * self.options.n_best
-        more = rescore_homophones(self._scorer, state, listed, most=most)
+        more = rescore_homophones(self._search, state, listed, most=most)
         counted = {(one.utterance, one.symbols) for one in more}
         return merge_rescored(list(zip(found, symbols, strict=True)), more, counted, self.options.n_best)
 
     def _with_homophones(
-        self, state: PrefixState, found: list[FinalHypothesis], symbols: list[list[int]]
+        self,
+        adjuster: HistoryAdjuster,
+        state: PrefixState,
+        found: list[FinalHypothesis],
+        symbols: list[list[int]],
     ) -> tuple[list[FinalHypothesis], list[list[int]]]:
         """Merge in all other word sequences of the beams' labels; return hypotheses and symbols.
 
         Utterances with a committed part are left as they are: emitted words stay.
         """
-        if self._history_scorer is None or self._scorer is None or self._scorer.n_arcs == 1:
+        if self._scorer is None or self._scorer.n_arcs == 1:
             return found, symbols
         places = [(b, k) for b, k in state.is_alive.nonzero().tolist() if not state.committed[b].symbols]
-        beams = [(b, k, row) for (b, k), row in zip(places, _histories(state, places), strict=True)]
-        more = rescore_homophones(self._scorer, state, beams, most=self.options.n_readings)
-        words = [self._words(state.committed[one.utterance], one.symbols, one.mark) for one in more]
-        values = self._history_scorer.adjustments(words, final=True)
+        beams = [(b, k, row) for (b, k), row in zip(places, histories_of(state, places), strict=True)]
+        more = rescore_homophones(self._search, state, beams, most=self.options.n_readings)
+        values = adjuster.final_values(state, [(one.utterance, one.symbols, one.mark) for one in more])
         return merge_rescored(
             list(zip(found, symbols, strict=True)),
             [one._replace(score=one.score + value) for one, value in zip(more, values, strict=True)],
@@ -313,30 +320,19 @@ class EmissionDecoder:
         for row, history in enumerate(symbols):
             tokens[row, : len(history)] = history
         log_probs, lengths = joined(state)
-        log_probs = self._with_idle_separators(log_probs)
-        device = state.length.device
+        device, n_labels = state.length.device, len(self.labels)
+        labels = torch.from_numpy(tokens % n_labels).to(device)
+        rows = torch.tensor([ending.utterance for ending in found], device=device)
+        before = state.symbols[rows, torch.tensor([ending.beam for ending in found], device=device), 0]
         spans = self._search.align(
-            log_probs,
+            self._idle.emissions(log_probs),
             lengths,
-            torch.from_numpy(tokens % len(self.labels)).to(device),
+            labels,
             torch.tensor(n_tokens, device=device),
-            rows=torch.tensor([ending.utterance for ending in found], device=device),
-            blank=self.labels.blank,
+            rows=rows,
+            blank=self._idle.blanks(labels, before % n_labels, n_labels),
         )
         return token_times(spans, n_tokens)
-
-    def _with_idle_separators(self, log_probs: Tensor) -> Tensor:
-        """Let redundant separators, which no hypothesis contains, pass for blanks: (B, T, V).
-
-        A separator that hypotheses contain is preferred by a small margin.
-        """
-        word_separator = None if self._scorer is None else self._scorer.word_separator
-        if word_separator is None:
-            return log_probs
-        idle = torch.maximum(log_probs[:, :, self.labels.blank], log_probs[:, :, word_separator] - 1e-3)
-        return log_probs.index_copy(
-            2, torch.tensor([self.labels.blank], device=idle.device), idle[:, :, None]
-        )
 
     def _hypothesis(
         self, symbols: list[int], ending: FinalHypothesis, acoustic: float, times: TokenTimes | None
@@ -365,6 +361,24 @@ class EmissionDecoder:
         )
 
 
+def ranked_beams(state: PrefixState) -> list[list[FinalHypothesis]]:
+    """List the living beams of each utterance, best first, as they are before any ending."""
+    ranked = (state.acoustic + state.lm).cpu()
+    best, beams = ranked.sort(dim=1, descending=True, stable=True)
+    shares = _posteriors(
+        (best + state.merged.cpu().gather(1, beams)).numpy(), (ranked + state.merged.cpu()).numpy()
+    )
+    rows = zip(best.tolist(), shares.tolist(), beams.tolist(), strict=True)
+    return [
+        [
+            FinalHypothesis(row, score, share, beam, 0)
+            for score, share, beam in zip(*columns, strict=True)
+            if score > NEVER
+        ]
+        for row, columns in enumerate(rows)
+    ]
+
+
 def _posteriors(some: Floats, scores: Floats) -> Floats:
     """Posteriors (B, n) of log-probabilities `some` among all (B, m). In NumPy: torch would wake threads."""
     with np.errstate(invalid="ignore"):  # where nothing is possible
@@ -383,9 +397,3 @@ def _with_offsets(hypothesis: Hypothesis, state: PrefixState, row: int) -> Hypot
         acoustic_score=hypothesis.acoustic_score + acoustic,
         lm_score=hypothesis.lm_score + lm,
     )
-
-
-def _histories(state: PrefixState, places: Iterable[Sequence[int]]) -> list[list[int]]:
-    """Symbols of beams, given as (utterance, beam)."""
-    symbols, lengths = state.symbols.cpu().numpy(), state.length.tolist()
-    return [symbols[b, k, 1 : lengths[b][k] + 1].tolist() for b, k in places]

@@ -15,6 +15,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from sottovoce.decoding.ctc.text import Speller
+from sottovoce.lm.base import HistoryWord, WordHistory
 
 
 class TokenSpans(NamedTuple):
@@ -51,7 +52,9 @@ class CommittedHistory:
     symbols: see `PrefixState`. first, last, peak: of each, as in `TokenTimes`, in frames of the utterance.
     n_frames: frames that were dropped with them. words: those that no further token can change; word_starts,
     word_ends: [start, end) of each in `symbols`. text: of these words. n_emitted: words sent as events so
-    far. n_closed: symbols up to the end of the last word.
+    far. n_closed: symbols up to the end of the last word. in_lexicon: of each word, see `SpelledWord`.
+    n_scored: words that a `HistoryScorer` has scored. past: those words. living: what beams go on from it
+    with, so that its scores live.
     """
 
     symbols: array[int] = field(default_factory=lambda: array("q"))
@@ -65,6 +68,10 @@ class CommittedHistory:
     text: str = ""
     n_closed: int = 0
     n_emitted: int = 0
+    in_lexicon: bytearray = field(default_factory=bytearray)
+    n_scored: int = 0
+    past: WordHistory = field(default_factory=WordHistory)
+    living: list[WordHistory] = field(default_factory=list)
 
     def add(self, symbols: Sequence[int], times: TokenTimes, n_frames: int, speller: Speller) -> None:
         """Commit symbols and drop n_frames frames. times: relative to the frames dropped before."""
@@ -76,22 +83,34 @@ class CommittedHistory:
         closed, n_symbols = speller.closed(self.symbols[self.n_closed :].tolist())
         for word in closed:
             self.words.append(word.text)
+            self.in_lexicon.append(word.in_lexicon)
             self.word_starts.append(self.n_closed + word.first)
             self.word_ends.append(self.n_closed + word.end)
         self.text = speller.join([self.text, *(word.text for word in closed)])
         self.n_closed += n_symbols
 
+    def history(self) -> WordHistory:
+        """Return the committed words as a history."""
+        newer = zip(self.words[self.n_scored :], self.in_lexicon[self.n_scored :], strict=True)
+        return self.past.after(HistoryWord(text, bool(in_lexicon)) for text, in_lexicon in newer)
+
+    def mark_scored(self, living: list[WordHistory]) -> None:
+        """Take the committed words as scored; living: what beams go on with."""
+        self.past, self.living = self.history(), living
+        self.past.forget_beginning()
+        self.n_scored = len(self.words)
+
     def open_symbols(self) -> list[int]:
         """Return committed symbols of a word that may go on."""
         return self.symbols[self.n_closed :].tolist()
 
-    def times(self, later: TokenTimes) -> TokenTimes:
-        """Return the times of the committed symbols and of `later` ones, which count from the dropped
-        frames.
+    def times(self, later: TokenTimes, begin: int = 0) -> TokenTimes:
+        """Return the times of committed symbols from `begin` on, and of `later` ones, which count from the
+        dropped frames.
         """
         n = self.n_frames
         return TokenTimes(
-            [*self.first, *(n + frame for frame in later.first)],
-            [*self.last, *(n + frame for frame in later.last)],
-            [*self.peak, *later.peak],
+            [*self.first[begin:], *(n + frame for frame in later.first)],
+            [*self.last[begin:], *(n + frame for frame in later.last)],
+            [*self.peak[begin:], *later.peak],
         )

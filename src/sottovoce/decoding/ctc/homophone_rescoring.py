@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -56,8 +56,21 @@ class RescoredHypothesis(NamedTuple):
     score: float
 
 
+class Reading(Protocol):
+    """The part of a search that is used here."""
+
+    @property
+    def n_labels(self) -> int: ...
+
+    def readings(
+        self, sequences: Sequence[Sequence[int]], most: int, device: torch.device
+    ) -> list[list[Homophone]]:
+        """Find the best word sequences of label sequences; see `expand_homophones`."""
+        ...
+
+
 def rescore_homophones(
-    scorer: PrefixScorer, state: PrefixState, beams: Sequence[tuple[int, int, Sequence[int]]], *, most: int
+    search: Reading, state: PrefixState, beams: Sequence[tuple[int, int, Sequence[int]]], *, most: int
 ) -> list[RescoredHypothesis]:
     """Expand every label sequence that beams hold to its word sequences, at most `most` of each.
 
@@ -67,12 +80,12 @@ def rescore_homophones(
     acoustic, lm_offset = state.acoustic.tolist(), state.lm_offset.tolist()
     best: dict[tuple[int, tuple[int, ...]], int] = {}
     for row, beam, symbols in beams:
-        key = (row, tuple(symbol % scorer.n_tokens for symbol in symbols))
+        key = (row, tuple(symbol % search.n_labels for symbol in symbols))
         if key not in best or acoustic[row][beam] > acoustic[row][best[key]]:
             best[key] = beam
     if not best:
         return []
-    found = expand_homophones(scorer, [labels for _, labels in best], most=most, device=state.length.device)
+    found = search.readings([labels for _, labels in best], most, state.length.device)
     return [
         RescoredHypothesis(
             row, beam, reading.symbols, reading.mark, acoustic[row][beam] + reading.score - lm_offset[row]
@@ -146,15 +159,20 @@ def expand_homophones(
 
     The beam between labels is `most` wide too: exact for fewer homophones than that.
     """
-    longest = max(map(len, sequences), default=0)
-    tokens = torch.zeros((len(sequences), longest), dtype=torch.int64, device=device)
-    for row, labels in enumerate(sequences):
-        tokens[row, : len(labels)] = torch.tensor(labels, dtype=torch.int64)
-    lengths = torch.tensor([len(labels) for labels in sequences], device=device)
+    tokens, lengths = (part.to(device) for part in padded(sequences))
+    longest = tokens.shape[1]
     rows = _first(scorer, len(sequences), most, longest, device)
     for place in range(longest):
         rows = _append(scorer, rows, tokens[:, place], place).where(lengths > place, rows)
     return _ended(scorer, rows, lengths.tolist())
+
+
+def padded(sequences: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
+    """Put label sequences into one tensor (S, L), with their lengths (S,)."""
+    tokens = torch.zeros((len(sequences), max(map(len, sequences), default=0)), dtype=torch.int64)
+    for row, labels in enumerate(sequences):
+        tokens[row, : len(labels)] = torch.tensor(labels, dtype=torch.int64)
+    return tokens, torch.tensor([len(labels) for labels in sequences], dtype=torch.int64)
 
 
 def _first(scorer: PrefixScorer, n: int, most: int, longest: int, device: torch.device) -> _Rows:

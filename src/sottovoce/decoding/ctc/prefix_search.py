@@ -10,6 +10,7 @@ The frame loop never waits for the device.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -19,6 +20,7 @@ from sottovoce.decoding.ctc.align import align
 from sottovoce.decoding.ctc.block_history import BLOCK_FRAMES, BlockHistory
 from sottovoce.decoding.ctc.common_prefix import Cut, common_cut
 from sottovoce.decoding.ctc.history import TokenSpans
+from sottovoce.decoding.ctc.homophone_rescoring import Homophone, expand_homophones
 from sottovoce.decoding.ctc.homophones import RankedCandidates, prune_homophones
 from sottovoce.decoding.ctc.state import NEVER, PrefixState, first_state
 from sottovoce.lm.base import Arcs, Endings, PrefixScorer
@@ -120,6 +122,13 @@ class PrefixSearch:
         """Score the endings of the scorer's states (N, s); None without a scorer."""
         return None if self.scorer is None else self.scorer.endings(states)
 
+    def readings(
+        self, sequences: Sequence[Sequence[int]], most: int, device: torch.device
+    ) -> list[list[Homophone]]:
+        """Find the best word sequences of label sequences; see `homophone_rescoring.expand_homophones`."""
+        assert self.scorer is not None
+        return expand_homophones(self.scorer, sequences, most=most, device=device)
+
     def align(
         self,
         log_probs: Tensor,
@@ -128,16 +137,23 @@ class PrefixSearch:
         n_tokens: Tensor,
         *,
         rows: Tensor,
-        blank: int,
+        blank: int | Tensor,
     ) -> TokenSpans:
         """Align tokens (N, L); see `align.align`."""
         return align(log_probs, lengths, tokens, n_tokens, rows=rows, blank=blank)
 
     def common_cut(
-        self, log_probs: Tensor, tokens: Tensor, n_tokens: Tensor, n_shared: int, *, is_late: bool
+        self,
+        log_probs: Tensor,
+        tokens: Tensor,
+        n_tokens: Tensor,
+        n_shared: int,
+        *,
+        is_late: bool,
+        blank: int | Tensor,
     ) -> Cut:
         """Find the cut of tokens (N, L) of all beams; see `common_prefix.common_cut`."""
-        return common_cut(log_probs, tokens, n_tokens, n_shared=n_shared, blank=self.blank, is_late=is_late)
+        return common_cut(log_probs, tokens, n_tokens, n_shared=n_shared, blank=blank, is_late=is_late)
 
     @torch.no_grad()
     def run(self, state: PrefixState, log_probs: Tensor, lengths: Tensor, n_full: int) -> None:

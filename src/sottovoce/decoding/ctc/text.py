@@ -21,11 +21,15 @@ UNFINISHED = -1
 
 
 class SpelledWord(NamedTuple):
-    """A word and the tokens [first, end) of the hypothesis that spell it."""
+    """A word and the tokens [first, end) of the hypothesis that spell it.
+
+    in_lexicon: the lexicon has it, or there is none.
+    """
 
     text: str
     first: int
     end: int
+    in_lexicon: bool = True
 
 
 def _begins_word(name: str) -> bool:
@@ -191,4 +195,5 @@ class Speller:
         while len(tokens) > 1 and tokens[-1] == self.labels.separator:
             tokens.pop()
         text = None if mark == UNFINISHED else self.lexicon[mark - 1]
-        return SpelledWord(self.labels.spell(tokens) if text is None else text, first, first + len(tokens))
+        spelled = self.labels.spell(tokens) if text is None else text
+        return SpelledWord(spelled, first, first + len(tokens), in_lexicon=text is not None)

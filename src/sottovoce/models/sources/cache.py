@@ -26,11 +26,16 @@ STAMP = ".checked.json"
 CHUNK = 1 << 20
 
 
-def cache_folder() -> Path:
-    """Return the folder of fetched models: in $SOTTOVOCE_CACHE, or `sottovoce` in the user's cache folder."""
+def cache_root() -> Path:
+    """Return the folder of all caches: $SOTTOVOCE_CACHE, or `sottovoce` in the user's cache folder."""
     own = os.environ.get("SOTTOVOCE_CACHE")
     shared = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return (Path(own) if own else Path(shared) / "sottovoce").expanduser() / "models"
+    return (Path(own) if own else Path(shared) / "sottovoce").expanduser()
+
+
+def cache_folder() -> Path:
+    """Return the folder of fetched models."""
+    return cache_root() / "models"
 
 
 def fault(folder: Path, files: Sequence[IndexFile]) -> str | None:

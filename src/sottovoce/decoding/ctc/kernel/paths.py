@@ -14,11 +14,12 @@ _BAND = 300.0
 
 @compiled
 def align_rows(
-    log_probs: Floats, lengths: Ints, tokens: Ints, n_tokens: Ints, rows: Ints, blank: int
+    log_probs: Floats, lengths: Ints, tokens: Ints, n_tokens: Ints, rows: Ints, blanks: Ints
 ) -> tuple[Ints, Ints, Floats, Floats]:
     """Align tokens (N, L), n_tokens (N,) of each, to utterances rows (N,) of log_probs (B, T, V).
 
-    Returns first frame, last frame and peak (N, L) of every token, and the score (N,) of the path.
+    blanks: labels (N, L + 1) of the blanks around tokens. Returns first frame, last frame and peak (N, L) of
+    every token, and the score (N,) of the path.
     """
     first, last = np.zeros_like(tokens), np.zeros_like(tokens)
     peak = np.zeros(tokens.shape, np.float32)
@@ -29,10 +30,10 @@ def align_rows(
     for i in range(len(tokens)):
         frames = log_probs[rows[i], : lengths[rows[i]]]
         labels = tokens[i, : n_tokens[i]]
-        _best_path(frames, labels, blank, path, steps, _BAND)
+        _best_path(frames, labels, blanks[i], path, steps, _BAND)
         place = 2 * len(labels)
         if path[place] == NEVER and (place == 0 or path[place - 1] == NEVER):
-            _best_path(frames, labels, blank, path, steps, np.inf)
+            _best_path(frames, labels, blanks[i], path, steps, np.inf)
         if place and path[place - 1] > path[place]:
             place -= 1
         score[i] = path[place]
@@ -45,14 +46,15 @@ def align_rows(
 def _best_path(
     frames: Floats,
     labels: Ints,
-    blank: int,
+    blanks: Ints,
     path: Floats,
     steps: np.ndarray,  # type: ignore[type-arg]
     band: float,
 ) -> None:
     """Find the best path to every state: scores path (S,) after the last frame, and steps (T, S).
 
-    frames: (T, V). labels: (L,). band: states this far (nats) behind the best of a frame are dropped.
+    frames: (T, V). labels: (L,). blanks: (L + 1,), their labels. band: states this far (nats) behind the
+    best of a frame are dropped.
     """
     n_states, low, high = 2 * len(labels) + 1, 0, 0
     path[:n_states] = NEVER
@@ -73,7 +75,7 @@ def _best_path(
             ):
                 best, step = path[state - 2], 2
             steps[t, state] = step
-            path[state] = best + frames[t, labels[state >> 1] if odd else blank]
+            path[state] = best + frames[t, labels[state >> 1] if odd else blanks[state >> 1]]
             top = max(top, path[state])
         least = top - np.float32(band)
         while low < high and path[low] < least:
@@ -109,11 +111,11 @@ def _trace(
 
 @compiled
 def common_cut_frames(
-    frames: Floats, tokens: Ints, n_tokens: Ints, n_shared: int, blank: int, margin: float, is_late: bool
+    frames: Floats, tokens: Ints, n_tokens: Ints, n_shared: int, blanks: Ints, margin: float, is_late: bool
 ) -> tuple[int, int]:
     """Find the cut of `common_prefix.common_cut`: the number of frames and of tokens before it.
 
-    frames: (T, V). tokens: (N, L). n_tokens: (N,). margin: see `common_prefix.MARGIN`.
+    frames: (T, V). tokens: (N, L). n_tokens: (N,). blanks: (N, L + 1). margin: see `common_prefix.MARGIN`.
     """
     n_rows, n_frames, n_states = len(tokens), len(frames), 2 * tokens.shape[1] + 1
     steps = np.empty((n_rows, n_frames, n_states), np.uint8)
@@ -122,9 +124,9 @@ def common_cut_frames(
     for i in range(n_rows):
         n_reached = 2 * n_tokens[i] + 1
         first = max(2 * n_tokens[i] - 1, 0) if is_late else 0
-        _best_path(frames, tokens[i, : n_tokens[i]], blank, path, steps[i], 1.5 * margin)
+        _best_path(frames, tokens[i, : n_tokens[i]], blanks[i], path, steps[i], 1.5 * margin)
         if path[first:n_reached].max() == NEVER:
-            _best_path(frames, tokens[i, : n_tokens[i]], blank, path, steps[i], np.inf)
+            _best_path(frames, tokens[i, : n_tokens[i]], blanks[i], path, steps[i], np.inf)
         least = path[first:n_reached].max() - np.float32(margin)
         for state in range(first, n_reached):
             if path[state] > least:

@@ -1,0 +1,136 @@
+"""Words to boost, taken from documents: those that are said again and again there and are rare elsewhere.
+
+How frequent a word is in general is told by Whisper's own pieces, which were cut by frequency over many
+languages: a word that is one piece, in small letters or with a capital, is a common one. So nothing has to be
+looked up, and of languages that the pieces know less more words are taken. What a document is about, this
+does not know.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from sottovoce.errors import LanguageModelError, MissingExtraError, cause_of
+from sottovoce.lm.phrase_lists import Hotwords, listed_phrases
+from sottovoce.text.tokenizer import Tokenizer
+
+MOST_WORDS, LEAST_COUNT, LEAST_LETTERS = 200, 2, 3
+_MULTILINGUAL = 51865
+_WORD = re.compile(r"\w+(?:[-'’]\w+)*")
+_ADDRESS = re.compile(r"\w+://\S+|\S+@\S+|```.*?```|`[^`\n]+`", re.DOTALL)
+"""What nobody says: addresses, and code in Markdown."""
+_POSSESSIVE = re.compile(r"['’]s$")
+
+
+def vocabulary_from(
+    paths: str | Path | Sequence[str | Path], tokenizer: Tokenizer | None = None, *, most: int = MOST_WORDS
+) -> list[str]:
+    """Return the rare words of documents (PDF, DOCX, or text such as Markdown), those said most first.
+
+    tokenizer: whose pieces tell common words; None: Whisper's for many languages. most: words at most.
+    Raises: LanguageModelError for a document that cannot be read or holds no such word, MissingExtraError for
+        a PDF without `pypdf` and a DOCX without `python-docx`.
+    """
+    named = [paths] if isinstance(paths, str | Path) else list(paths)
+    texts = [document_text(path) for path in named]
+    found = rare_words(texts, tokenizer or Tokenizer.for_model(_MULTILINGUAL), most=most)
+    if not found:
+        raise LanguageModelError(
+            f"{', '.join(map(str, named))}: expected words that are rare elsewhere and stand there at least "
+            f"{LEAST_COUNT} times, got none"
+        )
+    return found
+
+
+def with_vocabulary(
+    hotwords: Hotwords | None,
+    documents: Sequence[str | Path],
+    *,
+    default_weight: float,
+    tokenizer: Tokenizer | None = None,
+) -> Hotwords | None:
+    """Return hotwords with the rare words of documents, which have the default weight where no list has them.
+
+    Raises: LanguageModelError, MissingExtraError as `vocabulary_from`.
+    """
+    if not documents:
+        return hotwords
+    found = dict.fromkeys(vocabulary_from(documents, tokenizer), default_weight)
+    listed = listed_phrases(hotwords, default_weight=default_weight)
+    return found | {phrase.text: phrase.weight for phrase in listed}
+
+
+def rare_words(texts: Iterable[str], tokenizer: Tokenizer, *, most: int = MOST_WORDS) -> list[str]:
+    """Return words that stand in texts several times and are several pieces, those said most first."""
+    counts: Counter[str] = Counter()
+    forms: dict[str, Counter[str]] = {}
+    for text in texts:
+        for match in _WORD.finditer(_ADDRESS.sub(" ", text)):
+            word = _POSSESSIVE.sub("", match[0])
+            counts[word.casefold()] += 1
+            forms.setdefault(word.casefold(), Counter())[word] += 1
+    often = [word for word, count in counts.most_common() if count >= LEAST_COUNT]
+    chosen = (forms[word].most_common(1)[0][0] for word in often if _is_word(word))
+    return [form for form in chosen if _is_rare(form, tokenizer)][:most]
+
+
+def document_text(path: str | Path) -> str:
+    """Read the text of a document by its ending: .pdf, .docx, all else is text in UTF-8.
+
+    Raises: as `vocabulary_from`.
+    """
+    path = Path(path)
+    try:
+        if path.suffix.lower() == ".pdf":
+            return _pdf_text(path)
+        if path.suffix.lower() == ".docx":
+            return _docx_text(path)
+        return path.read_text(encoding="utf-8")
+    except (OSError, ValueError, KeyError) as error:
+        raise LanguageModelError(
+            f"{path}: expected a document (PDF, DOCX or text), got {cause_of(error)}"
+        ) from error
+
+
+def _pdf_text(path: Path) -> str:
+    """The text of all pages, a hyphen at the end of a line joined. Raises: OSError, ValueError."""
+    try:
+        from pypdf import PdfReader
+        from pypdf.errors import PyPdfError
+    except ImportError as error:
+        raise MissingExtraError("pypdf", "documents", f"the document {path}") from error
+    try:
+        pages = [page.extract_text() for page in PdfReader(path).pages]
+    except PyPdfError as error:
+        raise ValueError(cause_of(error)) from error
+    return re.sub(r"(?<=\w)-\n(?=\w)", "", "\n".join(pages))
+
+
+def _docx_text(path: Path) -> str:
+    """The text of paragraphs and of tables. Raises: OSError, ValueError, KeyError."""
+    try:
+        import docx
+        from docx.opc.exceptions import PackageNotFoundError
+    except ImportError as error:
+        raise MissingExtraError("python-docx", "documents", f"the document {path}") from error
+    try:
+        document = docx.Document(str(path))
+    except PackageNotFoundError as error:
+        raise ValueError(cause_of(error)) from error
+    cells = (cell.text for table in document.tables for row in table.rows for cell in row.cells)
+    return "\n".join([*(paragraph.text for paragraph in document.paragraphs), *cells])
+
+
+def _is_word(word: str) -> bool:
+    """Whether it is long enough, and has as many letters as digits at least."""
+    n_letters = sum(map(str.isalpha, word))
+    return n_letters >= LEAST_LETTERS and 2 * n_letters >= len(word)
+
+
+def _is_rare(word: str, tokenizer: Tokenizer) -> bool:
+    """Whether the word is several pieces however it is written."""
+    forms = {word, word.lower(), word.capitalize()}
+    return all(len(tokenizer.encode(f" {form}")) > 1 for form in forms)

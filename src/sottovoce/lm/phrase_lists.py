@@ -1,0 +1,117 @@
+"""Lists of phrases to boost, as files: a phrase a line, weights, and classes that share one.
+
+    Saoirse Ronan
+    sottovoce<TAB>3.5
+
+    [drugs] 1.5
+    amoxicillin
+
+A heading in brackets begins a class: its weight is that of the lines below it up to the next heading; without
+a number it is the default again. A weight after a tab is that of one phrase. A line that cannot be used is
+named in a warning, and the others are taken.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from sottovoce.errors import LanguageModelError, cause_of
+
+logger = logging.getLogger(__name__)
+
+_HEADING = re.compile(r"\[(?P<name>[^\[\]]+)\][ \t]*(?P<weight>\S*)")
+
+Hotwords = str | Path | Sequence[str] | Mapping[str, float]
+
+
+class ListedPhrase(NamedTuple):
+    """A phrase, what each of its tokens adds, and where it stands, for warnings."""
+
+    text: str
+    weight: float
+    place: str
+
+
+def read_phrases(path: str | Path, *, default_weight: float) -> list[ListedPhrase]:
+    """Read the phrases of a file.
+
+    Raises: LanguageModelError for a file that is unreadable or has no phrase that can be used.
+    """
+    try:
+        lines = Path(path).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise LanguageModelError(f"{path}: expected a list of phrases, got {cause_of(error)}") from error
+    parsed = list(_parsed(Path(path), lines, default_weight))
+    found = [listed for listed in parsed if isinstance(listed, ListedPhrase)]
+    faults = [fault for fault in parsed if isinstance(fault, str)]
+    if not found:
+        raise LanguageModelError(faults[0] if faults else f"{path}: expected at least one phrase, got none")
+    for fault in faults:
+        logger.warning("%s: left out", fault)
+    return found
+
+
+def listed_phrases(hotwords: Hotwords | None, *, default_weight: float) -> list[ListedPhrase]:
+    """List phrases of a file, of a sequence, or with weights.
+
+    Raises: LanguageModelError as `read_phrases`.
+    """
+    if hotwords is None:
+        return []
+    if isinstance(hotwords, str | Path):
+        return read_phrases(hotwords, default_weight=default_weight)
+    given = hotwords if isinstance(hotwords, Mapping) else dict.fromkeys(hotwords, default_weight)
+    return [ListedPhrase(" ".join(text.split()), weight, "hotwords") for text, weight in given.items()]
+
+
+def without_faults(phrases: Iterable[tuple[ListedPhrase, LanguageModelError | None]]) -> list[ListedPhrase]:
+    """Return phrases that can be used; each of the others is a warning.
+
+    Raises: LanguageModelError, the first one, where none is left.
+    """
+    usable: list[ListedPhrase] = []
+    faults: list[tuple[ListedPhrase, LanguageModelError]] = []
+    for phrase, fault in phrases:
+        if fault is None:
+            usable.append(phrase)
+        else:
+            faults.append((phrase, fault))
+    if faults and not usable:
+        raise faults[0][1]
+    for phrase, fault in faults:
+        where = "" if phrase.place == "hotwords" else f"{phrase.place}: "
+        logger.warning("%s%s: left out", where, fault)
+    return usable
+
+
+def _parsed(path: Path, lines: Sequence[str], default_weight: float) -> Iterator[ListedPhrase | str]:
+    """Phrases, and what is wrong with other lines."""
+    of_class = default_weight
+    for number, line in enumerate(lines, start=1):
+        place = f"{path}, line {number}"
+        heading = _HEADING.fullmatch(line.strip())
+        text, _, own = line.partition("\t")
+        written = heading["weight"] if heading else own.strip()
+        weight = _weight(written, default_weight if heading else of_class)
+        if weight is None:
+            yield f"{place}: expected a weight, got {written!r}"
+        if heading:
+            of_class = default_weight if weight is None else weight
+        elif text.strip() and weight is not None:
+            yield ListedPhrase(" ".join(text.split()), weight, place)
+
+
+def _weight(written: str, default: float) -> float | None:
+    """Read a weight; None where it is no finite number."""
+    if not written:
+        return default
+    try:
+        weight = float(written)
+    except ValueError:
+        return None
+    return weight if math.isfinite(weight) else None
