@@ -1,10 +1,10 @@
-"""How far the encoder's states are from float32's with its tables in eight bits or in bfloat16.
+"""How far the encoder's states are from float32's with its tables in eight bits or in words of 16.
 
     python -m benchmarks files encoder_formats ../shared --clips 24
 
 Windows of 30 s of clips of people, of the part that chooses settings unless told otherwise. An error is the
 root mean square of the difference over that of the states: of the frames that hold speech, and of all.
-"all": every table in eight bits, "none": every one in bfloat16; a name: this table alone is in eight bits.
+"all": every table in eight bits, "none": every one in words; a name: this table alone is in eight bits.
 Prints a table and one JSON line.
 """
 
@@ -20,7 +20,7 @@ from benchmarks.harness.clips import clips, spread
 from benchmarks.harness.tables import show_heads, show_json, show_row
 from sottovoce.audio.io import load_audio
 from sottovoce.audio.mel import log_mel, window_features
-from sottovoce.backends.native_windows import IN_BYTES, LAYERS, NativeWindows
+from sottovoce.backends.native_windows import LAYERS, NativeWindows, tables_in_bytes
 from sottovoce.backends.torch import TorchBackend
 from sottovoce.models.checkpoint.base import Checkpoint
 from sottovoce.models.load import load_checkpoint
@@ -45,7 +45,8 @@ def on_kernels(checkpoint: Checkpoint, in_bytes: tuple[str, ...]) -> Encode:
 def ways(checkpoint: Checkpoint) -> dict[str, Encode]:
     """Ways to encode, by what the table calls them."""
     chosen = {"none": (), **{name: (name,) for name in TABLES}, "all": TABLES}
-    named: Mapping[str, tuple[str, ...]] = chosen | {"chosen: " + ", ".join(IN_BYTES): IN_BYTES}
+    here = tables_in_bytes()
+    named: Mapping[str, tuple[str, ...]] = chosen | {"chosen: " + (", ".join(here) or "none"): here}
     found = {"PyTorch bfloat16": on_torch(checkpoint, torch.bfloat16)}
     return found | {f"native, {name}": on_kernels(checkpoint, tables) for name, tables in named.items()}
 

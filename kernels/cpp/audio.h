@@ -26,11 +26,9 @@ struct AudioShape {
     size_t head_size() const { return static_cast<size_t>(n_blocks()) * kBlock * d_pad(); }
 };
 
-// Pack frames [first, last) of keys and values, rows of `stride` numbers whose heads follow each other: floats, or
-// bfloat16 already. Frames of the last block that are not there, and the numbers that pad heads, must be zeros already.
+// Pack frames [first, last) of keys and values, rows of `stride` numbers whose heads follow each other. Frames of the
+// last block that are not there, and the numbers that pad heads, must be zeros already.
 void pack_keys(const AudioShape& shape, const float* rows, size_t stride, int first, int last, uint16_t* keys);
-void pack_keys(const AudioShape& shape, const uint16_t* rows, size_t stride, int first, int last, uint16_t* keys);
 void pack_values(const AudioShape& shape, const float* rows, size_t stride, int first, int last, uint16_t* values);
-void pack_values(const AudioShape& shape, const uint16_t* rows, size_t stride, int first, int last, uint16_t* values);
 
 }  // namespace sottovoce

@@ -29,12 +29,13 @@ int block_rows(int n_rows, int n_threads) {
 // Room of one thread for a block of rows.
 struct BlockBuffers {
     ActivationBuffer bytes;
-    Block pairs, normed, wide, queries_keys, values;
+    Block words, scales, normed, wide, queries_keys, values;
 
-    void resize(const EncoderDims& dims, size_t bytes_a_pair) {
+    void resize(const EncoderDims& dims) {
         const size_t d = dims.n_state, widest = 4 * d, rows = kRows;
         bytes.resize(kRows, padded(static_cast<int>(widest), kDepth));
-        grow(pairs, rows * (widest / 2 + 1) * bytes_a_pair);
+        grow(words, rows * padded(std::max(4 * dims.n_state, 3 * dims.n_mels), 2) * sizeof(int16_t));
+        grow(scales, rows * sizeof(float));
         grow(normed, rows * d * sizeof(float));
         grow(wide, rows * widest * sizeof(float));
         grow(queries_keys, rows * 2 * d * sizeof(float));
@@ -43,10 +44,10 @@ struct BlockBuffers {
 };
 
 struct EncoderWorkspace {
-    Block mel, convolved;              // pairs: frames around those of the runs
-    Block queries;                     // pairs, (n_rows, n_head, d_pad / 2)
-    Block keys, values;                // of each window and head, as audio.h says
-    Block attended;                    // (n_rows, n_state)
+    Block mel, convolved;             // frames around those of the runs
+    Block queries, attended;          // (n_rows, n_state)
+    Block keys, values;               // words of each window and head
+    Block key_scales, value_scales;
     std::vector<BlockBuffers> blocks;  // of each thread
 };
 
@@ -66,8 +67,8 @@ struct HeadTask {
 
 // Where the parts of a window lie in the workspace, in rows and in numbers.
 struct WindowPlace {
-    size_t mel, convolved, row, keys;
-    AudioShape shape;           // of its keys and values
+    size_t mel, convolved, row, keys, scales;
+    WordShape shape;            // of its keys and values
     std::vector<float> biases;  // of its frames, to logits of base 2
 };
 
@@ -76,7 +77,7 @@ class Encoding {
 public:
     Encoding(const Encoder& encoder, const std::vector<EncoderWindow>& windows, EncoderWorkspace& work, int n_threads)
         : encoder_(encoder), dims_(encoder.dims), windows_(windows), work_(work), kernels_(kernels_in_use()),
-          native_(*kernels_.encoder), pair_(native_.bytes_a_pair), d_(dims_.n_state) {
+          native_(*kernels_.encoder), d_(dims_.n_state) {
         int n_rows = 0, n_columns = 0;
         for (const EncoderWindow& window : windows) {
             n_rows += window.n_rows();
@@ -96,13 +97,13 @@ public:
             end.convolved += 2 * window.n_run + 1;
             end.row += window.n_rows();
             end.keys += dims_.n_head * end.shape.head_size();
+            end.scales += dims_.n_head * end.shape.n_scales();
         }
-        grow(work.mel, end.mel * mel_pairs() * pair_);
-        grow(work.convolved, end.convolved * state_pairs() * pair_);
-        grow(work.queries, end.row * query_stride() * pair_);
-        grow(work.keys, end.keys * sizeof(uint16_t));
-        grow(work.values, end.keys * sizeof(uint16_t));
-        grow(work.attended, end.row * d_ * sizeof(float));
+        grow(work.mel, end.mel * dims_.n_mels * sizeof(float));
+        grow(work.convolved, end.convolved * d_ * sizeof(float));
+        for (Block* rows : {&work.queries, &work.attended}) grow(*rows, end.row * d_ * sizeof(float));
+        for (Block* words : {&work.keys, &work.values}) grow(*words, end.keys * sizeof(int16_t));
+        for (Block* scales : {&work.key_scales, &work.value_scales}) grow(*scales, end.scales * sizeof(float));
     }
 
     void run(Worker& worker) const {
@@ -111,7 +112,7 @@ public:
         worker.barrier();
         each(worker, columns_, [&](RowBlock rows) { convolve_mel(worker, rows); });
         worker.barrier();
-        each(worker, rows_, [&](RowBlock rows) { embed(rows); });
+        each(worker, rows_, [&](RowBlock rows) { embed(worker, rows); });
         for (int layer = 0; layer < dims_.n_layer; ++layer) {
             each(worker, rows_, [&](RowBlock rows) { project(worker, layer, rows); });
             lay_cached(worker, layer);
@@ -132,17 +133,12 @@ private:
     EncoderWorkspace& work_;
     const Kernels& kernels_;
     const EncoderKernels& native_;
-    const size_t pair_;
     const int d_;
     int block_ = kRows, column_block_ = kRows;
     std::vector<WindowPlace> places_;
     std::vector<RowBlock> columns_, rows_;  // blocks of the first convolution, and of all that follows
     std::vector<HeadTask> tasks_;
 
-    size_t mel_pairs() const { return (dims_.n_mels + 1) / 2; }
-    size_t state_pairs() const { return d_ / 2; }
-    int d_pad() const { return AudioShape{1, dims_.d_head(), 1}.d_pad(); }
-    size_t query_stride() const { return static_cast<size_t>(dims_.n_head) * (d_pad() / 2); }
     BlockBuffers& buffers(const Worker& worker) const { return work_.blocks[worker.index]; }
 
     void plan(int window) {
@@ -171,58 +167,52 @@ private:
         kernels_.layer_norm(from, by.weight.data(), by.bias.data(), d_, to);
     }
 
-    // Frames of pairs before the first convolution, from column 2 * start - 2 on, and behind it, from the next on.
-    char* mel_frame(int window, int at) const {
-        return work_.mel.as<char>() + (places_[window].mel + at) * mel_pairs() * pair_;
+    // Frames before the first convolution, from column 2 * start - 2 on, and behind it, from the next on.
+    float* mel_frame(int window, int at) const {
+        return work_.mel.as<float>() + (places_[window].mel + at) * dims_.n_mels;
     }
-    char* convolved_frame(int window, int at) const {
-        return work_.convolved.as<char>() + (places_[window].convolved + at) * state_pairs() * pair_;
+    float* convolved_frame(int window, int at) const {
+        return work_.convolved.as<float>() + (places_[window].convolved + at) * d_;
     }
 
     void zero_keys(const Worker& worker) const {  // what pads heads and the last block must be zeros
-        for (const Block* block : {&work_.keys, &work_.values}) {
+        for (const Block* block : {&work_.keys, &work_.values, &work_.key_scales, &work_.value_scales}) {
             const size_t n = block->size(), first = n * worker.index / worker.count;
             std::memset(block->as<char>() + first, 0, n * (worker.index + 1) / worker.count - first);
         }
     }
 
     void lay_mel(const Worker& worker) const {
-        std::vector<float> frame(dims_.n_mels);
         for (size_t w = 0; w < windows_.size(); ++w) {
             const EncoderWindow& window = windows_[w];
             const int n = 2 * window.n_run + 3;
             for (int at = worker.first(n); at < worker.last(n); ++at) {
                 const int column = 2 * window.start - 2 + at;
                 const bool inside = column >= 0 && column < window.n_columns;
+                float* frame = mel_frame(static_cast<int>(w), at);
                 for (int m = 0; m < dims_.n_mels; ++m)
                     frame[m] = inside ? window.mel[m * window.mel_stride + column] : 0.0f;
-                native_.fill(frame.data(), dims_.n_mels, 1.0f, mel_frame(static_cast<int>(w), at));
             }
         }
     }
 
-    void convolve(const PackedPairs& table, const void* rows, size_t stride, int n, float* out) const {
-        const PairProduct product{table.table(), rows, stride, n, out, static_cast<size_t>(d_), Epilogue::gelu};
-        native_.multiply(product, 0, product.table.n_panels());
-    }
-
     void convolve_mel(const Worker& worker, RowBlock rows) const {
-        float* out = buffers(worker).normed.as<float>();
-        convolve(encoder_.first_convolution, mel_frame(rows.window, rows.first), mel_pairs(), rows.n, out);
-        for (int r = 0; r < rows.n; ++r)
-            native_.fill(out + static_cast<size_t>(r) * d_, d_, 1.0f, convolved_frame(rows.window, rows.first + r));
+        const size_t n_mels = dims_.n_mels, d = d_;
+        const Rows out{convolved_frame(rows.window, rows.first), d};
+        multiply(buffers(worker), encoder_.first_convolution, {mel_frame(rows.window, rows.first), n_mels}, rows.n, out,
+                 Epilogue::gelu);
         if (!windows_[rows.window].start && !rows.first)  // before a window the second convolution sees zeros
-            std::memset(convolved_frame(rows.window, 0), 0, state_pairs() * pair_);
+            std::fill(out[0], out[1], 0.0f);
     }
 
     // Rows of the run by the second convolution, single frames as far padding is, all at their positions.
-    void embed(RowBlock rows) const {
+    void embed(const Worker& worker, RowBlock rows) const {
         const EncoderWindow& window = windows_[rows.window];
         const Rows out = state(rows);
         const int n_run = std::max(0, std::min(rows.n, window.n_run - rows.first));
         if (n_run)
-            convolve(encoder_.second_convolution, convolved_frame(rows.window, 2 * rows.first), 2 * state_pairs(),
-                     n_run, out.data);
+            multiply(buffers(worker), encoder_.second_convolution,
+                     {convolved_frame(rows.window, 2 * rows.first), 2 * out.stride}, n_run, out, Epilogue::gelu);
         for (int r = 0; r < rows.n; ++r) {
             if (r >= n_run) std::copy(encoder_.padding.begin(), encoder_.padding.end(), out[r]);
             const int at = rows.first + r;
@@ -232,22 +222,27 @@ private:
         }
     }
 
+    // Rows, which may overlap, times a table in words.
+    void multiply(BlockBuffers& room, const PackedWords& by, Rows from, int n, Rows to, Epilogue epilogue) const {
+        int16_t* words = room.words.as<int16_t>();
+        float* scales = room.scales.as<float>();
+        for (int r = 0; r < n; ++r) {
+            int16_t* row = words + static_cast<size_t>(r) * by.depth();
+            row[by.depth() - 1] = 0;
+            scales[r] = native_.fill(from[r], by.n_in(), kMostActivation, row);
+        }
+        native_.multiply({by.table(), words, scales, n, to.data, to.stride, epilogue}, 0, by.table().n_panels());
+    }
+
     // Rows times a table of either kind.
     void apply(BlockBuffers& room, const Projection& by, Rows from, int n, Rows to, Epilogue epilogue) const {
-        if (by.in_bytes()) {
-            const Table table = by.bytes.table();
-            const Activations rows = room.bytes.rows(table.depth, kernels_.bytes_an_activation);
-            for (int r = 0; r < n; ++r)
-                kernels_.quantize(from[r], table.n_in, table.depth, rows.values + r * rows.stride, rows.scales + r,
-                                  rows.zeros + r);
-            kernels_.multiply({table, rows, n, to.data, to.stride, epilogue}, 0, table.n_panels());
-        } else {
-            const PairTable table = by.pairs.table();
-            char* rows = room.pairs.as<char>();
-            const size_t stride = table.n_pairs;
-            for (int r = 0; r < n; ++r) native_.fill(from[r], by.pairs.n_in(), 1.0f, rows + r * stride * pair_);
-            native_.multiply({table, rows, stride, n, to.data, to.stride, epilogue}, 0, table.n_panels());
-        }
+        if (!by.in_bytes()) return multiply(room, by.words, from, n, to, epilogue);
+        const Table table = by.bytes.table();
+        const Activations rows = room.bytes.rows(table.depth, kernels_.bytes_an_activation);
+        for (int r = 0; r < n; ++r)
+            kernels_.quantize(from[r], table.n_in, table.depth, rows.values + r * rows.stride, rows.scales + r,
+                              rows.zeros + r);
+        kernels_.multiply({table, rows, n, to.data, to.stride, epilogue}, 0, table.n_panels());
     }
 
     // Queries, keys and values of some rows.
@@ -261,11 +256,13 @@ private:
         for (int r = 0; r < rows.n; ++r) norm(l.attention_norm, state(rows)[r], normed[r]);
         apply(room, l.query_key, normed, rows.n, both, Epilogue::store);
         apply(room, l.value, normed, rows.n, values, Epilogue::store);
-        pack_queries(both, rows);
         const WindowPlace& place = places_[rows.window];
-        const int first = window.n_before + rows.first, last = first + rows.n;
-        pack_keys(place.shape, both.data + d, both.stride, first, last, work_.keys.as<uint16_t>() + place.keys);
-        pack_values(place.shape, values.data, values.stride, first, last, work_.values.as<uint16_t>() + place.keys);
+        const int first = window.n_before + rows.first;
+        for (int r = 0; r < rows.n; ++r) {
+            std::copy(both[r], both[r] + d, work_.queries.as<float>() + (place.row + rows.first + r) * d);
+            lay_key(native_, place.shape, both[r] + d, first + r, keys(place));
+            lay_value(native_, place.shape, values[r], first + r, this->values(place));
+        }
         if (!window.keys_values) return;
         uint16_t* kept = window.keys_values + (static_cast<size_t>(layer) * 2 * window.n_rows() + rows.first) * d;
         for (int r = 0; r < rows.n; ++r)
@@ -287,37 +284,33 @@ private:
     void lay_some(const Worker& worker, const WindowPlace& place, const uint16_t* cached, int n, int layer,
                   int at) const {
         const size_t d = d_;
-        const int first = worker.first(n), last = worker.last(n);
-        if (first == last) return;
-        const uint16_t* keys = cached + (static_cast<size_t>(layer) * 2 * n + first) * d;
-        const uint16_t* values = keys + static_cast<size_t>(n) * d;
-        pack_keys(place.shape, keys, d, at + first, at + last, work_.keys.as<uint16_t>() + place.keys);
-        pack_values(place.shape, values, d, at + first, at + last, work_.values.as<uint16_t>() + place.keys);
+        std::vector<float> row(d);
+        for (int t = worker.first(n); t < worker.last(n); ++t) {
+            const uint16_t* key = cached + (static_cast<size_t>(layer) * 2 * n + t) * d;
+            std::transform(key, key + d, row.begin(), from_bfloat16);
+            lay_key(native_, place.shape, row.data(), at + t, keys(place));
+            const uint16_t* value = key + static_cast<size_t>(n) * d;
+            std::transform(value, value + d, row.begin(), from_bfloat16);
+            lay_value(native_, place.shape, row.data(), at + t, values(place));
+        }
     }
 
-    char* query(int window, int row, int head) const {
-        const size_t at = (places_[window].row + row) * query_stride() + static_cast<size_t>(head) * (d_pad() / 2);
-        return work_.queries.as<char>() + at * pair_;
+    WordPlaces keys(const WindowPlace& place) const {
+        return {work_.keys.as<int16_t>() + place.keys, work_.key_scales.as<float>() + place.scales};
     }
-
-    void pack_queries(Rows from, RowBlock rows) const {
-        const int d_head = dims_.d_head();
-        const float scale = kLog2E / std::sqrt(static_cast<float>(d_head));
-        for (int r = 0; r < rows.n; ++r)
-            for (int head = 0; head < dims_.n_head; ++head) {
-                char* to = query(rows.window, rows.first + r, head);
-                if (d_pad() > d_head) std::memset(to, 0, d_pad() / 2 * pair_);
-                native_.fill(from[r] + static_cast<size_t>(head) * d_head, d_head, scale, to);
-            }
+    WordPlaces values(const WindowPlace& place) const {
+        return {work_.values.as<int16_t>() + place.keys, work_.value_scales.as<float>() + place.scales};
     }
 
     void attend(HeadTask task) const {
         const WindowPlace& place = places_[task.window];
-        const size_t keys = place.keys + task.head * place.shape.head_size(), d = d_;
-        float* out = work_.attended.as<float>() + (place.row + task.first) * d;
-        native_.attend({query(task.window, task.first, task.head), query_stride(), work_.keys.as<uint16_t>() + keys,
-                        work_.values.as<uint16_t>() + keys, place.biases.empty() ? nullptr : place.biases.data(),
-                        task.n, place.shape.n_frames, dims_.d_head(), d_pad(), out + task.head * dims_.d_head(), d});
+        const WordPlaces keys = this->keys(place), values = this->values(place);
+        const size_t words = task.head * place.shape.head_size(), scales = task.head * place.shape.n_scales(), d = d_;
+        const size_t at = (place.row + task.first) * d + static_cast<size_t>(task.head) * dims_.d_head();
+        native_.attend({work_.queries.as<float>() + at, d, kLog2E / std::sqrt(static_cast<float>(dims_.d_head())),
+                        {keys.words + words, values.words + words, keys.scales + scales, values.scales + scales},
+                        place.biases.empty() ? nullptr : place.biases.data(), task.n, place.shape.n_frames,
+                        dims_.d_head(), place.shape.d_pad(), work_.attended.as<float>() + at, d});
     }
 
     // What follows attention in a layer.
@@ -356,7 +349,7 @@ void Encoder::give(std::unique_ptr<EncoderWorkspace> workspace) {
 void Encoder::encode(const std::vector<EncoderWindow>& windows, int n_threads) {
     auto workspace = take();
     if (static_cast<int>(workspace->blocks.size()) < n_threads) workspace->blocks.resize(n_threads);
-    for (BlockBuffers& room : workspace->blocks) room.resize(dims, kernels_in_use().encoder->bytes_a_pair);
+    for (BlockBuffers& room : workspace->blocks) room.resize(dims);
     const Encoding encoding(*this, windows, *workspace, n_threads);
     run_together(n_threads, [&](Worker& worker) { encoding.run(worker); });
     give(std::move(workspace));

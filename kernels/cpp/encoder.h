@@ -1,5 +1,5 @@
-// Whisper's encoder: windows of log-mel to states in one call. Every layer is a table in eight bits or in bfloat16, as
-// its owner chooses; attention goes tile by tile, and no length is prepared for.
+// Whisper's encoder: windows of log-mel to states in one call. Every layer is a table in eight bits or in words of
+// sixteen, as its owner chooses; attention goes tile by tile, and no length is prepared for.
 #pragma once
 
 #include <memory>
@@ -9,31 +9,14 @@
 #include "decoder.h"
 #include "encoder_kernels.h"
 #include "packed.h"
+#include "packed_words.h"
 
 namespace sottovoce {
-
-// A linear layer in bfloat16.
-class PackedPairs {
-public:
-    PackedPairs() = default;
-
-    // weight: (n_out, n_in, width) float32, inputs of one place together when packed. bias: (n_out), or nothing.
-    PackedPairs(const float* weight, const float* bias, int n_out, int n_in, int width = 1);
-
-    PairTable table() const;
-    int n_out() const { return n_out_; }
-    int n_in() const { return n_in_; }
-
-private:
-    int n_out_ = 0, n_in_ = 0;
-    Block values_;
-    std::vector<float> bias_;
-};
 
 // A table in one of the two.
 struct Projection {
     Packed bytes;
-    PackedPairs pairs;
+    PackedWords words;
 
     bool in_bytes() const { return bytes.n_out() > 0; }
 };
@@ -77,7 +60,7 @@ public:
 
     const EncoderDims dims;
     std::vector<EncoderLayer> layers;
-    PackedPairs first_convolution, second_convolution;
+    PackedWords first_convolution, second_convolution;
     std::vector<float> positions;  // (n_context, n_state)
     std::vector<float> padding;    // (n_state): what the convolutions make of padding far from audio
     Norm norm;

@@ -22,7 +22,7 @@ SV_API Encoder* sv_encoder_new(int n_mels, int n_context, int n_state, int n_hea
 }
 SV_API void sv_encoder_free(Encoder* encoder) { delete encoder; }
 
-// which: 0 query and key, 1 value, 2 out, 3 and 4 the perceptron. in_bytes: eight bits, else bfloat16.
+// which: 0 query and key, 1 value, 2 out, 3 and 4 the perceptron. in_bytes: eight bits, else words of sixteen.
 SV_API int sv_encoder_table(Encoder* encoder, int layer, int which, int in_bytes, const float* weight,
                             const float* bias, int n_out, int n_in) {
     return guarded([&] {
@@ -31,15 +31,15 @@ SV_API int sv_encoder_table(Encoder* encoder, int layer, int which, int in_bytes
         if (in_bytes)
             to.bytes = Packed(weight, bias, n_out, n_in);
         else
-            to.pairs = PackedPairs(weight, bias, n_out, n_in);
+            to.words = PackedWords(weight, bias, n_out, n_in);
         return 1;
     });
 }
 // which: 0 or 1. weight: (n_state, n_in, 3).
 SV_API int sv_encoder_convolution(Encoder* encoder, int which, const float* weight, const float* bias, int n_in) {
     return guarded([&] {
-        PackedPairs& to = which ? encoder->second_convolution : encoder->first_convolution;
-        to = PackedPairs(weight, bias, encoder->dims.n_state, n_in, 3);
+        PackedWords& to = which ? encoder->second_convolution : encoder->first_convolution;
+        to = PackedWords(weight, bias, encoder->dims.n_state, n_in, 3);
         return 1;
     });
 }
@@ -93,18 +93,18 @@ SV_API int sv_encoder_encode(Encoder* encoder, const sv_window* given, int n_win
     });
 }
 
-// out (n_rows, n_out) = x (n_rows, n_in) times a table (n_out, n_in) in bfloat16, plus the bias.
-SV_API int sv_pairs_apply(const float* weight, const float* bias, int n_out, int n_in, const float* x, int n_rows,
+// out (n_rows, n_out) = x (n_rows, n_in) times a table (n_out, n_in) in words, plus the bias.
+SV_API int sv_words_apply(const float* weight, const float* bias, int n_out, int n_in, const float* x, int n_rows,
                           float* out, int epilogue) {
     return guarded([&] {
         const EncoderKernels& kernels = *kernels_in_use().encoder;
-        const PackedPairs table(weight, bias, n_out, n_in);
-        const size_t stride = table.table().n_pairs;
-        const Block rows(n_rows * stride * kernels.bytes_a_pair);
+        const PackedWords table(weight, bias, n_out, n_in);
+        std::vector<int16_t> words(static_cast<size_t>(n_rows) * table.depth());
+        std::vector<float> scales(n_rows);
         for (int r = 0; r < n_rows; ++r)
-            kernels.fill(x + static_cast<size_t>(r) * n_in, n_in, 1.0f,
-                         rows.as<char>() + r * stride * kernels.bytes_a_pair);
-        kernels.multiply({table.table(), rows.as<char>(), stride, n_rows, out, static_cast<size_t>(n_out),
+            scales[r] = kernels.fill(x + static_cast<size_t>(r) * n_in, n_in, kMostActivation,
+                                     &words[static_cast<size_t>(r) * table.depth()]);
+        kernels.multiply({table.table(), words.data(), scales.data(), n_rows, out, static_cast<size_t>(n_out),
                           static_cast<Epilogue>(epilogue)},
                          0, table.table().n_panels());
         return 1;
@@ -117,18 +117,18 @@ SV_API int sv_attend_tiles(const float* queries, int n_queries, const float* key
                            int d_head, const float* bias, float* out) {
     return guarded([&] {
         const EncoderKernels& kernels = *kernels_in_use().encoder;
-        const AudioShape shape{1, d_head, n_frames};
-        std::vector<uint16_t> packed_keys(shape.head_size()), packed_values(shape.head_size());
-        pack_keys(shape, keys, d_head, 0, n_frames, packed_keys.data());
-        pack_values(shape, values, d_head, 0, n_frames, packed_values.data());
-        const size_t stride = shape.d_pad() / 2;
-        std::vector<char> pairs(n_queries * stride * kernels.bytes_a_pair);
-        const float scale = 1.44269504088896341f / std::sqrt(static_cast<float>(d_head));
-        for (int q = 0; q < n_queries; ++q)
-            kernels.fill(queries + static_cast<size_t>(q) * d_head, d_head, scale,
-                         &pairs[q * stride * kernels.bytes_a_pair]);
-        kernels.attend({pairs.data(), stride, packed_keys.data(), packed_values.data(), bias, n_queries, n_frames,
-                        d_head, shape.d_pad(), out, static_cast<size_t>(d_head)});
+        const WordShape shape{1, d_head, n_frames};
+        std::vector<int16_t> key_words(shape.head_size()), value_words(shape.head_size());
+        std::vector<float> key_scales(shape.n_scales()), value_scales(shape.n_scales());
+        for (int t = 0; t < n_frames; ++t) {
+            const size_t at = static_cast<size_t>(t) * d_head;
+            lay_key(kernels, shape, keys + at, t, {key_words.data(), key_scales.data()});
+            lay_value(kernels, shape, values + at, t, {value_words.data(), value_scales.data()});
+        }
+        const size_t stride = d_head;
+        kernels.attend({queries, stride, 1.44269504088896341f / std::sqrt(static_cast<float>(d_head)),
+                        {key_words.data(), value_words.data(), key_scales.data(), value_scales.data()}, bias, n_queries,
+                        n_frames, d_head, shape.d_pad(), out, stride});
         return 1;
     });
 }

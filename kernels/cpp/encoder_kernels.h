@@ -1,40 +1,59 @@
-// What one instruction set computes for the encoder, beside what kernels.h has: products in bfloat16 over many rows,
-// and attention in tiles. A pair is two numbers of a row: two of bfloat16 where the processor multiplies them, else
-// two floats. A row's numbers depend on no other row, bit by bit.
+// What one instruction set computes for the encoder, beside what kernels.h has: products of words of 16 bits over many
+// rows, and attention in tiles. A row's numbers depend on no other row, bit by bit.
 #pragma once
 
 #include "kernels.h"
 
 namespace sottovoce {
 
+constexpr int kKeyBlock = 32;   // keys that lie together, and what numbers of a head are padded to
+constexpr int kWidestHead = 256;  // numbers of a head, padded
 constexpr int kTileKeys = 256;  // keys whose logits are there at a time
 
-// A table in bfloat16: (n_out / 32, n_pairs, 32, 2), outputs padded to whole panels.
-struct PairTable {
-    const uint16_t* values;
+// Words are so small that no sum of their products leaves 31 bits.
+constexpr int kMostActivation = 8191;  // the words of a table are as large as that allows
+constexpr int kMostShare = 4095;       // kTileKeys products of shares and values
+constexpr int kMostValue = 2047;
+
+// The largest word of queries and keys of a head.
+inline int most_word(int d_pad) { return d_pad <= 64 ? 5792 : d_pad <= 128 ? 4095 : 2895; }
+
+// A table in words: value[n, k] is scales[n] * values[n, k]; (n_out / 32, n_pairs, 32, 2), outputs padded to panels.
+struct WordTable {
+    const int16_t* values;
+    const float* scales;
     const float* bias;
     int n_out, n_pairs;
 
     int n_panels() const { return (n_out + kPanel - 1) / kPanel; }
 };
 
-// out[r, n] (=, +=, = gelu of) sum over k of x[r, k] * table[n, k], plus bias[n]; rows may overlap.
-struct PairProduct {
-    PairTable table;
-    const void* rows;
-    size_t stride;  // pairs from row to row
+// out[r, n] (=, +=, = gelu of) sum over k of x[r, k] * table[n, k], plus bias[n]; x[r, k] is scales[r] * rows[r, k].
+struct WordProduct {
+    WordTable table;
+    const int16_t* rows;  // (n_rows, 2 * n_pairs)
+    const float* scales;
     int n_rows;
     float* out;
     size_t out_stride;
     Epilogue epilogue;
 };
 
-// Queries over all keys of one head of one window, laid out as audio.h says. Queries are scaled to logits of base 2.
-struct TileAttention {
-    const void* queries;  // n_queries rows of d_pad / 2 pairs
-    size_t query_stride;  // pairs from row to row
-    const uint16_t* keys;
-    const uint16_t* values;
+// Keys and values of one head of one window: keys are (n_blocks, d_pad / 2, 32, 2), values (n_blocks * 16, d_pad, 2),
+// and each has its scale. Frames of the last block that are not there are zeros.
+struct WordHead {
+    const int16_t* keys;
+    const int16_t* values;
+    const float* key_scales;
+    const float* value_scales;
+};
+
+// Queries over all keys of a head.
+struct WordAttention {
+    const float* queries;
+    size_t query_stride;
+    float scale;  // of queries, to logits of base 2
+    WordHead head;
     const float* bias;  // (n_frames), added to logits of base 2, or nothing
     int n_queries, n_frames, d_head, d_pad;
     float* out;
@@ -42,10 +61,9 @@ struct TileAttention {
 };
 
 struct EncoderKernels {
-    size_t bytes_a_pair;
-    void (*fill)(const float* x, int n, float scale, void* pairs);  // n numbers, times scale, to (n + 1) / 2 pairs
-    void (*multiply)(const PairProduct& product, int first_panel, int last_panel);
-    void (*attend)(const TileAttention& attention);
+    float (*fill)(const float* x, int n, int most, int16_t* words);  // returns what one of the words is worth
+    void (*multiply)(const WordProduct& product, int first_panel, int last_panel);
+    void (*attend)(const WordAttention& attention);
 };
 
 }  // namespace sottovoce

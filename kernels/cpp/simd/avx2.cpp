@@ -4,7 +4,7 @@
 #include "math.h"
 #include "attention.h"
 #include "multiply.h"
-#include "tiles.h"
+#include "words.h"
 
 namespace sottovoce {
 namespace {
@@ -16,9 +16,6 @@ void quantize_words(const float* x, int n, int depth, uint8_t* values, float* sc
         _mm256_storeu_si256(reinterpret_cast<__m256i*>(values + 2 * i), _mm256_cvtepu8_epi16(bytes));
     }
 }
-
-// Sums as what they are: kept as __m256i, GCC 12 stores each of them at every product.
-typedef int32_t Sums __attribute__((vector_size(32)));
 
 struct WordPanel {
     static constexpr int kRows = 6;

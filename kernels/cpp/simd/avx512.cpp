@@ -3,7 +3,7 @@
 #include "math.h"
 #include "attention.h"
 #include "multiply.h"
-#include "tiles.h"
+#include "words.h"
 #include "panel_avx512.h"
 
 namespace sottovoce {

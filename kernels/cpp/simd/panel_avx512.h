@@ -4,9 +4,6 @@
 namespace sottovoce {
 namespace {
 
-// Sums as what they are: kept as __m512i, GCC 12 stores each of them at every product.
-typedef int32_t Sums __attribute__((vector_size(64)));
-
 inline Sums dot_bytes(Sums sums, __m512i row, __m512i table) {
     return reinterpret_cast<Sums>(_mm512_dpbusd_epi32(reinterpret_cast<__m512i>(sums), row, table));
 }

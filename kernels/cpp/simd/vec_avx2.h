@@ -81,5 +81,31 @@ inline F dot_pairs(F sum, const uint16_t* pairs, Pair by) {
     return {_mm256_fmadd_ps(second, _mm256_set1_ps(by.second), sum.v)};
 }
 
+// Whole sums, as many as there are numbers: kept as __m256i, GCC 12 stores each of them at every product.
+typedef int32_t Sums __attribute__((vector_size(32)));
+inline F from_sums(Sums sums) { return {_mm256_cvtepi32_ps(reinterpret_cast<__m256i>(sums))}; }
+inline void store_words(F a, int16_t* to) {
+    const __m256i whole = _mm256_cvtps_epi32(a.v);
+    const __m128i words = _mm_packs_epi32(_mm256_castsi256_si128(whole), _mm256_extracti128_si256(whole, 1));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(to), words);
+}
+
+// Pairs of words, one for each sum.
+struct Words {
+    __m256i v;
+
+    static Words load(const int16_t* from) { return {_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from))}; }
+    static Words repeat(const int16_t* pair) {
+        return {_mm256_castps_si256(_mm256_broadcast_ss(reinterpret_cast<const float*>(pair)))};
+    }
+};
+inline Sums dot_words(Sums sums, Words a, Words b) {
+#if defined(__AVXVNNI__)
+    return reinterpret_cast<Sums>(_mm256_dpwssd_avx_epi32(reinterpret_cast<__m256i>(sums), a.v, b.v));
+#else
+    return sums + reinterpret_cast<Sums>(_mm256_madd_epi16(a.v, b.v));
+#endif
+}
+
 }  // namespace
 }  // namespace sottovoce

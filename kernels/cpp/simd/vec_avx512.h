@@ -84,5 +84,27 @@ inline F dot_pairs(F sum, const uint16_t* pairs, Pair by) {
 }
 #endif
 
+// Whole sums, as many as there are numbers: kept as __m512i, GCC 12 stores each of them at every product.
+typedef int32_t Sums __attribute__((vector_size(64)));
+inline F from_sums(Sums sums) { return {_mm512_cvtepi32_ps(reinterpret_cast<__m512i>(sums))}; }
+inline void store_words(F a, int16_t* to) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm512_cvtsepi32_epi16(_mm512_cvtps_epi32(a.v)));
+}
+
+// Pairs of words, one for each sum.
+struct Words {
+    __m512i v;
+
+    static Words load(const int16_t* from) { return {_mm512_loadu_si512(from)}; }
+    static Words repeat(const int16_t* pair) {
+        int32_t both;
+        __builtin_memcpy(&both, pair, sizeof both);
+        return {_mm512_set1_epi32(both)};
+    }
+};
+inline Sums dot_words(Sums sums, Words a, Words b) {
+    return reinterpret_cast<Sums>(_mm512_dpwssd_epi32(reinterpret_cast<__m512i>(sums), a.v, b.v));
+}
+
 }  // namespace
 }  // namespace sottovoce

@@ -51,5 +51,19 @@ inline F dot_pairs(F sum, const uint16_t* pairs, Pair by) {
     return {sum.v + from_bfloat16(pairs[0]) * by.first + from_bfloat16(pairs[1]) * by.second};
 }
 
+// Whole sums, as many as there are numbers.
+typedef int32_t Sums;
+inline F from_sums(Sums sum) { return {static_cast<float>(sum)}; }
+inline void store_words(F a, int16_t* to) { *to = static_cast<int16_t>(a.v); }
+
+// Pairs of words, one for each sum.
+struct Words {
+    int32_t first, second;
+
+    static Words load(const int16_t* from) { return {from[0], from[1]}; }
+    static Words repeat(const int16_t* pair) { return load(pair); }
+};
+inline Sums dot_words(Sums sum, Words a, Words b) { return sum + a.first * b.first + a.second * b.second; }
+
 }  // namespace
 }  // namespace sottovoce

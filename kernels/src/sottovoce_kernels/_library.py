@@ -109,7 +109,7 @@ _declare("sv_encoder_norm", N, A, N, N, A, A)
 _declare("sv_encoder_positions", N, A, A)
 _declare("sv_encoder_padding", N, A, A)
 _declare("sv_encoder_encode", N, A, A, N, N)
-_declare("sv_pairs_apply", N, A, A, N, N, A, N, A, N)
+_declare("sv_words_apply", N, A, A, N, N, A, N, A, N)
 _declare("sv_attend_tiles", N, A, N, A, A, N, N, A, A)
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from sottovoce_kernels import _library
 from sottovoce_kernels._library import check, library, words
 
-__all__ = ["Encoder", "Window", "attend_tiles", "multiply_pairs"]
+__all__ = ["Encoder", "Window", "attend_tiles", "multiply_words"]
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Window:
 
 
 class Encoder:
-    """Whisper's encoder, each of its tables in eight bits or in bfloat16."""
+    """Whisper's encoder, each of its tables in eight bits or in words of sixteen."""
 
     def __init__(self, n_mels: int, n_context: int, n_state: int, n_head: int, n_layer: int) -> None:
         """n_mels and n_state: even."""
@@ -62,7 +62,7 @@ class Encoder:
         """Give a linear layer its table (n_out, n_in) and bias.
 
         which: 0 query and key, one behind the other; 1 value, 2 output, 3 and 4 the perceptron. in_bytes: in
-        eight bits, else in bfloat16.
+        eight bits, else in words.
         """
         check(library.sv_encoder_table(self._handle, layer, which, in_bytes, weight, bias or None, *shape))
 
@@ -88,11 +88,11 @@ class Encoder:
         check(library.sv_encoder_encode(self._handle, given, len(windows), n_threads))
 
 
-def multiply_pairs(
+def multiply_words(
     weight: int, bias: int, shape: tuple[int, int], x: int, n_rows: int, out: int, epilogue: int = 0
 ) -> None:
-    """x (n_rows, n_in) times a table of shape (n_out, n_in) in bfloat16, into out (n_rows, n_out)."""
-    check(library.sv_pairs_apply(weight, bias or None, *shape, x, n_rows, out, epilogue))
+    """x (n_rows, n_in) times a table of shape (n_out, n_in) in words, into out (n_rows, n_out)."""
+    check(library.sv_words_apply(weight, bias or None, *shape, x, n_rows, out, epilogue))
 
 
 def attend_tiles(

@@ -32,7 +32,7 @@ class NativeEncoder:
         """dtype: of the states."""
         self.name, self.dims, self.tail_s = checkpoint.name, checkpoint.dims, checkpoint.tail_s
         self.dtype, self.device = dtype, torch.device("cpu")
-        self.runtime = "native, int8 and bfloat16"
+        self.runtime = "native, int8 and int16"
         self.alignment_heads = checkpoint.alignment_heads or upper_half_heads(self.dims)
         self.encoder_mode = checkpoint.encoder_mode or default_encoder_mode(self.dims)
         self.capabilities = Capabilities(attention=True)

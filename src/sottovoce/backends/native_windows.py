@@ -27,21 +27,28 @@ LAYERS = (
     (("mlp.2",), "down"),
 )
 """Linear layers of a block that share a table, in the order of the kernels, and the table's name."""
-IN_BYTES = ("query_key",)
-"""Tables in eight bits; the others are in bfloat16. With these alone states are no farther from float32's
-than PyTorch's bfloat16 is (1.6 and 1.8 %, docs/benchmarks.md)."""
+IN_BYTES = ("down",)
+"""Tables in eight bits where these are faster; the others are in words of 16 bits. States are no farther from
+float32's than those of PyTorch's bfloat16 (1.6 and 1.8 %, docs/benchmarks.md); in words alone 0.2 %."""
+WORDS_ALONE = ("portable", "avx2")
+"""Instruction sets whose products of bytes are those of words, so that eight bits would be as slow."""
 
 INSTEAD_OF_PYTORCH = MappingProxyType(
     {
         "portable": False,  # plain C++, a number at a time
-        "avx2": False,  # 0.99 times PyTorch's float32 with the perceptron in bytes; more without
+        "avx2": True,  # 0.68 times PyTorch's float32
         "avx2-vnni": False,  # never measured
-        "avx512": True,  # 0.82 times PyTorch's float32, although bfloat16 is unpacked
-        "avx512-bf16": True,  # 0.45 times PyTorch's float32
-        "amx": False,  # never measured: PyTorch has tiles for bfloat16, these kernels have none for it
+        "avx512": True,  # 0.43 times PyTorch's float32
+        "avx512-bf16": True,  # 0.47 times PyTorch's float32
+        "amx": False,  # never measured: PyTorch has tiles of bfloat16, these kernels have those of bytes
     }
 )
 """Whether an instruction set encodes faster here than on PyTorch: a window of `base`, one thread, Zen 4."""
+
+
+def tables_in_bytes() -> tuple[str, ...]:
+    """Return the names of the tables in eight bits that suit the instruction set in use."""
+    return () if kernels.in_use() in WORDS_ALONE else IN_BYTES
 
 
 def native_encoder_is_faster() -> bool:
@@ -59,17 +66,18 @@ class NativeWindows:
     """Whisper's encoder in the kernels."""
 
     def __init__(
-        self, dims: ModelDims, tensors: Mapping[str, Tensor], *, in_bytes: Collection[str] = IN_BYTES
+        self, dims: ModelDims, tensors: Mapping[str, Tensor], *, in_bytes: Collection[str] | None = None
     ) -> None:
         """Pack weights. tensors: names and shapes of OpenAI's state dict, any floating dtype.
 
-        in_bytes: names of the tables in eight bits.
+        in_bytes: names of the tables in eight bits; None for those that suit the instruction set.
         """
         self.dims = dims
         sizes = (dims.n_audio_ctx, dims.n_audio_state, dims.n_audio_head, dims.n_audio_layer)
         self._encoder = Encoder(dims.n_mels, *sizes)
+        chosen = tables_in_bytes() if in_bytes is None else in_bytes
         for layer in range(dims.n_audio_layer):
-            self._set_layer(layer, tensors, in_bytes)
+            self._set_layer(layer, tensors, chosen)
         for which, n_in in enumerate((dims.n_mels, dims.n_audio_state)):
             weight, bias = (_floats(tensors[f"encoder.conv{which + 1}.{of}"]) for of in ("weight", "bias"))
             self._encoder.set_convolution(which, weight.data_ptr(), bias.data_ptr(), n_in)

@@ -1,0 +1,49 @@
+// Tables, keys and values of the encoder in words of 16 bits, laid out for the kernels.
+#pragma once
+
+#include <vector>
+
+#include "encoder_kernels.h"
+#include "packed.h"
+
+namespace sottovoce {
+
+// A linear layer in words. Each output has the largest words whose sums cannot overflow.
+class PackedWords {
+public:
+    PackedWords() = default;
+
+    // weight: (n_out, n_in, width) float32, inputs of one place together when packed. bias: (n_out), or nothing.
+    PackedWords(const float* weight, const float* bias, int n_out, int n_in, int width = 1);
+
+    WordTable table() const;
+    int n_out() const { return n_out_; }
+    int n_in() const { return n_in_; }
+    int depth() const { return padded(n_in_, 2); }
+
+private:
+    int n_out_ = 0, n_in_ = 0;
+    Block values_;
+    std::vector<float> scales_, bias_;
+};
+
+// How keys and values of one window lie: head by head, see `WordHead`.
+struct WordShape {
+    int n_head, d_head, n_frames;
+
+    int d_pad() const { return padded(d_head, kKeyBlock); }
+    size_t n_scales() const { return padded(n_frames, kKeyBlock); }  // of a head
+    size_t head_size() const { return n_scales() * d_pad(); }
+};
+
+// Keys, or values, of all heads in words.
+struct WordPlaces {
+    int16_t* words;
+    float* scales;
+};
+
+// Lay the key or value (n_head * d_head) of frame t; what pads heads and the last block must be zeros already.
+void lay_key(const EncoderKernels& kernels, const WordShape& shape, const float* key, int t, WordPlaces to);
+void lay_value(const EncoderKernels& kernels, const WordShape& shape, const float* value, int t, WordPlaces to);
+
+}  // namespace sottovoce

@@ -1,0 +1,225 @@
+// Products of words of 16 bits and attention in tiles for the encoder, over the numbers of an instruction set; included
+// after math.h and multiply.h. Sums of words are whole: no set rounds them otherwise than another.
+#pragma once
+
+#include "../encoder_kernels.h"
+
+namespace sottovoce {
+namespace {
+
+constexpr int kManyRows = F::n == 16 ? 12 : F::n == 8 ? 6 : 1;  // whose sums are kept in registers
+constexpr int kAbreast = F::n == 1 ? 16 : 2;                    // registers of sums a row
+constexpr int kSomeRows = F::n == 1 ? 1 : 2;
+
+// Calls work with a constant number of rows at a time: many, then few, then one.
+template <class Work>
+void in_rows(int n_rows, const Work& work) {
+    int row = 0;
+    for (; row + kManyRows <= n_rows; row += kManyRows) work.template rows<kManyRows>(row);
+    for (; row + kSomeRows <= n_rows; row += kSomeRows) work.template rows<kSomeRows>(row);
+    for (; row < n_rows; ++row) work.template rows<1>(row);
+}
+
+// Sums of R rows of words with the pairs that lie abreast at `table`, step by step.
+// Unrolled as told: else GCC 12 stores every sum at every step.
+template <int R>
+void sum_words(const int16_t* rows, size_t row_stride, const int16_t* table, size_t step, int n_steps,
+               Sums (*found)[kAbreast]) {
+    Sums sums[R][kAbreast];  // of its own, so that it stays in registers
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r)
+#pragma GCC unroll 16
+        for (int i = 0; i < kAbreast; ++i) sums[r][i] = Sums{};
+    for (int j = 0; j < n_steps; ++j, table += step) {
+        Words abreast[kAbreast];
+#pragma GCC unroll 16
+        for (int i = 0; i < kAbreast; ++i) abreast[i] = Words::load(table + i * F::n * 2);
+#pragma GCC unroll 16
+        for (int r = 0; r < R; ++r) {
+            const Words pair = Words::repeat(rows + r * row_stride + 2 * j);
+#pragma GCC unroll 16
+            for (int i = 0; i < kAbreast; ++i) sums[r][i] = dot_words(sums[r][i], abreast[i], pair);
+        }
+    }
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r)
+#pragma GCC unroll 16
+        for (int i = 0; i < kAbreast; ++i) found[r][i] = sums[r][i];
+}
+
+inline F largest_of(const float* x, int n) {
+    F most = F::set(0.0f);
+    int i = 0;
+    for (; i + F::n <= n; i += F::n) most = larger(most, absolute(F::load(x + i)));
+    if (i < n) most = larger(most, absolute(F::load_some(x + i, n - i)));
+    return most;
+}
+
+constexpr float kLeast = 1e-30f;  // what is smaller counts as nothing
+
+// n numbers as words up to `most`, and what one of them is worth. No number that is none makes a word larger.
+float fill_words(const float* x, int n, int most, int16_t* words) {
+    const float largest = largest_of(x, n).most(), limit = static_cast<float>(most);
+    const F inverse = F::set(largest > kLeast ? limit / largest : 0.0f), low = F::set(-limit), high = F::set(limit);
+    int i = 0;
+    for (; i + F::n <= n; i += F::n)
+        store_words(larger(smaller(rounded(F::load(x + i) * inverse), high), low), words + i);
+    if (i < n) {
+        int16_t last[F::n];
+        store_words(larger(smaller(rounded(F::load_some(x + i, n - i) * inverse), high), low), last);
+        for (int j = 0; i < n; ++i, ++j) words[i] = last[j];
+    }
+    return largest > kLeast ? largest / limit : 0.0f;
+}
+
+struct WordPanels {
+    const WordProduct& p;
+    int first_output;
+
+    template <int R>
+    void rows(int row) const {
+        const int panel = first_output / kPanel, at = first_output % kPanel;
+        const size_t depth = static_cast<size_t>(p.table.n_pairs) * 2;
+        Sums sums[R][kAbreast];
+        sum_words<R>(p.rows + row * depth, depth, p.table.values + panel * kPanel * depth + at * 2, kPanel * 2,
+                     p.table.n_pairs, sums);
+        for (int r = 0; r < R; ++r) {
+            const F scale = F::set(p.scales[row + r]);
+            for (int i = 0; i < kAbreast; ++i) {
+                const int first = first_output + i * F::n;
+                const F value = fused(from_sums(sums[r][i]), scale * F::load(p.table.scales + first),
+                                      F::load(p.table.bias + first));
+                apply_epilogue(value, p.out + (row + r) * p.out_stride + first, p.table.n_out - first, p.epilogue);
+            }
+        }
+    }
+};
+
+void multiply_words(const WordProduct& p, int first_panel, int last_panel) {
+    for (int first = first_panel * kPanel; first < last_panel * kPanel; first += kAbreast * F::n)
+        in_rows(p.n_rows, WordPanels{p, first});
+}
+
+// 2 to the x, within 8e-5 of its value, for x up to 127; next to nothing below -126.
+inline F two_to_the(F x) {
+    const F bounded = larger(x, F::set(-126.0f)), whole = rounded(bounded), rest = bounded - whole;
+    F sum = F::set(0.05517166f);  // a cubic whose largest relative error between -1/2 and 1/2 is least
+    sum = fused(sum, rest, F::set(0.24261112f));
+    sum = fused(sum, rest, F::set(0.69326099f));
+    sum = fused(sum, rest, F::set(0.99992807f));
+    return scaled(sum, whole);
+}
+
+// Attention of some queries, key tile by key tile: what was summed so far is scaled down where a larger logit comes.
+struct WordTiles {
+    static constexpr int kQueries = 48;  // that a tile of keys and values stays near for
+
+    const WordAttention& a;
+    int first, n_keys;  // of the tile
+    int16_t* queries;   // (kQueries, d_pad)
+    float* scales;      // (kQueries), to logits of base 2
+    float* sums;        // (kQueries, d_pad)
+    float* most;        // (kQueries), the largest logit so far
+    float* totals;      // (kQueries), of the shares so far
+
+    int n_padded() const { return padded(n_keys, kKeyBlock); }
+
+    template <int R>
+    void rows(int row) const {
+        float logits[R][kTileKeys];
+        int16_t shares[R][kTileKeys];
+        float factors[R], steps[R];
+        tile_logits<R>(row, logits);
+        for (int r = 0; r < R; ++r) factors[r] = bound(row + r, logits[r]);  // step by step, so that no row waits
+        for (int r = 0; r < R; ++r) share(row + r, logits[r], factors[r]);
+        for (int r = 0; r < R; ++r) steps[r] = fill_words(logits[r], n_padded(), kMostShare, shares[r]);
+        add_values<R>(row, shares, factors, steps);
+    }
+
+    template <int R>
+    void tile_logits(int row, float (*logits)[kTileKeys]) const {
+        for (int at = 0; at < n_padded(); at += kAbreast * F::n) {
+            const size_t block = (first + at) / kKeyBlock, place = (first + at) % kKeyBlock;
+            const int16_t* keys = a.head.keys + block * kKeyBlock * a.d_pad + place * 2;
+            Sums sums[R][kAbreast];
+            sum_words<R>(queries + row * a.d_pad, a.d_pad, keys, kKeyBlock * 2, a.d_pad / 2, sums);
+            for (int r = 0; r < R; ++r)
+                for (int i = 0; i < kAbreast; ++i) {
+                    const F scale = F::set(scales[row + r]) * F::load(a.head.key_scales + first + at + i * F::n);
+                    (from_sums(sums[r][i]) * scale).store(logits[r] + at + i * F::n);
+                }
+        }
+    }
+
+    // Bias logits and find the largest so far; by what earlier sums shrink.
+    float bound(int row, float* logits) const {
+        if (a.bias)
+            for (int t = 0; t < n_keys; ++t) logits[t] += a.bias[first + t];
+        for (int t = n_keys; t < n_padded(); ++t) logits[t] = -1e30f;
+        F largest = F::set(most[row]);
+        for (int t = 0; t < n_padded(); t += F::n) largest = larger(largest, F::load(logits + t));
+        const float before = most[row];
+        most[row] = largest.most();
+        return two_to_the(F::set(before - most[row])).most();
+    }
+
+    // Logits into shares of the largest one, times what a word of each value is worth.
+    void share(int row, float* logits, float factor) const {
+        F sum = F::set(0.0f);
+        for (int t = 0; t < n_padded(); t += F::n) {
+            const F one = two_to_the(F::load(logits + t) - F::set(most[row]));
+            sum = sum + one;
+            (one * F::load(a.head.value_scales + first + t)).store(logits + t);
+        }
+        totals[row] = totals[row] * factor + sum.sum();
+    }
+
+    template <int R>
+    void add_values(int row, const int16_t (*shares)[kTileKeys], const float* factors, const float* steps) const {
+        const int n_pairs = n_padded() / 2;
+        const int16_t* values = a.head.values + static_cast<size_t>(first) * a.d_pad;
+        for (int at = 0; at < a.d_pad; at += kAbreast * F::n) {
+            Sums found[R][kAbreast];
+            sum_words<R>(shares[0], kTileKeys, values + at * 2, static_cast<size_t>(a.d_pad) * 2, n_pairs, found);
+            for (int r = 0; r < R; ++r)
+                for (int i = 0; i < kAbreast; ++i) {
+                    float* to = sums + (row + r) * a.d_pad + at + i * F::n;
+                    fused(from_sums(found[r][i]), F::set(steps[r]), F::load(to) * F::set(factors[r])).store(to);
+                }
+        }
+    }
+};
+
+void attend_words(const WordAttention& a) {
+    constexpr int kQueries = WordTiles::kQueries;
+    int16_t queries[kQueries * kWidestHead];
+    float sums[kQueries * kWidestHead], scales[kQueries], most[kQueries], totals[kQueries];
+    for (int first = 0; first < a.n_queries; first += kQueries) {
+        const int n = a.n_queries - first < kQueries ? a.n_queries - first : kQueries;
+        for (int q = 0; q < n; ++q) {
+            int16_t* words = queries + q * a.d_pad;
+            const float* from = a.queries + (first + q) * a.query_stride;
+            scales[q] = a.scale * fill_words(from, a.d_head, most_word(a.d_pad), words);
+            for (int i = a.d_head; i < a.d_pad; ++i) words[i] = 0;
+            for (int i = 0; i < a.d_pad; ++i) sums[q * a.d_pad + i] = 0.0f;
+            most[q] = -1e30f;
+            totals[q] = 0.0f;
+        }
+        for (int key = 0; key < a.n_frames; key += kTileKeys) {
+            const int n_keys = a.n_frames - key < kTileKeys ? a.n_frames - key : kTileKeys;
+            in_rows(n, WordTiles{a, key, n_keys, queries, scales, sums, most, totals});
+        }
+        for (int q = 0; q < n; ++q) {
+            const F inverse = F::set(1.0f / totals[q]);
+            float* out = a.out + (first + q) * a.out_stride;
+            for (int i = 0; i < a.d_head; i += F::n)
+                (F::load(sums + q * a.d_pad + i) * inverse)
+                    .store_some(out + i, a.d_head - i < F::n ? a.d_head - i : F::n);
+        }
+    }
+}
+
+const EncoderKernels encoder_kernels = {fill_words, multiply_words, attend_words};
+
+}  // namespace
+}  // namespace sottovoce
