@@ -207,6 +207,32 @@ def test_an_update_that_waits_takes_what_comes_meanwhile() -> None:
     assert asyncio.run(run()) == (4.0, 1, [4.0])
 
 
+def test_who_sends_without_a_pause_gets_words_on_the_way() -> None:
+    """There is always more audio than an update takes; words come before it ends."""
+
+    async def run() -> tuple[int, list[float]]:
+        scheduler = Scheduler(cast(Model, SlowModel()))
+        session = await scheduler.open(LiveOptions())
+        n_polls = 0
+
+        def poll() -> Samples:
+            nonlocal n_polls
+            n_polls += 1
+            return np.tile(TENTH, 50)
+
+        session.poll_newer_audio = poll
+        try:
+            told = await asyncio.wait_for(session.push(np.tile(TENTH, 10)), 30)
+        finally:
+            scheduler.close()
+            scheduler.join(10)
+        return n_polls, [event.end for event in told]  # type: ignore[union-attr]
+
+    n_polls, ends = asyncio.run(run())
+    assert n_polls == 1
+    assert ends[-1] == pytest.approx(6.0)
+
+
 def test_under_load_audio_is_held_until_an_update_is_due() -> None:
     async def run() -> tuple[list[int], list[str]]:
         model = SlowModel()

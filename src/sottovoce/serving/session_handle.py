@@ -93,15 +93,18 @@ class SessionHandle:
     async def push(self, pcm: Samples) -> list[Event]:
         """Take samples (n,) float32, mono, 16 kHz; the events that follow from them.
 
-        Under load they are held until an update is due, and that update takes all of them.
+        Under load they are held until an update is due, and that update takes all of them. It takes what came
+        meanwhile too; further updates do not, as a client that sends without a pause waits for its words.
 
         Raises: AudioError for samples that are not finite.
         """
         events: list[Event] = []
         self._held_audio.add(np.ascontiguousarray(pcm))
         self._n_samples += len(pcm)
-        while self._held_audio.is_due(self.interval_s):
+        if self._held_audio.is_due(self.interval_s):
             events += self._numbered(await self._done(self._update()))
+        while self._held_audio.is_due(self.interval_s):
+            events += self._numbered(await self._done(self._listen()))
         return events
 
     async def finalize(self) -> list[Event]:
