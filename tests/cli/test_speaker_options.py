@@ -56,6 +56,7 @@ def test_names_by_the_order_of_first_speech(talk: Path) -> None:
 
 def test_names_are_in_every_document(talk: Path, tmp_path: Path) -> None:
     words = ["--speakers", "auto", "--speaker-names", "Ann,Bob,Eve", "-f", "all", "-o", str(tmp_path / "out")]
+    words += ["--no-read-again"]  # words over tones, where nobody speaks, are left out otherwise
     assert run(["transcribe", str(talk), *FAST, "--duration", "9", *words]) == 0
     document = json.loads((tmp_path / "out" / "talk.json").read_text())
     speakers = {segment["speaker"] for segment in document["segments"]}
