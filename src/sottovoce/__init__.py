@@ -8,6 +8,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
+from sottovoce.waiting import wait_briefly
+
 if TYPE_CHECKING:
     from sottovoce.api import Model, load_model
     from sottovoce.ctc.decoder import CtcDecoder
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
     from sottovoce.options.transcribe import TranscribeOptions
     from sottovoce.streaming.session import Session
     from sottovoce.types import Event, Hypothesis, Segment, Transcript, Word
+
+wait_briefly()
 
 _HOMES = {
     "CtcDecoder": "sottovoce.ctc.decoder",
