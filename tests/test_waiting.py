@@ -1,16 +1,18 @@
-"""PyTorch's threads wait briefly for work, unless somebody chose otherwise."""
+"""PyTorch's threads wait briefly beside those of the kernels, unless somebody chose otherwise."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
+from importlib.util import find_spec
 
 import pytest
 
 from sottovoce.waiting import CHOICES, SPIN_COUNT
 
 
+@pytest.mark.skipif(find_spec("sottovoce_kernels") is None, reason="sottovoce-kernels is not installed")
 @pytest.mark.parametrize(
     ("chosen", "spins"),
     [({}, SPIN_COUNT), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "ACTIVE"}, None)],

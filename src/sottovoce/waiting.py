@@ -1,16 +1,15 @@
 """How long threads of PyTorch wait awake for their next work.
 
-GNU's OpenMP lets them spin for milliseconds after every operation. The native kernels have threads of their
-own, which then share their cores with threads that do nothing (docs/benchmarks.md, two threads).
+OpenMP's own 300,000 turns take the processor from whatever else runs: from a thread that is waited for, from
+other programs, and from the threads of the native kernels (docs/benchmarks.md, docs/figures/serving.md).
 """
 
 from __future__ import annotations
 
 import os
 
-SPIN_COUNT = "10000"
-"""Some tens of microseconds: longer than PyTorch is between two operations of a step, so that its threads
-lose nothing by it."""
+SPIN_COUNT = "1000"
+"""Turns, microseconds, after which a thread sleeps; without any an idle machine is slower."""
 CHOICES = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
 """Environment variables by which a person chooses; then nothing is changed."""
 

@@ -7,7 +7,6 @@ ended by SIGTERM and SIGHUP.
 from __future__ import annotations
 
 import importlib
-import os
 import sys
 import traceback
 from collections.abc import Sequence
@@ -19,6 +18,7 @@ from sottovoce.cli.call import Call, say_error, with_call_options
 from sottovoce.cli.each_file import is_out_of_memory
 from sottovoce.cli.standard_streams import prepare_standard_streams
 from sottovoce.errors import OutputError, SottovoceError
+from sottovoce.waiting import wait_briefly
 
 COMMANDS = {
     "transcribe": ("sottovoce.cli.transcribe", "transcribe", "Transcribe recordings into text files."),
@@ -41,11 +41,6 @@ COMMANDS = {
     "eval": ("sottovoce.cli.evaluate", "evaluate", "Measure errors, latency and language over a manifest."),
 }
 """Name, then module, attribute and one line of help: nothing heavy is imported to print the help."""
-
-BRIEFLY = ("GOMP_SPINCOUNT", "1000")
-"""Threads of an operation that wait for each other spin so many turns, microseconds, and then sleep. OpenMP's
-own 300,000 turns take the processor from whatever else runs, and from the thread that is waited for; without
-any an idle machine is slower (docs/serving.md). Read when torch is imported, which comes later."""
 
 
 class CallInterruptedError(Exception):
@@ -91,8 +86,7 @@ with_call_options(cli)
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit with its code."""
-    if "OMP_WAIT_POLICY" not in os.environ:
-        os.environ.setdefault(*BRIEFLY)
+    wait_briefly()
     prepare_standard_streams()
     code = run(arguments)
     with suppress(OutputError, click.exceptions.Exit):  # said already, or nobody is left to read it
