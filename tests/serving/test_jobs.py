@@ -225,7 +225,9 @@ def test_a_result_goes_when_its_time_is_over(tmp_path: Path) -> None:
     with serving(QuietModel(), jobs=JobSettings(str(tmp_path), keep_s=1.0)) as server:
         name = created(server)
         until(lambda: httpx.get(f"{server.url}/v1/jobs/{name}").status_code == 404)
+        assert httpx.get(f"{server.url}/v1/jobs").json()["data"] == []
         until(lambda: files_of(tmp_path) == {".lock"})
+        assert httpx.get(f"{server.url}/v1/jobs/{name}").json()["error"]["code"] == "job_not_found"
 
 
 KEYS = '[anna]\nkey = "key-of-anna"\naudio-s-per-day = 5\n[bert]\nkey = "key-of-bert"\n'

@@ -58,7 +58,7 @@ class NgramModel:
         cached = read_ngrams(path)
         if cached is not None:
             vocabulary = dict(zip(cached.words, range(len(cached.words)), strict=True))
-            return cls(_with_unknown(vocabulary), cached.table, cached.order)
+            return cls(_with_oov_word(vocabulary), cached.table, cached.order)
         file = read_arpa(path)
         model = cls.from_file(file)
         if path.stat().st_size >= LEAST_BYTES:
@@ -67,7 +67,7 @@ class NgramModel:
 
     @classmethod
     def from_file(cls, file: ArpaFile) -> NgramModel:
-        vocabulary = _with_unknown(dict(file.vocabulary))
+        vocabulary = _with_oov_word(dict(file.vocabulary))
         n_tokens = max(vocabulary.values()) + 1
         try:
             table = _Builder(file, n_tokens).table()
@@ -126,8 +126,8 @@ class NgramModel:
         return automaton_of(self._table, self.finish(torch.arange(len(parent), device=parent.device)))
 
 
-def _with_unknown(vocabulary: dict[str, int]) -> dict[str, int]:
-    """Name the unknown word <unk>; where a file has none it comes after all others."""
+def _with_oov_word(vocabulary: dict[str, int]) -> dict[str, int]:
+    """Name the out-of-vocabulary word <unk>; where a file has none it comes after all others."""
     for name in ("<UNK>", "<unk>"):
         if name in vocabulary:
             vocabulary["<unk>"] = vocabulary[name]
