@@ -29,6 +29,19 @@ FLOORS = [
     {"cli"},
 ]
 """From the ground up; a room sees the floors below its own, and itself."""
+SERVING_FLOORS = [
+    {"settings", "metrics", "health_check"},
+    {"parsing"},
+    {"access", "scheduling"},
+    {"captions", "recordings"},
+    {"jobs"},
+    {"live"},
+    {"apis"},
+    {"http"},
+    {"ray"},
+]
+"""Rooms of the server, likewise. `services`, what a running server shares, stands below `live`, and whoever
+answers a request may ask it."""
 BASE_ONLY = {"decoding", "language", "streaming", "offline", "engine", "alignment"}
 """Rooms that see runtimes and language models through their seam alone."""
 SEAMS = {"sottovoce.backends.base", "sottovoce.lm.base"}
@@ -95,3 +108,17 @@ def test_imports_point_down(path: Path) -> None:
         assert floor_of(parts[1]) < floor_of(room), f"{path}: {room} must not import {name}"
         if room in BASE_ONLY and parts[1] in {"backends", "lm"} and len(parts) > 2:
             assert ".".join(parts[:3]) in SEAMS, f"{path}: {room} sees only the seam, not {name}"
+
+
+@pytest.mark.parametrize(
+    "path", [one for one in modules() if room_of(one) == "serving"], ids=lambda one: one.stem
+)
+def test_imports_point_down_in_the_server(path: Path) -> None:
+    floors = {room: floor for floor, rooms in enumerate(SERVING_FLOORS) for room in rooms}
+    room = path.relative_to(SOURCE / "serving").parts[0].removesuffix(".py")
+    floor = floors["live"] if room == "services" else floors.get(room)
+    for name in imports(path):
+        other = name.removeprefix("sottovoce.serving.").partition(".")[0]
+        if name.startswith("sottovoce.serving.") and other not in {room, "services"}:
+            assert floor is not None
+            assert floors[other] < floor, f"{path}: {room} must not import {name}"

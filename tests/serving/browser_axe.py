@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from sottovoce.serving.server import ServerThread
+from sottovoce.serving.http.server import ServerThread
 from tests.serving.browser_captions import share, tell, utterance
 from tests.serving.browser_page import AXE, CHROMIUM, LANGUAGES, browser, microphone, state
 

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from sottovoce.serving.caption_messages import MAX_MESSAGE_CHARACTERS, read_publication
-from sottovoce.serving.server import ServerThread
+from sottovoce.serving.captions.caption_messages import MAX_MESSAGE_CHARACTERS, read_publication
+from sottovoce.serving.http.server import ServerThread
 from sottovoce.serving.settings import Access
 from tests.serving.browser_page import LANGUAGES, SPOKEN, browser, microphone, picture, pytestmark, state
 from tests.serving.servers import SlowModel, serving, until

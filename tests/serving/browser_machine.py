@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from sottovoce.serving.server import ServerThread
+from sottovoce.serving.http.server import ServerThread
 from tests.serving.browser_page import browser, microphone, pytestmark, state
 from tests.serving.servers import until
 

@@ -23,8 +23,8 @@ import pytest
 
 from sottovoce.api import Model
 from sottovoce.audio.io import load_audio
-from sottovoce.serving import load_forecast
-from sottovoce.serving.server import ServerThread
+from sottovoce.serving.http.server import ServerThread
+from sottovoce.serving.scheduling import load_forecast
 from sottovoce.serving.settings import Access, TranslationSettings, Work
 from sottovoce.speakers.base import Floats
 from sottovoce.speakers.live_speakers import LiveSpeakers
@@ -199,7 +199,8 @@ def test_a_server_that_comes_back_gets_what_it_missed(
             super().add_voices(voices)
 
     monkeypatch.setattr(
-        "sottovoce.serving.session_handle.make_live_speakers", lambda wish: Told(Somebody(), OneVoice())
+        "sottovoce.serving.scheduling.session_handle.make_live_speakers",
+        lambda wish: Told(Somebody(), OneVoice()),
     )
     with browser(microphone) as (page, faults):
         with serving(nano) as first:
@@ -354,7 +355,7 @@ def lane_colours(page: Any, n: int) -> list[list[str]]:
 def test_every_speaker_has_a_lane_and_keeps_the_colour(
     microphone: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sottovoce.serving.session_handle.make_live_speakers", one_speaker)
+    monkeypatch.setattr("sottovoce.serving.scheduling.session_handle.make_live_speakers", one_speaker)
     n_words = sum(len(text.split()) for _, _, text in TALK)
     with serving(TalkModel()) as server, browser(microphone) as (page, faults):
         page.set_viewport_size(WIDE)

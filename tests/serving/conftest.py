@@ -10,7 +10,7 @@ import pytest
 from openai import OpenAI
 
 from sottovoce.api import Model, load_model
-from sottovoce.serving.server import ServerThread
+from sottovoce.serving.http.server import ServerThread
 from tests.serving.servers import CLIPS, settings
 
 

@@ -16,7 +16,7 @@ import torch
 from sottovoce.api import Model
 from sottovoce.engine.calls import CallGenerator
 from sottovoce.errors import OptionError
-from sottovoce.serving.server import ServerThread
+from sottovoce.serving.http.server import ServerThread
 from sottovoce.serving.settings import (
     Access,
     JobSettings,

@@ -15,7 +15,7 @@ import pytest
 from openai import AsyncOpenAI
 from websockets.asyncio.client import ClientConnection, connect
 
-from sottovoce.serving.server import ServerThread
+from sottovoce.serving.http.server import ServerThread
 from tests.serving.servers import SlowModel, serving
 
 SECOND = bytes(2 * 16_000)

@@ -14,10 +14,10 @@ import pytest
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
-from sottovoce.serving import shared_captions
-from sottovoce.serving.apis import shared_captions as sockets
-from sottovoce.serving.caption_messages import read_publication
-from sottovoce.serving.server import ServerThread
+from sottovoce.serving.apis import caption_routes as sockets
+from sottovoce.serving.captions import shared_captions
+from sottovoce.serving.captions.caption_messages import read_publication
+from sottovoce.serving.http.server import ServerThread
 from sottovoce.serving.settings import Access, ServerLimits
 from tests.serving.servers import SlowModel, serving, until
 

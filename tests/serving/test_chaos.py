@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake
 
-from sottovoce.serving.server import ServerThread
+from sottovoce.serving.http.server import ServerThread
 from sottovoce.serving.settings import ServerLimits
 from tests.serving.servers import SlowModel, serving, until
 
@@ -204,8 +204,8 @@ def test_no_form_is_a_fault_of_the_server(quick: ServerThread, fields: dict[str,
 
 def test_a_client_that_answers_no_ping_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its machine lost its network: nothing comes from it any more, not even the end."""
-    monkeypatch.setattr("sottovoce.serving.server.PING_EVERY_S", 0.2)
-    monkeypatch.setattr("sottovoce.serving.server.PONG_WITHIN_S", 0.4)
+    monkeypatch.setattr("sottovoce.serving.http.server.PING_EVERY_S", 0.2)
+    monkeypatch.setattr("sottovoce.serving.http.server.PONG_WITHIN_S", 0.4)
     with serving(SlowModel()) as server, socket.create_connection(server.address.split(":")) as client:
         head = f"GET /v1/live HTTP/1.1\r\nhost: {server.address}\r\n"
         head += "connection: Upgrade\r\nupgrade: websocket\r\n"

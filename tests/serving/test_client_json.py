@@ -10,8 +10,8 @@ import httpx
 import pytest
 from websockets.sync.client import connect
 
-from sottovoce.serving.client_json import read_json, whole_text
-from sottovoce.serving.server import ServerThread
+from sottovoce.serving.http.server import ServerThread
+from sottovoce.serving.parsing.client_json import read_json, whole_text
 from tests.serving.servers import SlowModel, serving
 
 HALF = "\ud800"

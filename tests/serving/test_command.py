@@ -22,7 +22,7 @@ import pytest
 from sottovoce.cli.main import cli, run
 from sottovoce.cli.serve_app import aliases, api_keys, model_paths, settings_of
 from sottovoce.errors import OptionError
-from sottovoce.serving.worker import Worker
+from sottovoce.serving.scheduling.worker import Worker
 from tests.serving.servers import CLIPS
 
 
@@ -176,7 +176,7 @@ def test_a_model_of_a_path_is_called_by_its_last_part(tmp_path: Path) -> None:
 def test_on_all_addresses_without_a_key_it_warns(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from sottovoce.serving.server import Server
+    from sottovoce.serving.http.server import Server
 
     monkeypatch.setattr(Server, "serve_until_ended", lambda self: self._listening.close())
     handlers = logging.getLogger().handlers[:]

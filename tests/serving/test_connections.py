@@ -14,8 +14,8 @@ import pytest
 from websockets.asyncio.client import connect
 
 from sottovoce.errors import OptionError
-from sottovoce.serving.protocols import ConnectionGate, QuietLoop
-from sottovoce.serving.server import ServerThread
+from sottovoce.serving.http.protocols import ConnectionGate, QuietLoop
+from sottovoce.serving.http.server import ServerThread
 from sottovoce.serving.settings import Access, ServerLimits
 from tests.serving.servers import SlowModel, serving, until
 
@@ -160,8 +160,8 @@ def test_little_stands_before_the_ping_of_a_client_that_is_slowed_down() -> None
 
 
 def test_a_client_whose_answer_stands_behind_audio_is_not_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sottovoce.serving.server.PING_EVERY_S", 0.1)
-    monkeypatch.setattr("sottovoce.serving.server.PONG_WITHIN_S", 0.1)
+    monkeypatch.setattr("sottovoce.serving.http.server.PING_EVERY_S", 0.1)
+    monkeypatch.setattr("sottovoce.serving.http.server.PONG_WITHIN_S", 0.1)
     free = threading.Event()
     work: Callable[[], object] = free.wait
     with serving(SlowModel(lambda: work() and None), limits=ServerLimits(pending_s=1.0)) as server:

@@ -16,8 +16,8 @@ import httpx
 import numpy as np
 import pytest
 
-from sottovoce.serving import uploads
-from sottovoce.serving.decode_pool import DecodePool, Slices
+from sottovoce.serving.recordings import uploads
+from sottovoce.serving.recordings.decode_pool import DecodePool, Slices
 from sottovoce.serving.settings import ServerLimits
 from tests.serving.servers import SlowModel, serving, until
 from tests.serving.test_uploads import wav

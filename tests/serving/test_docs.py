@@ -16,9 +16,9 @@ from sottovoce.options.requests import WITHOUT_EFFECT
 from sottovoce.serving.apis.deepgram_params import OF_BOTH, OF_RECORDINGS, OF_STREAMS
 from sottovoce.serving.apis.flux_params import OF_TURNS
 from sottovoce.serving.apis.sottovoce_live import FIELDS
-from sottovoce.serving.inference_request import KNOWN as INFERENCE
-from sottovoce.serving.requests import KNOWN
-from sottovoce.serving.server import ServerThread
+from sottovoce.serving.http.server import ServerThread
+from sottovoce.serving.recordings.inference_request import SUPPORTED as INFERENCE
+from sottovoce.serving.recordings.requests import SUPPORTED
 from tests.serving.servers import CLIPS
 
 ROOT = Path(__file__).parents[2]
@@ -62,5 +62,5 @@ def test_every_field_of_the_other_apis_is_told() -> None:
 def test_every_field_of_the_socket_and_parameter_of_the_api_is_told() -> None:
     protocol = (ROOT / "docs" / "protocol.md").read_text(encoding="utf-8")
     assert set(re.findall(r"^\| `(\w+)` \|", protocol, re.MULTILINE)) >= set(FIELDS)
-    for name in KNOWN["transcribe"]:
+    for name in SUPPORTED["transcribe"]:
         assert f"`{name}`" in SERVING

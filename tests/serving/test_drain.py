@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 import pytest
 
-from sottovoce.serving.server import ServerThread
+from sottovoce.serving.http.server import ServerThread
 from sottovoce.serving.settings import ServerLimits
 from tests.serving.servers import SlowModel, serving, until
 from tests.serving.test_uploads import wav

@@ -10,9 +10,9 @@ import pytest
 from websockets.sync.client import connect
 
 from sottovoce.api import Model
-from sottovoce.serving.server import ServerThread
+from sottovoce.serving.http.server import ServerThread
+from sottovoce.serving.scheduling.worker import THREAD_NAME
 from sottovoce.serving.settings import ServerLimits
-from sottovoce.serving.worker import THREAD_NAME
 from tests.serving.servers import SlowModel, serving, settings, until
 
 
@@ -37,7 +37,7 @@ def test_a_server_that_ends_leaves_no_thread(seconds: float) -> None:
 
 def test_a_server_that_does_not_end_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """A thread that goes on unnoticed is what crashes a process at its end."""
-    monkeypatch.setattr("sottovoce.serving.server.WORK_ENDS_WITHIN_S", 0.0)
+    monkeypatch.setattr("sottovoce.serving.http.server.WORK_ENDS_WITHIN_S", 0.0)
     release, model = threading.Event(), SlowModel(lambda: release.wait(20) and None)
     server = ServerThread(settings(limits=ServerLimits(shutdown_s=0.1)), lambda name: cast(Model, model))
     server.__enter__()

@@ -16,11 +16,11 @@ from sottovoce.engine.tasks import Priority, Task
 from sottovoce.errors import OptionError
 from sottovoce.formats.event_lines import event_document
 from sottovoce.options.live import LiveOptions
-from sottovoce.serving import worker as room
-from sottovoce.serving.faults import ApiError
-from sottovoce.serving.input_queue import InputQueue
-from sottovoce.serving.scheduler import Scheduler
-from sottovoce.serving.worker import Worker
+from sottovoce.serving.live.input_queue import InputQueue
+from sottovoce.serving.parsing.faults import ApiError
+from sottovoce.serving.scheduling import worker as room
+from sottovoce.serving.scheduling.scheduler import Scheduler
+from sottovoce.serving.scheduling.worker import Worker
 from sottovoce.types import SAMPLE_RATE, Samples
 from tests.backends.fake import FakeBackend, Script
 from tests.serving.servers import SlowModel

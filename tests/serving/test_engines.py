@@ -20,11 +20,11 @@ from sottovoce.engine.tasks import Priority
 from sottovoce.errors import OptionError
 from sottovoce.options.live import LiveOptions
 from sottovoce.options.transcribe import TranscribeOptions
-from sottovoce.serving.engine_thread import THREADS
-from sottovoce.serving.scheduler import Scheduler, TranscriptionRequest
-from sottovoce.serving.session_handle import SessionHandle
+from sottovoce.serving.scheduling.engine_thread import THREADS
+from sottovoce.serving.scheduling.scheduler import Scheduler, TranscriptionRequest
+from sottovoce.serving.scheduling.session_handle import SessionHandle
+from sottovoce.serving.scheduling.worker import Worker
 from sottovoce.serving.settings import Work
-from sottovoce.serving.worker import Worker
 from sottovoce.types import Final, Samples
 from tests.backends.fake import FakeBackend, Script
 from tests.serving.servers import serving

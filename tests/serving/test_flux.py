@@ -30,9 +30,9 @@ from sottovoce.serving.apis.flux_params import (
     pause_of,
 )
 from sottovoce.serving.apis.flux_turns import FluxTurns
-from sottovoce.serving.faults import ApiError
-from sottovoce.serving.model_registry import ModelRegistry
-from sottovoce.serving.server import ServerThread
+from sottovoce.serving.http.server import ServerThread
+from sottovoce.serving.parsing.faults import ApiError
+from sottovoce.serving.scheduling.model_registry import ModelRegistry
 from sottovoce.serving.settings import Access, ModelSettings
 from sottovoce.types import Event, Final, Partial, SpeechEnded, SpeechStarted, Unstable, Word
 from tests.serving.servers import CLIPS, SlowModel, serving

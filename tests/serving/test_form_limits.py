@@ -11,12 +11,12 @@ import httpx
 import numpy as np
 import pytest
 
-from sottovoce.serving import known_speakers
-from sottovoce.serving.faults import ApiError
-from sottovoce.serving.fields import MOST_LIST_TEXT, Fields
-from sottovoce.serving.server import ServerThread
-from sottovoce.serving.uploads import FORM_BYTES
-from sottovoce.serving.worker import THREAD_NAME
+from sottovoce.serving.http.server import ServerThread
+from sottovoce.serving.parsing.faults import ApiError
+from sottovoce.serving.parsing.fields import MOST_LIST_TEXT, Fields
+from sottovoce.serving.recordings import known_speakers
+from sottovoce.serving.recordings.uploads import FORM_BYTES
+from sottovoce.serving.scheduling.worker import THREAD_NAME
 from sottovoce.types import Transcript
 from tests.serving.servers import CLIPS, SlowModel, serving
 from tests.serving.test_uploads import wav

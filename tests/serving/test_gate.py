@@ -14,8 +14,8 @@ from openai import OpenAI
 from websockets.asyncio.client import connect
 
 from sottovoce.errors import OptionError
-from sottovoce.serving.access import AccessControl
-from sottovoce.serving.server import ServerThread
+from sottovoce.serving.access.gate import AccessControl
+from sottovoce.serving.http.server import ServerThread
 from sottovoce.serving.settings import Access, Listening, ModelSettings, ServerLimits, ServerSettings
 from tests.serving.servers import SlowModel, serving
 

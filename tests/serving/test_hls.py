@@ -16,11 +16,11 @@ import webvtt
 from websockets.asyncio.client import connect
 
 from sottovoce.api import Model
-from sottovoce.serving import hls
-from sottovoce.serving.caption_messages import read_publication
-from sottovoce.serving.hls import PLAYLIST, SEGMENT_S, HlsWriter
-from sottovoce.serving.server import ServerThread
-from sottovoce.serving.shared_captions import SharedCaptions
+from sottovoce.serving.captions import hls
+from sottovoce.serving.captions.caption_messages import read_publication
+from sottovoce.serving.captions.hls import PLAYLIST, SEGMENT_S, HlsWriter
+from sottovoce.serving.captions.shared_captions import SharedCaptions
+from sottovoce.serving.http.server import ServerThread
 from tests.serving.servers import SlowModel, settings, until
 from tests.serving.test_captions import captions, received
 

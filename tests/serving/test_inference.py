@@ -19,9 +19,9 @@ from sottovoce.errors import ModelNotFoundError
 from sottovoce.options.decoding import NON_SPEECH, SPECIALS_ALONE
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.serving.apis.whisper_cpp import with_turn_signs
-from sottovoce.serving.fields import Fields
-from sottovoce.serving.inference_request import KNOWN, inference_request
-from sottovoce.serving.server import ServerThread
+from sottovoce.serving.http.server import ServerThread
+from sottovoce.serving.parsing.fields import Fields
+from sottovoce.serving.recordings.inference_request import SUPPORTED, inference_request
 from sottovoce.serving.settings import ModelSettings
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import Samples, Segment, Turn
@@ -177,7 +177,7 @@ def test_what_is_off_or_without_effect_changes_nothing() -> None:
     assert inference_request(Fields([]), "small") == inference_request(
         Fields([*off.items(), *other.items(), ("split_on_word", "true"), ("debug_mode", "true")]), "small"
     )
-    assert set(KNOWN) > {"file", "vad", "translate"}
+    assert set(SUPPORTED) > {"file", "vad", "translate"}
 
 
 def test_their_search_is_done() -> None:

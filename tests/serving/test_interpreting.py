@@ -14,8 +14,8 @@ import pytest
 from websockets.asyncio.client import ClientConnection
 
 from sottovoce.api import Model
-from sottovoce.serving import session_translator
-from sottovoce.serving.server import ServerThread
+from sottovoce.serving.http.server import ServerThread
+from sottovoce.serving.live import session_translator
 from sottovoce.serving.settings import TranslationSettings
 from sottovoce.translation.chat import ChatServer
 from sottovoce.translation.chat_translator import Glossary

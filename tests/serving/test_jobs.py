@@ -16,10 +16,10 @@ import pytest
 
 from sottovoce.api import Model
 from sottovoce.errors import OptionError
+from sottovoce.serving.http.server import ServerThread
 from sottovoce.serving.jobs import job_runner, job_store
 from sottovoce.serving.jobs.job_store import JobStore
 from sottovoce.serving.jobs.transcription_job import TranscriptionJob, new_id
-from sottovoce.serving.server import ServerThread
 from sottovoce.serving.settings import Access, JobSettings, ServerLimits
 from sottovoce.types import Transcript
 from tests.serving.servers import CLIPS, SlowFile, SlowModel, serving, until

@@ -22,11 +22,11 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from sottovoce.errors import OptionError
-from sottovoce.serving.api_keys import MOST_KEYS, ApiKey, KeyRing, digest_of, read_keys
-from sottovoce.serving.faults import ApiError
-from sottovoce.serving.key_limits import DAY_S, KeyLimits
+from sottovoce.serving.access.api_keys import MOST_KEYS, ApiKey, KeyRing, digest_of, read_keys
+from sottovoce.serving.access.key_limits import DAY_S, KeyLimits
+from sottovoce.serving.http.server import ServerThread
 from sottovoce.serving.metrics import Metrics
-from sottovoce.serving.server import ServerThread
+from sottovoce.serving.parsing.faults import ApiError
 from sottovoce.serving.settings import Access
 from sottovoce.types import Transcript
 from tests.serving.servers import SlowFile, SlowModel, serving, until

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from sottovoce.cli.main import cli
-from sottovoce.serving.access import OPEN_PATHS, PROBED_PATHS
+from sottovoce.serving.access.gate import OPEN_PATHS, PROBED_PATHS
 from sottovoce.serving.settings import Access
 from tests.serving.servers import SlowModel, serving
 

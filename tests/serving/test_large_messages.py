@@ -14,8 +14,8 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed
 
 from sottovoce.serving.apis import openai_realtime
-from sottovoce.serving.connection import SLICE_BYTES, slices_of
-from sottovoce.serving.pcm import PcmReader
+from sottovoce.serving.live.connection import SLICE_BYTES, slices_of
+from sottovoce.serving.parsing.pcm import PcmReader
 from sottovoce.types import Samples
 from tests.serving.servers import SlowModel, serving
 

@@ -20,7 +20,7 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
 from sottovoce.audio.io import load_audio
-from sottovoce.serving.server import ServerThread
+from sottovoce.serving.http.server import ServerThread
 from sottovoce.serving.settings import Access, ServerLimits
 from tests.serving.servers import CLIPS, SlowModel, serving
 
@@ -245,7 +245,7 @@ def test_a_configure_that_cannot_be_taken_fails(
 
 
 def test_telephone_sound_at_its_own_rate(server: ServerThread) -> None:
-    from sottovoce.serving.pcm import MULAW
+    from sottovoce.serving.parsing.pcm import MULAW
 
     samples = load_audio(CLIPS / "en.flac")[::2]
     order = np.argsort(MULAW)

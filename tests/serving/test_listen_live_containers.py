@@ -12,7 +12,7 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed
 
 from sottovoce.audio.io import load_audio
-from sottovoce.serving.server import ServerThread
+from sottovoce.serving.http.server import ServerThread
 from tests.audio.test_live_container import recorded
 from tests.serving.servers import CLIPS, SlowModel, serving
 

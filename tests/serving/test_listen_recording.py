@@ -12,10 +12,10 @@ import pytest
 from sottovoce.audio.io import load_audio
 from sottovoce.serving.apis.deepgram_params import DeepgramParams, recording_params
 from sottovoce.serving.apis.deepgram_results import recording_document
-from sottovoce.serving.faults import ApiError
-from sottovoce.serving.model_registry import ModelRegistry
-from sottovoce.serving.pcm import ALAW, MULAW
-from sottovoce.serving.server import ServerThread
+from sottovoce.serving.http.server import ServerThread
+from sottovoce.serving.parsing.faults import ApiError
+from sottovoce.serving.parsing.pcm import ALAW, MULAW
+from sottovoce.serving.scheduling.model_registry import ModelRegistry
 from sottovoce.serving.settings import ModelSettings
 from sottovoce.types import Segment, Transcript, Word
 from tests.serving.servers import CLIPS

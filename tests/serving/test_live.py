@@ -18,7 +18,7 @@ from websockets.exceptions import ConnectionClosed
 from sottovoce.api import Model
 from sottovoce.audio.io import load_audio
 from sottovoce.formats.event_lines import event_document
-from sottovoce.serving.server import ServerThread
+from sottovoce.serving.http.server import ServerThread
 from sottovoce.serving.settings import ServerLimits
 from sottovoce.types import Samples
 from tests.serving.servers import CLIPS, SlowModel, serving, until
@@ -183,7 +183,7 @@ def test_other_encodings_and_rates_give_words_too(server: ServerThread, encoding
 
 def encoded(audio: Any, law: str) -> Any:
     """The nearest code of every sample."""
-    from sottovoce.serving.pcm import ALAW, MULAW
+    from sottovoce.serving.parsing.pcm import ALAW, MULAW
 
     table = MULAW if law == "mulaw" else ALAW
     order = np.argsort(table)
@@ -272,7 +272,7 @@ def test_a_sender_who_is_too_fast_is_slowed_down() -> None:
                 await socket.send(SECOND)
             await socket.send('{"type": "close"}')
 
-        from sottovoce.serving import input_queue
+        from sottovoce.serving.live import input_queue
 
         before = input_queue.InputQueue.put_audio
 

@@ -13,14 +13,14 @@ from websockets.exceptions import ConnectionClosed
 
 from sottovoce.api import Model
 from sottovoce.engine.update_interval import UpdateIntervalController
-from sottovoce.serving import calibration
-from sottovoce.serving import scheduler as scheduling
-from sottovoce.serving.calibration import voice
-from sottovoce.serving.faults import ApiError
-from sottovoce.serving.load_forecast import IDLE_S, MEASURED_S, ROOM, LoadForecast, SessionLoad
-from sottovoce.serving.scheduler import Scheduler
-from sottovoce.serving.server import ServerThread
-from sottovoce.serving.session_handle import SessionHandle
+from sottovoce.serving.http.server import ServerThread
+from sottovoce.serving.parsing.faults import ApiError
+from sottovoce.serving.scheduling import calibration
+from sottovoce.serving.scheduling import scheduler as scheduling
+from sottovoce.serving.scheduling.calibration import voice
+from sottovoce.serving.scheduling.load_forecast import IDLE_S, MEASURED_S, ROOM, LoadForecast, SessionLoad
+from sottovoce.serving.scheduling.scheduler import Scheduler
+from sottovoce.serving.scheduling.session_handle import SessionHandle
 from sottovoce.serving.settings import Work
 from tests.serving.servers import SlowModel, serving, until
 
@@ -56,7 +56,7 @@ def n_taken(made: LoadForecast, most: int = 100) -> int:
 
 def speak(load: SessionLoad, cost: float, seconds: float, interval_s: float = 0.5) -> None:
     load.work(cost * seconds)
-    load.hear(seconds, interval_s)
+    load.take_audio(seconds, interval_s)
 
 
 def test_sessions_have_room_by_what_they_cost_and_engines_add_up() -> None:

@@ -19,11 +19,11 @@ from websockets.exceptions import InvalidStatus
 from sottovoce.api import Model
 from sottovoce.errors import OptionError
 from sottovoce.models.dims import ModelDims
-from sottovoce.serving.faults import ApiError
-from sottovoce.serving.model_memory import n_parameters, usual_bytes, weight_bytes
-from sottovoce.serving.model_registry import ModelRegistry
-from sottovoce.serving.scheduler import Scheduler
-from sottovoce.serving.server import ServerThread
+from sottovoce.serving.http.server import ServerThread
+from sottovoce.serving.parsing.faults import ApiError
+from sottovoce.serving.scheduling.model_memory import n_parameters, usual_bytes, weight_bytes
+from sottovoce.serving.scheduling.model_registry import ModelRegistry
+from sottovoce.serving.scheduling.scheduler import Scheduler
 from sottovoce.serving.settings import ModelSettings, Work
 from tests.serving.servers import SlowModel, settings
 from tests.serving.test_jobs import QuietModel

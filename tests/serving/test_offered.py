@@ -12,10 +12,10 @@ import pytest
 from sottovoce.api import Model
 from sottovoce.models.nano import compact_languages
 from sottovoce.serving.apis.wyoming import info
+from sottovoce.serving.http.server import ServerThread
 from sottovoce.serving.metrics import Metrics
-from sottovoce.serving.model_registry import ModelRegistry, usual_languages
-from sottovoce.serving.scheduler import Scheduler
-from sottovoce.serving.server import ServerThread
+from sottovoce.serving.scheduling.model_registry import ModelRegistry, usual_languages
+from sottovoce.serving.scheduling.scheduler import Scheduler
 from sottovoce.serving.services import Services
 from sottovoce.serving.settings import ModelSettings
 from tests.serving.servers import SlowModel, settings

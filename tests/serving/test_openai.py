@@ -14,7 +14,7 @@ from openai.types.audio import TranscriptionTextDeltaEvent, TranscriptionTextDon
 from sottovoce.api import Model
 from sottovoce.formats.base import write_transcript
 from sottovoce.formats.writers import writer_for
-from sottovoce.serving.server import ServerThread
+from sottovoce.serving.http.server import ServerThread
 from sottovoce.types import Transcript
 from tests.serving.servers import CLIPS
 

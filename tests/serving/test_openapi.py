@@ -19,11 +19,11 @@ from sottovoce.serving.apis.deepgram_params import OF_BOTH, OF_STREAMS, OFF_ONLY
 from sottovoce.serving.apis.flux_params import OF_TURNS
 from sottovoce.serving.apis.sottovoce_live import FIELDS
 from sottovoce.serving.apis.transcription_jobs import WEBHOOK_URL
-from sottovoce.serving.app import ROUTES
-from sottovoce.serving.inference_request import KNOWN as INFERENCE
-from sottovoce.serving.openapi import document
-from sottovoce.serving.requests import KNOWN
-from sottovoce.serving.server import ServerThread
+from sottovoce.serving.http.app import ROUTES
+from sottovoce.serving.http.openapi import document
+from sottovoce.serving.http.server import ServerThread
+from sottovoce.serving.recordings.inference_request import SUPPORTED as INFERENCE
+from sottovoce.serving.recordings.requests import SUPPORTED
 from sottovoce.serving.settings import JobSettings, ServerLimits
 from sottovoce.types import Transcript
 from tests.serving.servers import SlowFile, SlowModel, serving
@@ -74,9 +74,9 @@ def test_it_has_every_path_and_field_that_is_read(quick: ServerThread) -> None:
     assert httpx.get(f"{quick.url}/openapi.json").json() == document()
     served = {route.path.replace(":path", "") for route in ROUTES if getattr(route, "methods", None)}
     assert set(document()["paths"]) == served - {"/", "/captions", "/read", "/favicon.ico"}  # type: ignore[arg-type]
-    assert properties("/v1/audio/transcriptions") == set(KNOWN["transcribe"])
-    assert properties("/v1/audio/translations") == set(KNOWN["translate"])
-    assert properties("/v1/jobs") == {*KNOWN["transcribe"], WEBHOOK_URL}
+    assert properties("/v1/audio/transcriptions") == set(SUPPORTED["transcribe"])
+    assert properties("/v1/audio/translations") == set(SUPPORTED["translate"])
+    assert properties("/v1/jobs") == {*SUPPORTED["transcribe"], WEBHOOK_URL}
     assert properties("/inference") == set(INFERENCE)
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from sottovoce.serving.server import ServerThread
+from sottovoce.serving.http.server import ServerThread
 from tests.serving.browser_page import AXE, CHROMIUM
 
 CASES = (

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from openai import OpenAI
 
-from sottovoce.serving.faults import ApiError
-from sottovoce.serving.fields import Fields
-from sottovoce.serving.requests import transcription_request
+from sottovoce.serving.parsing.faults import ApiError
+from sottovoce.serving.parsing.fields import Fields
+from sottovoce.serving.recordings.requests import transcription_request
 
 
 def test_hotwords_are_phrases_and_the_filter_finds_speech_first() -> None:

@@ -14,14 +14,14 @@ from prometheus_client.parser import text_string_to_metric_families
 from sottovoce.engine.tasks import Priority
 from sottovoce.errors import CheckpointError, ModelNotFoundError, OptionError
 from sottovoce.formats.event_lines import event_document
-from sottovoce.serving.apis.openai_documents import Deltas
-from sottovoce.serving.event_sequence import EventSequencer
-from sottovoce.serving.faults import ApiError, fault_of
-from sottovoce.serving.fields import Fields
-from sottovoce.serving.input_queue import MAX_COMMANDS, InputQueue
+from sottovoce.serving.live.input_queue import MAX_COMMANDS, InputQueue
 from sottovoce.serving.metrics import Metrics
-from sottovoce.serving.pcm import PcmReader
-from sottovoce.serving.worker import Worker
+from sottovoce.serving.parsing.faults import ApiError, fault_of
+from sottovoce.serving.parsing.fields import Fields
+from sottovoce.serving.parsing.pcm import PcmReader
+from sottovoce.serving.recordings.openai_documents import Deltas
+from sottovoce.serving.scheduling.event_sequence import EventSequencer
+from sottovoce.serving.scheduling.worker import Worker
 from sottovoce.types import (
     Event,
     Final,
@@ -42,7 +42,7 @@ def test_telephone_codes_are_what_ffmpeg_decodes(law: str) -> None:
     decoder.sample_rate = 8_000  # type: ignore[attr-defined]
     decoder.layout = "mono"  # type: ignore[attr-defined]
     (frame,) = decoder.decode(av.Packet(codes))  # type: ignore[attr-defined]
-    from sottovoce.serving.pcm import ALAW, MULAW
+    from sottovoce.serving.parsing.pcm import ALAW, MULAW
 
     table = MULAW if law == "mulaw" else ALAW
     assert np.array_equal(table * 32768, frame.to_ndarray()[0])
@@ -208,7 +208,7 @@ def test_metrics_are_what_prometheus_reads() -> None:
 def test_lists_of_a_form_in_every_spelling(names: tuple[str, str]) -> None:
     fields = Fields([(names[0], "x"), (names[1], "y")])
     assert fields.many("a") == ["x", "y"]
-    fields.require_known(())
+    fields.require_supported(())
 
 
 def test_objects_of_a_form_in_every_spelling() -> None:
@@ -228,7 +228,7 @@ def test_a_value_given_twice_and_a_name_nobody_knows() -> None:
     fields = Fields([("modle", "x")])
     fields.text("model")
     with pytest.raises(ApiError, match="did you mean 'model'"):
-        fields.require_known(("model",))
+        fields.require_supported(("model",))
 
 
 def test_faults_of_the_program_say_nothing_of_it() -> None:

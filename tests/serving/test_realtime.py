@@ -20,10 +20,10 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from sottovoce.audio.io import load_audio
-from sottovoce.serving.apis.openai_realtime_config import RealtimeSessionConfig
-from sottovoce.serving.client_secrets import ClientSecrets
-from sottovoce.serving.faults import ApiError
-from sottovoce.serving.server import ServerThread
+from sottovoce.serving.access.client_secrets import ClientSecrets
+from sottovoce.serving.apis.openai_realtime_config import RealtimeSessionConfig, updated
+from sottovoce.serving.http.server import ServerThread
+from sottovoce.serving.parsing.faults import ApiError
 from sottovoce.serving.settings import Access, ServerLimits
 from sottovoce.types import SAMPLE_RATE
 from tests.serving.servers import CLIPS, SlowModel, serving
@@ -399,11 +399,13 @@ def test_a_secret_is_known_to_whoever_has_the_key_and_to_nobody_else() -> None:
     config = replace(
         RealtimeSessionConfig(), languages=("en", "de"), keywords=("Grüße", "Zürich"), turns=None
     )
-    secret, _ = ClientSecrets(b"k" * 32).make(config, 60.0)
-    assert ClientSecrets(b"k" * 32).config_of(["sk-other", secret]) == config
-    assert ClientSecrets(b"l" * 32).config_of([secret]) is None
+    secret, _ = ClientSecrets(b"k" * 32).make(config.document, 60.0)
+    opened = ClientSecrets(b"k" * 32).session_of(["sk-other", secret])
+    assert opened is not None
+    assert updated(RealtimeSessionConfig(), opened) == config
+    assert ClientSecrets(b"l" * 32).session_of([secret]) is None
     body, _, signature = secret.partition(".")
-    longer = ClientSecrets(b"k" * 32).make(config, 6000.0)[0].partition(".")[0]
+    longer = ClientSecrets(b"k" * 32).make(config.document, 6000.0)[0].partition(".")[0]
     for changed in (
         f"{longer}.{signature}",
         body,
@@ -414,20 +416,20 @@ def test_a_secret_is_known_to_whoever_has_the_key_and_to_nobody_else() -> None:
         secret[3:],
         secret + "x",
     ):
-        assert ClientSecrets(b"k" * 32).config_of([changed]) is None
+        assert ClientSecrets(b"k" * 32).session_of([changed]) is None
 
 
 def test_a_session_that_no_header_could_carry_gets_no_secret() -> None:
     words = tuple(hashlib.sha256(str(i).encode()).hexdigest() for i in range(200))
     with pytest.raises(ApiError, match="less text"):
-        ClientSecrets().make(RealtimeSessionConfig(keywords=words), 60.0)
+        ClientSecrets().make(RealtimeSessionConfig(keywords=words).document, 60.0)
 
 
 def test_a_secret_ends() -> None:
     secrets = ClientSecrets()
-    secret, _ = secrets.make(RealtimeSessionConfig(language="de"), 0.05)
-    found = secrets.config_of([secret])
+    secret, _ = secrets.make(RealtimeSessionConfig(language="de").document, 0.05)
+    found = secrets.session_of([secret])
     assert found is not None
-    assert found.language == "de"
+    assert updated(RealtimeSessionConfig(), found).language == "de"
     time.sleep(0.1)
-    assert secrets.config_of([secret]) is None
+    assert secrets.session_of([secret]) is None

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from sottovoce.serving.server import ServerThread
+from sottovoce.serving.http.server import ServerThread
 from tests.serving.servers import SlowModel, serving
 from tests.serving.test_realtime import URL, Message, n_of, of, talk, update
 

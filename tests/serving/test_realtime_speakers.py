@@ -9,10 +9,10 @@ import pytest
 from openai import OpenAI
 from openai.types.realtime import ConversationItemInputAudioTranscriptionSegment
 
+from sottovoce.serving.access.client_secrets import ClientSecrets
 from sottovoce.serving.apis.openai_realtime_config import RealtimeSessionConfig, updated
 from sottovoce.serving.apis.openai_realtime_items import speaker_runs
-from sottovoce.serving.client_secrets import ClientSecrets
-from sottovoce.serving.server import ServerThread
+from sottovoce.serving.http.server import ServerThread
 from sottovoce.types import Word
 from tests.serving.conversation import TALK, TalkModel
 from tests.serving.servers import serving
@@ -70,7 +70,9 @@ def test_speakers_are_asked_for_by_the_name_of_the_model() -> None:
     assert updated(config, {"type": "transcription"}).has_speakers
     assert named(config, "whisper-1").options.speakers == ""
     secrets = ClientSecrets()
-    assert secrets.config_of([secrets.make(config, 60.0)[0]]) == config
+    opened = secrets.session_of([secrets.make(config.document, 60.0)[0]])
+    assert opened is not None
+    assert updated(RealtimeSessionConfig(), opened) == config
 
 
 def test_a_session_sent_back_as_it_was_told_is_the_same() -> None:

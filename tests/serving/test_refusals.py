@@ -15,10 +15,10 @@ from openai import AsyncOpenAI
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from sottovoce.serving import session_handle
-from sottovoce.serving.server import ServerThread
+from sottovoce.serving.http.server import ServerThread
+from sottovoce.serving.scheduling import session_handle
+from sottovoce.serving.scheduling.worker import THREAD_NAME
 from sottovoce.serving.settings import Access, ServerLimits
-from sottovoce.serving.worker import THREAD_NAME
 from tests.serving.servers import SlowModel, serving
 
 REALTIME = "/v1/realtime?intent=transcription"

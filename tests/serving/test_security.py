@@ -23,10 +23,10 @@ import pytest
 from starlette.routing import Route
 from websockets.asyncio.client import connect
 
-from sottovoce.serving.access import OPEN_PATHS
-from sottovoce.serving.app import ROUTES
+from sottovoce.serving.access.gate import OPEN_PATHS
 from sottovoce.serving.health_check import is_ready
-from sottovoce.serving.server import ServerThread
+from sottovoce.serving.http.app import ROUTES
+from sottovoce.serving.http.server import ServerThread
 from sottovoce.serving.settings import Access, Listening, ServerLimits
 from tests.serving.servers import CLIPS, SlowModel, serving, until
 from tests.serving.test_uploads import listener, playlists, wav

@@ -20,9 +20,9 @@ from sottovoce.audio.io import load_audio
 from sottovoce.audio.recording import Recording
 from sottovoce.errors import ModelNotFoundError
 from sottovoce.serving.apis.sottovoce_live import SessionRequest, configured
-from sottovoce.serving.faults import ApiError
-from sottovoce.serving.known_speakers import known_speakers
-from sottovoce.serving.server import ServerThread
+from sottovoce.serving.http.server import ServerThread
+from sottovoce.serving.parsing.faults import ApiError
+from sottovoce.serving.recordings.known_speakers import known_speakers
 from sottovoce.serving.settings import OPENAI_NAMES
 from sottovoce.types import Turn
 from tests.serving.servers import CLIPS
@@ -97,7 +97,7 @@ def said(server: ServerThread, path: str, end: str) -> list[dict[str, Any]]:
 
 
 def test_words_of_a_live_session_have_speakers(server: ServerThread, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sottovoce.serving.session_handle.make_live_speakers", one_speaker)
+    monkeypatch.setattr("sottovoce.serving.scheduling.session_handle.make_live_speakers", one_speaker)
     messages = said(server, "/v1/live?languages=en&speakers=auto", "close")
     finals = [message for message in messages if message["type"] == "final"]
     assert finals
@@ -109,7 +109,7 @@ def test_words_of_a_live_session_have_speakers(server: ServerThread, monkeypatch
 
 
 def test_voices_go_from_session_to_session(server: ServerThread, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sottovoce.serving.session_handle.make_live_speakers", one_speaker)
+    monkeypatch.setattr("sottovoce.serving.scheduling.session_handle.make_live_speakers", one_speaker)
     address = f"ws://{server.address}/v1/live?languages=en&speakers=auto"
     pcm = (load_audio(CLIPS / "en.flac") * 32767).astype("<i2").tobytes()
     voices: dict[str, str] = {}
@@ -143,7 +143,7 @@ def test_voices_go_from_session_to_session(server: ServerThread, monkeypatch: py
 def test_what_is_no_voice_is_said(
     server: ServerThread, monkeypatch: pytest.MonkeyPatch, voices: object, expected: str
 ) -> None:
-    monkeypatch.setattr("sottovoce.serving.session_handle.make_live_speakers", one_speaker)
+    monkeypatch.setattr("sottovoce.serving.scheduling.session_handle.make_live_speakers", one_speaker)
     for query, said in (("speakers=auto", expected), ("", expected.replace("2 finite", "a session"))):
         with connect(f"ws://{server.address}/v1/live?{query}") as socket:
             socket.send(json.dumps({"type": "voices", "voices": voices}))
@@ -161,7 +161,7 @@ def unavailable(option: object) -> NoReturn:
 def test_missing_weights_are_told_without_their_place(
     server: ServerThread, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("sottovoce.serving.session_handle.make_live_speakers", unavailable)
+    monkeypatch.setattr("sottovoce.serving.scheduling.session_handle.make_live_speakers", unavailable)
     monkeypatch.setattr("sottovoce.offline.longform.make_diarizer", unavailable)
     with connect(f"ws://{server.address}/v1/live?speakers=auto") as socket:
         message = json.loads(socket.recv())
@@ -192,7 +192,7 @@ def test_missing_weights_are_told_without_their_place(
 
 
 def test_speakers_as_deepgram_tells_them(server: ServerThread, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sottovoce.serving.session_handle.make_live_speakers", one_speaker)
+    monkeypatch.setattr("sottovoce.serving.scheduling.session_handle.make_live_speakers", one_speaker)
     query = "encoding=linear16&sample_rate=16000&language=en&diarize=true"
     messages = said(server, f"/v1/listen?{query}", "CloseStream")
     finals = [message for message in messages if message.get("is_final")]

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from sottovoce.serving.server import ServerThread
+from sottovoce.serving.http.server import ServerThread
 
 URL = "/v1/audio/transcriptions"
 

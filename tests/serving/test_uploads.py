@@ -20,8 +20,8 @@ import pytest
 
 from sottovoce.api import Model
 from sottovoce.audio.io import load_audio
-from sottovoce.serving import scheduler
-from sottovoce.serving.server import ServerThread
+from sottovoce.serving.http.server import ServerThread
+from sottovoce.serving.scheduling import scheduler
 from sottovoce.serving.services import UPLOADS_A_PLACE
 from sottovoce.serving.settings import ServerLimits
 from tests.serving.servers import CLIPS, SlowModel, serving, until
@@ -334,7 +334,7 @@ def test_an_error_inside_a_stream_is_its_last_event() -> None:
 
 def test_live_work_goes_before_recordings() -> None:
     from sottovoce.engine.tasks import Priority
-    from sottovoce.serving.worker import Worker
+    from sottovoce.serving.scheduling.worker import Worker
 
     done: list[str] = []
     is_free = threading.Event()

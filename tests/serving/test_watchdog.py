@@ -12,8 +12,8 @@ import pytest
 from sottovoce.engine.batching import BatchingExecutor
 from sottovoce.engine.calls import CallGenerator, HostCall
 from sottovoce.errors import OptionError
+from sottovoce.serving.scheduling.worker import FAULTS_IN_A_ROW, Worker
 from sottovoce.serving.settings import ServerLimits
-from sottovoce.serving.worker import FAULTS_IN_A_ROW, Worker
 from tests.backends.fake import FakeBackend, Script
 from tests.serving.servers import SlowModel, serving, until
 from tests.serving.test_uploads import wav

@@ -19,11 +19,11 @@ import pytest
 from openai import InvalidWebhookSignatureError, OpenAI
 
 from sottovoce.errors import OptionError
-from sottovoce.serving.faults import ApiError
+from sottovoce.serving.access.webhook_secret import read_secret
+from sottovoce.serving.http.server import ServerThread
 from sottovoce.serving.jobs import public_post, webhooks
 from sottovoce.serving.jobs.public_post import PostError, may_call, post, target_of
-from sottovoce.serving.jobs.webhook_secret import read_secret
-from sottovoce.serving.server import ServerThread
+from sottovoce.serving.parsing.faults import ApiError
 from sottovoce.serving.settings import Access, JobSettings
 from tests.serving.servers import serving, until
 from tests.serving.test_jobs import QuietModel, created, ended, job

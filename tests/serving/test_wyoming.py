@@ -19,9 +19,9 @@ from sottovoce.api import Model
 from sottovoce.audio.io import load_audio
 from sottovoce.errors import OptionError
 from sottovoce.options.live import LiveOptions
-from sottovoce.serving.scheduler import Scheduler
-from sottovoce.serving.server import ServerThread
-from sottovoce.serving.session_handle import SessionHandle
+from sottovoce.serving.http.server import ServerThread
+from sottovoce.serving.scheduling.scheduler import Scheduler
+from sottovoce.serving.scheduling.session_handle import SessionHandle
 from sottovoce.serving.settings import ServerLimits, WyomingAddress
 from sottovoce.types import Event, Samples, SpeechEnded, SpeechStarted
 from tests.serving.servers import CLIPS, SlowModel, SlowSession, serving, until

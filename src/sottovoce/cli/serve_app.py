@@ -24,7 +24,7 @@ from sottovoce.cli.options import open_model
 from sottovoce.cli.translation import chat_server
 from sottovoce.errors import MissingExtraError, OptionError
 from sottovoce.models.sources.names import default_model
-from sottovoce.serving.jobs.webhook_secret import read_secret
+from sottovoce.serving.access.webhook_secret import read_secret
 from sottovoce.serving.settings import (
     Access,
     JobSettings,
@@ -39,7 +39,7 @@ from sottovoce.serving.settings import (
 )
 
 if TYPE_CHECKING:
-    from sottovoce.serving.server import Server
+    from sottovoce.serving.http.server import Server
 
 LOOK_EVERY_S = 0.5
 
@@ -59,9 +59,9 @@ def serve_app(given: dict[str, Any], call: Call) -> int:
     if given["ray"]:
         return serve_on_ray(given, settings, open_named, call)
     server = make_server(settings, open_named)
-    from sottovoce.serving.decode_pool import THREAD_NAME as DECODING
-    from sottovoce.serving.request_log import log_as_json
-    from sottovoce.serving.worker import THREAD_NAME
+    from sottovoce.serving.http.request_log import log_as_json
+    from sottovoce.serving.recordings.decode_pool import THREAD_NAME as DECODING
+    from sottovoce.serving.scheduling.worker import THREAD_NAME
 
     names = (THREAD_NAME, DECODING)
 
@@ -147,7 +147,7 @@ def make_server(settings: ServerSettings, open_named: Any) -> Server:
     Raises: MissingExtraError without the packages of the extra; OptionError for an address that is taken.
     """
     with needing_extra():
-        from sottovoce.serving.server import Server
+        from sottovoce.serving.http.server import Server
     warn_if_open(settings)
     return Server(settings, open_named, partial(say_where, settings))
 

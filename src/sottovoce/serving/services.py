@@ -14,20 +14,20 @@ from prometheus_client.registry import Collector
 from starlette.requests import HTTPConnection
 
 from sottovoce.formats.document import Json
-from sottovoce.serving.api_keys import ApiKey, KeyRing
-from sottovoce.serving.client_secrets import ClientSecrets
-from sottovoce.serving.decode_pool import DecodePool
-from sottovoce.serving.engine_thread import EngineState
-from sottovoce.serving.faults import busy, leaving
-from sottovoce.serving.hls import HlsWriter
+from sottovoce.serving.access.api_keys import ApiKey, KeyRing
+from sottovoce.serving.access.client_secrets import ClientSecrets
+from sottovoce.serving.access.key_limits import KeyLimits
+from sottovoce.serving.captions.hls import HlsWriter
+from sottovoce.serving.captions.shared_captions import CaptionRegistry
 from sottovoce.serving.jobs.job_runner import JobRunner
 from sottovoce.serving.jobs.transcription_job import JOB_STATES
-from sottovoce.serving.key_limits import KeyLimits
 from sottovoce.serving.metrics import Metrics
-from sottovoce.serving.model_registry import WORK_ENDS_WITHIN_S, ModelRegistry
-from sottovoce.serving.scheduler import Scheduler
+from sottovoce.serving.parsing.faults import busy, leaving
+from sottovoce.serving.recordings.decode_pool import DecodePool
+from sottovoce.serving.scheduling.engine_thread import EngineState
+from sottovoce.serving.scheduling.model_registry import WORK_ENDS_WITHIN_S, ModelRegistry
+from sottovoce.serving.scheduling.scheduler import Scheduler
 from sottovoce.serving.settings import UPLOADS_A_PLACE, ServerSettings
-from sottovoce.serving.shared_captions import CaptionRegistry
 
 UNLOAD_EVERY_S = 5.0
 REQUESTS_A_JOB = 4

@@ -19,7 +19,7 @@ from sottovoce.formats.document import Json
 from sottovoce.options.live import LiveOptions
 from sottovoce.options.speakers import SpeakerOptions
 from sottovoce.options.transcribe import TranscribeOptions
-from sottovoce.serving.access import LISTEN_SUBPROTOCOLS
+from sottovoce.serving.access.gate import LISTEN_SUBPROTOCOLS
 from sottovoce.serving.apis.deepgram_params import (
     DeepgramParams,
     checked_terms,
@@ -27,18 +27,18 @@ from sottovoce.serving.apis.deepgram_params import (
     stream_params,
 )
 from sottovoce.serving.apis.deepgram_results import DeepgramResults, recording_document
-from sottovoce.serving.client_json import read_json
-from sottovoce.serving.client_values import read_list
-from sottovoce.serving.connection import WebSocketConnection
-from sottovoce.serving.faults import ApiError, logged_fault
-from sottovoce.serving.fields import wrong
-from sottovoce.serving.file_jobs import begin_job
-from sottovoce.serving.pcm import PcmReader
-from sottovoce.serving.requests import FileRequest
-from sottovoce.serving.scheduler import TranscriptionRequest
+from sottovoce.serving.live.connection import WebSocketConnection
+from sottovoce.serving.live.transport import error_answer
+from sottovoce.serving.parsing.client_json import read_json
+from sottovoce.serving.parsing.client_values import read_list
+from sottovoce.serving.parsing.faults import ApiError, logged_fault
+from sottovoce.serving.parsing.fields import wrong
+from sottovoce.serving.parsing.pcm import PcmReader
+from sottovoce.serving.recordings.file_jobs import begin_job
+from sottovoce.serving.recordings.requests import FileRequest
+from sottovoce.serving.recordings.uploads import received_body
+from sottovoce.serving.scheduling.scheduler import TranscriptionRequest
 from sottovoce.serving.services import services_of
-from sottovoce.serving.transport import error_answer
-from sottovoce.serving.uploads import received_body
 from sottovoce.types import Event
 
 

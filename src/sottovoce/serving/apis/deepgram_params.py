@@ -12,11 +12,17 @@ from dataclasses import dataclass
 from sottovoce.errors import OptionError
 from sottovoce.options.live import LiveDecodingOptions, LiveOptions
 from sottovoce.options.vad import VadStreamOptions
-from sottovoce.serving.client_values import MAX_CHARACTERS, MAX_TERMS, read_code, read_flag, read_whole
-from sottovoce.serving.faults import ApiError
-from sottovoce.serving.fields import number_of, wrong
-from sottovoce.serving.model_registry import ModelRegistry
-from sottovoce.serving.pcm import PcmReader
+from sottovoce.serving.parsing.client_values import (
+    MAX_CHARACTERS,
+    MAX_TERMS,
+    read_code,
+    read_flag,
+    read_whole,
+)
+from sottovoce.serving.parsing.faults import ApiError
+from sottovoce.serving.parsing.fields import number_of, wrong
+from sottovoce.serving.parsing.pcm import PcmReader
+from sottovoce.serving.scheduling.model_registry import ModelRegistry
 from sottovoce.types import SAMPLE_RATE
 
 ENCODINGS = {"linear16": "s16le", "mulaw": "mulaw", "alaw": "alaw"}

@@ -14,10 +14,10 @@ from sottovoce.formats.document import Json
 from sottovoce.serving.apis.deepgram import DeepgramSocket
 from sottovoce.serving.apis.flux_params import FluxParams, configured_flux, flux_params
 from sottovoce.serving.apis.flux_turns import FluxTurns
-from sottovoce.serving.client_values import read_typed_message
-from sottovoce.serving.faults import ApiError
-from sottovoce.serving.fields import wrong
-from sottovoce.serving.pcm import PcmReader
+from sottovoce.serving.parsing.client_values import read_typed_message
+from sottovoce.serving.parsing.faults import ApiError
+from sottovoce.serving.parsing.fields import wrong
+from sottovoce.serving.parsing.pcm import PcmReader
 from sottovoce.types import Event
 
 MESSAGES = "CloseStream, ForceEndTurn, Configure or KeepAlive"

@@ -21,10 +21,10 @@ from sottovoce.serving.apis.deepgram_params import (
     read_terms,
     resolve_model,
 )
-from sottovoce.serving.client_values import read_json_number, read_list, read_object, require_only
-from sottovoce.serving.faults import ApiError
-from sottovoce.serving.fields import number_of, wrong
-from sottovoce.serving.model_registry import ModelRegistry
+from sottovoce.serving.parsing.client_values import read_json_number, read_list, read_object, require_only
+from sottovoce.serving.parsing.faults import ApiError
+from sottovoce.serving.parsing.fields import number_of, wrong
+from sottovoce.serving.scheduling.model_registry import ModelRegistry
 
 PAUSE_S = 0.5
 """After which confidence is 1 - 1/e; 0.3, 0.5, 0.7 and 0.9 are pauses of 0.18, 0.35, 0.6 and 1.15 s."""

@@ -13,7 +13,10 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from sottovoce.formats.document import Json, json_text
-from sottovoce.serving.apis.openai_documents import (
+from sottovoce.serving.parsing.faults import fault_of, leaving
+from sottovoce.serving.parsing.fields import Fields
+from sottovoce.serving.recordings.file_jobs import RunningJob, begin_job
+from sottovoce.serving.recordings.openai_documents import (
     TEXT_TYPES,
     Deltas,
     delta_event,
@@ -22,11 +25,8 @@ from sottovoce.serving.apis.openai_documents import (
     streamed_segment,
     text_answer,
 )
-from sottovoce.serving.faults import fault_of, leaving
-from sottovoce.serving.fields import Fields
-from sottovoce.serving.file_jobs import RunningJob, begin_job
-from sottovoce.serving.requests import FileRequest, transcription_request, translation_request
-from sottovoce.serving.uploads import received_form
+from sottovoce.serving.recordings.requests import FileRequest, transcription_request, translation_request
+from sottovoce.serving.recordings.uploads import received_form
 from sottovoce.types import Transcript
 
 logger = logging.getLogger(__name__)

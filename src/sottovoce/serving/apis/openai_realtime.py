@@ -17,7 +17,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.websockets import WebSocket
 
 from sottovoce.formats.document import Json
-from sottovoce.serving.access import given_keys
+from sottovoce.serving.access.gate import given_keys
 from sottovoce.serving.apis.openai_realtime_config import (
     DIARIZING,
     ENCODINGS,
@@ -25,18 +25,18 @@ from sottovoce.serving.apis.openai_realtime_config import (
     updated,
 )
 from sottovoce.serving.apis.openai_realtime_items import RealtimeItems
-from sottovoce.serving.client_json import read_json
-from sottovoce.serving.client_values import (
+from sottovoce.serving.live.connection import WebSocketConnection, off_loop
+from sottovoce.serving.parsing.client_json import read_json
+from sottovoce.serving.parsing.client_values import (
     read_json_number,
     read_object,
     read_typed_message,
     require_only,
 )
-from sottovoce.serving.connection import WebSocketConnection, off_loop
-from sottovoce.serving.faults import ApiError
-from sottovoce.serving.fields import wrong
-from sottovoce.serving.model_registry import ModelRegistry
-from sottovoce.serving.pcm import PcmReader
+from sottovoce.serving.parsing.faults import ApiError
+from sottovoce.serving.parsing.fields import wrong
+from sottovoce.serving.parsing.pcm import PcmReader
+from sottovoce.serving.scheduling.model_registry import ModelRegistry
 from sottovoce.serving.services import key_of, services_of
 from sottovoce.types import Event, Samples
 
@@ -148,7 +148,8 @@ class RealtimeConnection(WebSocketConnection):
         if query:
             raise wrong(next(iter(query))[:50], "intent or model", "an unknown parameter")
         keys = given_keys(self.socket.headers.get("authorization", ""), self.socket.scope["subprotocols"])
-        config = self.services.secrets.config_of(keys) or RealtimeSessionConfig()
+        session = self.services.secrets.session_of(keys)
+        config = RealtimeSessionConfig() if session is None else updated(RealtimeSessionConfig(), session)
         if model is None:
             return config
         config = replace(config, model=model, has_speakers=model == DIARIZING)
@@ -293,7 +294,7 @@ async def client_secrets(request: Request) -> Response:
     config = updated(RealtimeSessionConfig(), {"type": "transcription"} if session is None else session)
     if config.model is not None:
         services.registry.resolve(config.model)
-    value, expires_at = services.secrets.make(config, seconds, key.name if key else "")
+    value, expires_at = services.secrets.make(config.document, seconds, key.name if key else "")
     about = {"id": f"sess_{secrets.token_hex(8)}", "object": "realtime.transcription_session"}
     document = {**about, **config.document, "expires_at": expires_at}
     return JSONResponse({"value": value, "expires_at": expires_at, "session": document})

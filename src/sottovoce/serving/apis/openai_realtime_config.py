@@ -13,7 +13,7 @@ from sottovoce.errors import OptionError
 from sottovoce.formats.document import Json
 from sottovoce.options.live import LiveDecodingOptions, LiveOptions
 from sottovoce.options.vad import VadStreamOptions
-from sottovoce.serving.client_values import (
+from sottovoce.serving.parsing.client_values import (
     one_of,
     read_json_languages,
     read_json_list,
@@ -24,8 +24,8 @@ from sottovoce.serving.client_values import (
     require_only,
     shown,
 )
-from sottovoce.serving.faults import ApiError
-from sottovoce.serving.fields import wrong
+from sottovoce.serving.parsing.faults import ApiError
+from sottovoce.serving.parsing.fields import wrong
 
 DELAYS = {"minimal": 5.0, "low": 15.0, "medium": 25.0, "high": 50.0, "xhigh": 100.0}
 """Frames of 20 ms that a word waits, by the name of a `delay`."""

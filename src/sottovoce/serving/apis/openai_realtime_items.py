@@ -11,8 +11,8 @@ import uuid
 from collections.abc import Iterable, Iterator, Sequence
 
 from sottovoce.formats.document import Json, seconds
-from sottovoce.serving.apis.openai_documents import logprob
-from sottovoce.serving.faults import ApiError
+from sottovoce.serving.parsing.faults import ApiError
+from sottovoce.serving.recordings.openai_documents import logprob
 from sottovoce.types import Event, Final, Partial, SpeechEnded, SpeechStarted, Word
 
 TRANSCRIPTION = "conversation.item.input_audio_transcription"

@@ -17,15 +17,15 @@ from sottovoce.formats.event_lines import event_document
 from sottovoce.options.live import LiveOptions
 from sottovoce.options.live_requests import LIVE_REQUEST, MODEL
 from sottovoce.options.schema import changed
-from sottovoce.serving.access import SUBPROTOCOL
-from sottovoce.serving.client_values import read_typed_message, shown
-from sottovoce.serving.connection import WebSocketConnection, require_finite
-from sottovoce.serving.faults import ApiError
-from sottovoce.serving.fields import wrong
-from sottovoce.serving.forms import fields_of
-from sottovoce.serving.live_fields import LIVE, read_field
-from sottovoce.serving.pcm import PcmReader
-from sottovoce.serving.session_translator import NOT_TRANSLATED, SessionTranslator, session_translator
+from sottovoce.serving.access.gate import SUBPROTOCOL
+from sottovoce.serving.live.connection import WebSocketConnection, require_finite
+from sottovoce.serving.live.session_translator import NOT_TRANSLATED, SessionTranslator, session_translator
+from sottovoce.serving.parsing.client_values import read_typed_message, shown
+from sottovoce.serving.parsing.faults import ApiError
+from sottovoce.serving.parsing.fields import wrong
+from sottovoce.serving.parsing.forms import fields_of
+from sottovoce.serving.parsing.live_fields import LIVE, read_field
+from sottovoce.serving.parsing.pcm import PcmReader
 from sottovoce.speakers.base import Floats
 from sottovoce.types import SAMPLE_RATE, Event, Samples
 

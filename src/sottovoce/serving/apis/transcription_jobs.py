@@ -9,15 +9,15 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from sottovoce.formats.document import Json
-from sottovoce.serving.faults import ApiError
-from sottovoce.serving.fields import Fields, number_of, wrong
-from sottovoce.serving.file_jobs import while_there
 from sottovoce.serving.jobs.job_runner import JobRunner, with_result
 from sottovoce.serving.jobs.transcription_job import TranscriptionJob, new_id
-from sottovoce.serving.requests import FileRequest, transcription_request
+from sottovoce.serving.parsing.faults import ApiError
+from sottovoce.serving.parsing.fields import Fields, number_of, wrong
+from sottovoce.serving.recordings.file_jobs import while_there
+from sottovoce.serving.recordings.requests import FileRequest, transcription_request
+from sottovoce.serving.recordings.uploaded_file import size_of
+from sottovoce.serving.recordings.uploads import check_duration, received_form, require_file
 from sottovoce.serving.services import key_of, services_of
-from sottovoce.serving.uploaded_file import size_of
-from sottovoce.serving.uploads import check_duration, received_form, require_file
 
 DEFAULT_LISTED, MOST_LISTED = 20, 100
 OF_LISTS = ("limit", "after")

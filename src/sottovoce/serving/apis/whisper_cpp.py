@@ -16,16 +16,16 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from sottovoce.audio.recording import Recording
 from sottovoce.formats.document import Json, score, seconds
 from sottovoce.options.speakers import SpeakerOptions
-from sottovoce.serving.apis.openai_documents import TEXT_TYPES, verbose_document
 from sottovoce.serving.apis.openai_files import text_response
-from sottovoce.serving.decode_pool import Slices
-from sottovoce.serving.faults import ApiError, logged_fault
-from sottovoce.serving.file_jobs import begin_job
-from sottovoce.serving.inference_request import inference_request
-from sottovoce.serving.requests import FileRequest
+from sottovoce.serving.parsing.faults import ApiError, logged_fault
+from sottovoce.serving.recordings.decode_pool import Slices
+from sottovoce.serving.recordings.file_jobs import begin_job
+from sottovoce.serving.recordings.inference_request import inference_request
+from sottovoce.serving.recordings.openai_documents import TEXT_TYPES, verbose_document
+from sottovoce.serving.recordings.requests import FileRequest
+from sottovoce.serving.recordings.uploaded_file import UploadedFile
+from sottovoce.serving.recordings.uploads import received_form
 from sottovoce.serving.services import services_of
-from sottovoce.serving.uploaded_file import UploadedFile
-from sottovoce.serving.uploads import received_form
 from sottovoce.speakers.channel_diarizer import has_channels_apart
 from sottovoce.speakers.speaker_names import letter_index
 from sottovoce.speakers.word_speakers import parts_of

@@ -22,11 +22,11 @@ from sottovoce.options.live import LiveDecodingOptions, LiveOptions
 from sottovoce.options.vad import VadStreamOptions
 from sottovoce.serving.apis.deepgram_params import checked_terms, read_language_tag
 from sottovoce.serving.apis.wyoming_frames import MAX_LINE, Frame, FrameTransport
-from sottovoce.serving.client_values import read_list, read_whole
-from sottovoce.serving.connection import LiveConnection, off_loop
-from sottovoce.serving.faults import ApiError, fault_of
-from sottovoce.serving.fields import wrong
-from sottovoce.serving.pcm import PcmReader
+from sottovoce.serving.live.connection import LiveConnection, off_loop
+from sottovoce.serving.parsing.client_values import read_list, read_whole
+from sottovoce.serving.parsing.faults import ApiError, fault_of
+from sottovoce.serving.parsing.fields import wrong
+from sottovoce.serving.parsing.pcm import PcmReader
 from sottovoce.serving.services import Services
 from sottovoce.types import SAMPLE_RATE, Event, Partial, Samples, SpeechEnded, SpeechStarted
 

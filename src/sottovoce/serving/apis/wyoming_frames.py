@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 import anyio
 
 from sottovoce.formats.document import Json, json_text
-from sottovoce.serving.client_json import read_json
-from sottovoce.serving.faults import ApiError
-from sottovoce.serving.fields import wrong
+from sottovoce.serving.parsing.client_json import read_json
+from sottovoce.serving.parsing.faults import ApiError
+from sottovoce.serving.parsing.fields import wrong
 from sottovoce.serving.settings import ServerLimits
 
 MAX_LINE = 64 * 1024

@@ -20,19 +20,19 @@ from anyio.abc import TaskGroup
 from starlette.datastructures import UploadFile
 
 from sottovoce.formats.document import Json, json_text
-from sottovoce.serving.api_keys import KeyRing
-from sottovoce.serving.apis.openai_documents import TEXT_TYPES, json_answer, text_answer
-from sottovoce.serving.decode_pool import DecodePool
-from sottovoce.serving.faults import OUT_OF_MEMORY, ApiError, busy, fault_of, logged_fault
-from sottovoce.serving.fields import Fields
+from sottovoce.serving.access.api_keys import KeyRing
 from sottovoce.serving.jobs.job_store import JobStore
 from sottovoce.serving.jobs.transcription_job import TranscriptionJob
 from sottovoce.serving.jobs.webhooks import WAITS_S, WebhookSender
 from sottovoce.serving.metrics import Metrics
-from sottovoce.serving.model_registry import ModelRegistry
-from sottovoce.serving.requests import FileRequest, transcription_request
+from sottovoce.serving.parsing.faults import OUT_OF_MEMORY, ApiError, busy, fault_of, logged_fault
+from sottovoce.serving.parsing.fields import Fields
+from sottovoce.serving.recordings.decode_pool import DecodePool
+from sottovoce.serving.recordings.openai_documents import TEXT_TYPES, json_answer, text_answer
+from sottovoce.serving.recordings.requests import FileRequest, transcription_request
+from sottovoce.serving.recordings.uploaded_file import UploadedFile
+from sottovoce.serving.scheduling.model_registry import ModelRegistry
 from sottovoce.serving.settings import JobSettings
-from sottovoce.serving.uploaded_file import UploadedFile
 from sottovoce.types import Transcript
 
 logger = logging.getLogger(__name__)

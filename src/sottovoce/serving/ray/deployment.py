@@ -18,10 +18,10 @@ from starlette.applications import Starlette
 
 from sottovoce.api import Model
 from sottovoce.errors import OptionError
-from sottovoce.serving.app import make_app
-from sottovoce.serving.client_secrets import KEY_BYTES
+from sottovoce.serving.access.client_secrets import KEY_BYTES
+from sottovoce.serving.http.app import make_app
+from sottovoce.serving.http.request_log import log_as_json
 from sottovoce.serving.ray.cluster import connect, library
-from sottovoce.serving.request_log import log_as_json
 from sottovoce.serving.settings import ServerSettings
 
 NAME = "sottovoce"

@@ -1,0 +1,188 @@
+"""Keys with names and limits, from a file that is read again when it changes. Knows no web framework."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import importlib
+import logging
+import os
+import re
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from sottovoce.errors import OptionError, cause_of
+from sottovoce.serving.access.webhook_secret import secret_of
+from sottovoce.serving.settings import KEY, Access
+
+logger = logging.getLogger(__name__)
+
+MOST_KEYS = 1_000
+"""Of a file: every request is compared with all of them."""
+MOST_REQUESTS = 100_000
+"""A minute: the time of each is kept for that long."""
+NAME = re.compile(r"[A-Za-z0-9._-]{1,50}")
+SHA256 = re.compile(r"[0-9a-f]{64}")
+SETTINGS = ("key", "sha256", "requests-per-minute", "sessions", "audio-s-per-day", "webhook-secret")
+"""What the table of a key may hold."""
+
+
+@dataclass(frozen=True, slots=True)
+class ApiKey:
+    """Who asks, and how much that may be. name: "" for keys that have none.
+
+    digest: SHA-256 of the key. requests_per_minute, sessions (live ones at a time), audio_s_per_day: None:
+    as much as the server takes of anybody. webhook_secret: signs webhooks of its jobs; None: the server's.
+    """
+
+    name: str
+    digest: bytes = field(repr=False)
+    requests_per_minute: int | None = None
+    sessions: int | None = None
+    audio_s_per_day: float | None = None
+    webhook_secret: bytes | None = field(default=None, repr=False)
+
+
+class KeyRing:
+    """The keys of a server: those of its settings, and of a file, which may change as it runs.
+
+    Raises: OptionError for a file that is none of keys.
+    """
+
+    def __init__(self, access: Access) -> None:
+        self._unnamed = tuple(ApiKey("", digest_of(key)) for key in access.api_keys)
+        self._path = access.keys_file
+        self._version = version_of(self._path)
+        self._named = {} if self._path is None else read_keys(self._path)
+        self._is_stale = False
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is no key, so that everybody may ask."""
+        return not (self._unnamed or self._named)
+
+    @property
+    def has_file(self) -> bool:
+        """Whether there is a file that may change."""
+        return self._path is not None
+
+    def find(self, given: Iterable[str]) -> ApiKey | None:
+        """Return the key that one of those given is, compared with all in a time that shows nothing."""
+        keys = (*self._unnamed, *self._named.values())
+        found: ApiKey | None = None
+        for candidate in given:
+            digest = digest_of(candidate)
+            for key in keys:
+                if hmac.compare_digest(digest, key.digest):
+                    found = found or key
+        return found
+
+    def by_name(self, name: str) -> ApiKey | None:
+        """Return the key of a name, "" for all that have none; None where there is none, or no longer."""
+        return self._named.get(name) if name else ApiKey("", b"")
+
+    def mark_stale(self) -> None:
+        """Have the file read again, whether or not it looks changed."""
+        self._is_stale = True
+
+    def refresh(self) -> None:
+        """Read the file again if it has changed; one that is wrong is logged, and changes nothing."""
+        if self._path is None:
+            return
+        version = version_of(self._path)
+        if version == self._version and not self._is_stale:
+            return
+        self._version, self._is_stale = version, False
+        try:
+            self._named = read_keys(self._path)
+        except OptionError as error:
+            logger.error("the keys stay as they were", extra={"cause": str(error)})
+        else:
+            logger.info("keys were read again", extra={"keys": len(self._named)})
+
+
+def digest_of(key: str) -> bytes:
+    """Return the SHA-256 of a key."""
+    return hashlib.sha256(key.encode("utf-8", "replace")).digest()
+
+
+def version_of(path: str | None) -> tuple[int, int, int] | None:
+    """Return what changes with a file; None where there is none."""
+    try:
+        found = None if path is None else os.stat(path)
+    except OSError:
+        return None
+    return None if found is None else (found.st_mtime_ns, found.st_size, found.st_ino)
+
+
+def read_keys(path: str) -> Mapping[str, ApiKey]:
+    """Read keys by their names from a TOML file, a table for each.
+
+    Raises: OptionError for a file that cannot be read, or holds no key: it was meant to close the door.
+    """
+    where = f"--keys '{path}'"
+    reader = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
+    try:
+        document: dict[str, object] = reader.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise OptionError(f"{where}: expected a TOML file of keys, got '{cause_of(error)}'") from error
+    if not 1 <= len(document) <= MOST_KEYS:
+        raise OptionError(f"{where}: expected 1 to {MOST_KEYS} keys, got {len(document)}")
+    keys = {name: key_of(f"{where}, [{name[:50]}]", name, table) for name, table in document.items()}
+    if len({key.digest for key in keys.values()}) < len(keys):
+        raise OptionError(f"{where}: expected a key of its own for every name, got one twice")
+    return keys
+
+
+def key_of(where: str, name: str, table: object) -> ApiKey:
+    """Read a key. Raises: OptionError."""
+    if not (NAME.fullmatch(name) and isinstance(table, dict)):
+        raise OptionError(f"{where}: expected a table, named by 1 to 50 of A-Z a-z 0-9 . _ -")
+    given = {str(setting).replace("_", "-"): value for setting, value in table.items()}
+    unknown = next((setting for setting in given if setting not in SETTINGS), None)
+    if unknown is not None:
+        raise OptionError(f"{where}: expected {', '.join(SETTINGS)}, got '{unknown[:50]}'")
+    requests, sessions = given.get("requests-per-minute"), given.get("sessions")
+    secret = given.get("webhook-secret")
+    return ApiKey(
+        name,
+        digest_in(where, given),
+        whole(f"{where} requests-per-minute", requests, MOST_REQUESTS),
+        whole(f"{where} sessions", sessions, 1_000_000),
+        seconds(f"{where} audio-s-per-day", given.get("audio-s-per-day")),
+        None if secret is None else secret_of(f"{where} webhook-secret", str(secret)),
+    )
+
+
+def digest_in(where: str, table: Mapping[str, object]) -> bytes:
+    """Read the key of a table, which is there itself or as its SHA-256. Raises: OptionError."""
+    key, sha256 = table.get("key"), table.get("sha256")
+    if (key is None) == (sha256 is None):
+        raise OptionError(f"{where}: expected either key or sha256")
+    if isinstance(sha256, str) and SHA256.fullmatch(sha256.lower()):
+        return bytes.fromhex(sha256)
+    if isinstance(key, str) and KEY.fullmatch(key):
+        return digest_of(key)
+    if key is None:
+        raise OptionError(f"{where} sha256: expected 64 hexadecimal digits")
+    raise OptionError(f"{where} key: expected 8 to 200 of the characters A-Z a-z 0-9 . _ ~ -")
+
+
+def whole(where: str, value: object, most: int) -> int | None:
+    """Read a whole number from 1; None where there is none. Raises: OptionError."""
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
+        raise OptionError(f"{where}: expected a whole number from 1 to {most}, got '{str(value)[:50]}'")
+    return value
+
+
+def seconds(where: str, value: object) -> float | None:
+    """Read seconds above 0; None where there are none. Raises: OptionError."""
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1e9:
+        raise OptionError(f"{where}: expected seconds above 0, got '{str(value)[:50]}'")
+    return float(value)

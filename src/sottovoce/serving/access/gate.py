@@ -1,0 +1,133 @@
+"""Who may come in: the name the server is called by, the page that asks, the key.
+
+Sockets are looked at as requests are: browsers let any page open one, and tell only where it comes from.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterable, Mapping, Sequence
+from ipaddress import ip_address
+from urllib.parse import urlsplit
+
+from sottovoce.serving.access.api_keys import ApiKey, KeyRing
+from sottovoce.serving.access.client_secrets import ClientSecrets
+from sottovoce.serving.parsing.faults import ApiError
+from sottovoce.serving.settings import ServerSettings
+
+OPEN_PATHS = frozenset({"/", "/captions", "/read", "/health", "/ready", "/favicon.ico"})
+PRIVATE_NAMES = (".local", ".localhost", ".internal", ".home.arpa", ".lan")
+"""Ends of names that nobody can buy. Sources: RFC 6761, RFC 6762, RFC 8375; ICANN, 2024 (.internal)."""
+PROBED_PATHS = frozenset({"/health", "/ready"})
+"""Asked by what watches the server, by whatever name or address; they tell how busy it is."""
+OPEN_FOLDERS = ("/static/", "/v1/captions/")
+"""The page's parts; and captions that are shared, whose key is the end of their address."""
+SECRETS_PATH = "/v1/realtime"
+"""What the secrets of clients open, and nothing else."""
+SUBPROTOCOL = "sottovoce"
+LISTEN_PATHS = frozenset({"/v1/listen", "/v2/listen"})
+"""Of Deepgram's API, with its errors."""
+LISTEN_SUBPROTOCOLS = ("token", "bearer")
+"""Of Deepgram's clients in browsers; the next one is the key."""
+KEY_PREFIXES = ("sottovoce-key.", "openai-insecure-api-key.")
+"""Of subprotocols that carry a key: a page cannot set headers of a socket."""
+
+
+class AccessControl:
+    """Checks connections before anything else sees them."""
+
+    def __init__(
+        self, settings: ServerSettings, secrets: ClientSecrets | None = None, keys: KeyRing | None = None
+    ) -> None:
+        self._settings = settings
+        self._secrets = secrets or ClientSecrets()
+        self._keys = keys or KeyRing(settings.access)
+        self._hosts = frozenset(settings.hosts)
+
+    def refusal(
+        self, path: str, method: str, headers: Mapping[str, str], subprotocols: Sequence[str] = ()
+    ) -> ApiError | None:
+        """Return why a connection may not come in; None: it may.
+
+        method: of HTTP; "GET" for a socket. headers: names in lower case.
+        """
+        host = headers.get("host", "")
+        if path not in PROBED_PATHS and not self.is_own_name(host_without_port(host)):
+            expected = ", ".join(sorted(self._hosts)) or "an address, or a name of a network of one's own"
+            message = f"host '{host[:100]}': expected {expected} (see --allow-host)"
+            return ApiError(message, status=421, code="unknown_host")
+        origin = headers.get("origin")
+        if origin is not None and not self.is_allowed(origin, host):
+            message = f"origin '{origin[:100]}': expected this server's own page (see --allow-origin)"
+            return ApiError(message, status=403, kind="permission_error", code="origin_not_allowed")
+        if is_open(path) or self._keys.is_empty or self.key_of(path, headers, subprotocols) is not None:
+            return None
+        what = "an unknown one" if given_keys(headers.get("authorization", ""), subprotocols) else "none"
+        message = f"API key: expected 'Authorization: Bearer KEY', got {what}"
+        return ApiError(message, status=401, kind="authentication_error", code="invalid_api_key")
+
+    def key_of(
+        self, path: str, headers: Mapping[str, str], subprotocols: Sequence[str] = ()
+    ) -> ApiKey | None:
+        """Return the key that a connection shows, or that made the secret it shows; None: no good one."""
+        if is_open(path):
+            return None
+        given = given_keys(headers.get("authorization", ""), subprotocols)
+        found = self._keys.find(given)
+        if found is None and path == SECRETS_PATH:
+            maker = self._secrets.maker_of(given)
+            return None if maker is None else self._keys.by_name(maker)
+        return found
+
+    def is_own_name(self, name: str) -> bool:
+        """Return whether this server may be called by a name.
+
+        Where no names are given and no keys keep strangers out, a name that anybody can buy is none: a page
+        elsewhere could point it here, and ask as the page of this server.
+        """
+        if self._hosts:
+            return name in self._hosts or "*" in self._hosts
+        return not self._keys.is_empty or is_private_name(name)
+
+    def is_allowed(self, origin: str, host: str) -> bool:
+        """Return whether a page comes from this server, or from where it is allowed to."""
+        try:
+            is_own = urlsplit(origin).netloc == host != ""
+        except ValueError:  # brackets that do not close
+            is_own = False
+        return is_own or origin in self._settings.access.origins
+
+
+def is_open(path: str) -> bool:
+    """Return whether a path needs no key."""
+    return path in OPEN_PATHS or path.startswith(OPEN_FOLDERS)
+
+
+def given_keys(authorization: str, subprotocols: Iterable[str]) -> list[str]:
+    """Return the keys that a connection shows."""
+    scheme, _, token = authorization.partition(" ")
+    keys = [token.strip()] if scheme.lower() in ("bearer", "token") and token.strip() else []
+    offered = list(subprotocols)
+    if len(offered) > 1 and offered[0] in LISTEN_SUBPROTOCOLS:
+        keys.append(offered[1])
+    for prefix in KEY_PREFIXES:
+        keys += [word[len(prefix) :] for word in offered if word.startswith(prefix)]
+    return keys
+
+
+def is_private_name(name: str) -> bool:
+    """Return whether a host is an address, this machine, or a name that no public server of names knows."""
+    if name in ("", socket.gethostname().lower()):
+        return True
+    try:
+        ip_address(name)
+    except ValueError:
+        return "." not in name.rstrip(".") or name.rstrip(".").endswith(PRIVATE_NAMES)
+    return True
+
+
+def host_without_port(host: str) -> str:
+    """Return a Host header without its port."""
+    if host.startswith("["):
+        return host[1:].partition("]")[0].lower()
+    return host.partition(":")[0].lower()

@@ -1,0 +1,203 @@
+"""`/v1/captions`: who speaks publishes captions; `/v1/captions/TOKEN`: many read them (docs/protocol.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from pathlib import Path
+
+import anyio
+import anyio.to_thread
+from starlette.websockets import WebSocket
+
+from sottovoce.serving.access.gate import SUBPROTOCOL
+from sottovoce.serving.captions.caption_messages import read_publication
+from sottovoce.serving.captions.hls import HlsWriter
+from sottovoce.serving.captions.shared_captions import CaptionRegistry, SharedCaptions
+from sottovoce.serving.live.connection import DONE, GOING_DOWN
+from sottovoce.serving.live.transport import GoneError, WebSocketTransport, own_error
+from sottovoce.serving.parsing.faults import ApiError, logged_fault
+from sottovoce.serving.services import services_of
+
+COME_AGAIN_S = 60.0
+"""For which the captions of a publisher who was cut off are kept."""
+WRITE_EVERY_S = 0.5
+"""How often is looked whether a segment of HLS is due."""
+
+
+class CaptionSocket:
+    """One publisher or reader at a WebSocket."""
+
+    def __init__(self, socket: WebSocket) -> None:
+        self.services = services_of(socket)
+        self.limits = self.services.settings.limits
+        self.registry: CaptionRegistry = self.services.captions
+        self.socket = socket
+        self.transport = WebSocketTransport(socket, self.limits)
+
+    async def serve(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Do the work; an error is the last that the client gets."""
+        try:
+            await self.transport.accept(SUBPROTOCOL)
+            await work()
+        except GoneError:
+            return
+        except Exception as error:
+            fault = logged_fault(error, self.transport.request_id, "captions failed")
+            with anyio.move_on_after(self.limits.send_s), suppress(GoneError):
+                await self.transport.fail(fault, own_error(fault))
+
+    async def until_first(self, *tasks: Callable[[], Awaitable[None]]) -> None:
+        """Run tasks until one of them ends. Raises: what that raised."""
+        failed: list[Exception] = []
+        async with anyio.create_task_group() as group:
+
+            async def run(task: Callable[[], Awaitable[None]]) -> None:
+                try:
+                    await task()
+                except Exception as error:
+                    failed.append(error)
+                group.cancel_scope.cancel()
+
+            for task in tasks:
+                group.start_soon(run, task)
+        if failed:
+            raise failed[0]
+
+    async def until_leaving(self) -> None:
+        """Close when the server goes down. Raises: GoneError."""
+        await self.services.until_leaving()
+        await self.transport.close(GOING_DOWN, "the server is shutting down")
+
+
+async def publish(socket: WebSocket) -> None:
+    """Take captions from who speaks, until they are closed or do not come again."""
+    await Publisher(socket).publish()
+
+
+async def read(socket: WebSocket) -> None:
+    """Send captions to one reader: all so far, then what changes."""
+    await Reader(socket).read()
+
+
+class Publisher(CaptionSocket):
+    """Who speaks, or a program that hears a session."""
+
+    async def publish(self) -> None:
+        """Serve the socket; captions that were cut off are kept for `COME_AGAIN_S`."""
+        await self.serve(self._begin)
+
+    async def _begin(self) -> None:
+        secret = self.socket.query_params.get("resume")
+        shared = self.registry.begin() if secret is None else self.registry.resumed(secret)
+        number = shared.begin_publishing()
+        is_over = True
+        try:
+            await self.transport.send(
+                {"type": "ready", "token": shared.token, "resume": shared.secret, "revision": shared.revision}
+            )
+            await self.until_first(
+                lambda: self._take(shared),
+                lambda: self._report_readers(shared),
+                lambda: self._write(shared),
+                lambda: self._until_replaced(shared, number),
+                self.until_leaving,
+            )
+        except GoneError:
+            is_over = False
+        finally:
+            if shared.publisher == number and (is_over or self.services.is_leaving):
+                await self._end(shared)
+        if not is_over:
+            await self._wait_for_another(shared, number)
+
+    async def _until_replaced(self, shared: SharedCaptions, number: int) -> None:
+        """Wait for another publisher with the secret: who comes again is believed, the older one may be dead.
+
+        Raises: ApiError then.
+        """
+        while shared.publisher == number:
+            await shared.changed.wait()
+        message = "captions: expected one publisher, and another has come since"
+        raise ApiError(message, status=409, code="another_publisher")
+
+    async def _take(self, shared: SharedCaptions) -> None:
+        while (message := await self.transport.receive()) is not None:
+            if shared.age_s > self.limits.session_s:
+                text = f"captions: expected at most {self.limits.session_s:g} s of a session"
+                raise ApiError(text, code="session_too_long")
+            kind, change = read_publication(message)
+            if kind == "close":
+                await self.transport.close(DONE)
+                return
+            if change is not None:
+                shared.take(change)
+
+    async def _report_readers(self, shared: SharedCaptions) -> None:
+        """Report to who publishes how many read, when that changes."""
+        reported = 0
+        while True:
+            changed = shared.changed
+            if shared.n_readers != reported:
+                reported = shared.n_readers
+                await self.transport.send({"type": "readers", "readers": reported})
+            await changed.wait()
+
+    async def _wait_for_another(self, shared: SharedCaptions, number: int) -> None:
+        """Keep captions until somebody publishes them again, or the time for that is over."""
+        with anyio.move_on_after(COME_AGAIN_S):
+            await self.services.until_leaving()
+        if shared.publisher == number:
+            await self._end(shared)
+
+    async def _write(self, shared: SharedCaptions) -> None:
+        """Write captions as HLS, where that is wanted, as long as the socket is open."""
+        folder = self.services.settings.hls
+        if folder is None:
+            await anyio.sleep_forever()
+            return
+        writer = self.services.hls.setdefault(shared.token, HlsWriter(shared, Path(folder) / shared.token))
+        while True:
+            await anyio.sleep(WRITE_EVERY_S)
+            writer.look()
+            await anyio.to_thread.run_sync(writer.write)
+
+    async def _end(self, shared: SharedCaptions) -> None:
+        """End and forget captions."""
+        self.registry.end(shared)
+        if (writer := self.services.hls.pop(shared.token, None)) is not None:
+            writer.look()
+            with anyio.CancelScope(shield=True):
+                await anyio.to_thread.run_sync(lambda: writer.write(is_last=True))
+
+
+class Reader(CaptionSocket):
+    """Who watches."""
+
+    async def read(self) -> None:
+        """Serve the socket."""
+        await self.serve(self._begin)
+
+    async def _begin(self) -> None:
+        shared = self.registry.find(self.socket.path_params["token"])
+        with self.registry.reading(shared):
+            await self.until_first(lambda: self._send(shared), self._listen, self.until_leaving)
+
+    async def _send(self, shared: SharedCaptions) -> None:
+        seen = -1
+        while True:
+            changed, message = shared.changed, shared.since(seen)
+            seen = shared.revision
+            if message is not None:
+                await self.transport.send_text(message)
+            if shared.is_ended:
+                await self.transport.send({"type": "ended"})
+                await self.transport.close(DONE)
+                return
+            await changed.wait()
+
+    async def _listen(self) -> None:
+        """Notice that the reader goes. Raises: GoneError; ApiError for what it says."""
+        if (await self.socket.receive())["type"] == "websocket.disconnect":
+            raise GoneError
+        raise ApiError("captions: expected a reader to read, got a message", code="invalid_message")

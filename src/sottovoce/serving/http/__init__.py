@@ -1,0 +1,1 @@
+"""The web server: routes, what is around every request, and an end that lets everybody finish."""

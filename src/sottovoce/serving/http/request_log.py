@@ -1,0 +1,240 @@
+"""What is around every request and socket: its id, log line, counts, access, and the headers of every answer.
+
+Logs are JSON, an object a line. They say who asked for what, and what became of it; never what was said, nor
+what a file is called.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import sys
+import time
+import uuid
+from collections.abc import Sequence
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import HTTPConnection
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.websockets import WebSocket
+
+from sottovoce.serving.access.gate import LISTEN_PATHS, SECRETS_PATH, SUBPROTOCOL, AccessControl
+from sottovoce.serving.access.key_limits import KeyLimits
+from sottovoce.serving.live.transport import close_with, deny, error_answer, own_error
+from sottovoce.serving.metrics import Metrics
+from sottovoce.serving.parsing.faults import ApiError
+
+logger = logging.getLogger(__name__)
+
+CLOSE_CODES = frozenset({*range(1000, 1004), *range(1005, 1015)})
+"""Of RFC 6455, and those that were registered after it."""
+DENIED_PATHS = LISTEN_PATHS | {SECRETS_PATH}
+"""Of sockets whose clients expect a status of HTTP where they may not come in."""
+ANSWERED_ID = re.compile(r"[A-Za-z0-9._-]{1,80}")
+SECURITY_HEADERS = {
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "content-security-policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+        "media-src blob:; worker-src 'self'; manifest-src 'self'; base-uri 'none'; form-action 'none'; "
+        "frame-ancestors 'none'"
+    ),
+    "permissions-policy": "microphone=(self), display-capture=(self), screen-wake-lock=(self), camera=()",
+}
+OF_EVERY_RECORD = frozenset(
+    {*vars(logging.makeLogRecord({})), "message", "asctime", "color_message", "taskName"}
+)
+"""What every record has: not fields of its message."""
+QUIET_LOGGERS = ("uvicorn.error", "uvicorn.access", "asyncio", "websockets.server")
+"""Of which only warnings are shown: requests are logged here."""
+
+
+class RequestLogMiddleware:
+    """The outermost layer of the app. routes: paths of ours; others are counted as one."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        access: AccessControl,
+        key_limits: KeyLimits,
+        metrics: Metrics,
+        routes: frozenset[str],
+    ) -> None:
+        self._app = app
+        self._access = access
+        self._key_limits = key_limits
+        self._metrics = metrics
+        self._routes = routes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            await self._http(scope, receive, send)
+        elif scope["type"] == "websocket":
+            await self._websocket(scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
+
+    async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
+        began = time.monotonic()
+        headers = Headers(scope=scope)
+        request_id = request_id_of(headers)
+        scope.setdefault("state", {})["request_id"] = request_id
+        status = 500
+
+        async def sending(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                answered = MutableHeaders(scope=message)
+                answered["x-request-id"] = request_id
+                for name, value in SECURITY_HEADERS.items():
+                    answered.setdefault(name, value)
+            await send(message)
+
+        try:
+            fault = self._refusal(scope, scope["method"], headers)
+            inner = self._app if fault is None else error_answer(HTTPConnection(scope), fault)
+            await inner(scope, receive, sending)
+        finally:
+            self._note(scope, scope["method"], status, time.monotonic() - began, request_id)
+
+    async def _websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
+        began = time.monotonic()
+        headers = Headers(scope=scope)
+        request_id = request_id_of(headers)
+        scope.setdefault("state", {})["request_id"] = request_id
+        code = 1006
+
+        async def receiving() -> Message:
+            nonlocal code
+            message = await receive()
+            if message["type"] == "websocket.disconnect":
+                code = message.get("code") or 1005
+            return message
+
+        async def sending(message: Message) -> None:
+            nonlocal code
+            if message["type"] == "websocket.close":
+                code = message.get("code", 1000)
+            elif message["type"] == "websocket.http.response.start":
+                code = message["status"]
+            await send(message)
+
+        try:
+            fault = self._refusal(scope, "GET", headers, scope["subprotocols"])
+            if fault is None:
+                await self._app(scope, receiving, sending)
+            else:
+                await refuse(WebSocket(scope, receiving, sending), fault)
+        finally:
+            self._metrics.sessions.labels(self._route(scope), shown_code(code)).inc()
+            self._log(scope, "WEBSOCKET", code, time.monotonic() - began, request_id)
+
+    def _refusal(
+        self, scope: Scope, method: str, headers: Headers, subprotocols: Sequence[str] = ()
+    ) -> ApiError | None:
+        """Return why a connection may not come in, or note its key; None: it may."""
+        fault = self._access.refusal(scope["path"], method, headers, subprotocols)
+        if fault is not None:
+            return fault
+        key = scope["state"]["key"] = self._access.key_of(scope["path"], headers, subprotocols)
+        try:
+            self._key_limits.take_request(key)
+        except ApiError as too_many:
+            return too_many
+        return None
+
+    def _note(self, scope: Scope, method: str, status: int, seconds: float, request_id: str) -> None:
+        self._metrics.requests.labels(self._route(scope), shown_method(method), str(status)).inc()
+        self._metrics.request_seconds.observe(seconds)
+        self._log(scope, method, status, seconds, request_id)
+
+    def _log(self, scope: Scope, method: str, status: int, seconds: float, request_id: str) -> None:
+        client, key = scope.get("client"), scope["state"].get("key")
+        logger.info(
+            "request",
+            extra={
+                "request_id": request_id,
+                "method": shown_method(method),
+                "route": self._route(scope),
+                "status": status,
+                "seconds": round(seconds, 3),
+                "client": client[0] if client else None,
+                **({"key": key.name} if key is not None and key.name else {}),
+            },
+        )
+
+    def _route(self, scope: Scope) -> str:
+        """Return the path where it is one of ours: what clients make up is neither a label nor logged."""
+        path: str = scope["path"]
+        if path.startswith("/static/"):
+            return "/static"
+        if path.startswith("/v1/jobs/"):
+            return "/v1/jobs/{id}"
+        return path if path in self._routes else "other"
+
+
+def request_id_of(headers: Headers) -> str:
+    """Return the id that a client gave, where it is one, or a new one."""
+    given = headers.get("x-request-id", "")
+    return given if ANSWERED_ID.fullmatch(given) else f"req_{uuid.uuid4().hex}"
+
+
+def shown_method(method: str) -> str:
+    """Return a method as it is counted: clients may make up others."""
+    methods = {"GET", "POST", "HEAD", "OPTIONS", "PUT", "DELETE", "PATCH", "WEBSOCKET"}
+    return method if method in methods else "other"
+
+
+def shown_code(code: int) -> str:
+    """Return how a socket ended as it is counted: clients may make up close codes."""
+    return str(code) if code in CLOSE_CODES or 100 <= code < 600 else "other"
+
+
+def error_response(fault: ApiError) -> JSONResponse:
+    """Answer a fault."""
+    headers = dict(fault.headers)
+    if fault.status == 401:
+        headers["www-authenticate"] = "Bearer"
+    return JSONResponse(fault.body, status_code=fault.status, headers=headers)
+
+
+async def refuse(socket: WebSocket, fault: ApiError) -> None:
+    """Refuse a handshake as others' APIs do; on other sockets say why they are closed: browsers do not see
+    the status of one that was refused."""
+    if socket.scope["path"] in DENIED_PATHS:
+        await deny(socket, fault)
+        return
+    await socket.accept(subprotocol=SUBPROTOCOL if SUBPROTOCOL in socket.scope["subprotocols"] else None)
+    await close_with(socket, fault, own_error(fault))
+
+
+class JsonLogFormatter(logging.Formatter):
+    """Writes a record as one line of JSON, with the fields that it names."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, object] = {
+            "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+            + f".{record.msecs:03.0f}Z",
+            "level": record.levelname.lower(),
+            "message": record.getMessage(),
+        }
+        line.update({name: value for name, value in vars(record).items() if name not in OF_EVERY_RECORD})
+        if record.exc_info:
+            line["trace"] = self.formatException(record.exc_info)
+        return json.dumps(line, ensure_ascii=False, default=str)
+
+
+def log_as_json(level: int = logging.INFO) -> None:
+    """Let the whole process log JSON to standard error."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonLogFormatter())
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level)
+    for name in QUIET_LOGGERS:
+        logging.getLogger(name).setLevel(max(level, logging.WARNING))

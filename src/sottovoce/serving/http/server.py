@@ -1,0 +1,291 @@
+"""A server that runs: uvicorn, with an end that lets everybody finish.
+
+SIGINT or SIGTERM: nobody new is served, live sessions say what they heard and close with 1012, requests are
+answered, with 503 where their time is over. A second SIGINT does not wait for that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import socket
+import ssl
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from socket import socket as Socket
+from types import FrameType
+
+import anyio
+import uvicorn
+
+from sottovoce.api import Model
+from sottovoce.errors import OptionError, cause_of
+from sottovoce.serving.apis.wyoming import start_wyoming
+from sottovoce.serving.http.app import make_app
+from sottovoce.serving.http.protocols import QuietLoop, http_protocol, make_gate, websocket_protocol
+from sottovoce.serving.scheduling.model_registry import WORK_ENDS_WITHIN_S
+from sottovoce.serving.services import Services
+from sottovoce.serving.settings import Listening, ServerSettings
+
+logger = logging.getLogger(__name__)
+
+PING_EVERY_S = 20.0
+PONG_WITHIN_S = 60.0
+"""Longer than a sender who is too fast is left unread: his answer stands behind his audio."""
+LOOK_EVERY_S = 0.05
+CUT_S = 1.0
+"""Of the time to end, for those whose work is cut short to be told so."""
+BACKLOG = 128
+"""Connections that wait to be taken; so often at once is tried where the system takes no more."""
+
+
+class Server(uvicorn.Server):
+    """uvicorn's server, whose live sessions end before their sockets do.
+
+    on_listening: called once with the port.
+    Raises: OptionError for an address that cannot be listened on.
+    """
+
+    def __init__(
+        self,
+        settings: ServerSettings,
+        open_model: Callable[[str], Model],
+        on_listening: Callable[[int], None],
+    ) -> None:
+        check_certificate(settings.listening)
+        app = make_app(settings, open_model)
+        self._services: Services = app.state.services
+        self._on_listening = on_listening
+        self._listening = listening_socket(settings.listening)
+        self._wyoming_socket = wyoming_socket(settings)
+        self._wyoming: asyncio.Server | None = None
+        self.ended_by: signal.Signals | None = None
+        self.broken_by: str | None = None
+        """What kept a model from working, where the server has ended for it."""
+        self._works_s = time.monotonic()
+        limits, listening = settings.limits, settings.listening
+        self.gate = gate = make_gate(settings, self._services.metrics.refused_connections.inc)
+        super().__init__(
+            uvicorn.Config(
+                app,
+                host=listening.host,
+                port=listening.port,
+                ssl_certfile=listening.certificate,
+                ssl_keyfile=listening.key,
+                log_config=None,
+                log_level=logging.WARNING,  # below it, addresses of sockets with all they ask for
+                access_log=False,
+                server_header=False,
+                lifespan="on",
+                loop="asyncio",
+                http=http_protocol(gate, limits),
+                ws=websocket_protocol(gate),  # reads the next message when the last one was taken
+                backlog=BACKLOG,
+                forwarded_allow_ips=list(settings.access.proxies),
+                ws_max_size=limits.message_kb * 1024,
+                ws_ping_interval=PING_EVERY_S,
+                ws_ping_timeout=PONG_WITHIN_S,
+                ws_per_message_deflate=False,  # PCM does not get smaller by it
+                timeout_keep_alive=10,
+            )
+        )
+
+    @property
+    def services(self) -> Services:
+        """What the server's parts share; to be read only."""
+        return self._services
+
+    @property
+    def wyoming_port(self) -> int | None:
+        """Where Home Assistant is listened for."""
+        port: int | None = self._wyoming_socket.getsockname()[1] if self._wyoming_socket else None
+        return port
+
+    def serve_until_ended(self) -> None:
+        """Listen, until a signal or `should_exit` ends it.
+
+        Raises: what kept the default model from being loaded.
+        """
+        self.run(sockets=[self._listening])
+        if self._services.preload_error is not None:
+            raise self._services.preload_error
+
+    async def on_tick(self, counter: int) -> bool:
+        """Return whether to end: a server without its model, or with a broken one, is of no use."""
+        return await super().on_tick(counter) or self._services.preload_error is not None or self._is_broken()
+
+    def _is_broken(self) -> bool:
+        """Whether a model has been broken for as long as is waited for it."""
+        trouble, most_s = self._services.trouble, self._services.settings.limits.broken_s
+        now_s = time.monotonic()
+        self._works_s = now_s if trouble is None else self._works_s
+        if most_s is None or now_s - self._works_s < most_s:
+            return False
+        self.broken_by = trouble
+        logger.error("the server ends to be started anew", extra={"cause": trouble})
+        return True
+
+    async def startup(self, sockets: list[Socket] | None = None) -> None:
+        """Listen, and say where."""
+        asyncio.get_running_loop().set_exception_handler(QuietLoop())
+        await super().startup(sockets)
+        if self.started and self._wyoming_socket is not None:
+            self._wyoming = await start_wyoming(self._services, self._wyoming_socket)
+        if self.started:
+            self._on_listening(self.servers[0].sockets[0].getsockname()[1])
+
+    async def shutdown(self, sockets: list[Socket] | None = None) -> None:
+        """Let sessions and requests come to their end, and cut short what does not; then close.
+
+        Until then connections are taken, so that who asks is told by `/ready` and by refusals.
+        """
+        services = self._services
+        services.leave()
+        seconds = services.settings.limits.shutdown_s
+        end = time.monotonic() + seconds
+        await self._until_idle(end - min(CUT_S, seconds / 4))
+        services.cut()
+        for server in self.servers:
+            server.close()
+        if self._wyoming is not None:
+            self._wyoming.close()
+        await self._until_idle(end)
+        self.config.timeout_graceful_shutdown = 1
+        await super().shutdown(sockets)
+
+    async def _until_idle(self, end: float) -> None:
+        """Wait until nobody is served any more; end: by the clock, at most."""
+        while self._services.is_serving and not self.force_exit and time.monotonic() < end:
+            await anyio.sleep(LOOK_EVERY_S)
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Handle signals in here; which one ended the server is for its caller to tell."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        handled = (signal.SIGINT, signal.SIGTERM)
+        before = {number: signal.signal(number, self.handle_exit) for number in handled}
+        if self._services.keys.has_file and sys.platform != "win32":
+            before[signal.SIGHUP] = signal.signal(signal.SIGHUP, self._refresh_keys)
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _refresh_keys(self, sig: int, frame: FrameType | None) -> None:
+        """Have the file of keys read again."""
+        self._services.keys.mark_stale()
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """End; at once when asked a second time."""
+        self.ended_by = signal.Signals(sig)
+        super().handle_exit(sig, frame)
+
+
+def check_certificate(listening: Listening) -> None:
+    """Check the files of TLS. Raises: OptionError for files that are no certificate with its key."""
+    if listening.certificate is None or listening.key is None:
+        return
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(listening.certificate, listening.key)
+    except OSError as error:  # SSLError is one
+        raise OptionError(
+            f"TLS: expected PEM files of a certificate and its key, got '{listening.certificate}' and "
+            f"'{listening.key}' ({cause_of(error)})"
+        ) from error
+
+
+def listening_socket(listening: Listening) -> Socket:
+    """Open a socket that listens where it should.
+
+    Raises: OptionError when that cannot be had.
+    """
+    where = (listening.host, listening.port)
+    try:
+        family = socket.getaddrinfo(*where, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
+        return socket.create_server(where, family=family, backlog=1024)
+    except (OSError, OverflowError) as error:
+        address = f"{listening.host}, port {listening.port}"
+        raise OptionError(
+            f"{address}: expected a free address of this machine, got '{cause_of(error)}'"
+        ) from error
+
+
+def wyoming_socket(settings: ServerSettings) -> Socket | None:
+    """Open a socket for Home Assistant, where one is wanted. Raises: OptionError."""
+    if settings.wyoming is None:
+        return None
+    return listening_socket(Listening(settings.wyoming.host, settings.wyoming.port))
+
+
+class ServerThread:
+    """A server in a thread of this process, for tests and programs that have one beside them.
+
+    A context manager: inside, the server answers at `url`.
+    """
+
+    def __init__(self, settings: ServerSettings, open_model: Callable[[str], Model]) -> None:
+        self._listening = threading.Event()
+        self._port = 0
+        self._settings = settings
+        self.server = Server(settings, open_model, self._note)
+        self._thread = threading.Thread(
+            target=self.server.serve_until_ended, name="sottovoce-server", daemon=True
+        )
+
+    @property
+    def services(self) -> Services:
+        """What the server's parts share; to be read only."""
+        return self.server.services
+
+    @property
+    def address(self) -> str:
+        """Host and port."""
+        return f"{self._settings.listening.host}:{self._port}"
+
+    @property
+    def url(self) -> str:
+        """Where the server answers."""
+        return f"{self._settings.listening.scheme}://{self.address}"
+
+    def __enter__(self) -> ServerThread:
+        self._thread.start()
+        if not self._listening.wait(60.0):
+            self.stop()
+            raise RuntimeError("server: expected it to listen within 60 s")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def wait_until_ready(self, within_s: float = 60.0) -> None:
+        """Wait for the default model.
+
+        Raises: TimeoutError.
+        """
+        end = time.monotonic() + within_s
+        while not self.services.is_ready:
+            if time.monotonic() > end:
+                raise TimeoutError(f"server: expected its model within {within_s:g} s")
+            time.sleep(LOOK_EVERY_S)
+
+    def stop(self) -> None:
+        """End the server gracefully, with all of its threads.
+
+        Raises: RuntimeError where it does not end.
+        """
+        self.server.should_exit = True
+        within_s = self._settings.limits.shutdown_s + 2 * WORK_ENDS_WITHIN_S
+        self._thread.join(within_s)
+        if self._thread.is_alive():
+            raise RuntimeError(f"server: expected it to end within {within_s:g} s")
+
+    def _note(self, port: int) -> None:
+        self._port = port
+        self._listening.set()

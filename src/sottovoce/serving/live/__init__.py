@@ -1,0 +1,1 @@
+"""One live client, whatever protocol it speaks: messages and audio in, events out."""

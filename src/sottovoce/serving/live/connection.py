@@ -1,0 +1,335 @@
+"""One live client: its messages are read, audio and commands worked off in order, events sent back.
+
+Five tasks: one reads, one works, one does what goes on in the background, one reports, one waits for the
+server to go down. None of them runs the model. What messages and events look like, the protocols in `apis`
+know.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Generic, TypeAlias, TypeVar
+
+import anyio
+import anyio.to_thread
+import numpy as np
+from starlette.websockets import WebSocket
+
+from sottovoce.audio.live_container import LiveContainer
+from sottovoce.formats.document import Json
+from sottovoce.options.live import LiveOptions
+from sottovoce.serving.access.api_keys import ApiKey
+from sottovoce.serving.live.input_queue import InputQueue
+from sottovoce.serving.live.transport import GoneError, Transport, WebSocketTransport, own_error
+from sottovoce.serving.parsing.faults import UNAVAILABLE, ApiError, fault_of, logged_fault
+from sottovoce.serving.parsing.pcm import PcmReader
+from sottovoce.serving.scheduling.scheduler import Scheduler
+from sottovoce.serving.scheduling.session_handle import SessionHandle
+from sottovoce.serving.services import Services, key_of, services_of
+from sottovoce.types import SAMPLE_RATE, Event, Samples
+
+M = TypeVar("M")
+T = TypeVar("T")
+Command: TypeAlias = Callable[[], Awaitable[None]]
+"""What a client asked for, done when all audio before it was worked on."""
+
+DONE, GOING_DOWN = 1000, 1012
+REPORT_EVERY_S = 1.0
+SLICE_BYTES = 64 * 1024
+"""Of a message that are read at once: about a millisecond's work."""
+
+
+@dataclass(frozen=True, slots=True)
+class CloseRequested:
+    """The last item of a queue. code: to close with."""
+
+    code: int
+
+
+class LiveConnection(ABC, Generic[M]):
+    """A client, whose messages are of type M, and its session."""
+
+    def __init__(self, transport: Transport[M], services: Services) -> None:
+        self.transport = transport
+        self.services = services
+        self.limits = services.settings.limits
+        self.key: ApiKey | None = None
+        """Whose limits count, where the client has shown one."""
+        self.queue: InputQueue[Command | CloseRequested] = InputQueue(
+            round(self.limits.pending_s * SAMPLE_RATE)
+        )
+        self._session: SessionHandle | None = None
+        self._held = AsyncExitStack()
+        self._is_closing = False
+        self._quiet_since_s = math.inf
+        """By the clock, where the client has a place: since then it sent no audio."""
+        self._counted_s = 0.0
+
+    @abstractmethod
+    async def begin(self) -> None:
+        """Do what comes before the first message.
+
+        Raises: ApiError, OptionError, ModelNotFoundError, with which the connection ends.
+        """
+
+    @abstractmethod
+    async def on_message(self, message: M) -> None:
+        """Act on a message: `queue_audio`, `queue.put` commands.
+
+        Raises: ApiError, with which the connection ends.
+        """
+
+    @abstractmethod
+    def render(self, events: Sequence[Event]) -> Iterable[dict[str, Json]]:
+        """Yield the messages that emit of events."""
+
+    def error_document(self, fault: ApiError) -> dict[str, Json]:
+        """Render a fault as a message."""
+        return own_error(fault)
+
+    async def on_audio(self, samples: Samples) -> None:
+        """Work on samples (n,), whose turn it is."""
+        await self.emit(await self.session.push(samples))
+        self.count()
+
+    async def on_close(self) -> None:
+        """Say the rest: nothing more comes."""
+        await self.emit(await self.session.close())
+
+    async def background(self) -> None:
+        """Do what goes on beside the work; nothing, unless a protocol says so."""
+
+    async def report(self) -> None:
+        """Tell the client how late it is, every second; nothing, unless a protocol says so."""
+
+    async def serve(self) -> None:
+        """Serve the client until it closes, goes, or is asked to; an error is the last that it is told."""
+        try:
+            async with self._held:
+                await self.begin()
+                await self._run()
+        except GoneError:
+            return
+        except Exception as error:
+            fault = self.logged(error)
+            with anyio.move_on_after(self.limits.send_s), suppress(GoneError):
+                await self.transport.fail(fault, self.error_document(fault))
+
+    def take_place(self) -> None:
+        """Take one of the places of the server and of the client's key for live sessions, until `release`.
+
+        Raises: ApiError 429, 503.
+        """
+        self._held.enter_context(self.services.key_limits.session(self.key))
+        self._held.enter_context(self.services.session(lambda: self.behind_s))
+        self._quiet_since_s = time.monotonic()
+
+    async def open(self, model: str, options: LiveOptions) -> Scheduler:
+        """Open the session, until `release`; returns what runs its model.
+
+        Raises: ApiError 429 where the model is too busy; OptionError, ModelNotFoundError.
+        """
+        scheduler = await self._held.enter_async_context(self.services.registry.use(model))
+        self.services.check_wait(scheduler)
+        self._session = session = await scheduler.open(options)
+        self._held.callback(session.end)
+        session.poll_newer_audio = self.queue.take_audio
+        self._counted_s = 0.0
+        return scheduler
+
+    async def release(self) -> None:
+        """Give up the session, its model and its place."""
+        self._session = None
+        self._quiet_since_s = math.inf
+        await self._held.aclose()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is a session."""
+        return self._session is not None
+
+    @property
+    def session(self) -> SessionHandle:
+        """The session; `open` comes first."""
+        assert self._session is not None, "open() first"
+        return self._session
+
+    @property
+    def received_s(self) -> float:
+        """Seconds of audio that the session was given; 0 where there is none."""
+        return self._session.received_s if self._session else 0.0
+
+    @property
+    def behind_s(self) -> float:
+        """Seconds of received audio that no event accounts for yet."""
+        return self.queue.n_samples / SAMPLE_RATE + (self._session.behind_s if self._session else 0.0)
+
+    async def send(self, *documents: dict[str, Json]) -> None:
+        """Send messages. Raises: GoneError; ApiError where the client does not take them."""
+        for document in documents:
+            await self.transport.send(document)
+
+    async def emit(self, events: Sequence[Event]) -> None:
+        """Send events as they are rendered. Raises: as `send`."""
+        for document in self.render(events):
+            await self.transport.send(document)
+
+    async def queue_audio(self, samples: Samples) -> None:
+        """Queue audio (n,); returns when there is room for more. Raises: ApiError for NaN and infinity."""
+        require_finite(samples)
+        self._note_audio()
+        await self.queue.put_audio(samples)
+        self._note_audio()
+
+    async def queue_bytes(self, reader: PcmReader, data: bytes) -> None:
+        """Decode and queue audio, in slices that hold up nobody else.
+
+        Raises: as `queue_audio`.
+        """
+        for piece in slices_of(data):
+            await self.queue_audio(await off_loop(len(data), partial(reader.read, piece)))
+
+    async def queue_container(self, container: LiveContainer, data: bytes) -> None:
+        """Decode and queue the next bytes of a container, those of its end where there are none.
+
+        Raises: as `queue_audio`; AudioError for what is no container.
+        """
+        for piece in slices_of(data) if data else (b"",):
+            container.feed(piece) if piece else container.end()
+            is_more = True
+            while is_more:
+                samples, is_more = await anyio.to_thread.run_sync(container.take)
+                await self.queue_audio(samples)
+
+    async def request_close(self, code: int = DONE) -> None:
+        """Work off what came, and close with the code; nothing more is read."""
+        if not self._is_closing:
+            self._is_closing = True
+            await self.queue.put(CloseRequested(code))
+
+    def count(self) -> None:
+        """Count the audio of the session. Raises: ApiError where it is too long, or its key has no more."""
+        new_s, self._counted_s = self.received_s - self._counted_s, self.received_s
+        self.services.metrics.live_seconds.inc(new_s)
+        self.services.key_limits.take_live(self.key, new_s)
+        if self.received_s > self.limits.session_s:
+            raise self.too_long()
+
+    def too_long(self) -> ApiError:
+        """Make the fault of a session with too much audio."""
+        message = f"session: expected at most {self.limits.session_s:g} s of audio"
+        return ApiError(message, code="session_too_long")
+
+    def logged(self, error: Exception) -> ApiError:
+        """Return what the client is told of an error, whose cause is logged where it is not the client's."""
+        return logged_fault(error, self.transport.request_id, "session failed")
+
+    async def attempt(self, change: Awaitable[None]) -> ApiError | None:
+        """Change something under way; returns the fault, with all as it was, where it cannot be changed.
+
+        Raises: faults of the server, with which the connection ends.
+        """
+        try:
+            await change
+        except Exception as error:
+            fault = fault_of(error)
+            if fault.status >= 500 and fault.code != UNAVAILABLE:
+                raise
+            return self.logged(error)
+        return None
+
+    async def _run(self) -> None:
+        failed: list[Exception] = []
+        code = DONE
+        async with anyio.create_task_group() as tasks:
+
+            async def until_failed(work: Callable[[], Awaitable[None]]) -> None:
+                try:
+                    await work()
+                except Exception as error:
+                    failed.append(error)
+                    tasks.cancel_scope.cancel()
+
+            async def work() -> None:
+                nonlocal code
+                code = await self._work()
+
+            for task in (self._listen, self._leave, self._report, self.background):
+                tasks.start_soon(until_failed, task)
+            await until_failed(work)
+            tasks.cancel_scope.cancel()
+        if failed:
+            raise failed[0]
+        await self.transport.close(code, "the server is shutting down" if code == GOING_DOWN else "")
+
+    async def _listen(self) -> None:
+        while not self._is_closing and (message := await self.transport.receive()) is not None:
+            await self.on_message(message)
+        await self.request_close()
+
+    async def _leave(self) -> None:
+        await self.services.until_leaving()
+        await self.request_close(GOING_DOWN)
+
+    def _note_audio(self) -> None:
+        if math.isfinite(self._quiet_since_s):
+            self._quiet_since_s = time.monotonic()
+
+    async def _report(self) -> None:
+        """Report, and end a client that holds its place without audio. Raises: ApiError."""
+        most_s = self.limits.keepalive_s
+        while True:
+            await anyio.sleep(min(REPORT_EVERY_S, most_s))
+            await self.report()
+            if time.monotonic() - self._quiet_since_s > most_s:
+                text = f"session: expected audio within {most_s:g} s, whatever keeps it alive"
+                raise ApiError(text, code="idle_timeout")
+
+    async def _work(self) -> int:
+        """Work off the queue; returns the code to close with."""
+        while True:
+            item = await self.queue.take()
+            if isinstance(item, CloseRequested):
+                await self.on_close()
+                return item.code
+            if isinstance(item, np.ndarray):
+                await self.on_audio(item)
+            else:
+                await item()
+
+
+class WebSocketConnection(LiveConnection[bytes | str]):
+    """A client at a WebSocket."""
+
+    def __init__(self, socket: WebSocket) -> None:
+        services = services_of(socket)
+        self.socket = socket
+        self.websocket = WebSocketTransport(socket, services.settings.limits)
+        super().__init__(self.websocket, services)
+        self.key = key_of(socket)
+
+
+def slices_of(data: bytes) -> Iterator[bytes]:
+    """Cut bytes into pieces of `SLICE_BYTES`."""
+    for start in range(0, len(data), SLICE_BYTES):
+        yield data[start : start + SLICE_BYTES]
+
+
+async def off_loop(size: int, read: Callable[[], T]) -> T:
+    """Read something of a size in bytes or letters: here where it is small, else in a thread.
+
+    Raises: what reading raises.
+    """
+    return read() if size <= SLICE_BYTES else await anyio.to_thread.run_sync(read)
+
+
+def require_finite(samples: Samples) -> None:
+    """Check samples (n,). Raises: ApiError for NaN and infinity."""
+    if not np.isfinite(samples).all():
+        raise ApiError("audio: expected finite samples, got NaN or infinity", code="invalid_audio")

@@ -1,0 +1,159 @@
+"""What carries the messages of one live client: a WebSocket; and how a socket is told of a fault."""
+
+from __future__ import annotations
+
+from typing import Protocol, TypeVar
+
+import anyio
+from starlette.requests import HTTPConnection
+from starlette.responses import JSONResponse
+from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
+
+from sottovoce.formats.document import Json, json_text
+from sottovoce.serving.access.gate import LISTEN_PATHS
+from sottovoce.serving.parsing.faults import ApiError
+from sottovoce.serving.settings import ServerLimits
+
+M = TypeVar("M", covariant=True)
+
+DEEPGRAM_CODES = {401: "INVALID_AUTH", 429: "TOO_MANY_REQUESTS"}
+"""By the status of HTTP; of others the codes are our own. Source: Deepgram, API errors."""
+WHISPER_CPP_PATHS = frozenset({"/inference", "/load"})
+"""Where errors are one line."""
+REFUSED = 1008
+"""Close code for what no other try will change."""
+FAILED = 1011
+TRY_AGAIN = 1013
+MAX_REASON_BYTES = 120
+"""Of a close reason: a control frame has 125 in all."""
+
+
+class GoneError(Exception):
+    """The client is not there any more."""
+
+
+class Transport(Protocol[M]):
+    """The messages of one client, of type M. request_id: names the connection in the log."""
+
+    request_id: str
+
+    async def receive(self) -> M | None:
+        """Return the next message; None: no more come, but the client may still read.
+
+        Raises: GoneError; ApiError after a silence that is too long, and for what cannot be read.
+        """
+        ...
+
+    async def send(self, document: dict[str, Json]) -> None:
+        """Send one message.
+
+        Raises: GoneError; ApiError where the client does not take what it is sent.
+        """
+        ...
+
+    async def close(self, code: int, reason: str = "") -> None:
+        """Close the connection, with a code of WebSockets where the transport has any. Raises: GoneError."""
+        ...
+
+    async def fail(self, fault: ApiError, document: dict[str, Json]) -> None:
+        """Close the connection for a fault; document: that tells it, the last message. Raises: GoneError."""
+        ...
+
+
+class WebSocketTransport:
+    """A WebSocket, as a `Transport` of binary and text messages."""
+
+    def __init__(self, socket: WebSocket, limits: ServerLimits) -> None:
+        self.request_id: str = socket.scope["state"]["request_id"]
+        self._socket = socket
+        self._limits = limits
+
+    async def accept(self, subprotocol: str | None) -> None:
+        """Accept the handshake, with a subprotocol where the client offers it."""
+        offered = self._socket.scope["subprotocols"]
+        await self._socket.accept(subprotocol=subprotocol if subprotocol in offered else None)
+
+    async def receive(self) -> bytes | str | None:
+        """See `Transport`. Raises: GoneError, ApiError."""
+        with anyio.move_on_after(self._limits.idle_s):
+            message = await self._socket.receive()
+            if message["type"] == "websocket.disconnect":
+                raise GoneError
+            data: bytes | None = message.get("bytes")
+            text: str = message.get("text") or ""
+            return text if data is None else data
+        text = f"session: expected a message within {self._limits.idle_s:g} s"
+        raise ApiError(text, code="idle_timeout")
+
+    async def send(self, document: dict[str, Json]) -> None:
+        """See `Transport`. Raises: GoneError, ApiError."""
+        await self.send_text(json_text(document))
+
+    async def send_text(self, text: str) -> None:
+        """Send a text; waits `ServerLimits.send_s` at most. Raises: GoneError, ApiError."""
+        with anyio.move_on_after(self._limits.send_s):
+            try:
+                await self._socket.send_text(text)
+            except (WebSocketDisconnect, RuntimeError) as error:
+                raise GoneError from error
+            return
+        message = f"client: expected to take what it is sent within {self._limits.send_s:g} s"
+        raise ApiError(message, code="slow_reader")
+
+    async def close(self, code: int, reason: str = "") -> None:
+        """See `Transport`. Raises: GoneError."""
+        try:
+            await self._socket.close(code, reason)
+        except (WebSocketDisconnect, RuntimeError) as error:
+            raise GoneError from error
+
+    async def fail(self, fault: ApiError, document: dict[str, Json]) -> None:
+        """See `Transport`; a handshake that is not accepted yet is refused with a status of HTTP.
+
+        Raises: GoneError.
+        """
+        try:
+            if self._socket.application_state == WebSocketState.CONNECTING:
+                await deny(self._socket, fault)
+            else:
+                await close_with(self._socket, fault, document)
+        except (WebSocketDisconnect, RuntimeError) as error:
+            raise GoneError from error
+
+
+async def deny(socket: WebSocket, fault: ApiError) -> None:
+    """Refuse a handshake with a status of HTTP, and the body that the API at its path gives."""
+    await socket.send_denial_response(error_answer(socket, fault))
+
+
+def error_answer(connection: HTTPConnection, fault: ApiError) -> JSONResponse:
+    """Answer a fault as the API at the path does: Deepgram's, whisper.cpp's, else OpenAI's."""
+    headers = dict(fault.headers)
+    if fault.status == 401:
+        headers["www-authenticate"] = "Bearer"
+    body: dict[str, Json] = fault.body
+    if connection.scope["path"] in WHISPER_CPP_PATHS:
+        body = {"error": fault.message}
+    elif connection.scope["path"] in LISTEN_PATHS:
+        code = DEEPGRAM_CODES.get(fault.status, fault.code)
+        request_id = connection.scope["state"]["request_id"]
+        body = {"err_code": code, "err_msg": fault.message, "request_id": request_id}
+    return JSONResponse(body, status_code=fault.status, headers=headers)
+
+
+async def close_with(socket: WebSocket, fault: ApiError, document: dict[str, Json]) -> None:
+    """Tell a fault and close: 1013 where another try may be worth it, 1011 for our own fault, else 1008."""
+    await socket.send_text(json_text(document))
+    code = TRY_AGAIN if fault.retry_s is not None else FAILED if fault.status >= 500 else REFUSED
+    await socket.close(code, reason_of(fault.message))
+
+
+def own_error(fault: ApiError) -> dict[str, Json]:
+    """Render a fault as a message of the server's own protocol, and of OpenAI's, with when to come again."""
+    again: dict[str, Json] = {} if fault.retry_s is None else {"retry_after": fault.retry_after}
+    return {"type": "error", "error": {**fault.details, **again}}
+
+
+def reason_of(message: str) -> str:
+    """Cut a message to the length of a close reason."""
+    return message.encode()[:MAX_REASON_BYTES].decode("utf-8", "ignore")

@@ -1,0 +1,1 @@
+"""What clients write, read without trust: JSON, values, forms; and the faults that answer it."""

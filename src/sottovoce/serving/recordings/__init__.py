@@ -1,0 +1,1 @@
+"""Recordings of requests: taken within limits, decoded, transcribed."""

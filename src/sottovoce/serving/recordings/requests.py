@@ -1,0 +1,184 @@
+"""What a client asks of a recording, from the fields of OpenAI's API. Knows no web framework."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from sottovoce.errors import OptionError
+from sottovoce.options.decoding import DecodingOptions
+from sottovoce.options.fallback import FallbackOptions
+from sottovoce.options.requests import IGNORED, TRANSLATION_FORMATS
+from sottovoce.options.schema import Option, Values, made
+from sottovoce.options.speakers import SpeakerOptions
+from sottovoce.options.transcribe import TranscribeOptions
+from sottovoce.options.vad import WINDOW_VAD, VadOptions
+from sottovoce.serving.parsing.client_values import MAX_CHARACTERS
+from sottovoce.serving.parsing.faults import ApiError
+from sottovoce.serving.parsing.fields import Fields, number_of, wrong
+from sottovoce.serving.parsing.forms import fields_of, read_form
+from sottovoce.serving.recordings.known_speakers import known_speakers
+from sottovoce.serving.scheduling.scheduler import TranscriptionRequest
+from sottovoce.text.languages import find_language
+from sottovoce.types import Task
+
+STREAMED = ("verbose_json", "json", "text", "diarized_json")
+TRANSLATED = ("file", "model", "prompt", "response_format", "temperature", "seed", *IGNORED)
+SUPPORTED = {"transcribe": tuple(fields_of("openai")), "translate": TRANSLATED}
+"""The documented parameters."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileRequest:
+    """One request: what is to be transcribed how, and what the answer looks like.
+
+    max_len: letters of a segment, where longer ones are to be cut. offset_n: added to the numbers of `srt`.
+    language_probabilities: tell them, where the format has them. ignored: parameters without effect.
+    """
+
+    task: Task
+    model: str | None
+    response_format: str
+    transcription: TranscriptionRequest
+    words: bool = False
+    segments: bool = True
+    logprobs: bool = False
+    stream: bool = False
+    max_len: int | None = None
+    offset_n: int = 0
+    language_probabilities: bool = True
+    ignored: tuple[str, ...] = ()
+
+
+def transcription_request(fields: Fields) -> FileRequest:
+    """Read the request of `/v1/audio/transcriptions`.
+
+    Raises: ApiError 400.
+    """
+    values = read_form(fields, "openai")
+    fields.require_supported(SUPPORTED["transcribe"])
+    response_format = values["response_format"]
+    logprobs, stream = bool(values["include"]), bool(values["stream"])
+    granularities = values["granularities"]
+    with_words = ("verbose_json", "diarized_json") if stream else ("verbose_json",)
+    if granularities and response_format not in with_words:
+        raise wrong(
+            "timestamp_granularities[]", f"response_format {' or '.join(with_words)}", response_format
+        )
+    options = transcribe_options(values, "transcribe", words="word" in granularities or logprobs)
+    names, references = values["reference_names"], values["references"]
+    if response_format == "diarized_json":
+        speakers = SpeakerOptions(known=known_speakers(names, references))
+        options = replace(options, speakers=speakers)
+    elif names or references:
+        raise wrong("known_speaker_names[]", "response_format diarized_json", response_format)
+    if logprobs and response_format != "json":
+        raise wrong("include[]", "logprobs with response_format json", response_format)
+    if stream and response_format not in STREAMED:
+        raise wrong("stream", f"response_format {' or '.join(STREAMED)}", response_format)
+    return FileRequest(
+        "transcribe",
+        values["model"],
+        response_format,
+        TranscriptionRequest(options, languages=languages_of(values), phrases=phrases_of(values)),
+        words="word" in granularities,
+        segments="segment" in granularities or not granularities,
+        logprobs=logprobs,
+        stream=stream,
+        ignored=ignored_of(values),
+    )
+
+
+def translation_request(fields: Fields) -> FileRequest:
+    """Read the request of `/v1/audio/translations`.
+
+    Raises: ApiError 400.
+    """
+    values = read_form(fields, "openai", translation_form())
+    fields.require_supported(TRANSLATED)
+    transcription = TranscriptionRequest(transcribe_options(values, "translate", words=False))
+    model, response_format = values["model"], values["response_format"]
+    return FileRequest("translate", model, response_format, transcription, ignored=ignored_of(values))
+
+
+def phrases_of(values: Values) -> tuple[str, ...]:
+    """Words likely to be said, by both of their names. Raises: ApiError 400 for too many of them."""
+    hotwords = values["hotwords"] or ""
+    if len(hotwords) > MAX_CHARACTERS:
+        raise wrong("hotwords", f"at most {MAX_CHARACTERS} characters", str(len(hotwords)))
+    return (*values["phrases"], *(word.strip() for word in hotwords.split(",") if word.strip()))
+
+
+def ignored_of(values: Values) -> tuple[str, ...]:
+    """List what is given and has no effect."""
+    return tuple(name for name in IGNORED if values[f"ignored_{name}"] is not None)
+
+
+def translation_form() -> list[Option]:
+    """Read the options of a form whose answer is a translation."""
+    openai = fields_of("openai")
+    options = {name: openai[name][0] for name in TRANSLATED}
+    formats = replace(openai["response_format"][1], choices=TRANSLATION_FORMATS)
+    options["response_format"] = replace(options["response_format"], apis={"openai": formats})
+    return list(options.values())
+
+
+def languages_of(values: Values) -> tuple[str, ...]:
+    """Read the language, or several among which it may change; empty: any. Raises: ApiError 400."""
+    one, several = values["language"], values.get("languages") or ()
+    if one is not None and several:
+        raise wrong("language", "language or languages[]", "both")
+    names = [one] if one is not None else several
+    try:
+        return tuple(find_language(name) for name in names if name != "auto")
+    except OptionError as error:
+        param = "languages[]" if several else "language"
+        raise ApiError(str(error), param=param, code="invalid_value") from error
+
+
+def transcribe_options(values: Values, task: Task, *, words: bool) -> TranscribeOptions:
+    """Read how to transcribe. Raises: ApiError 400."""
+    strategy = values.get("chunking_strategy") or ("auto" if values.get("vad_filter") else None)
+    try:
+        return made(
+            TranscribeOptions,
+            values,
+            decoding=made(DecodingOptions, values, task=task),
+            fallback=made(FallbackOptions, values),
+            mode="seek" if strategy is None else "vad",
+            vad=vad_of(strategy),
+            word_timestamps=words,
+        )
+    except OptionError as error:
+        raise ApiError(str(error)) from error
+
+
+def vad_of(strategy: str | Mapping[str, object] | None) -> VadOptions | None:
+    """Read how the audio is cut: None leaves it to the library, "auto" too. Raises: ApiError 400."""
+    if strategy is None or strategy == "auto":
+        return None
+    if isinstance(strategy, str) or strategy.get("type") != "server_vad":
+        raise wrong(
+            "chunking_strategy", "'auto' or an object of type 'server_vad'", f"'{str(strategy)[:100]}'"
+        )
+    names = {
+        "threshold": ("threshold", 1.0),
+        "silence_duration_ms": ("min_silence_ms", 10_000.0),
+        "prefix_padding_ms": ("speech_pad_ms", 5_000.0),
+    }
+    given: dict[str, float] = {}
+    for key, value in strategy.items():
+        if key == "type":
+            continue
+        if key not in names:
+            raise ApiError(
+                f"unknown parameter 'chunking_strategy[{key[:50]}]': expected type, {', '.join(names)}",
+                param="chunking_strategy",
+                code="unknown_parameter",
+            )
+        ours, most = names[key]
+        given[ours] = number_of(f"chunking_strategy[{key}]", value, 0.0, most)
+    try:
+        return replace(WINDOW_VAD, **given)
+    except OptionError as error:
+        raise ApiError(str(error), param="chunking_strategy", code="invalid_value") from error

@@ -1,0 +1,223 @@
+"""Forms with one recording in them, taken into a temporary file; within limits of size and time.
+
+The file is read by `audio.io`, through its bytes alone: whatever a playlist in it names is not opened.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from tempfile import SpooledTemporaryFile
+from typing import BinaryIO, cast
+
+import anyio
+from python_multipart.multipart import parse_options_header
+from starlette.datastructures import FormData, UploadFile
+from starlette.formparsers import MultiPartException, MultiPartParser
+from starlette.requests import Request
+
+from sottovoce.audio.io import open_audio
+from sottovoce.serving.parsing.faults import ApiError
+from sottovoce.serving.parsing.fields import RECORDINGS, Fields
+from sottovoce.serving.parsing.pcm import WAV_HEADER_BYTES, wav_header
+from sottovoce.serving.recordings.decode_pool import Slices
+from sottovoce.serving.recordings.uploaded_file import UploadedFile
+from sottovoce.serving.services import services_of
+from sottovoce.serving.settings import ServerLimits
+from sottovoce.types import SAMPLE_RATE
+
+MAX_FIELDS, FIELD_BYTES = 1_000, 64 * 1024
+"""Beside the recording: they are held in memory."""
+REFERENCE_BYTES = 8 * 1024 * 1024
+"""Of a field that is a recording: 30 s of stereo at 48 kHz, in base64."""
+FORM_BYTES = 4 * REFERENCE_BYTES + 1024 * 1024
+"""Of all fields."""
+IN_MEMORY_BYTES = 1024 * 1024
+MIN_BYTES_PER_S = 1_000
+"""A second on the mean: less than any recording has that is sent while people speak."""
+
+
+class _Refused(MultiPartException):
+    """An upload that ends early, by us: the parser lets go of its files for this kind."""
+
+    def __init__(self, error: ApiError) -> None:
+        super().__init__(error.message)
+        self.error = error
+
+
+class _FormParser(MultiPartParser):
+    """Starlette's parser, with limits by the name of a field and of all fields together."""
+
+    _n_bytes = 0
+
+    def on_part_data(self, data: bytes, start: int, end: int) -> None:
+        part = self._current_part
+        if part.file is None:
+            self._n_bytes += end - start
+            if self._n_bytes > FORM_BYTES:
+                raise MultiPartException(f"Fields exceeded maximum size of {FORM_BYTES // 1024}KB.")
+            self.max_part_size = REFERENCE_BYTES if part.field_name.startswith(RECORDINGS) else FIELD_BYTES
+        super().on_part_data(data, start, end)
+
+
+@asynccontextmanager
+async def received_form(request: Request) -> AsyncIterator[tuple[Fields, UploadedFile | None]]:
+    """Receive the fields of a form and the recording in its field `file`; the temporary file goes at the end.
+
+    Raises: ApiError: 413 for too much, 408 for too slow, 400 for no form.
+    """
+    services = services_of(request)
+    limits = services.settings.limits
+    kind = request.headers.get("content-type", "")
+    if not kind.lower().startswith("multipart/form-data"):
+        raise ApiError(
+            f"expected multipart/form-data, got '{kind[:100] or 'no content type'}'", code="invalid_form"
+        )
+    check_charset(kind)
+    check_size(int_or_none(request.headers.get("content-length")), limits)
+    with services.uploaded_bytes() as take:
+        form = await parsed_form(request, limited(request, limits, take))
+        try:
+            yield taken_apart(form)
+        finally:
+            await form.close()
+
+
+async def parsed_form(request: Request, pieces: AsyncGenerator[bytes, None]) -> FormData:
+    """Parse a form from its pieces. Raises: ApiError."""
+    parser = _FormParser(request.headers, pieces, max_files=1, max_fields=MAX_FIELDS)
+    try:
+        return await parser.parse()
+    except _Refused as refused:
+        raise refused.error from None
+    except MultiPartException as error:
+        raise ApiError(
+            f"expected a form with one file, got '{error.message}'", code="invalid_form"
+        ) from error
+
+
+def taken_apart(form: FormData) -> tuple[Fields, UploadedFile | None]:
+    """Return the fields and the recording of a form. Raises: ApiError 400 for files elsewhere."""
+    pairs = [(name, value) for name, value in form.multi_items() if isinstance(value, str)]
+    uploads = [(name, value) for name, value in form.multi_items() if isinstance(value, UploadFile)]
+    for name, _ in uploads:
+        if name != "file":
+            raise ApiError(
+                f"{name[:100]}: expected the recording as 'file'", param=name[:100], code="invalid_form"
+            )
+    return Fields(pairs), UploadedFile(uploads[0][1]) if uploads else None
+
+
+@asynccontextmanager
+async def received_body(
+    request: Request, raw: tuple[str, int] | None = None
+) -> AsyncIterator[tuple[Fields, UploadedFile]]:
+    """Receive the body of a request as a recording, with no fields; the temporary file goes at the end.
+
+    raw: encoding and sample rate of one that has no header.
+    Raises: ApiError: 413 for too much, 408 for too slow, 400 for nothing.
+    """
+    services = services_of(request)
+    limits = services.settings.limits
+    check_size(int_or_none(request.headers.get("content-length")), limits)
+    with services.uploaded_bytes() as take, SpooledTemporaryFile(max_size=IN_MEMORY_BYTES) as file:
+        upload = UploadFile(cast(BinaryIO, file), filename="the body", size=0)
+        room = bytes(0 if raw is None else WAV_HEADER_BYTES)
+        await upload.write(room)
+        digest = hashlib.sha256()
+        try:
+            async for piece in limited(request, limits, take):
+                digest.update(piece)
+                await upload.write(piece)
+        except _Refused as refused:
+            raise refused.error from None
+        n_bytes = (upload.size or 0) - len(room)
+        if not n_bytes:
+            raise ApiError("body: expected a recording, got 0 bytes", code="missing_parameter")
+        if raw is not None:
+            await upload.seek(0)
+            await upload.write(wav_header(*raw, n_bytes))
+        await upload.seek(0)
+        yield Fields([]), UploadedFile(upload, digest.hexdigest())
+
+
+async def limited(
+    request: Request, limits: ServerLimits, take: Callable[[int], None]
+) -> AsyncGenerator[bytes, None]:
+    """Yield the body of a request, until there is too much of it, or nothing or next to nothing comes.
+
+    take: told of the bytes of each piece, and raises where all uploads together are too many.
+    """
+    n_bytes = 0
+    stream = request.stream()
+    began_s = anyio.current_time()
+    while True:
+        left_s = began_s + limits.upload_s + n_bytes / MIN_BYTES_PER_S - anyio.current_time()
+        with anyio.move_on_after(min(limits.upload_s, left_s)) as waiting:
+            piece = await anext(stream, None)
+        if waiting.cancelled_caught:
+            message = (
+                f"upload: expected more within {limits.upload_s:g} s, and {MIN_BYTES_PER_S} bytes a second"
+            )
+            raise _Refused(ApiError(message, status=408, code="upload_timeout"))
+        if piece is None:
+            return
+        n_bytes += len(piece)
+        try:
+            check_size(n_bytes, limits)
+            take(len(piece))
+        except ApiError as error:
+            raise _Refused(error) from None
+        yield piece
+
+
+def check_charset(kind: str) -> None:
+    """Check the charset of a form: a client that may name any makes the server work as long as it likes.
+
+    Raises: ApiError 400.
+    """
+    named = parse_options_header(kind)[1].get(b"charset", b"utf-8").decode("latin-1")
+    if named.lower() not in ("utf-8", "utf8", "us-ascii", "iso-8859-1"):
+        raise ApiError(f"content type: expected the charset utf-8, got '{named[:50]}'", code="invalid_form")
+
+
+def check_size(n_bytes: int | None, limits: ServerLimits) -> None:
+    """Check the size of an upload. Raises: ApiError 413."""
+    if n_bytes is not None and n_bytes > limits.upload_bytes:
+        message = f"upload: expected at most {limits.upload_mb:g} MB, got {n_bytes / 1e6:.1f} MB or more"
+        raise ApiError(message, status=413, param="file", code="file_too_large")
+
+
+def require_file(upload: UploadedFile | None) -> UploadedFile:
+    """Return the recording. Raises: ApiError 400 without one."""
+    if upload is None:
+        raise ApiError("file: expected a recording, got none", param="file", code="missing_parameter")
+    return upload
+
+
+def check_duration(upload: UploadedFile, most_s: float) -> Slices[float]:
+    """Decode a recording once, as far as it is allowed to be long, and return its seconds.
+
+    A small file may hold days of silence; this is where that ends, before any model sees it. What a header
+    says is not believed: that of a recording from a pipe says anything.
+    Raises: AudioError, ApiError 413.
+    """
+    n_samples = 0
+    upload.seek(0)
+    with open_audio(upload.source) as reader:
+        for chunk in reader:
+            n_samples += len(chunk.samples)
+            if n_samples > most_s * SAMPLE_RATE:
+                break
+            yield
+    upload.seek(0)
+    if n_samples > most_s * SAMPLE_RATE:
+        message = f"{upload.name}: expected at most {most_s:g} s of audio, got more"
+        raise ApiError(message, status=413, param="file", code="audio_too_long")
+    return n_samples / SAMPLE_RATE
+
+
+def int_or_none(text: str | None) -> int | None:
+    """Read a header's number; None: there is none."""
+    return int(text) if text is not None and text.isdecimal() else None

@@ -1,0 +1,146 @@
+"""Whether a model has room for another live session: forecast, so that those that begin together are not all
+taken and then all late.
+
+A session takes seconds of an engine for a second of its audio. What that will be is measured with a sound at
+the start, and of every session as it goes on; at longer intervals between updates it is less, as far as the
+model may still go (`engine.update_interval`). Knows no clients.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+
+from sottovoce.serving.parsing.faults import busy
+
+ROOM = 0.85
+"""Of the engines' time that sessions may take: what comes unevenly has to wait for what is under way."""
+PART_BY_INTERVAL = {0.5: 1.0, 1.0: 0.66, 1.5: 0.58, 2.0: 0.5}
+"""Of the work at the shortest interval, by the interval (docs/figures/serving.md)."""
+FORECAST_INTERVAL_S = 1.0
+"""Between updates where there is just room: room for half as much again is left to what was not foreseen."""
+MEASURED_S = 4.0
+"""Of a session's audio from one measurement to the next."""
+FORGET = 0.8
+"""Of what was measured before, where it was more."""
+SILENT = 0.25
+"""Of the usual cost, below which a session was silent and tells nothing of those who speak."""
+SILENT_PART = 0.5
+"""Of the usual cost that a silent session counts for: it may speak at any time."""
+MOST_AT_ONCE = 2.0
+"""Of the usual cost, that one measurement adds to it at most: the machine may have stood still."""
+CALMED = 0.99
+"""Of the usual cost, after a silent measurement, where it is above what was measured at the start."""
+IDLE_S = 10.0
+"""Without audio, after which a session is not at work: its client is silent for good, or gone."""
+IDLE_PART = 0.05
+"""Of its cost that such a session counts for."""
+RETRY_S = 10.0
+"""Until the next try, at least; at most twice that, so that who was refused together comes back apart."""
+
+
+class SessionLoad:
+    """What one session takes of its model. Made by `LoadForecast.enter`.
+
+    cost: engine seconds a second of audio, at the shortest interval. is_waiting: work of it is under way.
+    """
+
+    def __init__(self, forecast: LoadForecast) -> None:
+        self.cost = forecast.usual
+        self.worked_s = 0.0
+        self.taken_s = 0.0
+        self.is_waiting = False
+        self._forecast = forecast
+        self._audio_at_s = forecast.clock()
+        self._worked_s = 0.0
+        self._taken_s = 0.0
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no audio has come for a while."""
+        return not self.is_waiting and self._forecast.clock() - self._audio_at_s > IDLE_S
+
+    @property
+    def counted(self) -> float:
+        """The cost that it counts for now."""
+        return self.cost * (IDLE_PART if self.is_idle else 1.0)
+
+    def work(self, seconds: float) -> None:
+        """Take how long an engine was at work for it."""
+        self.worked_s += seconds
+        self._worked_s += seconds
+
+    def take_audio(self, seconds: float, interval_s: float) -> None:
+        """Take how much audio an update has heard, and the interval at that time."""
+        self._audio_at_s = self._forecast.clock()
+        self.taken_s += seconds
+        self._taken_s += seconds
+        if self._taken_s < MEASURED_S:
+            return
+        cost = self._worked_s / self._taken_s / PART_BY_INTERVAL[interval_s]
+        self._worked_s = self._taken_s = 0.0
+        lately = max(cost, FORGET * self.cost + (1 - FORGET) * cost)
+        self.cost = max(lately, SILENT_PART * self._forecast.usual)
+        self._forecast.learn(cost)
+
+
+class LoadForecast:
+    """The sessions of one model, and whether its engines have time for another one.
+
+    n_engines: that work at a time. longest_interval_s: to which the model may go. clock: seconds that only go
+    on. usual: the cost of a session that nothing is known of; 0: nothing is known of any, and all are taken.
+    """
+
+    def __init__(
+        self,
+        n_engines: int,
+        longest_interval_s: float = FORECAST_INTERVAL_S,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.clock = clock
+        self._part = PART_BY_INTERVAL[min(longest_interval_s, FORECAST_INTERVAL_S)] / n_engines
+        self._loads: list[SessionLoad] = []
+        self.usual = 0.0
+        self._calibrated = 0.0
+
+    def begin(self, cost: float) -> None:
+        """Take what a session was measured to cost at the start; 0: nothing is known."""
+        self.usual = self._calibrated = cost
+
+    @property
+    def part(self) -> float:
+        """The part of the engines' time that the sessions will take, if all speak (1: all of it)."""
+        return sum(load.counted for load in self._loads) * self._part
+
+    @property
+    def has_room(self) -> bool:
+        """Whether another session can be taken; one alone always can."""
+        return all(load.is_idle for load in self._loads) or self.part + self.usual * self._part <= ROOM
+
+    def check(self) -> None:
+        """Check that there is room. Raises: ApiError 429, with a time to come back."""
+        if not self.has_room:
+            n = len(self._loads)
+            message = f"{n} live sessions are as many as this model keeps up with: try again later"
+            raise busy(message, retry_s=RETRY_S * (1 + random.random()))
+
+    def enter(self) -> SessionLoad:
+        """Take a session, until `leave`. Raises: ApiError as `check`."""
+        self.check()
+        load = SessionLoad(self)
+        self._loads.append(load)
+        return load
+
+    def leave(self, load: SessionLoad) -> None:
+        """Let a session go; harmless for one that has gone."""
+        if load in self._loads:
+            self._loads.remove(load)
+
+    def learn(self, cost: float) -> None:
+        """Take what a session was measured to cost lately."""
+        if cost > SILENT * self.usual:
+            self.usual = FORGET * self.usual + (1 - FORGET) * min(cost, MOST_AT_ONCE * self.usual)
+        elif self.usual > self._calibrated:
+            self.usual = max(CALMED * self.usual, self._calibrated)

@@ -1,0 +1,235 @@
+"""The models of a server by name: loaded when they are first requested, unloaded when nobody uses them, or
+another one needs their memory.
+
+Loading runs in a thread of its own, so that a model that is fetched for minutes holds up nobody else.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import re
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import anyio
+import anyio.to_thread
+
+from sottovoce.api import Model
+from sottovoce.errors import OptionError
+from sottovoce.models.nano import compact_languages
+from sottovoce.serving.parsing.faults import ApiError
+from sottovoce.serving.scheduling.model_memory import usual_bytes, weight_bytes
+from sottovoce.serving.scheduling.scheduler import Scheduler
+from sottovoce.serving.settings import ModelSettings
+from sottovoce.text.languages import language_codes
+
+logger = logging.getLogger(__name__)
+
+NO_MEMORY, RETRY_S = "model_memory", 10.0
+WORK_ENDS_WITHIN_S = 60.0
+"""One piece of work at most: a window of a large model on a slow processor."""
+
+
+@dataclass(slots=True)
+class _Slot:
+    """The place of a model, which is empty until it is loaded.
+
+    languages: those it has, or had. n_bytes: of its weights, or those that its name promises. is_loading:
+    its memory is taken already.
+    """
+
+    languages: tuple[str, ...]
+    n_bytes: int
+    scheduler: Scheduler | None = None
+    n_users: int = 0
+    used_s: float = 0.0
+    is_loading: bool = False
+
+
+class ModelRegistry:
+    """Which models may be requested, and those that are loaded.
+
+    open_model: loads one by its name; called in a thread, once at a time for each. make: gives it a
+    scheduler. size_of: the bytes of a model's weights.
+    Raises: OptionError where the default model's name promises more than the memory for all.
+    """
+
+    def __init__(
+        self,
+        settings: ModelSettings,
+        open_model: Callable[[str], Model],
+        make: Callable[[Model], Scheduler],
+        size_of: Callable[[Model], int] = weight_bytes,
+    ) -> None:
+        self.settings = settings
+        self._open_model = open_model
+        self._make = make
+        self._size_of = size_of
+        self._most_bytes = settings.memory_bytes
+        self._unloaded: list[Scheduler] = []
+        """Whose memory is to be freed."""
+        self._slots = {name: _Slot(usual_languages(name), usual_bytes(name)) for name in settings.names}
+        if self._most_bytes is not None and usual_bytes(settings.model) > self._most_bytes:
+            wanted, most = usual_bytes(settings.model) / 1e6, self._most_bytes / 1e6
+            raise OptionError(
+                f"model memory: expected {wanted:g} MB or more for '{settings.model}', got {most:g}"
+            )
+        self._locks = {name: anyio.Lock() for name in settings.names}
+        self.began = round(time.time())
+
+    def resolve(self, requested: str | None) -> str:
+        """Return the model that a client's name means; None: the default one.
+
+        Raises: ApiError 404.
+        """
+        if not requested:
+            return self.settings.model
+        name = self.settings.all_aliases.get(requested, requested)
+        if name not in self._slots:
+            names = ", ".join((*self.settings.names, *self.settings.all_aliases))
+            message = f"model '{requested[:100]}': expected one of {names}"
+            raise ApiError(message, status=404, param="model", code="model_not_found")
+        return name
+
+    @asynccontextmanager
+    async def use(self, name: str) -> AsyncIterator[Scheduler]:
+        """Hold a model for as long as it is used; loads it where it is not there.
+
+        Raises: ModelNotFoundError, CheckpointError, OptionError; ApiError 503 without memory for it.
+        """
+        slot = self._slots[name]
+        slot.n_users += 1
+        try:
+            yield await self._loaded(name)
+        finally:
+            slot.n_users -= 1
+            slot.used_s = time.monotonic()
+
+    def languages(self, name: str) -> tuple[str, ...]:
+        """Return the languages of a model: those that its name promises until it was loaded."""
+        return self._slots[name].languages
+
+    @property
+    def running(self) -> dict[str, Scheduler]:
+        """All models in memory, by their names."""
+        found = {name: slot.scheduler for name, slot in self._slots.items()}
+        return {name: scheduler for name, scheduler in found.items() if scheduler is not None}
+
+    @property
+    def schedulers(self) -> list[Scheduler]:
+        """Of all models in memory."""
+        return list(self.running.values())
+
+    def unload_idle(self) -> None:
+        """Unload models that nobody has used for `ModelSettings.unload_s`."""
+        after_s = self.settings.unload_s
+        for name, slot in self._slots.items():
+            idle_s = time.monotonic() - slot.used_s
+            if after_s is None or slot.scheduler is None or slot.n_users or idle_s < after_s:
+                continue
+            self._unload(name)
+
+    async def free(self) -> None:
+        """Free the memory of models that were unloaded, in a thread."""
+        gone, self._unloaded = self._unloaded, []
+        if gone:
+            await anyio.to_thread.run_sync(free_memory, gone)
+
+    def close(self, timeout_s: float = WORK_ENDS_WITHIN_S) -> None:
+        """End the threads of all models, after the work that they are at."""
+        for scheduler in self.schedulers:
+            scheduler.close()
+        for scheduler in self.schedulers:
+            scheduler.join(timeout_s)
+
+    async def _loaded(self, name: str) -> Scheduler:
+        async with self._locks[name]:
+            slot = self._slots[name]
+            if slot.scheduler is None:
+                began = time.monotonic()
+                self._make_room(name)
+                slot.is_loading = True
+                try:
+                    await self.free()
+                    model = await anyio.to_thread.run_sync(self._open_model, name)
+                finally:
+                    slot.is_loading = False
+                scheduler = self._make(model)
+                try:
+                    await scheduler.calibrate()
+                except BaseException:
+                    scheduler.close()
+                    raise
+                slot.scheduler, slot.languages = scheduler, tuple(model.languages)
+                self._note_size(name, model)
+                seconds = round(time.monotonic() - began, 3)
+                logger.info("model loaded", extra={"model": name, "seconds": seconds})
+            return slot.scheduler
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of the weights in memory, and of those that are being loaded."""
+        return sum(slot.n_bytes for slot in self._slots.values() if slot.scheduler or slot.is_loading)
+
+    def is_loaded(self, name: str) -> bool:
+        """Return whether a model is in memory."""
+        return self._slots[name].scheduler is not None
+
+    def _idle(self) -> list[str]:
+        """List models in memory that nobody uses, the one that was used last at the end."""
+        idle = [name for name, slot in self._slots.items() if slot.scheduler and not slot.n_users]
+        return sorted(idle, key=lambda name: self._slots[name].used_s)
+
+    def _make_room(self, name: str) -> None:
+        """Unload what nobody uses, until a model fits. Raises: ApiError 503 where it does not."""
+        if self._most_bytes is None:
+            return
+        wanted, idle = self._slots[name].n_bytes, self._idle()
+        if wanted > self._most_bytes:
+            message = f"model '{name}': expected one that fits into the memory for models of this server"
+            raise ApiError(message, status=503, kind="server_error", param="model", code=NO_MEMORY)
+        if self.n_bytes - sum(self._slots[other].n_bytes for other in idle) + wanted > self._most_bytes:
+            message = f"model '{name}': the memory for models is in use: try again later"
+            raise ApiError(
+                message, status=503, kind="server_error", param="model", code=NO_MEMORY, retry_s=RETRY_S
+            )
+        while self.n_bytes + wanted > self._most_bytes:
+            self._unload(idle.pop(0))
+
+    def _note_size(self, name: str, model: Model) -> None:
+        """Note what a model takes, and unload others where that is more than was expected."""
+        if self._most_bytes is None:
+            return
+        self._slots[name].n_bytes = self._size_of(model)
+        idle = self._idle()
+        while self.n_bytes > self._most_bytes and idle:
+            self._unload(idle.pop(0))
+        if self.n_bytes > self._most_bytes:
+            logger.warning("models take more memory than they are to", extra={"bytes": self.n_bytes})
+
+    def _unload(self, name: str) -> None:
+        slot = self._slots[name]
+        assert slot.scheduler is not None
+        slot.scheduler.close()
+        self._unloaded.append(slot.scheduler)
+        slot.scheduler = None
+        logger.info("model unloaded", extra={"model": name})
+
+
+def free_memory(gone: list[Scheduler]) -> None:
+    """Wait for the threads of models to end, and let go of their weights; empties the list."""
+    while gone:
+        gone.pop().join(WORK_ENDS_WITHIN_S)
+    gc.collect()  # a model and its parts know each other, so that nothing else would free it soon
+
+
+def usual_languages(name: str) -> tuple[str, ...]:
+    """Return the languages that a model's name promises: nano's, English, or all of Whisper's vocabulary."""
+    if name == "nano":
+        return compact_languages() or language_codes()
+    if re.search(r"\.en\b", name):
+        return ("en",)
+    return language_codes(100 if re.search(r"large-v3|turbo", name) else 99)

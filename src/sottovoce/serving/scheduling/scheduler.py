@@ -1,0 +1,233 @@
+"""The one seam to the model: live sessions and recordings go in, events and segments come out.
+
+Whoever asks waits for a future; the model runs in the threads of a `Worker`, where executors put together
+what live sessions and recordings ask for. How that is done is decided behind this seam, and nowhere else in
+the server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+import anyio
+import anyio.to_thread
+
+from sottovoce.api import Model
+from sottovoce.audio.io import AudioSource
+from sottovoce.engine.batching import ON_ACCELERATOR, ON_CPU, BatchingExecutor
+from sottovoce.engine.calls import CallGenerator
+from sottovoce.engine.tasks import Priority
+from sottovoce.engine.update_interval import UpdateIntervalController
+from sottovoce.lm.fusion import ShallowFusion
+from sottovoce.offline.transcription import FileTranscription
+from sottovoce.options.live import LiveOptions
+from sottovoce.options.transcribe import TranscribeOptions
+from sottovoce.serving.scheduling.calibration import calibrate
+from sottovoce.serving.scheduling.engine_thread import THREADS, EngineState
+from sottovoce.serving.scheduling.load_forecast import LoadForecast
+from sottovoce.serving.scheduling.session_handle import SessionHandle
+from sottovoce.serving.scheduling.worker import Worker
+from sottovoce.serving.settings import MOST_ENGINES, Work
+from sottovoce.types import Segment, Transcript
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class TranscriptionRequest:
+    """What a client may ask of a recording: options, languages ("auto", one or several), boosted phrases."""
+
+    options: TranscribeOptions
+    languages: tuple[str, ...] = ()
+    phrases: tuple[str, ...] = ()
+
+
+class FileJob:
+    """One recording being transcribed: iterate over its segments as they are found."""
+
+    def __init__(self, worker: Worker, start: Callable[[], FileTranscription]) -> None:
+        self._worker = worker
+        self._start = start
+        self._running: FileTranscription | None = None
+
+    async def begin(self) -> None:
+        """Look at the options and open the recording.
+
+        Raises: AudioError, OptionError.
+        """
+        self._running = await self._worker.result_of(self._start, Priority.FILE)
+
+    def __aiter__(self) -> AsyncIterator[Segment]:
+        return self
+
+    async def __anext__(self) -> Segment:
+        running = self._running
+        assert running is not None, "begin() first"
+        segment = await asyncio.wrap_future(self._worker.submit_calls(running.next_segment(), Priority.FILE))
+        if segment is None:
+            raise StopAsyncIteration
+        return segment
+
+    async def collect(self) -> Transcript:
+        """Return what was found, with what is left to find."""
+        running = self._running
+        assert running is not None, "begin() first"
+        async for _ in self:
+            pass
+        return running.collect()  # at its end: no work is left
+
+    def close(self) -> None:
+        """Stop; harmless at the end."""
+        if self._running is not None:
+            self._running.close()
+
+
+class Scheduler:
+    """All that is asked of one model."""
+
+    def __init__(
+        self,
+        model: Model,
+        work: Work | None = None,
+        *,
+        beam_size: int = 5,
+        on_live: Callable[[float, float], None] | None = None,
+    ) -> None:
+        self.model = model
+        self._beam_size = beam_size
+        self._on_live = on_live
+        self._fusions = anyio.CapacityLimiter(1)
+        work = work or Work()
+        engines = engines_for(model, work)
+        self._is_forecast = work.forecast
+        self.forecast = LoadForecast(len(engines), work.longest_interval_s)
+        self._worker = Worker(
+            self._note,
+            engines,
+            interval_controller=UpdateIntervalController(time.monotonic(), work.longest_interval_s),
+            n_threads=work.threads or THREADS,
+        )
+
+    @property
+    def live_wait_s(self) -> float:
+        """How long live work waits for its turn, of late."""
+        return self._worker.live_wait_s
+
+    def trouble(self, stall_s: float) -> str | None:
+        """Return what keeps the model from working; see `Worker.trouble`."""
+        return self._worker.trouble(stall_s)
+
+    @property
+    def engines(self) -> list[EngineState]:
+        """What each engine of the model is at."""
+        return self._worker.engines
+
+    @property
+    def interval_s(self) -> float:
+        """Audio between two updates of a live session, as it is now."""
+        return self._worker.interval_controller.interval_s
+
+    @property
+    def n_waiting(self) -> int:
+        """Pieces of work that wait."""
+        return self._worker.n_waiting
+
+    async def open(self, options: LiveOptions) -> SessionHandle:
+        """Begin a live session.
+
+        Raises: ApiError 429 where it would make the others late; OptionError.
+        """
+        load = self.forecast.enter()
+        handle = SessionHandle(self._worker, self.model, options, load=load, on_end=self.forecast.leave)
+        try:
+            await handle.begin()
+        except BaseException:
+            handle.end()
+            raise
+        return handle
+
+    async def calibrate(self) -> None:
+        """Measure what a live session costs, if sessions are refused by that; all are taken if it fails."""
+        if not self._is_forecast:
+            return
+        try:
+            self.forecast.begin(await calibrate(self, len(self.engines)))
+        except Exception:
+            logger.exception("what a live session costs could not be measured: all are taken")
+
+    async def transcribe(self, source: AudioSource, request: TranscriptionRequest) -> FileJob:
+        """Begin with a recording, which stays open until the job is closed.
+
+        Raises: AudioError, OptionError.
+        """
+        fusion = await anyio.to_thread.run_sync(self._fusion, request, limiter=self._fusions)
+        job = FileJob(self._worker, lambda: self._begin(source, request, fusion))
+        await job.begin()
+        return job
+
+    def run_background(self, calls: CallGenerator[T]) -> Future[T]:
+        """Have other calls of the model done, in turn with recordings; return what the generator returns.
+
+        Raises: ApiError after `close`.
+        """
+        return self._worker.submit_calls(calls, Priority.FILE)
+
+    def close(self) -> None:
+        """End the thread after the work at hand."""
+        self._worker.close()
+
+    def join(self, timeout_s: float) -> None:
+        """Wait for the end of the thread."""
+        self._worker.join(timeout_s)
+
+    def _beam_size_of(self, request: TranscriptionRequest) -> int:
+        return request.options.decoding.beam_size or self._beam_size
+
+    def _fusion(self, request: TranscriptionRequest) -> ShallowFusion | None:
+        """Make what boosts phrases in a beam; many take a while, which no thread of the model spends."""
+        if not request.phrases or self._beam_size_of(request) == 1:
+            return None
+        return self.model.fusion(hotwords=request.phrases)
+
+    def _begin(
+        self, source: AudioSource, request: TranscriptionRequest, fusion: ShallowFusion | None
+    ) -> FileTranscription:
+        options, beam_size = request.options, self._beam_size_of(request)
+        if (
+            request.phrases and fusion is None
+        ):  # a greedy search has no scores to add to: they go before the prompt
+            hotwords = ", ".join(request.phrases)
+            options = replace(options, decoding=replace(options.decoding, hotwords=hotwords))
+        return self.model.transcribe(
+            source,
+            language=list(request.languages) or None,
+            beam_size=beam_size,
+            options=options,
+            fusion=fusion,
+        )
+
+    def _note(self, priority: Priority, waited_s: float, worked_s: float) -> None:
+        if priority is Priority.LIVE and self._on_live is not None:
+            self._on_live(waited_s, worked_s)
+
+
+def engines_for(model: Model, work: Work) -> list[BatchingExecutor]:
+    """Engines of a model, that share its weights."""
+    backend = model.backend
+    is_cpu = backend.device.type == "cpu"
+    n_engines = work.engines or (min(work.threads or THREADS, MOST_ENGINES) if is_cpu else 1)
+    limits = ON_CPU if is_cpu else ON_ACCELERATOR
+    batching = replace(
+        limits,
+        encoder_frames=work.encoder_frames or limits.encoder_frames,
+        rows=work.rows or limits.rows,
+    )
+    return [BatchingExecutor(backend, batching, file_share=work.file_share) for _ in range(n_engines)]

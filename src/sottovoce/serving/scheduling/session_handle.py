@@ -1,0 +1,238 @@
+"""One live session of a client, as the server works on it: audio waits here until an update is due.
+
+Knows nothing of other sessions but the interval that all have under load.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+
+import anyio.to_thread
+import numpy as np
+
+from sottovoce.api import Model
+from sottovoce.engine.audio_accumulator import AudioAccumulator
+from sottovoce.engine.calls import CallGenerator
+from sottovoce.engine.tasks import Priority
+from sottovoce.engine.update_interval import INTERVALS_S
+from sottovoce.errors import OptionError
+from sottovoce.options.live import LiveOptions
+from sottovoce.serving.scheduling.event_sequence import EventSequencer
+from sottovoce.serving.scheduling.load_forecast import SessionLoad
+from sottovoce.serving.scheduling.worker import Worker
+from sottovoce.speakers.base import Floats
+from sottovoce.speakers.choose import make_live_speakers
+from sottovoce.speakers.live_speakers import LiveSpeakers
+from sottovoce.streaming.options import StreamOptions
+from sottovoce.streaming.session import Session
+from sottovoce.types import SAMPLE_RATE, Event, Samples
+
+MOST_AT_ONCE_S = 2.0
+"""Audio of one session worked on at a time: the others have their turn in between."""
+MOST_BEHIND_S = 10.0
+"""The same under load, where one update takes all that came meanwhile."""
+
+
+class SessionHandle:
+    """One live session of a client; one call at a time. Made by `Scheduler.open`.
+
+    load: what it takes of the model, until `end`, which on_end is told of.
+    """
+
+    def __init__(
+        self,
+        worker: Worker,
+        model: Model,
+        options: LiveOptions,
+        *,
+        load: SessionLoad,
+        on_end: Callable[[SessionLoad], None],
+    ) -> None:
+        self._worker = worker
+        self._model = model
+        self._options = options
+        self._on_end = on_end
+        self.load = load
+        self._sequencer = EventSequencer()
+        self._session: Session | None = None
+        self._speakers: LiveSpeakers | None = None
+        self._speakers_option = ""
+        self._held_audio = AudioAccumulator()
+        self._n_samples = 0
+        self._n_taken = 0
+        self._began_at = 0
+        self.fixed_interval_s: float | None = None
+        """Of audio from one update to the next; None: as it is for all sessions."""
+        self.poll_newer_audio: Callable[[], Samples] | None = None
+        """Audio that came after what was pushed, asked for by a thread of the model when an update begins."""
+
+    @property
+    def received_s(self) -> float:
+        """Seconds of audio so far."""
+        return self._n_samples / SAMPLE_RATE
+
+    @property
+    def interval_s(self) -> float:
+        """Seconds of audio from one update to the next."""
+        return self.fixed_interval_s or self._worker.interval_controller.interval_s
+
+    @property
+    def behind_s(self) -> float:
+        """Seconds of audio so far that no update has heard."""
+        return (self._n_samples - self._n_taken) / SAMPLE_RATE
+
+    async def begin(self) -> None:
+        """Make the session, so that wrong options are known before there is audio.
+
+        Raises: OptionError, and ModelNotFoundError and CheckpointError of what tells speakers apart.
+        """
+        await self._load_speakers(self._options)
+        await self._worker.result_of(self._open, Priority.LIVE)
+
+    async def push(self, pcm: Samples) -> list[Event]:
+        """Take samples (n,) float32, mono, 16 kHz; the events that follow from them.
+
+        Under load they are held until an update is due, and that update takes all of them. It takes what came
+        meanwhile too; further updates do not, as a client that sends without a pause waits for its words.
+
+        Raises: AudioError for samples that are not finite.
+        """
+        events: list[Event] = []
+        self._held_audio.add(np.ascontiguousarray(pcm))
+        self._n_samples += len(pcm)
+        if self._held_audio.is_due(self.interval_s):
+            events += self._numbered(await self._done(self._update()))
+        while self._held_audio.is_due(self.interval_s):
+            events += self._numbered(await self._done(self._listen()))
+        return events
+
+    async def finalize(self) -> list[Event]:
+        """Emit now the text of the audio so far, without waiting for more; the session goes on."""
+        return self._numbered(await self._done(self._conclude()))
+
+    async def voices(self, enrolled: Mapping[str, Floats]) -> Mapping[str, Floats]:
+        """Enroll speakers of an earlier session, by name, voices (D,); return the speakers so far, likewise.
+
+        Raises: OptionError, also where speakers are not told apart.
+        """
+        return await self._worker.result_of(lambda: self._enroll(enrolled), Priority.LIVE)
+
+    async def flush_and_reset(self) -> list[Event]:
+        """Emit the text of the audio so far; what follows is transcribed as if nothing had been before."""
+        events = self._numbered(await self._done(self._finish()))
+        self._began_at = self._n_samples
+        return events
+
+    async def configure(self, options: LiveOptions) -> list[Event]:
+        """Go on with other options; what was heard so far is said under the old ones.
+
+        Raises: as `begin`, with the session as it was.
+        """
+        before = self._options, self._speakers, self._speakers_option
+        await self._load_speakers(options)
+        self._options = options
+        try:
+            session = await self._worker.result_of(self._made, Priority.LIVE)
+        except BaseException:
+            self._options, self._speakers, self._speakers_option = before
+            raise
+        events = await self.flush_and_reset()
+        self._session = session
+        return events
+
+    async def close(self) -> list[Event]:
+        """Finish what is being said, and end."""
+        return await self.flush_and_reset()
+
+    def discard(self) -> None:
+        """Forget what was heard so far, without saying it."""
+        self._session = None
+        self._held_audio = AudioAccumulator()
+        self._began_at = self._n_taken = self._n_samples
+
+    def end(self) -> None:
+        """Forget what was heard so far, and make room for another session; harmless a second time."""
+        self.discard()
+        self._on_end(self.load)
+
+    def _numbered(self, events: list[Event]) -> list[Event]:
+        return self._sequencer.number(events, offset_s=self._began_at / SAMPLE_RATE)
+
+    async def _done(self, calls: CallGenerator[list[Event]]) -> list[Event]:
+        self.load.is_waiting = True
+        try:
+            return await asyncio.wrap_future(self._worker.submit_calls(calls, on_work=self.load.work))
+        finally:
+            self.load.is_waiting = False
+
+    def _update(self) -> CallGenerator[list[Event]]:
+        """An update that takes what came while it waited."""
+        if self.poll_newer_audio is not None:
+            newer = self.poll_newer_audio()
+            self._held_audio.add(newer)
+            self._n_samples += len(newer)
+        events = yield from self._listen()
+        return events
+
+    def _listen(self) -> CallGenerator[list[Event]]:
+        """One update: under load of all that waits, otherwise of what is worked on at a time."""
+        interval_s = self.interval_s
+        is_stretched = interval_s > INTERVALS_S[0]
+        most_s = MOST_BEHIND_S if is_stretched else MOST_AT_ONCE_S
+        pcm = self._held_audio.take(round(most_s * SAMPLE_RATE))
+        try:
+            events = yield from self._open().listen(pcm, newest_only=is_stretched)
+        finally:
+            self._n_taken = min(self._n_taken + len(pcm), self._n_samples)
+            self.load.take_audio(len(pcm) / SAMPLE_RATE, interval_s)
+        return events
+
+    def _conclude(self) -> CallGenerator[list[Event]]:
+        events = yield from self._caught_up()
+        if self._session is not None:
+            events += yield from self._session.conclude()
+        return events
+
+    def _caught_up(self) -> CallGenerator[list[Event]]:
+        """What waits, whether or not an update is due."""
+        events: list[Event] = []
+        while self._held_audio.waiting_s:
+            events += yield from self._listen()
+        return events
+
+    def _finish(self) -> CallGenerator[list[Event]]:
+        events = yield from self._caught_up()
+        session, self._session = self._session, None
+        if session is not None:
+            events += yield from session.finish()
+        return events
+
+    def _enroll(self, enrolled: Mapping[str, Floats]) -> Mapping[str, Floats]:
+        self._open()
+        if not self._options.speakers or self._speakers is None:
+            raise OptionError("voices: expected a session that tells speakers apart, got one that does not")
+        self._speakers.add_voices(enrolled)
+        return self._speakers.voices
+
+    def _open(self) -> Session:
+        if self._session is None:
+            self._session = self._made()
+        return self._session
+
+    async def _load_speakers(self, options: LiveOptions) -> None:
+        """Make what tells speakers apart: no thread of the model waits for weights that are fetched."""
+        if options.speakers and (self._speakers is None or options.speakers != self._speakers_option):
+            self._speakers = await anyio.to_thread.run_sync(make_live_speakers, options.speakers)
+            self._speakers_option = options.speakers
+
+    def _made(self) -> Session:
+        options = self._options
+        return self._model.session(
+            options.languages or None,
+            switching=options.switching,
+            vad=options.vad,
+            unstable=options.unstable,
+            stream=StreamOptions.of(options.decoding),
+            speakers=self._speakers if options.speakers else None,
+        )

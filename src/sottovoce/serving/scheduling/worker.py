@@ -1,0 +1,266 @@
+"""The threads that do the work of one model, the most urgent first; nobody else touches the model.
+
+Work is a generator of calls, which the executor of a thread does in rounds together with those of others, or
+a function without arguments. One queue for all threads: whichever has room takes what is due next, so that a
+session's updates are done now here, now there. Knows neither sessions nor recordings.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import TypeVar
+
+from sottovoce.engine.batching import BatchingExecutor
+from sottovoce.engine.calls import CallGenerator
+from sottovoce.engine.tasks import Priority
+from sottovoce.engine.update_interval import UpdateIntervalController
+from sottovoce.serving.parsing.faults import leaving
+from sottovoce.serving.scheduling.engine_thread import THREADS, EngineState, EngineThread, Job
+
+T = TypeVar("T")
+
+THREAD_NAME = "sottovoce-model"
+PATIENCE_S = 1.0
+"""So long a recording waits for a thread without live work; then it shares one, where live work goes first
+(`BatchingExecutor`)."""
+FAULTS_IN_A_ROW = 5
+"""From which on the model counts as broken, and not what it was asked."""
+_FORGET = 0.9
+"""Of the mean waiting time, at each new one."""
+_HALF_LIFE_S = 5.0
+"""Of a waiting time after which nothing came: an idle model is not busy."""
+
+
+class Worker:
+    """Does work in threads of its own until it is closed.
+
+    on_done: told priority, seconds waited and seconds worked, in one of them. engines: one a thread; without
+    one, a thread that calls functions only. n_threads: PyTorch's for an operation, shared out among the
+    engines that are at work.
+    """
+
+    def __init__(
+        self,
+        on_done: Callable[[Priority, float, float], None] | None = None,
+        engines: Sequence[BatchingExecutor] = (),
+        *,
+        interval_controller: UpdateIntervalController | None = None,
+        n_threads: int = THREADS,
+    ) -> None:
+        self._on_done = on_done
+        self.interval_controller = interval_controller or UpdateIntervalController(time.monotonic())
+        """How often live sessions are brought up to date."""
+        self._waiting: dict[Priority, deque[Job]] = {priority: deque() for priority in Priority}
+        self._condition = threading.Condition()
+        self._is_closed = False
+        self._wait_s = 0.0
+        self._noted_s = time.monotonic()
+        self._n_threads = n_threads
+        self._engines = [EngineThread(engine, self._ended) for engine in engines or (None,)]
+        self._threads = [
+            threading.Thread(target=self._run, args=(engine,), name=THREAD_NAME, daemon=True)
+            for engine in self._engines
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    @property
+    def n_waiting(self) -> int:
+        """Pieces of work that have not begun."""
+        return sum(map(len, self._waiting.values())) + sum(not job.has_begun for job in self._under_way)
+
+    @property
+    def live_wait_s(self) -> float:
+        """How long live work waits: of late, and what waits now."""
+        with self._condition:
+            now = time.monotonic()
+            waiting = [*self._waiting[Priority.LIVE], *(job for job in self._under_way if not job.has_begun)]
+            oldest = min((job.since for job in waiting if job.priority is Priority.LIVE), default=now)
+            lately = self._wait_s * math.pow(0.5, (now - self._noted_s) / _HALF_LIFE_S)
+            return max(lately, now - oldest)
+
+    @property
+    def engines(self) -> list[EngineState]:
+        """What each engine is at."""
+        return [engine.state for engine in self._engines]
+
+    def trouble(self, stall_s: float) -> str | None:
+        """Return what keeps this from working, in a few words; None: nothing does.
+
+        stall_s: of one piece of work, from which on it counts as no progress.
+        """
+        if not self._is_closed and not all(thread.is_alive() for thread in self._threads):
+            return "a thread of the model has ended"
+        n_faults = max(engine.n_faults for engine in self._engines)
+        if n_faults >= FAULTS_IN_A_ROW:
+            return f"{n_faults} faults in a row"
+        stalled_s = max(engine.stalled_s for engine in self._engines)
+        return f"no progress for {stalled_s:.0f} s" if stalled_s > stall_s else None
+
+    def submit(self, do: Callable[[], T], priority: Priority) -> Future[T]:
+        """Have work done; cancelling the future before it begins takes it out.
+
+        Raises: ApiError after `close`.
+        """
+        return self._submitted(do, priority)
+
+    async def result_of(self, do: Callable[[], T], priority: Priority) -> T:
+        """Do work and return its result; when who waits is cancelled, so is work that has not begun.
+
+        Raises: ApiError after `close`; what the work raises.
+        """
+        return await asyncio.wrap_future(self.submit(do, priority))
+
+    def submit_calls(
+        self,
+        calls: CallGenerator[T],
+        priority: Priority = Priority.LIVE,
+        on_work: Callable[[float], None] | None = None,
+    ) -> Future[T]:
+        """Have calls done together with those of others, and return what the generator returns.
+
+        on_work: told its part of the seconds that an engine is at work, in its thread. Cancelling as with
+        `submit`. Raises: ApiError after `close`.
+        """
+        return self._submitted(calls, priority, on_work)
+
+    def _submitted(
+        self,
+        do: Callable[[], T] | CallGenerator[T],
+        priority: Priority,
+        on_work: Callable[[float], None] | None = None,
+    ) -> Future[T]:
+        done: Future[T] = Future()
+        job = Job(priority, time.monotonic(), do, done, on_work)
+        with self._condition:
+            if self._is_closed:
+                raise leaving()
+            self._waiting[priority].append(job)
+            self._condition.notify()
+        return done
+
+    def close(self) -> None:
+        """End after the work at hand; what waits is cancelled."""
+        with self._condition:
+            self._is_closed = True
+            for jobs in self._waiting.values():
+                for job in jobs:
+                    job.done.cancel()
+                jobs.clear()
+            self._condition.notify_all()
+
+    def join(self, timeout_s: float) -> None:
+        """Wait for the end of the threads."""
+        end = time.monotonic() + timeout_s
+        for thread in self._threads:
+            thread.join(max(0.0, end - time.monotonic()))
+
+    def _run(self, engine: EngineThread) -> None:
+        try:
+            while self._wait(engine):
+                job = self._next(engine)
+                if job is not None:
+                    self._take_up(engine, job)
+                elif engine.under_way:
+                    self._round(engine)
+                del job  # and what it holds
+        finally:
+            engine.leave()
+
+    def _wait(self, engine: EngineThread) -> bool:
+        """Wait until there is something to do; False at the end."""
+        with self._condition:
+            engine.is_at_work = bool(engine.under_way)
+            while not (any(self._waiting.values()) or engine.under_way or self._is_closed):
+                self._condition.wait()
+            return not self._is_closed
+
+    def _next(self, engine: EngineThread) -> Job | None:
+        """What this thread is to begin before its next round; None: nothing.
+
+        A recording that has waited for too long goes before live work, one a round.
+        """
+        with self._condition:
+            live, file = self._waiting[Priority.LIVE], self._waiting[Priority.FILE]
+            is_aged = bool(file) and time.monotonic() - file[0].since >= PATIENCE_S
+            if is_aged and not engine.took_file and self._may_take_file(engine, file[0]):
+                engine.took_file = True
+                chosen = file
+            elif live and self._may_take_live(engine, live[0]):
+                chosen = live
+            elif file and not engine.n_live and self._may_take_file(engine, file[0]):
+                chosen = file
+            else:
+                return None
+            engine.is_at_work = True
+            return chosen.popleft()
+
+    def _may_take_live(self, engine: EngineThread, first: Job) -> bool:
+        """Whether live work is for this thread, or is left to another."""
+        is_full = len(self._engines) > 1 and not engine.has_room and not callable(first.do)
+        return not (is_full and engine.n_live)
+
+    def _may_take_file(self, engine: EngineThread, first: Job) -> bool:
+        """Whether there is room for work of a recording."""
+        return callable(first.do) or engine.has_file_room
+
+    def _take_up(self, engine: EngineThread, job: Job) -> None:
+        if not job.done.set_running_or_notify_cancel():
+            return
+        engine.use(self._share_of(engine))
+        if callable(job.do):
+            self._do(engine, job)
+        else:
+            engine.begin(job)
+
+    def _do(self, engine: EngineThread, job: Job) -> None:
+        began = time.monotonic()
+        try:
+            assert callable(job.do)
+            with engine.working():
+                result = job.do()
+        except BaseException as error:  # whatever it is, it belongs to who asked
+            job.done.set_exception(error)
+        else:
+            job.done.set_result(result)
+        engine.worked(time.monotonic() - began)
+        self._note(job, began)
+
+    def _round(self, engine: EngineThread) -> None:
+        engine.use(self._share_of(engine))
+        engine.took_file = False
+        priority, took_s = engine.round()
+        if priority is not Priority.FILE:
+            with self._condition:
+                self.interval_controller.note_work(took_s / len(self._engines), time.monotonic())
+
+    def _share_of(self, engine: EngineThread) -> int:
+        """PyTorch's threads for an operation of this engine: its part, with those at work beside it."""
+        n_at_work = sum(other.is_at_work for other in self._engines if other is not engine) + 1
+        return max(1, self._n_threads // n_at_work)
+
+    def _ended(self, job: Job) -> None:
+        assert job.task is not None
+        if job.priority is Priority.LIVE:
+            with self._condition:
+                self.interval_controller.note_wait(job.task.began_s - job.since)
+        self._note(job, job.task.began_s)
+
+    @property
+    def _under_way(self) -> list[Job]:
+        return [job for engine in self._engines for job in engine.under_way]
+
+    def _note(self, job: Job, began: float) -> None:
+        waited_s = began - job.since
+        if job.priority is Priority.LIVE:
+            with self._condition:
+                self._wait_s = _FORGET * self._wait_s + (1 - _FORGET) * waited_s
+                self._noted_s = began
+        if self._on_done is not None:
+            self._on_done(job.priority, waited_s, time.monotonic() - began)
