@@ -29,6 +29,7 @@ import torch
 
 from benchmarks.harness.arguments import add_part, benchmark_parser
 from benchmarks.harness.log import add_row, read_rows
+from benchmarks.harness.programs import faster_model
 from benchmarks.harness.tables import show_json
 from benchmarks.language.mixed_recordings import MixedRecording, described, mixed_recordings
 from sottovoce.api import Model, load_model
@@ -127,8 +128,6 @@ def live(model: Model) -> System:
 def faster_whisper(*, batched: bool = False) -> System:
     """faster-whisper, int8, asked for the language of every window; batched: over speech found first, which
     is what WhisperX does too."""
-    from references import faster_model
-
     folder = Path(tempfile.mkdtemp())
     program = faster_model(load_checkpoint("base"), folder, "int8", 1)
 

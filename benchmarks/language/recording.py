@@ -28,7 +28,7 @@ from sottovoce.api import Model, load_model
 from sottovoce.audio.features import RecordingFeatures
 from sottovoce.audio.recording import Recording
 from sottovoce.decoding.detect import LanguageDetection, detect_language
-from sottovoce.offline.languages import LEAST_WINDOWS, SURE
+from sottovoce.offline.languages import LEAST_WINDOWS, SURE, SURE_ALONE
 from sottovoce.offline.transcriber import Transcriber
 from sottovoce.options.transcribe import TranscribeOptions
 
@@ -79,10 +79,12 @@ def recordings(chosen: Sequence[Clip]) -> list[tuple[str, list[str]]]:
 
 
 def by_rule(transcriber: Transcriber, windows: Sequence[LanguageDetection]) -> tuple[str, int]:
-    """The language that the rule of `offline.languages` finds, and the windows it takes."""
+    """The language that the rule of `offline.languages` finds, and the windows it takes; one that is sure is
+    enough where languages are followed."""
     for n in range(1, len(windows) + 1):
         found = transcriber.combine(windows[:n], [1.0] * n)
-        if n >= LEAST_WINDOWS and found.probability >= SURE:
+        is_sure = transcriber.may_follow and found.probability >= SURE_ALONE
+        if (is_sure and n == 1) or (n >= LEAST_WINDOWS and found.probability >= SURE):
             break
     return found.language, n
 
@@ -90,8 +92,17 @@ def by_rule(transcriber: Transcriber, windows: Sequence[LanguageDetection]) -> t
 def measure(model: Model, chosen: Sequence[Clip], known: dict[str, LanguageDetection]) -> dict[str, float]:
     plain = Transcriber(model.backend, model.tokenizer, TranscribeOptions())
     neutral = replace(plain, options=TranscribeOptions(language_prior={}))
+    kept = replace(plain, options=TranscribeOptions(follow_languages=False))
     drawn = recordings(chosen)
-    found = [(language, by_rule(plain, [known[name] for name in names])) for language, names in drawn]
+
+    def ruled(transcriber: Transcriber) -> tuple[float, float]:
+        """Share of recordings that are right by the rule, and windows that it takes."""
+        by_name = [(code, by_rule(transcriber, [known[name] for name in names])) for code, names in drawn]
+        n = max(1, len(by_name))
+        return sum(code == one for code, (one, _) in by_name) / n, sum(taken for _, (_, taken) in by_name) / n
+
+    several, n_heard = ruled(kept)
+    followed, n_followed = ruled(plain)
 
     def right(transcriber: Transcriber) -> float:
         hits = [transcriber.combine([known[c.name]], [1.0]).language == c.language for c in chosen]
@@ -103,8 +114,10 @@ def measure(model: Model, chosen: Sequence[Clip], known: dict[str, LanguageDetec
         "one window, rare languages held back": right(plain),
         "recordings": len(drawn),
         "first window": sum(known[n[0]].language == code for code, n in drawn) / max(1, len(drawn)),
-        "several windows": sum(code == one for code, (one, _) in found) / max(1, len(found)),
-        "windows heard": sum(n for _, (_, n) in found) / max(1, len(found)),
+        "several windows": several,
+        "windows heard": n_heard,
+        "where languages are followed": followed,
+        "windows heard there": n_followed,
     }
 
 
@@ -126,7 +139,7 @@ def main() -> None:
     }
     known = detections(model, [clip for group in groups.values() for clip in group], given.log)
     figures = {name: measure(model, group, known) for name, group in groups.items()}
-    print("| | " + " | ".join(figures["VoxLingua"]) + " |\n" + "|---" * 8 + "|")
+    print("| | " + " | ".join(figures["VoxLingua"]) + " |\n" + "|---" * 10 + "|")
     for name, row in figures.items():
         cells = [f"{v:.1%}" if v <= 1 else f"{v:.1f}" if v % 1 else f"{v:.0f}" for v in row.values()]
         print(f"| {name} | " + " | ".join(cells) + " |")

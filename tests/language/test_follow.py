@@ -17,6 +17,8 @@ from sottovoce.language.follow import (
     PieceRun,
     are_several,
     gain,
+    hint_nats,
+    is_clear,
     language_runs,
 )
 
@@ -131,3 +133,15 @@ def test_the_likelier_neighbour_stays_the_likelier() -> None:
     alike = AlikeLanguages(["es", "gl", "pt", "en"])
     for posterior in np.random.default_rng(0).dirichlet(np.ones(4), 50):
         assert alike.soften(posterior).argmax() == posterior.argmax()
+
+
+def test_a_hint_counts_by_what_it_says_against_the_expected_language() -> None:
+    assert hint_nats(piece(0), 0) == 0.0
+    assert hint_nats(piece(1, 0.999), 0) > hint_nats(piece(1, 0.6), 0) > 0.0
+    assert hint_nats(piece(1, seconds=3.0), 0) > hint_nats(piece(1, seconds=1.0), 0)
+
+
+def test_what_shows_several_languages_has_a_clear_piece() -> None:
+    for one in [piece(1, sureness, seconds) for sureness in (0.6, 0.8, 0.99) for seconds in (0.8, 1.2, 4.0)]:
+        assert is_clear(one, 0) or not are_several([one], 0)
+        assert not is_clear(one, 1)

@@ -19,7 +19,15 @@ from sottovoce.audio.vad import SpeechFinder, speech_segments
 from sottovoce.engine.calls import CallGenerator, EncodeCall
 from sottovoce.engine.executor import LocalExecutor
 from sottovoce.evaluation.language_scores import FoundSwitch, score_switches
-from sottovoce.offline.follow import PIECE_VAD, LanguageFollower, border, pieces_between
+from sottovoce.language.probe import ProbedLanguage
+from sottovoce.offline.follow import (
+    MOST_HINT_NATS,
+    PIECE_VAD,
+    REST_NATS,
+    LanguageFollower,
+    border,
+    pieces_between,
+)
 from sottovoce.offline.located import LocatedWindow, WindowLocator
 from sottovoce.offline.packing import PackedWindow, Piece
 from sottovoce.offline.resume import FollowerState, ProbedPiece
@@ -196,10 +204,43 @@ def test_a_recording_need_not_begin_in_its_own_language(model: Model) -> None:
         encoded = executor.run(_encoded(features))
         for is_beginning, expected in [(True, ["de", "en"]), (False, ["en"])]:
             follower = LanguageFollower(transcriber, features, TranscriptionState())
-            follower.restore(FollowerState(True, is_beginning, tuple(probed)))
+            follower.restore(FollowerState(True, is_beginning, 3.0, tuple(probed)))
             found = executor.run(follower.runs(encoded, pieces, [(0, 65), (80, 230)], "en"))
             assert [run.language for run in found] == expected
             assert not follower.state(0).is_beginning
+
+
+def test_hints_that_were_nothing_are_heard_less_and_clear_ones_always(model: Model) -> None:
+    """An hour in one language costs next to nothing, and does not make deaf."""
+    codes = model.tokenizer.language_codes
+    transcriber = Transcriber(model.backend, model.tokenizer, TranscribeOptions())
+    with Recording(np.zeros(16_000 * 400, np.float32)) as recording, RecordingFeatures(recording) as features:
+        follower = LanguageFollower(transcriber, features, TranscriptionState())
+
+        def is_heard(window: int, sureness: float) -> bool:
+            piece = Piece(300 * window, 300 * window + 150)
+            posterior = np.full(len(codes), 1e-4)
+            posterior[codes.index("de")], posterior[codes.index("en")] = sureness, 1.0 - sureness
+            probed = ProbedPiece(piece.start, piece.end, tuple(posterior), 1.0, 0.0, is_alone=False)
+            state = replace(follower.state(10**9), pieces=(probed,))
+            follower.restore(state)
+            calls = follower._finds_another([piece], "en")
+            try:
+                next(calls)
+                posterior[codes.index("de")], posterior[codes.index("en")] = 0.01, 0.99
+                calls.send([ProbedLanguage(posterior, 1.0, 0.0)])
+            except StopIteration:
+                pass
+            assert not follower.is_several
+            return follower._detections[piece].is_alone
+
+        n_heard = sum(is_heard(window, 0.97) for window in range(100))
+        assert 1 <= n_heard <= 100 * REST_NATS + 2
+        assert not is_heard(100, 0.6)
+        follower._hint_nats = MOST_HINT_NATS
+        assert not is_heard(101, 0.99)
+        follower._hint_nats = 6.0
+        assert is_heard(102, 0.9985)
 
 
 def _encoded(features: RecordingFeatures) -> CallGenerator[EncoderOutput]:

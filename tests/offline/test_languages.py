@@ -10,7 +10,7 @@ from torch import Tensor
 
 from sottovoce.decoding.detect import LanguageDetection, combine_detections
 from sottovoce.engine.executor import LocalExecutor
-from sottovoce.offline.languages import FARTHEST_WINDOWS, FoundLanguage, find_language
+from sottovoce.offline.languages import FARTHEST_WINDOWS, SURE_ALONE, FoundLanguage, find_language
 from sottovoce.offline.transcriber import Transcriber
 from sottovoce.options.decoding import DecodingOptions
 from sottovoce.options.transcribe import TranscribeOptions
@@ -38,7 +38,8 @@ def found_in(*windows: str, lengths: tuple[int, ...] = (), **options: object) ->
             n_frames = lengths[index] if lengths else 3000
             yield Features(torch.full((1, 80, 3000), float(CODES.index(code))), (n_frames,))
 
-    transcriber = Transcriber(FakeBackend(hear), TOKENIZER, TranscribeOptions(**options))  # type: ignore[arg-type]
+    kept = TranscribeOptions(**{"follow_languages": False, **options})  # type: ignore[arg-type]
+    transcriber = Transcriber(FakeBackend(hear), TOKENIZER, kept)
     found = LocalExecutor(transcriber.backend).run(find_language(transcriber, features()))
     assert found is not None
     return found, asked
@@ -105,6 +106,15 @@ def test_windows_that_agree_are_enough() -> None:
     assert found_in(*["en"] * 9, language_windows=4)[1] == 2
     found, asked = found_in("de", "en", "fr", "en", "en", language_windows=4)
     assert (found.detection.language, asked) == ("en", 4)
+
+
+def test_one_sure_window_is_enough_where_changes_are_followed() -> None:
+    """What comes later is heard for itself."""
+    found, asked = found_in(*["de"] * 3, follow_languages="auto")
+    assert (found.detection.language, asked) == ("de", 1)
+    assert found.detection.probability >= SURE_ALONE
+    found, asked = found_in("", "de", "en", "en", follow_languages="auto")
+    assert (found.detection.language, asked) == ("de", 2), "a window without speech tells nothing"
 
 
 def test_the_prior_changes_the_choice_and_not_what_was_heard() -> None:

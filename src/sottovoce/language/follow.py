@@ -104,16 +104,27 @@ def gain(pieces: Sequence[PieceEvidence], language: int, other: int) -> float:
     return float(sum(piece.log_evidence[language] - piece.log_evidence[other] for piece in pieces))
 
 
+def hint_nats(piece: PieceEvidence, expected: int) -> float:
+    """Nats of a piece for its likeliest language rather than for the expected one; 0 where these are one."""
+    likeliest = int(piece.posterior.argmax())
+    return 0.0 if likeliest == expected else gain([piece], likeliest, expected)
+
+
+def is_clear(piece: PieceEvidence, expected: int) -> bool:
+    """Tell whether a piece is clearly in another language than the expected one."""
+    is_sure = piece.duration_s >= CLEAR_S and piece.sureness >= CLEAR_PROBABILITY
+    return is_sure and hint_nats(piece, expected) >= CLEAR_NATS
+
+
 def are_several(pieces: Sequence[PieceEvidence], expected: int) -> bool:
     """Tell whether pieces of a window show that the recording is not in the expected language alone."""
     long = [one for one in pieces if one.duration_s >= CLEAR_S]
-    nats = {one: gain([one], int(one.posterior.argmax()), expected) for one in long}
-    clear = [one for one in long if one.sureness >= CLEAR_PROBABILITY and nats[one] >= CLEAR_NATS]
-    if sum(nats[one] for one in clear) < SEVERAL_NATS:
+    clear = {one: hint_nats(one, expected) for one in long if is_clear(one, expected)}
+    if sum(clear.values()) < SEVERAL_NATS:
         return False
     if any(
-        one.duration_s >= SURE_S and one.sureness >= SURE_PROBABILITY and nats[one] >= SEVERAL_NATS
-        for one in clear
+        one.duration_s >= SURE_S and one.sureness >= SURE_PROBABILITY and nats >= SEVERAL_NATS
+        for one, nats in clear.items()
     ):
         return True
     weights = [min(one.duration_s, WHOLE_S) for one in long]

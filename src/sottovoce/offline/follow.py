@@ -23,7 +23,7 @@ from sottovoce.audio.features import RecordingFeatures
 from sottovoce.audio.vad import SpeechFinder
 from sottovoce.engine.calls import CallGenerator, LanguageProbeCall, SpanProbeCall
 from sottovoce.language.alike import AlikeLanguages
-from sottovoce.language.follow import PieceEvidence, are_several, language_runs
+from sottovoce.language.follow import PieceEvidence, are_several, hint_nats, is_clear, language_runs
 from sottovoce.language.probe import LanguageProbe, ProbedLanguage
 from sottovoce.offline.cut import MEL_FRAMES_PER_SECOND
 from sottovoce.offline.packing import Piece
@@ -42,10 +42,17 @@ SHORTEST_S = 0.5
 CLEAR = 0.5
 """Where the masked probe gives a piece's expected language less than this among all languages of the model,
 the piece is encoded by itself: on development recordings so were 98 % of the pieces in another language."""
-HINT_S, SECOND_HINT = 0.8, 1.0
+BESIDE = 2
+"""Where one was, so are so many pieces on both sides."""
+HINT_S, N_HINTS = 0.8, 2
 """While a recording counts as one in a single language: a piece this long that the masked probe hears in
-another one is a hint, the stronger the longer it is and the less it is in the expected language. The
-strongest of a window is encoded by itself; where that was nothing, the second one, if it is this strong."""
+another one is a hint; so many of a window, the strongest ones, are encoded by themselves."""
+LEAST_HINT_NATS, MOST_HINT_NATS = 3.0, 9.0
+"""Nats that a hint must have to be heard, at first and at most: among 40 development recordings in several
+languages the strongest of a window has 4.7 at least, of 24 in one language most have less than 3."""
+REFUTED_NATS, REST_NATS = 1.0, 0.25
+"""So much more a hint needs after one that was nothing, and so much less with each window: an hour in one
+language is disturbed by one in four windows, and never becomes deaf."""
 OUTSIDE, OUTSIDE_S = 0.8, 2.0
 """A piece this long and this surely in a language that is not among those listed is reported."""
 
@@ -91,6 +98,7 @@ class LanguageFollower:
         self._state = state
         self._detections: dict[Piece, _Detection] = {}
         self._is_beginning = True
+        self._hint_nats = LEAST_HINT_NATS
         self.is_several = transcriber.options.follows_languages
 
     def runs(
@@ -148,11 +156,12 @@ class LanguageFollower:
             for piece, detection in self._detections.items()
             if piece.end > frame
         ]
-        return FollowerState(self.is_several, self._is_beginning, tuple(pieces))
+        return FollowerState(self.is_several, self._is_beginning, self._hint_nats, tuple(pieces))
 
     def restore(self, state: FollowerState) -> None:
         """Go on from a state."""
         self.is_several, self._is_beginning = state.is_several, state.is_beginning
+        self._hint_nats = state.hint_nats
         for one in state.pieces:
             probed = ProbedLanguage(np.array(one.probabilities), one.allowed_mass, one.no_speech)
             self._detections[Piece(one.start, one.end)] = _Detection(probed, one.is_alone)
@@ -161,32 +170,44 @@ class LanguageFollower:
         """Whether a recording that counted as one in a single language is in several."""
         expected = self._codes.index(current or self._dominant(pieces))
         hints = {piece: self._hint(piece, expected) for piece in pieces}
-        first, *others = sorted(pieces, key=lambda piece: -hints[piece])
-        strong = [piece for piece in others[:1] if hints[piece] >= SECOND_HINT]
-        for piece in [first, *strong] if hints[first] > 0.0 else ():
+        self._hint_nats = max(LEAST_HINT_NATS, self._hint_nats - REST_NATS)
+        for piece in sorted(pieces, key=lambda piece: -hints[piece])[:N_HINTS]:
+            if hints[piece] < self._hint_nats:
+                break
             yield from self._detect_separately([piece])
-            if int(self._evidence(piece).posterior.argmax()) != expected:
+            clear = is_clear(self._evidence(piece), expected)
+            if clear:
                 yield from self._detect_separately(pieces)
                 self.is_several = are_several([self._evidence(one) for one in pieces], expected)
+            if self.is_several:
+                break
+            self._hint_nats = min(MOST_HINT_NATS, self._hint_nats + REFUTED_NATS)
+            if clear:
                 break
         return self.is_several
 
     def _hint(self, piece: Piece, expected: int) -> float:
-        """How strongly a piece hints at another language than the expected one; 0: not at all."""
-        posterior = self._evidence(piece).posterior
-        is_hint = _seconds(piece) >= HINT_S and int(posterior.argmax()) != expected
-        return (1.0 - float(posterior[expected])) * min(_seconds(piece), 3.0) if is_hint else 0.0
+        """Nats by which a piece hints at another language than the expected one; 0: not at all."""
+        return hint_nats(self._evidence(piece), expected) if _seconds(piece) >= HINT_S else 0.0
 
     def _detect_uncertain(self, pieces: Sequence[Piece]) -> CallGenerator[None]:
-        """Encode by themselves the pieces that may be in another language than most of the window, and all
-        where one of them is."""
+        """Encode by themselves the pieces that may be in another language than most of the window, and
+        those beside one that is."""
         expected = self._dominant(pieces)
-        place = self._probe.languages.index(expected)
-        doubtful = [piece for piece in pieces if self._detections[piece].probed.probabilities[place] < CLEAR]
-        yield from self._detect_separately(doubtful)
-        among = self._codes.index(expected)
-        if any(int(self._evidence(piece).posterior.argmax()) != among for piece in doubtful):
-            yield from self._detect_separately(pieces)
+        place, among = self._probe.languages.index(expected), self._codes.index(expected)
+        waiting = [
+            index
+            for index, piece in enumerate(pieces)
+            if self._detections[piece].probed.probabilities[place] < CLEAR
+        ]
+        doubtful = set(waiting)
+        while waiting:
+            index = waiting.pop()
+            yield from self._detect_separately([pieces[index]])
+            if int(self._evidence(pieces[index]).posterior.argmax()) != among:
+                beside = range(max(0, index - BESIDE), min(len(pieces), index + BESIDE + 1))
+                waiting += [one for one in beside if one not in doubtful]
+                doubtful.update(beside)
 
     def _dominant(self, pieces: Sequence[Piece]) -> str:
         """The language that most of the pieces seem to be in."""

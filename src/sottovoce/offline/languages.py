@@ -22,6 +22,9 @@ FARTHEST_WINDOWS = 12
 LEAST_WINDOWS = 2
 SURE = 0.6
 """Mean probability of a language, over at least LEAST_WINDOWS, with which no more windows are heard."""
+SURE_ALONE = 0.9
+"""Probability with which the first window is enough where changes are followed: what comes later is heard for
+itself, and a second window costs a tenth of reading a recording of 90 s."""
 
 
 Heard: TypeAlias = tuple[LanguageDetection, float]
@@ -64,7 +67,11 @@ def find_language(
 def _is_enough(transcriber: Transcriber, heard: Sequence[Heard]) -> bool:
     if len(heard) >= transcriber.options.language_windows:
         return True
-    return len(heard) >= LEAST_WINDOWS and _combined(transcriber, heard).probability >= SURE
+    if not heard:
+        return False
+    may_stop = len(heard) >= LEAST_WINDOWS
+    least = SURE if may_stop else SURE_ALONE
+    return (may_stop or transcriber.may_follow) and _combined(transcriber, heard).probability >= least
 
 
 def _combined(transcriber: Transcriber, heard: Sequence[Heard]) -> LanguageDetection:

@@ -55,14 +55,14 @@ def language_spans(transcriber: Transcriber, recording: Recording) -> Iterator[L
 
 
 def recording_language(transcriber: Transcriber, recording: Recording) -> LanguageDetection | None:
-    """Find the language of a recording over its first windows with speech; None where it has no audio.
+    """Find the language of a recording over its first windows with speech, as of one that is read in one
+    language; None where it has no audio.
 
     Raises: AudioError.
     """
-    state, speech = (
-        TranscriptionState(),
-        SpeechFinder(PIECE_VAD),
-    )  # which hears nothing: windows alone are detected
+    transcriber = replace(transcriber, options=replace(transcriber.options, follow_languages=False))
+    state = TranscriptionState()
+    speech = SpeechFinder(PIECE_VAD)  # hears nothing: windows alone are detected
     dims, device = transcriber.backend.dims, transcriber.backend.device
     executor = LocalExecutor(transcriber.backend)
     with RecordingFeatures(recording, dims.n_mels, device) as features:
