@@ -52,12 +52,19 @@ def _made() -> Iterator[Sound]:
         yield Sound(f"tone {frequency} Hz", "hum, tones", _at_level(tone, -20))
 
 
+def noise_files(data: Path) -> dict[str, Path]:
+    """Recordings of noise that are long enough, by name."""
+    rows = map(json.loads, (data / "manifest.jsonl").read_text(encoding="utf-8").splitlines())
+    return {
+        row["id"].split("/")[1]: data / row["file"]
+        for row in rows
+        if row.get("kind") == "noise" and (row.get("duration") or 0.0) >= SHORTEST_S
+    }
+
+
 def _recorded(data: Path) -> Iterator[Sound]:
-    for line in (data / "manifest.jsonl").read_text(encoding="utf-8").splitlines():
-        row = json.loads(line)
-        if row.get("kind") == "noise" and (row.get("duration") or 0.0) >= SHORTEST_S:
-            samples = load_audio(data / row["file"], duration_s=LENGTH_S)
-            yield Sound(row["id"].split("/")[1], "recorded noise", samples)
+    for name, file in noise_files(data).items():
+        yield Sound(name, "recorded noise", load_audio(file, duration_s=LENGTH_S))
 
 
 def _pink(white: Samples) -> Samples:

@@ -4,14 +4,16 @@
     python -m benchmarks language followed ../shared/data show --log followed.jsonl
 
 Recordings joined from people's clips (`mixed_recordings`): those of kind "text" count words, those of kind
-"all" have eight languages and count changes. Systems: `parts` reads every part as a file of its own with its
-language given; `list` and `auto` read the recording whole, `list` with the recording's languages, `auto` with
-none; `live` is the live session with the same list; `given` reads it in its first language (for the cost
-alone); the other programs follow languages as far as they can. A recording's words are those of its whole
-text. PIER (arXiv 2501.09512) counts errors of the words beside a change of language: the last of the part
-before it and the first of the part after. `unread` are seconds of speech, by the detector, in stretches of a
-second or more that no word covers. Processor seconds are those of one process with one thread, without
-loading. Needs `make test`'s environment.
+"all" have eight languages and count changes. Systems: `parts` reads every part as a file of its own with
+its language given; `list` and `auto` read the recording whole, `list` with the recording's languages,
+`auto` with none; `live` is the live session with the same list; `given` reads it in its first language (for
+the cost alone); the other programs follow languages as far as they can. A recording's words are those of
+its whole text; their twins "untimed" write no word times, as the command does by default. `--condition` is
+what was done to the recordings: no pauses between their parts, recorded noise 15 dB below the speech, a
+telephone. PIER (arXiv 2501.09512) counts errors of the words beside a change of language: the last of the
+part before it and the first of the part after. `unread` are seconds of speech, by the detector, in
+stretches of a second or more that no word covers. Processor seconds are those of one process with one
+thread, without loading. Needs `make test`'s environment.
 """
 
 from __future__ import annotations
@@ -31,15 +33,21 @@ from benchmarks.harness.arguments import add_part, benchmark_parser
 from benchmarks.harness.log import add_row, read_rows
 from benchmarks.harness.programs import faster_model
 from benchmarks.harness.tables import show_json
-from benchmarks.language.mixed_recordings import MixedRecording, described, mixed_recordings
+from benchmarks.language.mixed_recordings import (
+    PAUSE_S,
+    Condition,
+    MixedRecording,
+    described,
+    mixed_recordings,
+)
 from sottovoce.api import Model, load_model
 from sottovoce.audio.vad import speech_segments
 from sottovoce.evaluation.language_scores import NO_SCORES, FoundSwitch, score_switches
 from sottovoce.evaluation.wer import ScoredUtterance, ScoreOptions, score
 from sottovoce.models.checkpoint.convert import write_checkpoint
 from sottovoce.models.load import load_checkpoint
-from sottovoce.offline.follow import PIECE_VAD
 from sottovoce.offline.packing import Piece
+from sottovoce.offline.pieces import PIECE_VAD
 from sottovoce.offline.unread import covered_by_word, uncovered
 from sottovoce.text.normalize import normalizer_for
 from sottovoce.types import HOP_SAMPLES, SAMPLE_RATE, Samples, Word
@@ -61,20 +69,20 @@ class Outcome:
 System = Callable[[MixedRecording, Samples], Outcome]
 
 
-def ours(model: Model, languages: Callable[[MixedRecording], str | None], **options: Any) -> System:
-    """The file as `transcribe` reads it, with word times for what they show and no more."""
+def ours(model: Model, languages: Callable[[MixedRecording], str | None], *, words: bool = True) -> System:
+    """The file as `transcribe` reads it. words: with their times, for what they show."""
 
     def read(recording: MixedRecording, samples: Samples) -> Outcome:
         started = time.process_time()
         segments = list(
             model.transcribe(
-                samples, language=languages(recording), beam_size=BEAM_SIZE, word_timestamps=True
+                samples, language=languages(recording), beam_size=BEAM_SIZE, word_timestamps=words
             )
         )
         spent = time.process_time() - started
-        words = [(word.start, word.end, word.word) for one in segments for word in one.words or ()]
+        timed = [(word.start, word.end, word.word) for one in segments for word in one.words or ()]
         spans = [(one.start, one.end, one.language) for one in segments]
-        return Outcome(" ".join(one.text for one in segments), words, spans, spent)
+        return Outcome(" ".join(one.text for one in segments), timed, spans, spent)
 
     return read
 
@@ -85,7 +93,7 @@ def parts_alone(model: Model) -> System:
     def read(recording: MixedRecording, samples: Samples) -> Outcome:
         outcome = Outcome("", [], [], 0.0)
         for part in recording.parts:
-            sound = part.audio()
+            sound = recording.audio_of(part, samples)
             started = time.process_time()
             segments = list(
                 model.transcribe(sound, language=part.language, beam_size=BEAM_SIZE, word_timestamps=True)
@@ -181,6 +189,8 @@ def systems() -> dict[str, Callable[[], System]]:
     return {
         "list": lambda: ours(model, lambda recording: ",".join(recording.languages)),
         "auto": lambda: ours(model, lambda recording: None),
+        "list untimed": lambda: ours(model, lambda recording: ",".join(recording.languages), words=False),
+        "auto untimed": lambda: ours(model, lambda recording: None, words=False),
         "given": lambda: ours(model, lambda recording: recording.parts[0].language),
         "parts": lambda: parts_alone(model),
         "live": lambda: live(model),
@@ -190,9 +200,12 @@ def systems() -> dict[str, Callable[[], System]]:
     }
 
 
-def chosen_recordings(data: Path, part: str, n_recordings: int) -> list[MixedRecording]:
+def chosen_recordings(data: Path, part: str, n_recordings: int, condition: Condition) -> list[MixedRecording]:
     """Those that count words, then those that count changes."""
-    some = [mixed_recordings(data, part, n_recordings, with_text=known) for known in (True, False)]
+    some = [
+        mixed_recordings(data, part, n_recordings, with_text=known, condition=condition)
+        for known in (True, False)
+    ]
     return [one for found in some for one in found]
 
 
@@ -204,7 +217,7 @@ def run(recordings: Sequence[MixedRecording], names: Sequence[str], log: Path) -
         if not todo:
             continue
         read = systems()[name]()
-        read(recordings[0], recordings[0].audio()[: 4 * SAMPLE_RATE])  # warm
+        read(recordings[0], recordings[0].audio())  # warm
         for recording in todo:
             outcome = read(recording, recording.audio())
             add_row(log, {"system": name, "recording": recording.name, **asdict(outcome)})
@@ -314,10 +327,11 @@ def main() -> None:
     parser.add_argument("--recordings", type=int, default=N_RECORDINGS, help="of each kind")
     parser.add_argument("--systems", default="list,auto,given,parts,live")
     parser.add_argument("--kind", choices=("text", "all"), help="only these recordings")
+    parser.add_argument("--condition", choices=tuple(PAUSE_S), default="clean", help="what was done to them")
     parser.add_argument("--log", type=Path, required=True)
     given = parser.parse_args()
     torch.set_num_threads(1)
-    recordings = chosen_recordings(given.data, given.part, given.recordings)
+    recordings = chosen_recordings(given.data, given.part, given.recordings, given.condition)
     recordings = [one for one in recordings if given.kind is None or one.name.startswith(given.kind)]
     if given.action == "run":
         run(recordings, given.systems.split(","), given.log)

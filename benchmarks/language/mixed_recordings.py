@@ -12,11 +12,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
+from benchmarks.files.noise import in_noise
 from benchmarks.harness.clips import Clip, Part, clips
 from benchmarks.harness.joined_languages import NOISE, VOXLINGUA
+from benchmarks.harness.sounds import noise_files
 from sottovoce.audio.io import load_audio
 from sottovoce.audio.vad import speech_segments
 from sottovoce.options.vad import VadOptions
@@ -26,10 +29,16 @@ LANGUAGES = ("en", "de", "es", "fr", "it", "pt", "pl", "nl")
 WITH_TEXT = 0.75
 """Share of the parts whose text is known, in languages that have such clips."""
 LEAST_S, MOST_S = 1.5, 15.0
-PAUSE_S = (0.2, 1.0)
+PAUSE_S = {"clean": (0.2, 1.0), "no-pauses": (0.0, 0.05), "noise": (0.2, 1.0), "telephone": (0.2, 1.0)}
+NOISE_DB = 15.0
+"""How far recorded noise, which fills the pauses too, lies below the speech."""
+TELEPHONE_HZ = (300.0, 3400.0)
 MOST_OF_A_SET = 40
 COMMON = 12
 """A language with fewer clips is drawn less often."""
+
+
+Condition = Literal["clean", "no-pauses", "noise", "telephone"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +67,15 @@ class MixedPart:
 
 @dataclass(frozen=True, slots=True)
 class MixedRecording:
-    """Parts in order, with half a second of silence before the first and a second after the last."""
+    """Parts in order, with half a second of silence before the first and a second after the last.
+
+    condition: what was done to them. noises: recordings of noise, of which "noise" takes one.
+    """
 
     name: str
     parts: tuple[MixedPart, ...]
+    condition: Condition = "clean"
+    noises: tuple[Path, ...] = ()
 
     @property
     def duration_s(self) -> float:
@@ -83,26 +97,49 @@ class MixedRecording:
             at = round(part.start_s * SAMPLE_RATE)
             sound = part.audio()
             whole[at : at + len(sound)] = sound[: len(whole) - at]
-        return whole
+        if self.condition == "noise":
+            return in_noise(whole, self._noise(len(whole)), NOISE_DB)
+        return band_passed(whole) if self.condition == "telephone" else whole
+
+    def audio_of(self, part: MixedPart, whole: Samples) -> Samples:
+        """The samples of one part; of a recording that was altered those of `whole`, its own."""
+        if self.condition in ("clean", "no-pauses"):
+            return part.audio()
+        return whole[round(part.start_s * SAMPLE_RATE) : round(part.end_s * SAMPLE_RATE)]
+
+    def _noise(self, n_samples: int) -> Samples:
+        noise = load_audio(random.Random(self.name).choice(self.noises))
+        return np.tile(noise, -(-n_samples // len(noise)))[:n_samples]
+
+
+def band_passed(samples: Samples) -> Samples:
+    """Leave of samples (n,) what a telephone carries."""
+    spectrum = np.fft.rfft(samples)
+    frequencies = np.fft.rfftfreq(len(samples), 1 / SAMPLE_RATE)
+    spectrum[(frequencies < TELEPHONE_HZ[0]) | (frequencies > TELEPHONE_HZ[1])] = 0.0
+    return np.fft.irfft(spectrum, len(samples)).astype(np.float32)
 
 
 def mixed_recordings(
-    data: Path, part: Part, n_recordings: int, *, with_text: bool = False
+    data: Path, part: Part, n_recordings: int, *, with_text: bool = False, condition: Condition = "clean"
 ) -> list[MixedRecording]:
     """So many recordings from the clips of a part; no clip stands in two of them while others are left.
 
     data: the folder of `manifest.jsonl`. with_text: only of clips whose text is known, in languages with at
         least COMMON of them.
     """
-    drawer = _Drawer(data, part, with_text=with_text)
+    drawer = _Drawer(data, part, condition, with_text=with_text)
     kind = "text" if with_text else "all"
-    return [drawer.recording(f"{kind}-{part}-{index:02d}") for index in range(n_recordings)]
+    suffix = "" if condition == "clean" else f"-{condition}"
+    return [drawer.recording(f"{kind}-{part}-{index:02d}{suffix}") for index in range(n_recordings)]
 
 
 class _Drawer:
     """Draws clips without putting them back until a pile is empty."""
 
-    def __init__(self, data: Path, part: Part, *, with_text: bool) -> None:
+    def __init__(self, data: Path, part: Part, condition: Condition, *, with_text: bool) -> None:
+        self._condition = condition
+        self._noises = tuple(sorted(noise_files(data).values()))
         self._rng = random.Random(f"mixed recordings {part} {with_text}")
         pools = _pools(data, part)
         self._clips = {
@@ -121,8 +158,8 @@ class _Drawer:
         for _ in range(rng.randint(4, 8)):
             (language,) = rng.choices(LANGUAGES, self._weights)
             parts.append(self._part(language, round(at, 3)))
-            at = parts[-1].end_s + rng.uniform(*PAUSE_S)
-        return MixedRecording(name, tuple(parts))
+            at = parts[-1].end_s + rng.uniform(*PAUSE_S[self._condition])
+        return MixedRecording(name, tuple(parts), self._condition, self._noises)
 
     def _part(self, language: str, start_s: float) -> MixedPart:
         rng = self._rng

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from sottovoce.language.alike import SHARE, AlikeLanguages
 from sottovoce.language.follow import (
     CHANGE_COST,
+    CLEAR_NATS,
     FLOOR,
     PAUSE_NATS,
     PieceEvidence,
@@ -18,7 +20,7 @@ from sottovoce.language.follow import (
     are_several,
     gain,
     hint_nats,
-    is_clear,
+    is_likely,
     language_runs,
 )
 
@@ -29,6 +31,10 @@ def piece(
     posterior = np.full(3, (1.0 - sureness) / 2)
     posterior[language] = sureness
     return PieceEvidence(seconds, posterior, no_speech)
+
+
+def several(pieces: Sequence[PieceEvidence], pause_s: float = 0.3) -> bool:
+    return are_several(pieces, [pause_s] * len(pieces), 0)
 
 
 def runs(*pieces: PieceEvidence, before: int | None = None) -> list[tuple[int, int, int]]:
@@ -93,26 +99,35 @@ def test_gain_is_the_weighed_log_ratio() -> None:
 
 
 def test_several_languages_are_one_sure_piece_or_clear_ones_together() -> None:
-    assert not are_several([piece(0), piece(0), piece(0)], 0)
-    assert are_several([piece(0), piece(0), piece(1, 0.999)], 0)
+    assert not several([piece(0), piece(0), piece(0)])
+    assert several([piece(0), piece(0), piece(1, 0.999)])
     one, other = piece(1, 0.99, 1.6), piece(2, 0.99, 1.6)
     assert 5.0 < gain([one], 1, 0) < 9.0
-    assert not are_several([piece(0), one], 0)
-    assert are_several([piece(0), one, other], 0), "two languages besides are evidence together"
+    assert not several([piece(0), one])
+    assert several([piece(0), one, other]), "two languages besides are evidence together"
 
 
 def test_what_is_heard_in_speech_that_is_hardly_understood_shows_nothing() -> None:
-    """Unless one piece is beyond doubt: clear pieces among many that may be anything."""
+    """But for one piece that is beyond doubt, where at least some of it is understood."""
     unclear = [piece(0, 0.4), piece(2, 0.4), piece(1, 0.4)]
     clear = [piece(1, 0.93), piece(1, 0.93)]
-    assert are_several([piece(0), *clear], 0)
-    assert not are_several([*unclear, *clear], 0)
-    assert are_several([*unclear, *clear, piece(1, 0.999)], 0)
+    assert several([piece(0), *clear])
+    assert not several([*unclear, *clear])
+    assert several([*unclear, *clear, piece(1, 0.999)])
 
 
 def test_pieces_that_are_short_or_silent_show_nothing() -> None:
-    assert not are_several([piece(1, 0.99, 0.9)] * 9, 0)
-    assert not are_several([piece(1, 0.99, no_speech=0.9)] * 3, 0)
+    assert not several([piece(1, 0.99, 0.9)] * 9)
+    assert not several([piece(1, 0.99, no_speech=0.9)] * 3)
+
+
+def test_pieces_of_speech_that_was_cut_apart_count_together() -> None:
+    """Half a sentence tells less of its language than all of it."""
+    halves = [piece(1, 0.98, 1.5), piece(1, 0.98, 1.5)]
+    assert gain([halves[0]], 1, 0) < CLEAR_NATS <= gain(halves, 1, 0)
+    assert not several([piece(0), *halves])
+    assert several([piece(0), *halves], pause_s=0.0)
+    assert not several([piece(0), halves[0], piece(2, 0.98, 1.5)], pause_s=0.0), "each in another language"
 
 
 def test_neighbours_are_weak_evidence_of_one_another() -> None:
@@ -124,9 +139,9 @@ def test_neighbours_are_weak_evidence_of_one_another() -> None:
     assert alike.soften(german) == pytest.approx(german)
     plain, soft = PieceEvidence(3.0, turkish, 0.0), PieceEvidence(3.0, turkish, 0.0, alike)
     assert gain([soft], 1, 0) == pytest.approx(-2.0 * math.log(SHARE))
-    assert are_several([plain], 0)
-    assert not are_several([soft], 0)
-    assert are_several([PieceEvidence(3.0, german, 0.0, alike)], 0)
+    assert several([plain])
+    assert not several([soft])
+    assert several([PieceEvidence(3.0, german, 0.0, alike)])
 
 
 def test_the_likelier_neighbour_stays_the_likelier() -> None:
@@ -143,5 +158,5 @@ def test_a_hint_counts_by_what_it_says_against_the_expected_language() -> None:
 
 def test_what_shows_several_languages_has_a_clear_piece() -> None:
     for one in [piece(1, sureness, seconds) for sureness in (0.6, 0.8, 0.99) for seconds in (0.8, 1.2, 4.0)]:
-        assert is_clear(one, 0) or not are_several([one], 0)
-        assert not is_clear(one, 1)
+        assert is_likely(one, 0) or not several([one])
+        assert not is_likely(one, 1)

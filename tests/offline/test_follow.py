@@ -20,16 +20,10 @@ from sottovoce.engine.calls import CallGenerator, EncodeCall
 from sottovoce.engine.executor import LocalExecutor
 from sottovoce.evaluation.language_scores import FoundSwitch, score_switches
 from sottovoce.language.probe import ProbedLanguage
-from sottovoce.offline.follow import (
-    MOST_HINT_NATS,
-    PIECE_VAD,
-    REST_NATS,
-    LanguageFollower,
-    border,
-    pieces_between,
-)
+from sottovoce.offline.follow import MOST_HINT_NATS, REST_NATS, LanguageFollower
 from sottovoce.offline.located import LocatedWindow, WindowLocator
 from sottovoce.offline.packing import PackedWindow, Piece
+from sottovoce.offline.pieces import PIECE_VAD, pieces_between
 from sottovoce.offline.resume import FollowerState, ProbedPiece
 from sottovoce.offline.transcriber import Transcriber, TranscriptionState
 from sottovoce.options.transcribe import Mode, TranscribeOptions
@@ -130,14 +124,6 @@ def test_recordings_read_together_are_read_as_alone(model: Model) -> None:
         assert [replace(one, avg_logprob=0.0) for one in together[source].segments] == [  # type: ignore[union-attr]
             replace(one, avg_logprob=0.0) for one in alone.segments
         ]
-
-
-def test_a_language_ends_at_the_quietest_moment_of_the_pause() -> None:
-    samples = np.random.default_rng(0).standard_normal(3 * 16_000).astype(np.float32) * 0.01
-    samples[round(1.4 * 16_000) : round(1.5 * 16_000)] *= 1e-3
-    with Recording(samples) as recording, RecordingFeatures(recording) as features:
-        assert border(features, Piece(0, 100), Piece(200, 300)) == pytest.approx(145, abs=5)
-        assert border(features, Piece(0, 150), Piece(151, 300)) == 151
 
 
 def test_speech_is_found_while_it_is_read() -> None:

@@ -10,7 +10,14 @@ from torch import Tensor
 
 from sottovoce.audio.recording import Recording
 from sottovoce.offline.packing import Piece
-from sottovoce.offline.unread import covered_by_word, in_halves, is_covered, repeats_neighbour, uncovered
+from sottovoce.offline.unread import (
+    covered_by_word,
+    in_halves,
+    is_covered,
+    repeats_neighbour,
+    trimmed,
+    uncovered,
+)
 from sottovoce.options.decoding import DecodingOptions
 from sottovoce.options.transcribe import Mode, TranscribeOptions
 from sottovoce.types import Samples, Segment, Span, Word
@@ -165,6 +172,19 @@ def test_words_that_stand_there_already_are_not_written_twice() -> None:
     segments, unread = read(FakeBackend(hear), rustle(4.6), ENGLISH)
     assert len(segments) == 1
     assert unread == ()
+
+
+def test_a_segment_leaves_the_time_in_which_other_words_were_found() -> None:
+    own = Segment(0, 0.0, 9.0, " two", language="es")
+    words = [Word(" two", 3.6, 6.0, 0.9)]
+    before, after, within = (
+        replace(own, start=start, end=end) for start, end in [(0.5, 3), (6.5, 8), (4, 5)]
+    )
+    assert trimmed(own, words, [before]) == replace(own, start=3.6)
+    assert trimmed(own, words, [after]) == replace(own, end=6.0)
+    assert trimmed(own, words, [before, after]) == replace(own, start=3.6, end=6.0)
+    assert trimmed(own, words, [within]) == own
+    assert trimmed(own, (), [before, after]) == own
 
 
 def test_a_second_reading_is_tried_once() -> None:

@@ -27,18 +27,22 @@ CHANGE_COST = 3.0
 development clips, where 1 to 3 nats, 1 to 3 s and 1 to 3 times found 0.88 to 0.92 of the changes (F1)."""
 PAUSE_NATS = 0.1
 """By so many a second a longer pause makes a change likelier: it decides between places that are equal."""
+PAUSE_S = 0.02
+"""With less between them pieces were cut apart where nobody paused."""
 
 SEVERAL_NATS = 9.0
 """Nats for other languages, of all clear pieces of a window together, that show several."""
 CLEAR_NATS, CLEAR_S, CLEAR_PROBABILITY = 5.0, 1.0, 0.75
 """A clear piece has so many nats by itself, is this long and this sure."""
+LIKELY_NATS = 3.0
+"""Nats of one piece with which all of its window is probed: it may be a part of a longer one."""
 UNDERSTOOD, WHOLE_S = 0.75, 4.0
 """The mean sureness of the pieces of a window, weighed by seconds up to WHOLE_S, with which pieces are
 believed together: speech in a language that the model hardly knows is heard as many."""
-SURE_S, SURE_PROBABILITY = 2.0, 0.95
-"""One piece this long and this sure is believed alone. Chosen, with those above, on development recordings:
-of 40 in four and eight languages all are found to be in several, of 24 in one language, each another, one
-(Danish)."""
+SURE_S, SURE_PROBABILITY, UNDERSTOOD_WITH_SURE = 2.0, 0.95, 0.6
+"""One piece this long and this sure is believed alone, in a window of which so much is understood. Chosen,
+with those above, on development recordings in several languages that base knows, and in one language each,
+many of which it hardly knows."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -110,25 +114,57 @@ def hint_nats(piece: PieceEvidence, expected: int) -> float:
     return 0.0 if likeliest == expected else gain([piece], likeliest, expected)
 
 
-def is_clear(piece: PieceEvidence, expected: int) -> bool:
-    """Tell whether a piece is clearly in another language than the expected one."""
+def is_likely(piece: PieceEvidence, expected: int) -> bool:
+    """Tell whether a piece is likely to be in another language, so that those beside it are to be probed."""
     is_sure = piece.duration_s >= CLEAR_S and piece.sureness >= CLEAR_PROBABILITY
-    return is_sure and hint_nats(piece, expected) >= CLEAR_NATS
+    return is_sure and hint_nats(piece, expected) >= LIKELY_NATS
 
 
-def are_several(pieces: Sequence[PieceEvidence], expected: int) -> bool:
-    """Tell whether pieces of a window show that the recording is not in the expected language alone."""
-    long = [one for one in pieces if one.duration_s >= CLEAR_S]
-    clear = {one: hint_nats(one, expected) for one in long if is_clear(one, expected)}
-    if sum(clear.values()) < SEVERAL_NATS:
+def are_several(pieces: Sequence[PieceEvidence], pauses_s: Sequence[float], expected: int) -> bool:
+    """Tell whether pieces of a window show that the recording is not in the expected language alone.
+
+    pauses_s: seconds before each piece; neighbours without one that sound alike count as one.
+    """
+    long = [one for one in _stretches(pieces, pauses_s) if one.duration_s >= CLEAR_S]
+    nats = {one: gain(one.pieces, one.language, expected) for one in long}
+    clear = [one for one in long if one.sureness >= CLEAR_PROBABILITY and nats[one] >= CLEAR_NATS]
+    if sum(nats[one] for one in clear) < SEVERAL_NATS:
         return False
-    if any(
-        one.duration_s >= SURE_S and one.sureness >= SURE_PROBABILITY and nats >= SEVERAL_NATS
-        for one, nats in clear.items()
-    ):
-        return True
     weights = [min(one.duration_s, WHOLE_S) for one in long]
-    return float(np.average([one.sureness for one in long], weights=weights)) >= UNDERSTOOD
+    understood = float(np.average([one.sureness for one in long], weights=weights))
+    is_one_sure = any(
+        one.duration_s >= SURE_S and one.sureness >= SURE_PROBABILITY and nats[one] >= SEVERAL_NATS
+        for one in clear
+    )
+    return understood >= (UNDERSTOOD_WITH_SURE if is_one_sure else UNDERSTOOD)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Stretch:
+    """Pieces with no pause between them that have the same likeliest language."""
+
+    pieces: tuple[PieceEvidence, ...]
+    language: int
+
+    @property
+    def duration_s(self) -> float:
+        return sum(one.duration_s for one in self.pieces)
+
+    @property
+    def sureness(self) -> float:
+        seconds = [max(one.duration_s, 1e-3) for one in self.pieces]
+        return float(np.average([one.sureness for one in self.pieces], weights=seconds))
+
+
+def _stretches(pieces: Sequence[PieceEvidence], pauses_s: Sequence[float]) -> list[_Stretch]:
+    found: list[_Stretch] = []
+    for piece, pause_s in zip(pieces, pauses_s, strict=True):
+        language = int(piece.posterior.argmax())
+        if found and pause_s < PAUSE_S and found[-1].language == language:
+            found[-1] = _Stretch((*found[-1].pieces, piece), language)
+        else:
+            found.append(_Stretch((piece,), language))
+    return found
 
 
 def _best_path(evidence: npt.NDArray[np.float64], pauses_s: Sequence[float], before: int | None) -> list[int]:

@@ -30,9 +30,10 @@ from sottovoce.engine.calls import CallGenerator, EncodeCall, HostCall
 from sottovoce.offline.context import Context
 from sottovoce.offline.cut import FRAMES_PER_TIMESTAMP, MEL_FRAMES_PER_SECOND, WindowCut, cut_window
 from sottovoce.offline.doubt import halves_to_read, is_silent, may_be_halved
-from sottovoce.offline.follow import PIECE_VAD, border, follower_of, pieces_between
+from sottovoce.offline.follow import follower_of
 from sottovoce.offline.languages import find_language
 from sottovoce.offline.packing import PackedWindow, Piece, pack_speech
+from sottovoce.offline.pieces import PIECE_VAD, speech_pieces
 from sottovoce.offline.resume import ReadWindow, ResumePoint, SpeechPlace
 from sottovoce.offline.seek import past_the_end
 from sottovoce.offline.segment_generator import SegmentGenerator
@@ -236,15 +237,13 @@ class _SpeechLoop:
         """The segments of a window in the time of the recording, with those of speech that its text left
         out."""
         place = partial(_in_recording, window=window)
-        segments = [place(segment) for segment in cut.segments]
         if not self._transcriber.options.read_again:
-            return segments
+            return [place(segment) for segment in cut.segments]
         is_rest = LEAST_FRAMES <= cut.seek <= window.n_frames - LEAST_FRAMES
         done = window.split(cut.seek)[0] if is_rest else window
         speech = [piece for piece, _ in self._speech_in(done)]
         decoded = DecodedWindow(encoded, cut, result, window.n_frames, speech, 0.0, place)
-        missing = yield from self._again.missing_segments(decoded)
-        return sorted([*segments, *missing], key=lambda segment: segment.start)
+        return (yield from self._again.completed(decoded))
 
     def _take_up_unread(
         self,
@@ -317,7 +316,7 @@ class _SpeechLoop:
         runs = yield from self._follower.runs(encoded, pieces, spans, state.language)
         parts, rest = [], window
         for run, after in pairwise(runs):
-            at = border(self._features, run.pieces[-1], after.pieces[0])
+            at = yield from self._follower.border(run, after)
             head, rest = rest.split(rest.window_frame(at))
             parts.append(replace(head, language=run.language, is_cut=True))
         return [*parts, replace(rest, language=runs[-1].language, is_cut=bool(parts))]
@@ -326,7 +325,7 @@ class _SpeechLoop:
         """The pieces of speech in a window, each with its encoder frames in it."""
         found = []
         for part in window.pieces:
-            for piece in pieces_between(self._speech, part.start, part.end):
+            for piece in speech_pieces(self._features, self._speech, part.start, part.end):
                 start = window.window_frame(piece.start) // FRAMES_PER_TIMESTAMP
                 end = window.window_frame(piece.end) // FRAMES_PER_TIMESTAMP
                 if end > start:

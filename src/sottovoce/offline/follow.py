@@ -13,46 +13,51 @@ text.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from sottovoce.audio.features import RecordingFeatures
-from sottovoce.audio.vad import SpeechFinder
 from sottovoce.engine.calls import CallGenerator, LanguageProbeCall, SpanProbeCall
 from sottovoce.language.alike import AlikeLanguages
-from sottovoce.language.follow import PieceEvidence, are_several, hint_nats, is_clear, language_runs
+from sottovoce.language.follow import (
+    FLOOR,
+    PieceEvidence,
+    are_several,
+    hint_nats,
+    is_likely,
+    language_runs,
+)
 from sottovoce.language.probe import LanguageProbe, ProbedLanguage
 from sottovoce.offline.cut import MEL_FRAMES_PER_SECOND
 from sottovoce.offline.packing import Piece
+from sottovoce.offline.pieces import quiet_moments, quietest_moment
 from sottovoce.offline.resume import FollowerState, ProbedPiece
 from sottovoce.offline.transcriber import Transcriber, TranscriptionState
-from sottovoce.options.vad import VadOptions
 from sottovoce.text.tokenizer import Tokenizer
-from sottovoce.types import HOP_SAMPLES, EncoderOutput
+from sottovoce.types import EncoderOutput
 
-PIECE_VAD = VadOptions(
-    min_silence_ms=100.0, speech_pad_ms=50.0, max_speech_s=8.0, min_silence_at_max_speech_ms=60.0
-)
-"""Pieces end at short pauses, so that each is in one language."""
+SIDE_FRAMES, BORDER_NATS = 200, 0.5
+"""Log-mel frames on each side of a moment that is probed for whether a language ends there; and what another
+moment than the quietest has to win."""
 SHORTEST_S = 0.5
 """The language of a shorter piece is not detected; it goes with its neighbours."""
 CLEAR = 0.5
 """Where the masked probe gives a piece's expected language less than this among all languages of the model,
 the piece is encoded by itself: on development recordings so were 98 % of the pieces in another language."""
-BESIDE = 2
-"""Where one was, so are so many pieces on both sides."""
-HINT_S, N_HINTS = 0.8, 2
+BESIDE = 4
+"""Where one was, so are so many pieces on both sides, some seconds."""
+HINT_S, N_HINTS = 0.8, 3
 """While a recording counts as one in a single language: a piece this long that the masked probe hears in
 another one is a hint; so many of a window, the strongest ones, are encoded by themselves."""
 LEAST_HINT_NATS, MOST_HINT_NATS = 3.0, 9.0
 """Nats that a hint must have to be heard, at first and at most: among 40 development recordings in several
 languages the strongest of a window has 4.7 at least, of 24 in one language most have less than 3."""
 REFUTED_NATS, REST_NATS = 1.0, 0.25
-"""So much more a hint needs after one that was nothing, and so much less with each window: an hour in one
-language is disturbed by one in four windows, and never becomes deaf."""
+"""So much more a hint needs after a window in which they were nothing, and so much less with each window: an
+hour in one language is disturbed by one in four windows, and never becomes deaf."""
 OUTSIDE, OUTSIDE_S = 0.8, 2.0
 """A piece this long and this surely in a language that is not among those listed is reported."""
 
@@ -133,6 +138,29 @@ class LanguageFollower:
             return current
         return self._smoothed([piece], current)[0].language
 
+    def border(self, run: LanguageRun, after: LanguageRun) -> CallGenerator[int]:
+        """Find the frame where a language ends and the next one begins: in the pause between them; where
+        there is none, the quiet moment on whose sides the two languages are the surest.
+        """
+        before, first = run.pieces[-1], after.pieces[0]
+        if first.start - before.end >= 2:
+            return quietest_moment(self._features, before, first)
+        moments = quiet_moments(self._features, before, first)
+        if len(moments) == 1:
+            return moments[0]
+        sides = [(max(before.start, at - SIDE_FRAMES), at) for at in moments]
+        sides += [(at, min(first.end, at + SIDE_FRAMES)) for at in moments]
+        log_mels = [self._features.log_mel(start, end) for start, end in sides]
+        probed = yield LanguageProbeCall(self._probe, log_mels)
+        places = [self._probe.languages.index(code) for code in (run.language, after.language)]
+        here, there = probed[: len(moments)], probed[len(moments) :]
+        nats = [
+            sum(math.log(max(one.probabilities[at], FLOOR)) for one, at in zip(pair, places, strict=True))
+            for pair in zip(here, there, strict=True)
+        ]
+        nats[0] += BORDER_NATS
+        return moments[int(np.argmax(nats))]
+
     def may_change(self, piece: Piece, language: str, other: str) -> bool:
         """Tell whether a piece that was counted to a language may as well be in another one; one that was not
         probed may."""
@@ -169,22 +197,21 @@ class LanguageFollower:
     def _finds_another(self, pieces: Sequence[Piece], current: str | None) -> CallGenerator[bool]:
         """Whether a recording that counted as one in a single language is in several."""
         expected = self._codes.index(current or self._dominant(pieces))
-        hints = {piece: self._hint(piece, expected) for piece in pieces}
         self._hint_nats = max(LEAST_HINT_NATS, self._hint_nats - REST_NATS)
-        for piece in sorted(pieces, key=lambda piece: -hints[piece])[:N_HINTS]:
-            if hints[piece] < self._hint_nats:
-                break
+        hints = {piece: self._hint(piece, expected) for piece in pieces}
+        strong = [piece for piece in pieces if hints[piece] >= self._hint_nats]
+        for piece in sorted(strong, key=lambda piece: -hints[piece])[:N_HINTS]:
             yield from self._detect_separately([piece])
-            clear = is_clear(self._evidence(piece), expected)
-            if clear:
+            if is_likely(self._evidence(piece), expected):
                 yield from self._detect_separately(pieces)
-                self.is_several = are_several([self._evidence(one) for one in pieces], expected)
-            if self.is_several:
+                self.is_several = self._are_several(pieces, expected)
                 break
+        if strong and not self.is_several:
             self._hint_nats = min(MOST_HINT_NATS, self._hint_nats + REFUTED_NATS)
-            if clear:
-                break
         return self.is_several
+
+    def _are_several(self, pieces: Sequence[Piece], expected: int) -> bool:
+        return are_several([self._evidence(one) for one in pieces], _pauses_s(pieces), expected)
 
     def _hint(self, piece: Piece, expected: int) -> float:
         """Nats by which a piece hints at another language than the expected one; 0: not at all."""
@@ -264,25 +291,6 @@ def follower_of(
 ) -> LanguageFollower | None:
     """Make what follows the languages of a recording; None where it has one."""
     return LanguageFollower(transcriber, features, state) if transcriber.may_follow else None
-
-
-def pieces_between(speech: SpeechFinder, start: int, end: int) -> list[Piece]:
-    """List the pieces of speech in frames [start, end) of a recording, cut to them; 10 ms at least."""
-    found = speech.segments(start * HOP_SAMPLES, end * HOP_SAMPLES)
-    frames = [Piece(one.start_sample // HOP_SAMPLES, -(-one.end_sample // HOP_SAMPLES)) for one in found]
-    return [Piece(one.start, min(one.end, end)) for one in frames if min(one.end, end) > one.start]
-
-
-def border(features: RecordingFeatures, before: Piece, after: Piece) -> int:
-    """Find the frame where a language ends between two pieces: the quietest moment of the pause."""
-    if after.start - before.end < 2:
-        return after.start
-    loudness: npt.NDArray[np.float64] = (
-        features.log_mel(before.end, after.start).float().mean(dim=0).cpu().double().numpy()
-    )
-    middle = (len(loudness) - 1) / 2
-    smooth = np.convolve(loudness, np.ones(5) / 5, mode="same") if len(loudness) > 5 else loudness
-    return before.end + int((smooth + 1e-6 * np.abs(np.arange(len(smooth)) - middle)).argmin())
 
 
 def _codes_of(tokenizer: Tokenizer, languages: Sequence[str]) -> list[str]:

@@ -16,9 +16,10 @@ from sottovoce.audio.features import RecordingFeatures
 from sottovoce.audio.vad import SpeechFinder
 from sottovoce.engine.calls import CallGenerator, EncodeCall
 from sottovoce.offline.cut import FRAMES_PER_TIMESTAMP
-from sottovoce.offline.follow import LanguageFollower, border, follower_of, pieces_between
+from sottovoce.offline.follow import LanguageFollower, follower_of
 from sottovoce.offline.languages import find_language
 from sottovoce.offline.packing import Piece
+from sottovoce.offline.pieces import speech_pieces
 from sottovoce.offline.resume import FollowerState, WaitingRun
 from sottovoce.offline.transcriber import Transcriber, TranscriptionState
 from sottovoce.types import EncoderOutput, Features
@@ -136,7 +137,7 @@ class WindowLocator:
     def pieces(self, start: int, end: int) -> list[Piece]:
         """List the pieces of speech in frames [start, end)."""
         self._features.has(end + LOOK_AHEAD_FRAMES)  # speech is found a little behind its end
-        return pieces_between(self._speech, start, end)
+        return speech_pieces(self._features, self._speech, start, end)
 
     def _in_one_language(self, seek: int, end: int, encoded: EncoderOutput) -> CallGenerator[LocatedWindow]:
         state, follower = self._state, self.follower
@@ -166,7 +167,7 @@ class WindowLocator:
             return LocatedWindow(seek, end, runs[0].language, encoded, runs[0].probability)
         # The last run is looked at again with what follows it.
         for run, after in pairwise(runs):
-            at = border(self._features, run.pieces[-1], after.pieces[0])
+            at = yield from follower.border(run, after)
             self._runs.append(LocatedWindow(seek, at, run.language, None, run.probability))
             seek = at
         return self._runs[0]

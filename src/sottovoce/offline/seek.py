@@ -18,9 +18,9 @@ from sottovoce.engine.calls import CallGenerator, EncodeCall, ModelCall
 from sottovoce.errors import AudioError
 from sottovoce.offline.context import Context
 from sottovoce.offline.cut import MEL_FRAMES_PER_SECOND, WindowCut, cut_window
-from sottovoce.offline.follow import PIECE_VAD
 from sottovoce.offline.hallucination import WindowSpan, skip_hallucinations
 from sottovoce.offline.located import LOOK_AHEAD_FRAMES, WindowLocator
+from sottovoce.offline.pieces import PIECE_VAD
 from sottovoce.offline.resume import ResumePoint, SeekPlace
 from sottovoce.offline.segment_generator import SegmentGenerator
 from sottovoce.offline.transcriber import Request, Transcriber, TranscriptionState, numbered
@@ -175,7 +175,7 @@ class _SeekLoop:
         result = attempt.result
         if self._options.fallback.is_silence(result):
             silence = WindowCut((), self._locator.hand_over(window.end, window.seek))
-            yield from numbered((yield from self._left_out(window, silence, result)), self._state)
+            yield from numbered((yield from self._completed(window, silence, result)), self._state)
             return silence.seek
         tokenizer = transcriber.tokenizer_of(result.language)
         cut = cut_window(result.tokens, tokenizer, seek=window.seek, n_frames=window.n_frames)
@@ -189,8 +189,8 @@ class _SeekLoop:
         segments = list(transcriber.segments(cut, result))
         if self._options.read_again:
             segments = self._spoken(segments)
-        segments += yield from self._left_out(window, replace(cut, segments=tuple(segments)), result)
-        for segment in numbered(sorted(segments, key=_start), self._state):
+        segments = yield from self._completed(window, replace(cut, segments=tuple(segments)), result)
+        for segment in numbered(segments, self._state):
             self._context.remember(segment.tokens)
             yield segment
         self._context.end_window(attempt.last_temperature)
@@ -202,15 +202,15 @@ class _SeekLoop:
             self._features.has(_frame(segments[-1].end) + LOOK_AHEAD_FRAMES)
         return [segment for segment in segments if self._voices.is_in(segment)]
 
-    def _left_out(
+    def _completed(
         self, window: _Window, cut: WindowCut, result: DecodingResult
     ) -> CallGenerator[list[Segment]]:
-        """Segments of speech that a window's text left out."""
+        """The segments of a window, and those of speech that its text left out, by their times."""
         if not self._options.read_again:
-            return []
+            return list(cut.segments)
         speech = self._locator.pieces(window.seek, cut.seek)
         decoded = DecodedWindow(window.encoded, cut, result, window.n_frames, speech, window.start_s)
-        return (yield from self._again.missing_segments(decoded))
+        return (yield from self._again.completed(decoded))
 
     def _with_words(
         self, window: _Window, cut: WindowCut, result: DecodingResult
@@ -288,10 +288,6 @@ def past_the_end(recording: Recording, options: TranscribeOptions, duration_s: f
     length = "less" if duration_s is None else f"a recording of {duration_s:.1f} s"
     start_s = options.clips[0][0]
     return AudioError(f"{recording.name}: expected sound at {start_s:g} s, where to begin, got {length}")
-
-
-def _start(segment: Segment) -> float:
-    return segment.start
 
 
 def _frame(seconds: float) -> int:

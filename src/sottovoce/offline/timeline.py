@@ -13,8 +13,8 @@ from sottovoce.audio.vad import SpeechFinder
 from sottovoce.decoding.detect import LanguageDetection
 from sottovoce.engine.executor import LocalExecutor
 from sottovoce.offline.cut import MEL_FRAMES_PER_SECOND
-from sottovoce.offline.follow import PIECE_VAD
 from sottovoce.offline.located import LocatedWindow, WindowLocator
+from sottovoce.offline.pieces import PIECE_VAD
 from sottovoce.offline.transcriber import Transcriber, TranscriptionState
 
 

@@ -88,23 +88,29 @@ class UncoveredSpeechReader:
         self._follower = follower
         self._state = state
 
-    def missing_segments(self, window: DecodedWindow) -> CallGenerator[list[Segment]]:
-        """Read what a window left out: segments to be put between its own by their times."""
+    def completed(self, window: DecodedWindow) -> CallGenerator[list[Segment]]:
+        """Read what a window left out; return its segments and those, by their times."""
         segments = window.segments
         if is_covered(segments, window.speech, self._transcriber.tokenizer.eot):
-            return []
-        words = yield from self._words(window)
+            return segments
+        timed = yield from self._timed(window)
+        words = [word for segment in timed for word in segment.words or ()]
         found: list[Segment] = []
         for stretch in uncovered(window.speech, map(covered_by_word, words)):
             found += yield from self._read(stretch, window.result.language, segments, 0)
-        return found
+        own = [trimmed(segment, one.words or (), found) for segment, one in zip(segments, timed, strict=True)]
+        return sorted([*own, *found], key=lambda segment: segment.start)
 
-    def _words(self, window: DecodedWindow) -> CallGenerator[list[Word]]:
-        """The words of a window with their times, from its segments where these have them."""
+    def _timed(self, window: DecodedWindow) -> CallGenerator[list[Segment]]:
+        """The segments of a window with the times of their words, which they may have already."""
         is_timed = any(segment.words for segment in window.cut.segments)
         if not is_timed and window.cut.text_tokens(self._transcriber.tokenizer.eot):
             window = yield from self._with_words(window)
-        return [word for segment in window.segments for word in segment.words or ()]
+        return window.segments
+
+    def _words(self, window: DecodedWindow) -> CallGenerator[list[Word]]:
+        timed = yield from self._timed(window)
+        return [word for segment in timed for word in segment.words or ()]
 
     def _read(
         self, stretch: Sequence[Piece], language: str, beside: Sequence[Segment], depth: int
@@ -222,6 +228,21 @@ def covered_by_word(word: Word) -> tuple[int, int]:
     longest_s = LONGEST_WORD_S + SECONDS_A_LETTER * len(word.word.strip())
     end_s = min(word.end, word.start + longest_s)
     return _frame(word.start - MARGIN_S), _frame(end_s + MARGIN_S)
+
+
+def trimmed(segment: Segment, words: Sequence[Word], found: Sequence[Segment]) -> Segment:
+    """Take from a segment the time before its first word or after its last one in which others were found.
+
+    words: its own, with their times; empty: it stays as it is.
+    """
+    if not words:
+        return segment
+    first, last = words[0].start, words[-1].end
+    if any(segment.start <= other.start < first for other in found):
+        segment = replace(segment, start=min(first, segment.end))
+    if any(last <= other.start < segment.end for other in found):
+        segment = replace(segment, end=max(last, segment.start))
+    return segment
 
 
 def in_halves(stretch: Sequence[Piece]) -> tuple[list[Piece], ...]:

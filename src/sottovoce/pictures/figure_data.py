@@ -16,7 +16,7 @@ from sottovoce.audio.vad import SpeechFinder
 from sottovoce.decoding.word_alignment import WindowText, attention_of
 from sottovoce.errors import OptionError
 from sottovoce.language.probe import LanguageProbe
-from sottovoce.offline.follow import PIECE_VAD, pieces_between
+from sottovoce.offline.pieces import PIECE_VAD, pieces_between
 from sottovoce.types import SAMPLE_RATE, Samples, Transcript, Word
 
 LONGEST_S = 30.0
