@@ -9,7 +9,6 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
 
 from sottovoce.alignment.aligners import CtcAligner
 from sottovoce.alignment.forced import TextAligner
@@ -45,7 +44,6 @@ from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.options.vad import VadStreamOptions
 from sottovoce.speakers.choose import Speakers, make_live_speakers, parse_speakers
 from sottovoce.speakers.live_speakers import LiveSpeakers
-from sottovoce.streaming.ctc_preview import CtcPreview
 from sottovoce.streaming.options import StreamOptions
 from sottovoce.streaming.session import Session, SessionOptions, Switching
 from sottovoce.streaming.words import EndOfWord
@@ -306,7 +304,7 @@ class Model:
         *,
         switching: Switching = "restart",
         vad: bool | VadStreamOptions = True,
-        unstable: bool | Literal["ctc"] = False,
+        unstable: bool = False,
         stream: StreamOptions | None = None,
         following: SessionOptions | None = None,
         end_of_word: str | Path | None = None,
@@ -318,20 +316,18 @@ class Model:
         languages: one code, or several to follow among; all of the model when None. switching: "off",
             "restart" (between sentences) or "parallel" (inside them). vad: decode only where Silero hears
             speech, or with these options. unstable: also send text that may still change: words that were
-            read but not committed, or "ctc": letters as they are heard, of a model that has a CTC head.
+            read but not committed.
         stream: how speech is decoded. following: how languages are followed, its other fields aside.
         end_of_word: file of Simul-Whisper's weights for a model of this width. executor: see `Session`.
         speakers: say who says each word: "auto", how many there are at most, or those of an earlier session.
         Raises: OptionError, CheckpointError, ModelNotFoundError.
         """
-        if unstable != "ctc" and not isinstance(unstable, bool):
-            raise OptionError(f"unstable: expected True, False or 'ctc', got {unstable!r}")
         options = replace(
             following or SessionOptions(),
             languages=self._allowed(languages),
             switching=switching,
             stream=stream or StreamOptions(),
-            unstable=bool(unstable),
+            unstable=unstable,
         )
         width = self.backend.dims.n_audio_state
         return Session(
@@ -340,19 +336,9 @@ class Model:
             options,
             vad=VadStream.from_option(vad),
             end_of_word=None if end_of_word is None else EndOfWord.load(end_of_word, width),
-            preview=self.ctc_preview() if unstable == "ctc" else None,
             speakers=None if speakers is None else make_live_speakers(speakers),
             executor=executor,
         )
-
-    def ctc_preview(self) -> CtcPreview:
-        """Make what shows instant text in a live session, from the CTC head.
-
-        Raises: OptionError for a model without one.
-        """
-        if self.ctc_head is None:
-            raise OptionError(f"unstable: 'ctc' needs a model with a CTC head, {self.name} has none")
-        return CtcPreview(self.ctc_head)
 
     def _allowed(self, languages: str | Sequence[str] | None) -> tuple[str, ...]:
         choice = LanguageChoice.parse(languages or None, self.languages)
