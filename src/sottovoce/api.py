@@ -37,9 +37,10 @@ from sottovoce.offline.batch import transcribe_batch
 from sottovoce.offline.longform import open_recording, transcriber_for, transcription_of
 from sottovoce.offline.resume import ResumePoint
 from sottovoce.offline.timeline import LanguageSpan, language_spans, recording_language
-from sottovoce.offline.transcriber import Transcriber
+from sottovoce.offline.transcriber import SecondModel, Transcriber
 from sottovoce.offline.transcription import FileTranscription, RunControl
 from sottovoce.options.align import AlignOptions
+from sottovoce.options.doubt import DoubtOptions
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.options.vad import VadStreamOptions
 from sottovoce.speakers.choose import Speakers, make_live_speakers, parse_speakers
@@ -84,6 +85,7 @@ class Model:
         speakers: Speakers | None = None,
         options: TranscribeOptions | None = None,
         fusion: ShallowFusion | None = None,
+        second: SecondModel | None = None,
         sample_rate: int = SAMPLE_RATE,
         on_progress: Callable[[float, float | None], None] | None = None,
         abort: Callable[[], bool] | None = None,
@@ -97,6 +99,7 @@ class Model:
         speakers: diarize, and time words: "auto", a number of speakers, options, or a diarizer.
         options: everything else; the keywords above win over it wherever they are given.
         fusion: language models and phrases beside the beam search, made by `fusion`; needs a beam_size.
+        second: reads what this model is not sure of, made by `as_second` of another one.
         on_progress: called with the seconds that are done and those of the recording, None while unknown.
         abort: called at least once a window; True ends the transcription, and segments found so far stay.
         resume: the `resume_point` of an earlier transcription of the same recording with the same model and
@@ -107,10 +110,19 @@ class Model:
         chosen = self.options(language, task, word_timestamps, beam_size, options or TranscribeOptions())
         if speakers is not None:
             chosen = replace(chosen, speakers=parse_speakers(speakers))
-        transcriber = transcriber_for(self.backend, self.tokenizer, chosen, fusion)
+        transcriber = transcriber_for(self.backend, self.tokenizer, chosen, fusion, second)
         recording = open_recording(source, sample_rate, chosen)
         control = RunControl(on_progress, abort)
         return transcription_of(transcriber, recording, control, model=self.name, resume=resume)
+
+    def as_second(
+        self, doubt: DoubtOptions | None = None, fusion: ShallowFusion | None = None
+    ) -> SecondModel:
+        """Return what reads, in another model's transcription, the speech that it is not sure of.
+
+        doubt: when it is not. fusion: this model's own, beside its beam search.
+        """
+        return SecondModel(self.backend, self.tokenizer, doubt or DoubtOptions(), fusion)
 
     def transcribe_files(
         self,
