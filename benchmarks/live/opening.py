@@ -33,7 +33,6 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "one language": {"languages": "en"},
     "all languages, `restart`": {"languages": None},
     "all languages, `parallel`": {"languages": None, "switching": "parallel"},
-    'one language, `unstable="ctc"`': {"languages": "en", "unstable": "ctc"},
     'one language, `speakers="auto"`': {"languages": "en", "speakers": "auto"},
 }
 HEARD_S = 2.0

@@ -2,12 +2,16 @@
 
     python -m benchmarks text names ../shared                       # the reported clips
     python -m benchmarks text names ../shared --part dev            # others, to choose the weight on
+    python -m benchmarks text names ../shared --languages en --clips 40 --without 200 --weights 0 2
+    python -m benchmarks text names ../shared --languages en --clips 40 --without 200 --weights 0 2 --document
 
 Two readers (English and German, CC0) say sentences; a name is a word that begins with a capital inside its
 sentence and is not among the 20,000 most frequent words of the language. All names of a part are boosted at
 once in every clip, also in those that hold none. Whisper's beam search of 5, no fallback, language given.
 Recall is the share of spoken names that are written; a false alarm is a name of the list that is written in a
-clip where nobody said it. Prints a table and one JSON line.
+clip where nobody said it; words made worse are those that more are wrong of than at the first weight, summed
+over clips where more are. --document boosts what `--vocabulary-from` takes out of a text that has every
+sentence of the clips twice, in the place of the names. Prints a table and one JSON line.
 """
 
 from __future__ import annotations
@@ -15,6 +19,7 @@ from __future__ import annotations
 import gzip
 import json
 import re
+import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,7 +32,9 @@ from sottovoce.api import Model, load_model
 from sottovoce.audio.io import load_audio
 from sottovoce.audio.mel import log_mel, window_features
 from sottovoce.decoding.decode import decode
-from sottovoce.evaluation.wer import ScoredUtterance, score
+from sottovoce.evaluation.wer import ScoredUtterance, count_errors, score
+from sottovoce.formats.document_words import with_vocabulary
+from sottovoce.lm.fusion import ShallowFusion
 from sottovoce.options.decoding import DecodingOptions
 from sottovoce.text.normalize import plain
 from sottovoce.types import EncoderOutput
@@ -72,7 +79,7 @@ class Counts:
 
     @property
     def errors(self) -> float:
-        return score(self.utterances).overall.wer.rate
+        return score(self.utterances).overall.wer.rate or 0.0
 
 
 def names_of(text: str, frequent: frozenset[str]) -> tuple[str, ...]:
@@ -86,8 +93,8 @@ def frequent_words(shared: Path, language: str) -> frozenset[str]:
         return frozenset(line.split()[0].lower() for line in lines if line.strip())
 
 
-def choose_clips(shared: Path, language: str, part: str, n_clips: int) -> list[Clip]:
-    """As many clips with names as without, spread over the part; no sentence twice.
+def choose_clips(shared: Path, language: str, part: str, n_named: int, n_others: int) -> list[Clip]:
+    """Clips with names and without, spread over the part; no sentence twice.
 
     Of the sentences in their order, every other one is for choosing.
     """
@@ -99,8 +106,8 @@ def choose_clips(shared: Path, language: str, part: str, n_clips: int) -> list[C
             clip = Clip(shared / "data" / row["file"], language, row["text"], names_of(row["text"], frequent))
             by_text.setdefault(row["text"], clip)
     clips = list(by_text.values())[0 if part == "dev" else 1 :: 2]
-    halves = [[clip for clip in clips if bool(clip.names) is named] for named in (True, False)]
-    return [clip for half in halves for clip in _spread(half, n_clips // 2)]
+    named, others = ([clip for clip in clips if bool(clip.names) is has] for has in (True, False))
+    return [*_spread(named, n_named), *_spread(others, n_others)]
 
 
 def _spread(clips: Sequence[Clip], n: int) -> Iterator[Clip]:
@@ -113,9 +120,29 @@ def encoded(model: Model, clip: Clip) -> EncoderOutput:
     return model.backend.encode(window_features([mel[:, :WINDOW_FRAMES]], WINDOW_FRAMES))
 
 
-def measure(model: Model, clips: Sequence[Clip], weights: Sequence[float]) -> dict[float, Counts]:
+def boosted(model: Model, clips: Sequence[Clip], weight: float, *, from_document: bool) -> ShallowFusion:
+    """The names of clips, or the rare words of a text that has their sentences twice."""
+    if not from_document:
+        names = sorted({name for clip in clips for name in clip.names})
+        return model.fusion(hotwords=names, hotword_weight=weight)
+    with tempfile.TemporaryDirectory() as folder:
+        document = Path(folder) / "sentences.txt"
+        document.write_text("\n".join(2 * [clip.text for clip in clips]), encoding="utf-8")
+        phrases = with_vocabulary(None, [document], default_weight=weight, tokenizer=model.tokenizer)
+    return model.fusion(hotwords=phrases, hotword_weight=weight)
+
+
+def n_worse(before: Counts, after: Counts) -> int:
+    """Words that more are wrong of, over the clips where more are."""
+    wrong = [[count_errors(one).word.n_errors for one in counts.utterances] for counts in (before, after)]
+    return sum(max(0, b - a) for a, b in zip(*wrong, strict=True))
+
+
+def measure(
+    model: Model, clips: Sequence[Clip], weights: Sequence[float], *, from_document: bool
+) -> dict[float, Counts]:
     names = sorted({name for clip in clips for name in clip.names})
-    fusions = {w: model.fusion(hotwords=names, hotword_weight=w) if w else None for w in weights}
+    fusions = {w: boosted(model, clips, w, from_document=from_document) if w else None for w in weights}
     counts = {weight: Counts() for weight in weights}
     options = DecodingOptions(language=clips[0].language, beam_size=5)
     for clip in clips:
@@ -131,7 +158,9 @@ def main() -> None:
     add_shared(parser)
     parser.add_argument("--model", default="base")
     add_part(parser)
-    parser.add_argument("--clips", type=int, default=60, help="of each language")
+    parser.add_argument("--clips", type=int, default=60, help="of each language; half of them with names")
+    parser.add_argument("--without", type=int, help="clips without names, in the place of the other half")
+    parser.add_argument("--document", action="store_true", help="boost what --vocabulary-from finds")
     parser.add_argument("--weights", type=float, nargs="+", default=WEIGHTS)
     parser.add_argument("--languages", nargs="+", choices=sorted(READERS), default=[*READERS])
     parser.add_argument("--threads", type=int, default=1)
@@ -140,10 +169,14 @@ def main() -> None:
     model = load_model(given.model, device="cpu", dtype="float32")
     rows = []
     for language in given.languages:
-        clips = choose_clips(given.shared, language, given.part, given.clips)
-        for weight, one in measure(model, clips, given.weights).items():
+        n_named = given.clips // 2
+        n_others = n_named if given.without is None else given.without
+        clips = choose_clips(given.shared, language, given.part, n_named, n_others)
+        counted = measure(model, clips, given.weights, from_document=given.document)
+        for weight, one in counted.items():
             row = {"language": language, "weight": weight, "clips": len(clips), "spoken": one.spoken}
             row |= {"written": one.written, "false_alarms": one.false_alarms, "wer": round(one.errors, 4)}
+            row["worse"] = n_worse(counted[given.weights[0]], one)
             rows.append(row)
             print("  ".join(f"{name} {value}" for name, value in row.items()), flush=True)
     show_json("text names", {"model": model.name, "part": given.part, "rows": rows})

@@ -9,7 +9,6 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
 
 from sottovoce.alignment.aligners import CtcAligner
 from sottovoce.alignment.forced import TextAligner
@@ -38,14 +37,14 @@ from sottovoce.offline.batch import transcribe_batch
 from sottovoce.offline.longform import open_recording, transcriber_for, transcription_of
 from sottovoce.offline.resume import ResumePoint
 from sottovoce.offline.timeline import LanguageSpan, language_spans, recording_language
-from sottovoce.offline.transcriber import Transcriber
+from sottovoce.offline.transcriber import SecondModel, Transcriber
 from sottovoce.offline.transcription import FileTranscription, RunControl
 from sottovoce.options.align import AlignOptions
+from sottovoce.options.doubt import DoubtOptions
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.options.vad import VadStreamOptions
 from sottovoce.speakers.choose import Speakers, make_live_speakers, parse_speakers
 from sottovoce.speakers.live_speakers import LiveSpeakers
-from sottovoce.streaming.ctc_preview import CtcPreview
 from sottovoce.streaming.options import StreamOptions
 from sottovoce.streaming.session import Session, SessionOptions, Switching
 from sottovoce.streaming.words import EndOfWord
@@ -86,6 +85,7 @@ class Model:
         speakers: Speakers | None = None,
         options: TranscribeOptions | None = None,
         fusion: ShallowFusion | None = None,
+        second: SecondModel | None = None,
         sample_rate: int = SAMPLE_RATE,
         on_progress: Callable[[float, float | None], None] | None = None,
         abort: Callable[[], bool] | None = None,
@@ -99,6 +99,7 @@ class Model:
         speakers: diarize, and time words: "auto", a number of speakers, options, or a diarizer.
         options: everything else; the keywords above win over it wherever they are given.
         fusion: language models and phrases beside the beam search, made by `fusion`; needs a beam_size.
+        second: reads what this model is not sure of, made by `as_second` of another one.
         on_progress: called with the seconds that are done and those of the recording, None while unknown.
         abort: called at least once a window; True ends the transcription, and segments found so far stay.
         resume: the `resume_point` of an earlier transcription of the same recording with the same model and
@@ -109,10 +110,19 @@ class Model:
         chosen = self.options(language, task, word_timestamps, beam_size, options or TranscribeOptions())
         if speakers is not None:
             chosen = replace(chosen, speakers=parse_speakers(speakers))
-        transcriber = transcriber_for(self.backend, self.tokenizer, chosen, fusion)
+        transcriber = transcriber_for(self.backend, self.tokenizer, chosen, fusion, second)
         recording = open_recording(source, sample_rate, chosen)
         control = RunControl(on_progress, abort)
         return transcription_of(transcriber, recording, control, model=self.name, resume=resume)
+
+    def as_second(
+        self, doubt: DoubtOptions | None = None, fusion: ShallowFusion | None = None
+    ) -> SecondModel:
+        """Return what reads, in another model's transcription, the speech that it is not sure of.
+
+        doubt: when it is not. fusion: this model's own, beside its beam search.
+        """
+        return SecondModel(self.backend, self.tokenizer, doubt or DoubtOptions(), fusion)
 
     def transcribe_files(
         self,
@@ -306,7 +316,7 @@ class Model:
         *,
         switching: Switching = "restart",
         vad: bool | VadStreamOptions = True,
-        unstable: bool | Literal["ctc"] = False,
+        unstable: bool = False,
         stream: StreamOptions | None = None,
         following: SessionOptions | None = None,
         end_of_word: str | Path | None = None,
@@ -318,20 +328,18 @@ class Model:
         languages: one code, or several to follow among; all of the model when None. switching: "off",
             "restart" (between sentences) or "parallel" (inside them). vad: decode only where Silero hears
             speech, or with these options. unstable: also send text that may still change: words that were
-            read but not committed, or "ctc": letters as they are heard, of a model that has a CTC head.
+            read but not committed.
         stream: how speech is decoded. following: how languages are followed, its other fields aside.
         end_of_word: file of Simul-Whisper's weights for a model of this width. executor: see `Session`.
         speakers: say who says each word: "auto", how many there are at most, or those of an earlier session.
         Raises: OptionError, CheckpointError, ModelNotFoundError.
         """
-        if unstable != "ctc" and not isinstance(unstable, bool):
-            raise OptionError(f"unstable: expected True, False or 'ctc', got {unstable!r}")
         options = replace(
             following or SessionOptions(),
             languages=self._allowed(languages),
             switching=switching,
             stream=stream or StreamOptions(),
-            unstable=bool(unstable),
+            unstable=unstable,
         )
         width = self.backend.dims.n_audio_state
         return Session(
@@ -340,19 +348,9 @@ class Model:
             options,
             vad=VadStream.from_option(vad),
             end_of_word=None if end_of_word is None else EndOfWord.load(end_of_word, width),
-            preview=self.ctc_preview() if unstable == "ctc" else None,
             speakers=None if speakers is None else make_live_speakers(speakers),
             executor=executor,
         )
-
-    def ctc_preview(self) -> CtcPreview:
-        """Make what shows instant text in a live session, from the CTC head.
-
-        Raises: OptionError for a model without one.
-        """
-        if self.ctc_head is None:
-            raise OptionError(f"unstable: 'ctc' needs a model with a CTC head, {self.name} has none")
-        return CtcPreview(self.ctc_head)
 
     def _allowed(self, languages: str | Sequence[str] | None) -> tuple[str, ...]:
         choice = LanguageChoice.parse(languages or None, self.languages)

@@ -277,6 +277,24 @@ def options_of(*words: str) -> TranscribeOptions:
     return transcribe_options({k: v for k, v in context.params.items() if k != "files"})
 
 
+def test_a_second_model_reads_what_is_in_doubt(clip: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The same model twice: the same words, and a line that says how much it read again."""
+    command = ["transcribe", str(clip), *FAST]
+    assert run(command) == 0
+    alone = capsys.readouterr().out
+    assert run([*command, "--second-model", "nano", "--doubt-word", "0", "--doubt-logprob", "-100"]) == 0
+    sure = capsys.readouterr()
+    assert run([*command, "--second-model", "nano", "--doubt-logprob", "0"]) == 0
+    doubtful = capsys.readouterr()
+    assert sure.out == doubtful.out == alone
+    assert "in doubt" not in sure.err
+    assert re.search(r"\(100%\) were in doubt and read by nano", doubtful.err)
+    assert run([*command, "--doubt-word", "0.3"]) == 2
+    assert one_error(capsys.readouterr().err) == "error: --doubt-word: needs a --second-model"
+    assert run([*command, "--second-model", "nano", "--processors", "2"]) == 2
+    assert "cannot be combined" in one_error(capsys.readouterr().err)
+
+
 def test_options_reach_the_library() -> None:
     assert options_of() == replace(TranscribeOptions(), decoding=DecodingOptions(beam_size=5), fallback=FIVE)
     decoding = options_of(

@@ -62,12 +62,3 @@ def test_padding_behind_the_audio_changes_nothing_of_it() -> None:
     torch.testing.assert_close(padded[:1, :12], alone, atol=1e-5, rtol=0)
     whole = head.emissions_of(EncoderOutput(states[1:], (20,))).log_probs
     torch.testing.assert_close(padded[1:], whole, atol=1e-5, rtol=0)
-
-
-def test_labels_depend_on_so_many_frames_to_each_side() -> None:
-    assert CtcHead(WEIGHTS, tiny.backend().encode).reach_frames == 0
-    head = CtcHead(convolutional(), tiny.backend().encode)
-    states = torch.randn(1, 40, 32)
-    whole = head.emissions_of(EncoderOutput(states, (40,))).log_probs
-    part = head.emissions_of(EncoderOutput(states[:, 10:], (30,))).log_probs
-    torch.testing.assert_close(part[:, head.reach_frames :], whole[:, 10 + head.reach_frames :])

@@ -10,8 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sottovoce.streaming.ctc_preview import UnstableText
-from sottovoce.streaming.events import SENTENCE_ENDS, EventEmitter
+from sottovoce.streaming.events import SENTENCE_ENDS, EventEmitter, UnstableText
 from sottovoce.streaming.options import StreamOptions
 from sottovoce.types import (
     Event,

@@ -163,7 +163,16 @@ def move_to_speech(words: Sequence[TimedWord], speech: Sequence[SpeechSegment]) 
         if after != home and home.end_s - end <= REACH_S:
             end = home.end_s
         moved[i] = replace(words[i], start=start, end=end)
-    return moved
+    return _signs_after(moved, set(spoken))
+
+
+def _signs_after(words: list[TimedWord], spoken: set[int]) -> list[TimedWord]:
+    """Move signs behind the words that they follow, whose ends they would cut off else."""
+    for i in range(1, len(words)):
+        if i not in spoken:
+            least = words[i - 1].end
+            words[i] = replace(words[i], start=max(words[i].start, least), end=max(words[i].end, least))
+    return words
 
 
 SIGNS = " .,;:!?…\"'()[]{}«»“”‘’„¿¡-–—。，！？、：；「」『』"

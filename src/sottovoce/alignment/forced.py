@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 from sottovoce.alignment.aligners import AttentionAligner, CtcAligner, in_order, move_to_speech
 from sottovoce.alignment.given_text import Line, Unit, letters_of, units_of
+from sottovoce.alignment.loudness import LevelMeter, at_loud_bounds
 from sottovoce.alignment.windows import LONGEST_S, MOST_TOKENS, AlignWindow, Span, plan_windows
 from sottovoce.audio.features import RecordingFeatures
 from sottovoce.audio.mel import MEL_FRAMES_PER_SECOND
@@ -131,8 +132,10 @@ class TextAligner:
         return [shifted(word, first_frame / MEL_FRAMES_PER_SECOND) for word in words]
 
     def _speech(self, recording: Recording) -> list[SpeechSegment]:
+        meter = LevelMeter()
         with recording.open() as reader:
-            return speech_segments(reader, SPEECH)
+            speech = speech_segments(meter.through(reader), SPEECH)
+        return at_loud_bounds(speech, meter.levels)
 
     def _lines(
         self, lines: Sequence[Line], units: Sequence[Unit], words: Sequence[TimedWord]

@@ -96,14 +96,32 @@ class Recording:
         return reader
 
     def part(self, start_s: float, duration_s: float | None = None) -> Recording:
-        """Return the part from start_s on, of at most duration_s: read as if it were all there is.
+        """Return the part from start_s of this one on, of at most duration_s: read as if it were all there
+        is.
 
         To be closed before this recording, and not read beside it.
         """
         part = copy(self)
         part._spool = None
-        part._start_s, part._duration_s = start_s, duration_s
+        part._start_s, part._duration_s = (self._start_s or 0.0) + start_s, duration_s
+        n_before = round(start_s * SAMPLE_RATE)
+        part._silent = [(max(0, first - n_before), last - n_before) for first, last in self._silent]
         return part
+
+    def to_read_beside(self) -> Recording:
+        """Return the same recording, which can be read while this one is; to be closed before it."""
+        beside = copy(self)
+        beside._spool = None
+        beside._source, beside._position = self._shared_source(), None
+        return beside
+
+    def _shared_source(self) -> PlainSource:
+        """What several readers can read: one place of reading cannot serve them."""
+        if self._position is None:
+            return self._source
+        file = cast(BinaryIO, self._source)
+        file.seek(self._position)
+        return file.read()
 
     def open_channels(self) -> AudioReader:
         """Begin a reading of all channels apart, for `AudioReader.channels`.
@@ -129,11 +147,7 @@ class Recording:
         """
         with self.open_channels() as reader:
             n_channels = reader.info.n_channels
-        source = self._source
-        if self._position is not None:  # one place of reading cannot serve several readers
-            file = cast(BinaryIO, source)
-            file.seek(self._position)
-            source = file.read()
+        source = self._shared_source()
         found = [
             Recording(
                 source,

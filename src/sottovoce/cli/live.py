@@ -93,7 +93,7 @@ def open_session(model: Model, given: dict[str, Any]) -> Session:
         given["languages"],
         switching=given["switching"],
         vad=False if given["no_vad"] else vad,
-        unstable=given["unstable"] if given["unstable"] == "ctc" else given["unstable"] is not None,
+        unstable=given["unstable"],
         stream=stream_options(model, given),
         end_of_word=given["cif"],
         speakers=live_speakers_of(given),

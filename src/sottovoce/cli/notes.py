@@ -12,6 +12,13 @@ MOST_PLACES = 5
 """Places that are named in a line."""
 
 
+def second_notes(model: str, seconds: float, duration_s: float | None) -> Iterator[str]:
+    """Write a line where a second model read; seconds: how much of the recording."""
+    if seconds > 0.0:
+        share = f" of {duration_s:.1f} s ({seconds / duration_s:.0%})" if duration_s else ""
+        yield f"{seconds:.1f} s{share} were in doubt and read by {model}"
+
+
 def unread_notes(unread: Sequence[Span] | None) -> Iterator[str]:
     """Write a line where speech has no words; unread: its stretches, None where nobody looked for them."""
     if not unread:

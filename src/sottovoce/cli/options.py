@@ -12,11 +12,12 @@ from sottovoce.cli.sections import Flag, decorator_of
 from sottovoce.errors import OptionError
 from sottovoce.lm.defaults import HOTWORD_WEIGHT
 from sottovoce.options.needs import BEAMS
-from sottovoce.options.schema import Need, Option
+from sottovoce.options.schema import Need, Option, made
 
 if TYPE_CHECKING:
     from sottovoce.api import Model
     from sottovoce.lm.fusion import ShallowFusion
+    from sottovoce.offline.transcriber import SecondModel
 
 LM_WEIGHT, ROOT = 0.3, "root"
 PATH_BEGINNINGS = ("/", "./", "../", "~")
@@ -169,6 +170,19 @@ def open_model(given: Mapping[str, Any]) -> Model:
         revision=given["revision"],
         local_only=given["local_only"],
     )
+
+
+def second_of(given: Mapping[str, Any]) -> SecondModel | None:
+    """Load the model that reads what the first is not sure of, where one is named.
+
+    Raises: as `open_model` and `fusion_of`.
+    """
+    if given["second_model"] is None:
+        return None
+    from sottovoce.options.doubt import DoubtOptions
+
+    model = open_model({**given, "model": given["second_model"]})
+    return model.as_second(made(DoubtOptions, given), fusion_of(model, given))
 
 
 def check_fusion(given: Mapping[str, Any]) -> None:

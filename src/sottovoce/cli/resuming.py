@@ -87,7 +87,8 @@ def header_of(
     name: str, model: str, given: Mapping[str, Any], options: TranscribeOptions
 ) -> PartHeader | None:
     """Make what a part file has to match; None for an input that cannot be read a second time, or go on."""
-    if not options.is_resumable or given["processors"] > 1 or not os.path.isfile(name):
+    is_resumable = options.is_resumable and given["processors"] == 1 and given["second_model"] is None
+    if not is_resumable or not os.path.isfile(name):
         return None
     about = os.stat(name)
     named = {one: _with_files(given[one]) for one in READ_WITH if one in given}

@@ -53,11 +53,9 @@ VAD = (
 SINKS = (
     Option("One JSON event a line.", key="jsonl", kind="flag"),
     Option(
-        "Also show text that may still change: words that were read but not committed, or letters as they "
-        "are heard, of a model with a CTC head.",
+        "Also show text that may still change: words that were read but not committed.",
         key="unstable",
-        kind="choice",
-        choices=("words", "ctc"),
+        kind="flag",
     ),
     click.option(
         "--log", "log_path", type=click.Path(dir_okay=False), help="Add a SimulEval-style line a recording."

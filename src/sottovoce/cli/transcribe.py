@@ -17,8 +17,9 @@ from sottovoce.cli.speakers import ENROLLED_VOICES
 from sottovoce.cli.transcribe_request import check_idle, typed_options
 from sottovoce.cli.translation import TRANSLATION
 from sottovoce.formats.writers import FORMATS
+from sottovoce.options.doubt import DoubtOptions
 from sottovoce.options.needs import times_words
-from sottovoce.options.schema import Need, Option
+from sottovoce.options.schema import Need, Option, options_of
 
 LANGUAGE = (
     Option(
@@ -119,8 +120,15 @@ WORKERS = (
         elsewhere={"cpp": "-p --processors"},
     ),
 )
+SECOND_MODEL = Option(
+    "A larger model that reads again what the first is not sure of; a line says how much that was.",
+    key="second_model",
+    metavar="NAME|PATH",
+    not_with=("processors", "print_special", "clip_timestamps"),
+)
+DOUBT = tuple(option for option in options_of(DoubtOptions) if option.flags is not None)
 SECTIONS = {
-    "Model": MODEL,
+    "Model": (*MODEL, SECOND_MODEL, *DOUBT),
     "Language": LANGUAGE,
     "Style": STYLE,
     "Times": (*grouped("Times"), *WORDS),

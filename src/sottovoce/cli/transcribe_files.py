@@ -17,8 +17,8 @@ from sottovoce.cli.documents import Documents, documents_of
 from sottovoce.cli.each_file import each_file
 from sottovoce.cli.inputs import inputs_to_read
 from sottovoce.cli.interrupt import Interrupts
-from sottovoce.cli.notes import outside_notes, unread_notes
-from sottovoce.cli.options import check_fusion, fusion_of, is_file, open_model
+from sottovoce.cli.notes import outside_notes, second_notes, unread_notes
+from sottovoce.cli.options import check_fusion, fusion_of, is_file, open_model, second_of
 from sottovoce.cli.part_file import recorded
 from sottovoce.cli.progress_bar import Progress
 from sottovoce.cli.resuming import FileStart, file_start_of, header_of, interrupted_note
@@ -28,6 +28,7 @@ from sottovoce.errors import AudioError, OptionError
 from sottovoce.lm.fusion import ShallowFusion
 from sottovoce.offline.regroup import Rule, parse_rules, regrouped
 from sottovoce.offline.resume import ResumePoint
+from sottovoce.offline.transcriber import SecondModel
 from sottovoce.offline.transcription import FileTranscription, spoken_most
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.types import Segment
@@ -50,6 +51,7 @@ class TranscribeRun:
     model: Model
     options: TranscribeOptions
     fusion: ShallowFusion | None
+    second: SecondModel | None
     documents: Documents
     progress: Progress
     interrupts: Interrupts
@@ -82,7 +84,9 @@ class TranscribeRun:
         Raises: AudioError, OptionError.
         """
         if self.processors == 1 or self.load is None:
-            return self.model.transcribe(source, options=self.options, fusion=self.fusion, resume=resume)
+            return self.model.transcribe(
+                source, options=self.options, fusion=self.fusion, second=self.second, resume=resume
+            )
         return transcribe_parts(self.model, self.load, source, self.options, self.processors)
 
 
@@ -113,6 +117,7 @@ def transcribe_files(files: Sequence[str], given: Mapping[str, Any], call: Call)
         model=model,
         options=model.options(given["language"], given["task"], given["word_timestamps"], None, options),
         fusion=fusion_of(model, given),
+        second=second_of(given),
         documents=documents,
         progress=Progress(len(inputs.left), quiet=documents.is_text_on_terminal),
         interrupts=call.interrupts,
@@ -238,7 +243,9 @@ def transcribe_file(name: str, run: TranscribeRun) -> None:
         for writer, output in outputs:
             output.write(writer.end(ended))
         listed = run.options.decoding.allowed_languages
+        second_s = transcription.second_s if isinstance(transcription, FileTranscription) else 0.0
         for note in (
+            *second_notes(run.given["second_model"], second_s, transcription.duration),
             *unread_notes(transcription.unread),
             *outside_notes(transcription.outside_languages, listed),
         ):

@@ -52,11 +52,6 @@ class CtcHead:
     def blank(self) -> int:
         return self._blank
 
-    @property
-    def reach_frames(self) -> int:
-        """Frames to each side that a frame's labels depend on."""
-        return sum(layer.weight.shape[2] // 2 for layer in self._convolutions)
-
     def emissions(self, features: Features) -> Emissions:
         """Encode log-mel windows and return their label log-probabilities; see `emissions_of`."""
         return self.emissions_of(self._encode(features))

@@ -73,6 +73,7 @@ def _start(channel: _Channel) -> float:
 def _note(state: TranscriptionState, channels: Sequence[_Channel]) -> None:
     """What is known of the recording from its channels."""
     state.position = min(channel.state.position for channel in channels)
+    state.second_s = sum(channel.state.second_s for channel in channels)
     durations = [channel.state.duration for channel in channels]
     state.duration = max((one for one in durations if one is not None), default=None)
     first = next((one.state for one in channels if one.state.language is not None), None)

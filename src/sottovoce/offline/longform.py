@@ -20,11 +20,12 @@ from sottovoce.offline.batched import transcribe_speech
 from sottovoce.offline.channels import channels_apart
 from sottovoce.offline.excerpt import moved
 from sottovoce.offline.resume import ResumePoint, SpeechPlace
+from sottovoce.offline.second_model import transcribe_with_both
 from sottovoce.offline.seek import transcribe_seeking
 from sottovoce.offline.segment_generator import SegmentGenerator
 from sottovoce.offline.speaking import by_turn_tokens, with_names, with_speakers
 from sottovoce.offline.style import in_style
-from sottovoce.offline.transcriber import Transcriber, TranscriptionState
+from sottovoce.offline.transcriber import SecondModel, Transcriber, TranscriptionState
 from sottovoce.offline.transcription import FileTranscription, RunControl
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.speakers.channel_diarizer import ChannelDiarizer
@@ -46,22 +47,37 @@ def open_recording(source: AudioSource, sample_rate: int, options: TranscribeOpt
 
 
 def transcriber_for(
-    backend: Backend, tokenizer: Tokenizer, options: TranscribeOptions, fusion: Fusion[Tensor] | None
+    backend: Backend,
+    tokenizer: Tokenizer,
+    options: TranscribeOptions,
+    fusion: Fusion[Tensor] | None,
+    second: SecondModel | None = None,
 ) -> Transcriber:
     """Put a model and the options of a transcription together.
 
     fusion: over arrays (n,) of the tokens of rows; language models beside the beam search, and beside the
-    draws at temperatures above 0.
-    Raises: OptionError for a language or task that the model does not have, or fusion without beam search.
+    draws at temperatures above 0. second: reads what this model is not sure of.
+    Raises: OptionError for a language or task that the model does not have, fusion without beam search, or
+        clips beside a second model.
     """
     if fusion is not None and options.decoding.beam_size is None:
         raise OptionError("language model fusion: needs beam search, got no beam_size")
     most = backend.dims.n_audio_ctx
     if options.audio_ctx is not None and options.audio_ctx > most:
         raise OptionError(f"audio_ctx: expected at most {most}, the model's, got {options.audio_ctx}")
-    transcriber = Transcriber(backend, tokenizer, options, fusion)
+    transcriber = Transcriber(backend, tokenizer, options, fusion, second)
     transcriber.tokenizer_of(transcriber.fixed_language or "en")
+    if second is not None:
+        _check_second(second, transcriber)
     return transcriber
+
+
+def _check_second(second: SecondModel, first: Transcriber) -> None:
+    """Raises: OptionError for what a second model cannot read."""
+    if first.options.clip_timestamps:
+        raise OptionError("clip_timestamps: cannot be combined with a second model")
+    if not second.tokenizer.is_multilingual and first.fixed_language != "en":
+        raise OptionError("second model: reads English alone; expected language 'en'")
 
 
 def transcription_of(
@@ -116,6 +132,8 @@ def _state_at(transcriber: Transcriber, resume: ResumePoint | None) -> Transcrip
     state = TranscriptionState(language=transcriber.fixed_language)
     if resume is None:
         return state
+    if transcriber.second is not None:
+        raise OptionError("resume: expected no second model, which reads behind the first")
     if not transcriber.options.is_resumable:
         raise OptionError("resume: expected neither speakers nor channels, which are told apart anew")
     mode = "vad" if isinstance(resume.place, SpeechPlace) else "seek"
@@ -149,10 +167,15 @@ def _unnamed(
 ) -> SegmentGenerator:
     """The segments of a recording whose speakers have letters."""
 
+    def by_one(model: Transcriber, one: Recording, own: TranscriptionState) -> SegmentGenerator:
+        if model.options.mode == "vad":
+            return transcribe_speech(model, one, own, speech_model, resume=resume)
+        return transcribe_seeking(model, one, own, speech_model, resume=resume)
+
     def begin(one: Recording, own: TranscriptionState) -> SegmentGenerator:
-        if transcriber.options.mode == "vad":
-            return transcribe_speech(transcriber, one, own, speech_model, resume=resume)
-        return transcribe_seeking(transcriber, one, own, speech_model, resume=resume)
+        if transcriber.second is None:
+            return by_one(transcriber, one, own)
+        return transcribe_with_both(transcriber, transcriber.second, one, own, by_one)
 
     if transcriber.options.channels == "apart":
         return in_style(channels_apart(recording, state, begin), transcriber.options, state)

@@ -21,6 +21,7 @@ from sottovoce.engine.calls import CallGenerator, DecodeCall, DetectLanguageCall
 from sottovoce.offline.cut import WindowCut
 from sottovoce.offline.resume import ResumePoint, StateSnapshot
 from sottovoce.offline.words import WordRules
+from sottovoce.options.doubt import DoubtOptions
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import HOP_SAMPLES, SAMPLE_RATE, EncoderOutput, Segment, Turn
@@ -38,8 +39,9 @@ class TranscriptionState:
     while that is not known and where it was given. duration: seconds, as the file declares at first and
     exactly once its end was read. position: seconds that are transcribed. turns: of speakers, once they are
     known. unread: seconds (start, end) of speech of which no words were found. outside_languages: seconds of
-    speech by language, where languages were listed and it is none of them. n_cleaned: segments that are left
-    where hesitations are taken out. resume_point: the last one; None before the first.
+    speech by language, where languages were listed and it is none of them. second_s: seconds that a second
+    model read. n_cleaned: segments that are left where hesitations are taken out. resume_point: the last one;
+    None before the first.
     """
 
     language: str | None = None
@@ -48,6 +50,7 @@ class TranscriptionState:
     position: float = 0.0
     turns: tuple[Turn, ...] = ()
     unread: list[tuple[float, float]] = field(default_factory=list)
+    second_s: float = 0.0
     outside_languages: dict[str, float] = field(default_factory=dict)
     n_segments: int = field(default=0, repr=False)
     n_cleaned: int = field(default=0, repr=False)
@@ -91,6 +94,16 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
+class SecondModel:
+    """A model that reads what another is not sure of; fusion: language models beside its beam search."""
+
+    backend: Backend
+    tokenizer: Tokenizer
+    doubt: DoubtOptions = field(default_factory=DoubtOptions)
+    fusion: Fusion[Tensor] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Transcriber:
     """A model and what is asked of it; fusion: language models beside its beam search."""
 
@@ -98,6 +111,7 @@ class Transcriber:
     tokenizer: Tokenizer
     options: TranscribeOptions
     fusion: Fusion[Tensor] | None = None
+    second: SecondModel | None = None
 
     @property
     def window_frames(self) -> int:

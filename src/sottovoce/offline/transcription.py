@@ -223,6 +223,11 @@ class FileTranscription(Iterator[Segment]):
         return tuple(self._state.unread) if self._transcriber.options.read_again else None
 
     @property
+    def second_s(self) -> float:
+        """Seconds that a second model read so far, as the first was not sure of them."""
+        return self._state.second_s
+
+    @property
     def outside_languages(self) -> Mapping[str, float]:
         """Seconds of speech by language, where languages were listed and it is surely none of them."""
         return self._state.outside_languages

@@ -6,13 +6,21 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from sottovoce.speakers.live_speakers import LiveSpeakers
-from sottovoce.streaming.ctc_preview import UnstableText
 from sottovoce.types import Event, Final, LanguageChanged, Partial, SpeechEnded, SpeechStarted, Unstable, Word
 
 SENTENCE_ENDS = (".", "?", "!", "。", "？", "！", "؟", "।", "…")
+
+
+@dataclass(frozen=True, slots=True)
+class UnstableText:
+    """Text that may change with the next update, with its span in seconds of the recording."""
+
+    text: str = ""
+    start_s: float = 0.0
+    end_s: float = 0.0
 
 
 class EventEmitter:

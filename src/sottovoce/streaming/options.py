@@ -154,8 +154,7 @@ class SessionOptions:
         goes on in the new language; "parallel" decodes the active languages side by side, for switches inside
         a sentence.
     parallel: how that is done; None: the defaults for the checkpoint.
-    unstable: also emit text that may still change: decoded words that are not committed, or, if the session
-        has a `CtcPreview`, its text.
+    unstable: also emit text that may still change: decoded words that are not committed.
 
     Raises: OptionError for values out of range.
     """

@@ -32,8 +32,7 @@ from sottovoce.language.timeline import LanguageChange, LanguageTimeline
 from sottovoce.options.live import Switching as Switching
 from sottovoce.speakers.live_speakers import LiveSpeakers
 from sottovoce.streaming.audio_window import SNAP_S, AudioWindow
-from sottovoce.streaming.ctc_preview import CtcPreview, UnstableText
-from sottovoce.streaming.events import EventEmitter
+from sottovoce.streaming.events import EventEmitter, UnstableText
 from sottovoce.streaming.language_follower import LiveLanguageFollower
 from sottovoce.streaming.options import SessionOptions as SessionOptions
 from sottovoce.streaming.schedule import UpdateSchedule
@@ -50,8 +49,8 @@ class Session:
     """Turn speech into events as it comes.
 
     tokenizer: of the backend's model. vad: finds speech; None: everything is speech until `close`.
-    end_of_word: see `CommitPolicy`. preview: makes the unstable text, instead of the decoder. speakers: a
-    fresh one that labels words. executor: executes the calls; None: this backend does.
+    end_of_word: see `CommitPolicy`. speakers: a fresh one that labels words. executor: executes the calls;
+    None: this backend does.
 
     Raises: OptionError for languages that the model does not have.
     """
@@ -64,7 +63,6 @@ class Session:
         *,
         vad: VadStream | None = None,
         end_of_word: EndOfWord | None = None,
-        preview: CtcPreview | None = None,
         speakers: LiveSpeakers | None = None,
         executor: CallExecutor | None = None,
     ) -> None:
@@ -79,7 +77,6 @@ class Session:
             stream.sentence_s, stream.longest_final_s, speakers, allowed_mass=timeline.allowed_mass
         )
         self._speakers = speakers
-        self._preview = preview
         self._decoder: UtteranceDecoder | None = None
         """Of the utterance that is spoken, or was spoken last."""
         self._failure: Exception | None = None
@@ -219,19 +216,16 @@ class Session:
 
     def _update(self, decoder: UtteranceDecoder) -> CallGenerator[None]:
         """One update: follow the language, switch if that is due, commit words."""
-        if not decoder.is_long_enough or not (self._follower.is_following or self._needs_update(decoder)):
+        if not decoder.is_long_enough or not (
+            self._follower.is_following or decoder.may_commit(self._follower.certain_until_s)
+        ):
             return
         change = yield from self._follower.update(decoder.utterance, self._schedule.now)
         if change is not None:
             yield from self._switch(decoder, change)
-        if self._needs_update(decoder):
+        if decoder.may_commit(self._follower.certain_until_s):
             window = yield from decoder.update(self._follower.certain_until_s)
             self._emit_unstable(decoder, window)
-
-    def _needs_update(self, decoder: UtteranceDecoder) -> bool:
-        """Return whether an update can commit a word, or show one."""
-        is_shown = self._preview is not None and self._options.unstable
-        return is_shown or decoder.may_commit(self._follower.certain_until_s)
 
     def _flush(self, decoder: UtteranceDecoder, sample: int, *, goes_on: bool) -> CallGenerator[None]:
         """Commit all audio up to a sample and emit a final. goes_on: speech does."""
@@ -288,7 +282,5 @@ class Session:
         """Emit text that may still change, if that is asked for."""
         if not self._options.unstable or window is None:
             return
-        after_s = decoder.utterance.committed.until_s
-        text = decoder.unstable_text if self._preview is None else self._preview.decode(window, after_s)
         language = decoder.strategy.language if self.timeline.current else self.timeline.likeliest
-        self._events.emit_unstable(text, language, self._schedule.now_s)
+        self._events.emit_unstable(decoder.unstable_text, language, self._schedule.now_s)

@@ -13,7 +13,7 @@ from sottovoce.engine.calls import CallGenerator, IncrementalEncodeCall
 from sottovoce.models.encoder_mode import FULL_WINDOW_S
 from sottovoce.streaming.audio_window import MELS_PER_FRAME, AudioWindow
 from sottovoce.streaming.commit_policy import may_hold_words
-from sottovoce.streaming.ctc_preview import UnstableText
+from sottovoce.streaming.events import UnstableText
 from sottovoce.streaming.options import StreamOptions
 from sottovoce.streaming.strategy import DecodingStrategy
 from sottovoce.streaming.utterance import LiveUtterance

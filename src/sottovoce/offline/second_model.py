@@ -1,0 +1,139 @@
+"""One recording, two models: the first drafts, the second reads what the first is not sure of.
+
+What is in doubt lies between segments that are not, and is read as a recording of its own, so that the two
+models need no tokens, windows or languages in common. Not known here: what doubt is (`options.doubt`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import replace
+from functools import partial
+from typing import TypeAlias
+
+from sottovoce.audio.recording import Recording
+from sottovoce.engine.calls import CallGenerator, HostCall
+from sottovoce.engine.executor import LocalExecutor
+from sottovoce.offline.excerpt import segment_moved
+from sottovoce.offline.segment_generator import SegmentGenerator, next_segment
+from sottovoce.offline.transcriber import SecondModel, Transcriber, TranscriptionState, numbered
+from sottovoce.types import Segment
+
+Begin: TypeAlias = Callable[[Transcriber, Recording, TranscriptionState], SegmentGenerator]
+LEAST_S = 0.1
+"""Shorter stretches hold no word."""
+LONGEST_S = 60.0
+"""So much in doubt is read without waiting for a segment that is not."""
+
+
+def transcribe_with_both(
+    first: Transcriber,
+    second: SecondModel,
+    recording: Recording,
+    state: TranscriptionState,
+    begin: Begin,
+) -> SegmentGenerator:
+    """Yield the segments of a first model, and those of a second one in the place of what is in doubt.
+
+    state: how far both are, filled in here. begin: makes the segments of one model.
+    """
+    own = TranscriptionState(language=state.language)
+    draft = _Draft(second, first, recording, own, state, begin)
+    if second.doubt.word > 0.0:
+        first = replace(first, options=replace(first.options, word_timestamps=True))
+    with closing(begin(first, recording, own)) as segments:
+        while (segment := (yield from next_segment(segments, draft.note))) is not None:
+            yield from numbered((yield from draft.take(segment)), state)
+        yield from numbered((yield from draft.read(own.duration or own.position)), state)
+        draft.note()
+        state.unread = sorted([*state.unread, *own.unread])
+
+
+class _Draft:
+    """What the first model wrote, as far as it is not given away yet.
+
+    until_s: where text begins that was not given away. held: segments in doubt from there on.
+    """
+
+    def __init__(
+        self,
+        second: SecondModel,
+        first: Transcriber,
+        recording: Recording,
+        own: TranscriptionState,
+        state: TranscriptionState,
+        begin: Begin,
+    ) -> None:
+        self._second, self._first, self._begin = second, first, begin
+        self._recording = recording.to_read_beside()
+        self._own, self._state = own, state
+        self._until_s = 0.0
+        self._held: list[Segment] = []
+
+    def note(self) -> None:
+        """Tell how far both models are."""
+        own, state = self._own, self._state
+        state.detection, state.duration = own.detection, own.duration
+        state.language, state.outside_languages = own.language, own.outside_languages
+        state.position = min(own.position, self._until_s) if self._held else own.position
+
+    def take(self, segment: Segment) -> CallGenerator[list[Segment]]:
+        """Take the next segment of the first model; return what can be given away by that."""
+        is_in_doubt = self._second.doubt.holds(segment)
+        if not self._first.options.needs_words:
+            segment = replace(segment, words=None)
+        if is_in_doubt:
+            self._held.append(segment)
+            long = segment.end - self._until_s >= LONGEST_S
+            return (yield from self.read(segment.end)) if long else []
+        found = yield from self.read(segment.start)
+        self._until_s = max(self._until_s, segment.end)
+        return [*found, segment]
+
+    def read(self, end_s: float) -> CallGenerator[list[Segment]]:
+        """Let the second model read up to a time, if something before it is in doubt."""
+        start_s, held = self._until_s, self._held
+        gaps = [gap for gap in self._own.unread if gap[0] < end_s and gap[1] > start_s]
+        self._own.unread[:] = [gap for gap in self._own.unread if gap not in gaps]
+        self._held, self._until_s = [], max(start_s, end_s)
+        if not (held or gaps) or end_s - start_s < LEAST_S:
+            return held
+        self._state.second_s += end_s - start_s
+        language = held[0].language if held else self._own.language
+        found: list[Segment] = yield HostCall(partial(self._read_by_second, start_s, end_s, language))
+        return found
+
+    def _read_by_second(self, start_s: float, end_s: float, language: str | None) -> list[Segment]:
+        """The segments of a stretch, by the second model."""
+        own = TranscriptionState(language=language)
+        part = self._recording.part(start_s, end_s - start_s)
+        segments = self._begin(self._reader(language), part, own)
+        found = LocalExecutor(self._second.backend).run(_collected(segments))
+        self._state.unread += [(start_s + start, start_s + end) for start, end in own.unread]
+        return [self._in_first_tokens(segment_moved(one, start_s)) for one in found]
+
+    def _reader(self, language: str | None) -> Transcriber:
+        """The second model with the options of the first, in one language where that is known."""
+        options = self._first.options
+        decoding = replace(options.decoding, prefix=None)
+        if language is not None:
+            decoding = replace(decoding, language=language, allowed_languages=())
+            options = replace(options, follow_languages=None)
+        options = replace(options, decoding=decoding)
+        return Transcriber(self._second.backend, self._second.tokenizer, options, self._second.fusion)
+
+    def _in_first_tokens(self, segment: Segment) -> Segment:
+        """A segment with the tokens of the first model, where the second has others."""
+        tokenizer = self._first.tokenizer_of(segment.language)
+        if tokenizer.timestamp_begin == self._second.tokenizer.timestamp_begin:
+            return segment
+        words = segment.words and tuple(replace(word, tokens=()) for word in segment.words)
+        return replace(segment, tokens=tuple(tokenizer.encode(segment.text)), words=words)
+
+
+def _collected(segments: SegmentGenerator) -> CallGenerator[Sequence[Segment]]:
+    found: list[Segment] = []
+    while (segment := (yield from next_segment(segments))) is not None:
+        found.append(segment)
+    return found

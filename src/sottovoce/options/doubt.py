@@ -1,0 +1,50 @@
+"""When what a first model wrote is in doubt, so that a second one reads it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+from sottovoce.options.schema import Need, Option, Values, check_options
+from sottovoce.types import Segment
+
+
+def _has_second(values: Values) -> bool:
+    return values.get("second_model") is not None
+
+
+SECOND = Need("needs a --second-model", _has_second, when="given")
+_limit = partial(Option, group="Second model", needs=(SECOND,))
+
+
+@dataclass(frozen=True, slots=True)
+class DoubtOptions:
+    """Limits beyond which a segment is in doubt; speech without words always is.
+
+    Raises: OptionError for values out of range.
+    """
+
+    logprob: float = _limit(
+        "Mean log-probability of a window below which its text is in doubt.",
+        key="doubt_logprob",
+        most=0.0,
+    ).as_field(-0.6)
+    compression_ratio: float = _limit("Text that compresses better is in doubt.", flag=None).as_field(2.0)
+    word: float = _limit(
+        "Probability of a word below which its segment is in doubt; words are timed for it, but for 0.",
+        key="doubt_word",
+        least=0.0,
+        most=1.0,
+    ).as_field(0.5)
+
+    def __post_init__(self) -> None:
+        check_options(self)
+
+    def holds(self, segment: Segment) -> bool:
+        """Return whether a segment, whose words are timed, is in doubt; one that was drawn is."""
+        return (
+            segment.avg_logprob < self.logprob
+            or segment.compression_ratio > self.compression_ratio
+            or segment.temperature > 0.0
+            or any(word.probability < self.word for word in segment.words or ())
+        )

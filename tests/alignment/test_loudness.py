@@ -1,0 +1,70 @@
+"""Speech begins and ends where it is loud, near where it was detected."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from sottovoce.alignment.aligners import in_order, move_to_speech
+from sottovoce.alignment.loudness import LevelMeter, at_loud_bounds
+from sottovoce.audio.vad import SpeechSegment
+from sottovoce.decoding.word_alignment import TimedWord
+from sottovoce.types import SAMPLE_RATE, AudioChunk, Samples
+
+
+def tone(*spans: tuple[float, float], seconds: float = 4.0, floor: float = 1e-4) -> Samples:
+    """Loud in some spans of seconds, faint elsewhere."""
+    samples = np.full(round(seconds * SAMPLE_RATE), floor, np.float32)
+    for start, end in spans:
+        samples[round(start * SAMPLE_RATE) : round(end * SAMPLE_RATE)] = 0.1
+    return samples
+
+
+def metered(samples: Samples, n_chunk: int = 1000) -> np.ndarray:
+    meter = LevelMeter()
+    chunks = [AudioChunk(samples[i : i + n_chunk], i) for i in range(0, len(samples), n_chunk)]
+    assert list(meter.through(chunks)) == chunks
+    return meter.levels
+
+
+def segment(start: float, end: float) -> SpeechSegment:
+    return SpeechSegment(round(start * SAMPLE_RATE), round(end * SAMPLE_RATE))
+
+
+@pytest.mark.parametrize("n_chunk", [160, 1000, 100_000])
+def test_levels_are_those_of_whole_steps_however_audio_comes(n_chunk: int) -> None:
+    samples = np.random.default_rng(0).normal(0, 0.1, 16_050).astype(np.float32)
+    steps = samples[:16_000].reshape(100, 160)
+    np.testing.assert_allclose(metered(samples, n_chunk), np.sqrt((steps**2).mean(axis=1)), rtol=1e-5)
+
+
+def test_bounds_move_to_the_sound() -> None:
+    levels = metered(tone((1.0, 2.0)))
+    (found,) = at_loud_bounds([segment(0.9, 2.15)], levels)
+    assert (found.start_s, found.end_s) == (1.0, 2.0)
+    (found,) = at_loud_bounds([segment(1.1, 1.9)], levels)
+    assert (found.start_s, found.end_s) == (1.0, 2.0)
+
+
+def test_bounds_stay_near_what_was_detected_and_apart() -> None:
+    levels = metered(tone((0.0, 4.0)))
+    first, second = at_loud_bounds([segment(1.0, 1.9), segment(2.0, 3.0)], levels)
+    assert (first.start_s, first.end_s) == (0.8, 1.95)
+    assert (second.start_s, second.end_s) == (1.95, 3.2)
+
+
+def test_silence_is_left_as_it_is() -> None:
+    detected = [segment(1.0, 2.0)]
+    assert at_loud_bounds(detected, metered(tone(floor=0.0))) == detected
+    assert at_loud_bounds(detected, np.zeros(0, np.float32)) == detected
+
+
+def test_a_sign_does_not_cut_off_the_word_that_is_stretched_to_the_end_of_the_speech() -> None:
+    words = [
+        TimedWord(" One", (1,), 1.1, 1.7, 0.9),
+        TimedWord(".", (2,), 1.7, 1.7, 0.9),
+        TimedWord(" Two", (3,), 2.9, 3.4, 0.9),
+        TimedWord("!", (4,), 3.4, 3.4, 0.9),
+    ]
+    moved = in_order(move_to_speech(words, [segment(1.0, 2.0), segment(3.0, 3.6)]))
+    assert [(word.start, word.end) for word in moved] == [(1.0, 2.0), (2.0, 2.0), (3.0, 3.6), (3.6, 3.6)]

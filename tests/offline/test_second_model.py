@@ -1,0 +1,173 @@
+"""What a first model is not sure of is read by a second one, and nothing else is."""
+
+from __future__ import annotations
+
+import io
+import wave
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from torch import Tensor
+
+from sottovoce.audio.recording import Recording
+from sottovoce.errors import OptionError
+from sottovoce.offline.longform import transcriber_for, transcription_of
+from sottovoce.offline.resume import ResumePoint, SeekPlace, StateSnapshot
+from sottovoce.offline.transcriber import SecondModel
+from sottovoce.offline.transcription import FileTranscription
+from sottovoce.options.doubt import DoubtOptions
+from sottovoce.options.transcribe import TranscribeOptions
+from sottovoce.text.tokenizer import Tokenizer
+from sottovoce.types import Samples, Segment
+from tests.backends.fake import FAKE_DIMS, FakeBackend, Hear, Script, ScriptedToken
+from tests.offline.test_longform import ENGLISH, HELLO, PAIRS, TOKENIZER, WORLD, Loud, at, rustle, script
+
+NEVER = DoubtOptions(logprob=-1e3, compression_ratio=1e3, word=0.0)
+ALWAYS = replace(NEVER, logprob=0.0)
+REPEATED = replace(NEVER, compression_ratio=1.0)
+DOUBTFUL = script(at(0), *[HELLO] * 6, at(3), at(3))
+"""A window whose text repeats itself; it goes on after three seconds."""
+SECOND = script(at(0), WORLD, WORLD, at(1), at(1))
+
+
+def in_order(*scripts: Script) -> Hear:
+    """Say a script a window; the last one over and over."""
+    left = [*scripts]
+
+    def hear(_: Tensor, __: int) -> Script:
+        return left.pop(0) if len(left) > 1 else left[0]
+
+    return hear
+
+
+def run(
+    source: Samples | io.BytesIO,
+    first: FakeBackend,
+    second: FakeBackend | None,
+    doubt: DoubtOptions = NEVER,
+    options: TranscribeOptions = ENGLISH,
+) -> tuple[list[Segment], FileTranscription]:
+    other = None if second is None else SecondModel(second, Tokenizer.for_model(second.dims.n_vocab), doubt)
+    with Recording(source) as recording:
+        transcriber = transcriber_for(first, TOKENIZER, options, None, other)
+        transcription = transcription_of(transcriber, recording)
+        return list(transcription), transcription
+
+
+def test_what_is_sure_is_the_first_models() -> None:
+    second = FakeBackend(SECOND)
+    alone, _ = run(rustle(12.0), FakeBackend(PAIRS), None)
+    both, transcription = run(rustle(12.0), FakeBackend(PAIRS), second)
+    assert both == alone
+    assert (second.n_encoded, transcription.second_s) == (0, 0.0)
+    assert transcription.position == pytest.approx(12.0)
+
+
+def test_what_is_in_doubt_is_the_second_models() -> None:
+    first = FakeBackend(in_order(PAIRS, DOUBTFUL, PAIRS))
+    second = FakeBackend(SECOND)
+    segments, transcription = run(rustle(13.0), first, second, REPEATED)
+    assert [(one.start, one.end, one.text.strip()) for one in segments] == [
+        (0, 2, "hello"),
+        (2, 5, "world"),
+        (5, 6, "world world"),
+        (6, 7, "world world"),
+        (7, 8, "world world"),
+        (8, 10, "hello"),
+        (10, 13, "world"),
+    ]
+    assert [one.id for one in segments] == list(range(7))
+    assert transcription.second_s == pytest.approx(3.0)
+    assert transcription.duration == pytest.approx(13.0)
+
+
+def test_where_all_is_in_doubt_the_text_is_the_second_models() -> None:
+    """Long stretches are read before their end is known, from where one window ends."""
+    alone, _ = run(rustle(100.0), FakeBackend(SECOND), None)
+    both, transcription = run(rustle(100.0), FakeBackend(PAIRS), FakeBackend(SECOND), ALWAYS)
+    assert [(one.start, one.text) for one in both] == [(one.start, one.text) for one in alone]
+    assert transcription.second_s == pytest.approx(100.0)
+
+
+def test_a_word_that_is_improbable_is_read_with_its_segment() -> None:
+    """Words are timed for that, and told where they were asked for."""
+    tokens = (ScriptedToken(at(0), 0), ScriptedToken(HELLO, 5), ScriptedToken(at(2.5), 125))
+    said = Script(tokens, SECOND.languages)
+    for limit, text, seconds in ((1.0, [" world world"] * 3, 3.0), (0.9, [" hello"], 0.0)):
+        first, second = FakeBackend(in_order(said, Script())), FakeBackend(SECOND)
+        segments, transcription = run(rustle(3.0), first, second, replace(NEVER, word=limit))
+        assert [one.text for one in segments] == text
+        assert all(one.words is None for one in segments)
+        assert transcription.second_s == pytest.approx(seconds)
+
+
+def test_a_part_of_a_recording_keeps_its_times() -> None:
+    options = replace(ENGLISH, offset_s=10.0, duration_s=8.0)
+    first = FakeBackend(in_order(PAIRS, DOUBTFUL, PAIRS))
+    segments, transcription = run(rustle(60.0), first, FakeBackend(SECOND), REPEATED, options)
+    starts = [one.start for one in segments]
+    assert starts == [10, 12, 15, 16, 17]
+    assert transcription.second_s == pytest.approx(3.0)
+
+
+def test_an_open_file_is_read_by_both() -> None:
+    file = io.BytesIO()
+    with wave.open(file, "wb") as sound:
+        sound.setparams((1, 2, 16000, 0, "NONE", ""))
+        sound.writeframes((rustle(60.0) * 1e6).astype(np.int16).tobytes())
+    file.seek(0)
+    first = FakeBackend(in_order(DOUBTFUL, *[PAIRS] * 20))
+    segments, _ = run(file, first, FakeBackend(SECOND), REPEATED)
+    assert [one.start for one in segments][:5] == [0, 1, 2, 3, 5]
+    assert segments[-1].end == pytest.approx(60.0, abs=2.5)
+
+
+def test_tokens_are_those_of_the_first_models_vocabulary() -> None:
+    english = Tokenizer.for_model(51864)
+    said = (english.timestamp(0.0), *english.encode(" good morning"), english.timestamp(3.0))
+    second = FakeBackend(
+        Script(tuple(ScriptedToken(token, 2 * i) for i, token in enumerate(said))),
+        dims=replace(FAKE_DIMS, n_vocab=51864),
+    )
+    segments, transcription = run(rustle(3.0), FakeBackend(DOUBTFUL), second, REPEATED)
+    assert [one.text for one in segments] == [" good morning"]
+    assert TOKENIZER.decode(segments[0].tokens) == " good morning"
+    assert set(segments[0].tokens) <= set(transcription.collect().token_texts)
+
+
+def test_a_list_of_languages_is_followed_by_the_first() -> None:
+    """The second reads each stretch in the language that the first found there."""
+    decoding = replace(ENGLISH.decoding, language=None, allowed_languages=("en", "de"))
+    options = TranscribeOptions(decoding=decoding, follow_languages=True, read_again=False)
+    first, second = FakeBackend(in_order(DOUBTFUL, DOUBTFUL, Script())), FakeBackend(SECOND)
+    segments, _ = run(rustle(3.0), first, second, REPEATED, options)
+    assert {(one.text, one.language) for one in segments} == {(" world world", "en")}
+
+
+def test_speech_without_words_is_read_by_the_second() -> None:
+    """The first model leaves out all that it reads; the second writes it."""
+    samples = np.full(4 * 16000, 0.1, np.float32)
+    second = FakeBackend(script(at(0), *[WORLD] * 12, at(4), at(4)))
+    other = SecondModel(second, TOKENIZER, NEVER)
+    with Recording(samples) as recording:
+        transcriber = transcriber_for(
+            FakeBackend(Script()), TOKENIZER, replace(ENGLISH, read_again=True), None, other
+        )
+        transcription = transcription_of(transcriber, recording, speech_model=Loud())
+        assert [one.start for one in transcription] == [0.0]
+    assert transcription.unread == ()
+
+
+def test_it_goes_with_neither_clips_nor_resuming() -> None:
+    second = SecondModel(FakeBackend(SECOND), TOKENIZER)
+    first = FakeBackend(PAIRS)
+    with pytest.raises(OptionError, match="clip_timestamps: cannot be combined with a second model"):
+        transcriber_for(first, TOKENIZER, replace(ENGLISH, clip_timestamps=(1.0, 2.0)), None, second)
+    english = SecondModel(FakeBackend(SECOND), Tokenizer.for_model(51864))
+    with pytest.raises(OptionError, match="reads English alone; expected language 'en'"):
+        transcriber_for(first, TOKENIZER, TranscribeOptions(), None, english)
+    transcriber = transcriber_for(first, TOKENIZER, ENGLISH, None, second)
+    point = ResumePoint(StateSnapshot(), (), True, None, SeekPlace(0, 0, 0.0, 0))
+    with Recording(rustle(3.0)) as recording, pytest.raises(OptionError, match="expected no second model"):
+        transcription_of(transcriber, recording, resume=point)
