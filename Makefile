@@ -35,7 +35,8 @@ $(VENV)/test: $(VENV)/base $(VENV)/kernels
 # One process a core, each with one thread; a file's tests stay together, as they share models, and files with slow
 # ones begin (tests/conftest.py): by their number of tests they would come last, and leave a core with nothing to do.
 # A process that crashes ends the run: begun anew, it would crash at the same test again, and the run may never end.
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder --max-worker-restart 0
+# Commands in processes of their own load bytecode, even where the environment says that none is written.
+PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 
 demo: $(VENV)/demo  ## transcribe the bundled clips with the bundled model, into demo/
 	$(BIN)/python examples/demo.py

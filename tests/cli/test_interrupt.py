@@ -51,7 +51,11 @@ class Destroyed:
 
 
 def wait() -> None:
-    time.sleep(5)
+    begun = time.monotonic()
+    try:
+        time.sleep(5)
+    finally:
+        assert time.monotonic() - begun < 2, "what waits in the system was not woken"
 
 
 def test_an_interrupt_is_raised_where_it_falls() -> None:
@@ -91,7 +95,8 @@ def test_a_swallowed_interrupt_is_remembered_until_it_is_taken() -> None:
         interrupts.check()
 
 
-def test_a_swallowed_interrupt_comes_again() -> None:
+def test_a_swallowed_interrupt_comes_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sottovoce.cli.interrupt.SWALLOWED_S", 0.1)
     with Interrupts().handled():
         with suppress(KeyboardInterrupt):
             interrupt()

@@ -35,7 +35,7 @@ def test_clips_have_openai_whispers_text_and_words(
     from benchmarks.harness.programs import openai_model
 
     report, engines = Report(), Engines(model, openai_model(tiny_en, tmp_path))
-    for clip in people(data, "en", 2):
+    for clip in people(data, "en", 1):
         compare_clip(engines, clip, 5, report)
     assert report.differences == []
 

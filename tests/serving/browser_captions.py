@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 from PIL import Image
 
 from sottovoce.serving.captions.caption_messages import MAX_MESSAGE_CHARACTERS, read_publication
 from sottovoce.serving.http.server import ServerThread
 from sottovoce.serving.settings import Access
 from tests.serving.browser_page import LANGUAGES, SPOKEN, browser, microphone, picture, pytestmark, state
+from tests.serving.conversation import SentencesModel
 from tests.serving.servers import SlowModel, serving, until
 
 __all__ = ["microphone", "pytestmark"]
@@ -126,8 +126,8 @@ def test_much_text_is_shared_in_messages_that_the_server_takes(
     assert '"start":0.333,"end":0.667' in messages[0]
 
 
-def test_readers_see_all_that_is_said_and_corrected(server: ServerThread, microphone: Path) -> None:
-    with browser(microphone) as (page, faults):
+def test_readers_see_all_that_is_said_and_corrected(microphone: Path) -> None:
+    with serving(SentencesModel()) as server, browser(microphone) as (page, faults):
         page.goto(f"{server.url}/?languages={','.join(LANGUAGES)}")
         link = share(page)
         page.click("#toggle")
@@ -243,34 +243,33 @@ def test_a_view_is_seen_through_but_for_its_text(server: ServerThread, microphon
         picture(view, "view")
 
 
-@pytest.mark.parametrize(
-    ("query", "wanted"),
-    [
-        ("", ["Good evening", "Guten Abend", "Wie geht es", "How are you"]),
-        ("?translation=off", ["Good evening", "Wie geht es"]),
-        ("?translation=only", ["Guten Abend", "How are you"]),
-        ("?language=en", ["Good evening", "How are you"]),
-        ("?language=de", ["Guten Abend", "Wie geht es"]),
-        ("?language=de&translation=off", ["Wie geht es"]),
-        ("?language=fr", []),
-        ("?speakers=true&translation=off", ["Anna Good evening", "B Wie geht es"]),
-    ],
-)
-def test_a_view_shows_the_languages_that_it_should(
-    server: ServerThread, microphone: Path, query: str, wanted: list[str]
-) -> None:
+VIEWS = {
+    "": ["Good evening", "Guten Abend", "Wie geht es", "How are you"],
+    "?translation=off": ["Good evening", "Wie geht es"],
+    "?translation=only": ["Guten Abend", "How are you"],
+    "?language=en": ["Good evening", "How are you"],
+    "?language=de": ["Guten Abend", "Wie geht es"],
+    "?language=de&translation=off": ["Wie geht es"],
+    "?language=fr": [],
+    "?speakers=true&translation=off": ["Anna Good evening", "B Wie geht es"],
+}
+"""What an address shows."""
+
+
+def test_a_view_shows_the_languages_that_it_should(server: ServerThread, microphone: Path) -> None:
     said = [
         utterance(
             0, "Good evening", "en", translation={"text": "Guten Abend", "language": "de"}, speaker="A"
         ),
         utterance(1, "Wie geht es", "de", translation={"text": "How are you", "language": "en"}, speaker="B"),
     ]
-    with view_of(server, microphone, query) as (view, page):
-        tell(page, clear=True, utterances=said, names={"A": "Anna"})
-        view.wait_for_selector('#state:text-is("live")', state="attached")
-        found = view.locator("#roll p").all()
-        texts = [" ".join(p.locator(".line > span").all_inner_texts()) for p in found]
-        assert texts == wanted
+    with view_of(server, microphone) as (view, page):
+        for query, wanted in VIEWS.items():
+            view.goto(f"{server.url}/captions{query}")
+            tell(page, clear=True, utterances=said, names={"A": "Anna"})
+            view.wait_for_selector('#state:text-is("live")', state="attached")
+            found = view.locator("#roll p").all()
+            assert [" ".join(p.locator(".line > span").all_inner_texts()) for p in found] == wanted, query
 
 
 def test_a_view_that_is_asked_for_nonsense_is_as_usual(server: ServerThread, microphone: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from tests.serving.browser_page import (
     state,
     word,
 )
-from tests.serving.conversation import TALK, TalkModel
+from tests.serving.conversation import TALK, SentencesModel, TalkModel
 from tests.serving.servers import CLIPS, SlowModel, serving, until
 from tests.speakers.somebody import one_speaker
 
@@ -59,9 +60,16 @@ def heard(page: Any, server: ServerThread) -> None:
     state(page, "ended")
 
 
-def test_text_is_corrected_while_the_rest_goes_on(server: ServerThread, microphone: Path) -> None:
+@pytest.fixture(scope="module")
+def quick() -> Iterator[ServerThread]:
+    """A server that hears the four sentences in three seconds, where the sound is not what is tested."""
+    with serving(SentencesModel()) as running:
+        yield running
+
+
+def test_text_is_corrected_while_the_rest_goes_on(quick: ServerThread, microphone: Path) -> None:
     with browser(microphone) as (page, faults):
-        page.goto(f"{server.url}/?languages={','.join(LANGUAGES)}")
+        page.goto(f"{quick.url}/?languages={','.join(LANGUAGES)}")
         page.keyboard.press("Space")
         page.wait_for_selector("#log .utterance:nth-child(1)")
         correct(page, 1, "We walked along the stream.")
@@ -84,9 +92,9 @@ def test_text_is_corrected_while_the_rest_goes_on(server: ServerThread, micropho
         assert faults == []
 
 
-def test_every_format_has_what_stands_on_the_page(server: ServerThread, microphone: Path) -> None:
+def test_every_format_has_what_stands_on_the_page(quick: ServerThread, microphone: Path) -> None:
     with browser(microphone) as (page, faults):
-        heard(page, server)
+        heard(page, quick)
         correct(page, 1, "We <walked> & *talked*.")
         wanted = ["We <walked> & *talked*.", *SPOKEN[1:]]
         assert downloaded(page, "txt").splitlines() == wanted
@@ -139,9 +147,9 @@ def test_speakers_get_names_that_stay(microphone: Path, monkeypatch: pytest.Monk
         assert faults == []
 
 
-def test_a_word_is_replaced_everywhere_and_in_what_comes(microphone: Path, server: ServerThread) -> None:
+def test_a_word_is_replaced_everywhere_and_in_what_comes(microphone: Path, quick: ServerThread) -> None:
     with browser(microphone) as (page, faults):
-        page.goto(f"{server.url}/?languages={','.join(LANGUAGES)}")
+        page.goto(f"{quick.url}/?languages={','.join(LANGUAGES)}")
         page.keyboard.press("Space")
         page.wait_for_selector("#log .utterance:nth-child(1)")
         page.locator("body").press("Control+f")
@@ -214,10 +222,10 @@ def test_a_session_is_kept_opened_again_and_played(server: ServerThread, microph
 
 
 def test_what_was_said_after_a_session_was_kept_is_not_replaced_unasked(
-    server: ServerThread, microphone: Path
+    quick: ServerThread, microphone: Path
 ) -> None:
     with browser(microphone) as (page, faults):
-        heard(page, server)
+        heard(page, quick)
         page.click("#saved-open")
         page.click("#keep-now")
         page.wait_for_selector("#saved-list li")
@@ -355,37 +363,38 @@ RETIMED = """async ([words, text]) => {
 }"""
 
 
-@pytest.mark.parametrize(
-    ("before", "after", "kept"),
-    [
-        (" a b c d", "a b c d", "abcd"),
-        (" a b c d", "a x c d", "acd"),
-        (" a b c d", "x y a b c d", "abcd"),
-        (" a b c d", "a b c d x", "abcd"),
-        (" a b c d", "b c d", "bcd"),
-        (" a b c d", "a d", "ad"),
-        (" a b c d", "ab c d", "cd"),
-        (" a b c d", "x", ""),
-        (" a b c d", "", ""),
-        (" a a a a", "a a a", "aaa"),
-        (" a b", "  a   b  ", "ab"),
-    ],
-)
+CORRECTIONS = [
+    (" a b c d", "a b c d", "abcd"),
+    (" a b c d", "a x c d", "acd"),
+    (" a b c d", "x y a b c d", "abcd"),
+    (" a b c d", "a b c d x", "abcd"),
+    (" a b c d", "b c d", "bcd"),
+    (" a b c d", "a d", "ad"),
+    (" a b c d", "ab c d", "cd"),
+    (" a b c d", "x", ""),
+    (" a b c d", "", ""),
+    (" a a a a", "a a a", "aaa"),
+    (" a b", "  a   b  ", "ab"),
+]
+"""What was said, what it is corrected to, and the words that keep their times."""
+
+
 def test_corrected_words_keep_their_times_and_new_ones_share_the_rest(
-    server: ServerThread, microphone: Path, before: str, after: str, kept: str
+    quick: ServerThread, microphone: Path
 ) -> None:
-    words = [
-        {"word": f" {word}", "start": i, "end": i + 1, "language": "en", "speaker": "A"}
-        for i, word in enumerate(before.split())
-    ]
     with browser(microphone) as (page, _):
-        page.goto(server.url)
-        found = page.evaluate(RETIMED, [words, after])
-    assert "".join(word["word"] for word in found).strip() == " ".join(after.split())
-    assert "".join(word["word"].strip() for word in found if word in words) == kept
-    times = [time for word in found for time in (word["start"], word["end"])]
-    assert times == sorted(times)
-    assert not times or (times[0] >= 0 and times[-1] <= len(words))
+        page.goto(quick.url)
+        for before, after, kept in CORRECTIONS:
+            words = [
+                {"word": f" {word}", "start": i, "end": i + 1, "language": "en", "speaker": "A"}
+                for i, word in enumerate(before.split())
+            ]
+            found = page.evaluate(RETIMED, [words, after])
+            assert "".join(word["word"] for word in found).strip() == " ".join(after.split())
+            assert "".join(word["word"].strip() for word in found if word in words) == kept
+            times = [time for word in found for time in (word["start"], word["end"])]
+            assert times == sorted(times)
+            assert not times or (times[0] >= 0 and times[-1] <= len(words))
 
 
 def test_text_without_spaces_is_corrected_letter_by_letter(server: ServerThread, microphone: Path) -> None:

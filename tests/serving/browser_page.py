@@ -29,7 +29,7 @@ from sottovoce.serving.settings import Access, TranslationSettings, Work
 from sottovoce.speakers.base import Floats
 from sottovoce.speakers.live_speakers import LiveSpeakers
 from sottovoce.translation.chat import ChatServer
-from tests.serving.conversation import TALK, TalkModel
+from tests.serving.conversation import SENTENCES, TALK, TalkModel
 from tests.serving.servers import CLIPS, SlowModel, serving
 from tests.speakers.somebody import OneVoice, Somebody, one_speaker
 from tests.translation.server import stand_in, upper
@@ -39,13 +39,8 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shuti
 AXE = Path(os.environ.get("SOTTOVOCE_AXE", "node_modules/axe-core/axe.min.js"))
 """Of `browser_axe`, from the root of the checkout."""
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
-SPOKEN = (
-    "We walked along the river and talked about the summer.",
-    "Wir haben heute viel Zeit.",
-    "Hablamos mucho tiempo sobre el verano.",
-    "La maison est calme le matin.",
-)
-LANGUAGES = ("en", "de", "es", "fr")
+LANGUAGES, SPOKEN = zip(*SENTENCES, strict=True)
+SETTLED = "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
 WAIT_MS = 60_000
 WIDE = {"width": 1200, "height": 800}
 
@@ -113,6 +108,7 @@ def state(page: Any, wanted: str) -> None:
 def picture(page: Any, name: str) -> None:
     folder = os.environ.get("SOTTOVOCE_SCREENSHOTS")
     if folder:
+        page.wait_for_timeout(150)
         Path(folder).mkdir(parents=True, exist_ok=True)
         page.screenshot(path=Path(folder) / f"{name}.png")
 
@@ -123,7 +119,7 @@ def pictures(page: Any, name: str) -> None:
         for scheme in ("light", "dark"):
             page.set_viewport_size({"width": width, "height": height})
             page.emulate_media(color_scheme=scheme)
-            page.wait_for_timeout(150)
+            page.evaluate(SETTLED)
             assert page.evaluate("document.documentElement.scrollWidth") <= width
             picture(page, f"{name}-{width}-{scheme}")
 

@@ -1,8 +1,8 @@
-"""A conversation of three for servers of tests, whose speakers are corrected where an utterance ends."""
+"""Scripted speech for servers of tests: a conversation whose speakers are corrected, and quick sentences."""
 
 from __future__ import annotations
 
-from sottovoce.types import SAMPLE_RATE, Event, Partial, Samples, Word
+from sottovoce.types import SAMPLE_RATE, Event, Final, Partial, Samples, Word
 from tests.serving.servers import SlowModel, SlowSession
 
 TALK = (
@@ -11,11 +11,11 @@ TALK = (
     ("C", "de", "Ich möchte ganz kurz die Kontakte beschreiben."),
     ("A", "en", "Thank you. Then let us go on with the next point."),
 )
-WORD_S = 0.3
+WORD_S = 0.1
 
 
 class TalkSession(SlowSession):
-    """Says `TALK`, a word every 0.3 s; the second turn is given to somebody else until the utterance ends."""
+    """Says `TALK`, a word every 0.1 s; the second turn is given to somebody else until the utterance ends."""
 
     def push(self, pcm: Samples) -> list[Event]:
         self._n_samples += len(pcm)
@@ -49,3 +49,40 @@ def talk(*, late: bool) -> list[Word]:
 class TalkModel(SlowModel):
     def session(self, languages: object = None, **options: object) -> SlowSession:
         return TalkSession(self)
+
+
+SENTENCES = (
+    ("en", "We walked along the river and talked about the summer."),
+    ("de", "Wir haben heute viel Zeit."),
+    ("es", "Hablamos mucho tiempo sobre el verano."),
+    ("fr", "La maison est calme le matin."),
+)
+"""What is said in mixed.flac of the clips."""
+
+
+class SentencesSession(SlowSession):
+    """Says `SENTENCES`, each an utterance, whatever it hears: a third of the time that mixed.flac takes."""
+
+    def push(self, pcm: Samples) -> list[Event]:
+        self._n_samples += len(pcm)
+        script = [(language, f" {word}") for language, text in SENTENCES for word in text.split()]
+        events: list[Event] = []
+        for i in range(len(self._words), min(int(self._n_samples / SAMPLE_RATE / WORD_S), len(script))):
+            language, text = script[i]
+            word = Word(text, i * WORD_S, (i + 1) * WORD_S, 1.0, language)
+            self._words.append(word)
+            events.append(Partial(word.start, word.end, text, language, (word,), word.end))
+            if text.endswith("."):
+                events += self.close()
+        return events
+
+    def _final(self, words: list[Word]) -> Final:
+        said = super()._final(words)
+        return Final(said.start, said.end, said.text, words[0].language, said.words, said.end)
+
+
+class SentencesModel(SlowModel):
+    languages = ("en", "de", "es", "fr")
+
+    def session(self, languages: object = None, **options: object) -> SlowSession:
+        return SentencesSession(self)

@@ -205,20 +205,19 @@ def test_a_job_has_its_place_before_it_is_here(quick: ServerThread) -> None:
     created(quick)
 
 
-def test_jobs_are_bounded_in_number_and_bytes(quick: ServerThread, tmp_path: Path) -> None:
+def test_jobs_are_bounded_in_number_and_bytes(quick: ServerThread, tmp_path: Path, gate: Gate) -> None:
     names = [created(quick) for _ in range(4)]
     refused = post(quick)
     assert (refused.status_code, refused.json()["error"]["code"]) == (429, "rate_limit_exceeded")
     assert int(refused.headers["retry-after"]) >= 1
     httpx.delete(f"{quick.url}/v1/jobs/{names[0]}")
     created(quick)
-    with serving(
-        QuietModel(lambda: time.sleep(5)), jobs=JobSettings(str(tmp_path / "b"), most_mb=0.05)
-    ) as server:
+    with serving(QuietModel(gate), jobs=JobSettings(str(tmp_path / "b"), most_mb=0.05)) as server:
         created(server)
         refused = post(server)
         assert (refused.status_code, refused.json()["error"]["code"]) == (429, "rate_limit_exceeded")
         assert len(httpx.get(f"{server.url}/v1/jobs").json()["data"]) == 1
+        gate.is_open.set()
 
 
 def test_a_result_goes_when_its_time_is_over(tmp_path: Path) -> None:

@@ -225,15 +225,16 @@ def test_the_log_names_keys_and_does_not_show_them(
 
 
 def test_the_file_is_read_again_when_it_changes_and_a_wrong_one_changes_nothing(
-    locked: ServerThread, keys_file: Path, caplog: pytest.LogCaptureFixture
+    locked: ServerThread, keys_file: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def status(key: str) -> int:
         return httpx.get(f"{locked.url}/v1/models", headers=bearer(key)).status_code
 
+    monkeypatch.setattr("sottovoce.serving.services.LOOK_AT_KEYS_EVERY_S", 0.1)
     with caplog.at_level(logging.ERROR):
         keys_file.write_text("[newsroom")
         until(lambda: any("stay as they were" in record.getMessage() for record in caplog.records))
-        time.sleep(1.5)
+        time.sleep(0.5)
     assert len(caplog.records) == 1, "once"
     assert status(NEWSROOM) == 200
     keys_file.write_text('[studio]\nkey = "studio-key-1"\n')
@@ -253,7 +254,7 @@ def test_a_hangup_reads_the_file_again_and_ends_nothing(keys_file: Path) -> None
         changed_ns = keys_file.stat().st_mtime_ns
         keys_file.write_text(keys_file.read_text().replace("newsroom-key-1", "newsroom-key-2"))
         os.utime(keys_file, ns=(changed_ns, changed_ns))
-        time.sleep(2.5)
+        time.sleep(1.5)
         assert httpx.get(f"{url}/v1/models", headers=headers).status_code == 401
         process.send_signal(signal.SIGHUP)
         until(lambda: httpx.get(f"{url}/v1/models", headers=headers).status_code == 200)

@@ -110,16 +110,16 @@ def test_who_only_keeps_a_session_alive_holds_no_place_for_ever(path: str, alive
     async def run(server: ServerThread, message: str | bytes) -> int | None:
         async with connect(f"ws://{server.address}{path}") as socket:
             try:
-                for _ in range(30):
+                for _ in range(20):
                     await socket.send(message)
-                    await asyncio.sleep(0.1)
+                    await asyncio.sleep(0.05)
             except ConnectionClosed:
                 pass
             else:
                 return None
         return socket.close_code
 
-    with serving(SlowModel(), limits=ServerLimits(keepalive_s=1.0)) as server:
+    with serving(SlowModel(), limits=ServerLimits(keepalive_s=0.5)) as server:
         assert asyncio.run(run(server, alive)) == 1008
         if path != REALTIME:  # where audio is no message of its own
             assert asyncio.run(run(server, bytes(3200))) is None

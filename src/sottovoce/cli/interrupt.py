@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import _thread
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -99,9 +100,13 @@ class Interrupts:
             raise KeyboardInterrupt
 
     def _again(self) -> None:
-        """Raise it once more in the main thread, unless it was dealt with."""
-        if self._pending is not None:
+        """Raise it once more in the main thread, waking a call that waits there, unless it was dealt with."""
+        if self._pending is None:
+            return
+        if sys.platform == "win32":
             _thread.interrupt_main(self._pending)
+        else:
+            signal.pthread_kill(threading.main_thread().ident or 0, self._pending)
 
 
 def drops_exceptions(frame: FrameType | None) -> bool:
