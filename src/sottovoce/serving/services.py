@@ -26,7 +26,7 @@ from sottovoce.serving.parsing.faults import busy, leaving
 from sottovoce.serving.recordings.decode_pool import DecodePool
 from sottovoce.serving.scheduling.engine_thread import EngineState
 from sottovoce.serving.scheduling.model_registry import WORK_ENDS_WITHIN_S, ModelRegistry
-from sottovoce.serving.scheduling.scheduler import Scheduler
+from sottovoce.serving.scheduling.model_work import ModelWork
 from sottovoce.serving.settings import UPLOADS_A_PLACE, ServerSettings
 
 UNLOAD_EVERY_S = 5.0
@@ -249,7 +249,7 @@ class Services(Collector):
             self.check_wait(scheduler)
             scheduler.forecast.check()
 
-    def check_wait(self, scheduler: Scheduler) -> None:
+    def check_wait(self, scheduler: ModelWork) -> None:
         """Check the load. Raises: ApiError 429 where live work waits too long to take on more of it."""
         waits_s, most_s = scheduler.live_wait_s, self.settings.limits.wait_s
         if waits_s > most_s:

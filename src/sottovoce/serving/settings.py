@@ -215,7 +215,8 @@ class Work:
     encoder_frames, rows: see `engine.batching.Batching`; None: by the device. longest_interval_s: up to which
         updates of live sessions come less often under load. file_share: of an engine's time, that a recording
         has at least. forecast: refuse a live session that would make others late, by what one costs, which is
-        measured when a model is loaded.
+        measured when a model is loaded. processes: of every model, which share the threads and the cards; 1:
+        it runs in threads of the server.
 
     Raises: OptionError for values out of range.
     """
@@ -227,9 +228,10 @@ class Work:
     longest_interval_s: float = INTERVALS_S[-1]
     file_share: float = 0.1
     forecast: bool = True
+    processes: int = 1
 
     def __post_init__(self) -> None:
-        for name in ("engines", "threads", "encoder_frames", "rows"):
+        for name in ("engines", "threads", "encoder_frames", "rows", "processes"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise OptionError(f"{name}: expected 1 or more, got {value}")

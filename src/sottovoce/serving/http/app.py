@@ -25,7 +25,7 @@ from sottovoce.serving.apis.deepgram import listen, listen_recording
 from sottovoce.serving.apis.flux import listen_to_turns
 from sottovoce.serving.apis.openai_files import transcriptions, translations
 from sottovoce.serving.apis.openai_realtime import client_secrets, realtime
-from sottovoce.serving.apis.sottovoce_live import live
+from sottovoce.serving.apis.sottovoce_live import live, live_refusal
 from sottovoce.serving.apis.transcription_jobs import create_job, delete_job, job_info, job_list
 from sottovoce.serving.apis.whisper_cpp import inference, load, plainly
 from sottovoce.serving.http.openapi import document as openapi_document
@@ -34,6 +34,12 @@ from sottovoce.serving.live.session_translator import targets
 from sottovoce.serving.metrics import CONTENT_TYPE, Metrics
 from sottovoce.serving.parsing.faults import ApiError, leaving, logged_fault
 from sottovoce.serving.scheduling.model_registry import ModelRegistry
+from sottovoce.serving.scheduling.model_work import ModelWork
+from sottovoce.serving.scheduling.processes.process_scheduler import (
+    ModelProcesses,
+    ProcessScheduler,
+    start_processes,
+)
 from sottovoce.serving.scheduling.racing import unless
 from sottovoce.serving.scheduling.scheduler import Scheduler
 from sottovoce.serving.services import Services, engine_states, services_of
@@ -54,10 +60,16 @@ def make_app(settings: ServerSettings, open_model: Callable[[str], Model]) -> St
         metrics.live_wait.observe(waited_s)
         metrics.live_work.observe(worked_s)
 
-    def make(model: Model) -> Scheduler:
+    def open_in_processes(name: str) -> ModelProcesses:
+        return start_processes(open_model, name, settings)
+
+    def make(model: Model | ModelProcesses) -> ModelWork:
+        if isinstance(model, ModelProcesses):
+            return ProcessScheduler(model, on_live=on_live, on_restart=metrics.restarts.inc)
         return Scheduler(model, settings.work, beam_size=settings.models.beam_size, on_live=on_live)
 
-    services = Services(settings, ModelRegistry(settings.models, open_model, make), metrics)
+    opened = open_model if settings.work.processes == 1 else open_in_processes
+    services = Services(settings, ModelRegistry(settings.models, opened, make), metrics)
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -228,6 +240,7 @@ ROUTES = [
     Route("/v1/listen", guarded(listen_recording), methods=["POST"]),
     WebSocketRoute("/v1/listen", listen),
     WebSocketRoute("/v2/listen", listen_to_turns),
+    Route("/v1/live", guarded(live_refusal)),
     WebSocketRoute("/v1/live", live),
     WebSocketRoute("/v1/captions", publish),
     WebSocketRoute("/v1/captions/{token}", read),

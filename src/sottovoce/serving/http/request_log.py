@@ -20,7 +20,7 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocket
 
-from sottovoce.serving.access.gate import LISTEN_PATHS, SECRETS_PATH, SUBPROTOCOL, AccessControl
+from sottovoce.serving.access.gate import CAPTIONS_PATH, SUBPROTOCOL, AccessControl
 from sottovoce.serving.access.key_limits import KeyLimits
 from sottovoce.serving.live.transport import close_with, deny, error_answer, own_error
 from sottovoce.serving.metrics import Metrics
@@ -30,8 +30,6 @@ logger = logging.getLogger(__name__)
 
 CLOSE_CODES = frozenset({*range(1000, 1004), *range(1005, 1015)})
 """Of RFC 6455, and those that were registered after it."""
-DENIED_PATHS = LISTEN_PATHS | {SECRETS_PATH}
-"""Of sockets whose clients expect a status of HTTP where they may not come in."""
 ANSWERED_ID = re.compile(r"[A-Za-z0-9._-]{1,80}")
 SECURITY_HEADERS = {
     "x-content-type-options": "nosniff",
@@ -204,9 +202,9 @@ def error_response(fault: ApiError) -> JSONResponse:
 
 
 async def refuse(socket: WebSocket, fault: ApiError) -> None:
-    """Refuse a handshake as others' APIs do; on other sockets say why they are closed: browsers do not see
-    the status of one that was refused."""
-    if socket.scope["path"] in DENIED_PATHS:
+    """Refuse a handshake; readers of captions are told why their socket is closed: browsers do not see the
+    status of one that was refused."""
+    if not socket.scope["path"].startswith(CAPTIONS_PATH):
         await deny(socket, fault)
         return
     await socket.accept(subprotocol=SUBPROTOCOL if SUBPROTOCOL in socket.scope["subprotocols"] else None)

@@ -29,8 +29,7 @@ from sottovoce.serving.live.input_queue import InputQueue
 from sottovoce.serving.live.transport import GoneError, Transport, WebSocketTransport, own_error
 from sottovoce.serving.parsing.faults import UNAVAILABLE, ApiError, fault_of, logged_fault
 from sottovoce.serving.parsing.pcm import PcmReader
-from sottovoce.serving.scheduling.scheduler import Scheduler
-from sottovoce.serving.scheduling.session_handle import SessionHandle
+from sottovoce.serving.scheduling.model_work import LiveWork, ModelWork
 from sottovoce.serving.services import Services, key_of, services_of
 from sottovoce.types import SAMPLE_RATE, Event, Samples
 
@@ -64,7 +63,7 @@ class LiveConnection(ABC, Generic[M]):
         self.queue: InputQueue[Command | CloseRequested] = InputQueue(
             round(self.limits.pending_s * SAMPLE_RATE)
         )
-        self._session: SessionHandle | None = None
+        self._session: LiveWork | None = None
         self._held = AsyncExitStack()
         self._is_closing = False
         self._quiet_since_s = math.inf
@@ -130,7 +129,7 @@ class LiveConnection(ABC, Generic[M]):
         self._held.enter_context(self.services.session(lambda: self.behind_s))
         self._quiet_since_s = time.monotonic()
 
-    async def open(self, model: str, options: LiveOptions) -> Scheduler:
+    async def open(self, model: str, options: LiveOptions) -> ModelWork:
         """Open the session, until `release`; returns what runs its model.
 
         Raises: ApiError 429 where the model is too busy; OptionError, ModelNotFoundError.
@@ -155,7 +154,7 @@ class LiveConnection(ABC, Generic[M]):
         return self._session is not None
 
     @property
-    def session(self) -> SessionHandle:
+    def session(self) -> LiveWork:
         """The session; `open` comes first."""
         assert self._session is not None, "open() first"
         return self._session

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 import anyio.to_thread
 import numpy as np
@@ -26,12 +27,34 @@ from sottovoce.speakers.choose import make_live_speakers
 from sottovoce.speakers.live_speakers import LiveSpeakers
 from sottovoce.streaming.options import StreamOptions
 from sottovoce.streaming.session import Session
+from sottovoce.translation.live_translator import SourceText
+from sottovoce.translation.whisper_translate import WhisperTranslator
 from sottovoce.types import SAMPLE_RATE, Event, Samples
 
 MOST_AT_ONCE_S = 2.0
 """Audio of one session worked on at a time: the others have their turn in between."""
 MOST_BEHIND_S = 10.0
 """The same under load, where one update takes all that came meanwhile."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueuedTranslator:
+    """A translator whose work is queued for the model, which does it when live sessions leave it time to."""
+
+    own: WhisperTranslator
+    worker: Worker
+
+    @property
+    def target(self) -> str:
+        return self.own.target
+
+    def push(self, pcm: Samples, worked_s: float) -> None:
+        """Take samples (n,) that the session will be given; worked_s: seconds that it has worked on."""
+        self.own.push(pcm, worked_s=worked_s)
+
+    def translate(self, source: SourceText) -> str:
+        """Translate; called in a thread that may wait. Raises: what the model raises."""
+        return self.worker.submit_calls(self.own.calls(source), Priority.FILE).result()
 
 
 class SessionHandle:
@@ -144,6 +167,10 @@ class SessionHandle:
     async def close(self) -> list[Event]:
         """Finish what is being said, and end."""
         return await self.flush_and_reset()
+
+    def translator(self) -> QueuedTranslator:
+        """Make what translates this session into English. Raises: OptionError where the model cannot."""
+        return QueuedTranslator(WhisperTranslator(self._model), self._worker)
 
     def discard(self) -> None:
         """Forget what was heard so far, without saying it."""
