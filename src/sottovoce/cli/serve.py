@@ -32,6 +32,13 @@ LISTENING = (
         metavar="DIR",
         help="Also write captions that are shared as HLS there, a folder of WebVTT for each session. [no]",
     ),
+    click.option(
+        "--caption-host",
+        multiple=True,
+        metavar="HOST",
+        help="Another host that shared captions may be posted to, as YouTube and Zoom take them. May be "
+        "repeated. [those two alone]",
+    ),
     click.option("--tls-certificate", metavar="FILE", help="PEM file, for https (with --tls-key)."),
     click.option("--tls-key", metavar="FILE", help="PEM file with the key of the certificate."),
 )

@@ -330,7 +330,8 @@ class JobSettings:
 class ServerSettings:
     """All that a server is told. wyoming: None: Home Assistant is not listened for. translation: None: live
     speech is translated into English alone, by Whisper itself. hls: a folder for shared captions as HLS.
-    jobs: None: recordings are answered at once alone."""
+    caption_hosts: further ones that captions may be posted to. jobs: None: recordings are answered at once
+    alone."""
 
     models: ModelSettings
     listening: Listening = field(default_factory=Listening)
@@ -340,6 +341,7 @@ class ServerSettings:
     wyoming: WyomingAddress | None = None
     translation: TranslationSettings | None = None
     hls: str | None = None
+    caption_hosts: tuple[str, ...] = ()
     jobs: JobSettings | None = None
 
     @property

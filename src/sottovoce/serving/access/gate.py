@@ -22,7 +22,7 @@ PROBED_PATHS = frozenset({"/health", "/ready"})
 """Asked by what watches the server, by whatever name or address; they tell how busy it is."""
 CAPTIONS_PATH = "/v1/captions"
 OPEN_FOLDERS = ("/static/", f"{CAPTIONS_PATH}/")
-"""The page's parts; and captions that are shared, whose key is the end of their address."""
+"""The page's parts; and captions that are shared, which have a secret of their own."""
 SECRETS_PATH = "/v1/realtime"
 """What the secrets of clients open, and nothing else."""
 SUBPROTOCOL = "sottovoce"

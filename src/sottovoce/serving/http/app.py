@@ -243,7 +243,7 @@ ROUTES = [
     Route("/v1/live", guarded(live_refusal)),
     WebSocketRoute("/v1/live", live),
     WebSocketRoute("/v1/captions", publish),
-    WebSocketRoute("/v1/captions/{token}", read),
+    WebSocketRoute("/v1/captions/read", read),
     WebSocketRoute("/v1/realtime", realtime),
     Mount("/static", StaticFiles(directory=WEB)),
 ]
