@@ -175,9 +175,10 @@ LIMITS = (
     click.option(
         "--max-wait",
         type=Finite(above=0),
-        default=5.0,
+        default=3.0,
         show_default=True,
-        help="Seconds that live audio may wait for the model before further sessions are refused.",
+        help="Seconds that live audio may wait for the model before further sessions are refused; where it "
+        "does for 5 s, the newest is asked to come again.",
     ),
     click.option(
         "--idle-timeout",
@@ -286,7 +287,7 @@ WORK = (
         default=True,
         show_default=True,
         help="Measure what a live session costs when a model is loaded, and refuse those that would make "
-        "others late.",
+        "others late; --no-forecast takes all, and sends none away.",
     ),
     click.option(
         "--encoder-frames",

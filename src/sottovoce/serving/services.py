@@ -28,12 +28,13 @@ from sottovoce.serving.recordings.decode_pool import DecodePool
 from sottovoce.serving.scheduling.engine_thread import EngineState
 from sottovoce.serving.scheduling.model_registry import WORK_ENDS_WITHIN_S, ModelRegistry
 from sottovoce.serving.scheduling.model_work import ModelWork
+from sottovoce.serving.scheduling.overload import OverloadWatch
 from sottovoce.serving.settings import UPLOADS_A_PLACE, ServerSettings
 
 UNLOAD_EVERY_S = 5.0
 REQUESTS_A_JOB = 4
 """Recordings that may be answered at once, for each job that may be under way beside them."""
-LOOK_AT_KEYS_EVERY_S = 1.0
+LOOK_AT_KEYS_EVERY_S = LOOK_AT_SESSIONS_EVERY_S = 1.0
 
 
 class Services(Collector):
@@ -61,6 +62,7 @@ class Services(Collector):
         """Of captions that are shared, by their tokens."""
         self.caption_posters: dict[str, CaptionPoster] = {}
         """Of captions that are shared and posted elsewhere, by their tokens."""
+        self.overload = OverloadWatch(settings.limits.wait_s)
         self.is_ready = not settings.models.preload
         self.secrets = ClientSecrets(settings.access.secret_key)
         self.keys = KeyRing(settings.access)
@@ -264,6 +266,8 @@ class Services(Collector):
         try:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._unload_idle)
+                if self.settings.work.forecast:
+                    tasks.start_soon(self._look_after_sessions)
                 if self.jobs is not None:
                     tasks.start_soon(self._run_jobs, self.jobs)
                 if self.keys.has_file:
@@ -302,6 +306,11 @@ class Services(Collector):
         while True:
             await anyio.sleep(LOOK_AT_KEYS_EVERY_S)
             await anyio.to_thread.run_sync(self.keys.refresh)
+
+    async def _look_after_sessions(self) -> None:
+        while True:
+            await anyio.sleep(LOOK_AT_SESSIONS_EVERY_S)
+            self.overload.look()
 
     async def _unload_idle(self) -> None:
         while True:

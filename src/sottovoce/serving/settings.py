@@ -46,7 +46,8 @@ class ServerLimits:
     message_kb: of one message of a socket.
     pending_s: audio of one session that waits for the model; more of it is not read before that is worked
         off, so that a sender who is too fast is slowed down.
-    wait_s: the waiting time of live work from which on no further session is taken.
+    wait_s: the waiting time of live work from which on no further session is taken, and, where that lasts,
+        the newest of those that wait is asked to come again.
     session_s: of one live session. idle_s: without audio and without `keepalive`. keepalive_s: without
         audio, whatever else comes.
     send_s: until a client must have taken what it was sent. upload_s: between two pieces of an upload.
@@ -68,7 +69,7 @@ class ServerLimits:
     duration_s: float = 4 * 3600.0
     message_kb: int = 16 * 1024
     pending_s: float = 10.0
-    wait_s: float = 5.0
+    wait_s: float = 3.0
     session_s: float = 4 * 3600.0
     idle_s: float = 300.0
     keepalive_s: float = 3600.0

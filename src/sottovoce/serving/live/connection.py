@@ -1,8 +1,8 @@
 """One live client: its messages are read, audio and commands worked off in order, events sent back.
 
-Five tasks: one reads, one works, one does what goes on in the background, one reports, one waits for the
-server to go down. None of them runs the model. What messages and events look like, the protocols in `apis`
-know.
+Six tasks: one reads, one works, one does what goes on in the background, one reports, two wait: for the
+server to go down, and for the model to fall behind. None of them runs the model. What messages and events
+look like, the protocols in `apis` know.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from sottovoce.serving.live.input_queue import InputQueue
 from sottovoce.serving.live.transport import GoneError, Transport, WebSocketTransport, own_error
 from sottovoce.serving.parsing.faults import UNAVAILABLE, ApiError, fault_of, logged_fault
 from sottovoce.serving.parsing.pcm import PcmReader
+from sottovoce.serving.scheduling.load_forecast import no_room
 from sottovoce.serving.scheduling.model_work import LiveWork, ModelWork
 from sottovoce.serving.services import Services, key_of, services_of
 from sottovoce.types import SAMPLE_RATE, Event, Samples
@@ -66,6 +67,7 @@ class LiveConnection(ABC, Generic[M]):
         self._session: LiveWork | None = None
         self._held = AsyncExitStack()
         self._is_closing = False
+        self._sent_away = anyio.Event()
         self._quiet_since_s = math.inf
         """By the clock, where the client has a place: since then it sent no audio."""
         self._counted_s = 0.0
@@ -138,6 +140,7 @@ class LiveConnection(ABC, Generic[M]):
         self.services.check_wait(scheduler)
         self._session = session = await scheduler.open(options)
         self._held.callback(session.end)
+        self._held.enter_context(self.services.overload.placed(session, self._sent_away.set))
         session.poll_newer_audio = self.queue.take_audio
         self._counted_s = 0.0
         return scheduler
@@ -259,7 +262,7 @@ class LiveConnection(ABC, Generic[M]):
                 nonlocal code
                 code = await self._work()
 
-            for task in (self._listen, self._leave, self._report, self.background):
+            for task in (self._listen, self._leave, self._yield, self._report, self.background):
                 tasks.start_soon(until_failed, task)
             await until_failed(work)
             tasks.cancel_scope.cancel()
@@ -275,6 +278,11 @@ class LiveConnection(ABC, Generic[M]):
     async def _leave(self) -> None:
         await self.services.until_leaving()
         await self.request_close(GOING_DOWN)
+
+    async def _yield(self) -> None:
+        """Make room where the model has fallen behind. Raises: ApiError then."""
+        await self._sent_away.wait()
+        raise no_room(self.services.n_sessions - 1)
 
     def _note_audio(self) -> None:
         if math.isfinite(self._quiet_since_s):

@@ -105,6 +105,16 @@ class SessionHandle:
         """Seconds of audio so far that no update has heard."""
         return (self._n_samples - self._n_taken) / SAMPLE_RATE
 
+    @property
+    def live_wait_s(self) -> float:
+        """How long live work waits for its turn, of late."""
+        return self._worker.live_wait_s
+
+    @property
+    def place(self) -> object:
+        """What does the work of this session and of others."""
+        return self._worker
+
     async def begin(self) -> None:
         """Make the session, so that wrong options are known before there is audio.
 

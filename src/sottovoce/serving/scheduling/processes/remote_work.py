@@ -47,6 +47,16 @@ class RemoteSession:
         """Seconds of audio so far that no update has heard."""
         return self._n_waiting / SAMPLE_RATE
 
+    @property
+    def live_wait_s(self) -> float:
+        """How long live work waits for its turn there, of late."""
+        return self._link.state.live_wait_s
+
+    @property
+    def place(self) -> object:
+        """The process that does the work of this session and of others."""
+        return self._link
+
     async def push(self, pcm: Samples) -> list[Event]:
         """Take samples (n,); see `SessionHandle.push`. Raises: ApiError."""
         self._n_samples += len(pcm)
