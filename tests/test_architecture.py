@@ -54,6 +54,7 @@ CONFINED = {
     "websockets": {"serving"},
     "prometheus_client": {"serving"},
     "ray": {"serving"},
+    "opentelemetry": {"serving"},
     "pyarrow": {"archive"},
     "av": {"audio"},
     "docx": {"formats"},

@@ -39,6 +39,12 @@ LISTENING = (
         help="Another host that shared captions may be posted to, as YouTube and Zoom take them. May be "
         "repeated. [those two alone]",
     ),
+    click.option(
+        "--traces",
+        is_flag=True,
+        help="Send OpenTelemetry's traces, by OTLP over HTTP, as the variables OTEL_EXPORTER_OTLP_… say "
+        "(extra `trace`).",
+    ),
     click.option("--tls-certificate", metavar="FILE", help="PEM file, for https (with --tls-key)."),
     click.option("--tls-key", metavar="FILE", help="PEM file with the key of the certificate."),
 )

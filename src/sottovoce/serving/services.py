@@ -30,6 +30,7 @@ from sottovoce.serving.scheduling.model_registry import WORK_ENDS_WITHIN_S, Mode
 from sottovoce.serving.scheduling.model_work import ModelWork
 from sottovoce.serving.scheduling.overload import OverloadWatch
 from sottovoce.serving.settings import UPLOADS_A_PLACE, ServerSettings
+from sottovoce.serving.tracing import make_tracing
 
 UNLOAD_EVERY_S = 5.0
 REQUESTS_A_JOB = 4
@@ -63,6 +64,7 @@ class Services(Collector):
         self.caption_posters: dict[str, CaptionPoster] = {}
         """Of captions that are shared and posted elsewhere, by their tokens."""
         self.overload = OverloadWatch(settings.limits.wait_s)
+        self.tracing = make_tracing(settings.traces)
         self.is_ready = not settings.models.preload
         self.secrets = ClientSecrets(settings.access.secret_key)
         self.keys = KeyRing(settings.access)
@@ -71,7 +73,13 @@ class Services(Collector):
         if settings.jobs is not None:
             n_at_once = max(1, settings.limits.requests // REQUESTS_A_JOB)
             self.jobs = JobRunner(
-                settings.jobs, registry, self.decoding, metrics, self.keys, n_at_once=n_at_once
+                settings.jobs,
+                registry,
+                self.decoding,
+                metrics,
+                self.keys,
+                n_at_once=n_at_once,
+                tracing=self.tracing,
             )
         self.preload_error: Exception | None = None
         """Why the default model could not be loaded."""
@@ -287,6 +295,7 @@ class Services(Collector):
         within_s = 0.0 if self.ends_process else WORK_ENDS_WITHIN_S
         await anyio.to_thread.run_sync(self.decoding.close, not self.ends_process)
         await anyio.to_thread.run_sync(self.registry.close, within_s)
+        await anyio.to_thread.run_sync(self.tracing.close)
 
     async def _preload(self) -> None:
         try:

@@ -332,7 +332,7 @@ class ServerSettings:
     """All that a server is told. wyoming: None: Home Assistant is not listened for. translation: None: live
     speech is translated into English alone, by Whisper itself. hls: a folder for shared captions as HLS.
     caption_hosts: further ones that captions may be posted to. jobs: None: recordings are answered at once
-    alone."""
+    alone. traces: OpenTelemetry's are sent."""
 
     models: ModelSettings
     listening: Listening = field(default_factory=Listening)
@@ -343,6 +343,7 @@ class ServerSettings:
     translation: TranslationSettings | None = None
     hls: str | None = None
     caption_hosts: tuple[str, ...] = ()
+    traces: bool = False
     jobs: JobSettings | None = None
 
     @property

@@ -97,6 +97,7 @@ def layers(services: Services) -> list[Middleware]:
         key_limits=services.key_limits,
         metrics=services.metrics,
         routes=paths,
+        tracing=services.tracing,
     )
     if not settings.access.origins:
         return [logged]

@@ -13,6 +13,7 @@ import sys
 import time
 import uuid
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import HTTPConnection
@@ -25,11 +26,13 @@ from sottovoce.serving.access.key_limits import KeyLimits
 from sottovoce.serving.live.transport import close_with, deny, error_answer, own_error
 from sottovoce.serving.metrics import Metrics
 from sottovoce.serving.parsing.faults import ApiError
+from sottovoce.serving.tracing import STATUS, SetAttribute, Tracing
 
 logger = logging.getLogger(__name__)
 
 CLOSE_CODES = frozenset({*range(1000, 1004), *range(1005, 1015)})
 """Of RFC 6455, and those that were registered after it."""
+FIRST_CLOSE_CODE = 1000
 ANSWERED_ID = re.compile(r"[A-Za-z0-9._-]{1,80}")
 SECURITY_HEADERS = {
     "x-content-type-options": "nosniff",
@@ -61,12 +64,14 @@ class RequestLogMiddleware:
         key_limits: KeyLimits,
         metrics: Metrics,
         routes: frozenset[str],
+        tracing: Tracing,
     ) -> None:
         self._app = app
         self._access = access
         self._key_limits = key_limits
         self._metrics = metrics
         self._routes = routes
+        self._tracing = tracing
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
@@ -93,12 +98,14 @@ class RequestLogMiddleware:
                     answered.setdefault(name, value)
             await send(message)
 
-        try:
-            fault = self._refusal(scope, scope["method"], headers)
-            inner = self._app if fault is None else error_answer(HTTPConnection(scope), fault)
-            await inner(scope, receive, sending)
-        finally:
-            self._note(scope, scope["method"], status, time.monotonic() - began, request_id)
+        with self._span(scope, scope["method"], headers) as set_attribute:
+            try:
+                fault = self._refusal(scope, scope["method"], headers)
+                inner = self._app if fault is None else error_answer(HTTPConnection(scope), fault)
+                await inner(scope, receive, sending)
+            finally:
+                set_attribute(STATUS, status)
+                self._note(scope, scope["method"], status, time.monotonic() - began, request_id)
 
     async def _websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
         began = time.monotonic()
@@ -123,14 +130,27 @@ class RequestLogMiddleware:
             await send(message)
 
         try:
-            fault = self._refusal(scope, "GET", headers, scope["subprotocols"])
-            if fault is None:
-                await self._app(scope, receiving, sending)
-            else:
-                await refuse(WebSocket(scope, receiving, sending), fault)
+            with self._span(scope, "WEBSOCKET", headers) as set_attribute:
+                fault = self._refusal(scope, "GET", headers, scope["subprotocols"])
+                if fault is None:
+                    await self._app(scope, receiving, sending)
+                else:
+                    await refuse(WebSocket(scope, receiving, sending), fault)
+                set_attribute(STATUS if code < FIRST_CLOSE_CODE else "websocket.close_code", code)
         finally:
             self._metrics.sessions.labels(self._route(scope), shown_code(code)).inc()
             self._log(scope, "WEBSOCKET", code, time.monotonic() - began, request_id)
+
+    def _span(self, scope: Scope, method: str, headers: Headers) -> AbstractContextManager[SetAttribute]:
+        """Make the span of a request or a session."""
+        route = self._route(scope)
+        return self._tracing.span(
+            f"{shown_method(method)} {route}",
+            headers,
+            http__request__method=shown_method(method),
+            http__route=route,
+            sottovoce__request_id=scope["state"]["request_id"],
+        )
 
     def _refusal(
         self, scope: Scope, method: str, headers: Headers, subprotocols: Sequence[str] = ()

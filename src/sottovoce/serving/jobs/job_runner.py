@@ -33,6 +33,7 @@ from sottovoce.serving.recordings.requests import FileRequest, transcription_req
 from sottovoce.serving.recordings.uploaded_file import UploadedFile
 from sottovoce.serving.scheduling.model_registry import ModelRegistry
 from sottovoce.serving.settings import JobSettings
+from sottovoce.serving.tracing import Tracing
 from sottovoce.types import Transcript
 
 logger = logging.getLogger(__name__)
@@ -62,6 +63,7 @@ class JobRunner:
         keys: KeyRing,
         *,
         n_at_once: int,
+        tracing: Tracing,
     ) -> None:
         self.webhooks = WebhookSender(self._secret_for, settings.webhook_networks)
         self._keys = keys
@@ -70,6 +72,7 @@ class JobRunner:
         self._decoding = decoding
         self._metrics = metrics
         self._n_at_once = n_at_once
+        self._tracing = tracing
         self._store = JobStore(settings.folder)
         self._jobs = {job.id: job for job in self._store.load()}
         self._scopes: dict[str, anyio.CancelScope] = {}
@@ -225,7 +228,8 @@ class JobRunner:
                 text = f"the server ended {MOST_TRIES} times while it read this recording"
                 raise ApiError(text, status=500, kind="server_error", code="gave_up")
             await self._save(job)
-            result = await self._transcribe_when_possible(job)
+            with self._tracing.span("job", sottovoce__job=job.id):
+                result = await self._transcribe_when_possible(job)
         except anyio.get_cancelled_exc_class():
             if job.id in self._jobs:
                 job.n_tries -= 1
@@ -234,9 +238,8 @@ class JobRunner:
             raise
         except Exception as problem:
             error = logged_fault(problem, job.id, "job failed").details
-        job.end(error)
         with anyio.CancelScope(shield=True):
-            await self._finish(job, result)
+            await self._finish(job, result, error)
         seconds = round(time.monotonic() - began_s, 3)
         logger.info(
             "job over", extra={"job": job.id, "status": job.state, "seconds": seconds, "key": job.owner}
@@ -272,13 +275,19 @@ class JobRunner:
         self._metrics.file_seconds.inc(transcript.duration)
         return await anyio.to_thread.run_sync(rendered, transcript, request)
 
-    async def _finish(self, job: TranscriptionJob, result: bytes | None) -> None:
-        self._metrics.jobs.labels(job.state).inc()
+    async def _finish(
+        self, job: TranscriptionJob, result: bytes | None, error: dict[str, Json] | None
+    ) -> None:
+        """End a job, whose result is there before it says so."""
         try:
-            await anyio.to_thread.run_sync(self._store.finish, job, result)
+            if result is not None:
+                await anyio.to_thread.run_sync(self._store.keep_result, job, result)
+            job.end(error)
+            await anyio.to_thread.run_sync(self._store.finish, job, len(result or b""))
         except OSError:
             logger.exception("the result of a job cannot be written")
             job.end(ApiError("no place for the result", kind="server_error", code=NO_SPACE).details)
+        self._metrics.jobs.labels(job.state).inc()
 
     async def _save(self, job: TranscriptionJob) -> None:
         try:
