@@ -6,6 +6,7 @@ Knows nothing of other sessions but the interval that all have under load.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -35,6 +36,9 @@ MOST_AT_ONCE_S = 2.0
 """Audio of one session worked on at a time: the others have their turn in between."""
 MOST_BEHIND_S = 10.0
 """The same under load, where one update takes all that came meanwhile."""
+MOST_AHEAD_S = 20.0
+"""Of the time that has passed, that a session's audio may be: more of it has the turn of recordings. A client
+that comes again after a break has some to say at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +89,7 @@ class SessionHandle:
         self._n_samples = 0
         self._n_taken = 0
         self._began_at = 0
+        self._opened_s = time.monotonic()
         self.fixed_interval_s: float | None = None
         """Of audio from one update to the next; None: as it is for all sessions."""
         self.poll_newer_audio: Callable[[], Samples] | None = None
@@ -196,10 +201,17 @@ class SessionHandle:
     def _numbered(self, events: list[Event]) -> list[Event]:
         return self._sequencer.number(events, offset_s=self._began_at / SAMPLE_RATE)
 
+    @property
+    def _priority(self) -> Priority:
+        """Whose turn its work has: a client that sends much faster than anybody speaks sends a recording."""
+        ahead_s = self.received_s - (time.monotonic() - self._opened_s)
+        return Priority.FILE if ahead_s > MOST_AHEAD_S else Priority.LIVE
+
     async def _done(self, calls: CallGenerator[list[Event]]) -> list[Event]:
         self.load.is_waiting = True
         try:
-            return await asyncio.wrap_future(self._worker.submit_calls(calls, on_work=self.load.work))
+            work = self._worker.submit_calls(calls, self._priority, on_work=self.load.work)
+            return await asyncio.wrap_future(work)
         finally:
             self.load.is_waiting = False
 
