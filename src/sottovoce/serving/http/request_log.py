@@ -191,8 +191,9 @@ class RequestLogMiddleware:
         path: str = scope["path"]
         if path.startswith("/static/"):
             return "/static"
-        if path.startswith("/v1/jobs/"):
-            return "/v1/jobs/{id}"
+        for folder in ("/v1/jobs/", "/v1/uploads/"):
+            if path.startswith(folder):
+                return f"{folder}{{id}}"
         return path if path in self._routes else "other"
 
 
