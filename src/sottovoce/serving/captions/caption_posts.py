@@ -17,9 +17,9 @@ from ipaddress import IPv4Network, IPv6Network, ip_network
 
 import anyio
 
+from sottovoce.serving.access.public_post import PostError, PostTarget, post, target_of
 from sottovoce.serving.captions.hls import CaptionUtterance, CaptionWord, Change, cues_of
 from sottovoce.serving.captions.shared_captions import SharedCaptions
-from sottovoce.serving.jobs.public_post import PostError, PostTarget, post, target_of
 from sottovoce.serving.parsing.fields import wrong
 
 SERVICES = {"youtube": "youtube.com", "zoom": "zoom.us"}
@@ -50,10 +50,10 @@ class CaptionTarget:
         """
         is_named = any(f"//{host}" in url for host in hosts)
         target = target_of("url", url, EVERYWHERE if is_named else ())
-        known = next((name for name, domain in SERVICES.items() if is_of(target.host, domain)), None)
-        if known is None and target.host not in hosts:
+        chosen_by_host = next((name for name, domain in SERVICES.items() if is_of(target.host, domain)), None)
+        if chosen_by_host is None and target.host not in hosts:
             raise wrong("url", f"one of {', '.join(SERVICES.values())} (see --caption-host)", "another")
-        chosen = service or known
+        chosen = service or chosen_by_host
         if chosen not in SERVICES:
             raise wrong("service", " or ".join(SERVICES), "something else")
         return cls(chosen, target, EVERYWHERE if target.host in hosts else ())

@@ -36,7 +36,7 @@ from sottovoce.serving.apis.sottovoce_live import live, live_refusal
 from sottovoce.serving.apis.transcription_jobs import create_job, delete_job, job_info, job_list
 from sottovoce.serving.apis.whisper_cpp import inference, load, plainly
 from sottovoce.serving.http.openapi import document as openapi_document
-from sottovoce.serving.http.request_log import RequestLogMiddleware, error_response
+from sottovoce.serving.http.request_log import RequestLogMiddleware, error_response, like_this_log
 from sottovoce.serving.live.session_translator import targets
 from sottovoce.serving.metrics import CONTENT_TYPE, Metrics
 from sottovoce.serving.parsing.faults import ApiError, leaving, logged_fault
@@ -70,7 +70,7 @@ def make_app(settings: ServerSettings, open_model: Callable[[str], Model]) -> St
         metrics.live_work.observe(worked_s)
 
     def open_in_processes(name: str) -> ModelProcesses:
-        return start_processes(open_model, name, settings)
+        return start_processes(open_model, name, settings, begin=like_this_log())
 
     def make(model: Model | ModelProcesses) -> ModelWork:
         if isinstance(model, ModelProcesses):

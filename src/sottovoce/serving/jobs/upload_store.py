@@ -41,11 +41,10 @@ class ResumableUpload:
 
 
 class UploadStore:
-    """The uploads of one server. folder: of its jobs, which exists. Raises: OSError."""
+    """The uploads of one server. folder: of its jobs, which exists."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder / FOLDER
-        self._folder.mkdir(mode=0o700, exist_ok=True)
         self._uploads: dict[str, ResumableUpload] = {}
         for record in self._folder.glob("*.json"):
             self._load(record)
@@ -63,6 +62,7 @@ class UploadStore:
         """Begin one. Raises: OSError."""
         upload = ResumableUpload(f"upload_{secrets.token_hex(16)}", owner, n_bytes, filename)
         upload.changed_s = time.time()
+        self._folder.mkdir(mode=0o700, exist_ok=True)
         self._data(upload.id).touch(mode=0o600)
         write_whole(self._record(upload.id), json.dumps(asdict(upload)))
         self._uploads[upload.id] = upload

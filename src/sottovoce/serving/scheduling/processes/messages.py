@@ -29,7 +29,7 @@ class Hello:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class ProcessCall:
     """Something that is answered. number: of the answer. item: a session or a recording; 0: the model."""
 
     number: int
@@ -46,7 +46,7 @@ class Cancel:
 
 
 @dataclass(frozen=True, slots=True)
-class Tell:
+class OneWayMessage:
     """Something that is not answered, about a session or a recording."""
 
     item: int
@@ -64,7 +64,7 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class SessionProgress:
     """What a session has said; n_waiting: samples of it here that no update has heard."""
 
     events: list[Event]

@@ -16,25 +16,22 @@ from typing import BinaryIO, cast
 
 import numpy as np
 import torch
-from starlette.datastructures import UploadFile
 
 from sottovoce.api import Model
 from sottovoce.errors import cause_of
 from sottovoce.options.live import LiveOptions
-from sottovoce.serving.http.request_log import log_as_json
 from sottovoce.serving.parsing.faults import ApiError, logged_fault
-from sottovoce.serving.recordings.uploaded_file import UploadedFile
 from sottovoce.serving.scheduling.model_memory import weight_bytes
 from sottovoce.serving.scheduling.model_work import TranscriptionRequest
 from sottovoce.serving.scheduling.processes.messages import (
     STATE_EVERY_S,
     Answer,
-    Call,
     Cancel,
     Hello,
+    OneWayMessage,
+    ProcessCall,
     ProcessState,
-    Progress,
-    Tell,
+    SessionProgress,
     packed,
     received,
 )
@@ -53,7 +50,7 @@ IN_MEMORY_BYTES = 1_000_000
 class ProcessOptions:
     """What a process is told. place: its number among those of the model, by which it takes a card.
 
-    stall_s: see `ServerLimits`. log_level: None: as it is.
+    stall_s: see `ServerLimits`. begin: called first.
     """
 
     name: str
@@ -61,7 +58,7 @@ class ProcessOptions:
     beam_size: int
     place: int
     stall_s: float
-    log_level: int | None = None
+    begin: Callable[[], None]
 
 
 def run(pipe: socket.socket, open_model: Callable[[str], Model], options: ProcessOptions) -> None:
@@ -71,8 +68,7 @@ def run(pipe: socket.socket, open_model: Callable[[str], Model], options: Proces
     """
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
-    if options.log_level is not None:
-        log_as_json(options.log_level)
+    options.begin()
     torch.set_num_threads(options.work.threads or 1)
     if torch.cuda.is_available():
         torch.cuda.set_device(options.place % torch.cuda.device_count())
@@ -116,10 +112,23 @@ class HeldSession:
 
 @dataclass(slots=True)
 class HeldFile:
-    """A recording, as it comes and when it is there; job: None until it is transcribed."""
+    """A recording, as it comes and when it is there, for `audio.io`; job: None until it is transcribed."""
 
     file: BinaryIO
     job: FileJob | None = None
+    name: str = ""
+
+    def read(self, n_bytes: int = -1) -> bytes:
+        return self.file.read(n_bytes)
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        return self.file.seek(offset, whence)
+
+    def tell(self) -> int:
+        return self.file.tell()
+
+    def seekable(self) -> bool:
+        return True
 
     def close(self) -> None:
         if self.job is not None:
@@ -143,9 +152,9 @@ class ModelProcess:
             "calibrate": self._calibrate,
             "open": self._open,
             "push": self._push,
-            "finalize": lambda item: self._said(item, lambda handle: handle.finalize()),
-            "flush_and_reset": lambda item: self._said(item, lambda handle: handle.flush_and_reset()),
-            "close": lambda item: self._said(item, lambda handle: handle.close()),
+            "finalize": lambda item: self._emitted(item, lambda handle: handle.finalize()),
+            "flush_and_reset": lambda item: self._emitted(item, lambda handle: handle.flush_and_reset()),
+            "close": lambda item: self._emitted(item, lambda handle: handle.close()),
             "configure": self._configure,
             "voices": self._voices,
             "translate": self._translate,
@@ -170,15 +179,15 @@ class ModelProcess:
                 self._take(await received(reader))
         states.cancel()
 
-    def _take(self, message: Call | Cancel | Tell) -> None:
-        if isinstance(message, Call):
+    def _take(self, message: ProcessCall | Cancel | OneWayMessage) -> None:
+        if isinstance(message, ProcessCall):
             self._calls[message.number] = asyncio.create_task(self._answer(message))
-        elif isinstance(message, Tell):
+        elif isinstance(message, OneWayMessage):
             self._tellings[message.method](message.item, *message.arguments)
         elif (call := self._calls.get(message.number)) is not None:
             call.cancel()
 
-    async def _answer(self, call: Call) -> None:
+    async def _answer(self, call: ProcessCall) -> None:
         answer = Answer(call.number, fault=ApiError("cancelled", status=499))
         try:
             answer = Answer(call.number, await self._methods[call.method](call.item, *call.arguments))
@@ -193,7 +202,7 @@ class ModelProcess:
             self._writer.write(packed(message))
 
     async def _report(self) -> None:
-        """Tell what this process is at, for ever."""
+        """OneWayMessage what this process is at, for ever."""
         while True:
             live_work, self._live_work = self._live_work, []
             scheduler = self._scheduler
@@ -221,26 +230,28 @@ class ModelProcess:
         held = self._sessions[item] = HeldSession(handle)
         handle.poll_newer_audio = held.take
 
-    async def _push(self, item: int, pcm: Samples) -> Progress:
+    async def _push(self, item: int, pcm: Samples) -> SessionProgress:
         held = self._sessions[item]
         events = await held.handle.push(np.concatenate([held.take(), pcm]))
         return self._progress(held, events)
 
-    async def _said(self, item: int, work: Callable[[SessionHandle], Awaitable[list[Event]]]) -> Progress:
+    async def _emitted(
+        self, item: int, work: Callable[[SessionHandle], Awaitable[list[Event]]]
+    ) -> SessionProgress:
         """Do something with all audio that has come."""
         held = self._sessions[item]
         rest = held.take()
         events = await held.handle.push(rest) if len(rest) else []
         return self._progress(held, events + await work(held.handle))
 
-    async def _configure(self, item: int, options: LiveOptions) -> Progress:
-        return await self._said(item, lambda handle: handle.configure(options))
+    async def _configure(self, item: int, options: LiveOptions) -> SessionProgress:
+        return await self._emitted(item, lambda handle: handle.configure(options))
 
-    def _progress(self, held: HeldSession, events: list[Event]) -> Progress:
-        return Progress(events, round(held.handle.behind_s * SAMPLE_RATE) + sum(map(len, held.fed)))
+    def _progress(self, held: HeldSession, events: list[Event]) -> SessionProgress:
+        return SessionProgress(events, round(held.handle.behind_s * SAMPLE_RATE) + sum(map(len, held.fed)))
 
-    async def _voices(self, item: int, known: Mapping[str, Floats]) -> dict[str, Floats]:
-        return dict(await self._sessions[item].handle.voices(known))
+    async def _voices(self, item: int, enrolled: Mapping[str, Floats]) -> dict[str, Floats]:
+        return dict(await self._sessions[item].handle.voices(enrolled))
 
     def _feed(self, item: int, pcm: Samples) -> None:
         if (held := self._sessions.get(item)) is not None:
@@ -270,9 +281,9 @@ class ModelProcess:
 
     async def _transcribe(self, item: int, name: str, request: TranscriptionRequest) -> int:
         held = self._files[item]
-        held.file.seek(0)
-        recording = UploadedFile(UploadFile(held.file, filename=name))
-        held.job = await self._scheduler.transcribe(recording.source, request)
+        held.name = name
+        held.seek(0)
+        held.job = await self._scheduler.transcribe(cast(BinaryIO, held), request)
         return held.job.n_prompt_tokens
 
     def _job(self, item: int) -> FileJob:

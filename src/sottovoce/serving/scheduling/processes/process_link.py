@@ -19,11 +19,11 @@ from sottovoce.serving.parsing.faults import ApiError
 from sottovoce.serving.scheduling.processes.messages import (
     LENGTH,
     Answer,
-    Call,
     Cancel,
     Hello,
+    OneWayMessage,
+    ProcessCall,
     ProcessState,
-    Tell,
     packed,
     received,
 )
@@ -100,7 +100,7 @@ class ProcessLink:
         future: asyncio.Future[Any] = self._loop.create_future()
         self._waiting[number] = future
         future.add_done_callback(lambda done: self._forget(number, done))
-        self._writer.write(packed(Call(number, item, method, arguments)))
+        self._writer.write(packed(ProcessCall(number, item, method, arguments)))
         return future
 
     async def call(self, item: int, method: str, *arguments: object) -> Any:
@@ -112,9 +112,9 @@ class ProcessLink:
         return asyncio.run_coroutine_threadsafe(self.call(item, method, *arguments), self._loop).result()
 
     def tell(self, item: int, method: str, *arguments: object) -> None:
-        """Tell something that is not answered; harmless where the process has gone."""
+        """OneWayMessage something that is not answered; harmless where the process has gone."""
         if self.is_alive:
-            self._writer.write(packed(Tell(item, method, arguments)))
+            self._writer.write(packed(OneWayMessage(item, method, arguments)))
 
     async def drain(self) -> None:
         """Wait until little is on its way to the process. Raises: ApiError where it has gone."""

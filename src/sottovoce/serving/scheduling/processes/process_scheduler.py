@@ -58,22 +58,22 @@ class ModelProcesses:
 
 
 def start_processes(
-    open_model: Callable[[str], Model], name: str, settings: ServerSettings
+    open_model: Callable[[str], Model], name: str, settings: ServerSettings, begin: Callable[[], None]
 ) -> ModelProcesses:
     """Load a model in as many processes as the settings say, which share the threads of the processor.
 
+    begin: called first in each of them.
     Raises: what keeps one of them from it.
     """
     n_processes = settings.work.processes
     threads = max(1, (settings.work.threads or THREADS) // n_processes)
-    root = logging.getLogger()
     options = ProcessOptions(
         name,
         replace(settings.work, threads=threads),
         settings.models.beam_size,
         0,
         settings.limits.stall_s,
-        root.level if root.handlers else None,
+        begin,
     )
 
     def start(place: int) -> ProcessLink:

@@ -11,7 +11,7 @@ import anyio.to_thread
 
 from sottovoce.options.live import LiveOptions
 from sottovoce.serving.scheduling.model_work import OwnTranslator, TranscriptionRequest
-from sottovoce.serving.scheduling.processes.messages import Progress
+from sottovoce.serving.scheduling.processes.messages import SessionProgress
 from sottovoce.serving.scheduling.processes.process_link import ProcessLink
 from sottovoce.speakers.base import Floats
 from sottovoce.translation.live_translator import SourceText
@@ -73,23 +73,23 @@ class RemoteSession:
 
     async def finalize(self) -> list[Event]:
         """Say now what was heard so far. Raises: ApiError."""
-        return await self._said("finalize")
+        return await self._emitted("finalize")
 
     async def flush_and_reset(self) -> list[Event]:
         """Say what was heard so far, and forget it. Raises: ApiError."""
-        return await self._said("flush_and_reset")
+        return await self._emitted("flush_and_reset")
 
     async def configure(self, options: LiveOptions) -> list[Event]:
         """Go on with other options. Raises: ApiError, with the session as it was."""
-        return await self._said("configure", options)
+        return await self._emitted("configure", options)
 
     async def close(self) -> list[Event]:
         """Finish what is being said, and end. Raises: ApiError."""
-        return await self._said("close")
+        return await self._emitted("close")
 
-    async def voices(self, known: Mapping[str, Floats]) -> Mapping[str, Floats]:
+    async def voices(self, enrolled: Mapping[str, Floats]) -> Mapping[str, Floats]:
         """Know speakers of an earlier session; the speakers so far. Raises: ApiError."""
-        voices: Mapping[str, Floats] = await self._link.call(self._item, "voices", dict(known))
+        voices: Mapping[str, Floats] = await self._link.call(self._item, "voices", dict(enrolled))
         return voices
 
     def translator(self) -> OwnTranslator:
@@ -108,10 +108,10 @@ class RemoteSession:
             self._link.tell(self._item, "end")
             self._link.n_sessions -= 1
 
-    async def _said(self, method: str, *arguments: object) -> list[Event]:
+    async def _emitted(self, method: str, *arguments: object) -> list[Event]:
         return self._noted(await self._link.call(self._item, method, *arguments))
 
-    def _noted(self, progress: Progress) -> list[Event]:
+    def _noted(self, progress: SessionProgress) -> list[Event]:
         self._n_waiting = progress.n_waiting
         return progress.events
 
@@ -170,7 +170,7 @@ class RemoteFile(AsyncIterator[Segment]):
         return segment
 
     async def collect(self) -> Transcript:
-        """What was found, with what is left to find. Raises: ApiError."""
+        """Return what was found, with what is left to find. Raises: ApiError."""
         transcript: Transcript = await self._link.call(self._item, "collect")
         return transcript
 
