@@ -30,7 +30,7 @@ FLOORS = [
 ]
 """From the ground up; a room sees the floors below its own, and itself."""
 SERVING_FLOORS = [
-    {"settings", "metrics", "health_check"},
+    {"settings", "metrics", "tracing", "health_check"},
     {"parsing"},
     {"access", "scheduling"},
     {"captions", "recordings"},
@@ -54,6 +54,7 @@ CONFINED = {
     "websockets": {"serving"},
     "prometheus_client": {"serving"},
     "ray": {"serving"},
+    "opentelemetry": {"serving"},
     "pyarrow": {"archive"},
     "av": {"audio"},
     "docx": {"formats"},

@@ -4,8 +4,8 @@
 
 A server that forecasts its load, and one that does not, in turn; the clients begin at the same moment and
 speak in real time. Of those who are taken: how late words are after they were said, and `behind_s`, the
-seconds of audio that no event accounts for yet, as the server tells it every second. Of the others: close
-codes and when they may come again. Prints a table, then one JSON line.
+seconds of audio that no event accounts for yet, as the server tells it every second. Of the others: their
+status and when they may come again. Prints a table, then one JSON line.
 """
 
 from __future__ import annotations

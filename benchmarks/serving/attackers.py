@@ -158,9 +158,13 @@ async def openings(address: str, outcomes: Outcomes) -> None:
     """(6) Sessions that open and go, beside a recording."""
     recording = asyncio.create_task(post(address, silence(), {}, 5.0))
     for _ in range(50):
-        with suppress(*GONE):
+        try:
             async with connect(f"ws://{address}/v1/live", local_addr=FROM) as socket:
                 outcomes[json.loads(await socket.recv())["type"]] += 1
+        except InvalidStatus as refused:
+            outcomes[str(refused.response.status_code)] += 1
+        except GONE:
+            continue
     await recording
 
 
@@ -171,9 +175,13 @@ async def crowd(address: str, outcomes: Outcomes) -> None:
 
     async def one() -> None:
         with suppress(*GONE):
-            async with connect(f"ws://{address}/v1/live", local_addr=FROM) as socket:
-                kind = json.loads(await socket.recv())["type"]
-                outcomes["taken" if kind == "ready" else "refused"] += 1
+            try:
+                socket = await connect(f"ws://{address}/v1/live", local_addr=FROM)
+            except InvalidStatus:
+                outcomes["refused"] += 1
+                return
+            async with socket:
+                outcomes["taken"] += 1
                 for start in range(0, len(audio), 3_200):
                     await socket.send(audio[start : start + 3_200])
                     await asyncio.sleep(0.1)

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import random
+import signal
 import socket
+import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -19,17 +22,22 @@ SECOND = bytes(2 * 16_000)
 ROUTES = ("/v1/live", "/v1/realtime", "/v1/listen?encoding=linear16")
 RECORDING = Path(__file__).parents[2] / "examples" / "clips" / "en.flac"
 AT_A_TIME = 3
+JOB_EVERY_S = 5.0
 GONE = (OSError, ConnectionClosed, InvalidHandshake, TimeoutError, httpx.HTTPError)
 """What a client of this kind may come to."""
 
 
 class Chaos:
-    """All of them against one server. n_done: of each kind. faults: answers that a server never gives."""
+    """All of them against one server. n_done: of each kind. faults: answers that a server never gives.
 
-    def __init__(self, address: str, seed: int = 0) -> None:
+    may_be_cut_off: processes of it are killed, so that it may answer 503.
+    """
+
+    def __init__(self, address: str, seed: int = 0, *, may_be_cut_off: bool = False) -> None:
         self.n_done: Counter[str] = Counter()
         self.faults: list[str] = []
         self._address = address
+        self._usual = (200, 429, 503) if may_be_cut_off else (200, 429)
         self._random = random.Random(seed)
         self._kinds: dict[str, Callable[[], Awaitable[None]]] = {
             "vanished": self._vanish,
@@ -134,5 +142,48 @@ class Chaos:
                 f"http://{self._address}/v1/audio/transcriptions",
                 files={"file": ("en.flac", RECORDING.read_bytes())},
             )
-        if answer.status_code not in (200, 429):
+        if answer.status_code not in self._usual:
             self.faults.append(f"a recording was answered with {answer.status_code}")
+
+
+async def killing(server: int, every_s: float, n_kills: int) -> None:
+    """Kill a process that a server has begun for its model, again and again (Linux). server: its number."""
+    for number in range(n_kills):
+        await asyncio.sleep(every_s)
+        models = [child for child in begun_by(server) if b"spawn_main" in command_of(child)]
+        os.kill(models[number % len(models)], signal.SIGKILL)
+
+
+def begun_by(process: int) -> list[int]:
+    """The numbers of the processes that one has begun (Linux)."""
+    lists = Path(f"/proc/{process}/task").glob("*/children")
+    return [int(child) for path in lists for child in path.read_text().split()]
+
+
+def command_of(process: int) -> bytes:
+    """The command line of a process (Linux)."""
+    return Path(f"/proc/{process}/cmdline").read_bytes()
+
+
+async def sending_jobs(address: str, accepted: list[str]) -> None:
+    """Send a job every few seconds, until this is cancelled. accepted: gets the ids of those taken."""
+    async with httpx.AsyncClient(timeout=60) as client:
+        while True:
+            files = {"file": ("en.flac", RECORDING.read_bytes())}
+            answer = await client.post(f"http://{address}/v1/jobs", files=files)
+            if answer.status_code == 202:
+                accepted.append(answer.json()["id"])
+            await asyncio.sleep(JOB_EVERY_S)
+
+
+async def lost_jobs(address: str, accepted: list[str], within_s: float = 120.0) -> list[str]:
+    """Wait for all jobs that were accepted; return what became of those that did not go well."""
+    ends_s = time.monotonic() + within_s
+    states: dict[str, str] = dict.fromkeys(accepted, "unknown")
+    async with httpx.AsyncClient(timeout=60) as client:
+        while time.monotonic() < ends_s and not set(states.values()) <= {"succeeded", "failed"}:
+            for job in accepted:
+                answer = await client.get(f"http://{address}/v1/jobs/{job}")
+                states[job] = answer.json().get("status", "gone")
+            await asyncio.sleep(1.0)
+    return [f"a job that was accepted is {state}" for state in states.values() if state != "succeeded"]

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import httpx
 from websockets.asyncio.client import connect
-from websockets.exceptions import ConnectionClosed
+from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from sottovoce.audio.io import load_audio
 
@@ -29,7 +29,7 @@ PATIENCE_S = 30.0
 @dataclass(slots=True)
 class Lateness:
     """Of sessions: how late each word was (seconds after its end), `behind_s` every second, and who was
-    refused (close code, seconds until another try)."""
+    refused (status, seconds until another try)."""
 
     words_s: list[float] = field(default_factory=list)
     behind_s: list[float] = field(default_factory=list)
@@ -52,8 +52,13 @@ def part(values: Sequence[float], share: float) -> float:
 
 async def speak(address: str, audio: bytes, seconds: float, late: Lateness, query: str = "") -> None:
     """Say audio again and again, in real time, for so long; a server that refuses is not asked again."""
-    again: float | None = None
-    async with connect(f"ws://{address}/v1/live?{query}", open_timeout=120, ping_interval=None) as socket:
+    try:
+        socket = await connect(f"ws://{address}/v1/live?{query}", open_timeout=120, ping_interval=None)
+    except InvalidStatus as refused:
+        again = refused.response.headers.get("retry-after")
+        late.refused.append((refused.response.status_code, None if again is None else float(again)))
+        return
+    async with socket:
         start = time.monotonic()
 
         async def send() -> None:
@@ -77,13 +82,9 @@ async def speak(address: str, audio: bytes, seconds: float, late: Lateness, quer
                         late.words_s += [time.monotonic() - start - word["end"] for word in event["words"]]
                     elif event["type"] == "status":
                         late.behind_s.append(event["behind_s"])
-                    elif event["type"] == "error":
-                        again = event["error"].get("retry_after")
         sending.cancel()
         await asyncio.gather(sending, return_exceptions=True)
-    if socket.close_code == 1013:
-        late.refused.append((socket.close_code, again))
-    elif socket.close_code != 1000:
+    if socket.close_code != 1000:
         late.faults.append(f"a session ended with {socket.close_code}: {socket.close_reason}")
 
 

@@ -2,12 +2,17 @@
 
     python -m benchmarks serving soak               # 30 minutes, nano, 2 sessions, and chaos beside them
     python -m benchmarks serving soak --model base --sessions 4 --seconds 3600
+    python -m benchmarks serving soak --processes 2 --kills 5
 
 A server in a process of its own; some sessions that speak in real time, one after the other; beside them
 clients that misbehave (`serving.chaos`). Every session must say what the library says of the same audio, and
 none may fail; memory and open files must stay level. In the end all go, and the server must have nothing left
 of them; then it is killed in the middle of a session and started anew at the same port, and must serve the
 clients that come back.
+
+With --kills the model runs in processes of its own, of which one is killed so often, and jobs are sent all
+along: sessions of the process that went are told to come again, and come; every job that was accepted is
+done.
 
 Latency is the time from the end of a word to its text: the middle, and one word of twenty is later. Prints a
 table, then one JSON line; ends with 1 where something did not hold.
@@ -20,9 +25,11 @@ import asyncio
 import json
 import os
 import platform
+import shutil
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
@@ -37,6 +44,7 @@ from benchmarks.harness.arguments import benchmark_parser
 from benchmarks.harness.tables import show_json
 from benchmarks.serving import chaos as soak_chaos
 from benchmarks.serving.live_clients import served
+from benchmarks.serving.processes import family_mb
 from sottovoce.api import load_model
 from sottovoce.audio.io import load_audio
 from sottovoce.types import Final
@@ -54,7 +62,7 @@ LEAST_GROWTH_MB = 150.0
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """The server at a moment: resident memory, processor time, threads, open files."""
+    """The server at a moment: memory, with that of processes it has begun, processor time, threads, files."""
 
     at_s: float
     memory_mb: float
@@ -69,13 +77,16 @@ class Heard:
 
     latencies: list[tuple[float, float]] = field(default_factory=list)
     n_sessions: int = 0
+    n_cut_off: int = 0
     faults: list[str] = field(default_factory=list)
 
 
-def options_of_server(sessions: int, port: int) -> list[str]:
+def options_of_server(options: argparse.Namespace, port: int, jobs: str) -> list[str]:
     """Options for so many sessions, how many are too many being for others to measure."""
+    sessions: int = options.sessions
     limits = ["--max-sessions", str(sessions + 40), "--max-requests", "12", "--idle-timeout", "20"]
     # an interval so that words are those of the library
+    limits += ["--processes", str(options.processes), "--jobs-dir", jobs]
     return ["--port", str(port), "--longest-interval", "0.5", "--no-forecast", *limits]
 
 
@@ -86,8 +97,7 @@ def state_of(process: subprocess.Popen[str], began: float) -> State:
     times = (folder / "stat").read_text().rpartition(")")[2].split()
     cpu_s = (int(times[11]) + int(times[12])) / os.sysconf("SC_CLK_TCK")
     n_files = len(list((folder / "fd").iterdir()))
-    memory_mb = int(status["VmRSS"].split()[0]) / 1024
-    return State(time.monotonic() - began, memory_mb, cpu_s, int(status["Threads"]), n_files)
+    return State(time.monotonic() - began, family_mb(process.pid), cpu_s, int(status["Threads"]), n_files)
 
 
 def counts(address: str) -> tuple[float, float]:
@@ -117,6 +127,10 @@ async def speak(address: str, audio: bytes, expected: str, began: float, heard: 
                 heard.latencies += [(now - began, now - start - word["end"]) for word in event["words"]]
             elif event["type"] == "final":
                 text.append(event["text"])
+            elif event["type"] == "error" and event["error"]["code"] == "process_ended":
+                heard.n_cut_off += 1
+                sending.cancel()
+                return
             elif event["type"] == "error":
                 heard.faults.append(event["error"]["message"])
         await sending
@@ -138,21 +152,30 @@ async def speaking(
 
 
 async def soak(
-    process: subprocess.Popen[str], address: str, sessions: int, seconds: float, audio: bytes, expected: str
+    process: subprocess.Popen[str], address: str, options: argparse.Namespace, audio: bytes, expected: str
 ) -> tuple[list[State], Heard, dict[str, int]]:
     """The load and the chaos, for so long; the state of the server all along."""
     began, heard, states = time.monotonic(), Heard(), [state_of(process, time.monotonic())]
+    seconds: float = options.seconds
     good = [
         asyncio.create_task(speaking(address, audio, expected, began, seconds, heard))
-        for _ in range(sessions)
+        for _ in range(options.sessions)
     ]
-    chaos = soak_chaos.Chaos(address)
-    bad = asyncio.create_task(chaos.run())
+    chaos = soak_chaos.Chaos(address, may_be_cut_off=options.kills > 0)
+    bad = [asyncio.create_task(chaos.run())]
+    jobs: list[str] = []
+    if options.kills:
+        every_s = seconds / (options.kills + 1)
+        bad.append(asyncio.create_task(soak_chaos.killing(process.pid, every_s, options.kills)))
+        bad.append(asyncio.create_task(soak_chaos.sending_jobs(address, jobs)))
     while not all(task.done() for task in good):
         await asyncio.sleep(min(5.0, seconds / 20))
         states.append(state_of(process, began))
-    bad.cancel()
-    await asyncio.gather(bad, return_exceptions=True)
+    for task in bad:
+        task.cancel()
+    await asyncio.gather(*bad, return_exceptions=True)
+    heard.faults += await soak_chaos.lost_jobs(address, jobs)
+    chaos.n_done["jobs"] = len(jobs)
     for task in good:
         task.result()
     heard.faults += chaos.faults
@@ -241,14 +264,16 @@ def main() -> None:
     parser.add_argument("--sessions", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=1800.0)
     parser.add_argument("--clip", default="mixed.flac", help="of examples/clips")
+    parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--kills", type=int, default=0, help="of processes of the model, with --processes")
     options = parser.parse_args()
     samples = load_audio(CLIPS / options.clip)
     audio = (samples * 32767).astype("<i2").tobytes()
     expected = text_of(options.model, options.dtype, audio)
-    with served(options.model, options.dtype, *options_of_server(options.sessions, 0)) as (process, address):
-        states, heard, n_bad = asyncio.run(
-            soak(process, address, options.sessions, options.seconds, audio, expected)
-        )
+    jobs = tempfile.mkdtemp()
+    more = options_of_server(options, 0, jobs)
+    with served(options.model, options.dtype, *more) as (process, address):
+        states, heard, n_bad = asyncio.run(soak(process, address, options, audio, expected))
         is_empty = asyncio.run(until_empty(address))
         after = state_of(process, 0.0)
         failed = levels(states, after, heard)
@@ -257,11 +282,12 @@ def main() -> None:
             failed.append("a client was not told that the server was gone")
         process.wait()
         port = int(address.split(":")[1])
-    more = options_of_server(options.sessions, port)
+    more = options_of_server(options, port, jobs)
     with served(options.model, options.dtype, *more) as (process, address):
         again = Heard()
         asyncio.run(speak(address, audio, expected, time.monotonic(), again))
         failed += [f"after it was killed: {fault}" for fault in again.faults]
+    shutil.rmtree(jobs, ignore_errors=True)
     report(options, states, heard, n_bad, failed)
     sys.exit(1 if failed else 0)
 
@@ -282,8 +308,8 @@ def report(
     failed: list[str],
 ) -> None:
     print(
-        f"{heard.n_sessions} sessions of {len(heard.latencies)} words; beside them "
-        + ", ".join(f"{n} {name}" for name, n in n_bad.items())
+        f"{heard.n_sessions} sessions ({heard.n_cut_off} more cut off by a kill) of "
+        f"{len(heard.latencies)} words; beside them " + ", ".join(f"{n} {name}" for name, n in n_bad.items())
     )
     heads = ("seconds", "MB", "threads", "files", "CPU %", "p50 s", "p95 s")
     for row in (heads, *quarters(states, heard)):

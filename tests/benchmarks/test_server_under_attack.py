@@ -74,7 +74,7 @@ def test_clients_measure_how_late_they_are_and_who_is_refused() -> None:
     with serving(SlowModel(), work=Work(forecast=False, engines=1)) as server:
         server.services.registry.schedulers[0].forecast.usual = 1.0
         asyncio.run(run())
-    assert (late.n_taken, [code for code, _ in late.refused], late.faults) == (1, [1013], [])
+    assert (late.n_taken, [code for code, _ in late.refused], late.faults) == (1, [429], [])
     assert len(late.words_s) == 2  # a word for every second
     assert part(late.words_s, 0.5) < 20.0
     assert late.behind_s

@@ -70,6 +70,9 @@ class SlowModel:
         self.n_open += 1
         return SlowSession(self)
 
+    def fusion(self, hotwords: object) -> None:
+        """Boost nothing."""
+
     def transcribe(self, source: object, **options: object) -> SlowFile:
         return SlowFile(self)
 

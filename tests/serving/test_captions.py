@@ -43,6 +43,18 @@ def captions(**parts: object) -> str:
     return json.dumps({"type": "captions", **parts})
 
 
+def reading(address: str, token: str) -> connect:
+    """A reader's socket."""
+    offers: Any = ["sottovoce", f"sottovoce-captions.{token}"]
+    return connect(f"ws://{address}/v1/captions/read", subprotocols=offers)
+
+
+def resuming(address: str, secret: str) -> connect:
+    """The socket of a publisher who comes again."""
+    offers: Any = ["sottovoce", f"sottovoce-resume.{secret}"]
+    return connect(f"ws://{address}/v1/captions", subprotocols=offers)
+
+
 async def received(client: ClientConnection) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(await asyncio.wait_for(client.recv(), 20))
     return found
@@ -68,7 +80,7 @@ def test_a_reader_who_comes_late_gets_all_and_then_what_changes(quick: ServerThr
             ready = await received(speaker)
             await speaker.send(captions(utterances=[utterance(0, "one"), utterance(1, "two", "three")]))
             await speaker.send(captions(now=utterance(2, "four"), names={"A": "Anna"}))
-            async with connect(f"ws://{quick.address}/v1/captions/{ready['token']}") as reader:
+            async with reading(quick.address, ready["token"]) as reader:
                 assert await received(speaker) == {"type": "readers", "readers": 1}
                 first = await received(reader)
                 assert texts(first) == ["one", "two three"]
@@ -96,8 +108,7 @@ def test_ten_readers_see_the_same_text_within_a_third_of_a_second(quick: ServerT
     async def run() -> float:
         async with connect(f"ws://{quick.address}/v1/captions") as speaker:
             token = (await received(speaker))["token"]
-            address = f"ws://{quick.address}/v1/captions/{token}"
-            readers = [await connect(address) for _ in range(N_READERS)]
+            readers = [await reading(quick.address, token) for _ in range(N_READERS)]
             for reader in readers:
                 await received(reader)
             delays = []
@@ -127,10 +138,10 @@ def test_a_reader_needs_the_link_and_no_key_and_who_publishes_a_key() -> None:
             token = ready["token"]
             assert len(token) >= 22, "128 bits"
             assert token != ready["resume"]
-            async with connect(f"ws://{address}/v1/captions/{token}") as reader:
+            async with reading(address, token) as reader:
                 assert (await received(reader))["type"] == "captions"
             for wrong in (token[:-1] + ("A" if token[-1] != "A" else "B"), ready["resume"], "x"):
-                async with connect(f"ws://{address}/v1/captions/{wrong}") as stranger:
+                async with reading(address, wrong) as stranger:
                     code, told = await closed(stranger)
                     assert (code, told[0]["error"]["code"]) == (1008, "no_such_captions")
 
@@ -141,13 +152,17 @@ def test_a_reader_needs_the_link_and_no_key_and_who_publishes_a_key() -> None:
 def test_readers_only_read_and_have_a_number() -> None:
     async def run(server: ServerThread) -> None:
         async with connect(f"ws://{server.address}/v1/captions") as speaker:
-            address = f"ws://{server.address}/v1/captions/{(await received(speaker))['token']}"
-            async with connect(address) as talkative:
+            token = (await received(speaker))["token"]
+            async with reading(server.address, token) as talkative:
                 await talkative.send(captions(utterances=[utterance(0, "mine")]))
                 code, told = await closed(talkative)
                 assert (code, told[-1]["error"]["code"]) == (1008, "invalid_message")
             await asyncio.to_thread(until, lambda: server.services.captions.n_readers == 0)
-            async with connect(address) as one, connect(address) as two, connect(address) as three:
+            async with (
+                reading(server.address, token) as one,
+                reading(server.address, token) as two,
+                reading(server.address, token) as three,
+            ):
                 assert texts(await received(one)) == texts(await received(two)) == []
                 code, told = await closed(three)
                 assert (code, told[0]["error"]["code"]) == (1013, "rate_limit_exceeded")
@@ -163,10 +178,10 @@ def test_who_was_cut_off_goes_on_and_readers_notice_nothing(quick: ServerThread)
         base = f"ws://{quick.address}/v1/captions"
         speaker = await connect(base)
         ready = await received(speaker)
-        async with connect(f"{base}/{ready['token']}") as reader:
+        async with reading(quick.address, ready["token"]) as reader:
             await received(reader)
             speaker.transport.abort()
-            async with connect(f"{base}?resume={ready['resume']}") as again:
+            async with resuming(quick.address, ready["resume"]) as again:
                 assert (await received(again))["token"] == ready["token"]
                 await again.send(captions(utterances=[utterance(0, "on")]))
                 assert texts(await received(reader)) == ["on"]
@@ -207,8 +222,8 @@ def test_who_comes_again_takes_the_place_of_a_socket_that_is_not_known_to_be_dea
         async with connect(base) as older:
             ready = await received(older)
             async with (
-                connect(f"{base}/{ready['token']}") as reader,
-                connect(f"{base}?resume={ready['resume']}") as newer,
+                reading(quick.address, ready["token"]) as reader,
+                resuming(quick.address, ready["resume"]) as newer,
             ):
                 await received(reader)
                 code, told = await closed(older)
@@ -235,8 +250,8 @@ def test_nothing_is_kept_of_captions_that_are_over(monkeypatch: pytest.MonkeyPat
         else:
             speaker.transport.abort()
         await asyncio.to_thread(until, lambda: server.services.captions.n_shared == 0)
-        for address in (f"{base}/{ready['token']}", f"{base}?resume={ready['resume']}"):
-            async with connect(address) as late:
+        for coming in (reading(server.address, ready["token"]), resuming(server.address, ready["resume"])):
+            async with coming as late:
                 code, told = await closed(late)
                 assert (code, told[-1]["error"]["code"]) == (1008, "no_such_captions")
 
@@ -316,7 +331,7 @@ def test_a_server_that_ends_says_so_to_readers() -> None:
         base = f"ws://{server.address}/v1/captions"
         async with (
             connect(base) as speaker,
-            connect(f"{base}/{(await received(speaker))['token']}") as reader,
+            reading(server.address, (await received(speaker))["token"]) as reader,
         ):
             await received(reader)
             server.server.should_exit = True
@@ -336,9 +351,9 @@ def test_logs_hold_neither_captions_nor_their_links(caplog: pytest.LogCaptureFix
         async with connect(base) as speaker:
             ready = await received(speaker)
             await speaker.send(captions(utterances=[utterance(0, "quarterly")], names={"A": "Kowalczyk"}))
-            async with connect(f"{base}/{ready['token']}") as reader:
+            async with reading(server.address, ready["token"]) as reader:
                 await received(reader)
-        async with connect(f"{base}?resume={ready['resume']}") as again:
+        async with resuming(server.address, ready["resume"]) as again:
             await received(again)
             await again.send('{"type": "close"}')
             await closed(again)

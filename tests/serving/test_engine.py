@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -179,6 +179,36 @@ def test_under_load_one_update_takes_all_that_came_meanwhile(level: int, calls: 
         return heard
 
     assert asyncio.run(run()) == pytest.approx(calls)
+
+
+def test_who_sends_much_faster_than_anybody_speaks_has_the_turn_of_recordings(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    priorities = []
+    submit = Worker.submit_calls
+
+    def noted(self: Worker, calls: Any, priority: Priority = Priority.LIVE, **more: Any) -> Any:
+        priorities.append(priority)
+        return submit(self, calls, priority, **more)
+
+    monkeypatch.setattr(Worker, "submit_calls", noted)
+
+    async def run() -> None:
+        scheduler = Scheduler(cast(Model, SlowModel()))
+        session = await scheduler.open(LiveOptions())
+        try:
+            for _ in range(3):
+                await session.push(np.tile(TENTH, 100))
+            session._opened_s -= 20.0  # time passes
+            await session.push(TENTH)
+        finally:
+            scheduler.close()
+            scheduler.join(10)
+
+    asyncio.run(run())
+    assert priorities[0] is Priority.LIVE
+    assert priorities[-2] is Priority.FILE
+    assert priorities[-1] is Priority.LIVE
 
 
 def test_an_update_that_waits_takes_what_comes_meanwhile() -> None:

@@ -21,7 +21,8 @@ from sottovoce.errors import OptionError
 from sottovoce.options.live import LiveOptions
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.serving.scheduling.engine_thread import THREADS
-from sottovoce.serving.scheduling.scheduler import Scheduler, TranscriptionRequest
+from sottovoce.serving.scheduling.model_work import TranscriptionRequest
+from sottovoce.serving.scheduling.scheduler import Scheduler
 from sottovoce.serving.scheduling.session_handle import SessionHandle
 from sottovoce.serving.scheduling.worker import Worker
 from sottovoce.serving.settings import Work

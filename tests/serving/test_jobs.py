@@ -194,6 +194,23 @@ def test_a_job_of_a_model_that_is_deleted_under_way_harms_no_other(
     assert [record.getMessage() for record in caplog.records] == []
 
 
+def test_a_job_that_went_well_has_its_result(
+    nano: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = Path.write_bytes
+
+    def write_slowly(path: Path, data: bytes) -> int:
+        time.sleep(0.3)
+        return write(path, data)
+
+    monkeypatch.setattr(Path, "write_bytes", write_slowly)
+    with serving(nano, jobs=JobSettings(str(tmp_path))) as server:
+        name = created(server, wav(16_000))
+        while (answer := httpx.get(f"{server.url}/v1/jobs/{name}")).json()["status"] != "succeeded":
+            assert answer.status_code == 200
+        assert answer.json()["result"] is not None
+
+
 def test_a_job_has_its_place_before_it_is_here(quick: ServerThread) -> None:
     """Recordings on their way count: nobody sends more at once than may be kept."""
     jobs = quick.services.jobs

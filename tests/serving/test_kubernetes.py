@@ -91,3 +91,28 @@ def test_it_has_no_privileges() -> None:
     assert security["readOnlyRootFilesystem"]
     assert not security["allowPrivilegeEscalation"]
     assert security["capabilities"]["drop"] == ["ALL"]
+
+
+def test_the_chart_gives_these_manifests_and_what_else_its_values_say() -> None:
+    helm = pytest.importorskip("helm_python", reason="helm-python-sdk is not installed")
+    chart = ROOT / "deploy" / "helm"
+    found = helm.lint(chart, strict=True)
+    assert [one for one in found["messages"] if "icon" not in one["error"]] == found["errors"] == []
+
+    def rendered(values: dict[str, Any], name: str = "sottovoce") -> dict[str, Any]:
+        with helm.Chart.load(chart) as loaded:
+            texts = loaded.render(values, name=name).values()
+        return {made["kind"]: made for text in texts for made in yaml.safe_load_all(text) if made}
+
+    assert rendered({}) == MANIFESTS
+    other = rendered({"keysSecret": "", "drainSeconds": 15, "image": {"tag": "cuda"}}, name="ours")
+    pod = other["Deployment"]["spec"]["template"]["spec"]
+    assert pod["containers"][0]["image"] == "sottovoce:cuda"
+    assert "keys" not in {volume["name"] for volume in pod["volumes"]}
+    assert "SOTTOVOCE_SERVE_KEYS" not in {one["name"] for one in pod["containers"][0]["env"]}
+    assert pod["terminationGracePeriodSeconds"] == 15 + 30 + 10
+    assert (
+        pod["volumes"][0]["persistentVolumeClaim"]["claimName"]
+        == other["Service"]["metadata"]["name"]
+        == "ours"
+    )

@@ -71,7 +71,7 @@ def test_a_model_without_room_refuses_before_the_socket_opens() -> None:
     async def run(server: ServerThread) -> None:
         async with connect(f"ws://{server.address}/v1/live") as socket:
             await socket.recv()
-            for path in (REALTIME, LISTEN):
+            for path in (REALTIME, LISTEN, "/v1/live"):
                 assert (await refusal(f"ws://{server.address}{path}"))[0] == 429
 
     with serving(SlowModel()) as server:

@@ -163,8 +163,10 @@ def test_missing_weights_are_told_without_their_place(
 ) -> None:
     monkeypatch.setattr("sottovoce.serving.scheduling.session_handle.make_live_speakers", unavailable)
     monkeypatch.setattr("sottovoce.offline.longform.make_diarizer", unavailable)
-    with connect(f"ws://{server.address}/v1/live?speakers=auto") as socket:
-        message = json.loads(socket.recv())
+    with pytest.raises(InvalidStatus) as shut:
+        connect(f"ws://{server.address}/v1/live?speakers=auto")
+    assert shut.value.response.status_code == 503
+    message = json.loads(shut.value.response.body or b"")
     with connect(f"ws://{server.address}/v1/live?languages=en") as socket:
         socket.recv()
         socket.send(json.dumps({"type": "configure", "speakers": "auto"}))

@@ -19,10 +19,11 @@ import pytest
 from openai import InvalidWebhookSignatureError, OpenAI
 
 from sottovoce.errors import OptionError
+from sottovoce.serving.access import public_post
+from sottovoce.serving.access.public_post import PostError, may_call, post, target_of
 from sottovoce.serving.access.webhook_secret import read_secret
 from sottovoce.serving.http.server import ServerThread
-from sottovoce.serving.jobs import public_post, webhooks
-from sottovoce.serving.jobs.public_post import PostError, may_call, post, target_of
+from sottovoce.serving.jobs import webhooks
 from sottovoce.serving.parsing.faults import ApiError
 from sottovoce.serving.settings import Access, JobSettings
 from tests.serving.servers import serving, until

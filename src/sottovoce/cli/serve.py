@@ -32,6 +32,19 @@ LISTENING = (
         metavar="DIR",
         help="Also write captions that are shared as HLS there, a folder of WebVTT for each session. [no]",
     ),
+    click.option(
+        "--caption-host",
+        multiple=True,
+        metavar="HOST",
+        help="Another host that shared captions may be posted to, as YouTube and Zoom take them. May be "
+        "repeated. [those two alone]",
+    ),
+    click.option(
+        "--traces",
+        is_flag=True,
+        help="Send OpenTelemetry's traces, by OTLP over HTTP, as the variables OTEL_EXPORTER_OTLP_… say "
+        "(extra `trace`).",
+    ),
     click.option("--tls-certificate", metavar="FILE", help="PEM file, for https (with --tls-key)."),
     click.option("--tls-key", metavar="FILE", help="PEM file with the key of the certificate."),
 )
@@ -168,9 +181,10 @@ LIMITS = (
     click.option(
         "--max-wait",
         type=Finite(above=0),
-        default=5.0,
+        default=3.0,
         show_default=True,
-        help="Seconds that live audio may wait for the model before further sessions are refused.",
+        help="Seconds that live audio may wait for the model before further sessions are refused; where it "
+        "does for 5 s, the newest is asked to come again.",
     ),
     click.option(
         "--idle-timeout",
@@ -246,6 +260,14 @@ JOBS = (
 )
 WORK = (
     click.option(
+        "--processes",
+        type=click.IntRange(1),
+        default=1,
+        show_default=True,
+        help="Of every model, behind this one server: they share the processor threads, and each takes a "
+        "card where there are several.",
+    ),
+    click.option(
         "--engines",
         type=click.IntRange(1),
         metavar="N",
@@ -271,7 +293,7 @@ WORK = (
         default=True,
         show_default=True,
         help="Measure what a live session costs when a model is loaded, and refuse those that would make "
-        "others late.",
+        "others late; --no-forecast takes all, and sends none away.",
     ),
     click.option(
         "--encoder-frames",

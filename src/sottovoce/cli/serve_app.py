@@ -53,9 +53,7 @@ def serve_app(given: dict[str, Any], call: Call) -> int:
     paths = model_paths(given)
     settings = settings_of(given, list(paths))
 
-    def open_named(name: str) -> Model:
-        return open_model({**given, "model": paths[name]})
-
+    open_named = partial(open_one, given, paths)
     if given["ray"]:
         return serve_on_ray(given, settings, open_named, call)
     server = make_server(settings, open_named)
@@ -78,6 +76,14 @@ def serve_app(given: dict[str, Any], call: Call) -> int:
     return code
 
 
+def open_one(given: Mapping[str, Any], paths: Mapping[str, str], name: str) -> Model:
+    """Load a model by its name; in a process of its own too.
+
+    Raises: ModelNotFoundError, CheckpointError, OptionError.
+    """
+    return open_model({**given, "model": paths[name]})
+
+
 def serve_on_ray(given: Mapping[str, Any], settings: ServerSettings, open_named: Any, call: Call) -> int:
     """Serve as replicas of a Ray cluster, until a signal.
 
@@ -87,6 +93,8 @@ def serve_on_ray(given: Mapping[str, Any], settings: ServerSettings, open_named:
         raise OptionError("--ray: expected a --port, got 0: every machine listens on the same one")
     if settings.wyoming:
         raise OptionError("--ray: expected without --wyoming, which is a port of one process")
+    if settings.work.processes > 1:
+        raise OptionError("--ray: expected without --processes: --replicas says how many there are")
     if settings.jobs:
         raise OptionError("--ray: expected without --jobs-dir, which is a folder of one process")
     with needing_extra():
@@ -195,6 +203,8 @@ def settings_of(given: Mapping[str, Any], names: list[str]) -> ServerSettings:
         ),
         translation=translation(given),
         hls=given["hls"],
+        traces=given["traces"],
+        caption_hosts=tuple(given["caption_host"]),
         jobs=jobs(given),
         work=Work(
             engines=given["engines"],
@@ -204,6 +214,7 @@ def settings_of(given: Mapping[str, Any], names: list[str]) -> ServerSettings:
             longest_interval_s=float(given["longest_interval"]),
             file_share=given["file_share"],
             forecast=given["forecast"],
+            processes=given["processes"],
         ),
     )
 

@@ -17,6 +17,7 @@ from sottovoce.formats.document import Json
 from sottovoce.serving.access.api_keys import ApiKey, KeyRing
 from sottovoce.serving.access.client_secrets import ClientSecrets
 from sottovoce.serving.access.key_limits import KeyLimits
+from sottovoce.serving.captions.caption_posts import CaptionPoster
 from sottovoce.serving.captions.hls import HlsWriter
 from sottovoce.serving.captions.shared_captions import CaptionRegistry
 from sottovoce.serving.jobs.job_runner import JobRunner
@@ -26,13 +27,15 @@ from sottovoce.serving.parsing.faults import busy, leaving
 from sottovoce.serving.recordings.decode_pool import DecodePool
 from sottovoce.serving.scheduling.engine_thread import EngineState
 from sottovoce.serving.scheduling.model_registry import WORK_ENDS_WITHIN_S, ModelRegistry
-from sottovoce.serving.scheduling.scheduler import Scheduler
+from sottovoce.serving.scheduling.model_work import ModelWork
+from sottovoce.serving.scheduling.overload import OverloadWatch
 from sottovoce.serving.settings import UPLOADS_A_PLACE, ServerSettings
+from sottovoce.serving.tracing import make_tracing
 
 UNLOAD_EVERY_S = 5.0
 REQUESTS_A_JOB = 4
 """Recordings that may be answered at once, for each job that may be under way beside them."""
-LOOK_AT_KEYS_EVERY_S = 1.0
+LOOK_AT_KEYS_EVERY_S = LOOK_AT_SESSIONS_EVERY_S = 1.0
 
 
 class Services(Collector):
@@ -58,6 +61,10 @@ class Services(Collector):
         self.captions = CaptionRegistry(sessions=settings.limits.sessions, readers=settings.limits.readers)
         self.hls: dict[str, HlsWriter] = {}
         """Of captions that are shared, by their tokens."""
+        self.caption_posters: dict[str, CaptionPoster] = {}
+        """Of captions that are shared and posted elsewhere, by their tokens."""
+        self.overload = OverloadWatch(settings.limits.wait_s)
+        self.tracing = make_tracing(settings.traces)
         self.is_ready = not settings.models.preload
         self.secrets = ClientSecrets(settings.access.secret_key)
         self.keys = KeyRing(settings.access)
@@ -66,7 +73,13 @@ class Services(Collector):
         if settings.jobs is not None:
             n_at_once = max(1, settings.limits.requests // REQUESTS_A_JOB)
             self.jobs = JobRunner(
-                settings.jobs, registry, self.decoding, metrics, self.keys, n_at_once=n_at_once
+                settings.jobs,
+                registry,
+                self.decoding,
+                metrics,
+                self.keys,
+                n_at_once=n_at_once,
+                tracing=self.tracing,
             )
         self.preload_error: Exception | None = None
         """Why the default model could not be loaded."""
@@ -249,7 +262,7 @@ class Services(Collector):
             self.check_wait(scheduler)
             scheduler.forecast.check()
 
-    def check_wait(self, scheduler: Scheduler) -> None:
+    def check_wait(self, scheduler: ModelWork) -> None:
         """Check the load. Raises: ApiError 429 where live work waits too long to take on more of it."""
         waits_s, most_s = scheduler.live_wait_s, self.settings.limits.wait_s
         if waits_s > most_s:
@@ -261,6 +274,8 @@ class Services(Collector):
         try:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._unload_idle)
+                if self.settings.work.forecast:
+                    tasks.start_soon(self._look_after_sessions)
                 if self.jobs is not None:
                     tasks.start_soon(self._run_jobs, self.jobs)
                 if self.keys.has_file:
@@ -280,6 +295,7 @@ class Services(Collector):
         within_s = 0.0 if self.ends_process else WORK_ENDS_WITHIN_S
         await anyio.to_thread.run_sync(self.decoding.close, not self.ends_process)
         await anyio.to_thread.run_sync(self.registry.close, within_s)
+        await anyio.to_thread.run_sync(self.tracing.close)
 
     async def _preload(self) -> None:
         try:
@@ -299,6 +315,11 @@ class Services(Collector):
         while True:
             await anyio.sleep(LOOK_AT_KEYS_EVERY_S)
             await anyio.to_thread.run_sync(self.keys.refresh)
+
+    async def _look_after_sessions(self) -> None:
+        while True:
+            await anyio.sleep(LOOK_AT_SESSIONS_EVERY_S)
+            self.overload.look()
 
     async def _unload_idle(self) -> None:
         while True:

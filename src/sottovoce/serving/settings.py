@@ -46,7 +46,8 @@ class ServerLimits:
     message_kb: of one message of a socket.
     pending_s: audio of one session that waits for the model; more of it is not read before that is worked
         off, so that a sender who is too fast is slowed down.
-    wait_s: the waiting time of live work from which on no further session is taken.
+    wait_s: the waiting time of live work from which on no further session is taken, and, where that lasts,
+        the newest of those that wait is asked to come again.
     session_s: of one live session. idle_s: without audio and without `keepalive`. keepalive_s: without
         audio, whatever else comes.
     send_s: until a client must have taken what it was sent. upload_s: between two pieces of an upload.
@@ -68,7 +69,7 @@ class ServerLimits:
     duration_s: float = 4 * 3600.0
     message_kb: int = 16 * 1024
     pending_s: float = 10.0
-    wait_s: float = 5.0
+    wait_s: float = 3.0
     session_s: float = 4 * 3600.0
     idle_s: float = 300.0
     keepalive_s: float = 3600.0
@@ -215,7 +216,8 @@ class Work:
     encoder_frames, rows: see `engine.batching.Batching`; None: by the device. longest_interval_s: up to which
         updates of live sessions come less often under load. file_share: of an engine's time, that a recording
         has at least. forecast: refuse a live session that would make others late, by what one costs, which is
-        measured when a model is loaded.
+        measured when a model is loaded. processes: of every model, which share the threads and the cards; 1:
+        it runs in threads of the server.
 
     Raises: OptionError for values out of range.
     """
@@ -227,9 +229,10 @@ class Work:
     longest_interval_s: float = INTERVALS_S[-1]
     file_share: float = 0.1
     forecast: bool = True
+    processes: int = 1
 
     def __post_init__(self) -> None:
-        for name in ("engines", "threads", "encoder_frames", "rows"):
+        for name in ("engines", "threads", "encoder_frames", "rows", "processes"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise OptionError(f"{name}: expected 1 or more, got {value}")
@@ -328,7 +331,8 @@ class JobSettings:
 class ServerSettings:
     """All that a server is told. wyoming: None: Home Assistant is not listened for. translation: None: live
     speech is translated into English alone, by Whisper itself. hls: a folder for shared captions as HLS.
-    jobs: None: recordings are answered at once alone."""
+    caption_hosts: further ones that captions may be posted to. jobs: None: recordings are answered at once
+    alone. traces: OpenTelemetry's are sent."""
 
     models: ModelSettings
     listening: Listening = field(default_factory=Listening)
@@ -338,6 +342,8 @@ class ServerSettings:
     wyoming: WyomingAddress | None = None
     translation: TranslationSettings | None = None
     hls: str | None = None
+    caption_hosts: tuple[str, ...] = ()
+    traces: bool = False
     jobs: JobSettings | None = None
 
     @property

@@ -20,8 +20,9 @@ PRIVATE_NAMES = (".local", ".localhost", ".internal", ".home.arpa", ".lan")
 """Ends of names that nobody can buy. Sources: RFC 6761, RFC 6762, RFC 8375; ICANN, 2024 (.internal)."""
 PROBED_PATHS = frozenset({"/health", "/ready"})
 """Asked by what watches the server, by whatever name or address; they tell how busy it is."""
-OPEN_FOLDERS = ("/static/", "/v1/captions/")
-"""The page's parts; and captions that are shared, whose key is the end of their address."""
+CAPTIONS_PATH = "/v1/captions"
+OPEN_FOLDERS = ("/static/", f"{CAPTIONS_PATH}/")
+"""The page's parts; and captions that are shared, which have a secret of their own."""
 SECRETS_PATH = "/v1/realtime"
 """What the secrets of clients open, and nothing else."""
 SUBPROTOCOL = "sottovoce"

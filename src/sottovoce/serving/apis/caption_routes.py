@@ -1,8 +1,11 @@
-"""`/v1/captions`: who speaks publishes captions; `/v1/captions/TOKEN`: many read them (docs/protocol.md)."""
+"""`/v1/captions`: who speaks publishes captions; `/v1/captions/read`: many read them (docs/protocol.md).
+
+What opens them is a subprotocol of the socket: pages can send no headers, and logs of proxies have addresses.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -12,13 +15,16 @@ from starlette.websockets import WebSocket
 
 from sottovoce.serving.access.gate import SUBPROTOCOL
 from sottovoce.serving.captions.caption_messages import read_publication
+from sottovoce.serving.captions.caption_posts import CaptionPoster, CaptionTarget
 from sottovoce.serving.captions.hls import HlsWriter
-from sottovoce.serving.captions.shared_captions import CaptionRegistry, SharedCaptions
+from sottovoce.serving.captions.shared_captions import CaptionChange, CaptionRegistry, SharedCaptions
 from sottovoce.serving.live.connection import DONE, GOING_DOWN
 from sottovoce.serving.live.transport import GoneError, WebSocketTransport, own_error
 from sottovoce.serving.parsing.faults import ApiError, logged_fault
 from sottovoce.serving.services import services_of
 
+READ_PREFIX, RESUME_PREFIX = "sottovoce-captions.", "sottovoce-resume."
+"""Of the subprotocols with what a reader must know, and a publisher who comes again."""
 COME_AGAIN_S = 60.0
 """For which the captions of a publisher who was cut off are kept."""
 WRITE_EVERY_S = 0.5
@@ -46,6 +52,11 @@ class CaptionSocket:
             fault = logged_fault(error, self.transport.request_id, "captions failed")
             with anyio.move_on_after(self.limits.send_s), suppress(GoneError):
                 await self.transport.fail(fault, own_error(fault))
+
+    def offered(self, prefix: str) -> str | None:
+        """Return what the client offers behind the prefix of a subprotocol; None: nothing."""
+        offers: Sequence[str] = self.socket.scope["subprotocols"]
+        return next((offer.removeprefix(prefix) for offer in offers if offer.startswith(prefix)), None)
 
     async def until_first(self, *tasks: Callable[[], Awaitable[None]]) -> None:
         """Run tasks until one of them ends. Raises: what that raised."""
@@ -83,12 +94,16 @@ async def read(socket: WebSocket) -> None:
 class Publisher(CaptionSocket):
     """Who speaks, or a program that hears a session."""
 
+    def __init__(self, socket: WebSocket) -> None:
+        super().__init__(socket)
+        self._posts_changed = anyio.Event()
+
     async def publish(self) -> None:
         """Serve the socket; captions that were cut off are kept for `COME_AGAIN_S`."""
         await self.serve(self._begin)
 
     async def _begin(self) -> None:
-        secret = self.socket.query_params.get("resume")
+        secret = self.offered(RESUME_PREFIX)
         shared = self.registry.begin() if secret is None else self.registry.resumed(secret)
         number = shared.begin_publishing()
         is_over = True
@@ -100,6 +115,7 @@ class Publisher(CaptionSocket):
                 lambda: self._take(shared),
                 lambda: self._report_readers(shared),
                 lambda: self._write(shared),
+                lambda: self._post(shared),
                 lambda: self._until_replaced(shared, number),
                 self.until_leaving,
             )
@@ -130,8 +146,10 @@ class Publisher(CaptionSocket):
             if kind == "close":
                 await self.transport.close(DONE)
                 return
-            if change is not None:
+            if isinstance(change, CaptionChange):
                 shared.take(change)
+            elif change is not None:
+                await self._choose_posts(shared, change)
 
     async def _report_readers(self, shared: SharedCaptions) -> None:
         """Report to who publishes how many read, when that changes."""
@@ -162,9 +180,42 @@ class Publisher(CaptionSocket):
             writer.look()
             await anyio.to_thread.run_sync(writer.write)
 
+    async def _choose_posts(self, shared: SharedCaptions, given: Mapping[str, object]) -> None:
+        """Begin to post captions to a service, or end that; what is wrong with it leaves the socket open."""
+        url, service = given.get("url"), given.get("service")
+        posters = self.services.caption_posters
+        if url is None:
+            posters.pop(shared.token, None)
+        else:
+            hosts = self.services.settings.caption_hosts
+            try:
+                target = CaptionTarget.read(str(url), None if service is None else str(service), hosts)
+            except ApiError as fault:
+                await self.transport.send(own_error(fault))
+                return
+            if shared.token not in posters or posters[shared.token].target != target:
+                posters[shared.token] = CaptionPoster(shared, target)
+        self._posts_changed.set()
+
+    async def _post(self, shared: SharedCaptions) -> None:
+        """Post captions where that is wanted, as long as the socket is open."""
+        while True:
+            self._posts_changed = changed = anyio.Event()
+            async with anyio.create_task_group() as tasks:
+                if (poster := self.services.caption_posters.get(shared.token)) is not None:
+                    tasks.start_soon(poster.run, self._report_posts)
+                await changed.wait()
+                tasks.cancel_scope.cancel()
+
+    async def _report_posts(self, is_taken: bool, status: int | None) -> None:
+        """Report to who publishes whether the service takes what is posted, when that changes."""
+        with suppress(GoneError):
+            await self.transport.send({"type": "posting", "taken": is_taken, "status": status})
+
     async def _end(self, shared: SharedCaptions) -> None:
         """End and forget captions."""
         self.registry.end(shared)
+        self.services.caption_posters.pop(shared.token, None)
         if (writer := self.services.hls.pop(shared.token, None)) is not None:
             writer.look()
             with anyio.CancelScope(shield=True):
@@ -179,7 +230,7 @@ class Reader(CaptionSocket):
         await self.serve(self._begin)
 
     async def _begin(self) -> None:
-        shared = self.registry.find(self.socket.path_params["token"])
+        shared = self.registry.find(self.offered(READ_PREFIX) or "")
         with self.registry.reading(shared):
             await self.until_first(lambda: self._send(shared), self._listen, self.until_leaving)
 

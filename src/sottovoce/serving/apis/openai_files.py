@@ -144,4 +144,4 @@ async def events(job: RunningJob) -> AsyncIterator[dict[str, Json]]:
         yield fault.body
         return
     job.count(transcript)
-    yield done_event(transcript, job.request, job.n_prompt_tokens)
+    yield done_event(transcript, job.request, job.handle.n_prompt_tokens)

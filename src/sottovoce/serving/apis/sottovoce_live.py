@@ -9,6 +9,8 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from starlette.requests import HTTPConnection, Request
+from starlette.responses import Response
 from starlette.websockets import WebSocket
 
 from sottovoce.errors import OptionError
@@ -26,6 +28,7 @@ from sottovoce.serving.parsing.fields import wrong
 from sottovoce.serving.parsing.forms import fields_of
 from sottovoce.serving.parsing.live_fields import LIVE, read_field
 from sottovoce.serving.parsing.pcm import PcmReader
+from sottovoce.serving.services import Services, key_of, services_of
 from sottovoce.speakers.base import Floats
 from sottovoce.types import SAMPLE_RATE, Event, Samples
 
@@ -35,6 +38,18 @@ FIELDS = fields_of("sottovoce", LIVE)
 """What can be configured, by name."""
 FIXED = tuple(option.key for option in (MODEL, *LIVE_REQUEST))
 """Fields that stand in the address for good."""
+
+
+async def live_refusal(request: Request) -> Response:
+    """Say over HTTP why a socket at this address is refused: a page cannot see that of its socket.
+
+    Raises: ApiError with that; 426 where it would be taken.
+    """
+    services = services_of(request)
+    _, name = requested(services, request)
+    with services.key_limits.session(key_of(request)), services.session():
+        services.check_room(name)
+    raise ApiError("/v1/live: expected a WebSocket", status=426, code="upgrade_required")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,22 +80,26 @@ class SottovoceConnection(WebSocketConnection):
         self._reported: tuple[float, float] = (0.0, 0.0)
 
     async def begin(self) -> None:
-        """Open what the address asks for. Raises: ApiError, OptionError, ModelNotFoundError."""
-        await self.websocket.accept(SUBPROTOCOL)
-        request = configured(SessionRequest(), dict(self.socket.query_params.items()))
+        """Open what the address asks for; what is wrong refuses the handshake.
+
+        Raises: ApiError, OptionError, ModelNotFoundError.
+        """
+        request, model = requested(self.services, self.socket)
         self._request, self._reader = request, PcmReader(request.encoding, request.sample_rate)
         self.take_place()
-        model = self.services.registry.resolve(request.model)
         scheduler = await self.open(model, request.options)
         if request.translate_to:
             settings, request_id = self.services.settings.translation, self.transport.request_id
-            self._translator = session_translator(request.translate_to, scheduler, settings, request_id)
+            self._translator = session_translator(
+                request.translate_to, self.session, scheduler.languages, settings, request_id
+            )
+        await self.websocket.accept(SUBPROTOCOL)
         await self.send(
             {
                 "type": "ready",
                 "session": self.transport.request_id,
                 "model": model,
-                "languages": list(request.options.languages or scheduler.model.languages),
+                "languages": list(request.options.languages or scheduler.languages),
                 "encoding": request.encoding,
                 "sample_rate": request.sample_rate,
             }
@@ -217,6 +236,20 @@ def encoded_voices(voices: Mapping[str, Floats]) -> dict[str, Json]:
     return {
         name: base64.b64encode(vector.astype("<f4").tobytes()).decode() for name, vector in voices.items()
     }
+
+
+def requested(services: Services, connection: HTTPConnection) -> tuple[SessionRequest, str]:
+    """Read the address of a socket: what is asked of the session, and the name of its model.
+
+    Raises: ApiError 400, 404.
+    """
+    request = configured(SessionRequest(), dict(connection.query_params.items()))
+    name = services.registry.resolve(request.model)
+    supported = services.registry.languages(name)
+    for language in request.options.languages:
+        if language not in supported and services.registry.is_loaded(name):
+            raise wrong("languages", f"what this model knows: {', '.join(supported)}", f"'{language}'")
+    return request, name
 
 
 def configured(request: SessionRequest, changes: Mapping[str, object]) -> SessionRequest:

@@ -3,26 +3,31 @@
 from __future__ import annotations
 
 import time
-from contextlib import AsyncExitStack
+from collections.abc import Iterator
+from contextlib import AsyncExitStack, contextmanager
 
+import anyio.to_thread
+from starlette.datastructures import UploadFile
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from sottovoce.formats.document import Json
 from sottovoce.serving.jobs.job_runner import JobRunner, with_result
 from sottovoce.serving.jobs.transcription_job import TranscriptionJob, new_id
+from sottovoce.serving.jobs.upload_store import ResumableUpload, held
 from sottovoce.serving.parsing.faults import ApiError
 from sottovoce.serving.parsing.fields import Fields, number_of, wrong
 from sottovoce.serving.recordings.file_jobs import while_there
 from sottovoce.serving.recordings.requests import FileRequest, transcription_request
-from sottovoce.serving.recordings.uploaded_file import size_of
+from sottovoce.serving.recordings.uploaded_file import UploadedFile, size_of
 from sottovoce.serving.recordings.uploads import check_duration, received_form, require_file
 from sottovoce.serving.services import key_of, services_of
 
 DEFAULT_LISTED, MOST_LISTED = 20, 100
 OF_LISTS = ("limit", "after")
 WEBHOOK_URL = "webhook_url"
-"""The field that other forms do not have."""
+UPLOAD_ID = "upload_id"
+"""Fields that other forms do not have."""
 
 
 async def create_job(request: Request) -> Response:
@@ -34,12 +39,13 @@ async def create_job(request: Request) -> Response:
         stack.enter_context(jobs.place(owner))
         with services.upload(is_for_later=True):
             fields, upload = await stack.enter_async_context(received_form(request))
-        url = fields.text(WEBHOOK_URL)
+        url, upload_id = fields.text(WEBHOOK_URL), fields.text(UPLOAD_ID)
         if url is not None:
             jobs.webhooks.check(url, owner)
-        fields = fields.without(WEBHOOK_URL)
+        fields = fields.without(WEBHOOK_URL).without(UPLOAD_ID)
         file_request = await services.decoding.call(lambda: job_request(fields))
-        recording = require_file(upload)
+        resumable = None if upload_id is None else jobs.uploads.find(owner, upload_id)
+        recording = require_file(upload) if resumable is None else stack.enter_context(taken(jobs, resumable))
         services.registry.resolve(file_request.model)
         n_bytes = size_of(recording) + sum(len(name) + len(value) for name, value in fields.pairs)
         jobs.check_bytes(n_bytes)
@@ -58,7 +64,16 @@ async def create_job(request: Request) -> Response:
             webhook_url=url,
         )
         await jobs.add(job, fields.pairs, recording)
+        if resumable is not None:
+            await anyio.to_thread.run_sync(jobs.uploads.remove, resumable)
     return JSONResponse(job.document, status_code=202, headers={"location": f"/v1/jobs/{job.id}"})
+
+
+@contextmanager
+def taken(jobs: JobRunner, upload: ResumableUpload) -> Iterator[UploadedFile]:
+    """Open an upload that is whole, which nobody else gets meanwhile. Raises: ApiError 400, 423."""
+    with held(upload), jobs.uploads.open(upload) as file:
+        yield UploadedFile(UploadFile(file, filename=upload.filename))
 
 
 def job_request(fields: Fields) -> FileRequest:

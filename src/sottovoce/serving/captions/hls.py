@@ -44,6 +44,7 @@ class CaptionWord(TypedDict):
     start: float
     end: float
     speaker: str | None
+    language: str | None
 
 
 class CaptionUtterance(TypedDict):

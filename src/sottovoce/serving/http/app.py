@@ -25,21 +25,36 @@ from sottovoce.serving.apis.deepgram import listen, listen_recording
 from sottovoce.serving.apis.flux import listen_to_turns
 from sottovoce.serving.apis.openai_files import transcriptions, translations
 from sottovoce.serving.apis.openai_realtime import client_secrets, realtime
-from sottovoce.serving.apis.sottovoce_live import live
+from sottovoce.serving.apis.resumable_uploads import (
+    continue_upload,
+    create_upload,
+    delete_upload,
+    upload_options,
+    upload_state,
+)
+from sottovoce.serving.apis.sottovoce_live import live, live_refusal
 from sottovoce.serving.apis.transcription_jobs import create_job, delete_job, job_info, job_list
 from sottovoce.serving.apis.whisper_cpp import inference, load, plainly
 from sottovoce.serving.http.openapi import document as openapi_document
-from sottovoce.serving.http.request_log import RequestLogMiddleware, error_response
+from sottovoce.serving.http.request_log import RequestLogMiddleware, error_response, like_this_log
 from sottovoce.serving.live.session_translator import targets
 from sottovoce.serving.metrics import CONTENT_TYPE, Metrics
 from sottovoce.serving.parsing.faults import ApiError, leaving, logged_fault
 from sottovoce.serving.scheduling.model_registry import ModelRegistry
+from sottovoce.serving.scheduling.model_work import ModelWork
+from sottovoce.serving.scheduling.processes.process_scheduler import (
+    ModelProcesses,
+    ProcessScheduler,
+    start_processes,
+)
 from sottovoce.serving.scheduling.racing import unless
 from sottovoce.serving.scheduling.scheduler import Scheduler
 from sottovoce.serving.services import Services, engine_states, services_of
 from sottovoce.serving.settings import ServerSettings
 
 Endpoint: TypeAlias = Callable[[Request], Awaitable[Response]]
+TUS_REQUEST_HEADERS = ("tus-resumable", "upload-length", "upload-metadata", "upload-offset")
+TUS_ANSWER_HEADERS = ("tus-resumable", "upload-expires", "upload-length", "upload-offset")
 WEB = Path(str(resources.files("sottovoce.serving") / "web"))
 
 
@@ -54,10 +69,16 @@ def make_app(settings: ServerSettings, open_model: Callable[[str], Model]) -> St
         metrics.live_wait.observe(waited_s)
         metrics.live_work.observe(worked_s)
 
-    def make(model: Model) -> Scheduler:
+    def open_in_processes(name: str) -> ModelProcesses:
+        return start_processes(open_model, name, settings, begin=like_this_log())
+
+    def make(model: Model | ModelProcesses) -> ModelWork:
+        if isinstance(model, ModelProcesses):
+            return ProcessScheduler(model, on_live=on_live, on_restart=metrics.restarts.inc)
         return Scheduler(model, settings.work, beam_size=settings.models.beam_size, on_live=on_live)
 
-    services = Services(settings, ModelRegistry(settings.models, open_model, make), metrics)
+    opened = open_model if settings.work.processes == 1 else open_in_processes
+    services = Services(settings, ModelRegistry(settings.models, opened, make), metrics)
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -85,15 +106,16 @@ def layers(services: Services) -> list[Middleware]:
         key_limits=services.key_limits,
         metrics=services.metrics,
         routes=paths,
+        tracing=services.tracing,
     )
     if not settings.access.origins:
         return [logged]
     cors = Middleware(
         CORSMiddleware,
         allow_origins=list(settings.access.origins),
-        allow_methods=["GET", "POST", "DELETE"],
-        allow_headers=["authorization", "content-type", "x-request-id"],
-        expose_headers=["x-request-id", "retry-after"],
+        allow_methods=["GET", "HEAD", "POST", "PATCH", "DELETE"],
+        allow_headers=["authorization", "content-type", "x-request-id", *TUS_REQUEST_HEADERS],
+        expose_headers=["x-request-id", "retry-after", "location", *TUS_ANSWER_HEADERS],
     )
     return [cors, logged]
 
@@ -225,12 +247,18 @@ ROUTES = [
     Route("/v1/jobs", guarded(job_list), methods=["GET"]),
     Route("/v1/jobs/{id}", guarded(job_info), methods=["GET"]),
     Route("/v1/jobs/{id}", guarded(delete_job), methods=["DELETE"]),
+    Route("/v1/uploads", guarded(upload_options), methods=["OPTIONS"]),
+    Route("/v1/uploads", guarded(create_upload), methods=["POST"]),
+    Route("/v1/uploads/{id}", guarded(upload_state), methods=["HEAD"]),
+    Route("/v1/uploads/{id}", guarded(continue_upload), methods=["PATCH"]),
+    Route("/v1/uploads/{id}", guarded(delete_upload), methods=["DELETE"]),
     Route("/v1/listen", guarded(listen_recording), methods=["POST"]),
     WebSocketRoute("/v1/listen", listen),
     WebSocketRoute("/v2/listen", listen_to_turns),
+    Route("/v1/live", guarded(live_refusal)),
     WebSocketRoute("/v1/live", live),
     WebSocketRoute("/v1/captions", publish),
-    WebSocketRoute("/v1/captions/{token}", read),
+    WebSocketRoute("/v1/captions/read", read),
     WebSocketRoute("/v1/realtime", realtime),
     Mount("/static", StaticFiles(directory=WEB)),
 ]

@@ -12,7 +12,9 @@ import re
 import sys
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import HTTPConnection
@@ -20,18 +22,18 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocket
 
-from sottovoce.serving.access.gate import LISTEN_PATHS, SECRETS_PATH, SUBPROTOCOL, AccessControl
+from sottovoce.serving.access.gate import CAPTIONS_PATH, SUBPROTOCOL, AccessControl
 from sottovoce.serving.access.key_limits import KeyLimits
 from sottovoce.serving.live.transport import close_with, deny, error_answer, own_error
 from sottovoce.serving.metrics import Metrics
 from sottovoce.serving.parsing.faults import ApiError
+from sottovoce.serving.tracing import STATUS, SetAttribute, Tracing
 
 logger = logging.getLogger(__name__)
 
 CLOSE_CODES = frozenset({*range(1000, 1004), *range(1005, 1015)})
 """Of RFC 6455, and those that were registered after it."""
-DENIED_PATHS = LISTEN_PATHS | {SECRETS_PATH}
-"""Of sockets whose clients expect a status of HTTP where they may not come in."""
+FIRST_CLOSE_CODE = 1000
 ANSWERED_ID = re.compile(r"[A-Za-z0-9._-]{1,80}")
 SECURITY_HEADERS = {
     "x-content-type-options": "nosniff",
@@ -63,12 +65,14 @@ class RequestLogMiddleware:
         key_limits: KeyLimits,
         metrics: Metrics,
         routes: frozenset[str],
+        tracing: Tracing,
     ) -> None:
         self._app = app
         self._access = access
         self._key_limits = key_limits
         self._metrics = metrics
         self._routes = routes
+        self._tracing = tracing
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
@@ -95,12 +99,14 @@ class RequestLogMiddleware:
                     answered.setdefault(name, value)
             await send(message)
 
-        try:
-            fault = self._refusal(scope, scope["method"], headers)
-            inner = self._app if fault is None else error_answer(HTTPConnection(scope), fault)
-            await inner(scope, receive, sending)
-        finally:
-            self._note(scope, scope["method"], status, time.monotonic() - began, request_id)
+        with self._span(scope, scope["method"], headers) as set_attribute:
+            try:
+                fault = self._refusal(scope, scope["method"], headers)
+                inner = self._app if fault is None else error_answer(HTTPConnection(scope), fault)
+                await inner(scope, receive, sending)
+            finally:
+                set_attribute(STATUS, status)
+                self._note(scope, scope["method"], status, time.monotonic() - began, request_id)
 
     async def _websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
         began = time.monotonic()
@@ -125,14 +131,27 @@ class RequestLogMiddleware:
             await send(message)
 
         try:
-            fault = self._refusal(scope, "GET", headers, scope["subprotocols"])
-            if fault is None:
-                await self._app(scope, receiving, sending)
-            else:
-                await refuse(WebSocket(scope, receiving, sending), fault)
+            with self._span(scope, "WEBSOCKET", headers) as set_attribute:
+                fault = self._refusal(scope, "GET", headers, scope["subprotocols"])
+                if fault is None:
+                    await self._app(scope, receiving, sending)
+                else:
+                    await refuse(WebSocket(scope, receiving, sending), fault)
+                set_attribute(STATUS if code < FIRST_CLOSE_CODE else "websocket.close_code", code)
         finally:
             self._metrics.sessions.labels(self._route(scope), shown_code(code)).inc()
             self._log(scope, "WEBSOCKET", code, time.monotonic() - began, request_id)
+
+    def _span(self, scope: Scope, method: str, headers: Headers) -> AbstractContextManager[SetAttribute]:
+        """Make the span of a request or a session."""
+        route = self._route(scope)
+        return self._tracing.span(
+            f"{shown_method(method)} {route}",
+            headers,
+            http__request__method=shown_method(method),
+            http__route=route,
+            sottovoce__request_id=scope["state"]["request_id"],
+        )
 
     def _refusal(
         self, scope: Scope, method: str, headers: Headers, subprotocols: Sequence[str] = ()
@@ -173,8 +192,9 @@ class RequestLogMiddleware:
         path: str = scope["path"]
         if path.startswith("/static/"):
             return "/static"
-        if path.startswith("/v1/jobs/"):
-            return "/v1/jobs/{id}"
+        for folder in ("/v1/jobs/", "/v1/uploads/"):
+            if path.startswith(folder):
+                return f"{folder}{{id}}"
         return path if path in self._routes else "other"
 
 
@@ -204,9 +224,9 @@ def error_response(fault: ApiError) -> JSONResponse:
 
 
 async def refuse(socket: WebSocket, fault: ApiError) -> None:
-    """Refuse a handshake as others' APIs do; on other sockets say why they are closed: browsers do not see
-    the status of one that was refused."""
-    if socket.scope["path"] in DENIED_PATHS:
+    """Refuse a handshake; readers of captions are told why their socket is closed: browsers do not see the
+    status of one that was refused."""
+    if not socket.scope["path"].startswith(CAPTIONS_PATH):
         await deny(socket, fault)
         return
     await socket.accept(subprotocol=SUBPROTOCOL if SUBPROTOCOL in socket.scope["subprotocols"] else None)
@@ -238,3 +258,14 @@ def log_as_json(level: int = logging.INFO) -> None:
     root.setLevel(level)
     for name in QUIET_LOGGERS:
         logging.getLogger(name).setLevel(max(level, logging.WARNING))
+
+
+def like_this_log() -> Callable[[], None]:
+    """Return what has another process log as this one does."""
+    root = logging.getLogger()
+    is_json = any(isinstance(handler.formatter, JsonLogFormatter) for handler in root.handlers)
+    return partial(log_as_json, root.level) if is_json else nothing
+
+
+def nothing() -> None:
+    """Leave the log as it is."""

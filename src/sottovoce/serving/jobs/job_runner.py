@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
 import anyio
 import anyio.to_thread
@@ -23,6 +24,7 @@ from sottovoce.formats.document import Json, json_text
 from sottovoce.serving.access.api_keys import KeyRing
 from sottovoce.serving.jobs.job_store import JobStore
 from sottovoce.serving.jobs.transcription_job import TranscriptionJob
+from sottovoce.serving.jobs.upload_store import ResumableUpload, UploadStore
 from sottovoce.serving.jobs.webhooks import WAITS_S, WebhookSender
 from sottovoce.serving.metrics import Metrics
 from sottovoce.serving.parsing.faults import OUT_OF_MEMORY, ApiError, busy, fault_of, logged_fault
@@ -33,6 +35,7 @@ from sottovoce.serving.recordings.requests import FileRequest, transcription_req
 from sottovoce.serving.recordings.uploaded_file import UploadedFile
 from sottovoce.serving.scheduling.model_registry import ModelRegistry
 from sottovoce.serving.settings import JobSettings
+from sottovoce.serving.tracing import Tracing
 from sottovoce.types import Transcript
 
 logger = logging.getLogger(__name__)
@@ -62,6 +65,7 @@ class JobRunner:
         keys: KeyRing,
         *,
         n_at_once: int,
+        tracing: Tracing,
     ) -> None:
         self.webhooks = WebhookSender(self._secret_for, settings.webhook_networks)
         self._keys = keys
@@ -70,7 +74,9 @@ class JobRunner:
         self._decoding = decoding
         self._metrics = metrics
         self._n_at_once = n_at_once
+        self._tracing = tracing
         self._store = JobStore(settings.folder)
+        self.uploads = UploadStore(Path(settings.folder))
         self._jobs = {job.id: job for job in self._store.load()}
         self._scopes: dict[str, anyio.CancelScope] = {}
         """Of jobs that are under way, or whose addresses are being told."""
@@ -86,7 +92,7 @@ class JobRunner:
     @property
     def n_bytes(self) -> int:
         """Bytes of all jobs, and of those that are being taken."""
-        return self._reserved_bytes + sum(job.n_bytes for job in self._jobs.values())
+        return self._reserved_bytes + self.uploads.n_bytes + sum(job.n_bytes for job in self._jobs.values())
 
     def jobs_of(self, owner: str) -> list[TranscriptionJob]:
         """Return the jobs of an owner, newest first."""
@@ -104,8 +110,8 @@ class JobRunner:
     def place(self, owner: str) -> Iterator[None]:
         """Take a place for a job while it comes. Raises: ApiError 429 where there is none."""
         settings = self._settings
-        n_jobs = len(self._jobs) + self._reserved.total()
-        own = len(self.jobs_of(owner)) + self._reserved[owner]
+        n_jobs = len(self._jobs) + self._reserved.total() + self.uploads.count()
+        own = len(self.jobs_of(owner)) + self._reserved[owner] + self.uploads.count(owner)
         if n_jobs >= settings.most or (owner and own >= max(1, settings.most // 2)):
             raise busy(f"{own} jobs are here: take their results and delete them, or try later", RETRY_S)
         self._reserved[owner] += 1
@@ -120,6 +126,23 @@ class JobRunner:
         if self.n_bytes + n_bytes > settings.most_bytes:
             raise busy(f"{settings.most_mb:g} MB of jobs are here: try again later", RETRY_S)
 
+    @property
+    def keep_s(self) -> float:
+        """Seconds for which what is over, or does not go on, is kept."""
+        return self._settings.keep_s
+
+    async def begin_upload(self, owner: str, n_bytes: int, filename: str) -> ResumableUpload:
+        """Begin an upload, which has its place among jobs. Raises: ApiError 429 without room, 503."""
+        with self.place(owner):
+            self.check_bytes(n_bytes)
+            with disk_errors():
+                return await anyio.to_thread.run_sync(self.uploads.create, owner, n_bytes, filename)
+
+    async def append(self, upload: ResumableUpload, piece: bytes) -> None:
+        """Take the next bytes of an upload. Raises: ApiError 503 where they cannot be kept."""
+        with disk_errors(), anyio.CancelScope(shield=True):
+            await anyio.to_thread.run_sync(self.uploads.append, upload, piece)
+
     async def add(
         self, job: TranscriptionJob, fields: Sequence[tuple[str, str]], upload: UploadedFile
     ) -> None:
@@ -127,14 +150,8 @@ class JobRunner:
         self.check_bytes(job.n_bytes)
         self._reserved_bytes += job.n_bytes
         try:
-            with anyio.CancelScope(shield=True):
+            with disk_errors(), anyio.CancelScope(shield=True):
                 await anyio.to_thread.run_sync(self._store.add, job, fields, upload.source)
-        except OSError as error:
-            logger.exception("a job cannot be written")
-            message = "the server has no place to keep the job"
-            raise ApiError(
-                message, status=503, kind="server_error", code=NO_SPACE, retry_s=RETRY_S
-            ) from error
         finally:
             self._reserved_bytes -= job.n_bytes
         self._jobs[job.id] = job
@@ -225,7 +242,8 @@ class JobRunner:
                 text = f"the server ended {MOST_TRIES} times while it read this recording"
                 raise ApiError(text, status=500, kind="server_error", code="gave_up")
             await self._save(job)
-            result = await self._transcribe_when_possible(job)
+            with self._tracing.span("job", sottovoce__job=job.id):
+                result = await self._transcribe_when_possible(job)
         except anyio.get_cancelled_exc_class():
             if job.id in self._jobs:
                 job.n_tries -= 1
@@ -234,9 +252,8 @@ class JobRunner:
             raise
         except Exception as problem:
             error = logged_fault(problem, job.id, "job failed").details
-        job.end(error)
         with anyio.CancelScope(shield=True):
-            await self._finish(job, result)
+            await self._finish(job, result, error)
         seconds = round(time.monotonic() - began_s, 3)
         logger.info(
             "job over", extra={"job": job.id, "status": job.state, "seconds": seconds, "key": job.owner}
@@ -272,13 +289,19 @@ class JobRunner:
         self._metrics.file_seconds.inc(transcript.duration)
         return await anyio.to_thread.run_sync(rendered, transcript, request)
 
-    async def _finish(self, job: TranscriptionJob, result: bytes | None) -> None:
-        self._metrics.jobs.labels(job.state).inc()
+    async def _finish(
+        self, job: TranscriptionJob, result: bytes | None, error: dict[str, Json] | None
+    ) -> None:
+        """End a job, whose result is there before it says so."""
         try:
-            await anyio.to_thread.run_sync(self._store.finish, job, result)
+            if result is not None:
+                await anyio.to_thread.run_sync(self._store.keep_result, job, result)
+            job.end(error)
+            await anyio.to_thread.run_sync(self._store.finish, job, len(result or b""))
         except OSError:
             logger.exception("the result of a job cannot be written")
             job.end(ApiError("no place for the result", kind="server_error", code=NO_SPACE).details)
+        self._metrics.jobs.labels(job.state).inc()
 
     async def _save(self, job: TranscriptionJob) -> None:
         try:
@@ -313,9 +336,21 @@ class JobRunner:
     async def _expire(self) -> None:
         while True:
             oldest_s = time.time() - self._settings.keep_s
+            await anyio.to_thread.run_sync(self.uploads.remove_older_than, oldest_s)
             for job in [job for job in self._jobs.values() if (job.finished_s or oldest_s) < oldest_s]:
                 await self.delete(job)
             await anyio.sleep(LOOK_EVERY_S)
+
+
+@contextmanager
+def disk_errors() -> Iterator[None]:
+    """Raises: ApiError 503 where what is done inside finds no place on the disk."""
+    try:
+        yield
+    except OSError as error:
+        logger.exception("a job cannot be written")
+        message = "the server has no place to keep the job"
+        raise ApiError(message, status=503, kind="server_error", code=NO_SPACE, retry_s=RETRY_S) from error
 
 
 def rendered(transcript: Transcript, request: FileRequest) -> bytes:

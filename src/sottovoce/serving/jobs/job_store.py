@@ -91,12 +91,14 @@ class JobStore:
         pairs = json.loads((self._folder / job.id / FIELDS).read_text(encoding="utf-8"))
         return [(name, value) for name, value in pairs]
 
-    def finish(self, job: TranscriptionJob, result: bytes | None) -> None:
-        """Keep the result of a job that is over; its recording and fields go. Raises: OSError."""
+    def keep_result(self, job: TranscriptionJob, result: bytes) -> None:
+        """Keep a result, before its job says that it is there. Raises: OSError."""
+        (self._folder / job.id / RESULT).write_bytes(result)
+
+    def finish(self, job: TranscriptionJob, n_result_bytes: int) -> None:
+        """Note that a job is over; its recording and fields go. Raises: OSError."""
         folder = self._folder / job.id
-        if result is not None:
-            (folder / RESULT).write_bytes(result)
-        job.n_bytes = len(result or b"")
+        job.n_bytes = n_result_bytes
         self.save(job)
         for name in (RECORDING, FIELDS):
             (folder / name).unlink(missing_ok=True)

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 import anyio
 
 from sottovoce.formats.document import Json, json_text
-from sottovoce.serving.jobs.public_post import PostError, PostTarget, post, target_of
+from sottovoce.serving.access.public_post import PostError, PostTarget, post, target_of
 from sottovoce.serving.jobs.transcription_job import TranscriptionJob
 from sottovoce.serving.parsing.faults import ApiError
 from sottovoce.serving.settings import network_of

@@ -1,8 +1,8 @@
 """One live client: its messages are read, audio and commands worked off in order, events sent back.
 
-Five tasks: one reads, one works, one does what goes on in the background, one reports, one waits for the
-server to go down. None of them runs the model. What messages and events look like, the protocols in `apis`
-know.
+Six tasks: one reads, one works, one does what goes on in the background, one reports, two wait: for the
+server to go down, and for the model to fall behind. None of them runs the model. What messages and events
+look like, the protocols in `apis` know.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from sottovoce.serving.live.input_queue import InputQueue
 from sottovoce.serving.live.transport import GoneError, Transport, WebSocketTransport, own_error
 from sottovoce.serving.parsing.faults import UNAVAILABLE, ApiError, fault_of, logged_fault
 from sottovoce.serving.parsing.pcm import PcmReader
-from sottovoce.serving.scheduling.scheduler import Scheduler
-from sottovoce.serving.scheduling.session_handle import SessionHandle
+from sottovoce.serving.scheduling.load_forecast import no_room
+from sottovoce.serving.scheduling.model_work import LiveWork, ModelWork
 from sottovoce.serving.services import Services, key_of, services_of
 from sottovoce.types import SAMPLE_RATE, Event, Samples
 
@@ -64,9 +64,10 @@ class LiveConnection(ABC, Generic[M]):
         self.queue: InputQueue[Command | CloseRequested] = InputQueue(
             round(self.limits.pending_s * SAMPLE_RATE)
         )
-        self._session: SessionHandle | None = None
+        self._session: LiveWork | None = None
         self._held = AsyncExitStack()
         self._is_closing = False
+        self._sent_away = anyio.Event()
         self._quiet_since_s = math.inf
         """By the clock, where the client has a place: since then it sent no audio."""
         self._counted_s = 0.0
@@ -130,7 +131,7 @@ class LiveConnection(ABC, Generic[M]):
         self._held.enter_context(self.services.session(lambda: self.behind_s))
         self._quiet_since_s = time.monotonic()
 
-    async def open(self, model: str, options: LiveOptions) -> Scheduler:
+    async def open(self, model: str, options: LiveOptions) -> ModelWork:
         """Open the session, until `release`; returns what runs its model.
 
         Raises: ApiError 429 where the model is too busy; OptionError, ModelNotFoundError.
@@ -139,6 +140,7 @@ class LiveConnection(ABC, Generic[M]):
         self.services.check_wait(scheduler)
         self._session = session = await scheduler.open(options)
         self._held.callback(session.end)
+        self._held.enter_context(self.services.overload.placed(session, self._sent_away.set))
         session.poll_newer_audio = self.queue.take_audio
         self._counted_s = 0.0
         return scheduler
@@ -155,7 +157,7 @@ class LiveConnection(ABC, Generic[M]):
         return self._session is not None
 
     @property
-    def session(self) -> SessionHandle:
+    def session(self) -> LiveWork:
         """The session; `open` comes first."""
         assert self._session is not None, "open() first"
         return self._session
@@ -260,7 +262,7 @@ class LiveConnection(ABC, Generic[M]):
                 nonlocal code
                 code = await self._work()
 
-            for task in (self._listen, self._leave, self._report, self.background):
+            for task in (self._listen, self._leave, self._yield, self._report, self.background):
                 tasks.start_soon(until_failed, task)
             await until_failed(work)
             tasks.cancel_scope.cancel()
@@ -276,6 +278,11 @@ class LiveConnection(ABC, Generic[M]):
     async def _leave(self) -> None:
         await self.services.until_leaving()
         await self.request_close(GOING_DOWN)
+
+    async def _yield(self) -> None:
+        """Make room where the model has fallen behind. Raises: ApiError then."""
+        await self._sent_away.wait()
+        raise no_room(self.services.n_sessions - 1)
 
     def _note_audio(self) -> None:
         if math.isfinite(self._quiet_since_s):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 
 import anyio
 import anyio.to_thread
@@ -17,12 +16,12 @@ from sottovoce.errors import TranslationError
 from sottovoce.formats.document import Json
 from sottovoce.serving.parsing.faults import ApiError, logged_fault
 from sottovoce.serving.parsing.fields import wrong
-from sottovoce.serving.scheduling.scheduler import Scheduler
+from sottovoce.serving.scheduling.model_work import LiveWork, OwnTranslator
 from sottovoce.serving.settings import TranslationSettings
 from sottovoce.text.languages import language_codes
 from sottovoce.translation.chat_translator import ChatTranslator
-from sottovoce.translation.live_translator import LiveTranslation, LiveTranslator, SourceText, mark_newest
-from sottovoce.translation.whisper_translate import N_NEW_WORDS, TARGET, WhisperTranslator
+from sottovoce.translation.live_translator import LiveTranslation, LiveTranslator, mark_newest
+from sottovoce.translation.whisper_translate import N_NEW_WORDS, TARGET
 from sottovoce.types import Event, Final, Partial, Samples
 
 logger = logging.getLogger(__name__)
@@ -40,37 +39,27 @@ def targets(languages: Sequence[str], translation: TranslationSettings | None) -
 
 
 def session_translator(
-    target: str, scheduler: Scheduler, translation: TranslationSettings | None, request_id: str
+    target: str,
+    session: LiveWork,
+    languages: Sequence[str],
+    translation: TranslationSettings | None,
+    request_id: str,
 ) -> SessionTranslator:
-    """Make what translates one session into a language; request_id: names the session in the log.
+    """Make what translates one session into a language.
+
+    languages: of its model. request_id: names the session in the log.
 
     Raises: ApiError for one that nothing here translates into.
     """
-    codes = targets(scheduler.model.languages, translation)
+    codes = targets(languages, translation)
     if target not in codes:
         expected = "English, by a model of several languages" if not codes else f"one of {', '.join(codes)}"
         raise wrong("translate_to", expected, f"'{target}'")
     if translation is not None:
         translator = ChatTranslator(translation.chat, target, translation.glossary)
         return SessionTranslator(LiveTranslator(translator), request_id)
-    own = WhisperTranslator(scheduler.model)
-    return SessionTranslator(LiveTranslator(QueuedTranslator(own, scheduler), N_NEW_WORDS), request_id, own)
-
-
-@dataclass(frozen=True, slots=True)
-class QueuedTranslator:
-    """A translator whose work is queued for the model, which does it when live sessions leave it time to."""
-
-    own: WhisperTranslator
-    scheduler: Scheduler
-
-    @property
-    def target(self) -> str:
-        return self.own.target
-
-    def translate(self, source: SourceText) -> str:
-        """See `Interpreter`; called in a thread that may wait."""
-        return self.scheduler.run_background(self.own.calls(source)).result()
+    own = session.translator()
+    return SessionTranslator(LiveTranslator(own, N_NEW_WORDS), request_id, own)
 
 
 class SessionTranslator:
@@ -79,9 +68,7 @@ class SessionTranslator:
     request_id: of errors in the log. own: what hears the audio too, where the model itself translates.
     """
 
-    def __init__(
-        self, translator: LiveTranslator, request_id: str, own: WhisperTranslator | None = None
-    ) -> None:
+    def __init__(self, translator: LiveTranslator, request_id: str, own: OwnTranslator | None = None) -> None:
         self._translator = translator
         self._request_id = request_id
         self._own = own
@@ -94,7 +81,7 @@ class SessionTranslator:
     def add_audio(self, samples: Samples, worked_s: float) -> None:
         """Take samples (n,) that the session will be given; worked_s: seconds that it has worked on."""
         if self._own is not None:
-            self._own.push(samples, worked_s=worked_s)
+            self._own.push(samples, worked_s)
 
     def take(self, events: Sequence[Event]) -> None:
         """Queue events that were sent, in their order."""

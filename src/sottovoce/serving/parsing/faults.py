@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from functools import partial
+from typing import Any
 
 from sottovoce.errors import AudioError, CheckpointError, InputError, ModelNotFoundError, SottovoceError
 from sottovoce.formats.document import Json
@@ -44,6 +46,12 @@ class ApiError(Exception):
         self.param = param
         self.code = code
         self.retry_s = retry_s
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Keep what is told on the way to another process."""
+        names = ("status", "kind", "param", "code", "retry_s")
+        fields: dict[str, Any] = {name: getattr(self, name) for name in names}
+        return partial(ApiError, **fields), (self.message,)
 
     @property
     def body(self) -> dict[str, Json]:

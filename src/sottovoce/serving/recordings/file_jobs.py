@@ -16,8 +16,8 @@ from sottovoce.serving.recordings.decode_pool import Slices
 from sottovoce.serving.recordings.requests import FileRequest
 from sottovoce.serving.recordings.uploaded_file import UploadedFile
 from sottovoce.serving.recordings.uploads import check_duration, require_file
+from sottovoce.serving.scheduling.model_work import FileWork
 from sottovoce.serving.scheduling.racing import unless
-from sottovoce.serving.scheduling.scheduler import FileJob, Scheduler
 from sottovoce.serving.services import Services, key_of, services_of
 from sottovoce.types import Transcript
 
@@ -25,7 +25,6 @@ T = TypeVar("T")
 
 LOOK_EVERY_S = 0.5
 """How often is looked whether the client is still there."""
-MAX_PROMPT_TOKENS = 223
 
 
 @dataclass(slots=True)
@@ -34,17 +33,9 @@ class RunningJob:
 
     request: FileRequest
     recording: UploadedFile
-    handle: FileJob
-    scheduler: Scheduler
+    handle: FileWork
     services: Services
     resources: AsyncExitStack
-
-    @property
-    def n_prompt_tokens(self) -> int:
-        """Tokens of the prompt, as far as the model sees it."""
-        prompt = self.request.transcription.options.initial_prompt
-        tokens = self.scheduler.model.tokenizer.encode(" " + prompt.strip()) if prompt else []
-        return min(len(tokens), MAX_PROMPT_TOKENS)
 
     def count(self, transcript: Transcript) -> None:
         """Count what was done."""
@@ -105,4 +96,4 @@ async def begin_job(
     scheduler = await stack.enter_async_context(services.registry.use(name))
     handle = await scheduler.transcribe(recording.source, file_request.transcription)
     stack.callback(handle.close)
-    return RunningJob(file_request, recording, handle, scheduler, services, stack)
+    return RunningJob(file_request, recording, handle, services, stack)

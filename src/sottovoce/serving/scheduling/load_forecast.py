@@ -12,7 +12,7 @@ import random
 import time
 from collections.abc import Callable
 
-from sottovoce.serving.parsing.faults import busy
+from sottovoce.serving.parsing.faults import ApiError, busy
 
 ROOM = 0.85
 """Of the engines' time that sessions may take: what comes unevenly has to wait for what is under way."""
@@ -38,6 +38,12 @@ IDLE_PART = 0.05
 """Of its cost that such a session counts for."""
 RETRY_S = 10.0
 """Until the next try, at least; at most twice that, so that who was refused together comes back apart."""
+
+
+def no_room(n_sessions: int) -> ApiError:
+    """Make the fault of one session more than a model keeps up with."""
+    message = f"{n_sessions} live sessions are as many as this model keeps up with: try again later"
+    return busy(message, retry_s=RETRY_S * (1 + random.random()))
 
 
 class SessionLoad:
@@ -115,16 +121,19 @@ class LoadForecast:
         return sum(load.counted for load in self._loads) * self._part
 
     @property
+    def cost(self) -> float:
+        """The part of the engines' time that another session would take, as far as is known."""
+        return self.usual * self._part
+
+    @property
     def has_room(self) -> bool:
         """Whether another session can be taken; one alone always can."""
-        return all(load.is_idle for load in self._loads) or self.part + self.usual * self._part <= ROOM
+        return all(load.is_idle for load in self._loads) or self.part + self.cost <= ROOM
 
     def check(self) -> None:
         """Check that there is room. Raises: ApiError 429, with a time to come back."""
         if not self.has_room:
-            n = len(self._loads)
-            message = f"{n} live sessions are as many as this model keeps up with: try again later"
-            raise busy(message, retry_s=RETRY_S * (1 + random.random()))
+            raise no_room(len(self._loads))
 
     def enter(self) -> SessionLoad:
         """Take a session, until `leave`. Raises: ApiError as `check`."""

@@ -13,6 +13,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import anyio
 import anyio.to_thread
@@ -22,7 +23,8 @@ from sottovoce.errors import OptionError
 from sottovoce.models.nano import compact_languages
 from sottovoce.serving.parsing.faults import ApiError
 from sottovoce.serving.scheduling.model_memory import usual_bytes, weight_bytes
-from sottovoce.serving.scheduling.scheduler import Scheduler
+from sottovoce.serving.scheduling.model_work import ModelWork
+from sottovoce.serving.scheduling.processes.process_scheduler import ModelProcesses
 from sottovoce.serving.settings import ModelSettings
 from sottovoce.text.languages import language_codes
 
@@ -31,6 +33,15 @@ logger = logging.getLogger(__name__)
 NO_MEMORY, RETRY_S = "model_memory", 10.0
 WORK_ENDS_WITHIN_S = 60.0
 """One piece of work at most: a window of a large model on a slow processor."""
+
+
+Loaded: TypeAlias = Model | ModelProcesses
+"""What loading a model gives: the model, or the processes that have it."""
+
+
+def loaded_bytes(loaded: Loaded) -> int:
+    """Return the bytes of a model's weights, wherever they are."""
+    return loaded.n_bytes if isinstance(loaded, ModelProcesses) else weight_bytes(loaded)
 
 
 @dataclass(slots=True)
@@ -43,7 +54,7 @@ class _Slot:
 
     languages: tuple[str, ...]
     n_bytes: int
-    scheduler: Scheduler | None = None
+    scheduler: ModelWork | None = None
     n_users: int = 0
     used_s: float = 0.0
     is_loading: bool = False
@@ -60,16 +71,16 @@ class ModelRegistry:
     def __init__(
         self,
         settings: ModelSettings,
-        open_model: Callable[[str], Model],
-        make: Callable[[Model], Scheduler],
-        size_of: Callable[[Model], int] = weight_bytes,
+        open_model: Callable[[str], Loaded],
+        make: Callable[[Loaded], ModelWork],
+        size_of: Callable[[Loaded], int] = loaded_bytes,
     ) -> None:
         self.settings = settings
         self._open_model = open_model
         self._make = make
         self._size_of = size_of
         self._most_bytes = settings.memory_bytes
-        self._unloaded: list[Scheduler] = []
+        self._unloaded: list[ModelWork] = []
         """Whose memory is to be freed."""
         self._slots = {name: _Slot(usual_languages(name), usual_bytes(name)) for name in settings.names}
         if self._most_bytes is not None and usual_bytes(settings.model) > self._most_bytes:
@@ -95,7 +106,7 @@ class ModelRegistry:
         return name
 
     @asynccontextmanager
-    async def use(self, name: str) -> AsyncIterator[Scheduler]:
+    async def use(self, name: str) -> AsyncIterator[ModelWork]:
         """Hold a model for as long as it is used; loads it where it is not there.
 
         Raises: ModelNotFoundError, CheckpointError, OptionError; ApiError 503 without memory for it.
@@ -113,13 +124,13 @@ class ModelRegistry:
         return self._slots[name].languages
 
     @property
-    def running(self) -> dict[str, Scheduler]:
+    def running(self) -> dict[str, ModelWork]:
         """All models in memory, by their names."""
         found = {name: slot.scheduler for name, slot in self._slots.items()}
         return {name: scheduler for name, scheduler in found.items() if scheduler is not None}
 
     @property
-    def schedulers(self) -> list[Scheduler]:
+    def schedulers(self) -> list[ModelWork]:
         """Of all models in memory."""
         return list(self.running.values())
 
@@ -145,7 +156,7 @@ class ModelRegistry:
         for scheduler in self.schedulers:
             scheduler.join(timeout_s)
 
-    async def _loaded(self, name: str) -> Scheduler:
+    async def _loaded(self, name: str) -> ModelWork:
         async with self._locks[name]:
             slot = self._slots[name]
             if slot.scheduler is None:
@@ -163,7 +174,7 @@ class ModelRegistry:
                 except BaseException:
                     scheduler.close()
                     raise
-                slot.scheduler, slot.languages = scheduler, tuple(model.languages)
+                slot.scheduler, slot.languages = scheduler, scheduler.languages
                 self._note_size(name, model)
                 seconds = round(time.monotonic() - began, 3)
                 logger.info("model loaded", extra={"model": name, "seconds": seconds})
@@ -199,7 +210,7 @@ class ModelRegistry:
         while self.n_bytes + wanted > self._most_bytes:
             self._unload(idle.pop(0))
 
-    def _note_size(self, name: str, model: Model) -> None:
+    def _note_size(self, name: str, model: Loaded) -> None:
         """Note what a model takes, and unload others where that is more than was expected."""
         if self._most_bytes is None:
             return
@@ -219,7 +230,7 @@ class ModelRegistry:
         logger.info("model unloaded", extra={"model": name})
 
 
-def free_memory(gone: list[Scheduler]) -> None:
+def free_memory(gone: list[ModelWork]) -> None:
     """Wait for the threads of models to end, and let go of their weights; empties the list."""
     while gone:
         gone.pop().join(WORK_ENDS_WITHIN_S)

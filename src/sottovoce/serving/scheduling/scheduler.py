@@ -11,9 +11,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Callable
-from concurrent.futures import Future
-from dataclasses import dataclass, replace
-from typing import TypeVar
+from dataclasses import replace
 
 import anyio
 import anyio.to_thread
@@ -21,16 +19,15 @@ import anyio.to_thread
 from sottovoce.api import Model
 from sottovoce.audio.io import AudioSource
 from sottovoce.engine.batching import ON_ACCELERATOR, ON_CPU, BatchingExecutor
-from sottovoce.engine.calls import CallGenerator
 from sottovoce.engine.tasks import Priority
 from sottovoce.engine.update_interval import UpdateIntervalController
 from sottovoce.lm.fusion import ShallowFusion
 from sottovoce.offline.transcription import FileTranscription
 from sottovoce.options.live import LiveOptions
-from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.serving.scheduling.calibration import calibrate
 from sottovoce.serving.scheduling.engine_thread import THREADS, EngineState
 from sottovoce.serving.scheduling.load_forecast import LoadForecast
+from sottovoce.serving.scheduling.model_work import TranscriptionRequest
 from sottovoce.serving.scheduling.session_handle import SessionHandle
 from sottovoce.serving.scheduling.worker import Worker
 from sottovoce.serving.settings import MOST_ENGINES, Work
@@ -38,24 +35,19 @@ from sottovoce.types import Segment, Transcript
 
 logger = logging.getLogger(__name__)
 
-T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class TranscriptionRequest:
-    """What a client may ask of a recording: options, languages ("auto", one or several), boosted phrases."""
-
-    options: TranscribeOptions
-    languages: tuple[str, ...] = ()
-    phrases: tuple[str, ...] = ()
+MAX_PROMPT_TOKENS = 223
 
 
 class FileJob:
-    """One recording being transcribed: iterate over its segments as they are found."""
+    """One recording being transcribed: iterate over its segments as they are found.
 
-    def __init__(self, worker: Worker, start: Callable[[], FileTranscription]) -> None:
+    n_prompt_tokens: of its prompt, as far as the model sees it.
+    """
+
+    def __init__(self, worker: Worker, start: Callable[[], FileTranscription], n_prompt_tokens: int) -> None:
         self._worker = worker
         self._start = start
+        self.n_prompt_tokens = n_prompt_tokens
         self._running: FileTranscription | None = None
 
     async def begin(self) -> None:
@@ -117,6 +109,11 @@ class Scheduler:
         )
 
     @property
+    def languages(self) -> tuple[str, ...]:
+        """Of the model, by their codes."""
+        return tuple(self.model.languages)
+
+    @property
     def live_wait_s(self) -> float:
         """How long live work waits for its turn, of late."""
         return self._worker.live_wait_s
@@ -169,16 +166,10 @@ class Scheduler:
         Raises: AudioError, OptionError.
         """
         fusion = await anyio.to_thread.run_sync(self._fusion, request, limiter=self._fusions)
-        job = FileJob(self._worker, lambda: self._begin(source, request, fusion))
+        prompt = self._n_tokens(request.options.initial_prompt)
+        job = FileJob(self._worker, lambda: self._begin(source, request, fusion), prompt)
         await job.begin()
         return job
-
-    def run_background(self, calls: CallGenerator[T]) -> Future[T]:
-        """Have other calls of the model done, in turn with recordings; return what the generator returns.
-
-        Raises: ApiError after `close`.
-        """
-        return self._worker.submit_calls(calls, Priority.FILE)
 
     def close(self) -> None:
         """End the thread after the work at hand."""
@@ -187,6 +178,11 @@ class Scheduler:
     def join(self, timeout_s: float) -> None:
         """Wait for the end of the thread."""
         self._worker.join(timeout_s)
+
+    def _n_tokens(self, prompt: str | None) -> int:
+        """Count the tokens of a prompt that the model sees."""
+        tokens = self.model.tokenizer.encode(" " + prompt.strip()) if prompt else []
+        return min(len(tokens), MAX_PROMPT_TOKENS)
 
     def _beam_size_of(self, request: TranscriptionRequest) -> int:
         return request.options.decoding.beam_size or self._beam_size

@@ -6,7 +6,9 @@ Knows nothing of other sessions but the interval that all have under load.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 import anyio.to_thread
 import numpy as np
@@ -26,12 +28,37 @@ from sottovoce.speakers.choose import make_live_speakers
 from sottovoce.speakers.live_speakers import LiveSpeakers
 from sottovoce.streaming.options import StreamOptions
 from sottovoce.streaming.session import Session
+from sottovoce.translation.live_translator import SourceText
+from sottovoce.translation.whisper_translate import WhisperTranslator
 from sottovoce.types import SAMPLE_RATE, Event, Samples
 
 MOST_AT_ONCE_S = 2.0
 """Audio of one session worked on at a time: the others have their turn in between."""
 MOST_BEHIND_S = 10.0
 """The same under load, where one update takes all that came meanwhile."""
+MOST_AHEAD_S = 20.0
+"""Of the time that has passed, that a session's audio may be: more of it has the turn of recordings. A client
+that comes again after a break has some to say at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueuedTranslator:
+    """A translator whose work is queued for the model, which does it when live sessions leave it time to."""
+
+    own: WhisperTranslator
+    worker: Worker
+
+    @property
+    def target(self) -> str:
+        return self.own.target
+
+    def push(self, pcm: Samples, worked_s: float) -> None:
+        """Take samples (n,) that the session will be given; worked_s: seconds that it has worked on."""
+        self.own.push(pcm, worked_s=worked_s)
+
+    def translate(self, source: SourceText) -> str:
+        """Translate; called in a thread that may wait. Raises: what the model raises."""
+        return self.worker.submit_calls(self.own.calls(source), Priority.FILE).result()
 
 
 class SessionHandle:
@@ -62,6 +89,7 @@ class SessionHandle:
         self._n_samples = 0
         self._n_taken = 0
         self._began_at = 0
+        self._opened_s = time.monotonic()
         self.fixed_interval_s: float | None = None
         """Of audio from one update to the next; None: as it is for all sessions."""
         self.poll_newer_audio: Callable[[], Samples] | None = None
@@ -81,6 +109,16 @@ class SessionHandle:
     def behind_s(self) -> float:
         """Seconds of audio so far that no update has heard."""
         return (self._n_samples - self._n_taken) / SAMPLE_RATE
+
+    @property
+    def live_wait_s(self) -> float:
+        """How long live work waits for its turn, of late."""
+        return self._worker.live_wait_s
+
+    @property
+    def place(self) -> object:
+        """What does the work of this session and of others."""
+        return self._worker
 
     async def begin(self) -> None:
         """Make the session, so that wrong options are known before there is audio.
@@ -145,6 +183,10 @@ class SessionHandle:
         """Finish what is being said, and end."""
         return await self.flush_and_reset()
 
+    def translator(self) -> QueuedTranslator:
+        """Make what translates this session into English. Raises: OptionError where the model cannot."""
+        return QueuedTranslator(WhisperTranslator(self._model), self._worker)
+
     def discard(self) -> None:
         """Forget what was heard so far, without saying it."""
         self._session = None
@@ -159,10 +201,17 @@ class SessionHandle:
     def _numbered(self, events: list[Event]) -> list[Event]:
         return self._sequencer.number(events, offset_s=self._began_at / SAMPLE_RATE)
 
+    @property
+    def _priority(self) -> Priority:
+        """Whose turn its work has: a client that sends much faster than anybody speaks sends a recording."""
+        ahead_s = self.received_s - (time.monotonic() - self._opened_s)
+        return Priority.FILE if ahead_s > MOST_AHEAD_S else Priority.LIVE
+
     async def _done(self, calls: CallGenerator[list[Event]]) -> list[Event]:
         self.load.is_waiting = True
         try:
-            return await asyncio.wrap_future(self._worker.submit_calls(calls, on_work=self.load.work))
+            work = self._worker.submit_calls(calls, self._priority, on_work=self.load.work)
+            return await asyncio.wrap_future(work)
         finally:
             self.load.is_waiting = False
 

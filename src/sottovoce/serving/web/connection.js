@@ -6,6 +6,8 @@ const BUFFERED_BYTES = 128 * 1024; // 4 s: more is held back until the network h
 const KEEP_ALIVE_MS = 20000;
 const AGAIN_MS = [250, 500, 1000, 2000, 4000, 8000];
 const REFUSED = 1008;
+const UPGRADE_REQUIRED = 426;
+const TOO_MANY = 429;
 
 export class Connection extends EventTarget {
   // parameters: of the address of the socket. Events: "message" (document, offset in seconds), "state".
@@ -30,7 +32,8 @@ export class Connection extends EventTarget {
     const scheme = location.protocol === "https:" ? "wss" : "ws";
     const address = `${scheme}://${location.host}/v1/live?${new URLSearchParams(this.parameters)}`;
     this.socket = new WebSocket(address, ["sottovoce", ...(this.key ? [`sottovoce-key.${this.key}`] : [])]);
-    this.isReady = false;
+    this.isReady = this.isOpened = false;
+    this.socket.onopen = () => (this.isOpened = true);
     this.socket.onmessage = ({ data }) => this.receive(JSON.parse(data));
     this.socket.onclose = ({ code, reason }) => this.closed(code, reason);
     this.change("connecting");
@@ -117,13 +120,26 @@ export class Connection extends EventTarget {
     this.pump();
   }
 
-  closed(code, reason) {
+  async closed(code, reason) {
     this.isReady = false;
     this.hasSaidClose = false;
+    if (!this.isOpened && !this.isAbandoned && (await this.isRefused())) code = REFUSED;
     this.dispatchEvent(new Event("lost"));
     if (this.isFinished || this.isAbandoned) this.stop("ended");
     else if (code === REFUSED) this.stop("refused", this.fault?.message ?? reason, this.fault?.code);
     else this.again();
+  }
+
+  // Ask why a socket was not opened, which a page cannot see; whether another try is of no use.
+  async isRefused() {
+    const headers = this.key ? { authorization: `Bearer ${this.key}` } : {};
+    const address = `/v1/live?${new URLSearchParams(this.parameters)}`;
+    const answer = await fetch(address, { headers }).catch(() => null);
+    if (!answer) return false;
+    const { error } = await answer.json().catch(() => ({}));
+    if (answer.status === UPGRADE_REQUIRED || !error) return false;
+    this.fault = { ...error, retry_after: Number(answer.headers.get("retry-after") ?? 0) };
+    return answer.status < 500 && answer.status !== TOO_MANY;
   }
 
   again() {

@@ -1,6 +1,7 @@
 // Captions of a session as a reader gets them: by the token of an invitation, or from another window of this browser.
 
 const AGAIN_MS = [250, 500, 1000, 2000, 4000, 8000];
+const TOKEN = /^[\w-]+$/; // what a socket can carry
 export const CHANNEL = "sottovoce.captions";
 
 // Events: "change" with {ids, hasNow, isAll}, "state" with connecting, live, waiting (nobody speaks here), ended, lost,
@@ -29,8 +30,13 @@ export class Feed extends EventTarget {
   }
 
   connect() {
+    if (!TOKEN.test(this.token)) {
+      this.change("unknown");
+      return;
+    }
     const scheme = location.protocol === "https:" ? "wss" : "ws";
-    const socket = new WebSocket(`${scheme}://${location.host}/v1/captions/${encodeURIComponent(this.token)}`, ["sottovoce"]);
+    const offers = ["sottovoce", `sottovoce-captions.${this.token}`];
+    const socket = new WebSocket(`${scheme}://${location.host}/v1/captions/read`, offers);
     let isFirst = true;
     let fault = null;
     socket.onmessage = ({ data }) => {

@@ -75,6 +75,8 @@ export class Sharing extends EventTarget {
     this.state = "off";
     this.token = null;
     this.readers = 0;
+    this.postUrl = ""; // of YouTube's or Zoom's captions, "": none
+    this.posting = null; // what the server said of it last
     setInterval(() => this.say({ type: "keepalive" }), KEEP_ALIVE_MS);
   }
 
@@ -89,8 +91,10 @@ export class Sharing extends EventTarget {
   connect() {
     this.change("connecting");
     const scheme = location.protocol === "https:" ? "wss" : "ws";
-    const query = this.resume ? `?resume=${encodeURIComponent(this.resume)}` : "";
-    const socket = new WebSocket(`${scheme}://${location.host}/v1/captions${query}`, ["sottovoce", ...(this.key ? [`sottovoce-key.${this.key}`] : [])]);
+    const offers = ["sottovoce"];
+    if (this.key) offers.push(`sottovoce-key.${this.key}`);
+    if (this.resume) offers.push(`sottovoce-resume.${this.resume}`);
+    const socket = new WebSocket(`${scheme}://${location.host}/v1/captions`, offers);
     this.socket = socket;
     this.changes = null;
     let fault = null;
@@ -98,7 +102,12 @@ export class Sharing extends EventTarget {
       const message = JSON.parse(data);
       if (message.type === "ready") this.begin(message);
       if (message.type === "readers") this.readers = message.readers;
+      if (message.type === "posting") this.posting = message;
       if (message.type === "error") fault = message.error;
+      if (message.type === "error" && ["url", "service"].includes(fault.param)) {
+        this.posting = { error: fault.message };
+        this.postUrl = "";
+      }
       this.dispatchEvent(new Event("readers"));
     };
     socket.onclose = ({ code }) => this.closed(socket, code, fault);
@@ -111,6 +120,15 @@ export class Sharing extends EventTarget {
     this.changes = new Changes(this.transcript, this.cleared);
     this.change("on");
     this.send();
+    if (this.postUrl) this.post(this.postUrl);
+  }
+
+  // Send captions to an address of YouTube or Zoom from now on; "": no longer.
+  post(url) {
+    this.postUrl = url;
+    this.posting = null;
+    this.say({ type: "post", url: url || null });
+    this.dispatchEvent(new Event("readers"));
   }
 
   closed(socket, code, fault) {
@@ -147,6 +165,8 @@ export class Sharing extends EventTarget {
     this.changes = null;
     this.token = null;
     this.readers = 0;
+    this.postUrl = "";
+    this.posting = null;
     this.change("off");
   }
 

@@ -1,0 +1,1 @@
+"""The work of a model in processes of its own, behind one server."""
