@@ -225,9 +225,20 @@ private:
         if (panels_.empty()) {
             const Rows out{request_.logits, static_cast<size_t>(dims_.n_vocab)};
             linear(kernels_, worker, work_.buffers, nullptr, normed, n_wanted, table, out, Epilogue::store);
+            if (request_.choice.n_best) worker.each(n_wanted, [&](int i) { choose(i); });
         } else {
             restricted_logits(worker, table, normed, n_wanted);
         }
+    }
+
+    void choose(int i) const {
+        const ChoiceRequest& choice = request_.choice;
+        const TokenRule& rule = choice.rules[i];
+        float* logits = request_.logits + static_cast<size_t>(i) * dims_.n_vocab;
+        for (int32_t token : choice.forbidden) logits[token] = -INFINITY;
+        const size_t at = static_cast<size_t>(i) * choice.n_best;
+        choice.is_clear[i] = kernels_.choose({logits, rule.first_text, choice.time_begin, rule.first_time,
+                                              rule.last_time, choice.n_best, choice.best + at, choice.tokens + at});
     }
 
     float* wanted_row(int i) const { return projected_.data + static_cast<size_t>(i) * dims_.n_state; }
