@@ -126,6 +126,12 @@ SV_API int sv_attend_cross(const float* queries, int n_queries, const float* key
     });
 }
 
+// The likeliest tokens of one row: see TokenChoice.
+SV_API int sv_choose(const float* logits, int first_text, int time_begin, int first_time, int last_time, int n_best,
+                     float* best, int32_t* tokens) {
+    return kernels_in_use().choose({logits, first_text, time_begin, first_time, last_time, n_best, best, tokens});
+}
+
 SV_API Decoder* sv_decoder_new(int n_layer, int n_state, int n_head, int n_vocab, int n_context) {
     return guarded([&] { return new Decoder({n_layer, n_state, n_head, n_vocab, n_context}); });
 }
@@ -202,6 +208,12 @@ struct sv_step {
     const int32_t* captured;  // pairs of layer and head
     float* logits;
     float* attention;
+    int32_t n_best, n_forbidden, time_begin;  // of a choice; without one n_best is 0
+    const int32_t* forbidden;
+    const TokenRule* rules;
+    float* best;
+    int32_t* best_tokens;
+    int32_t* is_clear;
 };
 
 SV_API int sv_decoder_step(Decoder* decoder, const sv_step* given) {
@@ -219,6 +231,8 @@ SV_API int sv_decoder_step(Decoder* decoder, const sv_step* given) {
         request.attention = given->attention;
         request.longest = given->longest;
         request.n_threads = given->n_threads;
+        request.choice = {given->n_best, given->time_begin, {given->forbidden, given->forbidden + given->n_forbidden},
+                          given->rules, given->best, given->best_tokens, given->is_clear};
         decoder->step(request);
         return 1;
     });

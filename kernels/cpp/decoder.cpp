@@ -125,27 +125,24 @@ private:
     }
 
     void embed(Worker& worker) const {
-        for (size_t i = 0; i < request_.rows.size(); ++i) {
-            const RowStep& row = request_.rows[i];
+        worker.each(static_cast<int>(request_.rows.size()), [&](int index) {
+            const RowStep& row = request_.rows[index];
             const int known = row.row->n_tokens() - row.n_new;
             for (int j = 0; j < row.n_new; ++j) {
-                const int place = begins_[i] + j;
-                if (place % worker.count != worker.index) continue;
+                const int place = begins_[index] + j;
                 decoder_.embedding.row(request_.tokens[place], x_[place]);
                 const float* position = decoder_.positions.data() + static_cast<size_t>(known + j) * dims_.n_state;
                 for (int k = 0; k < dims_.n_state; ++k) x_[place][k] += position[k];
             }
-        }
-        worker.barrier();
+        });
     }
 
     // Self-attention, row by row and head by head.
     void self_attention(Worker& worker, int layer) const {
-        const int n_tasks = static_cast<int>(request_.rows.size()) * dims_.n_head;
-        for (int task = worker.first(n_tasks); task < worker.last(n_tasks); ++task)
-            self_attention_head(worker, layer, task % static_cast<int>(request_.rows.size()),
-                          task / static_cast<int>(request_.rows.size()));
-        worker.barrier();
+        const int n_rows = static_cast<int>(request_.rows.size());
+        worker.each(n_rows * dims_.n_head, [&](int task) {
+            self_attention_head(worker, layer, task % n_rows, task / n_rows);
+        });
     }
 
     void self_attention_head(Worker& worker, int layer, int index, int head) const {
@@ -171,10 +168,10 @@ private:
 
     // Cross-attention, head by head and audio by audio.
     void cross_attention(Worker& worker, int layer) const {
-        const int n_groups = static_cast<int>(groups_.size()), n_tasks = n_groups * dims_.n_head;
-        for (int task = worker.first(n_tasks); task < worker.last(n_tasks); ++task)
+        const int n_groups = static_cast<int>(groups_.size());
+        worker.each(n_groups * dims_.n_head, [&](int task) {
             cross_attention_head(worker, layer, groups_[task % n_groups], task / n_groups);
-        worker.barrier();
+        });
     }
 
     void cross_attention_head(Worker& worker, int layer, const QueryGroup& group, int head) const {
@@ -219,39 +216,44 @@ private:
     // Logits of the places that are wanted.
     void compute_logits(Worker& worker) const {
         const int n_wanted = static_cast<int>(request_.wanted.size());
-        for (int i = worker.index; i < n_wanted; i += worker.count) {
+        worker.each(n_wanted, [&](int i) {
             kernels_.layer_norm(x_[request_.wanted[i]], decoder_.norm.weight.data(), decoder_.norm.bias.data(),
                                 dims_.n_state, wanted_row(i));
-        }
-        worker.barrier();
+        });
         const Table table = decoder_.embedding.table();
         const Rows normed{wanted_row(0), static_cast<size_t>(dims_.n_state)};
         if (panels_.empty()) {
             const Rows out{request_.logits, static_cast<size_t>(dims_.n_vocab)};
             linear(kernels_, worker, work_.buffers, nullptr, normed, n_wanted, table, out, Epilogue::store);
+            if (request_.choice.n_best) worker.each(n_wanted, [&](int i) { choose(i); });
         } else {
             restricted_logits(worker, table, normed, n_wanted);
         }
     }
 
+    void choose(int i) const {
+        const ChoiceRequest& choice = request_.choice;
+        const TokenRule& rule = choice.rules[i];
+        float* logits = request_.logits + static_cast<size_t>(i) * dims_.n_vocab;
+        for (int32_t token : choice.forbidden) logits[token] = -INFINITY;
+        const size_t at = static_cast<size_t>(i) * choice.n_best;
+        choice.is_clear[i] = kernels_.choose({logits, rule.first_text, choice.time_begin, rule.first_time,
+                                              rule.last_time, choice.n_best, choice.best + at, choice.tokens + at});
+    }
+
     float* wanted_row(int i) const { return projected_.data + static_cast<size_t>(i) * dims_.n_state; }
 
     void restricted_logits(Worker& worker, const Table& table, Rows normed, int n_wanted) const {
-        const Activations rows = work_.buffers.activations.rows(table.depth, kernels_.bytes_an_activation);
-        for (int r = worker.first(n_wanted); r < worker.last(n_wanted); ++r)
-            kernels_.quantize(normed[r], table.n_in, table.depth, rows.values + r * rows.stride, rows.scales + r,
-                              rows.zeros + r);
-        worker.barrier();
+        const Activations rows = quantize_rows(kernels_, worker, work_.buffers, nullptr, normed, n_wanted, table);
         const size_t n_vocab = dims_.n_vocab;
         const Product product{table, rows, n_wanted, work_.logits.data(), n_vocab, Epilogue::store};
-        const int n_panels = static_cast<int>(panels_.size());
-        for (int i = worker.first(n_panels); i < worker.last(n_panels); ++i)
-            kernels_.multiply(product, panels_[i], panels_[i] + 1);
-        worker.barrier();
+        worker.each(static_cast<int>(panels_.size()),
+                    [&](int i) { kernels_.multiply(product, panels_[i], panels_[i] + 1); });
         const size_t n_rows = request_.vocabulary.size();
-        for (int i = worker.first(n_wanted); i < worker.last(n_wanted); ++i)
+        worker.each(n_wanted, [&](int i) {
             for (size_t j = 0; j < n_rows; ++j)
                 request_.logits[i * n_rows + j] = work_.logits[i * n_vocab + request_.vocabulary[j]];
+        });
     }
 };
 
@@ -312,10 +314,10 @@ void Decoder::cross_keys_values(const float* states, int n_frames, uint16_t* con
             for (int layer = 0; layer < dims.n_layer; ++layer) {
                 const Table table = layers[layer].cross_key_value.table();
                 linear(kernels, worker, work.buffers, nullptr, from, n, table, to, Epilogue::store);
-                const int begin = first + worker.first(n), end = first + worker.last(n);
-                pack_keys(shape, to[begin - first], to.stride, begin, end, keys[layer]);
-                pack_values(shape, to[begin - first] + d, to.stride, begin, end, values[layer]);
-                worker.barrier();
+                worker.share(n, kBlock, [&](int begin, int end) {
+                    pack_keys(shape, to[begin], to.stride, first + begin, first + end, keys[layer]);
+                    pack_values(shape, to[begin] + d, to.stride, first + begin, first + end, values[layer]);
+                });
             }
         }
     });

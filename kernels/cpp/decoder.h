@@ -49,6 +49,21 @@ struct CapturedHead {
     int layer, head;
 };
 
+// Which tokens may follow a row: see TokenChoice.
+struct TokenRule {
+    int32_t first_text, first_time, last_time;
+};
+
+// The likeliest tokens behind each wanted place, where n_best is not 0.
+struct ChoiceRequest {
+    int n_best, time_begin;
+    std::vector<int32_t> forbidden;  // in every row
+    const TokenRule* rules;          // (n_wanted)
+    float* best;                     // (n_wanted, n_best)
+    int32_t* tokens;                 // (n_wanted, n_best)
+    int32_t* is_clear;               // (n_wanted)
+};
+
 struct StepRequest {
     std::vector<RowStep> rows;
     const int32_t* tokens;               // of all rows, one after the other
@@ -58,6 +73,7 @@ struct StepRequest {
     std::vector<CapturedHead> captured;
     float* attention;                    // (n_captured, n_tokens, longest)
     int longest;                         // frames of `attention`
+    ChoiceRequest choice;                // among all of the vocabulary
     int n_threads;
 };
 

@@ -109,21 +109,16 @@ public:
     void run(Worker& worker) const {
         zero_keys(worker);
         lay_mel(worker);
-        worker.barrier();
         each(worker, columns_, [&](RowBlock rows) { convolve_mel(worker, rows); });
-        worker.barrier();
-        each(worker, rows_, [&](RowBlock rows) { embed(worker, rows); });
-        for (int layer = 0; layer < dims_.n_layer; ++layer) {
-            each(worker, rows_, [&](RowBlock rows) { project(worker, layer, rows); });
-            lay_cached(worker, layer);
-            worker.barrier();
-            each(worker, tasks_, [&](HeadTask task) { attend(task); });
-            worker.barrier();
-            each(worker, rows_, [&](RowBlock rows) { finish_layer(worker, layer, rows); });
+        for (int layer = 0; layer <= dims_.n_layer; ++layer) {
+            const bool is_last = layer == dims_.n_layer;
+            if (!is_last) lay_cached(worker, layer);
+            each(worker, rows_, [&](RowBlock rows) {  // everything between two attentions
+                layer ? finish_layer(worker, layer - 1, rows) : embed(worker, rows);
+                is_last ? finish(rows) : project(worker, layer, rows);
+            });
+            if (!is_last) each(worker, tasks_, [&](HeadTask task) { attend(task); });
         }
-        each(worker, rows_, [&](RowBlock rows) {
-            for (int r = 0; r < rows.n; ++r) norm(encoder_.norm, state(rows)[r], state(rows)[r]);
-        });
     }
 
 private:
@@ -151,11 +146,9 @@ private:
                 tasks_.push_back({window, head, at, std::min(kQueries, n_rows - at)});
     }
 
-    // This thread's part of some things: the same blocks of rows in every layer.
     template <class Thing, class Work>
-    static void each(const Worker& worker, const std::vector<Thing>& things, const Work& work) {
-        const int n = static_cast<int>(things.size());
-        for (int at = worker.first(n); at < worker.last(n); ++at) work(things[at]);
+    static void each(Worker& worker, const std::vector<Thing>& things, const Work& work) {
+        worker.each(static_cast<int>(things.size()), [&](int at) { work(things[at]); });
     }
 
     Rows state(RowBlock rows) const {
@@ -175,25 +168,24 @@ private:
         return work_.convolved.as<float>() + (places_[window].convolved + at) * d_;
     }
 
-    void zero_keys(const Worker& worker) const {  // what pads heads and the last block must be zeros
-        for (const Block* block : {&work_.keys, &work_.values, &work_.key_scales, &work_.value_scales}) {
-            const size_t n = block->size(), first = n * worker.index / worker.count;
-            std::memset(block->as<char>() + first, 0, n * (worker.index + 1) / worker.count - first);
-        }
+    void zero_keys(Worker& worker) const {  // what pads heads and the last block must be zeros
+        const Block* const blocks[] = {&work_.keys, &work_.values, &work_.key_scales, &work_.value_scales};
+        worker.each(4, [&](int at) { std::memset(blocks[at]->as<char>(), 0, blocks[at]->size()); });
     }
 
-    void lay_mel(const Worker& worker) const {
-        for (size_t w = 0; w < windows_.size(); ++w) {
-            const EncoderWindow& window = windows_[w];
-            const int n = 2 * window.n_run + 3;
-            for (int at = worker.first(n); at < worker.last(n); ++at) {
-                const int column = 2 * window.start - 2 + at;
-                const bool inside = column >= 0 && column < window.n_columns;
-                float* frame = mel_frame(static_cast<int>(w), at);
-                for (int m = 0; m < dims_.n_mels; ++m)
-                    frame[m] = inside ? window.mel[m * window.mel_stride + column] : 0.0f;
-            }
-        }
+    void lay_mel(Worker& worker) const {
+        for (int w = 0; w < static_cast<int>(windows_.size()); ++w)
+            worker.share(2 * windows_[w].n_run + 3, kRows, [&](int first, int last) {
+                for (int at = first; at < last; ++at) lay_mel_frame(w, at);
+            });
+    }
+
+    void lay_mel_frame(int w, int at) const {
+        const EncoderWindow& window = windows_[w];
+        const int column = 2 * window.start - 2 + at;
+        const bool inside = column >= 0 && column < window.n_columns;
+        float* frame = mel_frame(w, at);
+        for (int m = 0; m < dims_.n_mels; ++m) frame[m] = inside ? window.mel[m * window.mel_stride + column] : 0.0f;
     }
 
     void convolve_mel(const Worker& worker, RowBlock rows) const {
@@ -273,7 +265,7 @@ private:
     }
 
     // Keys and values that were computed before.
-    void lay_cached(const Worker& worker, int layer) const {
+    void lay_cached(Worker& worker, int layer) const {
         for (size_t w = 0; w < windows_.size(); ++w) {
             const EncoderWindow& window = windows_[w];
             lay_some(worker, places_[w], window.before, window.n_before, layer, 0);
@@ -281,11 +273,15 @@ private:
         }
     }
 
-    void lay_some(const Worker& worker, const WindowPlace& place, const uint16_t* cached, int n, int layer,
-                  int at) const {
+    void lay_some(Worker& worker, const WindowPlace& place, const uint16_t* cached, int n, int layer, int at) const {
+        worker.share(n, kRows, [&](int first, int last) { lay_frames(place, cached, n, layer, at, first, last); });
+    }
+
+    void lay_frames(const WindowPlace& place, const uint16_t* cached, int n, int layer, int at, int first,
+                    int last) const {
         const size_t d = d_;
         std::vector<float> row(d);
-        for (int t = worker.first(n); t < worker.last(n); ++t) {
+        for (int t = first; t < last; ++t) {
             const uint16_t* key = cached + (static_cast<size_t>(layer) * 2 * n + t) * d;
             std::transform(key, key + d, row.begin(), from_bfloat16);
             lay_key(native_, place.shape, row.data(), at + t, keys(place));
@@ -311,6 +307,10 @@ private:
                         {keys.words + words, values.words + words, keys.scales + scales, values.scales + scales},
                         place.biases.empty() ? nullptr : place.biases.data(), task.n, place.shape.n_frames,
                         dims_.d_head(), place.shape.d_pad(), work_.attended.as<float>() + at, d});
+    }
+
+    void finish(RowBlock rows) const {
+        for (int r = 0; r < rows.n; ++r) norm(encoder_.norm, state(rows)[r], state(rows)[r]);
     }
 
     // What follows attention in a layer.

@@ -13,6 +13,7 @@
 #endif
 
 #if defined(__linux__)
+#include <sys/auxv.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 #endif
@@ -131,6 +132,20 @@ const Processor& processor() {
     return here;
 }
 
+#elif defined(SOTTOVOCE_NEON)
+
+// Every processor of Apple's that is built for has them.
+bool has_dot_products() {
+#if defined(__linux__)
+    constexpr unsigned long kDotProducts = 1ul << 20;  // HWCAP_ASIMDDP
+    return getauxval(AT_HWCAP) & kDotProducts;
+#elif defined(__APPLE__)
+    return true;
+#else
+    return false;
+#endif
+}
+
 #endif
 
 }  // namespace
@@ -152,6 +167,8 @@ bool runs_here(const Kernels& kernels) {
 #if defined(SOTTOVOCE_AMX)
     if (&kernels == &amx_kernels) return processor().amx;
 #endif
+#elif defined(SOTTOVOCE_NEON)
+    if (&kernels == &neon_kernels) return has_dot_products();
 #endif
     return true;
 }

@@ -78,6 +78,16 @@ struct CrossAttention {
     size_t out_stride;
 };
 
+// The likeliest next tokens of a row. Text is the tokens [first_text, time_begin), times are [first_time, last_time)
+// behind it; where all times together are likelier than any text, there are times alone.
+struct TokenChoice {
+    const float* logits;  // -inf where a token may not come
+    int first_text, time_begin, first_time, last_time;
+    int n_best;
+    float* best;      // (n_best) natural log-probabilities among the tokens that may come, best first
+    int32_t* tokens;  // (n_best)
+};
+
 struct EncoderKernels;  // see encoder_kernels.h
 
 struct Kernels {
@@ -88,6 +98,7 @@ struct Kernels {
     void (*layer_norm)(const float* x, const float* weight, const float* bias, int n, float* out);
     void (*attend_self)(const SelfAttention& attention);
     void (*attend_cross)(const CrossAttention& attention);
+    int (*choose)(const TokenChoice& choice);  // 0 where two of the best are equal, or there are fewer
     const EncoderKernels* encoder;
 };
 

@@ -1,8 +1,6 @@
 #include "pool.h"
 
-#include <condition_variable>
 #include <memory>
-#include <mutex>
 #include <system_error>
 #include <thread>
 #include <vector>
@@ -18,26 +16,6 @@ namespace sottovoce {
 
 namespace {
 
-constexpr int kSpins = 4000;  // some tens of microseconds: longer than a phase of a step is uneven
-
-inline void pause() {
-#if defined(__x86_64__) || defined(_M_X64)
-    _mm_pause();
-#elif defined(__aarch64__)
-    __asm__ volatile("yield");
-#endif
-}
-
-template <class Done>
-void wait_until(const Done& done) {
-    for (int spin = 0; !done(); ++spin) {
-        if (spin < kSpins)
-            pause();
-        else
-            std::this_thread::yield();
-    }
-}
-
 class Pool {
 public:
     ~Pool() {
@@ -51,19 +29,22 @@ public:
 
     void run(int n_threads, const std::function<void(Worker&)>& work) {
         n_threads = make_threads(n_threads);
-        std::atomic<unsigned> arrived{0};
         {
             std::lock_guard<std::mutex> lock(mutex_);
+            phases_.taken.store(0);
+            phases_.done.store(0);
             work_ = &work;
-            arrived_ = &arrived;
             n_threads_ = n_threads;
-            n_left_.store(n_threads - 1, std::memory_order_relaxed);
             ++call_;
         }
         wake_.notify_all();
-        Worker worker(0, n_threads, arrived);
+        Worker worker(0, n_threads, &phases_);
         work(worker);
-        wait_until([this] { return n_left_.load(std::memory_order_acquire) == 0; });
+        {
+            std::lock_guard<std::mutex> lock(mutex_);
+            work_ = nullptr;  // who comes now is too late
+        }
+        phases_.bell.wait([this] { return n_inside_.load() == 0; });
     }
 
 private:
@@ -87,12 +68,14 @@ private:
             wake_.wait(lock, [&] { return stopping_ || call_ != seen; });
             if (stopping_) return;
             seen = call_;
-            if (index >= n_threads_) continue;
-            Worker worker(index, n_threads_, *arrived_);
+            if (index >= n_threads_ || !work_) continue;
+            Worker worker(index, n_threads_, &phases_);
             const std::function<void(Worker&)>& work = *work_;
+            n_inside_.fetch_add(1);
             lock.unlock();
             work(worker);
-            n_left_.fetch_sub(1, std::memory_order_release);
+            n_inside_.fetch_sub(1);
+            phases_.bell.ring();
             lock.lock();
         }
     }
@@ -100,9 +83,9 @@ private:
     std::vector<std::thread> threads_;
     std::mutex mutex_;
     std::condition_variable wake_;
+    Phases phases_;
     const std::function<void(Worker&)>* work_ = nullptr;
-    std::atomic<unsigned>* arrived_ = nullptr;
-    std::atomic<int> n_left_{0};
+    std::atomic<int> n_inside_{0};
     int n_threads_ = 1;
     unsigned call_ = 0;
     bool stopping_ = false;
@@ -149,11 +132,22 @@ IdlePools& the_idle_pools() {
 
 }  // namespace
 
-void Worker::barrier() {
-    if (count == 1) return;
-    const unsigned all = static_cast<unsigned>(count) * ++met_;
-    arrived_.fetch_add(1, std::memory_order_acq_rel);
-    wait_until([&] { return arrived_.load(std::memory_order_acquire) >= all; });
+void Bell::pause() {
+#if defined(__x86_64__) || defined(_M_X64)
+    _mm_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
+void Worker::begin(uint64_t phase) {
+    phases_->done.store(0);
+    phases_->taken.store(phase << 32);
+    phases_->bell.ring();
+}
+
+void Worker::wait(uint64_t phase) {
+    phases_->bell.wait([&] { return phases_->taken.load() >> 32 != phase; });
 }
 
 void run_together(int n_threads, const std::function<void(Worker&)>& work) {
@@ -164,8 +158,7 @@ void run_together(int n_threads, const std::function<void(Worker&)>& work) {
         idle.give(std::move(pool));
         return;
     }
-    std::atomic<unsigned> arrived{0};
-    Worker alone(0, 1, arrived);
+    Worker alone(0, 1, nullptr);
     work(alone);
 }
 

@@ -29,23 +29,30 @@ struct Rows {
     float* operator[](int row) const { return data + static_cast<size_t>(row) * stride; }
 };
 
-// Rows into eight bits, normed before if there is a norm, times a table; threads barrier between and behind.
+// Rows into eight bits, normed before if there is a norm.
+inline Activations quantize_rows(const Kernels& kernels, Worker& worker, RowBuffers& buffers, const Norm* norm,
+                                 Rows from, int n_rows, const Table& table) {
+    const Activations rows = buffers.activations.rows(table.depth, kernels.bytes_an_activation);
+    worker.share(n_rows, [&](int first, int last) {
+        for (int r = first; r < last; ++r) {
+            const float* row = from[r];
+            if (norm) {
+                float* normed = buffers.normed[worker.index].data();
+                kernels.layer_norm(row, norm->weight.data(), norm->bias.data(), table.n_in, normed);
+                row = normed;
+            }
+            kernels.quantize(row, table.n_in, table.depth, rows.values + r * rows.stride, rows.scales + r, rows.zeros + r);
+        }
+    });
+    return rows;
+}
+
+// The same, times a table.
 inline void linear(const Kernels& kernels, Worker& worker, RowBuffers& buffers, const Norm* norm, Rows from, int n_rows,
                    const Table& table, Rows to, Epilogue epilogue) {
-    const Activations rows = buffers.activations.rows(table.depth, kernels.bytes_an_activation);
-    for (int r = worker.first(n_rows); r < worker.last(n_rows); ++r) {
-        const float* row = from[r];
-        if (norm) {
-            float* normed = buffers.normed[worker.index].data();
-            kernels.layer_norm(row, norm->weight.data(), norm->bias.data(), table.n_in, normed);
-            row = normed;
-        }
-        kernels.quantize(row, table.n_in, table.depth, rows.values + r * rows.stride, rows.scales + r, rows.zeros + r);
-    }
-    worker.barrier();
+    const Activations rows = quantize_rows(kernels, worker, buffers, norm, from, n_rows, table);
     const Product product{table, rows, n_rows, to.data, to.stride, epilogue};
-    kernels.multiply(product, worker.first(table.n_panels()), worker.last(table.n_panels()));
-    worker.barrier();
+    worker.share(table.n_panels(), [&](int first, int last) { kernels.multiply(product, first, last); });
 }
 
 }  // namespace sottovoce

@@ -2,6 +2,7 @@
 #include "vec_avx512.h"
 #include "math.h"
 #include "attention.h"
+#include "choose.h"
 #include "multiply.h"
 #include "words.h"
 #include "panel_avx512.h"
@@ -86,7 +87,7 @@ void multiply_tiles(const Product& p, int first_panel, int last_panel) {
 
 extern const Kernels amx_kernels;
 const Kernels amx_kernels = {
-    "amx", 1, quantize_bytes, multiply_tiles, layer_norm, attend_self, attend_cross, &encoder_kernels,
+    "amx", 1, quantize_bytes, multiply_tiles, layer_norm, attend_self, attend_cross, choose, &encoder_kernels,
 };
 
 }  // namespace sottovoce

@@ -65,7 +65,7 @@ void attend_self(const SelfAttention& a) {
     }
 }
 
-constexpr int kRegisters = F::n == 16 ? 20 : F::n == 1 ? 16 : 8;  // sums that are kept at once
+constexpr int kRegisters = F::n == 16 || F::n == 4 ? 20 : F::n == 1 ? 16 : 8;  // sums that are kept at once
 constexpr int kMostQueries = F::n == 16 ? 5 : 4;
 constexpr int kMostPad = 256;  // numbers of a head, padded
 constexpr int kPairsAtOnce = 64;

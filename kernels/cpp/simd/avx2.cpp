@@ -3,6 +3,7 @@
 #include "vec_avx2.h"
 #include "math.h"
 #include "attention.h"
+#include "choose.h"
 #include "multiply.h"
 #include "words.h"
 
@@ -58,7 +59,7 @@ struct WordPanel {
 
 extern const Kernels avx2_kernels;
 const Kernels avx2_kernels = {
-    "avx2", 2, quantize_words, multiply<WordPanel>, layer_norm, attend_self, attend_cross, &encoder_kernels,
+    "avx2", 2, quantize_words, multiply<WordPanel>, layer_norm, attend_self, attend_cross, choose, &encoder_kernels,
 };
 
 }  // namespace sottovoce

@@ -2,6 +2,7 @@
 #include "vec_avx2.h"
 #include "math.h"
 #include "attention.h"
+#include "choose.h"
 #include "multiply.h"
 #include "words.h"
 
@@ -37,7 +38,7 @@ struct BytePanel {
 
 extern const Kernels avx2_vnni_kernels;
 const Kernels avx2_vnni_kernels = {
-    "avx2-vnni", 1, quantize_bytes, multiply<BytePanel>, layer_norm, attend_self, attend_cross, &encoder_kernels,
+    "avx2-vnni", 1, quantize_bytes, multiply<BytePanel>, layer_norm, attend_self, attend_cross, choose, &encoder_kernels,
 };
 
 }  // namespace sottovoce

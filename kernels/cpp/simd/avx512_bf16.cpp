@@ -2,6 +2,7 @@
 #include "vec_avx512.h"
 #include "math.h"
 #include "attention.h"
+#include "choose.h"
 #include "multiply.h"
 #include "words.h"
 #include "panel_avx512.h"
@@ -10,7 +11,7 @@ namespace sottovoce {
 
 extern const Kernels avx512_bf16_kernels;
 const Kernels avx512_bf16_kernels = {
-    "avx512-bf16", 1, quantize_bytes, multiply<WidePanel>, layer_norm, attend_self, attend_cross, &encoder_kernels,
+    "avx512-bf16", 1, quantize_bytes, multiply<WidePanel>, layer_norm, attend_self, attend_cross, choose, &encoder_kernels,
 };
 
 }  // namespace sottovoce

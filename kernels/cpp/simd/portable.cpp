@@ -1,6 +1,7 @@
 #include "vec_portable.h"
 #include "math.h"
 #include "attention.h"
+#include "choose.h"
 #include "multiply.h"
 #include "words.h"
 
@@ -24,7 +25,7 @@ struct PortablePanel {
 
 extern const Kernels portable_kernels;
 const Kernels portable_kernels = {
-    "portable", 1, quantize_bytes, multiply<PortablePanel>, layer_norm, attend_self, attend_cross, &encoder_kernels,
+    "portable", 1, quantize_bytes, multiply<PortablePanel>, layer_norm, attend_self, attend_cross, choose, &encoder_kernels,
 };
 
 }  // namespace sottovoce

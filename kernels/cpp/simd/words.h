@@ -7,7 +7,7 @@
 namespace sottovoce {
 namespace {
 
-constexpr int kManyRows = F::n == 16 ? 12 : F::n == 8 ? 6 : 1;  // whose sums are kept in registers
+constexpr int kManyRows = F::n == 16 ? 12 : F::n == 1 ? 1 : 6;  // whose sums are kept in registers
 constexpr int kAbreast = F::n == 1 ? 16 : 2;                    // registers of sums a row
 constexpr int kSomeRows = F::n == 1 ? 1 : 2;
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import os
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from sottovoce_kernels._library import Step, check, library, pointers, words
 
@@ -18,6 +19,7 @@ __all__ = [
     "ADD",
     "GELU",
     "STORE",
+    "Choice",
     "CrossKeysValues",
     "Decoder",
     "KernelsError",
@@ -26,6 +28,7 @@ __all__ = [
     "attend_cross",
     "attend_self",
     "built",
+    "choose",
     "in_use",
     "layer_norm",
     "runs_here",
@@ -124,6 +127,14 @@ def attend_cross(
     )
 
 
+def choose(logits: int, spans: tuple[int, int, int, int], n_best: int, best: int, tokens: int) -> bool:
+    """Write the likeliest of one row's tokens, and tell whether they are in one order; see `Choice`.
+
+    spans: first token of text, first token that is a time, first and behind the last time that may follow.
+    """
+    return bool(library.sv_choose(logits, *spans, n_best, best, tokens))
+
+
 class CrossKeysValues:
     """Keys and values of a window, one address a decoder layer; the arrays must outlive it."""
 
@@ -134,6 +145,26 @@ class CrossKeysValues:
     def __del__(self) -> None:
         if handle := self.__dict__.pop("handle", None):
             library.sv_audio_free(handle)
+
+
+class Choice(NamedTuple):
+    """Where a step finds what may follow its wanted places, and writes the likeliest tokens.
+
+    n_best: of each place. time_begin: the first token that is a time; all below are text. forbidden: address
+    of n_forbidden int32. rules: of (n_wanted, 3) int32, each the first token of text, the first time and the
+    one behind the last time that may follow. best: of (n_wanted, n_best) float32, written with natural
+    log-probabilities, best first; tokens: of as many int32; is_clear: of (n_wanted,) int32, written with 0
+    where two of them are equal or fewer than n_best may follow.
+    """
+
+    n_best: int
+    n_forbidden: int
+    time_begin: int
+    forbidden: int
+    rules: int
+    best: int
+    tokens: int
+    is_clear: int
 
 
 class Row:
@@ -213,13 +244,15 @@ class Decoder:
         attention: int = 0,
         longest: int = 0,
         n_threads: int = 1,
+        choice: Choice | None = None,
     ) -> None:
         """Read new tokens of each row, which may be none, into it.
 
         spans: the frames [start, end) that each row attends to; None: all. bias: of each row the address of
         (n_frames,) float32, or 0. wanted: places among all tokens that get logits, (n_wanted, n_vocabulary)
         float32 over the rows given, or all. captured: (layer, head) whose attention is written to
-        (n_captured, n_tokens, longest) float32. Where it fails, the rows are as before.
+        (n_captured, n_tokens, longest) float32. choice: the likeliest tokens behind each wanted place, among
+        the whole vocabulary; logits that are forbidden become -inf. Where it fails, the rows are as before.
         """
         spans_of = spans or [(0, one.n_frames) for one in audio]
         given = Step(
@@ -241,6 +274,7 @@ class Decoder:
             words([number for pair in captured for number in pair]),
             logits,
             attention,
+            *(choice or ()),
         )
         check(library.sv_decoder_step(self._handle, ctypes.byref(given)))
 

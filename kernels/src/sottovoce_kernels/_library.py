@@ -44,6 +44,14 @@ class Step(ctypes.Structure):
         ("captured", WORDS),
         ("logits", c_void_p),
         ("attention", c_void_p),
+        ("n_best", c_int32),
+        ("n_forbidden", c_int32),
+        ("time_begin", c_int32),
+        ("forbidden", c_void_p),
+        ("rules", c_void_p),
+        ("best", c_void_p),
+        ("best_tokens", c_void_p),
+        ("is_clear", c_void_p),
     )
 
 
@@ -87,6 +95,7 @@ _declare("sv_linear_apply", N, A, A, N, A, N, N)
 _declare("sv_layer_norm", None, A, A, A, N, N, A)
 _declare("sv_attend_self", N, A, A, N, N, A)
 _declare("sv_attend_cross", N, A, N, A, A, N, N, N, N, A, A, A)
+_declare("sv_choose", N, A, N, N, N, N, N, A, A)
 _declare("sv_decoder_new", A, N, N, N, N, N)
 _declare("sv_decoder_free", None, A)
 _declare("sv_decoder_table", N, A, N, N, A, A, N, N)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -281,5 +281,57 @@ class Backend(Protocol):
         `backends.by_step.first_step_by_bias` implements it by `step`.
 
         Raises: OptionError for no span, one that is empty or outside the window, or several windows.
+        """
+        ...
+
+
+class AllowedTokens(NamedTuple):
+    """What may follow a row: text from `first_text` on, timestamps from `first_time` to before `end_time`."""
+
+    first_text: int
+    first_time: int
+    end_time: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TokenChoice:
+    """How many of the likeliest tokens are wanted of each row, and among which.
+
+    n_best: of each row. forbidden: (n,) int32, ids that may follow no row. time_begin: the first timestamp's
+    id; all below are text. allowed: one a row. Where all timestamps together are likelier than any text, a
+    timestamp follows.
+    """
+
+    n_best: int
+    forbidden: Tensor
+    time_begin: int
+    allowed: Sequence[AllowedTokens]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BestTokens:
+    """The likeliest tokens of each row, best first.
+
+    tokens: (R, n_best) int64. logprobs: (R, n_best) float32, natural, among the tokens that may follow.
+    """
+
+    tokens: Tensor
+    logprobs: Tensor
+
+
+@runtime_checkable
+class ChoosingBackend(Protocol):
+    """A `Backend` that chooses the likeliest next tokens itself, so that no search sees all logits.
+
+    None need be: searches choose among logits then.
+    """
+
+    def step_best(self, tokens: Tensor, state: DecoderState, choice: TokenChoice) -> BestTokens | Tensor:
+        """Append a token to each row, (R, 1) int64, and return the likeliest that may follow.
+
+        Where two of them are equally likely, or fewer may follow, the order is the caller's: it gets the
+        logits (R, n_vocab) float32, in which forbidden ones may be -inf, until the next step.
+
+        Raises: OptionError as `Backend.step`, and for rows that have not read their left padding.
         """
         ...

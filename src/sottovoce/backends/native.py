@@ -16,12 +16,14 @@ from torch import Tensor
 
 from sottovoce.backends.base import (
     AlignmentHeads,
+    BestTokens,
     Capabilities,
     DecoderState,
     EncoderMode,
     IncrementalResult,
     IncrementalWindow,
     ModelDims,
+    TokenChoice,
 )
 from sottovoce.backends.by_step import check_spans, check_start, check_tokens
 from sottovoce.backends.native_audio import NativeEncoder
@@ -46,6 +48,7 @@ class NativeState:
         self.padding = list(padding)
         self.rows = [kernels.Row() for _ in self.windows]
         self.n_tokens = 0
+        self._logits: Tensor | None = None
 
     @property
     def n_rows(self) -> int:
@@ -75,6 +78,12 @@ class NativeState:
         copy.rows = [row.first(row.n_tokens) for row in self.rows]
         copy.n_tokens = self.n_tokens
         return copy
+
+    def room_for_logits(self, n_vocab: int) -> Tensor:
+        """Return memory (n_rows, n_vocab) float32 that is the same in every step."""
+        if self._logits is None or len(self._logits) < self.n_rows:
+            self._logits = torch.empty(self.n_rows, n_vocab)
+        return self._logits[: self.n_rows]
 
     def n_skipped(self, row: int, n_new: int) -> int:
         """Count the padding among the next tokens of a row."""
@@ -200,9 +209,7 @@ class NativeBackend:
         Raises: OptionError for a state of another backend, tokens or a bias of another shape, more tokens
         than the text context, and heads or tokens that the model does not have.
         """
-        if not isinstance(state, NativeState):
-            raise OptionError(f"step: a state of {type(state).__name__} given, expected one from start()")
-        check_tokens(tokens, state, min(state.padding), self)
+        state = self._checked(tokens, state)
         check_heads(capture, self.dims)
         n_rows, n_new = tokens.shape
         places = range(n_new) if positions is None else [position % n_new for position in positions]
@@ -227,6 +234,26 @@ class NativeBackend:
             attention.transpose(0, 1), [[place >= skip for place in range(n_new)] for skip in skipped]
         )
         return StepOutput(filled, rows.transpose(1, 2))
+
+    def step_best(self, tokens: Tensor, state: DecoderState, choice: TokenChoice) -> BestTokens | Tensor:
+        """Append a token to each row; see `ChoosingBackend.step_best`.
+
+        Raises: OptionError as `step`, and for rows that have not read their left padding.
+        """
+        state = self._checked(tokens, state)
+        if tokens.shape[1] != 1 or max(state.padding) > state.n_tokens:
+            raise OptionError("step: expected one token a row, and rows that have read their left padding")
+        rows = zip(state.rows, state.windows, tokens.tolist(), strict=True)
+        batch = [RowInput(row, window, new, [0]) for row, window, new in rows]
+        found = self._decoder.step_best(batch, choice, state.room_for_logits(self.dims.n_vocab))
+        state.n_tokens += 1
+        return found
+
+    def _checked(self, tokens: Tensor, state: DecoderState) -> NativeState:
+        if not isinstance(state, NativeState):
+            raise OptionError(f"step: a state of {type(state).__name__} given, expected one from start()")
+        check_tokens(tokens, state, min(state.padding), self)
+        return state
 
     def rows(self) -> NativeRows:
         """Make an empty batch of rows; see `Backend.rows`."""

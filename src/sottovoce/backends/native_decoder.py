@@ -13,7 +13,7 @@ import sottovoce_kernels as kernels
 import torch
 from torch import Tensor
 
-from sottovoce.backends.base import AlignmentHeads, ModelDims
+from sottovoce.backends.base import AlignmentHeads, BestTokens, ModelDims, TokenChoice
 from sottovoce.errors import OptionError
 from sottovoce.types import EncoderOutput
 
@@ -154,15 +154,59 @@ class NativeDecoder:
 
         Raises: OptionError for a token that the vocabulary does not have.
         """
-        tokens = [row_input.tokens for row_input in batch]
-        self._check_vocabulary([token for new in tokens for token in new])
         some: list[int] = [] if vocabulary is None else vocabulary.tolist()
         self._check_vocabulary(some)
-        wanted = _places(batch)
-        longest = max(row_input.window.n_frames for row_input in batch)
         n_out = self.dims.n_vocab if vocabulary is None else len(some)
-        logits = torch.empty(len(wanted), n_out)
-        attention = torch.empty(len(capture), sum(map(len, tokens)), longest)
+        longest = max(row_input.window.n_frames for row_input in batch)
+        logits = torch.empty(sum(len(row_input.wanted) for row_input in batch), n_out)
+        attention = torch.empty(len(capture), sum(len(row_input.tokens) for row_input in batch), longest)
+        self._run(
+            batch,
+            wanted=_places(batch) if n_out else [],
+            vocabulary=some,
+            logits=logits.data_ptr(),
+            captured=capture,
+            attention=attention.data_ptr(),
+            longest=longest,
+        )
+        return logits, attention
+
+    def step_best(
+        self, batch: Sequence[RowInput], choice: TokenChoice, logits: Tensor
+    ) -> BestTokens | Tensor:
+        """Append new tokens to rows; see `ChoosingBackend.step_best`.
+
+        logits: (n_wanted, n_vocab) float32, written, and returned where two of the best are equal.
+
+        Raises: OptionError for a token that the vocabulary does not have.
+        """
+        n_wanted, n_best = len(logits), choice.n_best + 1  # one more tells whether the last is clear
+        best, tokens = torch.empty(n_wanted, n_best), torch.empty(n_wanted, n_best, dtype=torch.int32)
+        rules = torch.tensor(choice.allowed, dtype=torch.int32)
+        is_clear = torch.empty(n_wanted, dtype=torch.int32)
+        places = (choice.forbidden, rules, best, tokens, is_clear)
+        requested = kernels.Choice(
+            n_best, len(choice.forbidden), choice.time_begin, *(one.data_ptr() for one in places)
+        )
+        self._run(batch, wanted=_places(batch), logits=logits.data_ptr(), choice=requested)
+        if not all(is_clear.tolist()):
+            return logits
+        return BestTokens(tokens[:, : choice.n_best].long(), best[:, : choice.n_best])
+
+    def _run(
+        self,
+        batch: Sequence[RowInput],
+        *,
+        wanted: Sequence[int],
+        logits: int,
+        vocabulary: Sequence[int] = (),
+        captured: AlignmentHeads = (),
+        attention: int = 0,
+        longest: int = 0,
+        choice: kernels.Choice | None = None,
+    ) -> None:
+        tokens = [row_input.tokens for row_input in batch]
+        self._check_vocabulary([token for new in tokens for token in new])
         biases = [_bias(row_input) for row_input in batch]
         self._decoder.step(
             [row_input.row for row_input in batch],
@@ -170,15 +214,15 @@ class NativeDecoder:
             tokens,
             spans=[row_input.span or (0, row_input.window.n_frames) for row_input in batch],
             bias=[0 if bias is None else bias.data_ptr() for bias in biases],
-            wanted=wanted if n_out else [],
-            vocabulary=some,
-            logits=logits.data_ptr(),
-            captured=capture,
-            attention=attention.data_ptr(),
+            wanted=wanted,
+            vocabulary=vocabulary,
+            logits=logits,
+            captured=captured,
+            attention=attention,
             longest=longest,
             n_threads=torch.get_num_threads(),
+            choice=choice,
         )
-        return logits, attention
 
     def _check_vocabulary(self, tokens: Sequence[int]) -> None:
         if tokens and not 0 <= min(tokens) <= max(tokens) < self.dims.n_vocab:

@@ -40,6 +40,7 @@ INSTEAD_OF_PYTORCH = MappingProxyType(
         "avx2-vnni": False,  # never measured
         "avx512": True,  # 0.43 times PyTorch's float32
         "avx512-bf16": True,  # 0.47 times PyTorch's float32
+        "neon": False,  # never timed
         "amx": False,  # never measured: PyTorch has tiles of bfloat16, these kernels have those of bytes
     }
 )

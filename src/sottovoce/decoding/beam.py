@@ -12,6 +12,7 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 import torch
 from torch import Tensor
 
+from sottovoce.backends.base import BestTokens
 from sottovoce.decoding.search import Candidate, SearchState, remaining_rows
 
 State = TypeVar("State")
@@ -116,7 +117,16 @@ class BeamSearch(Generic[State]):
         )
 
     def step(self, logits: Tensor, state: SearchState) -> Tensor | None:
-        expansion = self._expand(logits, state)
+        return self._take(self._expand(logits, state), state)
+
+    @property
+    def n_best(self) -> int | None:
+        return self._beam_size + 1 if self._fusion is None else None
+
+    def extend(self, best: BestTokens, state: SearchState) -> Tensor | None:
+        return self._take(self._ranked(best.logprobs, best.logprobs, best.tokens, state), state)
+
+    def _take(self, expansion: _Expansion, state: SearchState) -> Tensor | None:
         ends = expansion.tokens == self._eot
         n_open = (~ends).cumsum(dim=1)
         # Ends count only if they rank among the beams that remain.
@@ -140,9 +150,14 @@ class BeamSearch(Generic[State]):
         logprobs = logits.float().log_softmax(dim=1)
         added = logprobs if state.lm_scores is None else state.lm_scores.add_to(logprobs)
         best, tokens = best_tokens(added, n_best)  # (R, beam_size + 1)
+        return self._ranked(best, logprobs.gather(1, tokens), tokens, state)
+
+    def _ranked(self, best: Tensor, logprobs: Tensor, tokens: Tensor, state: SearchState) -> _Expansion:
+        """Rank the best tokens of all rows of a window, (R, n_best) each: scores, and what the model says."""
+        n_best = best.shape[1]
         scores = (state.scores[:, None] + best).reshape(-1, self._beam_size * n_best)  # (A, K * n_best)
         scores, order = scores.sort(dim=1, descending=True, stable=True)
-        sums = state.logprobs[:, None] + logprobs.gather(1, tokens)
+        sums = state.logprobs[:, None] + logprobs
         first_rows = torch.arange(0, state.n_rows, self._beam_size, device=order.device)
         return _Expansion(
             scores=scores,

@@ -10,13 +10,13 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from sottovoce.backends.base import Backend, DecoderState
+from sottovoce.backends.base import Backend, BestTokens, ChoosingBackend, DecoderState
 from sottovoce.decoding.beam import BeamSearch, Fusion
 from sottovoce.decoding.detect import LanguageDetection, detect_language
-from sottovoce.decoding.filters import LogitFilter, build_filters
+from sottovoce.decoding.filters import LogitFilter, RulesOfChoice, build_filters
 from sottovoce.decoding.prompt import PromptBatch, batch_prompts, context_tokens, start_tokens
 from sottovoce.decoding.sampling import Sampling, draw_uniforms
-from sottovoce.decoding.search import Candidate, Search, ranked_candidates
+from sottovoce.decoding.search import Candidate, Search, SearchState, ranked_candidates
 from sottovoce.decoding.stepwise import Stepwise, finish
 from sottovoce.errors import OptionError
 from sottovoce.options.decoding import DecodingOptions, shared_options
@@ -96,7 +96,8 @@ def decode_stepwise(
     )
     search: Search = _make_search(options, tokenizer.eot, n_ctx, fusion, backend.device)
     filters = build_filters(shared, tokenizer, backend.device, is_fused=fusion is not None)
-    found = yield from _Decoding(backend, encoded, prompts, search, filters).run(
+    rules = RulesOfChoice.of(filters, search.n_best, backend.dims.n_vocab) if search.n_best else None
+    found = yield from _Decoding(backend, encoded, prompts, search, filters, rules).run(
         tokenizer.no_speech, shared.sample_len or n_ctx // 2
     )
     return [
@@ -133,13 +134,14 @@ class _Found:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Decoding:
-    """One run of a search over a batch of windows."""
+    """One run of a search over a batch of windows. rules: the filters, where a backend can follow them."""
 
     backend: Backend
     encoded: EncoderOutput
     prompts: PromptBatch
     search: Search
     filters: tuple[LogitFilter, ...]
+    rules: RulesOfChoice | None
 
     def run(self, no_speech: int, sample_len: int) -> Stepwise[_Found]:
         """Search until every window is done or has no room left."""
@@ -153,10 +155,9 @@ class _Decoding:
             first_rows = torch.tensor(state.audio, device=self.backend.device)
             decoder.reorder(first_rows)
             logits = logits[first_rows]
+        output: BestTokens | Tensor = logits
         for n_sampled in range(1, max(limits) + 1):
-            for rule in self.filters:
-                rule.apply(logits, state.tokens)
-            rows = self.search.step(logits, state)
+            rows = self._extend(output, state)
             full = [audio for audio in dict.fromkeys(state.audio) if n_sampled >= limits[audio]]
             if full:
                 remaining = self.search.stop(state, full)
@@ -166,8 +167,22 @@ class _Decoding:
             if rows is not None and rows.tolist() != list(range(decoder.n_rows)):
                 decoder.reorder(rows)
             yield
-            logits = self.backend.step(state.tokens[:, -1:], decoder).logits[:, 0].float().clone()
+            output = self._read(decoder, state)
         return _Found(state.candidates, no_speech_probs)
+
+    def _read(self, decoder: DecoderState, state: SearchState) -> BestTokens | Tensor:
+        """Read the newest token of every row: the best tokens that may follow, or logits (R, n_vocab)."""
+        newest = state.tokens[:, -1:]
+        if self.rules is not None and isinstance(self.backend, ChoosingBackend):
+            return self.backend.step_best(newest, decoder, self.rules.choice(state.tokens))
+        return self.backend.step(newest, decoder).logits[:, 0].float().clone()
+
+    def _extend(self, output: BestTokens | Tensor, state: SearchState) -> Tensor | None:
+        if isinstance(output, BestTokens):
+            return self.search.extend(output, state)
+        for rule in self.filters:
+            rule.apply(output, state.tokens)
+        return self.search.step(output, state)
 
     def _run_prompts(self) -> tuple[Tensor, Tensor, DecoderState]:
         """Logits (B, n_vocab) at <|startoftranscript|> and after the last prompt token, and the state."""

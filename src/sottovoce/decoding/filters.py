@@ -15,6 +15,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from sottovoce.backends.base import AllowedTokens, TokenChoice
 from sottovoce.decoding.prompt import prefix_tokens
 from sottovoce.errors import OptionError
 from sottovoce.options.decoding import NON_SPEECH, DecodingOptions
@@ -78,6 +79,18 @@ class ApplyTimestampRules:
         else:
             self._keep_pairs(logits, sampled)
         self._prefer_timestamps(logits)
+
+    def allowed(self, sampled: Sequence[int], n_vocab: int) -> AllowedTokens:
+        """Tell the same of one row as spans: what may follow `sampled`, of one token or more."""
+        begin = self.timestamp_begin
+        last = sampled[-1] >= begin
+        before = sampled[-2] >= begin if len(sampled) > 1 else not self.follows_text
+        if last and before:
+            return AllowedTokens(0, n_vocab, n_vocab)
+        latest = max(max(sampled), begin - 1)
+        if last:
+            return AllowedTokens(self.eot, latest, n_vocab)
+        return AllowedTokens(0, latest + 1, n_vocab)
 
     def _keep_pairs(self, logits: Tensor, sampled: Tensor) -> None:
         """Allow text after a pair, a timestamp (or the end) after a single one; never an earlier time."""
@@ -145,6 +158,42 @@ class NoRepeatNgram:
         # An id may end several n-grams: the smallest value written to it counts.
         ceiling = torch.where(seen, FORBIDDEN, float("inf")).to(logits.dtype)
         logits.scatter_reduce_(1, ngrams[..., -1], ceiling, "amin")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RulesOfChoice:
+    """Filters as data, for a backend that chooses tokens itself, behind the first sampled token.
+
+    forbidden: (n,) int32. times: None where timestamps are like other tokens.
+    """
+
+    n_best: int
+    n_vocab: int
+    forbidden: Tensor
+    times: ApplyTimestampRules | None
+
+    @classmethod
+    def of(cls, filters: Sequence[LogitFilter], n_best: int, n_vocab: int) -> RulesOfChoice | None:
+        """Make them of filters; None where one changes logits in another way."""
+        forbidden: list[int] = []
+        times = None
+        for rule in filters:
+            if isinstance(rule, SuppressTokens):
+                forbidden += rule.tokens.tolist()
+            elif isinstance(rule, ApplyTimestampRules):
+                times = rule
+                forbidden.append(rule.timestamp_begin - 1)
+            elif not isinstance(rule, SuppressBlank):
+                return None
+        return cls(n_best, n_vocab, torch.tensor(sorted({*forbidden}), dtype=torch.int32), times)
+
+    def choice(self, sampled: Tensor) -> TokenChoice:
+        """Tell what may follow the sampled tokens (R, n) int64, n at least 1."""
+        if self.times is None:
+            anything = AllowedTokens(0, self.n_vocab, self.n_vocab)
+            return TokenChoice(self.n_best, self.forbidden, self.n_vocab, [anything] * len(sampled))
+        allowed = [self.times.allowed(row, self.n_vocab) for row in sampled.tolist()]
+        return TokenChoice(self.n_best, self.forbidden, self.times.timestamp_begin, allowed)
 
 
 def build_filters(

@@ -12,6 +12,7 @@ from typing import Generic, TypeVar
 import torch
 from torch import Tensor
 
+from sottovoce.backends.base import BestTokens
 from sottovoce.decoding.beam import FusedRowScores, Fusion
 from sottovoce.decoding.search import SearchState, remaining_rows
 
@@ -64,7 +65,18 @@ class Sampling(Generic[State]):
         )
 
     def step(self, logits: Tensor, state: SearchState) -> Tensor | None:
-        chosen = self._choose_and_score(logits, state)
+        return self._append(self._choose_and_score(logits, state), state)
+
+    @property
+    def n_best(self) -> int | None:
+        return 1 if self._uniforms is None and self._fusion is None else None
+
+    def extend(self, best: BestTokens, state: SearchState) -> Tensor | None:
+        state.scores = state.logprobs = state.scores + best.logprobs[:, 0]
+        return self._append(best.tokens[:, 0], state)
+
+    def _append(self, chosen: Tensor, state: SearchState) -> Tensor | None:
+        """Append a token (R,) to each row; rows that end with it leave the state."""
         finished = chosen == self._eot
         for row in finished.nonzero()[:, 0].tolist():
             state.candidates[state.audio[row]].append(state.candidate(row))

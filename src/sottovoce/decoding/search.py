@@ -11,6 +11,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from sottovoce.backends.base import BestTokens
+
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
@@ -99,6 +101,15 @@ class Search(Protocol):
         Finished windows leave the state. Returns the former rows (R',) int64 that the new ones
         continue; None when every row continues itself.
         """
+        ...
+
+    @property
+    def n_best(self) -> int | None:
+        """How many of each row's likeliest tokens `extend` takes; None where `step` needs all logits."""
+        ...
+
+    def extend(self, best: BestTokens, state: SearchState) -> Tensor | None:
+        """Extend every row as `step`, given its likeliest tokens alone; returns rows (R',) int64 or None."""
         ...
 
     def stop(self, state: SearchState, audio: Sequence[int]) -> Tensor:
