@@ -33,6 +33,32 @@ void* allocate(size_t bytes) {
     return memory;
 }
 
+// The largest of |x|, in lanes that compilers put into registers.
+float largest_of(const float* x, int n) {
+    constexpr int kLanes = 16;
+    float lanes[kLanes] = {0.0f};
+    int i = 0;
+    for (; i + kLanes <= n; i += kLanes)
+        for (int j = 0; j < kLanes; ++j) {
+            const float size = std::fabs(x[i + j]);
+            lanes[j] = lanes[j] < size ? size : lanes[j];
+        }
+    for (; i < n; ++i) lanes[0] = std::max(lanes[0], std::fabs(x[i]));
+    return *std::max_element(lanes, lanes + kLanes);
+}
+
+// Numbers times `inverse` as bytes up to 127, and their sum.
+int32_t fill_bytes(const float* x, int n, float inverse, int8_t* bytes) {
+    int32_t sum = 0;
+    for (int i = 0; i < n; ++i) {
+        const float near = std::min(127.0f, std::max(-127.0f, nearest_whole(x[i] * inverse)));
+        const auto value = static_cast<int32_t>(near);
+        bytes[i] = static_cast<int8_t>(value);
+        sum += value;
+    }
+    return sum;
+}
+
 }  // namespace
 
 Block::Block(size_t bytes) : memory_(allocate(std::max<size_t>(bytes, 1))), size_(bytes) {}
@@ -55,21 +81,15 @@ Packed::Packed(const float* weight, const float* bias, int n_out, int n_in) : n_
     if (bias) std::copy(bias, bias + n_out, bias_.begin());
     int8_t* values = values_.as<int8_t>();
     std::memset(values, 0, bytes);
+    std::vector<int8_t> bytes_of_row(padded(n_in, kQuad));
     for (int n = 0; n < n_out; ++n) {
         const float* row = weight + static_cast<size_t>(n) * n_in;
-        float largest = 0.0f;
-        for (int k = 0; k < n_in; ++k) largest = std::max(largest, std::fabs(row[k]));
-        const float scale = largest > 0.0f ? largest / 127.0f : 1.0f;
-        const float inverse = 1.0f / scale;
-        int32_t sum = 0;
-        for (int k = 0; k < n_in; ++k) {
-            const float near = std::nearbyint(row[k] * inverse);
-            const auto value = static_cast<int8_t>(std::min(127.0f, std::max(-127.0f, near)));
-            values[place(n, k)] = value;
-            sum += value;
-        }
-        scales_[n] = scale;
-        sums_[n] = sum;
+        const float largest = largest_of(row, n_in);
+        scales_[n] = largest > 0.0f ? largest / 127.0f : 1.0f;
+        sums_[n] = fill_bytes(row, n_in, 1.0f / scales_[n], bytes_of_row.data());
+        int8_t* to = values + place(n, 0);
+        for (int k = 0; k < n_in; k += kQuad)
+            std::memcpy(to + static_cast<size_t>(k) * kPanel, &bytes_of_row[k], kQuad);
     }
 }
 

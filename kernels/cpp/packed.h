@@ -10,6 +10,12 @@
 
 namespace sottovoce {
 
+// The whole number next to x, of two the even one, for |x| below 2^22: an addition where `nearbyint` is a call.
+inline float nearest_whole(float x) {
+    constexpr float kBigger = 12582912.0f;  // whole numbers alone lie around it
+    return (x + kBigger) - kBigger;
+}
+
 // Memory that begins at a cache line; large pages where the system has them.
 class Block {
 public:

@@ -32,16 +32,16 @@ PackedWords::PackedWords(const float* weight, const float* bias, int n_out, int 
     if (bias) std::copy(bias, bias + n_out, bias_.begin());
     int16_t* values = values_.as<int16_t>();
     std::memset(values, 0, values_.size());
+    std::vector<int16_t> words(depth());
     for (int n = 0; n < n_out; ++n) {
         const float* row = weight + static_cast<size_t>(n) * n_inputs;
-        int16_t* panel = values + static_cast<size_t>(n / kPanel) * kPanel * n_pairs * 2;
         scales_[n] = scale_of(row, n_inputs);
         for (int place = 0; place < width; ++place)
-            for (int i = 0; i < n_in; ++i) {
-                const int k = place * n_in + i;
-                panel[(static_cast<size_t>(k / 2) * kPanel + n % kPanel) * 2 + k % 2] =
-                    static_cast<int16_t>(std::nearbyint(row[i * width + place] / scales_[n]));
-            }
+            for (int i = 0; i < n_in; ++i)
+                words[place * n_in + i] = static_cast<int16_t>(nearest_whole(row[i * width + place] / scales_[n]));
+        int16_t* to = values + (static_cast<size_t>(n / kPanel) * kPanel * n_pairs + n % kPanel) * 2;
+        for (int k = 0; k < depth(); k += 2)
+            std::memcpy(to + static_cast<size_t>(k) * kPanel, &words[k], 2 * sizeof(int16_t));
     }
 }
 
