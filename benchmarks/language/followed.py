@@ -43,7 +43,7 @@ from benchmarks.language.mixed_recordings import (
 from sottovoce.api import Model, load_model
 from sottovoce.audio.vad import speech_segments
 from sottovoce.evaluation.language_scores import NO_SCORES, FoundSwitch, score_switches
-from sottovoce.evaluation.wer import ScoredUtterance, ScoreOptions, score
+from sottovoce.evaluation.wer import ScoredUtterance, ScoreOptions, compare, score
 from sottovoce.models.checkpoint.convert import write_checkpoint
 from sottovoce.models.load import load_checkpoint
 from sottovoce.offline.packing import Piece
@@ -54,6 +54,7 @@ from sottovoce.types import HOP_SAMPLES, SAMPLE_RATE, Samples, Word
 
 BEAM_SIZE = 5
 N_RECORDINGS = 20
+PARTS = "parts"
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +193,7 @@ def systems() -> dict[str, Callable[[], System]]:
         "list untimed": lambda: ours(model, lambda recording: ",".join(recording.languages), words=False),
         "auto untimed": lambda: ours(model, lambda recording: None, words=False),
         "given": lambda: ours(model, lambda recording: recording.parts[0].language),
-        "parts": lambda: parts_alone(model),
+        PARTS: lambda: parts_alone(model),
         "live": lambda: live(model),
         "faster-whisper": lambda: faster_whisper(),
         "faster-whisper batched": lambda: faster_whisper(batched=True),
@@ -286,22 +287,30 @@ def show(recordings: Sequence[MixedRecording], log: Path) -> None:
     show_json("language followed", {"rows": rows})
 
 
+def scored(recording: MixedRecording, outcome: Outcome) -> ScoredUtterance:
+    """A recording as one utterance, with all that was said in it."""
+    said = " ".join(part.text or "" for part in recording.parts)
+    return ScoredUtterance(said, outcome.text, recording.languages)
+
+
 def summary(
     name: str, recordings: Sequence[MixedRecording], found: dict[tuple[str, str], Outcome]
 ) -> dict[str, Any]:
     """One row: errors of words with their interval, PIER, changes, unread speech, processor seconds."""
     own = [(one, found[name, one.name]) for one in recordings if (name, one.name) in found]
     texts = [(one, outcome) for one, outcome in own if one.name.startswith("text")]
-    utterances = [
-        ScoredUtterance(" ".join(part.text or "" for part in one.parts), outcome.text, one.languages)
-        for one, outcome in texts
-    ]
+    utterances = [scored(*pair) for pair in texts]
     row: dict[str, Any] = {"system": name, "recordings": len(own)}
     if utterances:
         rate = score(utterances, ScoreOptions()).overall.wer
         row |= {"words wrong %": _percent(rate.rate), "low": _percent(rate.low), "high": _percent(rate.high)}
         wrong, n_places = map(sum, zip(*(pier(*one) for one in texts), strict=True))
         row["PIER %"] = _percent(wrong / max(1, n_places))
+        alone = [scored(one, found[PARTS, one.name]) for one, _ in texts if (PARTS, one.name) in found]
+        if name != PARTS and len(alone) == len(texts):
+            beside = compare(alone, utterances)
+            low, high = 100 * beside.low, 100 * beside.high
+            row["beside parts"] = f"{100 * beside.difference:+.1f} ({low:+.1f} to {high:+.1f})"
     for kind in ("text", "all"):
         some = [(one, outcome) for one, outcome in own if one.name.startswith(kind)]
         if any(outcome.spans for _, outcome in some):
