@@ -158,6 +158,13 @@ def test_speech_that_a_text_left_before_a_change_goes_to_the_language_that_follo
         locator = WindowLocator(transcriber, features, speech, TranscriptionState(language="en"))
         start, end, _ = TRUTH[1]
         pieces = locator.pieces(0, round(100 * end))
+        features.drop_before(pieces[-1].start)  # as while the text of the last piece is read
+        unsure = tuple(
+            np.full(len(model.tokenizer.language_codes), 1.0 / len(model.tokenizer.language_codes))
+        )
+        probed = tuple(ProbedPiece(one.start, one.end, unsure, 1.0, 0.0, is_alone=True) for one in pieces)
+        assert locator.follower is not None
+        locator.follower.restore(FollowerState(True, False, 3.0, probed))
         late = [piece for piece in pieces if piece.start > 100 * start - 10]
         assert late
         change, last = round(100 * end), round(100 * TRUTH[2][1])

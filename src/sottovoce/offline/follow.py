@@ -161,11 +161,14 @@ class LanguageFollower:
         nats[0] += BORDER_NATS
         return moments[int(np.argmax(nats))]
 
+    def probed_pieces(self, start: int, end: int) -> list[Piece]:
+        """List the pieces of the newest window that begin in frames [start, end), in order."""
+        return sorted(
+            (one for one in self._detections if start <= one.start < end), key=lambda one: one.start
+        )
+
     def may_change(self, piece: Piece, language: str, other: str) -> bool:
-        """Tell whether a piece that was counted to a language may as well be in another one; one that was not
-        probed may."""
-        if piece not in self._detections:
-            return True
+        """Tell whether a probed piece that was counted to a language may as well be in another one."""
         evidence = self._evidence(piece)
         here, there = self._codes.index(language), self._codes.index(other)
         return evidence.duration_s == 0.0 or evidence.posterior[there] >= evidence.posterior[here]

@@ -125,7 +125,7 @@ class WindowLocator:
             return seek
         run, after = self._runs[0], self._runs[1]
         at = run.end
-        for piece in reversed(self.pieces(run.seek, run.end)):
+        for piece in reversed(self.follower.probed_pieces(run.seek, run.end)):
             if piece.start < text_end or not self.follower.may_change(piece, run.language, after.language):
                 break
             at = piece.start

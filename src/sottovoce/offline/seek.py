@@ -32,6 +32,8 @@ from sottovoce.types import EncoderOutput, Segment
 
 SHORTEST_FRAMES = 10
 """A shorter rest of a clip holds no word, and would cost a whole window."""
+SHORTEST_PROMPTED_FRAMES = 200
+"""Where a recording is in several languages, a window with less audio is read without the text before it."""
 CUT_WORD_S = 1.0
 """So close to the end of a window its last word may go on in the next one."""
 
@@ -170,7 +172,7 @@ class _SeekLoop:
         transcriber = self._transcriber
         language = self._state.language
         assert language is not None
-        request = Request(language, self._context.prompt(), window.seek, self._is_first)
+        request = Request(language, self._prompt(window), window.seek, self._is_first)
         (attempt,) = yield from transcriber.decode(window.encoded, [request])
         result = attempt.result
         if self._options.fallback.is_silence(result):
@@ -195,6 +197,13 @@ class _SeekLoop:
             yield segment
         self._context.end_window(attempt.last_temperature)
         return cut.seek
+
+    def _prompt(self, window: _Window) -> tuple[int, ...]:
+        """The text before a window; none for a short rest before another language, which would be that text
+        once more.
+        """
+        is_rest = self._locator.expects_several and window.n_frames < SHORTEST_PROMPTED_FRAMES
+        return () if is_rest else self._context.prompt()
 
     def _spoken(self, segments: list[Segment]) -> list[Segment]:
         """Segments with a voice in them."""
