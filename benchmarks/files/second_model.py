@@ -1,7 +1,7 @@
 """What a second model gains where the first is not sure, and what it costs.
 
     python -m benchmarks files second_model ../shared --log second.jsonl          # clips that report
-    python -m benchmarks files second_model ../shared --part dev --doubt-word 0.3 0.4 0.5 0.6
+    python -m benchmarks files second_model ../shared --part dev --defer-word 0.3 0.4 0.5 0.6
 
 English clips of people, and recordings of a dozen of them joined with pauses, read by the first model, by the
 second, and by both, with a beam of 5 and one thread, in turns. Prints words wrong with their difference to
@@ -25,7 +25,7 @@ from benchmarks.harness.tables import apart, percent, show_heads, show_json, sho
 from sottovoce.api import Model, load_model
 from sottovoce.evaluation.wer import ScoredUtterance, compare, score
 from sottovoce.offline.transcriber import SecondModel
-from sottovoce.options.doubt import DoubtOptions
+from sottovoce.options.deferral import DeferralOptions
 
 JOINED = 12
 
@@ -75,8 +75,8 @@ def measure(found: Sequence[Item], given: Any) -> Iterator[dict[str, Any]]:
         (given.models[0], models[0], None),
         (given.models[1], models[1], None),
     ]
-    for limit in given.doubt_word:
-        sides.append((f"both, {limit:g}", models[0], models[1].as_second(DoubtOptions(word=limit))))
+    for limit in given.defer_word:
+        sides.append((f"both, {limit:g}", models[0], models[1].as_second(DeferralOptions(word=limit))))
     rows = {(row["side"], row["kind"], row["name"]): row for row in read_rows(given.log)}
     for item in found:
         for side, model, second in sides:
@@ -114,7 +114,7 @@ def main() -> None:
     add_part(parser)
     parser.add_argument("--models", nargs=2, default=["tiny.en", "base"], metavar=("FIRST", "SECOND"))
     parser.add_argument("--clips", type=int, default=141)
-    parser.add_argument("--doubt-word", type=float, nargs="+", default=[DoubtOptions().word])
+    parser.add_argument("--defer-word", type=float, nargs="+", default=[DeferralOptions().word])
     parser.add_argument("--log", type=Path)
     given = parser.parse_args()
     torch.set_num_threads(1)

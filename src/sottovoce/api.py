@@ -40,7 +40,7 @@ from sottovoce.offline.timeline import LanguageSpan, language_spans, recording_l
 from sottovoce.offline.transcriber import SecondModel, Transcriber
 from sottovoce.offline.transcription import FileTranscription, RunControl
 from sottovoce.options.align import AlignOptions
-from sottovoce.options.doubt import DoubtOptions
+from sottovoce.options.deferral import DeferralOptions
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.options.vad import VadStreamOptions
 from sottovoce.speakers.choose import Speakers, make_live_speakers, parse_speakers
@@ -116,13 +116,13 @@ class Model:
         return transcription_of(transcriber, recording, control, model=self.name, resume=resume)
 
     def as_second(
-        self, doubt: DoubtOptions | None = None, fusion: ShallowFusion | None = None
+        self, deferral: DeferralOptions | None = None, fusion: ShallowFusion | None = None
     ) -> SecondModel:
         """Return what reads, in another model's transcription, the speech that it is not sure of.
 
-        doubt: when it is not. fusion: this model's own, beside its beam search.
+        deferral: when it is not. fusion: this model's own, beside its beam search.
         """
-        return SecondModel(self.backend, self.tokenizer, doubt or DoubtOptions(), fusion)
+        return SecondModel(self.backend, self.tokenizer, deferral or DeferralOptions(), fusion)
 
     def transcribe_files(
         self,

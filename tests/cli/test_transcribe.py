@@ -282,15 +282,15 @@ def test_a_second_model_reads_what_is_in_doubt(clip: Path, capsys: pytest.Captur
     command = ["transcribe", str(clip), *FAST]
     assert run(command) == 0
     alone = capsys.readouterr().out
-    assert run([*command, "--second-model", "nano", "--doubt-word", "0", "--doubt-logprob", "-100"]) == 0
+    assert run([*command, "--second-model", "nano", "--defer-word", "0", "--defer-logprob", "-100"]) == 0
     sure = capsys.readouterr()
-    assert run([*command, "--second-model", "nano", "--doubt-logprob", "0"]) == 0
+    assert run([*command, "--second-model", "nano", "--defer-logprob", "0"]) == 0
     doubtful = capsys.readouterr()
     assert sure.out == doubtful.out == alone
     assert "in doubt" not in sure.err
     assert re.search(r"\(100%\) were in doubt and read by nano", doubtful.err)
-    assert run([*command, "--doubt-word", "0.3"]) == 2
-    assert one_error(capsys.readouterr().err) == "error: --doubt-word: needs a --second-model"
+    assert run([*command, "--defer-word", "0.3"]) == 2
+    assert one_error(capsys.readouterr().err) == "error: --defer-word: needs a --second-model"
     assert run([*command, "--second-model", "nano", "--processors", "2"]) == 2
     assert "cannot be combined" in one_error(capsys.readouterr().err)
 

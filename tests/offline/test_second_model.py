@@ -16,14 +16,14 @@ from sottovoce.offline.longform import transcriber_for, transcription_of
 from sottovoce.offline.resume import ResumePoint, SeekPlace, StateSnapshot
 from sottovoce.offline.transcriber import SecondModel
 from sottovoce.offline.transcription import FileTranscription
-from sottovoce.options.doubt import DoubtOptions
+from sottovoce.options.deferral import DeferralOptions
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import Samples, Segment
 from tests.backends.fake import FAKE_DIMS, FakeBackend, Hear, Script, ScriptedToken
 from tests.offline.test_longform import ENGLISH, HELLO, PAIRS, TOKENIZER, WORLD, Loud, at, rustle, script
 
-NEVER = DoubtOptions(logprob=-1e3, compression_ratio=1e3, word=0.0)
+NEVER = DeferralOptions(logprob=-1e3, compression_ratio=1e3, word=0.0)
 ALWAYS = replace(NEVER, logprob=0.0)
 REPEATED = replace(NEVER, compression_ratio=1.0)
 DOUBTFUL = script(at(0), *[HELLO] * 6, at(3), at(3))
@@ -45,10 +45,12 @@ def run(
     source: Samples | io.BytesIO,
     first: FakeBackend,
     second: FakeBackend | None,
-    doubt: DoubtOptions = NEVER,
+    deferral: DeferralOptions = NEVER,
     options: TranscribeOptions = ENGLISH,
 ) -> tuple[list[Segment], FileTranscription]:
-    other = None if second is None else SecondModel(second, Tokenizer.for_model(second.dims.n_vocab), doubt)
+    other = (
+        None if second is None else SecondModel(second, Tokenizer.for_model(second.dims.n_vocab), deferral)
+    )
     with Recording(source) as recording:
         transcriber = transcriber_for(first, TOKENIZER, options, None, other)
         transcription = transcription_of(transcriber, recording)

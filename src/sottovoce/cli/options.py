@@ -179,10 +179,10 @@ def second_of(given: Mapping[str, Any]) -> SecondModel | None:
     """
     if given["second_model"] is None:
         return None
-    from sottovoce.options.doubt import DoubtOptions
+    from sottovoce.options.deferral import DeferralOptions
 
     model = open_model({**given, "model": given["second_model"]})
-    return model.as_second(made(DoubtOptions, given), fusion_of(model, given))
+    return model.as_second(made(DeferralOptions, given), fusion_of(model, given))
 
 
 def check_fusion(given: Mapping[str, Any]) -> None:

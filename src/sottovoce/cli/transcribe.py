@@ -17,7 +17,7 @@ from sottovoce.cli.speakers import ENROLLED_VOICES
 from sottovoce.cli.transcribe_request import check_idle, typed_options
 from sottovoce.cli.translation import TRANSLATION
 from sottovoce.formats.writers import FORMATS
-from sottovoce.options.doubt import DoubtOptions
+from sottovoce.options.deferral import DeferralOptions
 from sottovoce.options.needs import times_words
 from sottovoce.options.schema import Need, Option, options_of
 
@@ -126,9 +126,9 @@ SECOND_MODEL = Option(
     metavar="NAME|PATH",
     not_with=("processors", "print_special", "clip_timestamps"),
 )
-DOUBT = tuple(option for option in options_of(DoubtOptions) if option.flags is not None)
+DEFERRAL = tuple(option for option in options_of(DeferralOptions) if option.flags is not None)
 SECTIONS = {
-    "Model": (*MODEL, SECOND_MODEL, *DOUBT),
+    "Model": (*MODEL, SECOND_MODEL, *DEFERRAL),
     "Language": LANGUAGE,
     "Style": STYLE,
     "Times": (*grouped("Times"), *WORDS),

@@ -1,7 +1,7 @@
 """One recording, two models: the first drafts, the second reads what the first is not sure of.
 
 What is in doubt lies between segments that are not, and is read as a recording of its own, so that the two
-models need no tokens, windows or languages in common. Not known here: what doubt is (`options.doubt`).
+models need no tokens, windows or languages in common. Not known here: when that is (`options.deferral`).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def transcribe_with_both(
     """
     own = TranscriptionState(language=state.language)
     draft = _Draft(second, first, recording, own, state, begin)
-    if second.doubt.word > 0.0:
+    if second.deferral.word > 0.0:
         first = replace(first, options=replace(first.options, word_timestamps=True))
     with closing(begin(first, recording, own)) as segments:
         while (segment := (yield from next_segment(segments, draft.note))) is not None:
@@ -80,7 +80,7 @@ class _Draft:
 
     def take(self, segment: Segment) -> CallGenerator[list[Segment]]:
         """Take the next segment of the first model; return what can be given away by that."""
-        is_in_doubt = self._second.doubt.holds(segment)
+        is_in_doubt = self._second.deferral.defers(segment)
         if not self._first.options.needs_words:
             segment = replace(segment, words=None)
         if is_in_doubt:

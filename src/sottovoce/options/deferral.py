@@ -1,4 +1,7 @@
-"""When what a first model wrote is in doubt, so that a second one reads it."""
+"""The deferral rule of a cascade of two models: what the first one wrote that the second one reads again.
+
+Source of the term: Narasimhan et al. 2022, "Post-hoc estimators for learning to defer to an expert".
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ _limit = partial(Option, group="Second model", needs=(SECOND,))
 
 
 @dataclass(frozen=True, slots=True)
-class DoubtOptions:
+class DeferralOptions:
     """Limits beyond which a segment is in doubt; speech without words always is.
 
     Raises: OptionError for values out of range.
@@ -26,13 +29,13 @@ class DoubtOptions:
 
     logprob: float = _limit(
         "Mean log-probability of a window below which its text is in doubt.",
-        key="doubt_logprob",
+        key="defer_logprob",
         most=0.0,
     ).as_field(-0.6)
     compression_ratio: float = _limit("Text that compresses better is in doubt.", flag=None).as_field(2.0)
     word: float = _limit(
         "Probability of a word below which its segment is in doubt; words are timed for it, but for 0.",
-        key="doubt_word",
+        key="defer_word",
         least=0.0,
         most=1.0,
     ).as_field(0.5)
@@ -40,8 +43,8 @@ class DoubtOptions:
     def __post_init__(self) -> None:
         check_options(self)
 
-    def holds(self, segment: Segment) -> bool:
-        """Return whether a segment, whose words are timed, is in doubt; one that was drawn is."""
+    def defers(self, segment: Segment) -> bool:
+        """Return whether a segment, with its words timed, is left to the second model; a drawn one is."""
         return (
             segment.avg_logprob < self.logprob
             or segment.compression_ratio > self.compression_ratio
