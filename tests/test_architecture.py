@@ -87,6 +87,10 @@ def imports(path: Path) -> Iterator[str]:
                 yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
+def module_of(path: Path) -> str:
+    return ".".join(("sottovoce", *path.relative_to(SOURCE).with_suffix("").parts)).removesuffix(".__init__")
+
+
 def floor_of(room: str) -> int:
     return next(i for i, rooms in enumerate(FLOORS) if room in rooms)
 
@@ -123,3 +127,18 @@ def test_imports_point_down_in_the_server(path: Path) -> None:
         if name.startswith("sottovoce.serving.") and other not in {room, "services"}:
             assert floor is not None
             assert floors[other] < floor, f"{path}: {room} must not import {name}"
+
+
+def test_no_module_imports_itself_by_way_of_others() -> None:
+    """Imports within a function and those for types alone count too."""
+    arrows = {module_of(path): set(imports(path)) for path in modules()}
+    reached: dict[str, set[str]] = {}
+    for module in arrows:
+        seen, waiting = set[str](), [module]
+        while waiting:
+            new = (arrows[waiting.pop()] & arrows.keys()) - seen
+            seen |= new
+            waiting += new
+        reached[module] = seen
+    circles = sorted(module for module, seen in reached.items() if module in seen)
+    assert not circles, f"modules that import one another: {', '.join(circles)}"

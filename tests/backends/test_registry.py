@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from sottovoce.backends.base import Backend
+from sottovoce.backends.kernels import load_kernels
 from sottovoce.backends.registry import (
     BACKENDS,
     KERNELS,
@@ -19,7 +20,6 @@ from sottovoce.backends.registry import (
     choose_dtype,
     choose_number_format,
     cpu_has_bfloat16,
-    load_kernels,
 )
 from sottovoce.errors import OptionError
 from tests.models import tiny

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import torch
 
-from sottovoce.backends.registry import BACKENDS, WIDEST_HEAD, load_kernels
+from sottovoce.backends.kernels import WIDEST_HEAD, load_kernels
+from sottovoce.backends.registry import BACKENDS
 from sottovoce.errors import OptionError
 from sottovoce.models.dims import ModelDims
 

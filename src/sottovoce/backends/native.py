@@ -26,12 +26,12 @@ from sottovoce.backends.base import (
     TokenChoice,
 )
 from sottovoce.backends.by_step import check_spans, check_start, check_tokens
+from sottovoce.backends.kernels import WIDEST_HEAD
 from sottovoce.backends.native_audio import NativeEncoder
 from sottovoce.backends.native_decoder import NativeDecoder, RowInput, WindowKv
 from sottovoce.backends.native_encoder import network_without_decoder
 from sottovoce.backends.native_rows import NativeRows, branched, total_bias
 from sottovoce.backends.native_windows import fits_kernels
-from sottovoce.backends.registry import WIDEST_HEAD
 from sottovoce.backends.torch import DTYPES, TorchBackend
 from sottovoce.backends.torch_rows import check_heads
 from sottovoce.errors import OptionError

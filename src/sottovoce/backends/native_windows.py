@@ -15,7 +15,7 @@ from sottovoce_kernels.encoder import Encoder, Window
 from torch import Tensor
 from torch.nn.functional import gelu
 
-from sottovoce.backends.registry import WIDEST_HEAD
+from sottovoce.backends.kernels import WIDEST_HEAD
 from sottovoce.models.dims import ModelDims
 from sottovoce.models.encoder_update import EncoderUpdate
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import platform
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType, ModuleType
+from types import MappingProxyType
 from typing import TypeAlias
 
 import torch
 
 from sottovoce.backends.base import Backend
+from sottovoce.backends.kernels import load_kernels
 from sottovoce.backends.torch import TorchBackend
 from sottovoce.errors import OptionError
 from sottovoce.models.checkpoint.base import Checkpoint
@@ -30,9 +30,6 @@ class NumberFormat:
     int8: bool = False
     is_open: bool = False
 
-
-WIDEST_HEAD = 256
-"""Numbers of an attention head that the native kernels have room for."""
 
 BackendFactory: TypeAlias = Callable[[Checkpoint, torch.device, NumberFormat], Backend]
 
@@ -61,25 +58,6 @@ def _keep_few_kernels(device: torch.device) -> None:
 def _torch(checkpoint: Checkpoint, device: torch.device, numbers: NumberFormat) -> TorchBackend:
     _keep_few_kernels(device)
     return TorchBackend.from_checkpoint(checkpoint, device=device, dtype=numbers.dtype, int8=numbers.int8)
-
-
-def load_kernels() -> ModuleType:
-    """Import the package of native kernels, which chooses an instruction set, and its encoder.
-
-    Raises: ImportError where it is not installed, is too old or cannot be loaded; OptionError where the
-    environment names an instruction set that does not run here.
-    """
-    try:
-        kernels = importlib.import_module("sottovoce_kernels")
-        importlib.import_module("sottovoce_kernels.encoder")
-        return kernels
-    except ModuleNotFoundError as error:
-        lack = "too old" if error.name == "sottovoce_kernels.encoder" else "not installed"
-        raise ImportError(f"sottovoce-kernels is {lack} (pip install ./kernels)") from error
-    except (OSError, AttributeError) as error:
-        raise ImportError(f"sottovoce-kernels cannot be loaded: {error}") from error
-    except ValueError as error:
-        raise OptionError(str(error)) from error
 
 
 def _native(checkpoint: Checkpoint, device: torch.device, numbers: NumberFormat) -> Backend:

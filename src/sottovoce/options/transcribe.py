@@ -10,7 +10,13 @@ from typing import Literal, TypeAlias
 from sottovoce.options import needs as need
 from sottovoce.options.decoding import DecodingOptions
 from sottovoce.options.fallback import FallbackOptions
-from sottovoce.options.recording_checks import check_parts, check_vad
+from sottovoce.options.recording_checks import (
+    check_clips,
+    check_decoding,
+    check_filter,
+    check_speakers,
+    check_vad,
+)
 from sottovoce.options.recording_defaults import (
     APPENDED,
     LANGUAGE_PRIOR,
@@ -320,9 +326,18 @@ class TranscribeOptions:
     """"apart" needs mode "vad"; with "energy" words are timed."""
 
     def __post_init__(self) -> None:
-        check_vad(self)
+        check_vad(self.vad, self.mode)
         check_options(self)
-        check_parts(self)
+        check_decoding(self.decoding, follows=self.follow_languages is True, clean=self.clean)
+        check_clips(self.clip_timestamps, self.mode, is_part=self.is_part)
+        check_speakers(
+            self.channels,
+            self.mode,
+            speakers=self.speakers,
+            names=self.speaker_names,
+            marks_turns=self.decoding.speaker_turns,
+        )
+        check_filter(self.audio_filter)
 
     @property
     def is_resumable(self) -> bool:

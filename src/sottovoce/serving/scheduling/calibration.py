@@ -5,31 +5,31 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable
+from typing import TypeAlias
 
 import numpy as np
 
 from sottovoce.engine.update_interval import INTERVALS_S
 from sottovoce.options.live import LiveOptions
+from sottovoce.serving.scheduling.session_handle import SessionHandle
 from sottovoce.types import SAMPLE_RATE, Samples
-
-if TYPE_CHECKING:
-    from sottovoce.serving.scheduling.scheduler import Scheduler
-    from sottovoce.serving.scheduling.session_handle import SessionHandle
 
 SOUND_S, WARM_UP_S, PIECE_S = 4.0, 1.0, 0.5
 WITHIN_S = 5.0
 """Of the clock: a model that is slower than that is measured with what it heard by then, or next."""
+OpenSession: TypeAlias = Callable[[LiveOptions], Awaitable[SessionHandle]]
+
 PITCH_HZ, SYLLABLES_HZ, N_HARMONICS = 120.0, 3.0, 20
 
 
-async def calibrate(scheduler: Scheduler, n_engines: int) -> float:
+async def calibrate(open_session: OpenSession, n_engines: int) -> float:
     """Return the engine seconds that a second of a voice costs, at the shortest interval of updates.
 
-    0: nothing was heard.
+    open_session: begins a live session. 0: nothing was heard.
     """
     options = LiveOptions(vad=False)
-    handles = [await scheduler.open(options) for _ in range(n_engines)]
+    handles = [await open_session(options) for _ in range(n_engines)]
     try:
         costs = await asyncio.gather(*(cost_of(handle, voice()) for handle in handles))
     finally:

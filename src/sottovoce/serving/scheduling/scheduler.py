@@ -156,7 +156,7 @@ class Scheduler:
         if not self._is_forecast:
             return
         try:
-            self.forecast.begin(await calibrate(self, len(self.engines)))
+            self.forecast.begin(await calibrate(self.open, len(self.engines)))
         except Exception:
             logger.exception("what a live session costs could not be measured: all are taken")
 
