@@ -140,7 +140,9 @@ class LiveConnection(ABC, Generic[M]):
         self.services.check_wait(scheduler)
         self._session = session = await scheduler.open(options)
         self._held.callback(session.end)
-        self._held.enter_context(self.services.overload.placed(session, self._sent_away.set))
+        self._held.enter_context(
+            self.services.overload.placed(session, lambda: self.behind_s, self._sent_away.set)
+        )
         session.poll_newer_audio = self.queue.take_audio
         self._counted_s = 0.0
         return scheduler
