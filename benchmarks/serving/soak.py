@@ -40,7 +40,7 @@ from pathlib import Path
 import httpx
 import numpy as np
 from websockets.asyncio.client import connect
-from websockets.exceptions import ConnectionClosed
+from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from benchmarks.harness.arguments import benchmark_parser
 from benchmarks.harness.tables import show_json
@@ -163,6 +163,11 @@ async def speaking(
     while time.monotonic() - began + len(audio) / 2 / RATE < seconds or not heard.n_sessions:
         try:
             await speak(address, audio, expected, began, heard)
+        except InvalidStatus as refused:
+            again_s = refused.response.headers.get("retry-after")
+            if again_s is None:
+                heard.fault(f"a session was refused with {refused.response.status_code}")
+            await asyncio.sleep(float(again_s or 1.0))
         except (OSError, ConnectionClosed, TimeoutError) as error:
             heard.fault(f"a session ended with {type(error).__name__}: {error}")
             await asyncio.sleep(1.0)
