@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -38,6 +40,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("large"):
             item.add_marker(pytest.mark.skip(reason="minutes and gigabytes: set SOTTOVOCE_LARGE=1"))
+
+
+@pytest.fixture(autouse=True)
+def _log_level() -> Iterator[None]:
+    """Leave the root logger's level as it was: a command that is run in this process sets it by its `-v`."""
+    root = logging.getLogger()
+    before = root.level
+    yield
+    root.setLevel(before)
 
 
 @pytest.fixture(autouse=True)

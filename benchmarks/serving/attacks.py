@@ -2,11 +2,13 @@
 
     python -m benchmarks serving attacks --model nano --sessions 4 --seconds 20
 
-A server in a process of its own, which may open 256 files; four sessions that speak in real time; each attack
-of `serving.attackers` beside them in a process of its own, from another address, with a stretch without any
-before it. How late words are (the middle, and one of twenty is later), how long the worst `/health` took, and
-what the attackers got. At the end the server is told to go while recordings are under way, and must be gone
-within its time. Prints a table, then one JSON line.
+A server in a process of its own, which may open 256 files; four sessions that speak in real time; each
+attack of `serving.attackers` beside them in a process of its own, from another address, with a stretch
+without any before it, which begins when nothing is left of the last one (and how long that took). Attackers
+have the lowest priority of the machine, as elsewhere they would have processors of their own. How late
+words are (the middle, and one of twenty is later), how long the worst `/health` took, what the attackers
+got, and what part of the processors other programs took. At the end the server is told to go while
+recordings are under way, and must be gone within its time. Prints a table, then one JSON line.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from benchmarks.harness.arguments import benchmark_parser
 from benchmarks.harness.tables import machine, show_json, show_table
 from benchmarks.serving.attackers import ATTACKS, TRANSCRIPTIONS, silence
 from benchmarks.serving.live_clients import Lateness, part, served, speak, speech
+from benchmarks.serving.others import OtherPrograms
 
 N_FILES = 256
 SHUTDOWN_S = 5.0
@@ -45,10 +48,10 @@ async def health(address: str, times_s: list[float]) -> None:
 
 async def beside(name: str | None, address: str, options: argparse.Namespace) -> dict[str, object]:
     """Speak while an attack goes on; None: none. Returns the figures."""
-    late, times_s = Lateness(), list[float]()
+    late, times_s, others = Lateness(), list[float](), OtherPrograms()
     attacker = None
     if name is not None:
-        command = [sys.executable, "-m", "benchmarks", "serving", "attackers"]
+        command = ["nice", "-n", "19", sys.executable, "-m", "benchmarks", "serving", "attackers"]
         command += [name, address, str(options.seconds)]
         attacker = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         assert attacker.stdout is not None
@@ -70,8 +73,21 @@ async def beside(name: str | None, address: str, options: argparse.Namespace) ->
         "health_s": [statistics.median(times_s), max(times_s)],
         "taken": late.n_taken,
         "faults": late.faults,
+        "others": others.part,
         "told": json.loads(told.splitlines()[-1]) if told else {},
     }
+
+
+def idle_again(address: str, within_s: float = 120.0) -> float:
+    """Wait until the server is at nothing any more; return for how long (seconds)."""
+    began = time.monotonic()
+    while time.monotonic() - began < within_s:
+        lines = httpx.get(f"http://{address}/metrics", timeout=60).text.splitlines()
+        values = dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
+        if not any(float(values[f"sottovoce_{name}"]) for name in ("sessions", "recordings", "work_waiting")):
+            break
+        time.sleep(0.2)
+    return time.monotonic() - began
 
 
 async def ended(process: subprocess.Popen[str], address: str) -> float:
@@ -96,11 +112,21 @@ def row(name: str, found: dict[str, object]) -> list[str]:
     words, asked = found["words_s"], found["health_s"]
     assert isinstance(words, list)
     assert isinstance(asked, list)
-    told = found["told"]
+    told, others = found["told"], found["others"]
     assert isinstance(told, dict)
+    assert isinstance(others, float)
     answers = ", ".join(f"{n} {what}" for what, n in told.items())
     figures = [f"{words[0]:.2f}", f"{words[1]:.2f}", f"{found['behind_s']:.2f}"]
-    return [name, str(found["taken"]), *figures, f"{1000 * asked[0]:.0f}", f"{1000 * asked[1]:.0f}", answers]
+    answers += f"; gone after {found['left_s']:.1f} s" if found["left_s"] else ""
+    return [
+        name,
+        str(found["taken"]),
+        *figures,
+        f"{1000 * asked[0]:.0f}",
+        f"{1000 * asked[1]:.0f}",
+        f"{100 * others:.0f} %",
+        answers,
+    ]
 
 
 def main() -> None:
@@ -112,7 +138,12 @@ def main() -> None:
     parser.add_argument("--clip", default="mixed.flac", help="of examples/clips")
     parser.add_argument("--query", default="languages=en,de,es,fr", help="of the address of /v1/live")
     parser.add_argument("--attack", action="append", choices=[*ATTACKS], help="[all]")
-    parser.add_argument("--forecast", action="store_true", help="let the server refuse sessions")
+    parser.add_argument(
+        "--forecast",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="let the server refuse sessions",
+    )
     options = parser.parse_args()
     files = resource.getrlimit(resource.RLIMIT_NOFILE)
     rows: list[list[str]] = []
@@ -124,6 +155,7 @@ def main() -> None:
         for name in options.attack or ATTACKS:
             for side in (None, name):
                 figures = asyncio.run(beside(side, address, options))
+                figures["left_s"] = idle_again(address) if side else 0.0
                 rows.append(row(side or "without", figures))
                 found[f"{name}: {'with' if side else 'without'}"] = figures
                 print(*rows[-1], sep=" | ", file=sys.stderr, flush=True)
@@ -136,6 +168,7 @@ def main() -> None:
         "behind p95 s",
         "health p50 ms",
         "most ms",
+        "other programs",
         "attackers got",
     ]
     show_table(heads, rows)

@@ -22,20 +22,23 @@ SECOND = bytes(2 * 16_000)
 ROUTES = ("/v1/live", "/v1/realtime", "/v1/listen?encoding=linear16")
 RECORDING = Path(__file__).parents[2] / "examples" / "clips" / "en.flac"
 AT_A_TIME = 3
-JOB_EVERY_S = 5.0
+JOB_EVERY_S = 10.0
 GONE = (OSError, ConnectionClosed, InvalidHandshake, TimeoutError, httpx.HTTPError)
 """What a client of this kind may come to."""
 
 
 class Chaos:
-    """All of them against one server. n_done: of each kind. faults: answers that a server never gives.
+    """All of them against one server. n_done: of each kind.
 
+    on_fault: told of answers that a server never gives.
     may_be_cut_off: processes of it are killed, so that it may answer 503.
     """
 
-    def __init__(self, address: str, seed: int = 0, *, may_be_cut_off: bool = False) -> None:
+    def __init__(
+        self, address: str, on_fault: Callable[[str], None], seed: int = 0, *, may_be_cut_off: bool = False
+    ) -> None:
         self.n_done: Counter[str] = Counter()
-        self.faults: list[str] = []
+        self._on_fault = on_fault
         self._address = address
         self._usual = (200, 429, 503) if may_be_cut_off else (200, 429)
         self._random = random.Random(seed)
@@ -126,7 +129,7 @@ class Chaos:
             await client.send('{"type": "close"}')
             async for message in client:
                 if json.loads(message)["type"] == "error":
-                    self.faults.append(f"tiny messages: {message!r}")
+                    self._on_fault(f"tiny messages: {message!r}")
 
     async def _recording(self) -> None:
         """A recording as it should be, beside all of this."""
@@ -143,7 +146,7 @@ class Chaos:
                 files={"file": ("en.flac", RECORDING.read_bytes())},
             )
         if answer.status_code not in self._usual:
-            self.faults.append(f"a recording was answered with {answer.status_code}")
+            self._on_fault(f"a recording was answered with {answer.status_code}")
 
 
 async def killing(server: int, every_s: float, n_kills: int) -> None:
@@ -176,7 +179,7 @@ async def sending_jobs(address: str, accepted: list[str]) -> None:
             await asyncio.sleep(JOB_EVERY_S)
 
 
-async def lost_jobs(address: str, accepted: list[str], within_s: float = 120.0) -> list[str]:
+async def lost_jobs(address: str, accepted: list[str], within_s: float = 600.0) -> list[str]:
     """Wait for all jobs that were accepted; return what became of those that did not go well."""
     ends_s = time.monotonic() + within_s
     states: dict[str, str] = dict.fromkeys(accepted, "unknown")

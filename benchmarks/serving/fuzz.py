@@ -2,22 +2,26 @@
 
     python -m benchmarks serving fuzz --cases 1000 --frames 100000
 
-Requests that schemathesis makes from the OpenAPI document (pip install schemathesis), and frames that no
-client would send over the live sockets, a hundred on each: bytes, texts, JSON that is nearly right, cut,
-nested, of other types. A 500 is a fault; so is a session that neither ends nor answers what ends it. Prints
-what was answered, then one JSON line; ends with 1 where there was a fault. The server is one of its own, with
-the bundled model.
+Requests that schemathesis makes from the OpenAPI document (pip install schemathesis), every second one
+that has a recording with one that is speech, and frames that no client would send over the live sockets
+and that of shared captions, a hundred on each: bytes, texts, JSON that is nearly right, cut, nested, of
+other types. A 500 is a fault; so is a session that neither ends nor answers what ends it. Prints what was
+answered, then one JSON line; ends with 1 where there was a fault. The server is one of its own, with the
+bundled model, and keeps jobs.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import io
 import itertools
 import json
 import random
 import sys
+import tempfile
 import time
+import wave
 from collections import Counter
 from typing import Any, TypeAlias
 
@@ -27,26 +31,31 @@ from websockets.exceptions import ConnectionClosed
 
 from benchmarks.harness.arguments import benchmark_parser
 from benchmarks.harness.tables import machine, show_json
-from benchmarks.serving.live_clients import served
+from benchmarks.serving.live_clients import served, speech
 
 Frame: TypeAlias = "str | bytes"
 LIVE, REALTIME, LISTEN = "/v1/live", "/v1/realtime?intent=transcription", "/v1/listen?encoding=linear16"
+TURNS = "/v2/listen?model=flux-general-en&encoding=linear16&sample_rate=16000"
 ENDS = {
     LIVE: '{"type": "close"}',
     REALTIME: '{"type": "nothing", "event_id": "the end"}',
     LISTEN: '{"type": "CloseStream"}',
     "/v1/listen": '{"type": "CloseStream"}',
+    TURNS: '{"type": "CloseStream"}',
+    "/v1/captions": "",
 }
 """What ends a session, or is answered where nothing does, by its address."""
 ANSWERS = ("closed", "Metadata")
 TYPES = (
-    *("finalize", "keepalive", "configure", "voices", "Finalize", "KeepAlive", "Configure"),
+    *("finalize", "keepalive", "configure", "voices", "Finalize", "KeepAlive", "Configure", "ForceEndTurn"),
+    *("captions", "post"),
     *("session.update", "input_audio_buffer.append", "input_audio_buffer.commit"),
     *("input_audio_buffer.clear", "response.create", ""),
 )
 NAMES = (
     *("session", "audio", "input", "format", "transcription", "turn_detection", "languages", "language"),
-    *("keyterms", "event_id", "voices", "type", "model", "prompt", "vad", "speakers", "include", "rate"),
+    *("keyterms", "event_id", "voices", "model", "prompt", "vad", "speakers", "include", "rate"),
+    *("utterances", "now", "names", "clear", "url", "service", "type"),
 )
 LEAVES: tuple[Any, ...] = (
     *(None, True, False, 0, -1, 1e308, 10**30, "", "auto", "en", "transcription", "server_vad", "\x00"),
@@ -136,13 +145,25 @@ async def fuzz_frames(address: str, n_frames: int, seed: int) -> Counter[str]:
         nonlocal n_sent
         chance = random.Random(seed + number)
         while n_sent < n_frames:
-            path = chance.choices([*ENDS], (4, 4, 4, 1))[0]
+            path = chance.choices([*ENDS], (4, 4, 4, 1, 4, 1))[0]
             n_more = await fuzz_socket(address, path, chance, outcomes)
             n_sent += n_more  # not in one line: others count meanwhile
 
     await asyncio.gather(*(one_after_the_other(number) for number in range(SOCKETS)))
     outcomes["frames"] = n_sent
     return outcomes
+
+
+def give_speech(case: Any) -> None:
+    """Put half a second of speech in the place of the recording of a request, if it has one."""
+    made = io.BytesIO()
+    with wave.open(made, "wb") as file:
+        file.setparams((1, 2, 16_000, 0, "NONE", ""))
+        file.writeframes(speech("en.flac")[:16_000])
+    if isinstance(case.body, dict) and "file" in case.body:
+        case.body["file"] = made.getvalue()
+    elif isinstance(case.body, str | bytes):
+        case.body = made.getvalue()
 
 
 def fuzz_requests(address: str, n_cases: int) -> Counter[str]:
@@ -167,6 +188,8 @@ def fuzz_requests(address: str, n_cases: int) -> Counter[str]:
         @few
         @given(case=operation.as_strategy())
         def ask(case: Any) -> None:
+            if outcomes["cases"] % 2:
+                give_speech(case)
             status = case.call(base_url=f"http://{address}", timeout=120).status_code
             outcomes[f"{'FAULT ' if status == 500 else ''}{status}"] += 1
             if status == 500:
@@ -184,7 +207,9 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     options: argparse.Namespace = parser.parse_args()
     began = time.monotonic()
-    with served("nano", "float32", "--no-forecast", "--max-sessions", "64") as (process, address):
+    jobs = tempfile.TemporaryDirectory()
+    more = ("--no-forecast", "--max-sessions", "64", "--jobs-dir", jobs.name)
+    with jobs, served("nano", "float32", *more) as (process, address):
         frames = asyncio.run(fuzz_frames(address, options.frames, options.seed))
         requests = fuzz_requests(address, options.cases) if options.cases else Counter[str]()
         health = httpx.get(f"http://{address}/health", timeout=60).json()

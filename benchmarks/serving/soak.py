@@ -14,6 +14,7 @@ With --kills the model runs in processes of its own, of which one is killed so o
 along: sessions of the process that went are told to come again, and come; every job that was accepted is
 done.
 
+Where the whole of it is stopped for a while (SIGSTOP), what goes wrong then is no fault: clocks go on.
 Latency is the time from the end of a word to its text: the middle, and one word of twenty is later. Prints a
 table, then one JSON line; ends with 1 where something did not hold.
 """
@@ -23,6 +24,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import math
 import os
 import platform
 import shutil
@@ -31,14 +33,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import httpx
 import numpy as np
 from websockets.asyncio.client import connect
-from websockets.exceptions import ConnectionClosed
+from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from benchmarks.harness.arguments import benchmark_parser
 from benchmarks.harness.tables import show_json
@@ -55,6 +57,8 @@ PIECE_S = 0.1
 LEAST_DELAY_S, LEAST_RUN_S = 1.0, 600.0
 """By which words may come later in the last quarter than in the second, in a run so long: in a shorter
 one that tells of what else the machine does."""
+PAUSE_S, AFTER_S = 4.0, 30.0
+"""From how long on all have stood still, and how long that is felt."""
 LEAST_GROWTH_MB = 150.0
 """Memory that may come with the first sessions and recordings, whatever the time: in 20 s of `nano` 50 to
 64 MB, most of it with the first recordings; each engine has its own."""
@@ -73,12 +77,25 @@ class State:
 
 @dataclass(slots=True)
 class Heard:
-    """What sessions gave: the latency of each word with its moment, sessions done, what went wrong."""
+    """What sessions gave: the latency of each word with its moment, sessions done, what went wrong.
+
+    pauses: from when to when all of this stood still, by the clock: what is late then is no fault.
+    """
 
     latencies: list[tuple[float, float]] = field(default_factory=list)
     n_sessions: int = 0
     n_cut_off: int = 0
-    faults: list[str] = field(default_factory=list)
+    noted: list[tuple[float, str]] = field(default_factory=list)
+    pauses: list[tuple[float, float]] = field(default_factory=list)
+
+    def fault(self, text: str) -> None:
+        """Note that something went wrong now."""
+        self.noted.append((time.monotonic(), text))
+
+    @property
+    def faults(self) -> list[str]:
+        """What went wrong, but where all stood still."""
+        return [text for at, text in self.noted if not any(a <= at <= b + AFTER_S for a, b in self.pauses)]
 
 
 def options_of_server(options: argparse.Namespace, port: int, jobs: str) -> list[str]:
@@ -132,11 +149,11 @@ async def speak(address: str, audio: bytes, expected: str, began: float, heard: 
                 sending.cancel()
                 return
             elif event["type"] == "error":
-                heard.faults.append(event["error"]["message"])
+                heard.fault(event["error"]["message"])
         await sending
     heard.n_sessions += 1
     if " ".join(text) != expected:
-        heard.faults.append(f"a session of {len(expected)} letters had {len(' '.join(text))}, or others")
+        heard.fault(f"a session of {len(expected)} letters had {len(' '.join(text))}, or others")
 
 
 async def speaking(
@@ -146,8 +163,13 @@ async def speaking(
     while time.monotonic() - began + len(audio) / 2 / RATE < seconds or not heard.n_sessions:
         try:
             await speak(address, audio, expected, began, heard)
+        except InvalidStatus as refused:
+            again_s = refused.response.headers.get("retry-after")
+            if again_s is None:
+                heard.fault(f"a session was refused with {refused.response.status_code}")
+            await asyncio.sleep(float(again_s or 1.0))
         except (OSError, ConnectionClosed, TimeoutError) as error:
-            heard.faults.append(f"a session ended with {type(error).__name__}: {error}")
+            heard.fault(f"a session ended with {type(error).__name__}: {error}")
             await asyncio.sleep(1.0)
 
 
@@ -161,8 +183,8 @@ async def soak(
         asyncio.create_task(speaking(address, audio, expected, began, seconds, heard))
         for _ in range(options.sessions)
     ]
-    chaos = soak_chaos.Chaos(address, may_be_cut_off=options.kills > 0)
-    bad = [asyncio.create_task(chaos.run())]
+    chaos = soak_chaos.Chaos(address, heard.fault, may_be_cut_off=options.kills > 0)
+    bad = [asyncio.create_task(chaos.run()), asyncio.create_task(noting_pauses(heard))]
     jobs: list[str] = []
     if options.kills:
         every_s = seconds / (options.kills + 1)
@@ -171,15 +193,33 @@ async def soak(
     while not all(task.done() for task in good):
         await asyncio.sleep(min(5.0, seconds / 20))
         states.append(state_of(process, began))
+        log_progress(states[-1], heard, chaos.n_done, len(jobs))
     for task in bad:
         task.cancel()
     await asyncio.gather(*bad, return_exceptions=True)
-    heard.faults += await soak_chaos.lost_jobs(address, jobs)
+    for lost in await soak_chaos.lost_jobs(address, jobs):
+        heard.noted.append((math.inf, lost))
     chaos.n_done["jobs"] = len(jobs)
     for task in good:
         task.result()
-    heard.faults += chaos.faults
     return states, heard, chaos.n_done
+
+
+async def noting_pauses(heard: Heard) -> None:
+    """Note when this process, and the server with it, was stopped for a while; until cancelled."""
+    while True:
+        before_s = time.monotonic()
+        await asyncio.sleep(1.0)
+        if time.monotonic() - before_s > PAUSE_S:
+            heard.pauses.append((before_s, time.monotonic()))
+
+
+def log_progress(state: State, heard: Heard, n_bad: Mapping[str, int], n_jobs: int) -> None:
+    """Say on standard error how far it is."""
+    server = f"{state.at_s:.0f} s: {state.memory_mb:.0f} MB, {state.n_files} files"
+    good = f"{heard.n_sessions} sessions ({heard.n_cut_off} cut off), {n_jobs} jobs"
+    bad = f"{sum(n_bad.values())} of chaos, {len(heard.pauses)} pauses, {len(heard.faults)} faults"
+    print(server, good, bad, sep=", ", file=sys.stderr, flush=True)
 
 
 async def until_empty(address: str, within_s: float = 60.0) -> bool:
@@ -309,7 +349,8 @@ def report(
 ) -> None:
     print(
         f"{heard.n_sessions} sessions ({heard.n_cut_off} more cut off by a kill) of "
-        f"{len(heard.latencies)} words; beside them " + ", ".join(f"{n} {name}" for name, n in n_bad.items())
+        f"{len(heard.latencies)} words, {len(heard.pauses)} pauses; beside them "
+        + ", ".join(f"{n} {name}" for name, n in n_bad.items())
     )
     heads = ("seconds", "MB", "threads", "files", "CPU %", "p50 s", "p95 s")
     for row in (heads, *quarters(states, heard)):

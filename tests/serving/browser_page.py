@@ -142,8 +142,10 @@ def test_what_the_microphone_hears_is_written_coloured_and_saved(
     with browser(microphone) as (page, faults):
         page.goto(f"{server.url}/?languages={','.join(LANGUAGES)}")
         pictures(page, "empty")
+        assert page.is_visible("#hint")
         page.keyboard.press("Space")
         state(page, "live")
+        assert page.is_hidden("#hint"), "it says how to start"
         for i in range(len(SPOKEN)):
             page.wait_for_selector(f"#log .utterance:nth-child({i + 1})")
         pictures(page, "live")

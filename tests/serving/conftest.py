@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -44,9 +43,3 @@ def _threads_end() -> Iterator[None]:
 @pytest.fixture
 def english() -> Path:
     return CLIPS / "en.flac"
-
-
-@pytest.fixture(autouse=True)
-def _log_level() -> None:
-    """Count what is logged at the usual level, whatever a test before has set."""
-    logging.getLogger().setLevel(logging.WARNING)

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
@@ -192,3 +193,20 @@ def test_bytes_that_are_no_text_end_a_socket_without_a_trace(caplog: pytest.LogC
 
         assert asyncio.run(run()) == 1007
     assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
+
+
+def test_a_client_that_goes_while_its_audio_waits_is_noticed() -> None:
+    """Nothing is read of it meanwhile, its end neither, and nothing is sent: a minute in one message, two
+    seconds of work for each two of it."""
+    with serving(SlowModel(lambda: time.sleep(2.0)), limits=ServerLimits(pending_s=2.0)) as server:
+
+        async def vanish() -> None:
+            address = f"ws://{server.address}/v1/listen?encoding=linear16&sample_rate=16000"
+            client = await connect(address)
+            await client.send(bytes(2 * 16_000 * 60))
+            await asyncio.sleep(1.0)
+            assert server.services.n_sessions == 1
+            client.transport.abort()
+
+        asyncio.run(vanish())
+        until(lambda: server.services.n_sessions == 0, within_s=3.0)

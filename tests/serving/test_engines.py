@@ -169,6 +169,35 @@ def test_live_calls_go_before_every_call_of_a_recording() -> None:
     assert done == ["call", "live", "live", "call", "call"]
 
 
+def test_a_session_that_opens_beside_a_recording_leaves_live_work_first() -> None:
+    """For the rest of the recording, too."""
+    worker = Worker(engines=[BatchingExecutor(FakeBackend(Script()))])
+    is_there, is_asked = [threading.Event() for _ in range(3)], [threading.Event() for _ in range(3)]
+    done: list[str] = []
+
+    def recording() -> CallGenerator[None]:
+        for i in range(3):
+            yield HostCall(lambda: done.append("call"))
+            is_there[i].set()
+            is_asked[i].wait(20)
+
+    def live() -> CallGenerator[None]:
+        yield HostCall(lambda: done.append("live"))
+
+    held = worker.submit_calls(recording(), Priority.FILE)
+    for there, asked in zip(is_there, is_asked, strict=True):
+        assert there.wait(20)
+        opening = worker.submit(lambda: done.append("opened"), Priority.LIVE)
+        speaking = worker.submit_calls(live())
+        asked.set()
+        opening.result(20)
+        speaking.result(20)
+    held.result(20)
+    worker.close()
+    worker.join(20)
+    assert done == ["call", "opened", "live"] * 3
+
+
 def test_a_recording_says_the_same_beside_a_live_session(
     nano: Model, voice: Samples, monkeypatch: pytest.MonkeyPatch
 ) -> None:

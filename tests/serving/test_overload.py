@@ -22,12 +22,16 @@ SECOND = bytes(2 * 16_000)
 
 
 class Waiting:
-    """A session that waits. place: shared with others."""
+    """A session of which nothing was worked on since it began. place: shared with others; received_s: None:
+    what waits. more_s: of audio that the connection holds."""
 
-    def __init__(self, place: object, live_wait_s: float = 9.0, behind_s: float = 9.0) -> None:
+    def __init__(
+        self, place: object, behind_s: float = 9.0, received_s: float | None = None, more_s: float = 0.0
+    ) -> None:
         self.place = place
-        self.live_wait_s = live_wait_s
         self.behind_s = behind_s
+        self.received_s = behind_s if received_s is None else received_s
+        self.more_s = more_s
 
 
 def watched(*sessions: Waiting, seconds: float) -> list[int]:
@@ -36,7 +40,8 @@ def watched(*sessions: Waiting, seconds: float) -> list[int]:
     watch = OverloadWatch(3.0, lambda: now)
     held = {}
     for number, one in enumerate(sessions):
-        held[number] = watch.placed(cast(LiveWork, one), lambda number=number: sent.append(number))  # type: ignore[misc]
+        behind = lambda one=one: one.behind_s + one.more_s  # noqa: E731
+        held[number] = watch.placed(cast(LiveWork, one), behind, lambda number=number: sent.append(number))  # type: ignore[misc]
         held[number].__enter__()
     while now <= seconds:
         n_before = len(sent)
@@ -47,18 +52,35 @@ def watched(*sessions: Waiting, seconds: float) -> list[int]:
     return sent
 
 
+LATE_S = 2.0
+"""When sessions that began at 0 are late for the first time."""
+
+
 def test_the_newest_goes_first_and_one_alone_stays() -> None:
     place = object()
-    assert watched(*(Waiting(place) for _ in range(3)), seconds=LASTS_S - 1) == []
-    assert watched(*(Waiting(place) for _ in range(3)), seconds=LASTS_S) == [2]
+    assert watched(*(Waiting(place) for _ in range(3)), seconds=LATE_S + LASTS_S - 1) == []
+    assert watched(*(Waiting(place) for _ in range(3)), seconds=LATE_S + LASTS_S) == [2]
     assert watched(*(Waiting(place) for _ in range(3)), seconds=60.0) == [2, 1]
+
+
+def test_what_waits_in_the_connection_counts() -> None:
+    place = object()
+    assert watched(*(Waiting(place, 1.0, more_s=2.0) for _ in range(2)), seconds=60.0) == [1]
+    assert watched(*(Waiting(place, 1.0) for _ in range(2)), seconds=60.0) == []
 
 
 def test_who_does_not_wait_is_no_burden_and_other_places_are_others() -> None:
     place = object()
     assert watched(Waiting(place), Waiting(place), Waiting(place, behind_s=0.0), seconds=60.0) == [1]
     assert watched(Waiting(place), Waiting(object()), seconds=60.0) == []
-    assert watched(Waiting(place, 2.0), Waiting(place, 2.0), seconds=60.0) == []
+    assert watched(*(Waiting(place, 0.4) for _ in range(3)), Waiting(place), seconds=60.0) == []
+
+
+def test_who_sends_ahead_of_the_time_is_not_late() -> None:
+    """Two floods beside one who speaks: much waits, and more was worked on than time has passed."""
+    place = object()
+    floods = [Waiting(place, 9.0, received_s=100.0) for _ in range(2)]
+    assert watched(Waiting(place, 0.4), *floods, seconds=60.0) == []
 
 
 async def heard(socket: ClientConnection) -> tuple[int | None, list[dict[str, Any]]]:
@@ -84,7 +106,7 @@ def test_a_session_that_makes_room_is_told_when_to_come_again(
             for socket in (first, newer):
                 assert json.loads(await socket.recv())["type"] == "ready"
             is_slow = True
-            for message in (*(SECOND,) * 5, '{"type": "close"}'):
+            for message in (*(SECOND[:9_600],) * 10, '{"type": "close"}'):
                 for socket in (first, newer):
                     with suppress(ConnectionClosed):
                         await socket.send(message)
@@ -92,8 +114,8 @@ def test_a_session_that_makes_room_is_told_when_to_come_again(
             is_slow = False
             return [await heard(first), await heard(newer)]
 
-    model = SlowModel(lambda: time.sleep(0.5 if is_slow else 0.0))
-    with serving(model, limits=ServerLimits(wait_s=0.2), work=Work(forecast=forecast, engines=1)) as server:
+    model = SlowModel(lambda: time.sleep(1.0 if is_slow else 0.0))
+    with serving(model, limits=ServerLimits(wait_s=0.4), work=Work(forecast=forecast, engines=1)) as server:
         (first_code, _), (newer_code, messages) = asyncio.run(run())
     assert first_code == 1000
     assert newer_code == (1013 if forecast else 1000)

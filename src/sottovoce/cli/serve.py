@@ -183,8 +183,8 @@ LIMITS = (
         type=Finite(above=0),
         default=3.0,
         show_default=True,
-        help="Seconds that live audio may wait for the model before further sessions are refused; where it "
-        "does for 5 s, the newest is asked to come again.",
+        help="Seconds that live audio may wait for the model before further sessions are refused; where half "
+        "of the sessions are late by half of it for 3 s, the newest is asked to come again.",
     ),
     click.option(
         "--idle-timeout",

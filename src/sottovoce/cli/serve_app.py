@@ -42,6 +42,9 @@ if TYPE_CHECKING:
     from sottovoce.serving.http.server import Server
 
 LOOK_EVERY_S = 0.5
+SWITCH_S = 0.0005
+"""That a thread keeps the interpreter while others want it, a tenth of Python's: a thread of the model
+wants it after every operation, and one that prepares phrases does not give it up by itself."""
 
 
 def serve_app(given: dict[str, Any], call: Call) -> int:
@@ -64,6 +67,7 @@ def serve_app(given: dict[str, Any], call: Call) -> int:
     names = (THREAD_NAME, DECODING)
 
     log_as_json(logging.DEBUG if call.verbosity else logging.INFO)
+    sys.setswitchinterval(SWITCH_S)
     server.services.ends_process = True
     server.serve_until_ended()
     is_polite = server.ended_by is None or server.ended_by is signal.SIGINT

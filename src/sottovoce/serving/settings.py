@@ -46,8 +46,8 @@ class ServerLimits:
     message_kb: of one message of a socket.
     pending_s: audio of one session that waits for the model; more of it is not read before that is worked
         off, so that a sender who is too fast is slowed down.
-    wait_s: the waiting time of live work from which on no further session is taken, and, where that lasts,
-        the newest of those that wait is asked to come again.
+    wait_s: the waiting time of live work from which on no further session is taken. Where half of the
+        sessions are late by half of it, and that lasts, the newest of them is asked to come again.
     session_s: of one live session. idle_s: without audio and without `keepalive`. keepalive_s: without
         audio, whatever else comes.
     send_s: until a client must have taken what it was sent. upload_s: between two pieces of an upload.

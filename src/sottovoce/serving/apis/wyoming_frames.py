@@ -97,6 +97,10 @@ class FrameTransport:
         message = f"client: expected something within {self._limits.idle_s:g} s"
         raise ApiError(message, code="idle_timeout")
 
+    def has_gone(self) -> bool:
+        """See `Transport`; False: who says no more may still read."""
+        return False
+
     async def send(self, document: dict[str, Json]) -> None:
         """See `Transport`; document: an event's type and data. Raises: ApiError."""
         self._writer.write(frame_bytes(document))

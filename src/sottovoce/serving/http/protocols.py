@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import select
 import socket
+import sys
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
@@ -19,6 +21,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.utils import get_remote_addr
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
+from sottovoce.serving.live.transport import HAS_HUNG_UP
 from sottovoce.serving.settings import ServerLimits, ServerSettings
 
 logger = logging.getLogger(__name__)
@@ -149,6 +152,7 @@ def websocket_protocol(gate: ConnectionGate) -> type[asyncio.Protocol]:
         def connection_made(self, transport: asyncio.BaseTransport) -> None:
             super().connection_made(transport)
             where = transport.get_extra_info("socket")
+            self.app_state = {**self.app_state, HAS_HUNG_UP: self._has_hung_up}
             if where is not None:
                 with suppress(OSError):
                     where.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BYTES)
@@ -156,6 +160,9 @@ def websocket_protocol(gate: ConnectionGate) -> type[asyncio.Protocol]:
         def connection_lost(self, exc: Exception | None) -> None:
             gate.leave(self.client[0] if self.client else "")
             super().connection_lost(exc)
+
+        def _has_hung_up(self) -> bool:
+            return self.disconnected or has_hung_up(self.transport.get_extra_info("socket"))
 
         async def send(self, message: Any) -> None:
             """Send; a handshake that was refused is complete: uvicorn reports a fault of ours else."""
@@ -189,6 +196,19 @@ def websocket_protocol(gate: ConnectionGate) -> type[asyncio.Protocol]:
             super().send_receive_event_to_app()
 
     return GatedWebSocket
+
+
+def has_hung_up(where: socket.socket | None) -> bool:
+    """Return whether the other end of a socket has ended it, also while nothing is read of it.
+
+    False where the system does not tell (Windows).
+    """
+    if where is None or where.fileno() < 0 or sys.platform == "win32":
+        return False
+    ended = select.POLLRDHUP if sys.platform == "linux" else select.POLLHUP
+    poll = select.poll()
+    poll.register(where.fileno(), ended)
+    return bool(poll.poll(0))
 
 
 class QuietLoop:

@@ -140,7 +140,9 @@ class LiveConnection(ABC, Generic[M]):
         self.services.check_wait(scheduler)
         self._session = session = await scheduler.open(options)
         self._held.callback(session.end)
-        self._held.enter_context(self.services.overload.placed(session, self._sent_away.set))
+        self._held.enter_context(
+            self.services.overload.placed(session, lambda: self.behind_s, self._sent_away.set)
+        )
         session.poll_newer_audio = self.queue.take_audio
         self._counted_s = 0.0
         return scheduler
@@ -289,10 +291,15 @@ class LiveConnection(ABC, Generic[M]):
             self._quiet_since_s = time.monotonic()
 
     async def _report(self) -> None:
-        """Report, and end a client that holds its place without audio. Raises: ApiError."""
+        """Report, and end a client that has gone, or holds its place without audio.
+
+        One whose audio waits is not read, so that its end is not either. Raises: GoneError, ApiError.
+        """
         most_s = self.limits.keepalive_s
         while True:
             await anyio.sleep(min(REPORT_EVERY_S, most_s))
+            if self.transport.has_gone():
+                raise GoneError
             await self.report()
             if time.monotonic() - self._quiet_since_s > most_s:
                 text = f"session: expected audio within {most_s:g} s, whatever keeps it alive"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol, TypeVar
 
 import anyio
@@ -27,6 +28,9 @@ TRY_AGAIN = 1013
 MAX_REASON_BYTES = 120
 """Of a close reason: a control frame has 125 in all."""
 
+HAS_HUNG_UP = "has_hung_up"
+"""In the state of a socket's scope: what tells whether its client has gone."""
+
 
 class GoneError(Exception):
     """The client is not there any more."""
@@ -42,6 +46,10 @@ class Transport(Protocol[M]):
 
         Raises: GoneError; ApiError after a silence that is too long, and for what cannot be read.
         """
+        ...
+
+    def has_gone(self) -> bool:
+        """Return whether the client is known to be gone, also while nothing of it is read."""
         ...
 
     async def send(self, document: dict[str, Json]) -> None:
@@ -67,6 +75,7 @@ class WebSocketTransport:
         self.request_id: str = socket.scope["state"]["request_id"]
         self._socket = socket
         self._limits = limits
+        self._has_hung_up: Callable[[], bool] = socket.scope["state"].get(HAS_HUNG_UP, bool)
 
     async def accept(self, subprotocol: str | None) -> None:
         """Accept the handshake, with a subprotocol where the client offers it."""
@@ -84,6 +93,10 @@ class WebSocketTransport:
             return text if data is None else data
         text = f"session: expected a message within {self._limits.idle_s:g} s"
         raise ApiError(text, code="idle_timeout")
+
+    def has_gone(self) -> bool:
+        """See `Transport`; False where the server that holds the socket does not tell."""
+        return self._has_hung_up()
 
     async def send(self, document: dict[str, Json]) -> None:
         """See `Transport`. Raises: GoneError, ApiError."""

@@ -18,8 +18,8 @@ ROOM = 0.85
 """Of the engines' time that sessions may take: what comes unevenly has to wait for what is under way."""
 PART_BY_INTERVAL = {0.5: 1.0, 1.0: 0.66, 1.5: 0.58, 2.0: 0.5}
 """Of the work at the shortest interval, by the interval (docs/figures/serving.md)."""
-FORECAST_INTERVAL_S = 1.0
-"""Between updates where there is just room: room for half as much again is left to what was not foreseen."""
+FORECAST_INTERVAL_S = 0.5
+"""Between updates where there is just room: longer ones are for what was not foreseen."""
 MEASURED_S = 4.0
 """Of a session's audio from one measurement to the next."""
 FORGET = 0.8

@@ -265,7 +265,7 @@ function offerActions() {
   const has = transcript.words > 0;
   for (const id of ["copy", "save"]) $(id).disabled = !has;
   $("clear").disabled = !has || connection !== null || uploading.isRunning;
-  $("hint").hidden = has;
+  $("hint").hidden = has || $("toggle").getAttribute("aria-pressed") === "true";
 }
 
 let isFollowing = true;
