@@ -190,7 +190,7 @@ def fuzz_requests(address: str, n_cases: int) -> Counter[str]:
         def ask(case: Any) -> None:
             if outcomes["cases"] % 2:
                 give_speech(case)
-            status = case.call(base_url=f"http://{address}", timeout=120).status_code
+            status = case.call(base_url=f"http://{address}", timeout=600).status_code
             outcomes[f"{'FAULT ' if status == 500 else ''}{status}"] += 1
             if status == 500:
                 print(case.as_curl_command(), file=sys.stderr)

@@ -113,9 +113,11 @@ def served(model: str, dtype: str, *more: str) -> Iterator[tuple[subprocess.Pope
         address = line.split("//")[1].strip()
         with subprocess.Popen(["cat"], stdin=process.stderr, stdout=subprocess.DEVNULL):
             process.stderr.close()
-            until_ready(address)
-            yield process, address
-            process.kill()
+            try:
+                until_ready(address)
+                yield process, address
+            finally:
+                process.kill()  # else what reads its errors never ends
     finally:
         process.kill()
         process.wait()

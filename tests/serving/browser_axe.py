@@ -21,6 +21,10 @@ pytestmark = [
     pytest.mark.skipif(not AXE.is_file(), reason="no axe-core: SOTTOVOCE_AXE names its axe.min.js"),
 ]
 SCHEMES = ("light", "dark")
+LATE = """
+document.getElementById("late-by").textContent = "Captions are 12 s late.";
+document.getElementById("late").hidden = false;
+"""
 
 
 def findings(page: Any) -> list[str]:
@@ -44,6 +48,8 @@ def findings(page: Any) -> list[str]:
 def test_the_page_in_all_its_states(server: ServerThread, microphone: Path) -> None:
     with browser(microphone) as (page, _):
         page.goto(f"{server.url}/?languages={','.join(LANGUAGES)}")
+        assert findings(page) == []
+        page.evaluate(LATE)
         assert findings(page) == []
         page.click("#toggle")
         page.wait_for_selector("#log .utterance:nth-child(2)")

