@@ -1,20 +1,22 @@
-"""One decoder step and one encoder window: the native kernels beside PyTorch and CTranslate2, same weights.
+"""One decoder step and one encoder window: the native kernels beside PyTorch and other programs.
 
     python -m benchmarks files kernels --model base --rows 1,5,16 --seconds 30,10 --rounds 7 --threads 1
 
 A step reads one new token a row behind a short prompt, over one window of 30 s: rows of one audio, as a
-beam has them. Engines take turns, and each figure is the median of the rounds, of the processor time in all
-threads and of the time on the clock; on a shared machine believe the ratios alone. CTranslate2 cannot be
-asked for a step: two lengths of one generation are taken, and the difference divided by their tokens, with
-the end of text suppressed; a beam of five does its search besides. --random takes random weights of the
-dimensions of a published model. An encoder's window is of each length of --seconds; CTranslate2's is of 30 s.
-Prints a table and one JSON line.
+beam has them. Engines have the same weights and take turns, and each figure is the median of the rounds, of
+the processor time in all threads and of the time on the clock; on a shared machine believe the ratios alone.
+CTranslate2 cannot be asked for a step: two lengths of one generation are taken, and the difference divided by
+their tokens, with the end of text suppressed; a beam of five does its search besides, and 16 rows are 16
+audios. whisper.cpp reads one row alone, and its window holds the keys and values that the others compute for
+the first step. --random takes random weights of the dimensions of a published model. An encoder's window is
+of each length of --seconds; that of other programs is of 30 s. Prints a table and one JSON line.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import logging
 import statistics
 import tempfile
 import time
@@ -28,10 +30,11 @@ import torch
 from sottovoce.backends.base import Backend
 from sottovoce.backends.registry import BACKENDS, choose_number_format
 from sottovoce.models.checkpoint.base import Checkpoint, expected_shapes
+from sottovoce.models.checkpoint.convert import write_checkpoint
 from sottovoce.models.dims import ModelDims
 from sottovoce.models.load import load_checkpoint
 from sottovoce.models.whisper import sinusoids
-from sottovoce.types import Features
+from sottovoce.types import SAMPLE_RATE, Features
 
 CPU = torch.device("cpu")
 PROMPT = (50258, 50259, 50359, 50363)
@@ -142,6 +145,45 @@ class CTranslate2:
         return timed(lambda: self._model.encode(self._mel, to_cpu=True))
 
 
+class WhisperCpp:
+    """whisper.cpp, eight bits."""
+
+    def __init__(self, checkpoint: Checkpoint, folder: Path, n_threads: int) -> None:
+        import _pywhispercpp
+        from pywhispercpp.model import Model
+
+        path = folder / "model.bin"
+        write_checkpoint(checkpoint, path, "ggml", "q8_0")
+        logging.getLogger("pywhispercpp").setLevel(logging.WARNING)
+        self._model = Model(str(path), redirect_whispercpp_logs_to=None, n_threads=n_threads)
+        self._context, self._library, self._n_threads = self._model._ctx, _pywhispercpp, n_threads
+        noise = np.random.default_rng(0).standard_normal(30 * SAMPLE_RATE).astype(np.float32)
+        self._library.whisper_pcm_to_mel(self._context, 0.1 * noise, len(noise), n_threads)
+        self.encode(30)
+
+    def step(self, n_rows: int) -> Took:
+        """A token of one row; nothing for more, which it cannot be asked for."""
+        if n_rows != 1:
+            return 0.0, 0.0
+
+        def read() -> None:
+            for place in range(SHORT, LONG):
+                self._library.whisper_decode(self._context, 440, 1, place, self._n_threads)
+
+        processor, clock = timed(read)
+        return processor / (LONG - SHORT), clock / (LONG - SHORT)
+
+    def encode(self, seconds: int) -> Took:
+        """A window of 30 s, whatever is asked for, with keys and values for the decoder."""
+        return timed(lambda: self._library.whisper_encode(self._context, 0, self._n_threads))
+
+
+PROGRAMS: dict[str, type[CTranslate2 | WhisperCpp]] = {
+    "CTranslate2 int8": CTranslate2,
+    "whisper.cpp q8_0": WhisperCpp,
+}
+
+
 def measured(works: Mapping[str, Callable[[], Took]], rounds: int) -> dict[str, Took]:
     """Medians over rounds in which all take their turn; one round before is not counted."""
     found: dict[str, list[Took]] = {name: [] for name in works}
@@ -170,19 +212,19 @@ def main() -> None:
     parser.add_argument("--seconds", type=numbers, default=[30], help="of a window of the encoder")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--engines", default=",".join([*OURS, "CTranslate2 int8"]))
+    parser.add_argument("--engines", default=",".join([*OURS, *PROGRAMS]))
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
     torch.manual_seed(0)
     checkpoint = random_checkpoint(given.model) if given.random else load_checkpoint(given.model)
     checkpoint = replace(checkpoint, name=given.model)
     chosen = given.engines.split(",")
-    engines: dict[str, Ours | CTranslate2] = {
+    engines: dict[str, Ours | CTranslate2 | WhisperCpp] = {
         name: Ours(checkpoint, *how) for name, how in OURS.items() if name in chosen
     }
     with tempfile.TemporaryDirectory() as folder:
-        if "CTranslate2 int8" in chosen:
-            engines["CTranslate2 int8"] = CTranslate2(checkpoint, Path(folder), given.threads)
+        for name in [name for name in PROGRAMS if name in chosen]:
+            engines[name] = PROGRAMS[name](checkpoint, Path(folder), given.threads)
         columns = {
             f"step, {n_rows} rows": {name: (lambda e=e, n=n_rows: e.step(n)) for name, e in engines.items()}
             for n_rows in given.rows
@@ -195,7 +237,10 @@ def main() -> None:
     print("| ms of the processor (on the clock) | " + " | ".join(found) + " |")
     print("|---" * (len(found) + 1) + "|")
     for name in engines:
-        cells = [f"{1e3 * took[name][0]:.1f} ({1e3 * took[name][1]:.1f})" for took in found.values()]
+        cells = [
+            f"{1e3 * took[name][0]:.1f} ({1e3 * took[name][1]:.1f})" if any(took[name]) else ""
+            for took in found.values()
+        ]
         print(f"| {name} | " + " | ".join(cells) + " |")
     print(
         json.dumps({"benchmark": "kernels", "model": given.model, "threads": given.threads, "seconds": found})

@@ -69,7 +69,7 @@ struct HeadTask {
 struct WindowPlace {
     size_t mel, convolved, row, keys, scales;
     WordShape shape;            // of its keys and values
-    std::vector<float> biases;  // of its frames, to logits of base 2
+    std::vector<float> biases;  // of its keys, to logits of base 2
 };
 
 // Windows on their way through the encoder; its methods are run by every thread.
@@ -88,9 +88,7 @@ public:
         WindowPlace end{};
         for (const EncoderWindow& window : windows) {
             end.shape = {dims_.n_head, dims_.d_head(), window.n_attended()};
-            end.biases.clear();
-            for (int t = 0; window.log_weights && t < window.n_attended(); ++t)
-                end.biases.push_back(kLog2E * window.log_weights[t]);
+            end.biases = key_biases(end.shape, window.log_weights, kLog2E);
             places_.push_back(end);
             plan(static_cast<int>(places_.size()) - 1);
             end.mel += 2 * window.n_run + 3;
@@ -223,7 +221,13 @@ private:
             row[by.depth() - 1] = 0;
             scales[r] = native_.fill(from[r], by.n_in(), kMostActivation, row);
         }
-        native_.multiply({by.table(), words, scales, n, to.data, to.stride, epilogue}, 0, by.table().n_panels());
+        multiply_words(room, by, n, to, epilogue);
+    }
+
+    // The rows of words that are in the room times a table.
+    void multiply_words(BlockBuffers& room, const PackedWords& by, int n, Rows to, Epilogue epilogue) const {
+        native_.multiply({by.table(), room.words.as<int16_t>(), room.scales.as<float>(), n, to.data, to.stride, epilogue},
+                         0, by.table().n_panels());
     }
 
     // Rows times a table of either kind.
@@ -247,7 +251,10 @@ private:
         const Rows values{room.values.as<float>(), d};
         for (int r = 0; r < rows.n; ++r) norm(l.attention_norm, state(rows)[r], normed[r]);
         apply(room, l.query_key, normed, rows.n, both, Epilogue::store);
-        apply(room, l.value, normed, rows.n, values, Epilogue::store);
+        if (l.query_key.in_bytes() || l.value.in_bytes())
+            apply(room, l.value, normed, rows.n, values, Epilogue::store);
+        else
+            multiply_words(room, l.value.words, rows.n, values, Epilogue::store);
         const WindowPlace& place = places_[rows.window];
         const int first = window.n_before + rows.first;
         for (int r = 0; r < rows.n; ++r) {
@@ -305,8 +312,7 @@ private:
         const size_t at = (place.row + task.first) * d + static_cast<size_t>(task.head) * dims_.d_head();
         native_.attend({work_.queries.as<float>() + at, d, kLog2E / std::sqrt(static_cast<float>(dims_.d_head())),
                         {keys.words + words, values.words + words, keys.scales + scales, values.scales + scales},
-                        place.biases.empty() ? nullptr : place.biases.data(), task.n, place.shape.n_frames,
-                        dims_.d_head(), place.shape.d_pad(), work_.attended.as<float>() + at, d});
+                        place.biases.data(), task.n, place.shape.n_frames, dims_.d_head(), place.shape.d_pad(), work_.attended.as<float>() + at, d});
     }
 
     void finish(RowBlock rows) const {

@@ -126,9 +126,10 @@ SV_API int sv_attend_tiles(const float* queries, int n_queries, const float* key
             lay_value(kernels, shape, values + at, t, {value_words.data(), value_scales.data()});
         }
         const size_t stride = d_head;
+        const std::vector<float> biases = key_biases(shape, bias, 1.0f);
         kernels.attend({queries, stride, 1.44269504088896341f / std::sqrt(static_cast<float>(d_head)),
-                        {key_words.data(), value_words.data(), key_scales.data(), value_scales.data()}, bias, n_queries,
-                        n_frames, d_head, shape.d_pad(), out, stride});
+                        {key_words.data(), value_words.data(), key_scales.data(), value_scales.data()},
+                        biases.data(), n_queries, n_frames, d_head, shape.d_pad(), out, stride});
         return 1;
     });
 }

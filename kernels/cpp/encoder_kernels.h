@@ -9,6 +9,7 @@ namespace sottovoce {
 constexpr int kKeyBlock = 32;   // keys that lie together, and what numbers of a head are padded to
 constexpr int kWidestHead = 256;  // numbers of a head, padded
 constexpr int kTileKeys = 256;  // keys whose logits are there at a time
+constexpr float kNoKey = -1e30f;  // the logit of what is no key
 
 // Words are so small that no sum of their products leaves 31 bits.
 constexpr int kMostActivation = 8191;  // the words of a table are as large as that allows
@@ -54,7 +55,7 @@ struct WordAttention {
     size_t query_stride;
     float scale;  // of queries, to logits of base 2
     WordHead head;
-    const float* bias;  // (n_frames), added to logits of base 2, or nothing
+    const float* bias;  // added to logits of base 2; (n_frames) padded to whole blocks, where it is kNoKey
     int n_queries, n_frames, d_head, d_pad;
     float* out;
     size_t out_stride;

@@ -70,4 +70,10 @@ void lay_value(const EncoderKernels& kernels, const WordShape& shape, const floa
     }
 }
 
+std::vector<float> key_biases(const WordShape& shape, const float* bias, float unit) {
+    std::vector<float> all(shape.n_scales(), kNoKey);
+    for (int t = 0; t < shape.n_frames; ++t) all[t] = bias ? unit * bias[t] : 0.0f;
+    return all;
+}
+
 }  // namespace sottovoce

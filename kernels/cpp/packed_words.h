@@ -46,4 +46,7 @@ struct WordPlaces {
 void lay_key(const EncoderKernels& kernels, const WordShape& shape, const float* key, int t, WordPlaces to);
 void lay_value(const EncoderKernels& kernels, const WordShape& shape, const float* value, int t, WordPlaces to);
 
+// Biases of all keys, n_scales() of them. bias: (n_frames), times `unit`, or nothing: zeros.
+std::vector<float> key_biases(const WordShape& shape, const float* bias, float unit);
+
 }  // namespace sottovoce

@@ -14,12 +14,14 @@ from sottovoce.api import Model, load_model
 from sottovoce.audio import silero
 from sottovoce.audio.io import load_audio
 from sottovoce.audio.vad_stream import VadStream
-from sottovoce.backends.base import IncrementalResult, IncrementalWindow
+from sottovoce.backends.base import EncoderMode, IncrementalResult, IncrementalWindow
+from sottovoce.language.probe import ProbeOptions
 from sottovoce.streaming import vocabulary
 from sottovoce.streaming.session import Session, SessionOptions, Switching
+from sottovoce.streaming.utterance import LiveUtterance
 from sottovoce.text.tokenizer import Tokenizer
 from tests.streaming.sessions import TOKENIZER, listen, session, words_of
-from tests.streaming.speech import backend
+from tests.streaming.speech import backend, say
 
 EVERY_MODE: Sequence[Switching] = ("off", "restart", "parallel")
 CLIP = Path(__file__).parents[2] / "examples" / "clips" / "en.flac"
@@ -44,6 +46,12 @@ class Counting:
         self.asked["encode_incremental"] += 1
         self.n_frames += sum(one.n_computed for one in found)
         return found
+
+
+class Thin(Counting):
+    """One whose padding is thin, as `base` has it."""
+
+    encoder_mode = EncoderMode(stride=30, recompute_s=1.0, refresh_s=0.0)
 
 
 def refuse(*_: object, **__: object) -> NoReturn:
@@ -94,3 +102,20 @@ def test_live_speech_compiles_nothing(nano: Model, monkeypatch: pytest.MonkeyPat
     with event.install_recorder("numba:compile") as recorded:
         assert words_of(listen(listened, audio))
     assert not recorded.buffer
+
+
+@pytest.mark.parametrize("chunk", [8000, 6000])
+def test_what_a_probe_encoded_is_not_encoded_again_for_the_words(
+    chunk: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where both end at the same sample, and with the words that come otherwise."""
+    found = []
+    for _ in range(2):
+        model = Thin(backend())
+        live = session(["en", "de"], model=model, probe=ProbeOptions(3.0, 0.5, 0.25))  # type: ignore[arg-type]
+        events = listen(live, say(["time", "year", "people", "way", "day"]), chunk)
+        found.append((words_of(events), model.asked["encode_incremental"]))
+        monkeypatch.setattr(LiveUtterance, "probed_in", lambda *_: None)
+    (words, n_encoded), (words_before, n_before) = found
+    assert words == words_before == ["time", "year", "people", "way", "day"]
+    assert n_encoded < n_before

@@ -54,7 +54,7 @@ inline F dot_pairs(F sum, const uint16_t* pairs, Pair by) {
 // Whole sums, as many as there are numbers.
 typedef int32_t Sums;
 inline F from_sums(Sums sum) { return {static_cast<float>(sum)}; }
-inline void store_words(F a, int16_t* to) { *to = static_cast<int16_t>(a.v); }
+inline void store_words(F a, int16_t* to) { *to = static_cast<int16_t>(std::nearbyint(a.v)); }  // the nearest ones
 
 // Pairs of words, one for each sum.
 struct Words {

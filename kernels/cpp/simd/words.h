@@ -20,17 +20,29 @@ void in_rows(int n_rows, const Work& work) {
     for (; row < n_rows; ++row) work.template rows<1>(row);
 }
 
+// What is fetched into the cache meanwhile, some bytes further at every step.
+struct Ahead {
+    const char* from;
+    size_t step;
+
+    void fetch(int j) const { __builtin_prefetch(from + j * step, 0, 2); }
+};
+struct NothingAhead {
+    void fetch(int) const {}
+};
+
 // Sums of R rows of words with the pairs that lie abreast at `table`, step by step.
 // Unrolled as told: else GCC 12 stores every sum at every step.
-template <int R>
+template <int R, class Meanwhile>
 void sum_words(const int16_t* rows, size_t row_stride, const int16_t* table, size_t step, int n_steps,
-               Sums (*found)[kAbreast]) {
+               Meanwhile ahead, Sums (*found)[kAbreast]) {
     Sums sums[R][kAbreast];  // of its own, so that it stays in registers
 #pragma GCC unroll 16
     for (int r = 0; r < R; ++r)
 #pragma GCC unroll 16
         for (int i = 0; i < kAbreast; ++i) sums[r][i] = Sums{};
     for (int j = 0; j < n_steps; ++j, table += step) {
+        ahead.fetch(j);
         Words abreast[kAbreast];
 #pragma GCC unroll 16
         for (int i = 0; i < kAbreast; ++i) abreast[i] = Words::load(table + i * F::n * 2);
@@ -57,18 +69,22 @@ inline F largest_of(const float* x, int n) {
 
 constexpr float kLeast = 1e-30f;  // what is smaller counts as nothing
 
-// n numbers as words up to `most`, and what one of them is worth. No number that is none makes a word larger.
-float fill_words(const float* x, int n, int most, int16_t* words) {
-    const float largest = largest_of(x, n).most(), limit = static_cast<float>(most);
-    const F inverse = F::set(largest > kLeast ? limit / largest : 0.0f), low = F::set(-limit), high = F::set(limit);
+// n numbers times `inverse` as the nearest words, none beyond `most` whatever it is made of.
+inline void to_words(const float* x, int n, float inverse, int most, int16_t* words) {
+    const F by = F::set(inverse), high = F::set(static_cast<float>(most)), low = F::set(static_cast<float>(-most));
     int i = 0;
-    for (; i + F::n <= n; i += F::n)
-        store_words(larger(smaller(rounded(F::load(x + i) * inverse), high), low), words + i);
+    for (; i + F::n <= n; i += F::n) store_words(larger(smaller(F::load(x + i) * by, high), low), words + i);
     if (i < n) {
         int16_t last[F::n];
-        store_words(larger(smaller(rounded(F::load_some(x + i, n - i) * inverse), high), low), last);
+        store_words(larger(smaller(F::load_some(x + i, n - i) * by, high), low), last);
         for (int j = 0; i < n; ++i, ++j) words[i] = last[j];
     }
+}
+
+// n numbers as words up to `most`, and what one of them is worth.
+float fill_words(const float* x, int n, int most, int16_t* words) {
+    const float largest = largest_of(x, n).most(), limit = static_cast<float>(most);
+    to_words(x, n, largest > kLeast ? limit / largest : 0.0f, most, words);
     return largest > kLeast ? largest / limit : 0.0f;
 }
 
@@ -76,13 +92,22 @@ struct WordPanels {
     const WordProduct& p;
     int first_output;
 
+    // The next panel, which all passes over this one fetch together.
+    Ahead ahead(int row, const int16_t* values) const {
+        const size_t panel_size = static_cast<size_t>(p.table.n_pairs) * kPanel * 2 * sizeof *values;
+        const size_t n_groups = (p.n_rows + kManyRows - 1) / kManyRows, n_passes = kPanel / (kAbreast * F::n) * n_groups;
+        const size_t pass = first_output % kPanel / (kAbreast * F::n) * n_groups + row / kManyRows;
+        const size_t step = kPanel * 2 * sizeof *values / n_passes;
+        return {reinterpret_cast<const char*>(values) + panel_size + pass * p.table.n_pairs * step, step};
+    }
+
     template <int R>
     void rows(int row) const {
         const int panel = first_output / kPanel, at = first_output % kPanel;
         const size_t depth = static_cast<size_t>(p.table.n_pairs) * 2;
+        const int16_t* values = p.table.values + panel * kPanel * depth;
         Sums sums[R][kAbreast];
-        sum_words<R>(p.rows + row * depth, depth, p.table.values + panel * kPanel * depth + at * 2, kPanel * 2,
-                     p.table.n_pairs, sums);
+        sum_words<R>(p.rows + row * depth, depth, values + at * 2, kPanel * 2, p.table.n_pairs, ahead(row, values), sums);
         for (int r = 0; r < R; ++r) {
             const F scale = F::set(p.scales[row + r]);
             for (int i = 0; i < kAbreast; ++i) {
@@ -128,50 +153,55 @@ struct WordTiles {
     void rows(int row) const {
         float logits[R][kTileKeys];
         int16_t shares[R][kTileKeys];
-        float factors[R], steps[R];
-        tile_logits<R>(row, logits);
-        for (int r = 0; r < R; ++r) factors[r] = bound(row + r, logits[r]);  // step by step, so that no row waits
-        for (int r = 0; r < R; ++r) share(row + r, logits[r], factors[r]);
-        for (int r = 0; r < R; ++r) steps[r] = fill_words(logits[r], n_padded(), kMostShare, shares[r]);
+        float factors[R], largest[R], steps[R];
+        tile_logits<R>(row, logits, factors);  // step by step, so that no row waits
+        for (int r = 0; r < R; ++r) largest[r] = share(row + r, logits[r], factors[r]);
+        for (int r = 0; r < R; ++r) {
+            steps[r] = largest[r] > kLeast ? largest[r] / kMostShare : 0.0f;
+            to_words(logits[r], n_padded(), largest[r] > kLeast ? kMostShare / largest[r] : 0.0f, kMostShare, shares[r]);
+        }
         add_values<R>(row, shares, factors, steps);
     }
 
+    // Logits, the largest so far, and by what earlier sums shrink.
     template <int R>
-    void tile_logits(int row, float (*logits)[kTileKeys]) const {
+    void tile_logits(int row, float (*logits)[kTileKeys], float* factors) const {
+        F largest[R];
+        for (int r = 0; r < R; ++r) largest[r] = F::set(most[row + r]);
         for (int at = 0; at < n_padded(); at += kAbreast * F::n) {
             const size_t block = (first + at) / kKeyBlock, place = (first + at) % kKeyBlock;
             const int16_t* keys = a.head.keys + block * kKeyBlock * a.d_pad + place * 2;
             Sums sums[R][kAbreast];
-            sum_words<R>(queries + row * a.d_pad, a.d_pad, keys, kKeyBlock * 2, a.d_pad / 2, sums);
-            for (int r = 0; r < R; ++r)
-                for (int i = 0; i < kAbreast; ++i) {
-                    const F scale = F::set(scales[row + r]) * F::load(a.head.key_scales + first + at + i * F::n);
-                    (from_sums(sums[r][i]) * scale).store(logits[r] + at + i * F::n);
+            sum_words<R>(queries + row * a.d_pad, a.d_pad, keys, kKeyBlock * 2, a.d_pad / 2, NothingAhead{}, sums);
+            for (int i = 0; i < kAbreast; ++i) {
+                const int key = first + at + i * F::n;
+                const F scale = F::load(a.head.key_scales + key), bias = F::load(a.bias + key);
+                for (int r = 0; r < R; ++r) {
+                    const F logit = fused(from_sums(sums[r][i]) * scale, F::set(scales[row + r]), bias);
+                    logit.store(logits[r] + at + i * F::n);
+                    largest[r] = larger(largest[r], logit);
                 }
+            }
+        }
+        for (int r = 0; r < R; ++r) {
+            const float before = most[row + r];
+            most[row + r] = largest[r].most();
+            factors[r] = two_to_the(F::set(before - most[row + r])).most();
         }
     }
 
-    // Bias logits and find the largest so far; by what earlier sums shrink.
-    float bound(int row, float* logits) const {
-        if (a.bias)
-            for (int t = 0; t < n_keys; ++t) logits[t] += a.bias[first + t];
-        for (int t = n_keys; t < n_padded(); ++t) logits[t] = -1e30f;
-        F largest = F::set(most[row]);
-        for (int t = 0; t < n_padded(); t += F::n) largest = larger(largest, F::load(logits + t));
-        const float before = most[row];
-        most[row] = largest.most();
-        return two_to_the(F::set(before - most[row])).most();
-    }
-
-    // Logits into shares of the largest one, times what a word of each value is worth.
-    void share(int row, float* logits, float factor) const {
-        F sum = F::set(0.0f);
+    // Logits into shares of the largest one, times what a word of each value is worth; the largest of these.
+    float share(int row, float* logits, float factor) const {
+        const F by = F::set(most[row]);
+        F sum = F::set(0.0f), largest = F::set(0.0f);
         for (int t = 0; t < n_padded(); t += F::n) {
-            const F one = two_to_the(F::load(logits + t) - F::set(most[row]));
+            const F one = two_to_the(F::load(logits + t) - by), worth = one * F::load(a.head.value_scales + first + t);
             sum = sum + one;
-            (one * F::load(a.head.value_scales + first + t)).store(logits + t);
+            largest = larger(largest, worth);
+            worth.store(logits + t);
         }
         totals[row] = totals[row] * factor + sum.sum();
+        return largest.most();
     }
 
     template <int R>
@@ -180,7 +210,8 @@ struct WordTiles {
         const int16_t* values = a.head.values + static_cast<size_t>(first) * a.d_pad;
         for (int at = 0; at < a.d_pad; at += kAbreast * F::n) {
             Sums found[R][kAbreast];
-            sum_words<R>(shares[0], kTileKeys, values + at * 2, static_cast<size_t>(a.d_pad) * 2, n_pairs, found);
+            sum_words<R>(shares[0], kTileKeys, values + at * 2, static_cast<size_t>(a.d_pad) * 2, n_pairs, NothingAhead{},
+                         found);
             for (int r = 0; r < R; ++r)
                 for (int i = 0; i < kAbreast; ++i) {
                     float* to = sums + (row + r) * a.d_pad + at + i * F::n;
@@ -202,7 +233,7 @@ void attend_words(const WordAttention& a) {
             scales[q] = a.scale * fill_words(from, a.d_head, most_word(a.d_pad), words);
             for (int i = a.d_head; i < a.d_pad; ++i) words[i] = 0;
             for (int i = 0; i < a.d_pad; ++i) sums[q * a.d_pad + i] = 0.0f;
-            most[q] = -1e30f;
+            most[q] = kNoKey;
             totals[q] = 0.0f;
         }
         for (int key = 0; key < a.n_frames; key += kTileKeys) {

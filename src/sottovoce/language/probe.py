@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from sottovoce.audio.mel import SILENCE_LOG_MEL, window_features
-from sottovoce.backends.base import Backend, IncrementalWindow
+from sottovoce.backends.base import Backend, EncoderMode, IncrementalWindow
 from sottovoce.errors import OptionError
 from sottovoce.language.smoothing import Posterior
 from sottovoce.language.switching import allowed_indices
@@ -109,6 +109,12 @@ class LanguageProbe:
         """The allow-list, in the order of `probabilities`."""
         return self._languages
 
+    @property
+    def window_mode(self) -> EncoderMode | None:
+        """How a stretch is encoded in a full window; None where its padding cannot be thin."""
+        mode = self._backend.encoder_mode.whole()
+        return mode if mode.has_sparse_padding else None
+
     def detect_spans(self, encoded: EncoderOutput, spans: Sequence[tuple[int, int]]) -> list[ProbedLanguage]:
         """Detect the language of frames [start, end) of a window (batch of 1), all spans in one step.
 
@@ -133,7 +139,7 @@ class LanguageProbe:
         With short padding, what the model predicts for silence is subtracted from the languages; their sum
         stays. In a full window that does not pay.
         """
-        if self._backend.encoder_mode.has_sparse_padding:
+        if self.window_mode is not None:
             return self._raw_logits(log_mels)
         if self._silence_logits is None:
             silence = torch.full((self._backend.dims.n_mels, SILENCE_MELS), SILENCE_LOG_MEL)
@@ -150,8 +156,8 @@ class LanguageProbe:
         """Return logits (n, L + 1): in a full window where its padding can be thin, else with `TAIL_S` of
         padding.
         """
-        mode = self._backend.encoder_mode.whole()
-        if mode.has_sparse_padding:
+        mode = self.window_mode
+        if mode is not None:
             return self._window_logits([IncrementalWindow(log_mel, mode) for log_mel in log_mels])
         encoded = self._backend.encode(window_features(log_mels, self._n_columns(log_mels)))
         start = torch.full((len(log_mels), 1), self._token, device=self._backend.device)

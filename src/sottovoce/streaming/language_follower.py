@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from sottovoce.backends.base import Backend
-from sottovoce.engine.calls import CallGenerator, LanguageProbeCall
+from sottovoce.backends.base import Backend, EncoderMode, IncrementalWindow
+from sottovoce.engine.calls import CallGenerator, IncrementalEncodeCall, LanguageProbeCall, SpanProbeCall
 from sottovoce.errors import OptionError
 from sottovoce.language.probe import LanguageProbe, ProbedLanguage
 from sottovoce.language.timeline import LanguageChange, LanguageTimeline
 from sottovoce.streaming.options import SessionOptions
-from sottovoce.streaming.utterance import LiveUtterance
+from sottovoce.streaming.utterance import LiveUtterance, WholeEncoding
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import HOP_SAMPLES, SAMPLE_RATE
 
@@ -108,9 +108,15 @@ class LiveLanguageFollower:
         stretches = self._spans(utterance, ends, final=final)
         if not stretches or self._probe is None:
             return
-        log_mel = utterance.log_mel()
-        parts = [log_mel[:, _mel_frame(utterance, a) : _mel_frame(utterance, b)] for a, b in stretches]
-        found: list[ProbedLanguage] = yield LanguageProbeCall(self._probe, parts)
+        log_mel, mode = utterance.log_mel(), self._probe.window_mode
+        frames = [(_mel_frame(utterance, a), _mel_frame(utterance, b)) for a, b in stretches]
+        is_whole = mode is not None and frames[-1] == (0, log_mel.shape[1])
+        parts = [log_mel[:, a:b] for a, b in (frames[:-1] if is_whole else frames)]
+        found: list[ProbedLanguage] = []
+        if parts:
+            found = yield LanguageProbeCall(self._probe, parts)
+        if is_whole and mode is not None:
+            found = [*found, *(yield from _probe_whole(self._probe, utterance, mode))]
         for (start, end), probed in zip(stretches, found, strict=True):
             self.timeline.add(start / SAMPLE_RATE, end / SAMPLE_RATE, probed)
 
@@ -127,6 +133,17 @@ class LiveLanguageFollower:
             if end - start >= least:
                 found.append((start, end))
         return found
+
+
+def _probe_whole(
+    probe: LanguageProbe, utterance: LiveUtterance, mode: EncoderMode
+) -> CallGenerator[list[ProbedLanguage]]:
+    """Probe all of an utterance's buffer, and leave it with what was encoded, for its update."""
+    log_mel = utterance.log_mel()
+    (result,) = yield IncrementalEncodeCall([IncrementalWindow(log_mel, mode)])
+    utterance.probed = WholeEncoding(mode, utterance.start_sample, log_mel.shape[1], result)
+    found: list[ProbedLanguage] = yield SpanProbeCall(probe, result.encoded, [(0, result.encoded.n_frames)])
+    return found
 
 
 def _mel_frame(utterance: LiveUtterance, sample: int) -> int:

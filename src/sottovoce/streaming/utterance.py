@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from sottovoce.backends.base import EncoderState
+from sottovoce.backends.base import EncoderMode, EncoderState, IncrementalResult
 from sottovoce.streaming.audio_window import SAMPLES_PER_FRAME, MelBuffer, loudness, quietest_border
 from sottovoce.streaming.hypothesis import DecoderPrefix
 from sottovoce.streaming.options import StreamOptions
@@ -23,6 +24,19 @@ from sottovoce.types import FRAMES_PER_SECOND, SAMPLE_RATE, Samples, Word
 
 MOST_TOKENS = 160
 """Most committed tokens of the audio in the buffer: with a prompt of 223 tokens, new ones still have room."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WholeEncoding:
+    """All frames of a buffer, encoded at once for a language probe.
+
+    mode: of that. start_sample, n_columns: of the buffer, in samples and log-mel frames.
+    """
+
+    mode: EncoderMode
+    start_sample: int
+    n_columns: int
+    result: IncrementalResult
 
 
 class LiveUtterance:
@@ -52,6 +66,8 @@ class LiveUtterance:
         self.committed = CommittedWords(start_sample / SAMPLE_RATE)
         self.encoder_state: EncoderState | None = None
         """The encoder's cache of the audio in the buffer, set by the decoder; None: there is none."""
+        self.probed: WholeEncoding | None = None
+        """The buffer as a language probe encoded it last; None: it never did."""
 
     @property
     def start_sample(self) -> int:
@@ -101,6 +117,15 @@ class LiveUtterance:
         _, before, since = self.committed.run_of(language)
         return self._context(language).prefix(since, before)
 
+    def probed_in(self, mode: EncoderMode, n_columns: int) -> IncrementalResult | None:
+        """Return the first n_columns log-mel frames as a probe encoded them; None: not in this mode, or not
+        these frames alone.
+        """
+        found = self.probed
+        if found is None or (found.start_sample, found.n_columns) != (self.start_sample, n_columns):
+            return None
+        return found.result if found.mode == mode.whole() else None
+
     def commit(self, words: Sequence[HypothesisWord]) -> None:
         if words and self._is_first:
             self._is_first = False
@@ -115,7 +140,7 @@ class LiveUtterance:
         for one in self.committed.drop_before(cut_s):
             self._context(one.word.language or "").add(one.tokens)
         self._mels.cut(round(cut_s * SAMPLE_RATE))
-        self.encoder_state = None
+        self.encoder_state = self.probed = None
 
     def clear_prompt(self) -> None:
         """Forget the text before the audio; `static_prompt` stays."""

@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from sottovoce.backends.base import EXACT, EncoderMode, IncrementalResult, IncrementalWindow
+from sottovoce.backends.base import EXACT, EncoderMode, IncrementalWindow
 from sottovoce.engine.calls import CallGenerator, IncrementalEncodeCall
 from sottovoce.models.encoder_mode import FULL_WINDOW_S
 from sottovoce.streaming.audio_window import MELS_PER_FRAME, AudioWindow
@@ -135,16 +135,22 @@ class UtteranceDecoder:
     def _encode(
         self, mode: EncoderMode | None = None, *, until_sample: int | None = None, is_last: bool = False
     ) -> CallGenerator[AudioWindow | None]:
-        """Encode the buffer; None without a frame of audio. mode: None: as audio grows."""
+        """Encode the buffer, unless a language probe just did; None without a frame of audio.
+
+        mode: None: as audio grows.
+        """
         utterance = self.utterance
         log_mel = utterance.log_mel(final=is_last, until_sample=until_sample)
         if log_mel.shape[1] < MELS_PER_FRAME:
             return None
-        is_full = mode is not None or utterance.encoder_state is None
-        windows = [IncrementalWindow(log_mel, mode or self._mode, utterance.encoder_state)]
-        results: list[IncrementalResult] = yield IncrementalEncodeCall(windows)
-        utterance.encoder_state = results[0].state
-        encoded = replace(results[0].encoded, n_content_frames=(log_mel.shape[1] // MELS_PER_FRAME,))
+        result = utterance.probed_in(mode or self._mode, log_mel.shape[1])
+        is_full = mode is not None or result is not None or utterance.encoder_state is None
+        if result is None:
+            utterance.probed = None
+            windows = [IncrementalWindow(log_mel, mode or self._mode, utterance.encoder_state)]
+            (result,) = yield IncrementalEncodeCall(windows)
+        utterance.encoder_state = result.state
+        encoded = replace(result.encoded, n_content_frames=(log_mel.shape[1] // MELS_PER_FRAME,))
         window = AudioWindow(encoded, log_mel, utterance.start_sample)
         if is_full:
             self._full_encode = window.start_sample, window.end_s
