@@ -8,12 +8,13 @@ Recordings joined from people's clips (`mixed_recordings`): those of kind "text"
 its language given; `list` and `auto` read the recording whole, `list` with the recording's languages,
 `auto` with none; `live` is the live session with the same list; `given` reads it in its first language (for
 the cost alone); the other programs follow languages as far as they can. A recording's words are those of
-its whole text; their twins "untimed" write no word times, as the command does by default. `--condition` is
-what was done to the recordings: no pauses between their parts, recorded noise 15 dB below the speech, a
-telephone. PIER (arXiv 2501.09512) counts errors of the words beside a change of language: the last of the
-part before it and the first of the part after. `unread` are seconds of speech, by the detector, in
-stretches of a second or more that no word covers. Processor seconds are those of one process with one
-thread, without loading. Needs `make test`'s environment.
+its whole text; their twins "untimed" write no word times, as the command does by default, and "vad" and
+"batched" (last word) find speech first, as `--vad` and `--batch-size 8`. `--condition` is what was done to
+the recordings (`conditions`). `wrong s` are seconds of parts that were read in another language, `told` those
+of speech that the transcription says has no words. PIER (arXiv 2501.09512) counts errors of the words beside
+a change of language: the last of the part before it and the first of the part after. `unread` are seconds of
+speech, by the detector, in stretches of a second or more that no word covers. Processor seconds are those of
+one process with one thread, without loading. Needs `make test`'s environment.
 """
 
 from __future__ import annotations
