@@ -8,12 +8,13 @@ Recordings joined from people's clips (`mixed_recordings`): those of kind "text"
 its language given; `list` and `auto` read the recording whole, `list` with the recording's languages,
 `auto` with none; `live` is the live session with the same list; `given` reads it in its first language (for
 the cost alone); the other programs follow languages as far as they can. A recording's words are those of
-its whole text; their twins "untimed" write no word times, as the command does by default. `--condition` is
-what was done to the recordings: no pauses between their parts, recorded noise 15 dB below the speech, a
-telephone. PIER (arXiv 2501.09512) counts errors of the words beside a change of language: the last of the
-part before it and the first of the part after. `unread` are seconds of speech, by the detector, in
-stretches of a second or more that no word covers. Processor seconds are those of one process with one
-thread, without loading. Needs `make test`'s environment.
+its whole text; their twins "untimed" write no word times, as the command does by default, and "vad" and
+"batched" (last word) find speech first, as `--vad` and `--batch-size 8`. `--condition` is what was done to
+the recordings (`conditions`). `wrong s` are seconds of parts that were read in another language, `told` those
+of speech that the transcription says has no words. PIER (arXiv 2501.09512) counts errors of the words beside
+a change of language: the last of the part before it and the first of the part after. `unread` are seconds of
+speech, by the detector, in stretches of a second or more that no word covers. Processor seconds are those of
+one process with one thread, without loading. Needs `make test`'s environment.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
-from functools import cache
+from dataclasses import asdict, dataclass, field
+from functools import cache, partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -30,16 +31,12 @@ from typing import Any
 import torch
 
 from benchmarks.harness.arguments import add_part, benchmark_parser
+from benchmarks.harness.clips import Part
 from benchmarks.harness.log import add_row, read_rows
 from benchmarks.harness.programs import faster_model
 from benchmarks.harness.tables import show_json
-from benchmarks.language.mixed_recordings import (
-    PAUSE_S,
-    Condition,
-    MixedRecording,
-    described,
-    mixed_recordings,
-)
+from benchmarks.language.conditions import CONDITIONS
+from benchmarks.language.mixed_recordings import MixedRecording, described, mixed_recordings
 from sottovoce.api import Model, load_model
 from sottovoce.audio.vad import speech_segments
 from sottovoce.evaluation.language_scores import NO_SCORES, FoundSwitch, score_switches
@@ -49,41 +46,55 @@ from sottovoce.models.load import load_checkpoint
 from sottovoce.offline.packing import Piece
 from sottovoce.offline.pieces import PIECE_VAD
 from sottovoce.offline.unread import covered_by_word, uncovered
+from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.text.normalize import normalizer_for
 from sottovoce.types import HOP_SAMPLES, SAMPLE_RATE, Samples, Word
 
 BEAM_SIZE = 5
 N_RECORDINGS = 20
+KINDS = "text", "all"
 PARTS = "parts"
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a system made of a recording. words: (start, end, word). spans: (start, end, language)."""
+    """What a system made of a recording. words: (start, end, word). spans: (start, end, language). told:
+    (start, end) of speech that it says has no words.
+    """
 
     text: str
     words: list[tuple[float, float, str]]
     spans: list[tuple[float, float, str]]
     cpu_s: float
+    told: list[tuple[float, float]] = field(default_factory=list)
 
 
 System = Callable[[MixedRecording, Samples], Outcome]
 
 
-def ours(model: Model, languages: Callable[[MixedRecording], str | None], *, words: bool = True) -> System:
-    """The file as `transcribe` reads it. words: with their times, for what they show."""
+WAYS = {"": {}, " vad": {"mode": "vad"}, " batched": {"mode": "vad", "batch_size": 8}}
+
+
+def ours(
+    model: Model, languages: Callable[[MixedRecording], str | None], *, words: bool = True, **options: Any
+) -> System:
+    """The file as `transcribe` reads it. words: with their times, for what they show. options: others."""
 
     def read(recording: MixedRecording, samples: Samples) -> Outcome:
         started = time.process_time()
-        segments = list(
-            model.transcribe(
-                samples, language=languages(recording), beam_size=BEAM_SIZE, word_timestamps=words
-            )
+        found = model.transcribe(
+            samples,
+            language=languages(recording),
+            beam_size=BEAM_SIZE,
+            word_timestamps=words,
+            options=TranscribeOptions(**options),
         )
+        segments = list(found)
         spent = time.process_time() - started
         timed = [(word.start, word.end, word.word) for one in segments for word in one.words or ()]
         spans = [(one.start, one.end, one.language) for one in segments]
-        return Outcome(" ".join(one.text for one in segments), timed, spans, spent)
+        told = list(found.unread or ())
+        return Outcome(" ".join(one.text for one in segments), timed, spans, spent, told)
 
     return read
 
@@ -188,10 +199,8 @@ def systems() -> dict[str, Callable[[], System]]:
     """By name, made when they are needed."""
     model = load_model("base", device="cpu")
     return {
-        "list": lambda: ours(model, lambda recording: ",".join(recording.languages)),
-        "auto": lambda: ours(model, lambda recording: None),
-        "list untimed": lambda: ours(model, lambda recording: ",".join(recording.languages), words=False),
-        "auto untimed": lambda: ours(model, lambda recording: None, words=False),
+        **_own_ways(model, "list", lambda recording: ",".join(recording.languages)),
+        **_own_ways(model, "auto", lambda recording: None),
         "given": lambda: ours(model, lambda recording: recording.parts[0].language),
         PARTS: lambda: parts_alone(model),
         "live": lambda: live(model),
@@ -201,11 +210,24 @@ def systems() -> dict[str, Callable[[], System]]:
     }
 
 
-def chosen_recordings(data: Path, part: str, n_recordings: int, condition: Condition) -> list[MixedRecording]:
-    """Those that count words, then those that count changes."""
+def _own_ways(
+    model: Model, name: str, languages: Callable[[MixedRecording], str | None]
+) -> dict[str, Callable[[], System]]:
+    """All ways of reading a file, with times of words and without."""
+    return {
+        f"{name}{suffix}{way}": partial(ours, model, languages, words=not suffix, **options)
+        for suffix in ("", " untimed")
+        for way, options in WAYS.items()
+    }
+
+
+def chosen_recordings(
+    data: Path, part: Part, n_recordings: int, condition: str, kinds: Sequence[str] = KINDS
+) -> list[MixedRecording]:
+    """Of each kind so many: "text" counts words, "all" changes."""
     some = [
-        mixed_recordings(data, part, n_recordings, with_text=known, condition=condition)
-        for known in (True, False)
+        mixed_recordings(data, part, n_recordings, with_text=kind == "text", condition=condition)
+        for kind in kinds
     ]
     return [one for found in some for one in found]
 
@@ -248,6 +270,16 @@ def changes(outcome: Outcome) -> list[FoundSwitch]:
     spans = outcome.spans
     pairs = [(a, b) for a, b in pairwise(spans) if a[2] != b[2]]
     return [FoundSwitch((a[1] + b[0]) / 2, b[0], a[2], b[2]) for a, b in pairs]
+
+
+def wrong_s(recording: MixedRecording, outcome: Outcome) -> float:
+    """Seconds of parts that were read in another language than theirs."""
+    return sum(
+        max(0.0, min(end, part.end_s) - max(start, part.start_s))
+        for part in recording.parts
+        for start, end, language in outcome.spans
+        if language != part.language
+    )
 
 
 def beside_changes(recording: MixedRecording) -> Iterator[int]:
@@ -317,9 +349,13 @@ def summary(
             total = NO_SCORES
             for one, outcome in some:
                 total += score_switches(changes(outcome), one.spans, duration_s=one.duration_s)
+            wrong = sum(wrong_s(one, outcome) for one, outcome in some)
             row |= {f"F1 {kind}": round(total.f1, 3), f"changes {kind}": total.n_true}
+            row[f"wrong s {kind}"] = round(wrong, 1)
         left = [stretch for pair in some for stretch in unread_s(*pair)]
         row[f"unread {kind}"] = f"{len(left)} / {sum(end - start for start, end in left):.1f} s"
+        told = sum(end - start for _, outcome in some for start, end in outcome.told)
+        row[f"told {kind}"] = round(told, 1)
         row[f"cpu s {kind}"] = round(sum(outcome.cpu_s for _, outcome in some), 1)
     return row
 
@@ -335,13 +371,15 @@ def main() -> None:
     add_part(parser)
     parser.add_argument("--recordings", type=int, default=N_RECORDINGS, help="of each kind")
     parser.add_argument("--systems", default="list,auto,given,parts,live")
-    parser.add_argument("--kind", choices=("text", "all"), help="only these recordings")
-    parser.add_argument("--condition", choices=tuple(PAUSE_S), default="clean", help="what was done to them")
+    parser.add_argument("--kind", choices=KINDS, help="only these recordings")
+    parser.add_argument(
+        "--condition", choices=tuple(CONDITIONS), default="clean", help="what was done to them"
+    )
     parser.add_argument("--log", type=Path, required=True)
     given = parser.parse_args()
     torch.set_num_threads(1)
-    recordings = chosen_recordings(given.data, given.part, given.recordings, given.condition)
-    recordings = [one for one in recordings if given.kind is None or one.name.startswith(given.kind)]
+    kinds = KINDS if given.kind is None else (given.kind,)
+    recordings = chosen_recordings(given.data, given.part, given.recordings, given.condition, kinds)
     if given.action == "run":
         run(recordings, given.systems.split(","), given.log)
     show(recordings, given.log)

@@ -8,18 +8,16 @@ the others a stretch is cut out. Everything is drawn with a fixed seed. Not know
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 
-from benchmarks.files.noise import in_noise
 from benchmarks.harness.clips import Clip, Part, clips
 from benchmarks.harness.joined_languages import NOISE, VOXLINGUA
-from benchmarks.harness.sounds import noise_files
+from benchmarks.language.conditions import CONDITIONS, Block, Condition, Sound
 from sottovoce.audio.io import load_audio
 from sottovoce.audio.vad import speech_segments
 from sottovoce.options.vad import VadOptions
@@ -29,16 +27,9 @@ LANGUAGES = ("en", "de", "es", "fr", "it", "pt", "pl", "nl")
 WITH_TEXT = 0.75
 """Share of the parts whose text is known, in languages that have such clips."""
 LEAST_S, MOST_S = 1.5, 15.0
-PAUSE_S = {"clean": (0.2, 1.0), "no-pauses": (0.0, 0.05), "noise": (0.2, 1.0), "telephone": (0.2, 1.0)}
-NOISE_DB = 15.0
-"""How far recorded noise, which fills the pauses too, lies below the speech."""
-TELEPHONE_HZ = (300.0, 3400.0)
 MOST_OF_A_SET = 40
 COMMON = 12
 """A language with fewer clips is drawn less often."""
-
-
-Condition = Literal["clean", "no-pauses", "noise", "telephone"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,13 +60,13 @@ class MixedPart:
 class MixedRecording:
     """Parts in order, with half a second of silence before the first and a second after the last.
 
-    condition: what was done to them. noises: recordings of noise, of which "noise" takes one.
+    sound: what was done to it. data: the folder of rooms and noises.
     """
 
     name: str
     parts: tuple[MixedPart, ...]
-    condition: Condition = "clean"
-    noises: tuple[Path, ...] = ()
+    sound: Sound | None = None
+    data: Path = Path()
 
     @property
     def duration_s(self) -> float:
@@ -97,38 +88,27 @@ class MixedRecording:
             at = round(part.start_s * SAMPLE_RATE)
             sound = part.audio()
             whole[at : at + len(sound)] = sound[: len(whole) - at]
-        if self.condition == "noise":
-            return in_noise(whole, self._noise(len(whole)), NOISE_DB)
-        return band_passed(whole) if self.condition == "telephone" else whole
+        if self.sound is None:
+            return whole
+        spans = [(part.start_s, part.end_s) for part in self.parts]
+        return self.sound(whole, spans, random.Random(self.name), self.data)
 
     def audio_of(self, part: MixedPart, whole: Samples) -> Samples:
         """The samples of one part; of a recording that was altered those of `whole`, its own."""
-        if self.condition in ("clean", "no-pauses"):
+        if self.sound is None:
             return part.audio()
         return whole[round(part.start_s * SAMPLE_RATE) : round(part.end_s * SAMPLE_RATE)]
 
-    def _noise(self, n_samples: int) -> Samples:
-        noise = load_audio(random.Random(self.name).choice(self.noises))
-        return np.tile(noise, -(-n_samples // len(noise)))[:n_samples]
-
-
-def band_passed(samples: Samples) -> Samples:
-    """Leave of samples (n,) what a telephone carries."""
-    spectrum = np.fft.rfft(samples)
-    frequencies = np.fft.rfftfreq(len(samples), 1 / SAMPLE_RATE)
-    spectrum[(frequencies < TELEPHONE_HZ[0]) | (frequencies > TELEPHONE_HZ[1])] = 0.0
-    return np.fft.irfft(spectrum, len(samples)).astype(np.float32)
-
 
 def mixed_recordings(
-    data: Path, part: Part, n_recordings: int, *, with_text: bool = False, condition: Condition = "clean"
+    data: Path, part: Part, n_recordings: int, *, with_text: bool = False, condition: str = "clean"
 ) -> list[MixedRecording]:
     """So many recordings from the clips of a part; no clip stands in two of them while others are left.
 
     data: the folder of `manifest.jsonl`. with_text: only of clips whose text is known, in languages with at
-        least COMMON of them.
+        least COMMON of them. condition: one of CONDITIONS.
     """
-    drawer = _Drawer(data, part, condition, with_text=with_text)
+    drawer = _Drawer(data, part, CONDITIONS[condition], with_text=with_text)
     kind = "text" if with_text else "all"
     suffix = "" if condition == "clean" else f"-{condition}"
     return [drawer.recording(f"{kind}-{part}-{index:02d}{suffix}") for index in range(n_recordings)]
@@ -138,55 +118,66 @@ class _Drawer:
     """Draws clips without putting them back until a pile is empty."""
 
     def __init__(self, data: Path, part: Part, condition: Condition, *, with_text: bool) -> None:
-        self._condition = condition
-        self._noises = tuple(sorted(noise_files(data).values()))
+        self._condition, self._data = condition, data
         self._rng = random.Random(f"mixed recordings {part} {with_text}")
-        pools = _pools(data, part)
-        self._clips = {
-            key: found for key, found in pools.items() if not with_text or (key[1] and len(found) >= COMMON)
-        }
-        self._piles: dict[tuple[str, bool], list[Clip]] = {}
+        self._codes = condition.languages or LANGUAGES
+        pools = _pools(data, part, self._codes, with_text=with_text)
+        self._clips = {key: one for key, one in pools.items() if not with_text or len(one) >= COMMON}
+        self._piles: dict[tuple[str, bool, float], list[Clip]] = {}
         sizes = [
-            sum(len(self._clips.get((code, known), ())) for known in (True, False)) for code in LANGUAGES
+            sum(len(self._clips.get((code, known), ())) for known in (True, False)) for code in self._codes
         ]
         self._weights = [min(1.0, size / COMMON) for size in sizes]
 
     def recording(self, name: str) -> MixedRecording:
-        rng = self._rng
+        rng, condition = self._rng, self._condition
         parts: list[MixedPart] = []
         at = 0.5
-        for _ in range(rng.randint(4, 8)):
-            (language,) = rng.choices(LANGUAGES, self._weights)
-            parts.append(self._part(language, round(at, 3)))
-            at = parts[-1].end_s + rng.uniform(*PAUSE_S[self._condition])
-        return MixedRecording(name, tuple(parts), self._condition, self._noises)
+        for block in (condition.order or _one_by_one)(rng, self._language):
+            began_s = at
+            while at == began_s or at - began_s < block.seconds:
+                parts.append(self._part(block.language, round(at, 3), block.most_s))
+                at = parts[-1].end_s + rng.uniform(*condition.pause_s)
+        return MixedRecording(name, tuple(parts), condition.sound, self._data)
 
-    def _part(self, language: str, start_s: float) -> MixedPart:
+    def _language(self) -> str:
+        return self._rng.choices(self._codes, self._weights)[0]
+
+    def _part(self, language: str, start_s: float, most_s: float) -> MixedPart:
         rng = self._rng
         texts, others = (len(self._clips.get((language, known), ())) for known in (True, False))
         share = WITH_TEXT if texts >= COMMON else texts / (texts + others)
         has_text = rng.random() < share or not others
-        clip = self._take((language, has_text))
+        clip = self._take((language, has_text, most_s if has_text else MOST_S))
         first_s, last_s = _speech(clip.file)
         if has_text:
             return MixedPart(clip, first_s, start_s, last_s - first_s, clip.text)
-        duration_s = rng.uniform(LEAST_S, min(MOST_S, last_s - first_s))
+        duration_s = rng.uniform(LEAST_S, min(most_s, last_s - first_s))
         from_s = rng.uniform(first_s, last_s - duration_s)
         return MixedPart(clip, from_s, start_s, duration_s, None)
 
-    def _take(self, key: tuple[str, bool]) -> Clip:
+    def _take(self, key: tuple[str, bool, float]) -> Clip:
+        """A clip in a language, with text or without, that is no longer than that."""
         pile = self._piles.setdefault(key, [])
         if not pile:
-            pile.extend(self._clips[key])
+            pile.extend(one for one in self._clips[key[:2]] if key[2] == MOST_S or _length(one) <= key[2])
             self._rng.shuffle(pile)
         return pile.pop()
 
 
-def _pools(data: Path, part: Part) -> dict[tuple[str, bool], list[Clip]]:
+def _one_by_one(rng: random.Random, draw: Callable[[], str]) -> Iterator[Block]:
+    """Four to eight parts, whose neighbours may share a language."""
+    for _ in range(rng.randint(4, 8)):
+        yield Block(draw(), 0.0, MOST_S)
+
+
+def _pools(
+    data: Path, part: Part, codes: Collection[str], *, with_text: bool
+) -> dict[tuple[str, bool], list[Clip]]:
     """Clips by language and whether their text is known; of a large set some, spread evenly."""
     by_set: dict[tuple[str, bool], list[Clip]] = {}
-    for clip in clips(data, part):
-        if not clip.languages[1:] and clip.language in LANGUAGES and clip.group != NOISE:
+    for clip in clips(data, part, with_text=with_text):
+        if not clip.languages[1:] and clip.language in codes and clip.group != NOISE:
             by_set.setdefault((clip.group, clip.text is not None), []).append(clip)
     pools: dict[tuple[str, bool], list[Clip]] = {}
     for (group, has_text), found in by_set.items():

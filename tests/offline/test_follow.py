@@ -164,7 +164,7 @@ def test_speech_that_a_text_left_before_a_change_goes_to_the_language_that_follo
         )
         probed = tuple(ProbedPiece(one.start, one.end, unsure, 1.0, 0.0, is_alone=True) for one in pieces)
         assert locator.follower is not None
-        locator.follower.restore(FollowerState(True, False, 3.0, probed))
+        locator.follower.restore(FollowerState(True, False, 3.0, 0.45, probed))
         late = [piece for piece in pieces if piece.start > 100 * start - 10]
         assert late
         change, last = round(100 * end), round(100 * TRUTH[2][1])
@@ -197,7 +197,7 @@ def test_a_recording_need_not_begin_in_its_own_language(model: Model) -> None:
         encoded = executor.run(_encoded(features))
         for is_beginning, expected in [(True, ["de", "en"]), (False, ["en"])]:
             follower = LanguageFollower(transcriber, features, TranscriptionState())
-            follower.restore(FollowerState(True, is_beginning, 3.0, tuple(probed)))
+            follower.restore(FollowerState(True, is_beginning, 3.0, 0.45, tuple(probed)))
             found = executor.run(follower.runs(encoded, pieces, [(0, 65), (80, 230)], "en"))
             assert [run.language for run in found] == expected
             assert not follower.state(0).is_beginning

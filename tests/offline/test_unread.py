@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -20,12 +21,21 @@ from sottovoce.offline.unread import (
 )
 from sottovoce.options.decoding import DecodingOptions
 from sottovoce.options.transcribe import Mode, TranscribeOptions
-from sottovoce.types import Samples, Segment, Span, Word
+from sottovoce.types import Samples, Segment, Span, Turn, Word
 from tests.backends.fake import FakeBackend, Script, ScriptedToken, SpokenLanguage
 from tests.offline.test_longform import HELLO, TOKENIZER, Loud, at, rustle, script, silence
 from tests.offline.transcribing import transcribe
 
+
+class Nobody:
+    """Hears no turns."""
+
+    def turns(self, recording: Recording) -> list[Turn]:
+        return []
+
+
 ENGLISH = TranscribeOptions(decoding=DecodingOptions(language="en"))
+NAMED = replace(ENGLISH, speakers=Nobody(), speaker_names=("Ann",))
 EOT = TOKENIZER.eot
 WORLDS = [
     TOKENIZER.encode(f" {word}")[0] for word in ("one", "two", "big", "red", "cat", "sun", "tea", "joy")
@@ -151,6 +161,26 @@ def test_what_stays_without_words_is_told() -> None:
     assert len(segments) == 1
     ((start, end),) = unread
     assert (start, end) == (pytest.approx(3.5, abs=0.5), pytest.approx(12.0, abs=0.1))
+
+
+@pytest.mark.parametrize(
+    ("options", "later_s"),
+    [
+        (replace(ENGLISH, offset_s=20.0, duration_s=12.0), 20.0),
+        (replace(ENGLISH, offset_s=20.0), 20.0),
+        (NAMED, 0.0),
+        (replace(NAMED, offset_s=20.0), 20.0),
+    ],
+)
+def test_what_stays_without_words_is_told_of_a_part_and_beside_names(
+    options: TranscribeOptions, later_s: float
+) -> None:
+    def hear(mel: Tensor, _: int) -> Script:
+        return words_until(4.0) if mel.shape[1] == 3000 else Script()
+
+    samples = np.concatenate([silence(later_s), rustle(12.0)])
+    _, unread = read(FakeBackend(hear), samples, options)
+    assert unread == ((pytest.approx(later_s + 3.5, abs=0.5), pytest.approx(later_s + 12.0, abs=0.1)),)
 
 
 def test_silence_is_not_read_again() -> None:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from sottovoce.backends.base import BestTokens
-from sottovoce.decoding.search import Candidate, SearchState, remaining_rows
+from sottovoce.decoding.search import SearchState, remaining_rows
 
 State = TypeVar("State")
 BLOCK = 64
@@ -110,6 +110,7 @@ class BeamSearch(Generic[State]):
             tokens=torch.zeros((n_rows, 0), dtype=torch.int64, device=device),
             scores=scores.flatten(),
             logprobs=scores.flatten(),
+            sums=torch.zeros((n_rows, 0), device=device),
             audio=[row // self._beam_size for row in range(n_rows)],
             origin=torch.arange(n_rows, device=device),
             candidates=[[] for _ in range(n_audio)],
@@ -172,13 +173,14 @@ class BeamSearch(Generic[State]):
         for row, logprob, score in zip(*fields, strict=True):
             candidates = state.candidates[state.audio[row]]
             if len(candidates) < self._max_candidates:
-                candidates.append(Candidate(tuple(state.tokens[row].tolist()), logprob, score))
+                candidates.append(state.ended(row, logprob, score))
 
     def _continue(self, survivors: _Expansion, state: SearchState) -> Tensor:
         """Extend the state by the beams that remain; return the rows that they continue."""
         if state.lm_scores is not None:
             state.lm_scores.advance(survivors.rows, survivors.tokens)
         state.tokens = torch.cat((state.tokens[survivors.rows], survivors.tokens[:, None]), dim=1)
+        state.sums = torch.cat((state.sums[survivors.rows], survivors.logprobs[:, None]), dim=1)
         state.scores, state.logprobs = survivors.scores, survivors.logprobs
         return survivors.rows
 

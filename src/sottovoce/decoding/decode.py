@@ -5,6 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import TypeVar
 
 import torch
@@ -46,6 +47,13 @@ class DecodingResult:
     compression_ratio: float
     detection: LanguageDetection | None = None
     candidates: tuple[Candidate, ...] = field(default=(), repr=False, compare=False)
+
+    @property
+    def token_logprobs(self) -> list[float]:
+        """Natural log-probability of each token; 0 of a prefix, and where no search is known."""
+        sums = self.candidates[0].sums if self.candidates else ()
+        given = [0.0] * (len(self.tokens) - len(sums))
+        return given + [after - before for before, after in pairwise((0.0, *sums))]
 
 
 def decode(

@@ -58,6 +58,7 @@ class Sampling(Generic[State]):
             tokens=torch.zeros((n_rows, 0), dtype=torch.int64, device=device),
             scores=sums,
             logprobs=sums,
+            sums=torch.zeros((n_rows, 0), device=device),
             audio=[row // self._n_hypotheses for row in range(n_rows)],
             origin=torch.arange(n_rows, device=device),
             candidates=[[] for _ in range(n_audio)],
@@ -81,6 +82,7 @@ class Sampling(Generic[State]):
         for row in finished.nonzero()[:, 0].tolist():
             state.candidates[state.audio[row]].append(state.candidate(row))
         state.tokens = torch.cat((state.tokens, chosen[:, None]), dim=1)
+        state.sums = torch.cat((state.sums, state.logprobs[:, None]), dim=1)
         rows = state.select((~finished).nonzero()[:, 0]) if bool(finished.any()) else None
         if state.lm_scores is not None and state.n_rows:
             state.lm_scores.advance(torch.arange(state.n_rows, device=chosen.device), state.tokens[:, -1])

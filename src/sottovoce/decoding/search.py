@@ -5,7 +5,7 @@ alone.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import torch
@@ -20,11 +20,13 @@ class Candidate:
 
     tokens: sampled ids without the end of text. logprob: natural log-probability of tokens and end
     under the model. score: what the search ranks by; equals logprob unless language models add to it.
+    sums: log-probability of the tokens up to each one.
     """
 
     tokens: tuple[int, ...]
     logprob: float
     score: float
+    sums: tuple[float, ...] = field(default=(), repr=False, compare=False)
 
 
 class RowScores(Protocol):
@@ -49,6 +51,7 @@ class SearchState:
 
     tokens: (R, n) int64, sampled so far. scores: (R,) float32, what rows are ranked by.
     logprobs: (R,) float32, sums under the model (the same tensor as scores without language models).
+    sums: (R, n) float32, what they were after each token.
     audio: the window of each row, ascending. origin: (R,) int64, the row at the start.
     candidates: finished hypotheses of each window.
     lm_scores: language model scores and states of the rows; None without language models.
@@ -57,6 +60,7 @@ class SearchState:
     tokens: Tensor
     scores: Tensor
     logprobs: Tensor
+    sums: Tensor
     audio: list[int]
     origin: Tensor
     candidates: list[list[Candidate]]
@@ -68,11 +72,15 @@ class SearchState:
 
     def candidate(self, row: int) -> Candidate:
         """Make a candidate of an open row."""
-        return Candidate(tuple(self.tokens[row].tolist()), float(self.logprobs[row]), float(self.scores[row]))
+        return self.ended(row, float(self.logprobs[row]), float(self.scores[row]))
+
+    def ended(self, row: int, logprob: float, score: float) -> Candidate:
+        """Make a candidate of a row that ends here."""
+        return Candidate(tuple(self.tokens[row].tolist()), logprob, score, tuple(self.sums[row].tolist()))
 
     def select(self, rows: Tensor) -> Tensor:
         """Keep `rows` (R',) int64, and return them."""
-        self.tokens = self.tokens[rows]
+        self.tokens, self.sums = self.tokens[rows], self.sums[rows]
         same = self.logprobs is self.scores
         self.scores = self.scores[rows]
         self.logprobs = self.scores if same else self.logprobs[rows]

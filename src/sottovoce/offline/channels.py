@@ -57,7 +57,6 @@ def channels_apart(
             yield _with_speaker(segment, channel.speaker, state)
             channel.waiting = yield from next_segment(channel.segments)
         _note(state, channels)
-        state.unread = sorted(span for channel in channels for span in channel.state.unread)
     finally:
         for channel in channels:
             channel.segments.close()
@@ -74,6 +73,7 @@ def _note(state: TranscriptionState, channels: Sequence[_Channel]) -> None:
     """What is known of the recording from its channels."""
     state.position = min(channel.state.position for channel in channels)
     state.second_s = sum(channel.state.second_s for channel in channels)
+    state.unread = sorted(span for channel in channels for span in channel.state.unread)
     durations = [channel.state.duration for channel in channels]
     state.duration = max((one for one in durations if one is not None), default=None)
     first = next((one.state for one in channels if one.state.language is not None), None)

@@ -32,9 +32,8 @@ def moved(
 
 
 def _note(state: TranscriptionState, own: TranscriptionState, part: Recording, start_s: float) -> None:
-    state.language, state.detection = own.language, own.detection
-    state.resume_point, state.second_s = own.resume_point, own.second_s
-    state.position = start_s + own.position
+    state.take(own, start_s)
+    state.resume_point = own.resume_point
     state.turns = tuple(Turn(one.start + start_s, one.end + start_s, one.speaker) for one in own.turns)
     end_s = None if own.duration is None else start_s + own.duration
     state.duration = end_s if part.declared_s is None else max(part.declared_s, end_s or 0.0)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -26,6 +26,7 @@ from sottovoce.language.follow import (
     FLOOR,
     PieceEvidence,
     are_several,
+    gain,
     hint_nats,
     is_likely,
     language_runs,
@@ -58,6 +59,16 @@ languages the strongest of a window has 4.7 at least, of 24 in one language most
 REFUTED_NATS, REST_NATS = 1.0, 0.25
 """So much more a hint needs after a window in which they were nothing, and so much less with each window: an
 hour in one language is disturbed by one in four windows, and never becomes deaf."""
+LEAST_DOUBT_NATS, MOST_DOUBT_NATS = 0.45, 1.2
+"""Nats a token that a text must be improbable by for its language to be asked, at first and at most; one
+more tenth after each that was in the right one, and half of that less with each window."""
+DOUBT_NATS = 0.1
+OTHER_NATS, MAYBE_NATS = 3.0, -3.0
+"""Nats by which such a stretch has to be heard in another language than its text's; where the recording is in
+several, it is enough that the text's is not much likelier."""
+JOINED_S, JOINED_SURE = 8.0, 0.9
+"""Pieces of a run up to this long that was less sure are heard together: a language of three seconds is
+surer than that of its halves."""
 OUTSIDE, OUTSIDE_S = 0.8, 2.0
 """A piece this long and this surely in a language that is not among those listed is reported."""
 
@@ -103,7 +114,7 @@ class LanguageFollower:
         self._state = state
         self._detections: dict[Piece, _Detection] = {}
         self._is_beginning = True
-        self._hint_nats = LEAST_HINT_NATS
+        self._hint_nats, self._doubt_nats = LEAST_HINT_NATS, LEAST_DOUBT_NATS
         self.is_several = transcriber.options.follows_languages
 
     def runs(
@@ -119,6 +130,7 @@ class LanguageFollower:
             language before the window, or that of the recording, which need not begin in it; None: not known.
         """
         is_beginning, self._is_beginning = self._is_beginning, False
+        self._doubt_nats = max(LEAST_DOUBT_NATS, self._doubt_nats - DOUBT_NATS / 2)
         self._forget_before(pieces[0].start)
         new = [index for index, piece in enumerate(pieces) if piece not in self._detections]
         if new:
@@ -129,7 +141,8 @@ class LanguageFollower:
             yield from self._detect_uncertain(pieces)
         elif not (yield from self._finds_another(pieces, current)):
             return [LanguageRun(current or self._dominant(pieces), tuple(pieces), 1.0)]
-        return self._smoothed(pieces, None if is_beginning else current)
+        found = self._smoothed(pieces, None if is_beginning else current)
+        return (yield from self._detected_together(found)) if len(found) > 1 else found
 
     def language_of(self, piece: Piece, current: str) -> CallGenerator[str]:
         """Detect the language of one piece, encoded by itself, between others in the language `current`."""
@@ -137,6 +150,23 @@ class LanguageFollower:
         if not self.is_several and not (yield from self._finds_another([piece], current)):
             return current
         return self._smoothed([piece], current)[0].language
+
+    def doubts(self, mean: float) -> bool:
+        """Tell whether a text of this mean log-probability may be in a wrong language."""
+        return mean < -self._doubt_nats
+
+    def other_language(self, piece: Piece, language: str) -> CallGenerator[tuple[str, float] | None]:
+        """Name another language that a stretch of doubtful text, encoded by itself, may be in, and the nats
+        by which it is heard rather than that of the text; None where there is none.
+        """
+        yield from self._detect_separately([piece])
+        evidence, expected = self._evidence(piece), self._codes.index(language)
+        likely = [int(place) for place in np.argsort(-evidence.posterior) if place != expected]
+        nats = gain([evidence], likely[0], expected) if likely else -math.inf
+        if nats >= (MAYBE_NATS if self.is_several else OTHER_NATS):
+            return self._codes[likely[0]], nats
+        self._doubt_nats = min(MOST_DOUBT_NATS, self._doubt_nats + DOUBT_NATS)
+        return None
 
     def border(self, run: LanguageRun, after: LanguageRun) -> CallGenerator[int]:
         """Find the frame where a language ends and the next one begins: in the pause between them; where
@@ -187,15 +217,39 @@ class LanguageFollower:
             for piece, detection in self._detections.items()
             if piece.end > frame
         ]
-        return FollowerState(self.is_several, self._is_beginning, self._hint_nats, tuple(pieces))
+        return FollowerState(
+            self.is_several, self._is_beginning, self._hint_nats, self._doubt_nats, tuple(pieces)
+        )
 
     def restore(self, state: FollowerState) -> None:
         """Go on from a state."""
         self.is_several, self._is_beginning = state.is_several, state.is_beginning
-        self._hint_nats = state.hint_nats
+        self._hint_nats, self._doubt_nats = state.hint_nats, state.doubt_nats
         for one in state.pieces:
             probed = ProbedLanguage(np.array(one.probabilities), one.allowed_mass, one.no_speech)
             self._detections[Piece(one.start, one.end)] = _Detection(probed, one.is_alone)
+
+    def _detected_together(self, runs: Sequence[LanguageRun]) -> CallGenerator[list[LanguageRun]]:
+        """Runs; short ones of several pieces that were not sure, in the language of all of them together."""
+        found: list[LanguageRun] = []
+        for run in runs:
+            whole = Piece(run.pieces[0].start, run.pieces[-1].end)
+            if len(run.pieces) > 1 and run.probability < JOINED_SURE and _seconds(whole) <= JOINED_S:
+                run = yield from self._detected_whole(run, whole)
+            if found and found[-1].language == run.language:
+                run = replace(run, pieces=(*found.pop().pieces, *run.pieces))
+            found.append(run)
+        return found
+
+    def _detected_whole(self, run: LanguageRun, whole: Piece) -> CallGenerator[LanguageRun]:
+        """A run in the language in which all of it is surely heard."""
+        (probed,) = yield LanguageProbeCall(self._probe, [self._features.log_mel(whole.start, whole.end)])
+        evidence = self._evidence_of(_Detection(probed, is_alone=True), _seconds(whole))
+        if hint_nats(evidence, self._codes.index(run.language)) < OTHER_NATS:
+            return run
+        return LanguageRun(
+            self._codes[int(evidence.posterior.argmax())], run.pieces, float(evidence.sureness)
+        )
 
     def _finds_another(self, pieces: Sequence[Piece], current: str | None) -> CallGenerator[bool]:
         """Whether a recording that counted as one in a single language is in several."""
@@ -262,13 +316,15 @@ class LanguageFollower:
 
     def _evidence(self, piece: Piece) -> PieceEvidence:
         """Return the evidence of a piece that was probed; one that is too short has none."""
-        detection = self._detections[piece]
+        return self._evidence_of(self._detections[piece], _seconds(piece))
+
+    def _evidence_of(self, detection: _Detection, seconds: float) -> PieceEvidence:
         chosen = detection.probed.probabilities[self._places] * self._prior
         total = chosen.sum()
         posterior = chosen / total if total > 0.0 else np.full(len(chosen), 1.0 / len(chosen))
-        is_reliable = detection.is_alone or _seconds(piece) >= SHORTEST_S
+        is_reliable = detection.is_alone or seconds >= SHORTEST_S
         return PieceEvidence(
-            _seconds(piece) if is_reliable else 0.0, posterior, detection.probed.no_speech, self._alike
+            seconds if is_reliable else 0.0, posterior, detection.probed.no_speech, self._alike
         )
 
     def _smoothed(self, pieces: Sequence[Piece], current: str | None) -> list[LanguageRun]:

@@ -60,12 +60,14 @@ class ProbedPiece:
 class FollowerState:
     """What following the languages depends on: pieces that were probed already and may be asked for again.
 
-    is_beginning: no speech was found yet. hint_nats: what a hint at another language must have to be heard.
+    is_beginning: no speech was found yet. hint_nats: what a hint at another language must have to be heard;
+    doubt_nats: how improbable a text must be.
     """
 
     is_several: bool
     is_beginning: bool
     hint_nats: float
+    doubt_nats: float
     pieces: tuple[ProbedPiece, ...] = ()
 
     @classmethod
@@ -74,7 +76,7 @@ class FollowerState:
             ProbedPiece(**{**piece, "probabilities": tuple(piece["probabilities"])})
             for piece in row["pieces"]
         )
-        return cls(row["is_several"], row["is_beginning"], row["hint_nats"], tuple(pieces))
+        return cls(row["is_several"], row["is_beginning"], row["hint_nats"], row["doubt_nats"], tuple(pieces))
 
 
 @dataclass(frozen=True, slots=True)

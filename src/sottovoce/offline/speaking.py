@@ -60,8 +60,8 @@ def with_names(
 
 
 def _note(own: TranscriptionState, state: TranscriptionState, names: Sequence[str]) -> None:
-    for name in ("language", "detection", "duration", "position", "second_s"):
-        setattr(state, name, getattr(own, name))
+    state.take(own)
+    state.duration = own.duration
     state.turns = tuple(replace(one, speaker=replace_letter(one.speaker, names) or "") for one in own.turns)
 
 

@@ -56,6 +56,12 @@ class TranscriptionState:
     n_cleaned: int = field(default=0, repr=False)
     resume_point: ResumePoint | None = field(default=None, repr=False)
 
+    def take(self, own: TranscriptionState, start_s: float = 0.0) -> None:
+        """Take over how far a part is that begins at start_s; not its length, turns and resume point."""
+        self.language, self.detection, self.second_s = own.language, own.detection, own.second_s
+        self.position, self.outside_languages = start_s + own.position, own.outside_languages
+        self.unread = [(start_s + start, start_s + end) for start, end in own.unread]
+
     def snapshot(self) -> StateSnapshot:
         """Return what no later window finds again."""
         return StateSnapshot(

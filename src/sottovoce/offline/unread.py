@@ -18,6 +18,7 @@ from sottovoce.decoding.decode import DecodingResult
 from sottovoce.engine.calls import CallGenerator, EncodeCall
 from sottovoce.offline.cut import MEL_FRAMES_PER_SECOND, WindowCut, cut_window
 from sottovoce.offline.follow import LanguageFollower
+from sottovoce.offline.misread import Doubt, joined, segment_means, speech_in, text_mean
 from sottovoce.offline.packing import Piece
 from sottovoce.offline.transcriber import Request, Transcriber, TranscriptionState
 from sottovoce.offline.words import place_words
@@ -90,16 +91,53 @@ class UncoveredSpeechReader:
 
     def completed(self, window: DecodedWindow) -> CallGenerator[list[Segment]]:
         """Read what a window left out; return its segments and those, by their times."""
+        own, found = yield from self._with_uncovered(window)
+        if self._follower is not None:
+            own = yield from self._in_right_languages(window, own, self._follower)
+        return sorted([*own, *found], key=lambda segment: segment.start)
+
+    def _with_uncovered(self, window: DecodedWindow) -> CallGenerator[tuple[list[Segment], list[Segment]]]:
+        """The segments of a window, and those of speech that they leave uncovered."""
         segments = window.segments
         if is_covered(segments, window.speech, self._transcriber.tokenizer.eot):
-            return segments
+            return segments, []
         timed = yield from self._timed(window)
         words = [word for segment in timed for word in segment.words or ()]
         found: list[Segment] = []
         for stretch in uncovered(window.speech, map(covered_by_word, words)):
             found += yield from self._read(stretch, window.result.language, segments, 0)
         own = [trimmed(segment, one.words or (), found) for segment, one in zip(segments, timed, strict=True)]
-        return sorted([*own, *found], key=lambda segment: segment.start)
+        return own, found
+
+    def _in_right_languages(
+        self, window: DecodedWindow, segments: Sequence[Segment], follower: LanguageFollower
+    ) -> CallGenerator[list[Segment]]:
+        """The segments of a window; instead of doubtful text in a wrong language, that of the right one."""
+        result, eot = window.result, self._transcriber.tokenizer.eot
+        doubts: list[Doubt] = []
+        for segment, mean in zip(segments, segment_means(result, segments, eot), strict=True):
+            speech = speech_in(segment, window.speech)
+            if mean is None or speech is None or not follower.doubts(mean):
+                continue
+            if (other := (yield from follower.other_language(speech, result.language))) is not None:
+                doubts.append(Doubt((segment,), speech, mean, *other))
+        found = list(segments)
+        for doubt in joined(doubts, segments):
+            if instead := (yield from self._read_in_another(doubt, follower)):
+                at = found.index(doubt.segments[0])
+                found[at : at + len(doubt.segments)] = instead
+        return found
+
+    def _read_in_another(self, doubt: Doubt, follower: LanguageFollower) -> CallGenerator[Sequence[Segment]]:
+        """Read a stretch in the language that is heard in it; nothing where its text is no likelier."""
+        window = yield from self._read_alone(doubt.speech, doubt.language)
+        if window is None:
+            return ()
+        mean = text_mean(window.result, self._transcriber.tokenizer.eot)
+        if not doubt.is_resolved_by(mean, is_first=not follower.is_several):
+            return ()
+        follower.is_several = True
+        return window.cut.segments
 
     def _timed(self, window: DecodedWindow) -> CallGenerator[list[Segment]]:
         """The segments of a window with the times of their words, which they may have already."""

@@ -1,0 +1,160 @@
+"""Text in a wrong language is found by how improbable it is, and read in the language that is heard."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from sottovoce.audio.recording import Recording
+from sottovoce.decoding.decode import DecodingResult
+from sottovoce.decoding.search import Candidate
+from sottovoce.offline import follow, misread
+from sottovoce.offline.misread import Doubt, joined, segment_means, speech_in, text_mean
+from sottovoce.offline.packing import Piece
+from sottovoce.options.decoding import DecodingOptions
+from sottovoce.options.transcribe import Mode, TranscribeOptions
+from sottovoce.types import Segment
+from tests.backends.fake import FakeBackend, Script, ScriptedToken, SpokenLanguage
+from tests.offline.test_longform import TOKENIZER, Loud, at, rustle
+from tests.offline.test_unread import WORLDS
+from tests.offline.transcribing import transcribe
+
+EOT = TOKENIZER.eot
+LENGTH_S = 12.0
+GERMAN_S = (4.0, 8.0)
+
+
+def result(tokens: tuple[int, ...], sums: tuple[float, ...]) -> DecodingResult:
+    best = Candidate(tokens, sums[-1] - 1.0, sums[-1] - 1.0, sums)
+    return DecodingResult("en", tokens, "", -0.3, 0.0, 0.0, 1.0, candidates=(best,))
+
+
+def segment(start: float, end: float, *tokens: int) -> Segment:
+    return Segment(0, start, end, " so", "en", tokens=tokens)
+
+
+def test_segments_have_the_mean_of_their_text() -> None:
+    """Timestamps do not count, and a segment that was left out harms no other."""
+    tokens = (at(0), 1, 2, at(2), at(2), 3, at(3), at(3), 1, 4, at(5))
+    found = result(tokens, (-9.0, -10.0, -13.0, -20.0, -20.0, -24.0, -24.0, -24.0, -24.5, -25.0, -30.0))
+    segments = [segment(0, 2, *tokens[:4]), segment(2, 3, *tokens[4:7]), segment(3, 5, *tokens[7:])]
+    assert segment_means(found, segments, EOT) == [-2.0, -4.0, -0.5]
+    assert segment_means(found, segments[::2], EOT) == [-2.0, -0.5]
+    assert segment_means(found, [segment(0, 2, at(0), at(2))], EOT) == [None]
+    assert text_mean(found, EOT) == pytest.approx(-1.8)
+
+
+def test_a_prefix_was_not_searched_for() -> None:
+    found = replace(result((1, 2), (-1.0, -3.0)), tokens=(7, 8, 1, 2))
+    assert found.token_logprobs == [0.0, 0.0, -1.0, -2.0]
+    assert replace(found, candidates=()).token_logprobs == [0.0] * 4
+
+
+def test_a_segment_is_asked_where_it_has_enough_speech() -> None:
+    pieces = [Piece(0, 90), Piece(120, 200)]
+    assert speech_in(segment(0.5, 3.0), pieces) == Piece(50, 200)
+    assert speech_in(segment(0.5, 1.5), pieces) is None
+    assert speech_in(segment(2.5, 9.0), pieces) is None
+
+
+def doubt(*segments: Segment, mean: float = -0.7, language: str = "de", nats: float = 6.0) -> Doubt:
+    start, end = (round(100 * at_s) for at_s in (segments[0].start, segments[-1].end))
+    return Doubt(segments, Piece(start, end), mean, language, nats)
+
+
+def test_text_has_to_be_clearly_better_before_a_recording_counts_as_in_several_languages() -> None:
+    one = segment(0, 2)
+    assert doubt(one).is_resolved_by(-0.5, is_first=False)
+    assert not doubt(one).is_resolved_by(-0.65, is_first=False)
+    assert not doubt(one, nats=1.0).is_resolved_by(-0.5, is_first=False)
+    assert doubt(one, nats=1.0).is_resolved_by(-0.3, is_first=False)
+    assert doubt(one).is_resolved_by(-0.3, is_first=True)
+    assert not doubt(one, nats=4.0).is_resolved_by(-0.3, is_first=True)
+    assert not doubt(one).is_resolved_by(-0.5, is_first=True)
+    assert not doubt(one, mean=-1.5).is_resolved_by(-0.5, is_first=True)  # better, but hardly a text
+
+
+def test_doubts_that_follow_each_other_are_one() -> None:
+    one, two, three, four = (segment(at_s, at_s + 1.0) for at_s in range(4))
+    found = joined(
+        [doubt(one), doubt(two, mean=-0.9), doubt(four)],
+        [one, two, three, four],
+    )
+    assert [each.segments for each in found] == [(one, two), (four,)]
+    assert found[0].speech == Piece(0, 200)
+    assert (found[0].mean, found[0].nats) == (pytest.approx(-0.8), 12.0)
+    apart = joined([doubt(one), doubt(two, language="es")], [one, two])
+    assert [each.language for each in apart] == ["de", "es"]
+
+
+def spoken(mel: Tensor, _: int) -> Script:
+    """English, with a German sentence within; of a shorter window one of them, by its sound."""
+    is_whole = mel.shape[1] > 100 * LENGTH_S
+    bounds = (0.0, *GERMAN_S, LENGTH_S) if is_whole else (0.0, GERMAN_S[1] - GERMAN_S[0])
+    content = mel[:, :50]
+    is_deep = bool(content[:20].mean() > content[60:].mean() + 0.25)
+    codes = ("en", "de", "en") if is_whole else ("de" if is_deep else "en",)
+    tokens: list[ScriptedToken] = []
+    for start, end in pairwise(bounds):
+        first = round(50 * start)
+        tokens.append(ScriptedToken(at(start), first + 1))
+        tokens += [
+            ScriptedToken(WORLDS[frame % len(WORLDS)], frame)
+            for frame in range(first + 10, round(50 * end) - 5, 15)
+        ]
+        tokens.append(ScriptedToken(at(end), round(50 * end) - 1))
+    spans = [
+        SpokenLanguage(code, round(50 * start), round(50 * end))
+        for code, start, end in zip(codes, bounds[:-1], bounds[1:], strict=True)
+    ]
+    return Script(tuple(tokens), tuple(spans))
+
+
+@pytest.fixture
+def deaf(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is heard of another language but in text, whose probabilities are those of a script."""
+    monkeypatch.setattr(follow, "N_HINTS", 0)
+    monkeypatch.setattr("sottovoce.language.follow.CHANGE_COST", 100.0)
+    monkeypatch.setattr(follow, "LEAST_DOUBT_NATS", 0.05)
+    monkeypatch.setattr(misread, "GAIN", 0.05)
+    monkeypatch.setattr(misread, "FAR_GAIN", 0.05)
+
+
+def languages(options: TranscribeOptions) -> list[tuple[str, bool]]:
+    """Of the segments, and whether they lie where German is spoken."""
+    torch.manual_seed(0)
+    samples = rustle(LENGTH_S)
+    german = slice(*(round(16_000 * at_s) for at_s in GERMAN_S))
+    samples[german] = 1e-2 * np.cumsum(samples[german])  # deeper
+    with Recording(samples) as recording:
+        found = list(transcribe(FakeBackend(spoken), TOKENIZER, recording, options, speech_model=Loud()))
+    return [(one.language, GERMAN_S[0] <= (one.start + one.end) / 2 < GERMAN_S[1]) for one in found]
+
+
+@pytest.mark.usefixtures("deaf")
+@pytest.mark.parametrize("mode", ["seek", "vad"])
+@pytest.mark.parametrize("listed", [(), ("en", "de")])
+def test_a_sentence_in_another_language_is_read_in_it(mode: Mode, listed: tuple[str, ...]) -> None:
+    options = TranscribeOptions(mode=mode, decoding=DecodingOptions(allowed_languages=listed))
+    assert languages(options) == [("en", False), ("de", True), ("en", False)]
+
+
+@pytest.mark.usefixtures("deaf")
+def test_text_is_kept_where_one_language_was_asked_for_or_nothing_is_read_again() -> None:
+    for options in (
+        TranscribeOptions(follow_languages=False),
+        TranscribeOptions(read_again=False),
+        TranscribeOptions(decoding=DecodingOptions(language="en")),
+    ):
+        assert {code for code, _ in languages(options)} == {"en"}
+
+
+@pytest.mark.usefixtures("deaf")
+def test_a_probable_text_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(follow, "LEAST_DOUBT_NATS", 1.0)
+    assert {code for code, _ in languages(TranscribeOptions())} == {"en"}
