@@ -2,13 +2,15 @@
 
 Four to eight parts of 1.5 to 15 seconds, pauses of 0.2 to 1 second, eight languages that Whisper base knows;
 neighbours may share a language. Parts of sets with texts stand whole, so that their words can be counted; of
-the others a stretch is cut out. Everything is drawn with a fixed seed. Not known here: models.
+the others a stretch is cut out. "short-turns" have eight to twelve parts of SHORT_S at most; in "inserted"
+one language is spoken, but for two short parts in others. Everything is drawn with a fixed seed. Not known
+here: models.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -29,7 +31,17 @@ LANGUAGES = ("en", "de", "es", "fr", "it", "pt", "pl", "nl")
 WITH_TEXT = 0.75
 """Share of the parts whose text is known, in languages that have such clips."""
 LEAST_S, MOST_S = 1.5, 15.0
-PAUSE_S = {"clean": (0.2, 1.0), "no-pauses": (0.0, 0.05), "noise": (0.2, 1.0), "telephone": (0.2, 1.0)}
+SHORT_S = 4.0
+INSERTED = (False, False, True, False, True, False)
+"""Which parts of a recording are short ones in another language, where they are inserted."""
+PAUSE_S = {
+    "clean": (0.2, 1.0),
+    "no-pauses": (0.0, 0.05),
+    "noise": (0.2, 1.0),
+    "telephone": (0.2, 1.0),
+    "short-turns": (0.2, 1.0),
+    "inserted": (0.2, 1.0),
+}
 NOISE_DB = 15.0
 """How far recorded noise, which fills the pauses too, lies below the speech."""
 TELEPHONE_HZ = (300.0, 3400.0)
@@ -38,7 +50,7 @@ COMMON = 12
 """A language with fewer clips is drawn less often."""
 
 
-Condition = Literal["clean", "no-pauses", "noise", "telephone"]
+Condition = Literal["clean", "no-pauses", "noise", "telephone", "short-turns", "inserted"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +90,11 @@ class MixedRecording:
     noises: tuple[Path, ...] = ()
 
     @property
+    def kind(self) -> str:
+        """What a table counts it under."""
+        return self.condition
+
+    @property
     def duration_s(self) -> float:
         return self.parts[-1].end_s + 1.0
 
@@ -103,7 +120,7 @@ class MixedRecording:
 
     def audio_of(self, part: MixedPart, whole: Samples) -> Samples:
         """The samples of one part; of a recording that was altered those of `whole`, its own."""
-        if self.condition in ("clean", "no-pauses"):
+        if self.condition not in ("noise", "telephone"):
             return part.audio()
         return whole[round(part.start_s * SAMPLE_RATE) : round(part.end_s * SAMPLE_RATE)]
 
@@ -145,7 +162,7 @@ class _Drawer:
         self._clips = {
             key: found for key, found in pools.items() if not with_text or (key[1] and len(found) >= COMMON)
         }
-        self._piles: dict[tuple[str, bool], list[Clip]] = {}
+        self._piles: dict[tuple[str, bool, float], list[Clip]] = {}
         sizes = [
             sum(len(self._clips.get((code, known), ())) for known in (True, False)) for code in LANGUAGES
         ]
@@ -155,29 +172,45 @@ class _Drawer:
         rng = self._rng
         parts: list[MixedPart] = []
         at = 0.5
-        for _ in range(rng.randint(4, 8)):
-            (language,) = rng.choices(LANGUAGES, self._weights)
-            parts.append(self._part(language, round(at, 3)))
+        for language, most_s in self._turns():
+            parts.append(self._part(language, round(at, 3), most_s))
             at = parts[-1].end_s + rng.uniform(*PAUSE_S[self._condition])
         return MixedRecording(name, tuple(parts), self._condition, self._noises)
 
-    def _part(self, language: str, start_s: float) -> MixedPart:
+    def _turns(self) -> Iterator[tuple[str, float]]:
+        """Yield the language of each part, and the seconds that it has at most."""
+        if self._condition != "inserted":
+            is_short = self._condition == "short-turns"
+            for _ in range(self._rng.randint(8, 12) if is_short else self._rng.randint(4, 8)):
+                yield self._language(), SHORT_S if is_short else MOST_S
+            return
+        most = self._language()
+        for is_inserted in INSERTED:
+            yield (self._language(but=most), SHORT_S) if is_inserted else (most, MOST_S)
+
+    def _language(self, but: str = "") -> str:
+        weights = [0.0 if code == but else one for code, one in zip(LANGUAGES, self._weights, strict=True)]
+        return self._rng.choices(LANGUAGES, weights)[0]
+
+    def _part(self, language: str, start_s: float, most_s: float) -> MixedPart:
         rng = self._rng
         texts, others = (len(self._clips.get((language, known), ())) for known in (True, False))
         share = WITH_TEXT if texts >= COMMON else texts / (texts + others)
         has_text = rng.random() < share or not others
-        clip = self._take((language, has_text))
+        clip = self._take(language, most_s, has_text=has_text)
         first_s, last_s = _speech(clip.file)
         if has_text:
             return MixedPart(clip, first_s, start_s, last_s - first_s, clip.text)
-        duration_s = rng.uniform(LEAST_S, min(MOST_S, last_s - first_s))
+        duration_s = rng.uniform(LEAST_S, min(most_s, last_s - first_s))
         from_s = rng.uniform(first_s, last_s - duration_s)
         return MixedPart(clip, from_s, start_s, duration_s, None)
 
-    def _take(self, key: tuple[str, bool]) -> Clip:
-        pile = self._piles.setdefault(key, [])
+    def _take(self, language: str, most_s: float, *, has_text: bool) -> Clip:
+        pile = self._piles.setdefault((language, has_text, most_s), [])
         if not pile:
-            pile.extend(self._clips[key])
+            found = self._clips[language, has_text]
+            fitting = [clip for clip in found if _length(clip) <= most_s] if has_text else []
+            pile.extend(fitting or found)
             self._rng.shuffle(pile)
         return pile.pop()
 
