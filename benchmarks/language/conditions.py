@@ -9,7 +9,7 @@ import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 import numpy as np
 
@@ -25,6 +25,7 @@ JINGLE_DB, FAINT_DB = -26.0, -60.0
 """Level of music in pauses, and of the noise in long ones, against full scale."""
 SOFT, CLIPPED = 0.1, 8.0
 """Every second part is so much softer; speech is so much louder than full scale, and cut off there."""
+SHORT_S = 4.0
 TELEPHONE_HZ = (300.0, 3400.0)
 
 Spans: TypeAlias = Sequence[tuple[float, float]]
@@ -41,7 +42,13 @@ class Block:
     most_s: float
 
 
-Order: TypeAlias = Callable[[random.Random, Callable[[], str]], Iterator[Block]]
+class DrawLanguage(Protocol):
+    """Draws a language, any but one."""
+
+    def __call__(self, but: str = "") -> str: ...
+
+
+Order: TypeAlias = Callable[[random.Random, DrawLanguage], Iterator[Block]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +64,7 @@ class Condition:
     languages: tuple[str, ...] | None = None
 
 
-def _others(draw: Callable[[], str], n: int) -> list[str]:
+def _others(draw: DrawLanguage, n: int) -> list[str]:
     """n languages, neighbours different."""
     found = [draw()]
     while len(found) < n:
@@ -66,13 +73,13 @@ def _others(draw: Callable[[], str], n: int) -> list[str]:
     return found
 
 
-def blocks(rng: random.Random, draw: Callable[[], str]) -> Iterator[Block]:
+def blocks(rng: random.Random, draw: DrawLanguage) -> Iterator[Block]:
     """A minute or more of one language, then of another."""
     for language in _others(draw, 2):
         yield Block(language, rng.uniform(60.0, 90.0), 15.0)
 
 
-def one_short(rng: random.Random, draw: Callable[[], str]) -> Iterator[Block]:
+def one_short(rng: random.Random, draw: DrawLanguage) -> Iterator[Block]:
     """One sentence of 2 to 5 s between minutes of another language."""
     main, other = _others(draw, 2)
     yield Block(main, rng.uniform(40.0, 80.0), 15.0)
@@ -80,7 +87,7 @@ def one_short(rng: random.Random, draw: Callable[[], str]) -> Iterator[Block]:
     yield Block(main, rng.uniform(40.0, 80.0), 15.0)
 
 
-def ends(rng: random.Random, draw: Callable[[], str]) -> Iterator[Block]:
+def ends(rng: random.Random, draw: DrawLanguage) -> Iterator[Block]:
     """A short beginning and a short end in other languages."""
     first, main, last = _others(draw, 3)
     yield Block(first, 0.0, 3.5)
@@ -88,14 +95,27 @@ def ends(rng: random.Random, draw: Callable[[], str]) -> Iterator[Block]:
     yield Block(last, 0.0, 5.0)
 
 
-def turns(rng: random.Random, draw: Callable[[], str]) -> Iterator[Block]:
+def turns(rng: random.Random, draw: DrawLanguage) -> Iterator[Block]:
     """Two languages in turn, short sentences."""
     pair = _others(draw, 2)
     for turn in range(rng.randint(10, 16)):
         yield Block(pair[turn % 2], 0.0, 3.5)
 
 
-def english_between(rng: random.Random, draw: Callable[[], str]) -> Iterator[Block]:
+def short_turns(rng: random.Random, draw: DrawLanguage) -> Iterator[Block]:
+    """Short sentences in languages of any order."""
+    for _ in range(rng.randint(8, 12)):
+        yield Block(draw(), 0.0, SHORT_S)
+
+
+def inserted(rng: random.Random, draw: DrawLanguage) -> Iterator[Block]:
+    """Short sentences of other languages between those of one."""
+    main = draw()
+    for is_inserted in (False, False, True, False, True, False):
+        yield Block(draw(main), 0.0, SHORT_S) if is_inserted else Block(main, 0.0, 15.0)
+
+
+def english_between(rng: random.Random, draw: DrawLanguage) -> Iterator[Block]:
     """English between languages of other scripts."""
     for turn in range(rng.randint(4, 8)):
         yield Block("en" if turn % 2 else draw(), 0.0, 12.0)
@@ -175,6 +195,8 @@ CONDITIONS = {
     "one-short": Condition(order=one_short),
     "ends": Condition(order=ends),
     "turns": Condition((0.05, 0.3), turns),
+    "short-turns": Condition(order=short_turns),
+    "inserted": Condition(order=inserted),
     "long-pauses": Condition((5.0, 40.0)),
     "long-pauses-noise": Condition((5.0, 40.0), sound=faint_noise),
     "music-between": Condition((3.0, 8.0), sound=music_between),

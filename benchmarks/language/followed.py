@@ -6,219 +6,52 @@
 Recordings joined from people's clips (`mixed_recordings`): those of kind "text" count words, those of kind
 "all" have eight languages and count changes. Systems: `parts` reads every part as a file of its own with
 its language given; `list` and `auto` read the recording whole, `list` with the recording's languages,
-`auto` with none; `live` is the live session with the same list; `given` reads it in its first language (for
-the cost alone); the other programs follow languages as far as they can. A recording's words are those of
-its whole text; their twins "untimed" write no word times, as the command does by default, and "vad" and
-"batched" (last word) find speech first, as `--vad` and `--batch-size 8`. `--condition` is what was done to
-the recordings (`conditions`). `wrong s` are seconds of parts that were read in another language, `told` those
-of speech that the transcription says has no words. PIER (arXiv 2501.09512) counts errors of the words beside
-a change of language: the last of the part before it and the first of the part after. `unread` are seconds of
-speech, by the detector, in stretches of a second or more that no word covers. Processor seconds are those of
-one process with one thread, without loading. Needs `make test`'s environment.
+`auto` with none; `live` is the live session with the same list, `live auto` with none, `live parallel` with
+the list and the other way of switching, `live parts` reads every part in a session of its own, its language
+given; `given` reads the file in its first language (for the cost alone); the other programs follow
+languages as far as they can. A recording's words are those of its whole text; their twins "untimed" write
+no word times, as the command does by default, and "vad" and "batched" (last word) find speech first, as
+`--vad` and `--batch-size 8`. `--condition` is what was done to the recordings (`conditions`). `wrong s` are
+seconds of parts that were read in another language, `told` those of speech that the transcription says has no
+words. PIER (arXiv 2501.09512) counts errors of the words beside a change of language: the last
+of the part before it and the first of the part after. `unread` are seconds of speech, by the detector, in
+stretches of a second or more that no word covers. Of live words: seconds from their end in `parts` to their
+coming; those put down to another language than is spoken; those within a second of a change that `parts`
+have and it has not ("lost"), and the other way round ("doubled"). Processor seconds are those of one
+process with one thread, without loading. Needs `make test`'s environment.
 """
 
 from __future__ import annotations
 
-import tempfile
-import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
-from functools import cache, partial
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from benchmarks.harness.arguments import add_part, benchmark_parser
 from benchmarks.harness.clips import Part
 from benchmarks.harness.log import add_row, read_rows
-from benchmarks.harness.programs import faster_model
 from benchmarks.harness.tables import show_json
 from benchmarks.language.conditions import CONDITIONS
 from benchmarks.language.mixed_recordings import MixedRecording, described, mixed_recordings
-from sottovoce.api import Model, load_model
+from benchmarks.language.systems import PARTS, Outcome, systems
+from benchmarks.live.counts import pairs, timed_units
+from benchmarks.live.switching import border_errors
 from sottovoce.audio.vad import speech_segments
 from sottovoce.evaluation.language_scores import NO_SCORES, FoundSwitch, score_switches
 from sottovoce.evaluation.wer import ScoredUtterance, ScoreOptions, compare, score
-from sottovoce.models.checkpoint.convert import write_checkpoint
-from sottovoce.models.load import load_checkpoint
 from sottovoce.offline.packing import Piece
 from sottovoce.offline.pieces import PIECE_VAD
 from sottovoce.offline.unread import covered_by_word, uncovered
-from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.text.normalize import normalizer_for
-from sottovoce.types import HOP_SAMPLES, SAMPLE_RATE, Samples, Word
+from sottovoce.types import HOP_SAMPLES, Word
 
-BEAM_SIZE = 5
 N_RECORDINGS = 20
 KINDS = "text", "all"
-PARTS = "parts"
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What a system made of a recording. words: (start, end, word). spans: (start, end, language). told:
-    (start, end) of speech that it says has no words.
-    """
-
-    text: str
-    words: list[tuple[float, float, str]]
-    spans: list[tuple[float, float, str]]
-    cpu_s: float
-    told: list[tuple[float, float]] = field(default_factory=list)
-
-
-System = Callable[[MixedRecording, Samples], Outcome]
-
-
-WAYS = {"": {}, " vad": {"mode": "vad"}, " batched": {"mode": "vad", "batch_size": 8}}
-
-
-def ours(
-    model: Model, languages: Callable[[MixedRecording], str | None], *, words: bool = True, **options: Any
-) -> System:
-    """The file as `transcribe` reads it. words: with their times, for what they show. options: others."""
-
-    def read(recording: MixedRecording, samples: Samples) -> Outcome:
-        started = time.process_time()
-        found = model.transcribe(
-            samples,
-            language=languages(recording),
-            beam_size=BEAM_SIZE,
-            word_timestamps=words,
-            options=TranscribeOptions(**options),
-        )
-        segments = list(found)
-        spent = time.process_time() - started
-        timed = [(word.start, word.end, word.word) for one in segments for word in one.words or ()]
-        spans = [(one.start, one.end, one.language) for one in segments]
-        told = list(found.unread or ())
-        return Outcome(" ".join(one.text for one in segments), timed, spans, spent, told)
-
-    return read
-
-
-def parts_alone(model: Model) -> System:
-    """Every part as a file of its own, its language given."""
-
-    def read(recording: MixedRecording, samples: Samples) -> Outcome:
-        outcome = Outcome("", [], [], 0.0)
-        for part in recording.parts:
-            sound = recording.audio_of(part, samples)
-            started = time.process_time()
-            segments = list(
-                model.transcribe(sound, language=part.language, beam_size=BEAM_SIZE, word_timestamps=True)
-            )
-            spent = outcome.cpu_s + time.process_time() - started
-            words = [
-                (word.start + part.start_s, word.end + part.start_s, word.word)
-                for one in segments
-                for word in one.words or ()
-            ]
-            text = " ".join([outcome.text, *(one.text for one in segments)])
-            span = (part.start_s, part.end_s, part.language)
-            outcome = Outcome(text, outcome.words + words, [*outcome.spans, span], spent)
-        return outcome
-
-    return read
-
-
-def live(model: Model) -> System:
-    """The live session with the recording's languages, half a second at a time."""
-
-    def read(recording: MixedRecording, samples: Samples) -> Outcome:
-        started = time.process_time()
-        session = model.session(languages=recording.languages)
-        events = []
-        for start in range(0, len(samples), SAMPLE_RATE // 2):
-            events += session.push(samples[start : start + SAMPLE_RATE // 2])
-        events += session.close()
-        spent = time.process_time() - started
-        finals = [event for event in events if type(event).__name__ == "Final"]
-        words = [(word.start, word.end, word.word) for one in finals for word in one.words]
-        spans = [
-            (word.start, word.end, word.language or one.language) for one in finals for word in one.words
-        ]
-        return Outcome(" ".join(one.text for one in finals), words, spans, spent)
-
-    return read
-
-
-def faster_whisper(*, batched: bool = False) -> System:
-    """faster-whisper, int8, asked for the language of every window; batched: over speech found first, which
-    is what WhisperX does too."""
-    folder = Path(tempfile.mkdtemp())
-    program = faster_model(load_checkpoint("base"), folder, "int8", 1)
-
-    def read(recording: MixedRecording, samples: Samples) -> Outcome:
-        started = time.process_time()
-        options: dict[str, Any] = {"multilingual": True, "beam_size": BEAM_SIZE, "word_timestamps": True}
-        if batched:
-            from faster_whisper import BatchedInferencePipeline
-
-            segments, _ = BatchedInferencePipeline(program).transcribe(samples, batch_size=8, **options)
-        else:
-            segments, _ = program.transcribe(samples, **options)
-        found = list(segments)
-        spent = time.process_time() - started
-        words = [(word.start, word.end, word.word) for one in found for word in one.words or ()]
-        return Outcome(" ".join(one.text for one in found), words, [], spent)
-
-    return read
-
-
-def whisper_cpp() -> System:
-    """whisper.cpp, f16 weights, language found by itself (once, which is all it can)."""
-    from pywhispercpp.model import Model as Program
-
-    file = Path(tempfile.mkdtemp()) / "ggml-base.bin"
-    write_checkpoint(load_checkpoint("base"), file, "ggml", "f16")
-    program = Program(
-        str(file),
-        n_threads=1,
-        print_progress=False,
-        print_realtime=False,
-        redirect_whispercpp_logs_to=None,
-        params_sampling_strategy=1,
-        beam_search={"beam_size": BEAM_SIZE, "patience": -1.0},
-    )
-
-    def read(recording: MixedRecording, samples: Samples) -> Outcome:
-        started = time.process_time()
-        found = program.transcribe(samples, language="auto")
-        spent = time.process_time() - started
-        words = [(one.t0 / 100, one.t1 / 100, one.text) for one in found]
-        return Outcome(" ".join(one.text for one in found), words, [], spent)
-
-    return read
-
-
-@cache
-def systems() -> dict[str, Callable[[], System]]:
-    """By name, made when they are needed."""
-    model = load_model("base", device="cpu")
-    return {
-        **_own_ways(model, "list", lambda recording: ",".join(recording.languages)),
-        **_own_ways(model, "auto", lambda recording: None),
-        "given": lambda: ours(model, lambda recording: recording.parts[0].language),
-        PARTS: lambda: parts_alone(model),
-        "live": lambda: live(model),
-        "faster-whisper": lambda: faster_whisper(),
-        "faster-whisper batched": lambda: faster_whisper(batched=True),
-        "whisper.cpp": lambda: whisper_cpp(),
-    }
-
-
-def _own_ways(
-    model: Model, name: str, languages: Callable[[MixedRecording], str | None]
-) -> dict[str, Callable[[], System]]:
-    """All ways of reading a file, with times of words and without."""
-    return {
-        f"{name}{suffix}{way}": partial(ours, model, languages, words=not suffix, **options)
-        for suffix in ("", " untimed")
-        for way, options in WAYS.items()
-    }
 
 
 def chosen_recordings(
@@ -339,6 +172,8 @@ def summary(
         wrong, n_places = map(sum, zip(*(pier(*one) for one in texts), strict=True))
         row["PIER %"] = _percent(wrong / max(1, n_places))
         alone = [scored(one, found[PARTS, one.name]) for one, _ in texts if (PARTS, one.name) in found]
+        if any(outcome.delays_s for _, outcome in texts) and len(alone) == len(texts):
+            row |= live_figures([(*pair, found[PARTS, pair[0].name]) for pair in texts])
         if name != PARTS and len(alone) == len(texts):
             beside = compare(alone, utterances)
             low, high = 100 * beside.low, 100 * beside.high
@@ -358,6 +193,43 @@ def summary(
         row[f"told {kind}"] = round(told, 1)
         row[f"cpu s {kind}"] = round(sum(outcome.cpu_s for _, outcome in some), 1)
     return row
+
+
+def live_figures(found: Sequence[tuple[MixedRecording, Outcome, Outcome]]) -> dict[str, Any]:
+    """How late the words of a live session come, and what it does to those around changes.
+
+    found: recordings, what the session made of them, and their parts alone."""
+    late: list[float] = []
+    n_words = wrong = lost = doubled = 0
+    for recording, outcome, alone in found:
+        heard, reference = _as_words(outcome), _as_words(alone)
+        both = pairs(timed_units(heard, None), timed_units(reference, None))
+        late += [outcome.delays_s[one.at] - other.end_s for one, other in both]
+        here, there = border_errors(recording.spans, reference, heard)
+        lost, doubled, n_words = lost + here, doubled + there, n_words + len(heard)
+        wrong += sum(spoken_at(recording, word) not in (None, word.language) for word in heard)
+    return {
+        "median s": round(float(np.median(late)), 2),
+        "90 % s": round(float(np.quantile(late, 0.9)), 2),
+        "wrong language %": _percent(wrong / max(1, n_words)),
+        "lost / doubled": f"{lost} / {doubled}",
+    }
+
+
+def spoken_at(recording: MixedRecording, word: Word) -> str | None:
+    """The language that is spoken in the middle of a word; None in a pause."""
+    at = (word.start + word.end) / 2
+    return next((language for start, end, language in recording.spans if start <= at < end), None)
+
+
+def _as_words(outcome: Outcome) -> list[Word]:
+    languages = [language for _, _, language in outcome.spans]
+    if len(languages) != len(outcome.words):
+        languages = [""] * len(outcome.words)
+    return [
+        Word(text, start, end, 1.0, language=language)
+        for (start, end, text), language in zip(outcome.words, languages, strict=True)
+    ]
 
 
 def _percent(share: float | None) -> float | None:

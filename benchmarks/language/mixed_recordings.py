@@ -8,7 +8,7 @@ the others a stretch is cut out. Everything is drawn with a fixed seed. Not know
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -17,7 +17,7 @@ import numpy as np
 
 from benchmarks.harness.clips import Clip, Part, clips
 from benchmarks.harness.joined_languages import NOISE, VOXLINGUA
-from benchmarks.language.conditions import CONDITIONS, Block, Condition, Sound
+from benchmarks.language.conditions import CONDITIONS, Block, DrawLanguage, Sound
 from sottovoce.audio.io import load_audio
 from sottovoce.audio.vad import speech_segments
 from sottovoce.options.vad import VadOptions
@@ -60,11 +60,13 @@ class MixedPart:
 class MixedRecording:
     """Parts in order, with half a second of silence before the first and a second after the last.
 
-    sound: what was done to it. data: the folder of rooms and noises.
+    kind: the condition, what a table counts it under. sound: what was done to it. data: the folder of rooms
+    and noises.
     """
 
     name: str
     parts: tuple[MixedPart, ...]
+    kind: str = "clean"
     sound: Sound | None = None
     data: Path = Path()
 
@@ -108,7 +110,7 @@ def mixed_recordings(
     data: the folder of `manifest.jsonl`. with_text: only of clips whose text is known, in languages with at
         least COMMON of them. condition: one of CONDITIONS.
     """
-    drawer = _Drawer(data, part, CONDITIONS[condition], with_text=with_text)
+    drawer = _Drawer(data, part, condition, with_text=with_text)
     kind = "text" if with_text else "all"
     suffix = "" if condition == "clean" else f"-{condition}"
     return [drawer.recording(f"{kind}-{part}-{index:02d}{suffix}") for index in range(n_recordings)]
@@ -117,10 +119,10 @@ def mixed_recordings(
 class _Drawer:
     """Draws clips without putting them back until a pile is empty."""
 
-    def __init__(self, data: Path, part: Part, condition: Condition, *, with_text: bool) -> None:
-        self._condition, self._data = condition, data
+    def __init__(self, data: Path, part: Part, condition: str, *, with_text: bool) -> None:
+        self._kind, self._condition, self._data = condition, CONDITIONS[condition], data
         self._rng = random.Random(f"mixed recordings {part} {with_text}")
-        self._codes = condition.languages or LANGUAGES
+        self._codes = self._condition.languages or LANGUAGES
         pools = _pools(data, part, self._codes, with_text=with_text)
         self._clips = {key: one for key, one in pools.items() if not with_text or len(one) >= COMMON}
         self._piles: dict[tuple[str, bool, float], list[Clip]] = {}
@@ -138,10 +140,11 @@ class _Drawer:
             while at == began_s or at - began_s < block.seconds:
                 parts.append(self._part(block.language, round(at, 3), block.most_s))
                 at = parts[-1].end_s + rng.uniform(*condition.pause_s)
-        return MixedRecording(name, tuple(parts), condition.sound, self._data)
+        return MixedRecording(name, tuple(parts), self._kind, condition.sound, self._data)
 
-    def _language(self) -> str:
-        return self._rng.choices(self._codes, self._weights)[0]
+    def _language(self, but: str = "") -> str:
+        weights = [0.0 if code == but else one for code, one in zip(self._codes, self._weights, strict=True)]
+        return self._rng.choices(self._codes, weights)[0]
 
     def _part(self, language: str, start_s: float, most_s: float) -> MixedPart:
         rng = self._rng
@@ -165,7 +168,7 @@ class _Drawer:
         return pile.pop()
 
 
-def _one_by_one(rng: random.Random, draw: Callable[[], str]) -> Iterator[Block]:
+def _one_by_one(rng: random.Random, draw: DrawLanguage) -> Iterator[Block]:
     """Four to eight parts, whose neighbours may share a language."""
     for _ in range(rng.randint(4, 8)):
         yield Block(draw(), 0.0, MOST_S)

@@ -5,12 +5,13 @@
     python -m benchmarks live changes DATA --log changes-dev.jsonl --part dev --set switch.margin=0.5
 
 Recordings joined from clips of several languages (pauses of 0.2 to 1 s), those of `codeswitch-concat`, and
-long ones of one language (`harness.joined_languages`). Each goes through the voice activity detector; at
+long ones of one language (`harness.joined_languages`); with `--conditions` those of `language followed` whose
+text is known (`mixed_recordings`). Each goes through the voice activity detector; at
 every hop the newest stretch of the utterance is heard by itself and given to the timeline, as a session
 does. Scored are change points (F1 within 1 s), their delay from the start of the new language, switches
-where there are none, and the time that is put down to the wrong language, with a choice among all languages
-and in a list of twelve. The log keeps the logits of every stretch that was heard, so that a run goes on
-where it ended and other options cost little."""
+where there are none, and the time that is put down to the wrong language, with a choice among all
+languages, in a list of twelve and in one of those spoken. The log keeps the logits of every stretch that
+was heard, so that a run goes on where it ended and other options cost little."""
 
 from __future__ import annotations
 
@@ -20,15 +21,18 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from benchmarks.harness.arguments import add_part, benchmark_parser
 from benchmarks.harness.joined_languages import Joined, recordings
 from benchmarks.harness.log import add_row, read_rows
 from benchmarks.harness.tables import show_json
+from benchmarks.language.conditions import CONDITIONS
+from benchmarks.language.mixed_recordings import MixedRecording, mixed_recordings
 from sottovoce.api import Model, load_model
 from sottovoce.audio.mel import log_mel
 from sottovoce.audio.vad_stream import VadStream
@@ -37,6 +41,14 @@ from sottovoce.language.probe import LanguageProbe, ProbedLanguage, ProbeOptions
 from sottovoce.language.smoothing import SmoothingOptions
 from sottovoce.language.switching import SwitchOptions
 from sottovoce.language.timeline import LanguageChange, LanguageTimeline
+from sottovoce.streaming.audio_window import SAMPLES_PER_FRAME, loudness, quiet_frames, quietest_frame
+from sottovoce.streaming.language_follower import (
+    N_MOMENTS,
+    SHORTEST_S,
+    border_reach,
+    sides_of,
+    surest_border,
+)
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import SAMPLE_RATE, Samples
 
@@ -46,7 +58,7 @@ COMMON = (
     *("tr", "ar", "fi", "uk", "fa", "hi", "el", "da", "hu", "ko"),
 )
 """What lists are filled with."""
-LIST = 12
+LISTS: dict[str, int | None] = {"own": 0, "12": 12, "all": None}
 Edges = tuple[int, int, int, int]
 """Of an utterance, in samples: start, end, and when each was known."""
 
@@ -60,16 +72,32 @@ class Recorded:
     spans: tuple[tuple[float, float, str], ...]
     duration_s: float
     utterances: tuple[Edges, ...]
+    loudness: npt.NDArray[np.float64]
+    """Of each frame of 20 ms; empty in logs of before, whose stretches begin anywhere."""
 
     @property
     def languages(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(language for _, _, language in self.spans))
 
+    def quietest(self, start: int, end: int) -> int:
+        """The quietest sample between two."""
+        loud = self.loudness[start // SAMPLES_PER_FRAME : end // SAMPLES_PER_FRAME]
+        return start + quietest_frame(loud) * SAMPLES_PER_FRAME
+
+    def quiet(self, near: int, reach: range) -> list[int]:
+        """The quietest moments of a part, in samples."""
+        first, last = reach.start // SAMPLES_PER_FRAME, reach.stop // SAMPLES_PER_FRAME
+        frames = quiet_frames(self.loudness[first:last], near // SAMPLES_PER_FRAME - first, N_MOMENTS)
+        return [reach.start + frame * SAMPLES_PER_FRAME for frame in frames]
+
+
+Source: TypeAlias = Joined | MixedRecording
+
 
 class Log:
     """Recordings, and the logits of their stretches by name, first sample and end; kept in a file."""
 
-    def __init__(self, path: Path, load: Callable[[], Model], make: Callable[[], Sequence[Joined]]) -> None:
+    def __init__(self, path: Path, load: Callable[[], Model], make: Callable[[], Sequence[Source]]) -> None:
         self._path, self._load, self._make = path, load, make
         self.recorded: dict[str, Recorded] = {}
         self._logits: dict[tuple[str, int, int], list[float]] = {}
@@ -78,7 +106,7 @@ class Log:
             self._take(row)
 
     @cached_property
-    def joined(self) -> dict[str, Joined]:
+    def joined(self) -> dict[str, Source]:
         return {one.name: one for one in self._make()}
 
     @cached_property
@@ -90,12 +118,14 @@ class Log:
         """Take up every recording that is asked for."""
         for one in self.joined.values():
             if one.name not in self.recorded:
-                edges = utterances(self._sound(one.name))
+                sound = self._sound(one.name)
+                edges = utterances(sound)
                 row = {
                     "recording": one.name,
                     "kind": one.kind,
                     "spans": one.spans,
                     "duration_s": one.duration_s,
+                    "loudness": loudness(log_mel(sound)).round(2).tolist(),
                 }
                 self._add(row | {"utterances": edges})
 
@@ -123,7 +153,8 @@ class Log:
         spans = tuple((start, end, code) for start, end, code in row["spans"])
         edges = tuple((a, b, c, d) for a, b, c, d in row["utterances"])
         self.recorded[row["recording"]] = Recorded(
-            row["recording"], row["kind"], spans, row["duration_s"], edges
+            *(row["recording"], row["kind"], spans, row["duration_s"], edges),
+            loudness=np.array(row.get("loudness", ())),
         )
 
 
@@ -155,12 +186,35 @@ def followed(log: Log, one: Recorded, languages: Sequence[str], options: Options
             until = min(now, end) if now == known else now
             earliest = round(line.since_s * SAMPLE_RATE)
             start = options.probe.start(earliest, until, opening=line.is_opening)
+            if start > earliest:
+                start = one.quietest(start, until - round(SHORTEST_S * SAMPLE_RATE))
             if until - start >= options.probe.min_width_s * SAMPLE_RATE:
                 probed = log.heard(one.name, start, until, allowed)
                 line.add(start / SAMPLE_RATE, until / SAMPLE_RATE, probed)
-            found.append(line.due(now / SAMPLE_RATE, at_end=now == known))
-        found.append(line.resolve(known / SAMPLE_RATE))
+            change = line.due(now / SAMPLE_RATE, at_end=now == known)
+            found.append(placed(log, one, line, change, range(earliest, until)))
+        earliest = round(line.since_s * SAMPLE_RATE)
+        change = line.resolve(known / SAMPLE_RATE)
+        found.append(placed(log, one, line, change, range(earliest, end)))
     return [change for change in found if change is not None]
+
+
+def placed(
+    log: Log, one: Recorded, line: LanguageTimeline, change: LanguageChange | None, speech: range
+) -> LanguageChange | None:
+    """A change within an utterance where a session puts it. speech: since the last change, in samples."""
+    if change is None or change.source is None or round(change.at_s * SAMPLE_RATE) <= speech.start:
+        return change
+    at = round(change.at_s * SAMPLE_RATE)
+    reach = border_reach(at, speech.start, speech.stop)
+    moments = one.quiet(at, reach) if reach else []
+    if not moments:
+        return change
+    allowed = [CODES.index(code) for code in line.languages]
+    sides = sides_of(moments, speech.start, speech.stop)
+    probed = [log.heard(one.name, *side, allowed) for side in sides]
+    places = line.languages.index(change.source), line.languages.index(change.target)
+    return line.place(change, surest_border(moments, probed, *places) / SAMPLE_RATE)
 
 
 def updates(begin: int, end: int, hop_s: float) -> range:
@@ -221,9 +275,11 @@ class Tally:
         }
 
 
-def scored(log: Log, options: Options, kinds: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """A row for each size of list and kind; "several" is all recordings of more than one language."""
-    for size in (LIST, None):
+def scored(
+    log: Log, options: Options, kinds: Sequence[str], lists: Sequence[str]
+) -> Iterator[dict[str, Any]]:
+    """A row for each list and kind; "several" is all recordings of more than one language."""
+    for name, size in ((name, LISTS[name]) for name in lists):
         tallies: dict[str, Tally] = {}
         for one in log.recorded.values():
             if one.kind not in kinds:
@@ -232,7 +288,7 @@ def scored(log: Log, options: Options, kinds: Sequence[str]) -> Iterator[dict[st
             for kind in (one.kind, *(("several",) if len(one.languages) > 1 else ())):
                 tallies.setdefault(kind, Tally()).add(one, changes)
         for kind, tally in sorted(tallies.items()):
-            yield {"languages": size or "all", "recordings": kind} | tally.row()
+            yield {"languages": name, "recordings": kind} | tally.row()
 
 
 def options_with(settings: Sequence[str]) -> Options:
@@ -264,17 +320,30 @@ def main() -> None:
     parser.add_argument("--known", type=int, default=20, help="recordings in well-known languages")
     parser.add_argument("--mixed", type=int, default=20, help="recordings in all languages")
     parser.add_argument("--singles", type=int, default=1, help="recordings of one language, for each")
+    parser.add_argument("--conditions", nargs="+", default=[], choices=tuple(CONDITIONS), help="see above")
+    parser.add_argument("--recordings", type=int, default=20, help="of each condition")
     parser.add_argument("--kinds", nargs="+", default=["known", "mixed", "concat", "single"])
+    parser.add_argument("--lists", nargs="+", default=["12", "all"], choices=tuple(LISTS))
     parser.add_argument("--set", nargs="+", default=[], metavar="ROOM.FIELD=VALUE", help="other options")
     parser.add_argument("--only-log", action="store_true", help="take up no recording that the log lacks")
     given = parser.parse_args()
     torch.set_num_threads(1)
     counts = {"known": given.known, "mixed": given.mixed, "singles": given.singles}
     load = partial(load_model, given.model, device="cpu", dtype=given.dtype)
-    log = Log(given.log, load, lambda: recordings(given.data, given.part, **counts))
+
+    def make() -> list[Source]:
+        joined = recordings(given.data, given.part, **counts) if any(counts.values()) else []
+        mixed = [
+            mixed_recordings(given.data, given.part, given.recordings, with_text=True, condition=condition)
+            for condition in given.conditions
+        ]
+        return [*joined, *(one for found in mixed for one in found)]
+
+    log = Log(given.log, load, make)
     if not given.only_log:
         log.complete()
-    rows = list(scored(log, options_with(given.set), given.kinds))
+    kinds = [*given.kinds, *given.conditions]
+    rows = list(scored(log, options_with(given.set), kinds, given.lists))
     show(rows)
     asked = {"model": given.model, "dtype": given.dtype, "part": given.part, "options": given.set}
     show_json("live changes", asked | {"rows": rows})

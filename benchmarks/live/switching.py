@@ -200,7 +200,7 @@ def figures_of(
         run = live.run
         wide += score_switches(run.switches, one.triples, duration_s=run.duration_s)
         narrow += score_switches(run.switches, one.triples, duration_s=run.duration_s, tolerance_s=0.5)
-        at_borders = border_errors(one, [word for part in some for word in part], run.words)
+        at_borders = border_errors(one.triples, [word for part in some for word in part], run.words)
         lost, doubled = lost + at_borders[0], doubled + at_borders[1]
         words += len(run.words)
         wrong += sum(language_at(one.spans, w) not in (None, w.language) for w in run.words)
@@ -244,9 +244,11 @@ def cells(one: Mapping[str, float | None]) -> list[str]:
     return shown
 
 
-def border_errors(found: Recording, reference: Sequence[Word], heard: Sequence[Word]) -> tuple[int, int]:
+def border_errors(
+    spans: Sequence[tuple[float, float, str]], reference: Sequence[Word], heard: Sequence[Word]
+) -> tuple[int, int]:
     """Units near a border that the parts as files have alone, and that the live transcript has alone."""
-    borders = [(one.from_s, one.to_s) for one in true_switches(found.triples)]
+    borders = [(one.from_s, one.to_s) for one in true_switches(spans)]
 
     def is_near(unit: TimedUnit) -> bool:
         return any(a - BORDER_S <= unit.start_s and unit.end_s <= b + BORDER_S for a, b in borders)

@@ -44,7 +44,7 @@ def test_a_change_is_followed_from_the_log_alone(tmp_path: Path) -> None:
     changes = followed(log, log.recorded["known-0"], ["en", "de"], options_with([]))
     assert [(one.source, one.target) for one in changes] == [(None, "en"), ("en", "de")]
     assert changes[1].at_s == 6.0
-    rows = list(scored(log, options_with([]), ["known"]))
+    rows = list(scored(log, options_with([]), ["known"], ["12", "all"]))
     assert [row["F1"] for row in rows] == [1.0] * 4, "twelve and all, known and several"
     assert all(row["wrong time %"] == 0.0 for row in rows)
 

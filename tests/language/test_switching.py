@@ -78,7 +78,7 @@ def test_only_equal_evidence_undoes_a_latched_switch() -> None:
 
 
 def test_a_third_language_can_take_over_a_latched_switch() -> None:
-    hysteresis = Hysteresis(SwitchOptions(min_frames=2, min_dwell_s=0.0), current=0)
+    hysteresis = Hysteresis(SwitchOptions(margin=0.6, min_frames=2, min_dwell_s=0.0), current=0)
     for i in range(2):
         hysteresis.step(np.array([0.1, 0.8, 0.1]), 0.1 * i)
     for i in range(2, 4):

@@ -26,7 +26,7 @@ def hear(line: LanguageTimeline, change_s: float, start_s: float, end_s: float) 
     ends = list(np.arange(start_s + 0.5, end_s + 1e-9, HOP))
     for end in ends:
         first = max(start_s, end - WIDTH)
-        english = float(np.clip((change_s - first) / (end - first), 0.02, 0.98))
+        english = float(np.clip((change_s - first) / (end - first), 0.002, 0.998))
         line.add(first, end, ProbedLanguage(np.array([english, 1 - english]), 1.0, 0.0))
     return ends
 
@@ -75,9 +75,40 @@ def test_the_end_of_an_utterance_decides() -> None:
 def test_what_holds_the_whole_utterance_takes_the_place_of_what_came_before() -> None:
     line = timeline()
     line.begin(1.0)
-    for end, english in ((2.5, 0.02), (3.0, 0.3), (3.5, 0.8)):
+    for end, english in ((2.0, 0.02), (2.25, 0.3), (1.0 + WIDTH, 0.8)):
         line.add(1.0, end, ProbedLanguage(np.array([english, 1 - english]), 1.0, 0.0))
-        assert line.belief["en"] == pytest.approx(english)
+    assert line.belief["en"] == pytest.approx(0.8)
+
+
+def test_stretches_of_the_same_speech_count_once() -> None:
+    """A longer one takes the place of those that it overlaps, wherever speech before it was heard."""
+    once, often = timeline("en"), timeline("en")
+    for line, ends in ((once, (8.0,)), (often, (7.0, 7.5, 8.0))):
+        line.begin(0.0)
+        hear(line, 100.0, 0.0, 6.0)
+        for end in ends:
+            line.add(6.0, end, ProbedLanguage(np.array([0.2, 0.8]), 1.0, 0.0))
+    assert often.belief == pytest.approx(once.belief)
+
+
+def test_long_certainty_gives_way_to_a_few_seconds_of_the_contrary() -> None:
+    line = timeline("en")
+    line.begin(0.0)
+    for end in range(2, 200):
+        line.add(float(end - 1), float(end), ProbedLanguage(np.array([1.0, 0.0]), 1.0, 0.0))
+    line.add(199.0, 201.0, ProbedLanguage(np.array([0.0, 1.0]), 1.0, 0.0))
+    assert line.belief["de"] > 0.9
+
+
+def test_a_change_is_moved_to_where_it_is_better_known() -> None:
+    line = timeline("en")
+    line.begin(0.0)
+    hear(line, 4.0, 0.0, 7.0)
+    found = line.due(7.0, at_end=True)
+    assert found is not None
+    placed = line.place(found, 3.9)
+    assert (placed.at_s, placed.target, line.since_s) == (3.9, "de", 3.9)
+    assert line.confirmed_languages(3.95) == ("de",)
 
 
 def test_after_a_pause_another_language_needs_less_than_within_an_utterance() -> None:

@@ -26,9 +26,9 @@ _TINY = 1e-6
 class SmoothingOptions:
     """How posteriors are smoothed.
 
-    stay: probability that the language stays the same from one frame to the next, within an utterance.
+    stay: probability that the language stays the same from one stretch to the next, within an utterance.
     renewal: probability that it is another after a pause.
-    evidence: exponent on each frame's posterior. Probe windows overlap, so neighbours tell the same
+    evidence: exponent on each frame's posterior in `smoothed`. Frames overlap, so neighbours tell the same
         story: hop / width counts every second of audio once.
 
     Raises: OptionError for values out of range.
@@ -62,36 +62,10 @@ def log_evidence(posteriors: npt.NDArray[np.float64], evidence: float = 1.0) -> 
     return scaled
 
 
-class ForwardFilter:
-    """P(language now | all frames so far) of a hidden Markov model, one frame at a time.
-
-    Source: Rabiner, A Tutorial on Hidden Markov Models (1989), the scaled forward recursion.
-    """
-
-    def __init__(self, n_languages: int, options: SmoothingOptions) -> None:
-        self._transitions = transition_matrix(n_languages, options.stay)
-        self._evidence = options.evidence
-        self._belief: Posterior = np.full(n_languages, 1.0 / n_languages)
-        self._fresh = True
-
-    @property
-    def belief(self) -> Posterior:
-        return self._belief
-
-    def step(self, posterior: Posterior) -> Posterior:
-        """Take one frame (L,) and return the belief (L,) after it."""
-        predicted = self._belief if self._fresh else self._belief @ self._transitions
-        log_joint = np.log(predicted) + log_evidence(posterior, self._evidence)
-        joint = np.exp(log_joint - log_joint.max())
-        self._belief = joint / joint.sum()
-        self._fresh = False
-        return self._belief
-
-    def reset(self, belief: Posterior | None = None) -> None:
-        """Start again from an even belief or the given one."""
-        n = len(self._belief)
-        self._belief = np.full(n, 1.0 / n) if belief is None else np.asarray(belief, dtype=np.float64)
-        self._fresh = True
+def carried_on(belief: Posterior, stay: float) -> Posterior:
+    """Return what a belief (L,) about one stretch says of the next one: its language stays by `stay`."""
+    moved: Posterior = belief @ transition_matrix(len(belief), stay)
+    return moved
 
 
 def smoothed(posteriors: npt.NDArray[np.float64], options: SmoothingOptions) -> npt.NDArray[np.float64]:

@@ -22,8 +22,9 @@ class SwitchOptions:
 
     margin, min_frames, min_dwell_s: within an utterance a language is confirmed when it leads the current one
         by strictly more than the margin for at least this many consecutive frames, and at least this long
-        from the first of them to the last: both, because 6 frames of a 100 ms hop span 500 ms. At the
-        beginning of an utterance one frame with a lead of `OPENING_MARGIN` is enough.
+        from the first of them to the last. A longer frame of the same speech takes the place of a shorter
+        one, so a second one tells little more than the first. At the beginning of an utterance one frame with
+        a lead of `OPENING_MARGIN` is enough.
     max_wait_s: a confirmed switch inside an utterance is carried out this much later, so that evidence can
         still undo it; at the end of the utterance at once.
     first_margin, first_frames: for the first language of a session. first_wait_s: the first frame that ends
@@ -33,12 +34,12 @@ class SwitchOptions:
     Raises: OptionError for values out of range.
     """
 
-    margin: float = 0.35
-    min_frames: int = 2
+    margin: float = 0.9
+    min_frames: int = 1
     first_frames: int = 2
     first_margin: float = 0.8
     first_wait_s: float = 3.5
-    min_dwell_s: float = 0.25
+    min_dwell_s: float = 0.0
     max_wait_s: float = 0.25
 
     def __post_init__(self) -> None:

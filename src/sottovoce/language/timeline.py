@@ -8,25 +8,31 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from sottovoce.language.probe import ProbedLanguage
-from sottovoce.language.smoothing import ForwardFilter, Posterior, SmoothingOptions, change_point
+from sottovoce.language.smoothing import Posterior, SmoothingOptions, carried_on, change_point
 from sottovoce.language.switching import Hysteresis, Switch, SwitchOptions
 
 HISTORY_S = 60.0
 LOOK_BACK_S = 10.0
 """A change point is searched this far back."""
-CALIBRATED_S = 2.0
-"""The probe is overconfident about shorter stretches: their evidence is scaled down."""
+CALIBRATED_S, MOST = 1.5, 2.0
+"""Seconds of a stretch whose evidence counts once; the probe is overconfident about shorter ones, and longer
+ones count for more, up to MOST times, as in files."""
 SWITCH_BELIEF = 0.9
 """Probability of the language just switched to."""
 START_BONUS = 1.0
 """Log-odds for a change at the pause before the utterance, against one within it."""
 START_TOLERANCE_S = 0.05
 """A stretch that begins this near to the start of an utterance holds all of it."""
+OVERLAP_S = 0.25
+"""A stretch that ends no later than this after the beginning of another one lies before it."""
+LEAST, LEAST_WHOLE = 1e-3, 1e-9
+"""Least probability that a stretch gives to a language: one must not be able to rule it out. One that holds
+all of an utterance may."""
 HOLD_ODDS = 1.5
 """Words wait after the last stretch in which the current language led any other by this factor."""
 
@@ -65,8 +71,8 @@ class LanguageChange:
 class LanguageTimeline:
     """Follow the language of a recording through probed stretches.
 
-    A stretch that begins where the utterance does holds the audio of all before it: it replaces them, over
-    the belief before the utterance. Later ones, the newest part of the speech, are each evidence of a change.
+    Each stretch is evidence of its own audio, over what was believed where it begins: before the utterance,
+    or at the end of the last stretch before it. So those that overlap it are replaced, and none counts twice.
 
     full_width_s: stretches shorter than this or CALIBRATED_S, with little speech, or in a language outside
     the list, count for less. current: the language of the start; None: not known yet.
@@ -84,12 +90,12 @@ class LanguageTimeline:
         self._languages = tuple(languages)
         self._smoothing = smoothing
         self._full_width_s = min(CALIBRATED_S, full_width_s)
-        self._forward = ForwardFilter(len(self._languages), smoothing)
         index = None if current is None else self._languages.index(current)
         self._hysteresis = Hysteresis(switching, index)
         self._frames: deque[TimelineFrame] = deque()
         self._floor_s = 0.0
-        self._prior = self._forward.belief
+        self._prior: Posterior = np.full(len(self._languages), 1.0 / len(self._languages))
+        self._belief = self._prior
         self._after_pause = True
         self._changes: deque[LanguageChange] = deque()
 
@@ -106,7 +112,7 @@ class LanguageTimeline:
     @property
     def likeliest(self) -> str:
         """The most probable language now."""
-        return self._languages[int(self._forward.belief.argmax())]
+        return self._languages[int(self._belief.argmax())]
 
     @property
     def frames(self) -> tuple[TimelineFrame, ...]:
@@ -116,7 +122,7 @@ class LanguageTimeline:
     @property
     def belief(self) -> dict[str, float]:
         """P(language now | all stretches so far), by code."""
-        return dict(zip(self._languages, self._forward.belief.tolist(), strict=True))
+        return dict(zip(self._languages, self._belief.tolist(), strict=True))
 
     @property
     def since_s(self) -> float:
@@ -173,26 +179,34 @@ class LanguageTimeline:
             self._prior = self._belief_in(current, 1.0 - self._smoothing.renewal)
         else:
             self._prior = np.full(n, 1.0 / n)
-        self._forward.reset(self._prior)
+        self._belief = self._prior
         self._hysteresis.begin(start_s)
 
     def add(self, start_s: float, end_s: float, probed: ProbedLanguage) -> None:
         """Take the probe of a stretch; they must come in order of their ends."""
-        weight = min(1.0, (end_s - start_s) / self._full_width_s)
+        weight = min(MOST, (end_s - start_s) / self._full_width_s)
         weight *= (1.0 - probed.no_speech) * math.sqrt(probed.allowed_mass)
-        posterior = np.maximum(probed.probabilities, 1e-9) ** weight
-        posterior = posterior / posterior.sum()
         is_whole = start_s <= self._floor_s + START_TOLERANCE_S
-        if is_whole:
-            belief = self._prior * posterior
-            self._forward.reset(belief / belief.sum())
-        else:
-            self._forward.step(posterior)
-        belief = self._forward.belief
+        least = LEAST_WHOLE if is_whole else LEAST
+        posterior = np.maximum(probed.probabilities, least) ** weight
+        posterior = posterior / posterior.sum()
+        belief = (self._prior if is_whole else self._belief_at(start_s)) * posterior
+        self._belief = belief = belief / belief.sum()
         self._frames.append(TimelineFrame(start_s, end_s, posterior, belief, probed.allowed_mass))
         while self._frames[0].end_s < end_s - HISTORY_S:
             self._frames.popleft()
         self._hysteresis.step(belief, end_s, opening=is_whole)
+
+    def _belief_at(self, start_s: float) -> Posterior:
+        """Return what is expected (L,) of a stretch that begins at a time, by those that end before it."""
+        before = self._prior
+        for frame in reversed(self._frames):
+            if frame.end_s <= self._floor_s:
+                break
+            if frame.end_s <= start_s + OVERLAP_S:
+                before = frame.belief
+                break
+        return carried_on(before, self._smoothing.stay)
 
     def due(self, now_s: float, *, at_end: bool = False) -> LanguageChange | None:
         """Return the switch that is due, if any; the language is the new one from then on.
@@ -211,12 +225,19 @@ class LanguageTimeline:
         pending = self.due(now_s, at_end=True)
         if pending is not None or not self._frames or self._frames[-1].end_s <= self._floor_s:
             return pending
-        current, likeliest = self._hysteresis.current, int(self._forward.belief.argmax())
+        current, likeliest = self._hysteresis.current, int(self._belief.argmax())
         is_whole = self._frames[-1].start_s <= self._floor_s + START_TOLERANCE_S
         if likeliest == current or not (current is None or is_whole):
             return None
         self._hysteresis.force(likeliest)
         return self._carry_out(Switch(current, likeliest, now_s))
+
+    def place(self, change: LanguageChange, at_s: float) -> LanguageChange:
+        """Move the last change to a time (s) that is better known."""
+        assert self._changes
+        self._floor_s = at_s
+        self._changes[-1] = replace(change, at_s=at_s)
+        return self._changes[-1]
 
     def _carry_out(self, switch: Switch) -> LanguageChange:
         at_s = self._floor_s if switch.source is None else self._change_point(switch.source, switch.target)
@@ -224,7 +245,7 @@ class LanguageTimeline:
         self._floor_s = at_s
         if switch.source is not None:
             self._prior = self._belief_in(switch.target, SWITCH_BELIEF)
-            self._forward.reset(self._prior)
+            self._belief = self._prior
         source = None if switch.source is None else self._languages[switch.source]
         change = LanguageChange(source, self._languages[switch.target], at_s, switch.confirmed_s)
         while self._changes and self._changes[0].confirmed_s < switch.confirmed_s - HISTORY_S:

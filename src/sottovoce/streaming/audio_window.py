@@ -22,6 +22,8 @@ MELS_PER_FRAME = SAMPLES_PER_FRAME // HOP_SAMPLES
 SNAP_S = 0.25
 """Seconds that a border between languages is moved at most, to where it is quietest: the timeline finds it to
 some tenths of a second, and within a word both sides would get a part of it."""
+QUIET_FRAMES = 3
+"""A quiet moment is so many frames long: a short pause, not a single frame."""
 BORDER_COST = 0.5
 """Penalty, in log10 units of power, of a border that is moved as far as it may be."""
 
@@ -102,6 +104,34 @@ def quietest_border(loud: npt.NDArray[np.float64], border: int, reach: int, *, l
         return border
     cost = loud[at - 1] + loud[at] + BORDER_COST * np.abs(at - border) / max(1, reach)
     return int(at[cost.argmin()])
+
+
+def quietest_frame(loud: npt.NDArray[np.float64]) -> int:
+    """Return the frame around which it is quietest, the last one of equals; 0 without any.
+
+    loud: (n_frames,), see `loudness`.
+    """
+    around = _around(loud)
+    return len(around) - 1 - int(around[::-1].argmin()) if len(around) else 0
+
+
+def quiet_frames(loud: npt.NDArray[np.float64], near: int, n_most: int) -> list[int]:
+    """List the frames around which it is quieter than beside them, quietest first.
+
+    loud: (n_frames,), see `loudness`. near: of equals those nearest to this frame come first.
+    """
+    around = _around(loud)
+    is_dip = (around[1:-1] <= around[:-2]) & (around[1:-1] < around[2:])
+    dips: list[int] = (1 + np.flatnonzero(is_dip)).tolist()
+    return sorted(dips, key=lambda dip: (float(around[dip]), abs(dip - near)))[:n_most]
+
+
+def _around(loud: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Return the mean loudness of each frame and those beside it (n_frames,)."""
+    if len(loud) < QUIET_FRAMES:
+        return loud
+    padded = np.pad(loud, QUIET_FRAMES // 2, mode="edge")
+    return np.convolve(padded, np.full(QUIET_FRAMES, 1 / QUIET_FRAMES), mode="valid")
 
 
 class MelBuffer:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import numpy as np
+
 from sottovoce.backends.base import Backend, EncoderMode, IncrementalWindow
 from sottovoce.engine.calls import CallGenerator, IncrementalEncodeCall, LanguageProbeCall, SpanProbeCall
 from sottovoce.errors import OptionError
 from sottovoce.language.probe import LanguageProbe, ProbedLanguage
 from sottovoce.language.timeline import LanguageChange, LanguageTimeline
+from sottovoce.streaming.audio_window import SNAP_S
 from sottovoce.streaming.options import SessionOptions
 from sottovoce.streaming.utterance import LiveUtterance, WholeEncoding
 from sottovoce.text.tokenizer import Tokenizer
@@ -17,14 +20,25 @@ from sottovoce.types import HOP_SAMPLES, SAMPLE_RATE
 
 LEAST_FINAL_S = 0.1
 """Seconds of the shortest stretch that is probed at the end of speech."""
+SHORTEST_S = 1.0
+"""A stretch begins at the quietest moment, and is no shorter: languages change where it is quiet, more often
+than not, and a stretch in one language tells it sooner than one that holds the language before too."""
+N_MOMENTS = 4
+AROUND, SIDE, LEAST = (round(seconds * SAMPLE_RATE) for seconds in (1.5, 2.0, 0.5))
+"""Samples: of so many quiet moments within AROUND of a change one is where the language changes. SIDE of both
+sides of each is probed, LEAST at least."""
+LEAST_PROBABILITY, BORDER_NATS = 1e-3, 0.5
+"""Of a language on a side: one must not be able to outweigh the other; and what another moment than the
+quietest has to win, as in files."""
 
 
 class LiveLanguageFollower:
     """Follow the language of a session as its options say.
 
-    A stretch is the newest part of the speech, and no longer than what was said in the language in use; it is
-    probed once, as soon as its audio is in. It is encoded by itself: within a window that goes on through a
-    change, the encoder lets the language before into the states of the speech after it (docs/streaming.md).
+    A stretch is the newest part of the speech from a quiet moment on, and no longer than what was said in the
+    language in use; it is probed once, as soon as its audio is in. It is encoded by itself: within a window
+    that goes on through a change, the encoder lets the language before into the states of the speech after it
+    (docs/streaming.md).
 
     options: suited to the checkpoint. Raises: OptionError for languages that the model does not have.
     """
@@ -83,8 +97,10 @@ class LiveLanguageFollower:
         """Probe what is new up to a sample, the present one; return the change that is due, if any."""
         if not self.is_following:
             return None
+        since_s = self.timeline.since_s
         yield from self._probe_new(utterance, until)
-        return self.timeline.due(until / SAMPLE_RATE)
+        change = self.timeline.due(until / SAMPLE_RATE)
+        return (yield from self._placed(change, utterance, since_s))
 
     def resolve(
         self, utterance: LiveUtterance, until: int, now_s: float
@@ -92,8 +108,39 @@ class LiveLanguageFollower:
         """Probe the rest of an utterance that ends at a sample, and decide what is in doubt."""
         if not self.is_following:
             return None
+        since_s = self.timeline.since_s
         yield from self._probe_new(utterance, min(until, utterance.end_sample), final=True)
-        return self.timeline.resolve(now_s)
+        return (yield from self._placed(self.timeline.resolve(now_s), utterance, since_s))
+
+    def _placed(
+        self, change: LanguageChange | None, utterance: LiveUtterance, since_s: float
+    ) -> CallGenerator[LanguageChange | None]:
+        """Move a change within an utterance to the quiet moment on whose sides the two languages are the
+        surest.
+
+        since_s: where the part in the language before begins.
+        """
+        if change is None or change.source is None or change.at_s <= since_s or self.is_parallel:
+            return change
+        assert self._probe is not None, "a language changes only where several are allowed"
+        first, end = round(since_s * SAMPLE_RATE), self._log_mel_end(utterance)
+        first = max(first, utterance.start_sample)
+        reach = border_reach(round(change.at_s * SAMPLE_RATE), first, end)
+        moments = utterance.quiet_samples(round(change.at_s * SAMPLE_RATE), reach, N_MOMENTS) if reach else []
+        if not moments:  # too near to the beginning or the end for sides
+            return self.timeline.place(change, utterance.border_s(change.at_s, SNAP_S))
+        log_mel = utterance.log_mel()
+        parts = [
+            log_mel[:, _mel_frame(utterance, a) : _mel_frame(utterance, b)]
+            for a, b in sides_of(moments, first, end)
+        ]
+        probed: list[ProbedLanguage] = yield LanguageProbeCall(self._probe, parts)
+        places = self.languages.index(change.source), self.languages.index(change.target)
+        return self.timeline.place(change, surest_border(moments, probed, *places) / SAMPLE_RATE)
+
+    def _log_mel_end(self, utterance: LiveUtterance) -> int:
+        """Return the sample after the last one whose log-mel is in."""
+        return utterance.start_sample + utterance.log_mel().shape[1] * HOP_SAMPLES
 
     def _probe_new(self, utterance: LiveUtterance, until: int, *, final: bool = False) -> CallGenerator[None]:
         """Add the stretches that end in new audio to the timeline; they end at fixed samples.
@@ -125,11 +172,14 @@ class LiveLanguageFollower:
         least_s = self._stretches.min_width_s
         least = round((min(least_s, LEAST_FINAL_S) if final else least_s) * SAMPLE_RATE)
         earliest = max(utterance.start_sample, round(self.timeline.since_s * SAMPLE_RATE))
-        last = utterance.start_sample + utterance.log_mel().shape[1] * HOP_SAMPLES
+        last = self._log_mel_end(utterance)
+        shortest = round(min(SHORTEST_S, self._stretches.width_s) * SAMPLE_RATE)
         found = []
         for end in ends:
             end = min(end, last)
             start = self._stretches.start(earliest, end, opening=self.timeline.is_opening)
+            if start > earliest:
+                start = utterance.quietest_sample(start, end - shortest)
             if end - start >= least:
                 found.append((start, end))
         return found
@@ -144,6 +194,32 @@ def _probe_whole(
     utterance.probed = WholeEncoding(mode, utterance.start_sample, log_mel.shape[1], result)
     found: list[ProbedLanguage] = yield SpanProbeCall(probe, result.encoded, [(0, result.encoded.n_frames)])
     return found
+
+
+def border_reach(near: int, first: int, end: int) -> range:
+    """Return where in samples [first, end) a language may end that was found to end at a sample."""
+    return range(max(first + LEAST, near - AROUND), min(end - LEAST, near + AROUND))
+
+
+def sides_of(moments: Sequence[int], first: int, end: int) -> list[tuple[int, int]]:
+    """Return the stretches [start, end) before each of some moments, then those after each, in samples."""
+    before = [(max(first, at - SIDE), at) for at in moments]
+    return before + [(at, min(end, at + SIDE)) for at in moments]
+
+
+def surest_border(moments: Sequence[int], probed: Sequence[ProbedLanguage], source: int, target: int) -> int:
+    """Return the moment before which one language and after which the other is the surest.
+
+    probed: of `sides_of` the moments, of which the first is the quietest. source, target: places of the two
+    languages in the probabilities.
+    """
+    here, there = (
+        np.log([max(float(one.probabilities[place]), LEAST_PROBABILITY) for one in side])
+        for side, place in ((probed[: len(moments)], source), (probed[len(moments) :], target))
+    )
+    nats = here + there
+    nats[0] += BORDER_NATS
+    return moments[int(nats.argmax())]
 
 
 def _mel_frame(utterance: LiveUtterance, sample: int) -> int:

@@ -264,12 +264,15 @@ class Session:
         utterance = decoder.utterance
         if change.source is None:
             return utterance.start_sample / SAMPLE_RATE
-        at_s = utterance.border_s(change.at_s, SNAP_S)
+        at_s = change.at_s
+        if at_s < utterance.committed.settled_s:
+            at_s = utterance.border_s(at_s, SNAP_S)
         if decoder.undecoded_s(at_s) > 0.0:
             yield from self._attempt(self._commit_rest(decoder, round(at_s * SAMPLE_RATE)))
         self._emit_final(decoder, goes_on=True)
-        utterance.drop_before(at_s)
-        utterance.committed.until_s = max(at_s, utterance.committed.until_s)
+        until_s = max(at_s, utterance.committed.until_s)
+        utterance.drop_before(at_s, words_until_s=until_s)
+        utterance.committed.until_s = until_s
         return at_s
 
     def _emit_words(self, words: Sequence[Word], language: str) -> None:

@@ -15,12 +15,20 @@ import torch
 from torch import Tensor
 
 from sottovoce.backends.base import EncoderMode, EncoderState, IncrementalResult
-from sottovoce.streaming.audio_window import SAMPLES_PER_FRAME, MelBuffer, loudness, quietest_border
+from sottovoce.streaming.audio_window import (
+    SAMPLES_PER_FRAME,
+    SNAP_S,
+    MelBuffer,
+    loudness,
+    quiet_frames,
+    quietest_border,
+    quietest_frame,
+)
 from sottovoce.streaming.hypothesis import DecoderPrefix
 from sottovoce.streaming.options import StreamOptions
 from sottovoce.streaming.words import HypothesisWord
 from sottovoce.text.tokenizer import Tokenizer
-from sottovoce.types import FRAMES_PER_SECOND, SAMPLE_RATE, Samples, Word
+from sottovoce.types import FRAMES_PER_SECOND, HOP_SAMPLES, SAMPLE_RATE, Samples, Word
 
 MOST_TOKENS = 160
 """Most committed tokens of the audio in the buffer: with a prompt of 223 tokens, new ones still have room."""
@@ -108,6 +116,25 @@ class LiveUtterance:
         quiet = quietest_border(loudness(self.log_mel()), border, reach, least=least)
         return max(until_s, start_s + quiet / FRAMES_PER_SECOND)
 
+    def quietest_sample(self, start: int, end: int) -> int:
+        """Return the sample around which it is quietest, from one sample of the buffer to another."""
+        loud = loudness(self._between(start, end))
+        return start + SAMPLES_PER_FRAME * quietest_frame(loud)
+
+    def quiet_samples(self, near: int, reach: range, n_most: int) -> list[int]:
+        """List samples of a part of the buffer around which it is quieter than beside them, quietest first.
+
+        near: of equals those nearest to this sample come first. reach: the samples of the part.
+        """
+        at = (near - reach.start) // SAMPLES_PER_FRAME
+        frames = quiet_frames(loudness(self._between(reach.start, reach.stop)), at, n_most)
+        return [reach.start + SAMPLES_PER_FRAME * frame for frame in frames]
+
+    def _between(self, start: int, end: int) -> Tensor:
+        """Return the log-mel frames (n_mels, n) from one sample to another."""
+        first, last = ((sample - self.start_sample) // HOP_SAMPLES for sample in (start, end))
+        return self.log_mel()[:, first:last]
+
     def prefix(self, language: str) -> DecoderPrefix:
         """Return what a language's decoder starts from: its prompt, and all its committed words."""
         return self._context(language).prefix(self.committed.tokens(language))
@@ -135,9 +162,12 @@ class LiveUtterance:
         for word in words:
             self.committed.add(word)
 
-    def drop_before(self, cut_s: float) -> None:
-        """Drop audio before a time; the text of the words in it moves into the prompt."""
-        for one in self.committed.drop_before(cut_s):
+    def drop_before(self, cut_s: float, *, words_until_s: float | None = None) -> None:
+        """Drop audio before a time; the text of the words in it moves into the prompt.
+
+        words_until_s: those that end by this time; None: by the same.
+        """
+        for one in self.committed.drop_before(cut_s if words_until_s is None else words_until_s):
             self._context(one.word.language or "").add(one.tokens)
         self._mels.cut(round(cut_s * SAMPLE_RATE))
         self.encoder_state = self.probed = None
@@ -183,6 +213,14 @@ class CommittedWords:
     @property
     def last(self) -> Word | None:
         return self._words[-1].word if self._words else None
+
+    @property
+    def settled_s(self) -> float:
+        """The earliest time (s) of a border behind the words: the middle of the last one, whose end is known
+        less well, or `SNAP_S` before that end.
+        """
+        last = self.last
+        return self.until_s if last is None else max(self.until_s - SNAP_S, (last.start + last.end) / 2)
 
     def add(self, word: HypothesisWord) -> None:
         self._words.append(word)

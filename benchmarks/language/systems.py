@@ -1,0 +1,209 @@
+"""What reads recordings in several languages: ours in each of its ways, and other programs."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+from benchmarks.harness.programs import faster_model
+from benchmarks.language.mixed_recordings import MixedRecording
+from sottovoce.api import Model, load_model
+from sottovoce.evaluation.live_run import run_live
+from sottovoce.models.checkpoint.convert import write_checkpoint
+from sottovoce.models.load import load_checkpoint
+from sottovoce.options.live import Switching
+from sottovoce.options.transcribe import TranscribeOptions
+from sottovoce.types import Samples
+
+BEAM_SIZE = 5
+PARTS = "parts"
+LIVE_CHUNK_S = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a system made of a recording. words: (start, end, word). spans: (start, end, language). told:
+    (start, end) of speech that it says has no words.
+    """
+
+    text: str
+    words: list[tuple[float, float, str]]
+    spans: list[tuple[float, float, str]]
+    cpu_s: float
+    delays_s: list[float] = field(default_factory=list)
+    """Of a live session, audio received when each word came."""
+    told: list[tuple[float, float]] = field(default_factory=list)
+
+
+System = Callable[[MixedRecording, Samples], Outcome]
+WAYS: dict[str, dict[str, Any]] = {
+    "": {},
+    " vad": {"mode": "vad"},
+    " batched": {"mode": "vad", "batch_size": 8},
+}
+
+
+def ours(
+    model: Model, languages: Callable[[MixedRecording], str | None], *, words: bool = True, **options: Any
+) -> System:
+    """The file as `transcribe` reads it. words: with their times, for what they show. options: others."""
+
+    def read(recording: MixedRecording, samples: Samples) -> Outcome:
+        started = time.process_time()
+        found = model.transcribe(
+            samples,
+            language=languages(recording),
+            beam_size=BEAM_SIZE,
+            word_timestamps=words,
+            options=TranscribeOptions(**options),
+        )
+        segments = list(found)
+        spent = time.process_time() - started
+        timed = [(word.start, word.end, word.word) for one in segments for word in one.words or ()]
+        spans = [(one.start, one.end, one.language) for one in segments]
+        told = list(found.unread or ())
+        return Outcome(" ".join(one.text for one in segments), timed, spans, spent, told=told)
+
+    return read
+
+
+def parts_alone(model: Model) -> System:
+    """Every part as a file of its own, its language given."""
+
+    def read(recording: MixedRecording, samples: Samples) -> Outcome:
+        outcome = Outcome("", [], [], 0.0)
+        for part in recording.parts:
+            sound = recording.audio_of(part, samples)
+            started = time.process_time()
+            segments = list(
+                model.transcribe(sound, language=part.language, beam_size=BEAM_SIZE, word_timestamps=True)
+            )
+            spent = outcome.cpu_s + time.process_time() - started
+            words = [
+                (word.start + part.start_s, word.end + part.start_s, word.word)
+                for one in segments
+                for word in one.words or ()
+            ]
+            text = " ".join([outcome.text, *(one.text for one in segments)])
+            span = (part.start_s, part.end_s, part.language)
+            outcome = Outcome(text, outcome.words + words, [*outcome.spans, span], spent)
+        return outcome
+
+    return read
+
+
+def live(
+    model: Model, languages: Callable[[MixedRecording], Sequence[str]], switching: Switching = "restart"
+) -> System:
+    """The live session, half a second at a time."""
+
+    def read(recording: MixedRecording, samples: Samples) -> Outcome:
+        session = model.session(languages=languages(recording), switching=switching)
+        made = run_live(session, samples, chunk_s=LIVE_CHUNK_S)
+        words = [(word.start, word.end, word.word) for word in made.words]
+        spans = [(word.start, word.end, word.language or "") for word in made.words]
+        return Outcome(made.text, words, spans, made.cpu_s, list(made.delays_s))
+
+    return read
+
+
+def live_parts(model: Model) -> System:
+    """Every part in a live session of its own, its language given."""
+
+    def read(recording: MixedRecording, samples: Samples) -> Outcome:
+        whole = Outcome("", [], [], 0.0)
+        for part in recording.parts:
+            session = model.session(part.language)
+            made = run_live(session, recording.audio_of(part, samples), chunk_s=LIVE_CHUNK_S)
+            at = part.start_s
+            whole.words.extend((word.start + at, word.end + at, word.word) for word in made.words)
+            whole.spans.extend((word.start + at, word.end + at, part.language) for word in made.words)
+            whole.delays_s.extend(delay + at for delay in made.delays_s)
+            whole = replace(whole, text=f"{whole.text} {made.text}", cpu_s=whole.cpu_s + made.cpu_s)
+        return whole
+
+    return read
+
+
+def faster_whisper(*, batched: bool = False) -> System:
+    """faster-whisper, int8, asked for the language of every window; batched: over speech found first, which
+    is what WhisperX does too."""
+    folder = Path(tempfile.mkdtemp())
+    program = faster_model(load_checkpoint("base"), folder, "int8", 1)
+
+    def read(recording: MixedRecording, samples: Samples) -> Outcome:
+        started = time.process_time()
+        options: dict[str, Any] = {"multilingual": True, "beam_size": BEAM_SIZE, "word_timestamps": True}
+        if batched:
+            from faster_whisper import BatchedInferencePipeline
+
+            segments, _ = BatchedInferencePipeline(program).transcribe(samples, batch_size=8, **options)
+        else:
+            segments, _ = program.transcribe(samples, **options)
+        found = list(segments)
+        spent = time.process_time() - started
+        words = [(word.start, word.end, word.word) for one in found for word in one.words or ()]
+        return Outcome(" ".join(one.text for one in found), words, [], spent)
+
+    return read
+
+
+def whisper_cpp() -> System:
+    """whisper.cpp, f16 weights, language found by itself (once, which is all it can)."""
+    from pywhispercpp.model import Model as Program
+
+    file = Path(tempfile.mkdtemp()) / "ggml-base.bin"
+    write_checkpoint(load_checkpoint("base"), file, "ggml", "f16")
+    program = Program(
+        str(file),
+        n_threads=1,
+        print_progress=False,
+        print_realtime=False,
+        redirect_whispercpp_logs_to=None,
+        params_sampling_strategy=1,
+        beam_search={"beam_size": BEAM_SIZE, "patience": -1.0},
+    )
+
+    def read(recording: MixedRecording, samples: Samples) -> Outcome:
+        started = time.process_time()
+        found = program.transcribe(samples, language="auto")
+        spent = time.process_time() - started
+        words = [(one.t0 / 100, one.t1 / 100, one.text) for one in found]
+        return Outcome(" ".join(one.text for one in found), words, [], spent)
+
+    return read
+
+
+@cache
+def systems() -> dict[str, Callable[[], System]]:
+    """By name, made when they are needed."""
+    model = load_model("base", device="cpu")
+    return {
+        **_own_ways(model, "list", lambda recording: ",".join(recording.languages)),
+        **_own_ways(model, "auto", lambda recording: None),
+        "given": lambda: ours(model, lambda recording: recording.parts[0].language),
+        PARTS: lambda: parts_alone(model),
+        "live": lambda: live(model, lambda recording: recording.languages),
+        "live auto": lambda: live(model, lambda recording: ()),
+        "live parallel": lambda: live(model, lambda recording: recording.languages, "parallel"),
+        "live parts": lambda: live_parts(model),
+        "faster-whisper": lambda: faster_whisper(),
+        "faster-whisper batched": lambda: faster_whisper(batched=True),
+        "whisper.cpp": lambda: whisper_cpp(),
+    }
+
+
+def _own_ways(
+    model: Model, name: str, languages: Callable[[MixedRecording], str | None]
+) -> dict[str, Callable[[], System]]:
+    """All ways of reading a file, with times of words and without."""
+    return {
+        f"{name}{suffix}{way}": partial(ours, model, languages, words=not suffix, **options)
+        for suffix in ("", " untimed")
+        for way, options in WAYS.items()
+    }
