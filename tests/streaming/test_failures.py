@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from sottovoce.audio.vad_stream import VadStream
-from sottovoce.engine.calls import AlignAttCall, ModelCall
+from sottovoce.engine.calls import AlignAttCall, LanguageProbeCall, ModelCall
 from sottovoce.engine.executor import LocalExecutor
 from sottovoce.language.probe import ProbeOptions
 from sottovoce.streaming.options import StreamOptions
@@ -160,3 +160,18 @@ def test_who_is_late_gets_one_update(seconds: float) -> None:
     assert words_of(events) == words_of(in_time), "the last update reads all that the others would have"
     for live, said in ((newest, events), (plain, in_time)):
         assert words_of(said + live.push(audio[late:]) + live.close()) == words
+
+
+def test_a_change_whose_border_cannot_be_probed_is_told_all_the_same() -> None:
+    usual = Stumbling()
+    told, _ = listen(open_session(usual, ("en", "de")), MIXED)
+    borders = [
+        index
+        for index, call in enumerate(usual.done)
+        if isinstance(call, LanguageProbeCall) and len(call.log_mels) > 1
+    ]
+    assert borders
+    events, n_failed = listen(open_session(Stumbling(borders[:1]), ("en", "de")), MIXED)
+    assert n_failed == 1
+    assert [one.target for one in changes_of(events)] == [one.target for one in changes_of(told)]
+    assert_sound(events)

@@ -59,6 +59,8 @@ class LiveLanguageFollower:
         self._hop = round(self._stretches.hop_s * SAMPLE_RATE)
         self._probed_until = 0
         """Sample at which the last stretch ended."""
+        self._unplaced: LanguageChange | None = None
+        """A change whose sides could not be probed: it is told where the timeline puts it."""
 
     @property
     def is_parallel(self) -> bool:
@@ -99,7 +101,7 @@ class LiveLanguageFollower:
             return None
         since_s = self.timeline.since_s
         yield from self._probe_new(utterance, until)
-        change = self.timeline.due(until / SAMPLE_RATE)
+        change = self._take_unplaced() or self.timeline.due(until / SAMPLE_RATE)
         return (yield from self._placed(change, utterance, since_s))
 
     def resolve(
@@ -110,7 +112,12 @@ class LiveLanguageFollower:
             return None
         since_s = self.timeline.since_s
         yield from self._probe_new(utterance, min(until, utterance.end_sample), final=True)
-        return (yield from self._placed(self.timeline.resolve(now_s), utterance, since_s))
+        change = self._take_unplaced() or self.timeline.resolve(now_s)
+        return (yield from self._placed(change, utterance, since_s))
+
+    def _take_unplaced(self) -> LanguageChange | None:
+        change, self._unplaced = self._unplaced, None
+        return change
 
     def _placed(
         self, change: LanguageChange | None, utterance: LiveUtterance, since_s: float
@@ -134,7 +141,9 @@ class LiveLanguageFollower:
             log_mel[:, _mel_frame(utterance, a) : _mel_frame(utterance, b)]
             for a, b in sides_of(moments, first, end)
         ]
+        self._unplaced = change
         probed: list[ProbedLanguage] = yield LanguageProbeCall(self._probe, parts)
+        self._unplaced = None
         places = self.languages.index(change.source), self.languages.index(change.target)
         return self.timeline.place(change, surest_border(moments, probed, *places) / SAMPLE_RATE)
 
