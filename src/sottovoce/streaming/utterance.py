@@ -215,7 +215,7 @@ class CommittedWords:
         return self._words[-1].word if self._words else None
 
     @property
-    def settled_s(self) -> float:
+    def earliest_border_s(self) -> float:
         """The earliest time (s) of a border behind the words: the middle of the last one, whose end is known
         less well, or `SNAP_S` before that end.
         """
