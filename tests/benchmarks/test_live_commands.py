@@ -92,11 +92,11 @@ SPANS = (LabelledSpan(0.0, 4.0, "en", "red green"), LabelledSpan(5.0, 9.0, "de",
 
 
 def test_words_near_a_border_are_lost_or_doubled() -> None:
-    found = Recording(Item("a", Path("a"), ("en", "de"), "red green rot blau"), SPANS)
+    spans = Recording(Item("a", Path("a"), ("en", "de"), "red green rot blau"), SPANS).triples
     reference = [*words("red", 0.5), *words("green", 3.4), *words("rot", 5.2), *words("blau", 7.0)]
     heard = [*words("green", 3.4), *words("rot rot", 5.0), *words("blau", 7.0)]
-    assert border_errors(found, reference, heard) == (0, 1)  # "red" is missing far from the border
-    assert border_errors(found, reference, [*words("red", 0.5), *words("blau", 7.0)]) == (2, 0)
+    assert border_errors(spans, reference, heard) == (0, 1)  # "red" is missing far from the border
+    assert border_errors(spans, reference, [*words("red", 0.5), *words("blau", 7.0)]) == (2, 0)
 
 
 def test_the_language_of_a_word_is_that_of_its_middle() -> None:
