@@ -14,7 +14,7 @@ from sottovoce.audio.recording import Recording
 from sottovoce.decoding.decode import DecodingResult
 from sottovoce.decoding.search import Candidate
 from sottovoce.offline import follow, misread
-from sottovoce.offline.misread import Doubt, joined, segment_means, speech_in, text_mean
+from sottovoce.offline.misread import LanguageHypothesis, joined, segment_means, speech_in, text_mean
 from sottovoce.offline.packing import Piece
 from sottovoce.options.decoding import DecodingOptions
 from sottovoce.options.transcribe import Mode, TranscribeOptions
@@ -62,33 +62,35 @@ def test_a_segment_is_asked_where_it_has_enough_speech() -> None:
     assert speech_in(segment(2.5, 9.0), pieces) is None
 
 
-def doubt(*segments: Segment, mean: float = -0.7, language: str = "de", nats: float = 6.0) -> Doubt:
+def hypothesis(
+    *segments: Segment, mean: float = -0.7, language: str = "de", nats: float = 6.0
+) -> LanguageHypothesis:
     start, end = (round(100 * at_s) for at_s in (segments[0].start, segments[-1].end))
-    return Doubt(segments, Piece(start, end), mean, language, nats)
+    return LanguageHypothesis(segments, Piece(start, end), mean, language, nats)
 
 
 def test_text_has_to_be_clearly_better_before_a_recording_counts_as_in_several_languages() -> None:
     one = segment(0, 2)
-    assert doubt(one).is_resolved_by(-0.5, is_first=False)
-    assert not doubt(one).is_resolved_by(-0.65, is_first=False)
-    assert not doubt(one, nats=1.0).is_resolved_by(-0.5, is_first=False)
-    assert doubt(one, nats=1.0).is_resolved_by(-0.3, is_first=False)
-    assert doubt(one).is_resolved_by(-0.3, is_first=True)
-    assert not doubt(one, nats=4.0).is_resolved_by(-0.3, is_first=True)
-    assert not doubt(one).is_resolved_by(-0.5, is_first=True)
-    assert not doubt(one, mean=-1.5).is_resolved_by(-0.5, is_first=True)  # better, but hardly a text
+    assert hypothesis(one).is_accepted_by(-0.5, is_first=False)
+    assert not hypothesis(one).is_accepted_by(-0.65, is_first=False)
+    assert not hypothesis(one, nats=1.0).is_accepted_by(-0.5, is_first=False)
+    assert hypothesis(one, nats=1.0).is_accepted_by(-0.3, is_first=False)
+    assert hypothesis(one).is_accepted_by(-0.3, is_first=True)
+    assert not hypothesis(one, nats=4.0).is_accepted_by(-0.3, is_first=True)
+    assert not hypothesis(one).is_accepted_by(-0.5, is_first=True)
+    assert not hypothesis(one, mean=-1.5).is_accepted_by(-0.5, is_first=True)  # better, but hardly a text
 
 
-def test_doubts_that_follow_each_other_are_one() -> None:
+def test_hypotheses_that_follow_each_other_are_one() -> None:
     one, two, three, four = (segment(at_s, at_s + 1.0) for at_s in range(4))
     found = joined(
-        [doubt(one), doubt(two, mean=-0.9), doubt(four)],
+        [hypothesis(one), hypothesis(two, mean=-0.9), hypothesis(four)],
         [one, two, three, four],
     )
     assert [each.segments for each in found] == [(one, two), (four,)]
     assert found[0].speech == Piece(0, 200)
     assert (found[0].mean, found[0].nats) == (pytest.approx(-0.8), 12.0)
-    apart = joined([doubt(one), doubt(two, language="es")], [one, two])
+    apart = joined([hypothesis(one), hypothesis(two, language="es")], [one, two])
     assert [each.language for each in apart] == ["de", "es"]
 
 
@@ -120,7 +122,7 @@ def deaf(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is heard of another language but in text, whose probabilities are those of a script."""
     monkeypatch.setattr(follow, "N_HINTS", 0)
     monkeypatch.setattr("sottovoce.language.follow.CHANGE_COST", 100.0)
-    monkeypatch.setattr(follow, "LEAST_DOUBT_NATS", 0.05)
+    monkeypatch.setattr(follow, "LEAST_SURPRISAL", 0.05)
     monkeypatch.setattr(misread, "GAIN", 0.05)
     monkeypatch.setattr(misread, "FAR_GAIN", 0.05)
 
@@ -156,5 +158,5 @@ def test_text_is_kept_where_one_language_was_asked_for_or_nothing_is_read_again(
 
 @pytest.mark.usefixtures("deaf")
 def test_a_probable_text_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(follow, "LEAST_DOUBT_NATS", 1.0)
+    monkeypatch.setattr(follow, "LEAST_SURPRISAL", 1.0)
     assert {code for code, _ in languages(TranscribeOptions())} == {"en"}

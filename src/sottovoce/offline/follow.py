@@ -22,8 +22,8 @@ import numpy as np
 from sottovoce.audio.features import RecordingFeatures
 from sottovoce.engine.calls import CallGenerator, LanguageProbeCall, SpanProbeCall
 from sottovoce.language.alike import AlikeLanguages
+from sottovoce.language.border import sides_of, surest_border
 from sottovoce.language.follow import (
-    FLOOR,
     PieceEvidence,
     are_several,
     gain,
@@ -40,9 +40,8 @@ from sottovoce.offline.transcriber import Transcriber, TranscriptionState
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import EncoderOutput
 
-SIDE_FRAMES, BORDER_NATS = 200, 0.5
-"""Log-mel frames on each side of a moment that is probed for whether a language ends there; and what another
-moment than the quietest has to win."""
+SIDE_FRAMES = 200
+"""Log-mel frames on each side of a moment that is probed for whether a language ends there."""
 SHORTEST_S = 0.5
 """The language of a shorter piece is not detected; it goes with its neighbours."""
 CLEAR = 0.5
@@ -59,10 +58,10 @@ languages the strongest of a window has 4.7 at least, of 24 in one language most
 REFUTED_NATS, REST_NATS = 1.0, 0.25
 """So much more a hint needs after a window in which they were nothing, and so much less with each window: an
 hour in one language is disturbed by one in four windows, and never becomes deaf."""
-LEAST_DOUBT_NATS, MOST_DOUBT_NATS = 0.45, 1.2
-"""Nats a token that a text must be improbable by for its language to be asked, at first and at most; one
-more tenth after each that was in the right one, and half of that less with each window."""
-DOUBT_NATS = 0.1
+LEAST_SURPRISAL, MOST_SURPRISAL = 0.45, 1.2
+"""Mean surprisal of a text, in nats a token, above which its language is asked, at first and at most; one
+step more after each that was in the right one, and half a step less with each window."""
+SURPRISAL_STEP = 0.1
 OTHER_NATS, MAYBE_NATS = 3.0, -3.0
 """Nats by which such a stretch has to be heard in another language than its text's; where the recording is in
 several, it is enough that the text's is not much likelier."""
@@ -114,7 +113,7 @@ class LanguageFollower:
         self._state = state
         self._detections: dict[Piece, _Detection] = {}
         self._is_beginning = True
-        self._hint_nats, self._doubt_nats = LEAST_HINT_NATS, LEAST_DOUBT_NATS
+        self._hint_nats, self._surprisal_limit = LEAST_HINT_NATS, LEAST_SURPRISAL
         self.is_several = transcriber.options.follows_languages
 
     def runs(
@@ -130,7 +129,7 @@ class LanguageFollower:
             language before the window, or that of the recording, which need not begin in it; None: not known.
         """
         is_beginning, self._is_beginning = self._is_beginning, False
-        self._doubt_nats = max(LEAST_DOUBT_NATS, self._doubt_nats - DOUBT_NATS / 2)
+        self._surprisal_limit = max(LEAST_SURPRISAL, self._surprisal_limit - SURPRISAL_STEP / 2)
         self._forget_before(pieces[0].start)
         new = [index for index, piece in enumerate(pieces) if piece not in self._detections]
         if new:
@@ -151,12 +150,12 @@ class LanguageFollower:
             return current
         return self._smoothed([piece], current)[0].language
 
-    def doubts(self, mean: float) -> bool:
+    def is_low_confidence(self, mean: float) -> bool:
         """Tell whether a text of this mean log-probability may be in a wrong language."""
-        return mean < -self._doubt_nats
+        return mean < -self._surprisal_limit
 
     def other_language(self, piece: Piece, language: str) -> CallGenerator[tuple[str, float] | None]:
-        """Name another language that a stretch of doubtful text, encoded by itself, may be in, and the nats
+        """Name another language that a stretch of improbable text, encoded by itself, may be in, and the nats
         by which it is heard rather than that of the text; None where there is none.
         """
         yield from self._detect_separately([piece])
@@ -165,7 +164,7 @@ class LanguageFollower:
         nats = gain([evidence], likely[0], expected) if likely else -math.inf
         if nats >= (MAYBE_NATS if self.is_several else OTHER_NATS):
             return self._codes[likely[0]], nats
-        self._doubt_nats = min(MOST_DOUBT_NATS, self._doubt_nats + DOUBT_NATS)
+        self._surprisal_limit = min(MOST_SURPRISAL, self._surprisal_limit + SURPRISAL_STEP)
         return None
 
     def border(self, run: LanguageRun, after: LanguageRun) -> CallGenerator[int]:
@@ -178,18 +177,11 @@ class LanguageFollower:
         moments = quiet_moments(self._features, before, first)
         if len(moments) == 1:
             return moments[0]
-        sides = [(max(before.start, at - SIDE_FRAMES), at) for at in moments]
-        sides += [(at, min(first.end, at + SIDE_FRAMES)) for at in moments]
+        sides = sides_of(moments, before.start, first.end, SIDE_FRAMES)
         log_mels = [self._features.log_mel(start, end) for start, end in sides]
         probed = yield LanguageProbeCall(self._probe, log_mels)
-        places = [self._probe.languages.index(code) for code in (run.language, after.language)]
-        here, there = probed[: len(moments)], probed[len(moments) :]
-        nats = [
-            sum(math.log(max(one.probabilities[at], FLOOR)) for one, at in zip(pair, places, strict=True))
-            for pair in zip(here, there, strict=True)
-        ]
-        nats[0] += BORDER_NATS
-        return moments[int(np.argmax(nats))]
+        here, there = (self._probe.languages.index(code) for code in (run.language, after.language))
+        return surest_border(moments, probed, here, there)
 
     def probed_pieces(self, start: int, end: int) -> list[Piece]:
         """List the pieces of the newest window that begin in frames [start, end), in order."""
@@ -218,13 +210,13 @@ class LanguageFollower:
             if piece.end > frame
         ]
         return FollowerState(
-            self.is_several, self._is_beginning, self._hint_nats, self._doubt_nats, tuple(pieces)
+            self.is_several, self._is_beginning, self._hint_nats, self._surprisal_limit, tuple(pieces)
         )
 
     def restore(self, state: FollowerState) -> None:
         """Go on from a state."""
         self.is_several, self._is_beginning = state.is_several, state.is_beginning
-        self._hint_nats, self._doubt_nats = state.hint_nats, state.doubt_nats
+        self._hint_nats, self._surprisal_limit = state.hint_nats, state.surprisal_limit
         for one in state.pieces:
             probed = ProbedLanguage(np.array(one.probabilities), one.allowed_mass, one.no_speech)
             self._detections[Piece(one.start, one.end)] = _Detection(probed, one.is_alone)

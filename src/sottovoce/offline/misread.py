@@ -29,11 +29,11 @@ text: of development recordings in one language, many of which the model hardly 
 
 
 @dataclass(frozen=True, slots=True)
-class Doubt:
-    """Segments of one window, one after the other, whose text may be in a wrong language.
+class LanguageHypothesis:
+    """That segments of one window, one after the other, are in another language than their text.
 
-    speech: their frames from the first word to the last. mean: log-probability of their tokens. language: in
-    which they may be; nats: by which they are heard in it.
+    speech: their frames from the first word to the last. mean: log-probability of the tokens of their text.
+    language: the other one. nats: log-likelihood ratio by which they are detected in it.
     """
 
     segments: tuple[Segment, ...]
@@ -42,7 +42,7 @@ class Doubt:
     language: str
     nats: float
 
-    def is_resolved_by(self, mean: float, *, is_first: bool) -> bool:
+    def is_accepted_by(self, mean: float, *, is_first: bool) -> bool:
         """Tell whether a text of this mean log-probability in the other language is to be kept instead.
 
         is_first: the recording counted as one in a single language.
@@ -53,13 +53,13 @@ class Doubt:
         return mean >= max(LEAST, self.mean + needed)
 
 
-def joined(doubts: Sequence[Doubt], segments: Sequence[Segment]) -> list[Doubt]:
-    """Join doubts of segments that follow each other, all in the same other language.
+def joined(hypotheses: Sequence[LanguageHypothesis], segments: Sequence[Segment]) -> list[LanguageHypothesis]:
+    """Join hypotheses of segments that follow each other, all of the same other language.
 
-    doubts: of one segment each. segments: all of the window, in order.
+    hypotheses: of one segment each. segments: all of the window, in order.
     """
-    found: list[Doubt] = []
-    for one in doubts:
+    found: list[LanguageHypothesis] = []
+    for one in hypotheses:
         at = segments.index(one.segments[0])
         before = found[-1] if found else None
         if before and before.language == one.language and at and segments[at - 1] is before.segments[-1]:
@@ -67,7 +67,7 @@ def joined(doubts: Sequence[Doubt], segments: Sequence[Segment]) -> list[Doubt]:
                 np.average([before.mean, one.mean], weights=[before.speech.n_frames, one.speech.n_frames])
             )
             speech, nats = Piece(before.speech.start, one.speech.end), before.nats + one.nats
-            one = Doubt((*before.segments, *one.segments), speech, mean, one.language, nats)
+            one = LanguageHypothesis((*before.segments, *one.segments), speech, mean, one.language, nats)
             found.pop()
         found.append(one)
     return found

@@ -61,13 +61,13 @@ class FollowerState:
     """What following the languages depends on: pieces that were probed already and may be asked for again.
 
     is_beginning: no speech was found yet. hint_nats: what a hint at another language must have to be heard;
-    doubt_nats: how improbable a text must be.
+    surprisal_limit: above which mean surprisal of a text its language is asked, nats a token.
     """
 
     is_several: bool
     is_beginning: bool
     hint_nats: float
-    doubt_nats: float
+    surprisal_limit: float
     pieces: tuple[ProbedPiece, ...] = ()
 
     @classmethod
@@ -76,7 +76,9 @@ class FollowerState:
             ProbedPiece(**{**piece, "probabilities": tuple(piece["probabilities"])})
             for piece in row["pieces"]
         )
-        return cls(row["is_several"], row["is_beginning"], row["hint_nats"], row["doubt_nats"], tuple(pieces))
+        return cls(
+            row["is_several"], row["is_beginning"], row["hint_nats"], row["surprisal_limit"], tuple(pieces)
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from sottovoce.decoding.decode import DecodingResult
 from sottovoce.engine.calls import CallGenerator, EncodeCall
 from sottovoce.offline.cut import MEL_FRAMES_PER_SECOND, WindowCut, cut_window
 from sottovoce.offline.follow import LanguageFollower
-from sottovoce.offline.misread import Doubt, joined, segment_means, speech_in, text_mean
+from sottovoce.offline.misread import LanguageHypothesis, joined, segment_means, speech_in, text_mean
 from sottovoce.offline.packing import Piece
 from sottovoce.offline.transcriber import Request, Transcriber, TranscriptionState
 from sottovoce.offline.words import place_words
@@ -112,29 +112,31 @@ class UncoveredSpeechReader:
     def _in_right_languages(
         self, window: DecodedWindow, segments: Sequence[Segment], follower: LanguageFollower
     ) -> CallGenerator[list[Segment]]:
-        """The segments of a window; instead of doubtful text in a wrong language, that of the right one."""
+        """The segments of a window; instead of text in a wrong language, that of the right one."""
         result, eot = window.result, self._transcriber.tokenizer.eot
-        doubts: list[Doubt] = []
+        hypotheses: list[LanguageHypothesis] = []
         for segment, mean in zip(segments, segment_means(result, segments, eot), strict=True):
             speech = speech_in(segment, window.speech)
-            if mean is None or speech is None or not follower.doubts(mean):
+            if mean is None or speech is None or not follower.is_low_confidence(mean):
                 continue
             if (other := (yield from follower.other_language(speech, result.language))) is not None:
-                doubts.append(Doubt((segment,), speech, mean, *other))
+                hypotheses.append(LanguageHypothesis((segment,), speech, mean, *other))
         found = list(segments)
-        for doubt in joined(doubts, segments):
-            if instead := (yield from self._read_in_another(doubt, follower)):
-                at = found.index(doubt.segments[0])
-                found[at : at + len(doubt.segments)] = instead
+        for one in joined(hypotheses, segments):
+            if instead := (yield from self._read_in_another(one, follower)):
+                at = found.index(one.segments[0])
+                found[at : at + len(one.segments)] = instead
         return found
 
-    def _read_in_another(self, doubt: Doubt, follower: LanguageFollower) -> CallGenerator[Sequence[Segment]]:
-        """Read a stretch in the language that is heard in it; nothing where its text is no likelier."""
-        window = yield from self._read_alone(doubt.speech, doubt.language)
+    def _read_in_another(
+        self, hypothesis: LanguageHypothesis, follower: LanguageFollower
+    ) -> CallGenerator[Sequence[Segment]]:
+        """Read a stretch in the other language; nothing where its text is no likelier."""
+        window = yield from self._read_alone(hypothesis.speech, hypothesis.language)
         if window is None:
             return ()
         mean = text_mean(window.result, self._transcriber.tokenizer.eot)
-        if not doubt.is_resolved_by(mean, is_first=not follower.is_several):
+        if not hypothesis.is_accepted_by(mean, is_first=not follower.is_several):
             return ()
         follower.is_several = True
         return window.cut.segments

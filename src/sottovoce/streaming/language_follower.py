@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-import numpy as np
-
 from sottovoce.backends.base import Backend, EncoderMode, IncrementalWindow
 from sottovoce.engine.calls import CallGenerator, IncrementalEncodeCall, LanguageProbeCall, SpanProbeCall
 from sottovoce.errors import OptionError
+from sottovoce.language.border import sides_of, surest_border
 from sottovoce.language.probe import LanguageProbe, ProbedLanguage
 from sottovoce.language.timeline import LanguageChange, LanguageTimeline
 from sottovoce.streaming.audio_window import SNAP_S
@@ -27,9 +26,6 @@ N_MOMENTS = 4
 AROUND, SIDE, LEAST = (round(seconds * SAMPLE_RATE) for seconds in (1.5, 2.0, 0.5))
 """Samples: of so many quiet moments within AROUND of a change one is where the language changes. SIDE of both
 sides of each is probed, LEAST at least."""
-LEAST_PROBABILITY, BORDER_NATS = 1e-3, 0.5
-"""Of a language on a side: one must not be able to outweigh the other; and what another moment than the
-quietest has to win, as in files."""
 
 
 class LiveLanguageFollower:
@@ -139,7 +135,7 @@ class LiveLanguageFollower:
         log_mel = utterance.log_mel()
         parts = [
             log_mel[:, _mel_frame(utterance, a) : _mel_frame(utterance, b)]
-            for a, b in sides_of(moments, first, end)
+            for a, b in sides_of(moments, first, end, SIDE)
         ]
         self._unplaced = change
         probed: list[ProbedLanguage] = yield LanguageProbeCall(self._probe, parts)
@@ -208,27 +204,6 @@ def _probe_whole(
 def border_reach(near: int, first: int, end: int) -> range:
     """Return where in samples [first, end) a language may end that was found to end at a sample."""
     return range(max(first + LEAST, near - AROUND), min(end - LEAST, near + AROUND))
-
-
-def sides_of(moments: Sequence[int], first: int, end: int) -> list[tuple[int, int]]:
-    """Return the stretches [start, end) before each of some moments, then those after each, in samples."""
-    before = [(max(first, at - SIDE), at) for at in moments]
-    return before + [(at, min(end, at + SIDE)) for at in moments]
-
-
-def surest_border(moments: Sequence[int], probed: Sequence[ProbedLanguage], source: int, target: int) -> int:
-    """Return the moment before which one language and after which the other is the surest.
-
-    probed: of `sides_of` the moments, of which the first is the quietest. source, target: places of the two
-    languages in the probabilities.
-    """
-    here, there = (
-        np.log([max(float(one.probabilities[place]), LEAST_PROBABILITY) for one in side])
-        for side, place in ((probed[: len(moments)], source), (probed[len(moments) :], target))
-    )
-    nats = here + there
-    nats[0] += BORDER_NATS
-    return moments[int(nats.argmax())]
 
 
 def _mel_frame(utterance: LiveUtterance, sample: int) -> int:
