@@ -188,9 +188,11 @@ def test_a_recording_need_not_begin_in_its_own_language(model: Model) -> None:
     transcriber = Transcriber(model.backend, model.tokenizer, TranscribeOptions(follow_languages=True))
     pieces = [Piece(0, 130), Piece(160, 460)]
     probed = []
-    for piece, code, sureness in zip(pieces, ("de", "en"), (0.75, 0.999), strict=True):
+    for piece, code, sureness, english in zip(
+        pieces, ("de", "en"), (0.93, 0.999), (0.005, 0.999), strict=True
+    ):
         posterior = np.full(len(codes), (1.0 - sureness) / (len(codes) - 1))
-        posterior[codes.index(code)] = sureness
+        posterior[codes.index("en")], posterior[codes.index(code)] = english, sureness
         probed.append(ProbedPiece(piece.start, piece.end, tuple(posterior), 1.0, 0.0, is_alone=True))
     executor = LocalExecutor(model.backend)
     with Recording(np.zeros(80_000, np.float32)) as recording, RecordingFeatures(recording) as features:

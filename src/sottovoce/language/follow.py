@@ -51,12 +51,14 @@ class PieceEvidence:
 
     duration_s: seconds. posterior: (L,) over the languages to choose among, summing to 1. no_speech:
     probability that nobody speaks in it. alike: softens evidence between neighbours; None: it counts whole.
+    text: (L,) log-likelihoods of its text in each language, in nats, as they count; None: nobody asked.
     """
 
     duration_s: float
     posterior: Posterior
     no_speech: float
     alike: AlikeLanguages | None = None
+    text: npt.NDArray[np.float64] | None = None
 
     @property
     def weight(self) -> float:
@@ -73,7 +75,7 @@ class PieceEvidence:
         """Weighed log-likelihoods (L,) of the languages, in nats."""
         posterior = self.posterior if self.alike is None else self.alike.soften(self.posterior)
         weighed: npt.NDArray[np.float64] = self.weight * np.log(np.maximum(posterior, FLOOR))
-        return weighed
+        return weighed if self.text is None else weighed + self.text
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 
 from sottovoce.audio.features import RecordingFeatures
 from sottovoce.engine.calls import CallGenerator, LanguageProbeCall, SpanProbeCall
@@ -32,10 +33,12 @@ from sottovoce.language.follow import (
     language_runs,
 )
 from sottovoce.language.probe import LanguageProbe, ProbedLanguage
+from sottovoce.language.uncertain import text_evidence, uncertain_runs
 from sottovoce.offline.cut import MEL_FRAMES_PER_SECOND
 from sottovoce.offline.packing import Piece
 from sottovoce.offline.pieces import quiet_moments, quietest_moment
 from sottovoce.offline.resume import FollowerState, ProbedPiece
+from sottovoce.offline.text_likelihood import TextLikelihood
 from sottovoce.offline.transcriber import Transcriber, TranscriptionState
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import EncoderOutput
@@ -68,6 +71,9 @@ several, it is enough that the text's is not much likelier."""
 JOINED_S, JOINED_SURE = 8.0, 0.9
 """Pieces of a run up to this long that was less sure are heard together: a language of three seconds is
 surer than that of its halves."""
+SILENCE = 30
+"""Log-mel frames at most, of each pause around it, that a stretch is read with: of a word that begins faintly
+speech detection hears a part."""
 OUTSIDE, OUTSIDE_S = 0.8, 2.0
 """A piece this long and this surely in a language that is not among those listed is reported."""
 
@@ -112,6 +118,8 @@ class LanguageFollower:
         self._features = features
         self._state = state
         self._detections: dict[Piece, _Detection] = {}
+        self._likelihood = TextLikelihood(transcriber, features)
+        self._text: dict[Piece, npt.NDArray[np.float64]] = {}
         self._is_beginning = True
         self._hint_nats, self._surprisal_limit = LEAST_HINT_NATS, LEAST_SURPRISAL
         self.is_several = transcriber.options.follows_languages
@@ -129,6 +137,7 @@ class LanguageFollower:
             language before the window, or that of the recording, which need not begin in it; None: not known.
         """
         is_beginning, self._is_beginning = self._is_beginning, False
+        self._text.clear()
         self._surprisal_limit = max(LEAST_SURPRISAL, self._surprisal_limit - SURPRISAL_STEP / 2)
         self._forget_before(pieces[0].start)
         new = [index for index, piece in enumerate(pieces) if piece not in self._detections]
@@ -140,7 +149,7 @@ class LanguageFollower:
             yield from self._detect_uncertain(pieces)
         elif not (yield from self._finds_another(pieces, current)):
             return [LanguageRun(current or self._dominant(pieces), tuple(pieces), 1.0)]
-        found = self._smoothed(pieces, None if is_beginning else current)
+        found = yield from self._smoothed(pieces, None if is_beginning else current)
         return (yield from self._detected_together(found)) if len(found) > 1 else found
 
     def language_of(self, piece: Piece, current: str) -> CallGenerator[str]:
@@ -148,7 +157,7 @@ class LanguageFollower:
         yield from self._detect_separately([piece])
         if not self.is_several and not (yield from self._finds_another([piece], current)):
             return current
-        return self._smoothed([piece], current)[0].language
+        return (yield from self._smoothed([piece], current))[0].language
 
     def is_low_confidence(self, mean: float) -> bool:
         """Tell whether a text of this mean log-probability may be in a wrong language."""
@@ -308,21 +317,34 @@ class LanguageFollower:
 
     def _evidence(self, piece: Piece) -> PieceEvidence:
         """Return the evidence of a piece that was probed; one that is too short has none."""
-        return self._evidence_of(self._detections[piece], _seconds(piece))
+        return self._evidence_of(self._detections[piece], _seconds(piece), self._text.get(piece))
 
-    def _evidence_of(self, detection: _Detection, seconds: float) -> PieceEvidence:
+    def _evidence_of(
+        self, detection: _Detection, seconds: float, text: npt.NDArray[np.float64] | None = None
+    ) -> PieceEvidence:
         chosen = detection.probed.probabilities[self._places] * self._prior
         total = chosen.sum()
         posterior = chosen / total if total > 0.0 else np.full(len(chosen), 1.0 / len(chosen))
         is_reliable = detection.is_alone or seconds >= SHORTEST_S
-        return PieceEvidence(
-            seconds if is_reliable else 0.0, posterior, detection.probed.no_speech, self._alike
-        )
+        no_speech, counted_s = detection.probed.no_speech, seconds if is_reliable else 0.0
+        return PieceEvidence(counted_s, posterior, no_speech, self._alike, text)
 
-    def _smoothed(self, pieces: Sequence[Piece], current: str | None) -> list[LanguageRun]:
-        evidence = [self._evidence(piece) for piece in pieces]
+    def _smoothed(self, pieces: Sequence[Piece], current: str | None) -> CallGenerator[list[LanguageRun]]:
+        """The languages of pieces by sound, and by their text where that does not settle them."""
         before = self._codes.index(current) if current in self._codes else None
-        runs = language_runs(evidence, _pauses_s(pieces), before=before)
+        pauses_s = _pauses_s(pieces)
+        evidence = [self._evidence(piece) for piece in pieces]
+        runs = language_runs(evidence, pauses_s, before=before)
+        uncertain = uncertain_runs(evidence, runs, before=before)
+        for run, languages in uncertain:
+            own = pieces[run.first : run.end]
+            nats = yield from self._text_nats(own, pieces, languages)
+            added = text_evidence(nats, evidence, runs, before)
+            seconds = sum(map(_seconds, own))
+            self._text.update({piece: _seconds(piece) / seconds * added for piece in own})
+        if uncertain:
+            evidence = [self._evidence(piece) for piece in pieces]
+            runs = language_runs(evidence, pauses_s, before=before)
         return [
             LanguageRun(
                 self._codes[run.language],
@@ -332,9 +354,24 @@ class LanguageFollower:
             for run in runs
         ]
 
+    def _text_nats(
+        self, stretch: Sequence[Piece], pieces: Sequence[Piece], languages: Sequence[int]
+    ) -> CallGenerator[dict[int, float]]:
+        """Log-probabilities of the text of a stretch, read with some of the silence around it, by languages'
+        places."""
+        start, end = stretch[0].start, stretch[-1].end
+        ends = [piece.end for piece in pieces if piece.end <= start]
+        starts = [piece.start for piece in pieces if piece.start >= end]
+        first = max((max(ends) + start) // 2, start - SILENCE) if ends else start
+        last = min((min(starts) + end) // 2, end + SILENCE) if starts else end + SILENCE
+        codes = [self._codes[place] for place in languages]
+        nats = yield from self._likelihood.nats(Piece(first, last), codes)
+        return {place: nats[code] for place, code in zip(languages, codes, strict=True)}
+
     def _forget_before(self, frame: int) -> None:
         for piece in [piece for piece in self._detections if piece.end <= frame]:
             del self._detections[piece]
+        self._likelihood.forget_before(frame)
 
 
 def follower_of(

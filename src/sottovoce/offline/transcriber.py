@@ -201,7 +201,7 @@ class Transcriber:
     def _decode_call(self, encoded: EncoderOutput, requests: Sequence[Request]) -> DecodeCall:
         """Decode windows that are all first or not, and all second readings or not."""
         fallback = self.options.fallback_of_window
-        base = replace(self.options.decoding, sample_len=self._sample_len(encoded.n_frames))
+        base = replace(self.options.decoding, sample_len=self.sample_len(encoded.n_frames))
         if requests[0].is_second:
             fallback = replace(fallback, temperatures=fallback.temperatures[:1])
         options = [
@@ -217,10 +217,12 @@ class Transcriber:
         divisible = [request.is_divisible for request in requests]
         return DecodeCall(self.tokenizer, encoded, options, fallback, divisible, self.fusion)
 
-    def _sample_len(self, n_frames: int) -> int | None:
-        """Tokens of a window of so many encoder frames at most; of a shortened one its share of the text
-        context, twice as many a second as in a full window: where speech goes on at its end, the decoder may
-        fall into a loop."""
+    def sample_len(self, n_frames: int) -> int | None:
+        """Return the most tokens of a window of so many encoder frames; None: those of the text context.
+
+        Of a shortened one its share of the text context, twice as many a second as in a full window: where
+        speech goes on at its end, the decoder may fall into a loop.
+        """
         requested, dims = self.options.decoding.sample_len, self.backend.dims
         if requested is not None or n_frames >= dims.n_audio_ctx:
             return requested
