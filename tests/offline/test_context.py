@@ -67,3 +67,12 @@ def test_the_longest_context_is_an_option() -> None:
     assert carried.prompt() == (*INITIAL, 8)
     with pytest.raises(OptionError, match="max_context: expected at least 0, got -1"):
         context(max_context=-1)
+
+
+def test_text_that_was_there_before_is_known_whatever_its_signs() -> None:
+    said = context()
+    said.remember([TOKENIZER.timestamp_begin, *TOKENIZER.encode(" It works, they say. Again?")])
+    assert said.holds(" they say!")
+    assert said.holds(" It works.")
+    assert not said.holds(" it works again")
+    assert not said.holds(" say they")

@@ -41,6 +41,14 @@ def test_a_voice_is_heard_in_a_segment_and_close_around_it(start: float, end: fl
     assert voices.is_in(Segment(0, start, end, " hello", "en")) == is_in
 
 
+@pytest.mark.parametrize(("end", "is_short"), [(2.1, True), (2.5, False), (3.0, False)])
+def test_nobody_says_a_sentence_in_a_moment(end: float, is_short: bool) -> None:
+    speech = SpeechFinder(model=Loud())
+    voices = VoiceFinder(speech)
+    speech.push(voice(6.0, (2.0, end)))
+    assert voices.is_too_short_for(Segment(0, 1.8, 5.0, " seven words", "en")) == is_short
+
+
 def texts(samples: Samples, options: TranscribeOptions) -> list[str]:
     backend = FakeBackend(script(*PAIR))
     with Recording(samples) as recording:
@@ -61,3 +69,22 @@ def test_with_openai_whisper_s_rules_they_stay() -> None:
 
 def test_a_word_at_the_very_end_is_heard() -> None:
     assert texts(voice(8.0, (0.5, 1.0), (7.8, 8.0)), ENGLISH) == [" hello", " world"]
+
+
+@pytest.mark.parametrize(("reads_again", "second_s"), [(True, 29.4), (False, 30.0)])
+def test_speech_that_a_window_s_end_divides_is_read_whole(reads_again: bool, second_s: float) -> None:
+    """Half a second of it is in the first window, which writes nothing of it."""
+    samples = voice(36.0, (0.2, 1.8), (29.5, 33.0))
+    backend = FakeBackend(script(at(0), HELLO, at(4)))
+    options = replace(ENGLISH, read_again=reads_again)
+    with Recording(samples) as recording:
+        found = list(transcribe(backend, TOKENIZER, recording, options, speech_model=Loud()))
+    assert [one.start for one in found][:2] == [0.0, pytest.approx(second_s, abs=0.1)]
+
+
+def test_speech_that_was_written_up_to_the_end_is_not_read_twice() -> None:
+    samples = voice(36.0, (28.0, 33.0))
+    backend = FakeBackend(script(at(0), HELLO, at(29.8)))
+    with Recording(samples) as recording:
+        found = list(transcribe(backend, TOKENIZER, recording, ENGLISH, speech_model=Loud()))
+    assert [one.start for one in found][:2] == [0.0, 30.0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sottovoce.options.transcribe import TranscribeOptions
+from sottovoce.text.normalize import plain
 from sottovoce.text.tokenizer import Tokenizer
 
 
@@ -18,6 +19,7 @@ class Context:
 
     def __init__(self, tokenizer: Tokenizer, options: TranscribeOptions, n_text_ctx: int) -> None:
         self._options = options
+        self._tokenizer = tokenizer
         self._room = n_text_ctx // 2 - 1
         text = options.initial_prompt
         initial = tokenizer.encode(" " + text.strip()) if text else []
@@ -43,6 +45,12 @@ class Context:
     def remember(self, tokens: Sequence[int]) -> None:
         """Add a segment: its text and timestamps."""
         self._tokens = [*self._tokens, *tokens][-self._room :]
+
+    def holds(self, text: str) -> bool:
+        """Tell whether the words of a text follow each other in that of earlier windows."""
+        words = plain(text).split()
+        said = plain(self._tokenizer.decode(self._tokens)).split()
+        return any(said[at : at + len(words)] == words for at in range(len(said) - len(words) + 1))
 
     def end_window(self, temperature: float) -> None:
         """Forget everything after a window that needed a high temperature, or if nothing is to be kept."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from sottovoce.audio.features import RecordingFeatures
@@ -34,6 +35,8 @@ SHORTEST_FRAMES = 10
 """A shorter rest of a clip holds no word, and would cost a whole window."""
 SHORTEST_PROMPTED_FRAMES = 200
 """Where a recording is in several languages, a window with less audio is read without the text before it."""
+DIVIDED_FRAMES = 10
+"""Log-mel frames before speech that the end of a window divides, of which nothing was written."""
 CUT_WORD_S = 1.0
 """So close to the end of a window its last word may go on in the next one."""
 
@@ -176,7 +179,8 @@ class _SeekLoop:
         (attempt,) = yield from transcriber.decode(window.encoded, [request])
         result = attempt.result
         if self._options.fallback.is_silence(result):
-            silence = WindowCut((), self._locator.hand_over(window.end, window.seek))
+            seek = self._before_divided(window, window.end, window.seek)
+            silence = WindowCut((), self._locator.hand_over(seek, window.seek))
             yield from numbered((yield from self._completed(window, silence, result)), self._state)
             return silence.seek
         tokenizer = transcriber.tokenizer_of(result.language)
@@ -186,7 +190,8 @@ class _SeekLoop:
         if cut.restarts:
             return cut.seek
         text_end = window.start_s if cut.end_of_speech is None else cut.end_of_speech
-        cut = replace(cut, seek=self._locator.hand_over(cut.seek, _frame(text_end)))
+        seek = self._before_divided(window, cut.seek, _frame(text_end))
+        cut = replace(cut, seek=self._locator.hand_over(seek, _frame(text_end)))
         self._is_first = False
         segments = list(transcriber.segments(cut, result))
         if self._options.read_again:
@@ -198,6 +203,25 @@ class _SeekLoop:
         self._context.end_window(attempt.last_temperature)
         return cut.seek
 
+    def _before_divided(self, window: _Window, seek: int, text_end: int) -> int:
+        """Go on before speech that the end of a full window divides and no text was written of: half a second
+        of it is too short to be read again by itself.
+
+        seek: frame from which to go on otherwise. text_end: of the text of the window.
+        """
+        if not self._options.read_again or window.n_frames < self._transcriber.content_frames:
+            return seek
+        pieces = self._locator.pieces(text_end, window.end + 1)
+        if not pieces or pieces[-1].end <= window.end:
+            return seek
+        first = pieces[-1].start
+        for before, piece in reversed(list(pairwise(pieces))):
+            if before.end < piece.start:
+                break
+            first = before.start
+        is_divided = window.seek + DIVIDED_FRAMES < first and text_end + DIVIDED_FRAMES < first < seek
+        return first if is_divided else seek
+
     def _prompt(self, window: _Window) -> tuple[int, ...]:
         """The text before a window; none for a short rest before another language, which would be that text
         once more.
@@ -206,10 +230,15 @@ class _SeekLoop:
         return () if is_rest else self._context.prompt()
 
     def _spoken(self, segments: list[Segment]) -> list[Segment]:
-        """Segments with a voice in them."""
+        """Segments with a voice in them, without text that was there before and is too long for it."""
         if segments:
             self._features.has(_frame(segments[-1].end) + LOOK_AHEAD_FRAMES)
-        return [segment for segment in segments if self._voices.is_in(segment)]
+        return [
+            segment
+            for segment in segments
+            if self._voices.is_in(segment)
+            and not (self._context.holds(segment.text) and self._voices.is_too_short_for(segment))
+        ]
 
     def _completed(
         self, window: _Window, cut: WindowCut, result: DecodingResult

@@ -12,6 +12,8 @@ logger = logging.getLogger(__name__)
 
 VOICE_VAD = VadOptions(threshold=0.3, min_silence_ms=100.0, speech_pad_ms=0.0)
 """A voice, however faint: somewhere in a segment of people's speech the detector is sure by 0.9 and more."""
+MOST_SIGNS_S = 30.0
+"""Letters that people say in a second at most, where the same text was written before."""
 MARGIN_S = 0.3
 """Around a segment, whose times may be so far off."""
 
@@ -27,9 +29,22 @@ class VoiceFinder:
 
     def is_in(self, segment: Segment) -> bool:
         """Tell whether there is a voice in a segment, whose samples were read; log where there is none."""
-        start = max(0, round((segment.start - MARGIN_S) * SAMPLE_RATE))
-        is_spoken = bool(self._voices.segments(start, round((segment.end + MARGIN_S) * SAMPLE_RATE)))
+        is_spoken = self._voiced_s(segment) > 0.0
         if not is_spoken:
             span = f"{segment.start:.1f} to {segment.end:.1f} s"
             logger.info("nobody speaks from %s: '%s' is left out", span, segment.text.strip())
         return is_spoken
+
+    def is_too_short_for(self, segment: Segment) -> bool:
+        """Tell whether nobody can have said the text of a segment while there is a voice in it; log it."""
+        n_signs = sum(sign.isalnum() for sign in segment.text)
+        is_short = n_signs > MOST_SIGNS_S * self._voiced_s(segment)
+        if is_short:
+            logger.info("%.1f s: '%s' once more is left out", segment.start, segment.text.strip())
+        return is_short
+
+    def _voiced_s(self, segment: Segment) -> float:
+        """Seconds of voice in a segment and a little around it."""
+        start = max(0, round((segment.start - MARGIN_S) * SAMPLE_RATE))
+        voices = self._voices.segments(start, round((segment.end + MARGIN_S) * SAMPLE_RATE))
+        return sum(one.end_sample - one.start_sample for one in voices) / SAMPLE_RATE
