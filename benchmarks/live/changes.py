@@ -37,6 +37,7 @@ from sottovoce.api import Model, load_model
 from sottovoce.audio.mel import log_mel
 from sottovoce.audio.vad_stream import VadStream
 from sottovoce.evaluation.language_scores import NO_SCORES, FoundSwitch, SwitchScores, score_switches
+from sottovoce.language.border import sides_of, surest_border
 from sottovoce.language.probe import LanguageProbe, ProbedLanguage, ProbeOptions, probed_languages
 from sottovoce.language.smoothing import SmoothingOptions
 from sottovoce.language.switching import SwitchOptions
@@ -45,9 +46,8 @@ from sottovoce.streaming.audio_window import SAMPLES_PER_FRAME, loudness, quiet_
 from sottovoce.streaming.language_follower import (
     N_MOMENTS,
     SHORTEST_S,
+    SIDE,
     border_reach,
-    sides_of,
-    surest_border,
 )
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import SAMPLE_RATE, Samples
@@ -211,7 +211,7 @@ def placed(
     if not moments:
         return change
     allowed = [CODES.index(code) for code in line.languages]
-    sides = sides_of(moments, speech.start, speech.stop)
+    sides = sides_of(moments, speech.start, speech.stop, SIDE)
     probed = [log.heard(one.name, *side, allowed) for side in sides]
     places = line.languages.index(change.source), line.languages.index(change.target)
     return line.place(change, surest_border(moments, probed, *places) / SAMPLE_RATE)

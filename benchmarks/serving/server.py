@@ -28,9 +28,9 @@ async def heard_live(scheduler: Scheduler, stream: Stream, options: LiveOptions,
             await asyncio.sleep(max(0.001, fed_s + PUSH_S - now_s))
             continue
         told = await live.push(stream.piece(fed_s, heard_s))
-        said.add_told(told, time.monotonic() - began_s, stream)
+        said.add(told, time.monotonic() - began_s, stream)
         fed_s = heard_s
-    said.add_told(await live.close(), time.monotonic() - began_s, stream)
+    said.add(await live.close(), time.monotonic() - began_s, stream)
     return said
 
 
