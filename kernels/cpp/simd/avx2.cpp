@@ -20,21 +20,26 @@ void quantize_words(const float* x, int n, int depth, uint8_t* values, float* sc
 
 struct WordPanel {
     static constexpr int kRows = 6;
-    static constexpr int kWide = 2;  // registers of four outputs each
+    static constexpr int kAhead = 2048;  // bytes of the table that are fetched before they are used
 
+    // One row waits for the table, which it goes through once; more rows share what is near.
     template <int R>
     static void sums(const uint8_t* x, size_t stride, const int8_t* values, int n_quads, int32_t (*to)[kPanel]) {
+        constexpr int kWide = R == 1 ? 8 : 2;
         for (int part = 0; part < kPanel; part += 4 * kWide)
-            part_sums<R>(x, stride, values + part * kQuad, n_quads, part, to);
+            part_sums<R, kWide>(x, stride, values + part * kQuad, n_quads, part, to);
     }
 
-    template <int R>
+    template <int R, int kWide>
     static void part_sums(const uint8_t* x, size_t stride, const int8_t* values, int n_quads, int part,
                           int32_t (*to)[kPanel]) {
         Sums sums[R][kWide];
         for (auto& of_row : sums)
             for (Sums& sum : of_row) sum = Sums{};
         for (int quad = 0; quad < n_quads; ++quad, values += kPanel * kQuad) {
+            if constexpr (R == 1 || R == kRows)
+                for (int i = 0; i < kWide; i += 4)
+                    _mm_prefetch(reinterpret_cast<const char*>(values) + kAhead + 16 * i, _MM_HINT_T0);
             __m256i table[kWide];
             for (int i = 0; i < kWide; ++i)
                 table[i] = _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(values + 16 * i)));
