@@ -108,9 +108,9 @@ class PhraseSpeller:
                     return list(dict.fromkeys(found))[:MOST_SPELLINGS]
         place = self._first_without_label(self.cased(text))
         space = PIECE_START if self.labels.has_pieces else " "
+        hint = "write numbers in words" if place.isdigit() else f"space is {space!r}"
         raise LanguageModelError(
-            f"hotwords: expected text that the labels can spell, got {text!r} at {place!r}"
-            f" (space is {space!r})"
+            f"hotwords: expected text that the labels can spell, got {text!r} at {place!r} ({hint})"
         )
 
     def _marked(self, text: str) -> str:
