@@ -11,7 +11,8 @@ once in every clip, also in those that hold none. Whisper's beam search of 5, no
 Recall is the share of spoken names that are written; a false alarm is a name of the list that is written in a
 clip where nobody said it; words made worse are those that more are wrong of than at the first weight, summed
 over clips where more are. --document boosts what `--vocabulary-from` takes out of a text that has every
-sentence of the clips twice, in the place of the names. Prints a table and one JSON line.
+sentence of the clips twice, in the place of the names; --small lists the names in small letters. Prints a
+table and one JSON line.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal, TypeAlias
 
 import torch
 
@@ -43,6 +45,7 @@ READERS = {"en": "kathleen-en", "de": "kerstin-de"}
 FREQUENT = {"en": "en_50k_top20k.txt.gz", "de": "de_50k_top20k.txt.gz"}
 WEIGHTS = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0)
 WINDOW_FRAMES = 3000
+Listed: TypeAlias = Literal["names", "small", "document"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,10 +123,11 @@ def encoded(model: Model, clip: Clip) -> EncoderOutput:
     return model.backend.encode(window_features([mel[:, :WINDOW_FRAMES]], WINDOW_FRAMES))
 
 
-def boosted(model: Model, clips: Sequence[Clip], weight: float, *, from_document: bool) -> ShallowFusion:
+def boosted(model: Model, clips: Sequence[Clip], weight: float, listed: Listed) -> ShallowFusion:
     """The names of clips, or the rare words of a text that has their sentences twice."""
-    if not from_document:
+    if listed != "document":
         names = sorted({name for clip in clips for name in clip.names})
+        names = [name.lower() for name in names] if listed == "small" else names
         return model.fusion(hotwords=names, hotword_weight=weight)
     with tempfile.TemporaryDirectory() as folder:
         document = Path(folder) / "sentences.txt"
@@ -139,10 +143,10 @@ def n_worse(before: Counts, after: Counts) -> int:
 
 
 def measure(
-    model: Model, clips: Sequence[Clip], weights: Sequence[float], *, from_document: bool
+    model: Model, clips: Sequence[Clip], weights: Sequence[float], listed: Listed
 ) -> dict[float, Counts]:
     names = sorted({name for clip in clips for name in clip.names})
-    fusions = {w: boosted(model, clips, w, from_document=from_document) if w else None for w in weights}
+    fusions = {w: boosted(model, clips, w, listed) if w else None for w in weights}
     counts = {weight: Counts() for weight in weights}
     options = DecodingOptions(language=clips[0].language, beam_size=5)
     for clip in clips:
@@ -160,7 +164,17 @@ def main() -> None:
     add_part(parser)
     parser.add_argument("--clips", type=int, default=60, help="of each language; half of them with names")
     parser.add_argument("--without", type=int, help="clips without names, in the place of the other half")
-    parser.add_argument("--document", action="store_true", help="boost what --vocabulary-from finds")
+    parser.add_argument(
+        "--document",
+        dest="listed",
+        action="store_const",
+        const="document",
+        default="names",
+        help="boost what --vocabulary-from finds",
+    )
+    parser.add_argument(
+        "--small", dest="listed", action="store_const", const="small", help="names in small letters"
+    )
     parser.add_argument("--weights", type=float, nargs="+", default=WEIGHTS)
     parser.add_argument("--languages", nargs="+", choices=sorted(READERS), default=[*READERS])
     parser.add_argument("--threads", type=int, default=1)
@@ -172,7 +186,7 @@ def main() -> None:
         n_named = given.clips // 2
         n_others = n_named if given.without is None else given.without
         clips = choose_clips(given.shared, language, given.part, n_named, n_others)
-        counted = measure(model, clips, given.weights, from_document=given.document)
+        counted = measure(model, clips, given.weights, given.listed)
         for weight, one in counted.items():
             row = {"language": language, "weight": weight, "clips": len(clips), "spoken": one.spoken}
             row |= {"written": one.written, "false_alarms": one.false_alarms, "wer": round(one.errors, 4)}

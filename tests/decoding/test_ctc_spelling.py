@@ -42,7 +42,7 @@ def test_signs_that_labels_have_stay() -> None:
 
 @pytest.mark.parametrize("text", ["B52", "4"])
 def test_numbers_have_to_be_written_out(text: str) -> None:
-    with pytest.raises(LanguageModelError, match=f"got '{text}' at '[54]'"):
+    with pytest.raises(LanguageModelError, match=rf"got '{text}' at '[54]' \(write numbers in words\)"):
         PhraseSpeller(SMALL).spellings(text)
     digits = Labels.of([*"-b0123456789"], 0)
     assert len(PhraseSpeller(digits).spellings(text)) == 1

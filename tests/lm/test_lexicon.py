@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -50,6 +51,25 @@ def test_look_ahead_is_the_best_word_below() -> None:
     assert float(ahead[0]) == 0.0
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_a_tree_says_of_every_beginning_which_words_go_on_from_it(seed: int) -> None:
+    chooser = random.Random(seed)
+    spellings = [
+        (f"w{chooser.randrange(12)}", chooser.choices((1, 2, 4), k=chooser.randint(1, 5))) for _ in range(20)
+    ]
+    lexicon = Lexicon([(word, [*tokens, 3]) for word, tokens in spellings], 5, separator=3)
+    assert lexicon.words == tuple(dict.fromkeys(word for word, _ in spellings))
+    scores = torch.rand(len(lexicon.words)) - 3.0
+    ahead = lexicon.look_ahead(scores)
+    for said in {tuple(tokens[:n]) for _, tokens in spellings for n in range(1, len(tokens) + 1)}:
+        node = walk(lexicon, list(said))
+        marks, exists = lexicon.endings(node)
+        spelled = dict.fromkeys(word for word, tokens in spellings if tuple(tokens) == said)
+        assert [lexicon.words[mark - 1] for mark in marks[exists].tolist()] == [*spelled]
+        below = {word for word, tokens in spellings if tuple(tokens[: len(said)]) == said}
+        assert float(ahead[node]) == max(float(scores[lexicon.words.index(word)]) for word in below)
+
+
 @pytest.mark.parametrize(
     ("spellings", "message"),
     [
@@ -58,6 +78,9 @@ def test_look_ahead_is_the_best_word_below() -> None:
         ([("a", [3])], "'a'"),
         ([("a", [7])], "0 to 3"),
         ([("ab", [1, 3, 2])], "separator"),
+        ([("ok", [1, 3]), ("bb", [3]), ("ab", [1, 3, 2])], "'bb', got none"),
+        ([("ok", [1, 3]), ("ab", [1, 3, 2, 3])], r"'ab' .* got \[1, 3, 2\]"),
+        ([("a", [-1])], "0 to 3"),
     ],
 )
 def test_lexicons_that_cannot_be_used_are_refused(

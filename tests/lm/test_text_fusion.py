@@ -39,6 +39,37 @@ def test_hotwords_count_once_wherever_they_stand(tokenizer: Tokenizer) -> None:
     assert sequence_bonus(fusion, encode(" We run Kubota and Saoirse Smith")) == pytest.approx(0.0, abs=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("listed", "said", "is_meant"),
+    [
+        ("amoxicillin", " Amoxicillin", True),
+        ("amoxicillin", "amoxicillin", True),
+        ("saoirse ronan", " Saoirse Ronan", True),
+        ("saoirse ronan", "Saoirse ronan", True),
+        ("iPhone", " IPhone", True),
+        ("Vogel", " vogel", False),
+        ("NASA", " Nasa", False),
+    ],
+)
+def test_small_letters_mean_capitals_too(
+    listed: str, said: str, is_meant: bool, tokenizer: Tokenizer
+) -> None:
+    """Sentences begin with a capital, and lists of names are often all in small letters."""
+    pieces = tokenizer.encode(said)
+    bonus = sequence_bonus(
+        text_fusion(tokenizer, hotwords={listed: 2.0}), [*pieces, *tokenizer.encode(" helps.")]
+    )
+    assert bonus == pytest.approx(2.0 * len(pieces) * is_meant, abs=1e-4)
+
+
+def test_a_weight_of_its_own_wins_over_that_of_the_small_letters(tokenizer: Tokenizer) -> None:
+    for listed in ({"vogel": 1.0, "Vogel": 3.0}, {"Vogel": 3.0, "vogel": 1.0}):
+        fusion = text_fusion(tokenizer, hotwords=listed)
+        for text, weight in ((" vogel", 1.0), (" Vogel", 3.0)):
+            pieces = tokenizer.encode(text)
+            assert sequence_bonus(fusion, pieces) == pytest.approx(weight * len(pieces), abs=1e-4)
+
+
 def test_all_tokens_at_once_equal_one_by_one(tokenizer: Tokenizer) -> None:
     fusion = text_fusion(tokenizer, hotwords=["Kubernetes"])
     states = fusion.start(2)

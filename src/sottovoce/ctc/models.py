@@ -255,7 +255,7 @@ class DecoderParts:
         spellings: list[tuple[str, Sequence[int]]] = []
         for word in model.vocabulary:
             letters = speller.cased(word)
-            if word not in _SPECIAL and all(letter in ids for letter in letters):
+            if ids.keys() >= set(letters) and word not in _SPECIAL:
                 spellings.append((word, [ids[letter] for letter in letters]))
         if not spellings:
             raise OptionError(

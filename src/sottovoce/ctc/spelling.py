@@ -22,6 +22,8 @@ MOST_SPELLINGS = 8
 """Label sequences of a phrase at most, those of fewest labels; the first is that of the longest labels."""
 _SIGNS = str.maketrans({"’": "'", "ʼ": "'", "‐": "-", "‑": "-", "–": "-", "—": "-", "“": '"', "”": '"'})
 
+_CASES: Mapping[Case, Callable[[str], str]] = {"keep": str, "lower": str.lower, "upper": str.upper}
+
 Pronunciations = Mapping[str, Sequence[tuple[int, ...]]]
 """Label sequences of words."""
 
@@ -74,7 +76,7 @@ class PhraseSpeller:
 
     def cased(self, text: str) -> str:
         """Change the case of a text as the option says."""
-        return {"keep": text, "lower": text.lower(), "upper": text.upper()}[self.case]
+        return _CASES[self.case](text)
 
     def form_among(self, word: str, words: Collection[str | None]) -> str | None:
         """Return the form of a word that is among words: as it is written, or in another case; None: none."""
@@ -106,9 +108,9 @@ class PhraseSpeller:
                     return list(dict.fromkeys(found))[:MOST_SPELLINGS]
         place = self._first_without_label(self.cased(text))
         space = PIECE_START if self.labels.has_pieces else " "
+        hint = "write numbers in words" if place.isdigit() else f"space is {space!r}"
         raise LanguageModelError(
-            f"hotwords: expected text that the labels can spell, got {text!r} at {place!r}"
-            f" (space is {space!r})"
+            f"hotwords: expected text that the labels can spell, got {text!r} at {place!r} ({hint})"
         )
 
     def _marked(self, text: str) -> str:

@@ -18,10 +18,7 @@ from sottovoce.errors import LanguageModelError, cause_of
 from sottovoce.lm.arpa import BLANKS, fields_of
 from sottovoce.lm.base import CHILD, LEXICON_NODE, FlatLexicon
 from sottovoce.lm.table import KeyTable
-
-ROOT = 0
-UNKNOWN_NODE = 1
-"""Inside a word that the lexicon does not have."""
+from sottovoce.lm.token_tree import ROOT, UNKNOWN_NODE, Spellings, TokenTree
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,21 +56,21 @@ class Lexicon:
         self.n_tokens = n_tokens
         self.separator = separator
         self.allow_unknown = allow_unknown
+        named = list(spellings)
         ids: dict[str, int] = {}
-        lengths: dict[str, int] = {}
-        tree = _Tree(n_tokens, separator)
-        for word, tokens in spellings:
-            tree.add(ids.setdefault(word, len(ids)), word, tokens)
-            lengths.setdefault(word, len(tokens) - int(separator in tokens))
+        words = np.fromiter((ids.setdefault(word, len(ids)) for word, _ in named), np.int64, len(named))
         if not ids:
             raise LanguageModelError("lexicon: expected at least one word, got none")
+        spelled = Spellings(named, words, n_tokens, separator)
+        tree = TokenTree(spelled, n_tokens)
+        first = np.unique(words, return_index=True)[1]
         self.words: tuple[str | None, ...] = (*ids, *((None,) if allow_unknown else ()))
         self.unknown = len(ids) if allow_unknown else None
-        self.lengths: Mapping[str, int] = lengths
+        self.lengths: Mapping[str, int] = dict(zip(ids, spelled.lengths[first].tolist(), strict=True))
         self._tree = tree
         self._device = torch.device("cpu")
-        self._children = KeyTable.of(*tree.keys(), n_tokens)
-        self._targets = tree.targets()
+        self._children = KeyTable.of(torch.from_numpy(tree.keys), tree.n_nodes, n_tokens)
+        self._targets = torch.arange(2, tree.n_nodes)
         self._has_children = tree.has_children()
         self._words, self._first, self._counts = tree.ends()
         self._may_begin, self._may_go_on = _unknown_tokens(n_tokens, word_starts)
@@ -230,68 +227,6 @@ def _unknown_tokens(n_tokens: int, word_starts: Sequence[bool] | None) -> tuple[
         )
     starts = torch.tensor(word_starts, dtype=torch.bool)
     return starts, ~starts
-
-
-class _Tree:
-    """Node 0 is the root, node 1 the inside of unknown words; children come after their parents."""
-
-    def __init__(self, n_tokens: int, separator: int | None) -> None:
-        self._n_tokens = n_tokens
-        self._separator = separator
-        self._children: dict[int, int] = {}
-        self._parents = [ROOT, ROOT]
-        self._ends: dict[int, list[int]] = {}
-
-    def add(self, word: int, name: str, tokens: Sequence[int]) -> None:
-        spelling = list(tokens)
-        if self._separator is not None and spelling and spelling[-1] == self._separator:
-            spelling.pop()
-        if not spelling:
-            raise LanguageModelError(f"lexicon: expected a spelling of {name!r}, got none")
-        if not 0 <= min(spelling) <= max(spelling) < self._n_tokens or self._separator in spelling:
-            raise LanguageModelError(
-                f"lexicon: expected {name!r} in tokens from 0 to {self._n_tokens - 1} without the separator, "
-                f"got {spelling}"
-            )
-        at = ROOT
-        for token in spelling:
-            key = at * self._n_tokens + token
-            if key not in self._children:
-                self._children[key] = len(self._parents)
-                self._parents.append(at)
-            at = self._children[key]
-        words = self._ends.setdefault(at, [])
-        if word not in words:
-            words.append(word)
-
-    def keys(self) -> tuple[Tensor, int]:
-        return torch.tensor(sorted(self._children)), len(self._parents)
-
-    def targets(self) -> Tensor:
-        return torch.tensor([self._children[key] for key in sorted(self._children)])
-
-    def has_children(self) -> Tensor:
-        has = torch.zeros(len(self._parents), dtype=torch.bool)
-        has[torch.tensor(self._parents[2:], dtype=torch.int64)] = True
-        return has
-
-    def ends(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Words sorted by the node where they end; per node, the first of its words and their count."""
-        counts = torch.zeros(len(self._parents), dtype=torch.int64)
-        for node, words in self._ends.items():
-            counts[node] = len(words)
-        flat = [word for node in sorted(self._ends) for word in self._ends[node]]
-        return torch.tensor(flat), counts.cumsum(0) - counts, counts
-
-    def best_below(self, word_scores: Tensor) -> Tensor:
-        scores = word_scores.tolist()
-        best = [float("-inf")] * len(self._parents)
-        for node, words in self._ends.items():
-            best[node] = max(scores[word] for word in words)
-        for node in range(len(best) - 1, 1, -1):
-            best[self._parents[node]] = max(best[self._parents[node]], best[node])
-        best[ROOT] = best[UNKNOWN_NODE] = 0.0
-        return torch.tensor(best)
 
 
 def read_lexicon(path: str | Path, labels: Sequence[str]) -> list[tuple[str, list[int]]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -34,8 +34,9 @@ def text_fusion(
     """Fusion for `decoding.beam.BeamSearch`: hand it to `decode` as `fusion`.
 
     lm: an ARPA file whose words are token ids in decimal ("50 1002"), as `token_text` writes them.
-    hotwords: a file (`read_phrases`), phrases, or phrases with weights; each is looked for as it is
-        written, as whole words.
+    hotwords: a file (`read_phrases`), phrases, or phrases with weights; each is looked for as whole words,
+        as it is written, with a capital as at the beginning of a sentence, and, where it is all in small
+        letters, with one for every word.
         hotword_weight: what each token of a phrase adds (nats).
     neural_lm: a model over the same ids, see `lm.causal.CausalTokenModel`.
     grammar: a GBNF file, or one that was read: the text of a window has its form. grammar_penalty: what a
@@ -98,7 +99,23 @@ def _phrases(
     for phrase in usable:
         for written in (f" {phrase.text}", phrase.text):
             spelled[tuple(tokenizer.encode(written))] = phrase.weight
+    for phrase in usable:
+        for form in _capitalised(phrase.text):
+            for written in (f" {form}", form):
+                spelled.setdefault(tuple(tokenizer.encode(written)), phrase.weight)
     return [Phrase(tokens, value) for tokens, value in spelled.items()]
+
+
+def _capitalised(text: str) -> Iterable[str]:
+    """Ways to write a phrase of small letters; none of one that begins with a capital or a digit."""
+    if not text[:1].islower():
+        return ()
+    words = text.split() if text.islower() else [text]
+    return dict.fromkeys((_with_capital(text), " ".join(map(_with_capital, words))))
+
+
+def _with_capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
 
 
 def _fault(phrase: ListedPhrase) -> LanguageModelError | None:

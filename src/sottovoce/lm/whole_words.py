@@ -56,7 +56,11 @@ class WholeWordBooster:
     def __init__(self, phrases: Iterable[Phrase], edges: Edges) -> None:
         self._edges = edges
         self._boundary = len(edges.before)
-        apart = [Phrase(self._with_boundaries(phrase.tokens), phrase.weight) for phrase in phrases]
+        ends, begins = edges.after.tolist(), edges.before.tolist()
+        apart = [
+            Phrase(_with_boundaries(phrase.tokens, ends, begins, self._boundary), phrase.weight)
+            for phrase in phrases
+        ]
         self._inside = PhraseBooster(apart, self._boundary + 1, boundary=self._boundary)
 
     @property
@@ -114,10 +118,12 @@ class WholeWordBooster:
         gained, moved = self._inside.score(nodes, torch.full_like(nodes, self._boundary))
         return gained.masked_fill(~where, 0.0), torch.where(where, moved, nodes)
 
-    def _with_boundaries(self, tokens: Sequence[int]) -> tuple[int, ...]:
-        """Tokens of a phrase with one boundary between words."""
-        found = list(tokens[:1])
-        for last, token in itertools.pairwise(tokens):
-            is_apart = bool(self._edges.after[last]) or bool(self._edges.before[token])
-            found += [self._boundary, token] if is_apart else [token]
-        return tuple(found)
+
+def _with_boundaries(
+    tokens: Sequence[int], ends: Sequence[bool], begins: Sequence[bool], boundary: int
+) -> tuple[int, ...]:
+    """Tokens of a phrase with one boundary between words. ends, begins: of every token, edges of words."""
+    found = list(tokens[:1])
+    for last, token in itertools.pairwise(tokens):
+        found += [boundary, token] if ends[last] or begins[token] else [token]
+    return tuple(found)

@@ -17,7 +17,8 @@ from sottovoce.errors import OptionError
 from sottovoce.lm.base import Arcs, ContextFreeModel, Endings, FlatScorer, stays_on_device
 from sottovoce.lm.flat import flat_models, word_scorer
 from sottovoce.lm.fusion import NEVER, Relabelled, ShallowFusion, TensorModel
-from sottovoce.lm.lexicon import ROOT, Lexicon
+from sottovoce.lm.lexicon import Lexicon
+from sottovoce.lm.token_tree import ROOT
 
 UNKNOWN_SHARE = 0.7
 """Of an unknown word's price, what is taken where it begins; the rest is taken where it ends."""
