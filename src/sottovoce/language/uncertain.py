@@ -20,10 +20,11 @@ SURE = 0.9
 """Probability from which the language of a piece is settled by sound."""
 LEAST_S, MOST_S = 0.8, 8.0
 """Seconds of a run whose text is asked: a shorter one has none, a longer one is heard well enough."""
-TEXT_WEIGHT = 0.5
+TEXT_WEIGHT = 0.25
 """How much a nat of text counts beside one of sound: tokens are not independent, and a model is surer of them
-than it is right. Of development parts of 1.5 to 4.5 s in noise 5 of 81 have a wrong language by sound alone,
-1 with 0.25 to 1 here; of 47 in eight languages without noise 3, and 2 to 5."""
+than it is right; what it translates it writes fluently. On 40 development recordings, default, 3.8 of 535 s in
+noise are in a wrong language with 0.25 and 0.5, 8.5 without text; in eight languages without noise 30.5, 32.3
+and 30.3 of 612 s, F1 of changes 0.88, 0.89 and 0.88."""
 HEARD = 0.1
 """Probability by sound from which a language that is spoken nowhere around is asked too."""
 UNKNOWN_NATS = 3.0
