@@ -22,9 +22,9 @@ LEAST_S, MOST_S = 0.8, 8.0
 """Seconds of a run whose text is asked: a shorter one has none, a longer one is heard well enough."""
 TEXT_WEIGHT = 0.25
 """How much a nat of text counts beside one of sound: tokens are not independent, and a model is surer of them
-than it is right; what it translates it writes fluently. On 40 development recordings, default, 3.8 of 535 s in
-noise are in a wrong language with 0.25 and 0.5, 8.5 without text; in eight languages without noise 30.5, 32.3
-and 30.3 of 612 s, F1 of changes 0.88, 0.89 and 0.88."""
+than it is right; what it translates it writes fluently. By default 3.8 of 535 s of development recordings in
+noise are in a wrong language with 0.25 and with 0.5, 8.5 without text; of 648 s in eight languages without
+noise 30.5, 32.3 and 30.3 (F1 of changes 0.88, 0.89 and 0.88)."""
 HEARD = 0.1
 """Probability by sound from which a language that is spoken nowhere around is asked too."""
 UNKNOWN_NATS = 3.0
