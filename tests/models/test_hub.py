@@ -19,7 +19,7 @@ from sottovoce.models.load import load_checkpoint
 from sottovoce.models.sources import hub
 from sottovoce.models.sources.base import Sources
 from sottovoce.models.sources.find import cached, resolve
-from sottovoce.models.sources.names import list_models
+from sottovoce.models.sources.names import NANO_ASSET, list_models
 from tests.models import tiny
 
 
@@ -84,6 +84,13 @@ def test_a_local_path_wins_over_a_name(tmp_path: Path) -> None:
     save_openai(tiny.checkpoint(), Path("tiny"))
     assert resolve("tiny") == Path("tiny")
     assert load_checkpoint("tiny").dims == tiny.dims()
+
+
+def test_a_folder_that_is_called_like_a_model_and_holds_none_is_not_meant() -> None:
+    Path("nano").mkdir()
+    (Path("nano") / "talk.wav").write_bytes(b"")
+    assert resolve("nano") == NANO_ASSET
+    assert resolve("./nano") == resolve(Path("nano")) == Path("nano")
 
 
 @pytest.mark.parametrize("name", ["base", "distil-large-v3", "someone/whisper-of-theirs"])

@@ -16,7 +16,7 @@ from sottovoce.models.ctc_files import ctc_head_of
 from sottovoce.models.heads import published_heads
 from sottovoce.models.nano import is_compact, read_compact
 from sottovoce.models.sources.base import Sources
-from sottovoce.models.sources.find import resolve
+from sottovoce.models.sources.find import local_path, resolve
 
 ZIP = b"PK\x03\x04"
 PICKLE = b"\x80\x02"
@@ -29,7 +29,7 @@ def load_checkpoint(name_or_path: str | Path, sources: Sources | None = None) ->
     Raises: ModelNotFoundError for a name that no source has, CheckpointError for a file that cannot be read,
     OptionError for contradicting sources.
     """
-    is_local = Path(name_or_path).expanduser().exists()
+    is_local = local_path(name_or_path) is not None
     path = resolve(name_or_path, sources)
     checkpoint = open_checkpoint(path)
     name = checkpoint.name if is_local else str(name_or_path)

@@ -8,7 +8,14 @@ from pathlib import Path
 from sottovoce.errors import ModelNotFoundError, OptionError, cause_of
 from sottovoce.models.sources import cache, hub, package_index
 from sottovoce.models.sources.base import SourceError, Sources
-from sottovoce.models.sources.names import NANO, NANO_ASSET, looks_like_path, repository_of, unknown
+from sottovoce.models.sources.names import (
+    NANO,
+    NANO_ASSET,
+    list_models,
+    looks_like_path,
+    repository_of,
+    unknown,
+)
 
 
 def resolve(name_or_path: str | Path, sources: Sources | None = None) -> Path:
@@ -21,8 +28,8 @@ def resolve(name_or_path: str | Path, sources: Sources | None = None) -> Path:
     name = str(name_or_path)
     if not name:
         raise ModelNotFoundError("model: expected a name or a path, got ''")
-    path = Path(name).expanduser()
-    if path.exists():
+    path = local_path(name_or_path)
+    if path is not None:
         return _plain(path, name, sources)
     if isinstance(name_or_path, Path) or looks_like_path(name):
         raise ModelNotFoundError(f"{name}: no such file or folder")
@@ -36,6 +43,19 @@ def resolve(name_or_path: str | Path, sources: Sources | None = None) -> Path:
     if repository is None and sources.in_index(name) is None:
         raise ModelNotFoundError(unknown(name))
     return _Search(name, repository, sources).path()
+
+
+def local_path(name_or_path: str | Path) -> Path | None:
+    """Return the file or folder that is meant; None where there is none, and a name is.
+
+    A folder that is called like a model, where a command happens to run, is not meant unless it holds one:
+    `./base` is.
+    """
+    path = Path(name_or_path).expanduser()
+    is_name = str(name_or_path) in list_models() and not isinstance(name_or_path, Path)
+    if is_name and path.is_dir() and not any((path / name).exists() for name in ("config.json", "model.bin")):
+        return None
+    return path if path.exists() else None
 
 
 def cached(name: str, sources: Sources | None = None) -> Path | None:
