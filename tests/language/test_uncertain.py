@@ -36,6 +36,19 @@ def test_one_language_alone_is_not_asked() -> None:
     assert uncertain_runs([piece(GERMAN, 0.5)], runs, before=SPANISH) == heard
 
 
+def test_english_that_is_not_heard_is_not_asked_as_it_would_be_a_translation() -> None:
+    english, spanish, polish = range(3)
+    runs = [PieceRun(0, 1, english), PieceRun(1, 2, polish), PieceRun(2, 3, spanish)]
+    pieces = [piece(english, 0.97), piece(polish, 0.85, 1.5), piece(spanish, 0.98)]
+    assert uncertain_runs(pieces, runs, english=english) == [(runs[1], (polish, spanish))]
+    assert uncertain_runs(pieces, runs) == [(runs[1], (polish, english, spanish))]
+    pieces[1] = piece(polish, 0.6, 1.5)  # and 0.2 English
+    assert uncertain_runs(pieces, runs, english=english) == [(runs[1], (polish, english, spanish))]
+    assert uncertain_runs(pieces[:2], runs[:2], english=english) == [(runs[1], (polish, english, spanish))]
+    pieces[1] = piece(polish, 0.85, 1.5)
+    assert uncertain_runs(pieces[:2], runs[:2], english=english) == []
+
+
 def test_a_language_spoken_nowhere_around_needs_more_of_its_text() -> None:
     pieces = [piece(SPANISH, 0.97), piece(THAI, 0.5, 1.5), piece(GERMAN, 0.98)]
     runs = [PieceRun(0, 1, SPANISH), PieceRun(1, 2, THAI), PieceRun(2, 3, GERMAN)]

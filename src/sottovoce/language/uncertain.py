@@ -32,13 +32,18 @@ UNKNOWN_NATS = 3.0
 
 
 def uncertain_runs(
-    pieces: Sequence[PieceEvidence], runs: Sequence[PieceRun], *, before: int | None = None
+    pieces: Sequence[PieceEvidence],
+    runs: Sequence[PieceRun],
+    *,
+    before: int | None = None,
+    english: int | None = None,
 ) -> list[tuple[PieceRun, tuple[int, ...]]]:
     """List the runs no piece of which is sure, each with the places of the languages that it may be in: its
     own, those around, and what it may be heard as; more than one.
 
     runs: languages of the pieces, as of `language_runs`. before: the language that is spoken before the first
-        piece; None: nothing is known of it.
+        piece; None: nothing is known of it. english: the place of the language that a model translates into,
+        fluently, so that its text shows nothing where it is not heard; None: it is not among them.
     """
     found = []
     for at, run in enumerate(runs):
@@ -52,7 +57,10 @@ def uncertain_runs(
                 [one.posterior for one in own], axis=0, weights=[one.duration_s for one in own]
             )
             languages |= dict.fromkeys(np.flatnonzero(heard >= HEARD).tolist())
-            found.append((run, tuple(languages)))
+            if english is not None and english != run.language and heard[english] < HEARD:
+                languages.pop(english, None)
+            if len(languages) > 1:
+                found.append((run, tuple(languages)))
     return found
 
 

@@ -335,7 +335,8 @@ class LanguageFollower:
         pauses_s = _pauses_s(pieces)
         evidence = [self._evidence(piece) for piece in pieces]
         runs = language_runs(evidence, pauses_s, before=before)
-        uncertain = uncertain_runs(evidence, runs, before=before)
+        english = self._codes.index("en") if "en" in self._codes else None
+        uncertain = uncertain_runs(evidence, runs, before=before, english=english)
         for run, languages in uncertain:
             own = pieces[run.first : run.end]
             nats = yield from self._text_nats(own, pieces, languages)
