@@ -25,7 +25,7 @@ TEXT_WEIGHT = 0.25
 than it is right; what it translates it writes fluently. By default 3.8 of 535 s of development recordings in
 noise are in a wrong language with 0.25 and with 0.5, 8.5 without text; of 648 s in eight languages without
 noise 30.5, 32.3 and 30.3 (F1 of changes 0.88, 0.89 and 0.88)."""
-HEARD = 0.1
+CANDIDATE_PROBABILITY = 0.1
 """Probability by sound from which a language that is spoken nowhere around is asked too."""
 UNKNOWN_NATS = 3.0
 """Taken off a language in which nothing around is surely spoken: a short invented text is probable too."""
@@ -53,11 +53,11 @@ def uncertain_runs(
         languages = dict.fromkeys(place for place in (run.language, left, right) if place is not None)
         is_short = LEAST_S <= sum(one.duration_s for one in own) <= MOST_S
         if is_short and len(languages) > 1 and not _is_sure(own, run):
-            heard = np.average(
+            acoustic = np.average(
                 [one.posterior for one in own], axis=0, weights=[one.duration_s for one in own]
             )
-            languages |= dict.fromkeys(np.flatnonzero(heard >= HEARD).tolist())
-            if english is not None and english != run.language and heard[english] < HEARD:
+            languages |= dict.fromkeys(np.flatnonzero(acoustic >= CANDIDATE_PROBABILITY).tolist())
+            if english is not None and english != run.language and acoustic[english] < CANDIDATE_PROBABILITY:
                 languages.pop(english, None)
             if len(languages) > 1:
                 found.append((run, tuple(languages)))
@@ -72,10 +72,10 @@ def text_evidence(
     nats: log-probabilities of its text by the place of the language; others count as the least of them.
     pieces, runs, before: as of `uncertain_runs`.
     """
-    known = {run.language for run in runs if _is_sure(pieces[run.first : run.end], run)} | {before}
+    certain = {run.language for run in runs if _is_sure(pieces[run.first : run.end], run)} | {before}
     evidence = np.full(len(pieces[0].posterior), TEXT_WEIGHT * min(nats.values()) - UNKNOWN_NATS)
     for place, value in nats.items():
-        evidence[place] = TEXT_WEIGHT * value - (0.0 if place in known else UNKNOWN_NATS)
+        evidence[place] = TEXT_WEIGHT * value - (0.0 if place in certain else UNKNOWN_NATS)
     added: npt.NDArray[np.float64] = evidence - evidence.max()
     return added
 

@@ -49,8 +49,8 @@ class Context:
     def holds(self, text: str) -> bool:
         """Tell whether the words of a text follow each other in that of earlier windows."""
         words = plain(text).split()
-        said = plain(self._tokenizer.decode(self._tokens)).split()
-        return any(said[at : at + len(words)] == words for at in range(len(said) - len(words) + 1))
+        earlier = plain(self._tokenizer.decode(self._tokens)).split()
+        return any(earlier[at : at + len(words)] == words for at in range(len(earlier) - len(words) + 1))
 
     def end_window(self, temperature: float) -> None:
         """Forget everything after a window that needed a high temperature, or if nothing is to be kept."""
