@@ -166,8 +166,9 @@ def give_speech(case: Any) -> None:
         case.body = made.getvalue()
 
 
-def fuzz_requests(address: str, n_cases: int) -> Counter[str]:
-    """Send so many requests that schemathesis makes from the document."""
+def fuzz_requests(address: str, n_cases: int, seed: int) -> Counter[str]:
+    """Send so many requests that schemathesis makes from the document; the same ones for the same seed."""
+    import hypothesis
     import schemathesis
     from hypothesis import HealthCheck, Phase, given, settings
 
@@ -181,10 +182,11 @@ def fuzz_requests(address: str, n_cases: int) -> Counter[str]:
         suppress_health_check=list(HealthCheck),
         database=None,
     )
-    for operation in itertools.cycle(operations):
+    for number, operation in enumerate(itertools.cycle(operations)):
         if outcomes["cases"] >= n_cases:
             return outcomes
 
+        @hypothesis.seed(f"{seed} {number}")
         @few
         @given(case=operation.as_strategy())
         def ask(case: Any) -> None:
@@ -211,7 +213,7 @@ def main() -> None:
     more = ("--no-forecast", "--max-sessions", "64", "--jobs-dir", jobs.name)
     with jobs, served("nano", "float32", *more) as (process, address):
         frames = asyncio.run(fuzz_frames(address, options.frames, options.seed))
-        requests = fuzz_requests(address, options.cases) if options.cases else Counter[str]()
+        requests = fuzz_requests(address, options.cases, options.seed) if options.cases else Counter[str]()
         health = httpx.get(f"http://{address}/health", timeout=60).json()
         is_alive = process.poll() is None
     for what, found in (("frames", frames), ("requests", requests)):

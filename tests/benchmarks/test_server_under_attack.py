@@ -85,6 +85,6 @@ def test_requests_are_made_from_the_document() -> None:
     pytest.importorskip("schemathesis", reason="schemathesis is not installed")
     command = [sys.executable, "-m", "benchmarks", "serving", "fuzz", "--cases", "60", "--frames", "200"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600)
-    assert done.returncode == 0, done.stdout[-2000:]
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
     figures = json.loads(done.stdout.splitlines()[-1])
     assert figures["requests"]["cases"] >= 60
