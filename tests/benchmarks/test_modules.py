@@ -14,4 +14,4 @@ NAMES = [one.name for one in pkgutil.walk_packages(benchmarks.__path__, "benchma
 
 @pytest.mark.parametrize("name", [name for name in NAMES if not name.endswith("__main__")])
 def test_a_benchmark_is_imported(name: str) -> None:
-    importlib.import_module(name)
+    assert importlib.import_module(name).__doc__, "it says what it measures"

@@ -11,7 +11,7 @@ from sottovoce.audio.features import RecordingFeatures
 from sottovoce.audio.recording import Recording
 from sottovoce.engine.executor import LocalExecutor
 from sottovoce.offline.packing import Piece
-from sottovoce.offline.text_likelihood import TextLikelihood
+from sottovoce.offline.text_likelihood import SILENCE, TextLikelihood, with_silence
 from sottovoce.offline.transcriber import Transcriber
 from sottovoce.options.transcribe import TranscribeOptions
 
@@ -41,3 +41,10 @@ def test_text_is_likeliest_in_the_language_that_is_spoken(model: Model, language
         with pytest.raises(StopIteration) as remembered:  # and nothing is asked of the model again
             next(calls)
         assert remembered.value.value == found
+
+
+def test_a_stretch_is_read_with_half_of_the_pauses_around_it() -> None:
+    pieces = [Piece(0, 100), Piece(120, 200), Piece(200, 260), Piece(460, 500)]
+    assert with_silence(pieces[1:3], pieces) == Piece(110, 260 + SILENCE)
+    assert with_silence(pieces[:1], pieces) == Piece(0, 110)
+    assert with_silence(pieces[3:], pieces) == Piece(460 - SILENCE, 500 + SILENCE)

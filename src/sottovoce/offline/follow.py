@@ -38,7 +38,7 @@ from sottovoce.offline.cut import MEL_FRAMES_PER_SECOND
 from sottovoce.offline.packing import Piece
 from sottovoce.offline.pieces import quiet_moments, quietest_moment
 from sottovoce.offline.resume import FollowerState, ProbedPiece
-from sottovoce.offline.text_likelihood import TextLikelihood
+from sottovoce.offline.text_likelihood import TextLikelihood, with_silence
 from sottovoce.offline.transcriber import Transcriber, TranscriptionState
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import EncoderOutput
@@ -71,9 +71,6 @@ several, it is enough that the text's is not much likelier."""
 JOINED_S, JOINED_SURE = 8.0, 0.9
 """Pieces of a run up to this long that was less sure are heard together: a language of three seconds is
 surer than that of its halves."""
-SILENCE = 30
-"""Log-mel frames at most, of each pause around it, that a stretch is read with: of a word that begins faintly
-speech detection hears a part."""
 OUTSIDE, OUTSIDE_S = 0.8, 2.0
 """A piece this long and this surely in a language that is not among those listed is reported."""
 
@@ -358,15 +355,9 @@ class LanguageFollower:
     def _text_nats(
         self, stretch: Sequence[Piece], pieces: Sequence[Piece], languages: Sequence[int]
     ) -> CallGenerator[dict[int, float]]:
-        """Log-probabilities of the text of a stretch, read with some of the silence around it, by languages'
-        places."""
-        start, end = stretch[0].start, stretch[-1].end
-        ends = [piece.end for piece in pieces if piece.end <= start]
-        starts = [piece.start for piece in pieces if piece.start >= end]
-        first = max((max(ends) + start) // 2, start - SILENCE) if ends else start
-        last = min((min(starts) + end) // 2, end + SILENCE) if starts else end + SILENCE
+        """Log-probabilities of the text of a stretch of pieces, by languages' places."""
         codes = [self._codes[place] for place in languages]
-        nats = yield from self._likelihood.nats(Piece(first, last), codes)
+        nats = yield from self._likelihood.nats(with_silence(stretch, pieces), codes)
         return {place: nats[code] for place, code in zip(languages, codes, strict=True)}
 
     def _forget_before(self, frame: int) -> None:

@@ -19,6 +19,9 @@ from sottovoce.options.fallback import FallbackOptions
 from sottovoce.types import EncoderOutput
 
 ONCE = FallbackOptions(temperatures=(0.0,))
+SILENCE = 30
+"""Log-mel frames at most, of each pause around it, that a stretch is read with: of a word that begins faintly
+speech detection hears a part."""
 
 
 class TextLikelihood:
@@ -57,3 +60,15 @@ class TextLikelihood:
         ]
         rows = select_windows(encoded, [0] * len(languages))
         return DecodeCall(transcriber.tokenizer, rows, options, ONCE, [False] * len(languages), None)
+
+
+def with_silence(stretch: Sequence[Piece], pieces: Sequence[Piece]) -> Piece:
+    """Return a stretch with half of the pauses around it, SILENCE frames at most; before the first of the
+    pieces nothing is known.
+    """
+    start, end = stretch[0].start, stretch[-1].end
+    ends = [piece.end for piece in pieces if piece.end <= start]
+    starts = [piece.start for piece in pieces if piece.start >= end]
+    first = max((max(ends) + start) // 2, start - SILENCE) if ends else start
+    last = min((min(starts) + end) // 2, end + SILENCE) if starts else end + SILENCE
+    return Piece(first, last)
