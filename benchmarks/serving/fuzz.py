@@ -23,7 +23,7 @@ import tempfile
 import time
 import wave
 from collections import Counter
-from typing import Any, TypeAlias
+from typing import IO, Any, TypeAlias
 
 import httpx
 from websockets.asyncio.client import ClientConnection, connect
@@ -202,6 +202,12 @@ def fuzz_requests(address: str, n_cases: int, seed: int) -> Counter[str]:
     return outcomes  # there are no operations
 
 
+def logged_errors(log: IO[str]) -> list[str]:
+    """What a server logged of its own faults, with their causes."""
+    log.seek(0)
+    return [line for line in log if '"level": "error"' in line]
+
+
 def main() -> None:
     parser = benchmark_parser(__doc__)
     parser.add_argument("--cases", type=int, default=1000)
@@ -209,18 +215,23 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     options: argparse.Namespace = parser.parse_args()
     began = time.monotonic()
-    jobs = tempfile.TemporaryDirectory()
-    more = ("--no-forecast", "--max-sessions", "64", "--jobs-dir", jobs.name)
-    with jobs, served("nano", "float32", *more) as (process, address):
-        frames = asyncio.run(fuzz_frames(address, options.frames, options.seed))
-        requests = fuzz_requests(address, options.cases, options.seed) if options.cases else Counter[str]()
-        health = httpx.get(f"http://{address}/health", timeout=60).json()
-        is_alive = process.poll() is None
+    with tempfile.TemporaryDirectory() as jobs, tempfile.TemporaryFile("w+") as log:
+        more = ("--no-forecast", "--max-sessions", "64", "--jobs-dir", jobs)
+        with served("nano", "float32", *more, log=log) as (process, address):
+            frames = asyncio.run(fuzz_frames(address, options.frames, options.seed))
+            requests = (
+                fuzz_requests(address, options.cases, options.seed) if options.cases else Counter[str]()
+            )
+            health = httpx.get(f"http://{address}/health", timeout=60).json()
+            is_alive = process.poll() is None
+        errors = logged_errors(log)
     for what, found in (("frames", frames), ("requests", requests)):
         print(f"{what}: " + ", ".join(f"{n} {name}" for name, n in sorted(found.items())))
     faults = [name for name in (*frames, *requests) if "FAULT" in name]
     faults += [] if is_alive and health["status"] == "ok" else [f"health: {health['status']}"]
     print("\n".join(faults) or "no fault")
+    if faults:
+        print(*errors, sep="", file=sys.stderr)
     figures = {"frames": frames, "requests": requests, "faults": faults}
     show_json("serving fuzz", {**vars(options), **machine(), **figures, "s": time.monotonic() - began})
     sys.exit(1 if faults else 0)

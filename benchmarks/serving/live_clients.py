@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import IO
 
 import httpx
 from websockets.asyncio.client import connect
@@ -89,8 +90,12 @@ async def speak(address: str, audio: bytes, seconds: float, late: Lateness, quer
 
 
 @contextlib.contextmanager
-def served(model: str, dtype: str, *more: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """A server in a process of its own, ready, and its address; it is killed at the end. more: options."""
+def served(
+    model: str, dtype: str, *more: str, log: int | IO[str] = subprocess.DEVNULL
+) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A server in a process of its own, ready, and its address; it is killed at the end.
+
+    more: options. log: takes what it logs once it listens."""
     command = [
         sys.executable,
         "-m",
@@ -111,7 +116,7 @@ def served(model: str, dtype: str, *more: str) -> Iterator[tuple[subprocess.Pope
         if line is None:
             raise SystemExit("the server did not start")
         address = line.split("//")[1].strip()
-        with subprocess.Popen(["cat"], stdin=process.stderr, stdout=subprocess.DEVNULL):
+        with subprocess.Popen(["cat"], stdin=process.stderr, stdout=log):
             process.stderr.close()
             try:
                 until_ready(address)
