@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from sottovoce.alignment.aligners import in_order, move_to_speech
-from sottovoce.alignment.loudness import LevelMeter, at_loud_bounds
+from sottovoce.alignment.loudness import NO_LEVELS, LevelMeter, at_loud_bounds, at_quiet_bounds
 from sottovoce.audio.vad import SpeechSegment
 from sottovoce.decoding.word_alignment import TimedWord
 from sottovoce.types import SAMPLE_RATE, AudioChunk, Samples
@@ -68,3 +68,35 @@ def test_a_sign_does_not_cut_off_the_word_that_is_stretched_to_the_end_of_the_sp
     ]
     moved = in_order(move_to_speech(words, [segment(1.0, 2.0), segment(3.0, 3.6)]))
     assert [(word.start, word.end) for word in moved] == [(1.0, 2.0), (2.0, 2.0), (3.0, 3.6), (3.6, 3.6)]
+
+
+def word(text: str, start: float, end: float) -> TimedWord:
+    return TimedWord(text, (), start, end, 0.9)
+
+
+def test_words_begin_and_end_with_their_sound() -> None:
+    """A soft "f" before a word is of it, as far as the quiet before that, and of no other word."""
+    samples = tone((1.0, 1.5), (2.0, 2.5))
+    samples[round(0.9 * SAMPLE_RATE) : SAMPLE_RATE] = 0.003  # 30 dB softer
+    levels = metered(samples)
+    found = at_quiet_bounds([word("four", 1.02, 1.4), word("one", 2.0, 2.5)], levels)
+    assert [(round(one.start, 2), round(one.end, 2)) for one in found] == [(0.9, 1.5), (2.0, 2.5)]
+
+
+@pytest.mark.parametrize(
+    ("sound", "words"),
+    [
+        (tone((0.0, 4.0)), [word("no", 1.0, 1.5), word("pause", 1.6, 2.0)]),
+        (tone((0.5, 1.0), (1.0, 1.5)), [word("one", 0.5, 1.0), word("two", 1.0, 1.5)]),
+        (tone((1.0, 2.0), floor=0.01), [word("noise", 1.2, 1.8)]),
+        (tone(floor=0.0), [word("silence", 1.0, 2.0)]),
+        (tone((1.0, 2.0)), [word("outside", 9.0, 9.5)]),
+    ],
+)
+def test_words_stay_where_nothing_is_quiet_beside_them(sound: Samples, words: list[TimedWord]) -> None:
+    assert at_quiet_bounds(words, metered(sound)) == words
+
+
+def test_words_stay_without_levels() -> None:
+    words = [word("one", 0.5, 1.0)]
+    assert at_quiet_bounds(words, NO_LEVELS) == words

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from sottovoce.alignment.aligners import AttentionAligner, CtcAligner, in_order, move_to_speech
 from sottovoce.alignment.given_text import Line, Unit, letters_of, units_of
-from sottovoce.alignment.loudness import LevelMeter, at_loud_bounds
+from sottovoce.alignment.loudness import NO_LEVELS, LevelMeter, Levels, at_loud_bounds, at_quiet_bounds
 from sottovoce.alignment.windows import LONGEST_S, MOST_TOKENS, AlignWindow, Span, plan_windows
 from sottovoce.audio.features import RecordingFeatures
 from sottovoce.audio.mel import MEL_FRAMES_PER_SECOND
@@ -77,10 +77,10 @@ class TextAligner:
             duration_s = features.duration_s or 0.0
             if (features.n_frames or 0) < 2:
                 raise OptionError(f"{recording.name}: expected a recording to align the text with, got none")
-            speech = self._speech(recording) if self.options.keep_to_speech else []
+            speech, levels = self._speech(recording) if self.options.keep_to_speech else ([], NO_LEVELS)
             windows = [trimmed(window, speech) for window in self._windows(units, recording, duration_s)]
             words = [word for window in windows for word in self._window(window, units, features, duration_s)]
-        words = move_to_speech(words, speech)
+        words = at_quiet_bounds(move_to_speech(words, speech), levels)
         warn_if_unlikely(words, recording.name)
         return list(self._lines(lines, units, in_order(words))), duration_s
 
@@ -131,11 +131,11 @@ class TextAligner:
             self.on_progress(window.end_s, duration_s)
         return [shifted(word, first_frame / MEL_FRAMES_PER_SECOND) for word in words]
 
-    def _speech(self, recording: Recording) -> list[SpeechSegment]:
+    def _speech(self, recording: Recording) -> tuple[list[SpeechSegment], Levels]:
         meter = LevelMeter()
         with recording.open() as reader:
             speech = speech_segments(meter.through(reader), SPEECH)
-        return at_loud_bounds(speech, meter.levels)
+        return at_loud_bounds(speech, meter.levels), meter.levels
 
     def _lines(
         self, lines: Sequence[Line], units: Sequence[Unit], words: Sequence[TimedWord]
