@@ -161,7 +161,7 @@ def test_speech_without_words_is_read_by_the_second() -> None:
     assert transcription.unread == ()
 
 
-def test_it_goes_with_neither_clips_nor_resuming() -> None:
+def test_it_goes_neither_with_clips_nor_on_from_one_model() -> None:
     second = SecondModel(FakeBackend(SECOND), TOKENIZER)
     first = FakeBackend(PAIRS)
     with pytest.raises(OptionError, match="clip_timestamps: cannot be combined with a second model"):
