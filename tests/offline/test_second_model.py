@@ -113,8 +113,17 @@ def test_a_part_of_a_recording_keeps_its_times() -> None:
     assert transcription.second_s == pytest.approx(3.0)
 
 
-def test_an_open_file_is_read_by_both() -> None:
-    file = io.BytesIO()
+class UncopiedFile(io.BytesIO):
+    """A file that is read in pieces."""
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        assert size is not None
+        assert 0 <= size < 2**20
+        return super().read(size)
+
+
+def test_an_open_file_is_read_by_both_and_not_copied() -> None:
+    file = UncopiedFile()
     with wave.open(file, "wb") as sound:
         sound.setparams((1, 2, 16000, 0, "NONE", ""))
         sound.writeframes((rustle(60.0) * 1e6).astype(np.int16).tobytes())
