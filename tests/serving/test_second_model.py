@@ -99,8 +99,8 @@ def job(server: ServerThread) -> str:
     files, data = {"file": ("en.flac", ENGLISH)}, {"language": "en"}
     address = f"{server.url}/v1/jobs"
     begun = httpx.post(address, files=files, data=data, timeout=120).json()
-    until(lambda: httpx.get(f"{address}/{begun['id']}").json()["status"] == "completed", 60.0)
-    return cast(str, httpx.get(f"{address}/{begun['id']}/result").json()["text"]).strip()
+    until(lambda: httpx.get(f"{address}/{begun['id']}").json()["status"] == "succeeded", 60.0)
+    return cast(str, httpx.get(f"{address}/{begun['id']}").json()["result"]["text"]).strip()
 
 
 def test_every_api_of_files_has_what_is_in_doubt_read_again(nano: Model, tmp_path: Path) -> None:
