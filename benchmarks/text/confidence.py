@@ -5,7 +5,8 @@
 Clips of people of one language, which is given, with the command line's beam; a word is right where an
 alignment with the text has the same one. Words are put into ten bins by the probability that they are given.
 Prints a table of the bins, the expected calibration error (Guo et al. 2017, https://arxiv.org/abs/1706.04599,
-equation 3) of all words and of each language, with bootstrap 95 % intervals over clips, and one JSON line.
+equation 3) of all words and of each language, with bootstrap 95 % intervals over clips, how many words are
+marked as doubtful, how many of these are wrong and how many of the wrong ones they are, and one JSON line.
 --plot draws the reliability diagram.
 """
 
@@ -24,10 +25,15 @@ from benchmarks.harness.arguments import add_part, add_shared, benchmark_parser
 from benchmarks.harness.clips import Clip, clips, spread
 from benchmarks.harness.tables import show_heads, show_json, show_row
 from sottovoce.api import Model, load_model
+from sottovoce.audio.io import load_audio
+from sottovoce.formats.confidence import is_doubtful
 from sottovoce.text.normalize import normalizer_for
 from sottovoce.text.word_edits import equal_words
+from sottovoce.types import Event, Final, Word
 
 N_BINS, N_RESAMPLES = 10, 1000
+PIECE = 5_120
+"""Samples that come at a time, live."""
 Numbers = npt.NDArray[np.float64]
 
 
@@ -39,14 +45,28 @@ class ClipWords(NamedTuple):
     is_right: Numbers
 
 
-def words_of(model: Model, clip: Clip, beam_size: int | None) -> ClipWords:
-    """Transcribe a clip and hold its words against the text; a word of several, such as "1908", is right as
-    a whole."""
-    normalize = normalizer_for(clip.language)
+def file_words(model: Model, clip: Clip, beam_size: int | None) -> list[Word]:
+    """Return the words of a clip as a recording."""
     transcription = model.transcribe(
         clip.file, language=clip.language, beam_size=beam_size, word_timestamps=True
     )
-    written = [word for segment in transcription for word in segment.words or ()]
+    return [word for segment in transcription for word in segment.words or ()]
+
+
+def live_words(model: Model, clip: Clip) -> list[Word]:
+    """Return the words of a clip that comes live."""
+    session = model.session(clip.language)
+    samples = load_audio(clip.file)
+    events: list[Event] = []
+    for start in range(0, len(samples), PIECE):
+        events += session.push(samples[start : start + PIECE])
+    events += session.close()
+    return [word for event in events if isinstance(event, Final) for word in event.words]
+
+
+def judged(clip: Clip, written: Sequence[Word]) -> ClipWords:
+    """Hold words against the text; a word of several, such as "1908", is right as a whole."""
+    normalize = normalizer_for(clip.language)
     parts = [normalize(word.word).split() for word in written]
     found = equal_words([part for own in parts for part in own], normalize(clip.text or "").split())
     ends = np.cumsum([len(own) for own in parts])
@@ -71,6 +91,14 @@ def calibration_error(words: Sequence[ClipWords]) -> float:
     bins = bins_of(probability)
     gaps = np.bincount(bins, probability - is_right, minlength=N_BINS)
     return float(np.abs(gaps).sum() / max(1, len(bins)))
+
+
+def marks(probability: Numbers, is_right: Numbers) -> tuple[float, float, float]:
+    """Return the part of words that are marked, that of them that is wrong, and that of the wrong ones."""
+    marked = np.array([is_doubtful(one) for one in probability])
+    n_hit = float((1.0 - is_right[marked]).sum())
+    n_wrong = max(1.0, float((1.0 - is_right).sum()))
+    return float(marked.mean()), n_hit / max(1, int(marked.sum())), n_hit / n_wrong
 
 
 def interval(words: Sequence[ClipWords]) -> tuple[float, float]:
@@ -118,6 +146,7 @@ def main() -> None:
     parser.add_argument("--languages", nargs="+", default=["en", "de", "es", "fr", "it", "nl", "pl", "pt"])
     parser.add_argument("--clips", type=int, help="of each set and language in turn; all where not given")
     parser.add_argument("--beam-size", type=int, default=5, help="1 is greedy")
+    parser.add_argument("--live", action="store_true", help="words of live sessions, of one language each")
     parser.add_argument("--plot", type=Path)
     given = parser.parse_args()
     torch.set_num_threads(1)
@@ -128,7 +157,9 @@ def main() -> None:
     words = []
     for number, clip in enumerate(chosen, 1):
         print(f"{number} of {len(chosen)}", end="\r", file=sys.stderr)
-        words.append(words_of(model, clip, given.beam_size if given.beam_size > 1 else None))
+        beam_size = given.beam_size if given.beam_size > 1 else None
+        written = live_words(model, clip) if given.live else file_words(model, clip, beam_size)
+        words.append(judged(clip, written))
     if given.plot:
         plot(words, given.plot)
     report(words, given.part)
@@ -148,7 +179,8 @@ def report(words: Sequence[ClipWords], part: str) -> None:
                 f"{one / N_BINS:.1f} to {(one + 1) / N_BINS:.1f}", inside.sum(), f"{mean:.1%}", f"{right:.1%}"
             )
     print()
-    show_heads("language", "clips", "words", "mean", "right", "calibration error, 95 %")
+    columns = ("calibration error, 95 %", "marked", "of these wrong", "of the wrong")
+    show_heads("language", "clips", "words", "mean", "right", *columns)
     groups = {"all": list(words)}
     for language in dict.fromkeys(one.language for one in words):
         groups[language] = [one for one in words if one.language == language]
@@ -159,6 +191,6 @@ def report(words: Sequence[ClipWords], part: str) -> None:
             told = np.concatenate([one.probability for one in own])
             right = np.concatenate([one.is_right for one in own])
             cells = (f"{told.mean():.1%}", f"{right.mean():.1%}", f"{error:.3f} ({low:.3f} to {high:.3f})")
-            show_row(name, len(own), len(told), *cells)
+            show_row(name, len(own), len(told), *cells, *(f"{share:.1%}" for share in marks(told, right)))
             figures[name] = {"words": len(told), "error": error, "low": low, "high": high}
     show_json("text confidence", {"part": part, "languages": figures})

@@ -25,6 +25,7 @@ FORMATS = ["json-full", "srt", "txt"]
 WORDS = ["--model", "nano", "--beam-size", "1", "-f", ",".join(FORMATS), "--audio-ctx", "500"]
 SEEK = ["-l", "en,de,es,fr", "-w"]
 VAD = ["--vad", "--clean", "--offset", "0:01"]
+SECOND = ["-l", "en,de,es,fr", "--second-model", "nano", "--defer-word", "0", "--defer-logprob", "-0.4"]
 HEADER = PartHeader("1", "nano", "options", 5, 7)
 POINT = ResumePoint(StateSnapshot(30.0), (1, 2), False, None, SeekPlace(0, 3000, 0.0, 3001))
 
@@ -65,7 +66,7 @@ def documents(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted(folder.glob("talk.*"))}
 
 
-@pytest.mark.parametrize("options", [SEEK, VAD], ids=["seek", "vad"])
+@pytest.mark.parametrize("options", [SEEK, VAD, SECOND], ids=["seek", "vad", "second-model"])
 def test_a_killed_call_goes_on_to_the_same_documents(
     recording: Path, tmp_path: Path, options: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:

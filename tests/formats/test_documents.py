@@ -6,13 +6,16 @@ import csv
 import io
 import json
 import math
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 
 from sottovoce.errors import OptionError
 from sottovoce.formats.base import write_document, write_transcript
-from sottovoce.formats.document import JsonWriter, document, segment_document
+from sottovoce.formats.confidence import DOUBTFUL
+from sottovoce.formats.document import JsonWriter, document, segment_document, word_document
+from sottovoce.formats.page.html import word_span
 from sottovoce.formats.writers import BINARY, FORMATS, PLAIN, SUBTITLES, writer_for, writers_for
 from sottovoce.options.writer import WriterOptions
 from sottovoce.types import Segment, Transcript, Word
@@ -101,6 +104,31 @@ def test_the_json_document_has_the_promised_names() -> None:
             }
         ],
     }
+
+
+def test_words_that_may_be_wrong_are_marked_where_the_page_colours_them() -> None:
+    """One limit for documents and the page; a word without a probability is not marked."""
+    for probability, is_marked in (
+        (0.0, True),
+        (0.7999, True),
+        (0.8, False),
+        (1.0, False),
+        (math.nan, False),
+    ):
+        word = Word(" Hi", 0.0, 0.5, probability, language="en")
+        assert word_document(word).get("doubtful", False) is is_marked
+        assert ('<span class="w c' in word_span(word)) is is_marked
+
+
+def test_the_schema_tells_from_which_probability_on_words_are_marked() -> None:
+    schema = json.loads(
+        (Path(__file__).parents[2] / "docs" / "transcript.schema.json").read_text(encoding="utf-8")
+    )
+    assert f"below {DOUBTFUL:g}." in schema["$defs"]["word"]["properties"]["doubtful"]["description"]
+    words = tuple(Word(" a", 0.0, 0.5, probability, language="en") for probability in (0.2, 0.9))
+    found = document(Transcript((Segment(0, 0.0, 0.5, " a a", "en", words=words),), "en", 1.0, "nano"))
+    jsonschema = pytest.importorskip("jsonschema", reason="jsonschema is not installed")
+    jsonschema.validate(found, schema)
 
 
 def test_json_never_holds_nan() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,7 +17,9 @@ from sottovoce.api import Model, load_model
 from sottovoce.audio.io import load_audio
 from sottovoce.engine.executor import LocalExecutor
 from sottovoce.errors import OptionError
-from sottovoce.offline.resume import ResumePoint, segment_of_json, segment_to_json
+from sottovoce.offline.resume import DraftState, ResumePoint, segment_of_json, segment_to_json
+from sottovoce.offline.transcriber import SecondModel
+from sottovoce.options.deferral import DeferralOptions
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.types import Samples, Segment
 
@@ -53,12 +56,18 @@ class Run:
 
 
 def ended(transcription: Any) -> Mapping[str, Any]:
-    names = ("language_probability", "language_probabilities", "duration", "unread", "position")
+    names = ("language_probability", "language_probabilities", "duration", "unread", "position", "second_s")
     return {name: getattr(transcription, name) for name in (*names, "outside_languages")}
 
 
-def whole_run(model: Model, samples: Samples, language: str | None, options: TranscribeOptions) -> Run:
-    transcription = model.transcribe(samples, language=language, options=options)
+def whole_run(
+    model: Model,
+    samples: Samples,
+    language: str | None,
+    options: TranscribeOptions,
+    second: SecondModel | None = None,
+) -> Run:
+    transcription = model.transcribe(samples, language=language, options=options, second=second)
     segments: list[Segment] = []
     points: list[tuple[int, ResumePoint]] = []
     executor = LocalExecutor(transcription.backend)
@@ -84,18 +93,25 @@ def some_points(run: Run) -> list[tuple[int, ResumePoint]]:
     return [run.points[index] for index in chosen]
 
 
-def check_points(model: Model, samples: Samples, language: str | None, options: TranscribeOptions) -> Run:
-    run = whole_run(model, samples, language, options)
+def check_points(
+    model: Model,
+    samples: Samples,
+    language: str | None,
+    options: TranscribeOptions,
+    second: SecondModel | None = None,
+) -> Run:
+    run = whole_run(model, samples, language, options, second)
     assert run.points
     for n_segments, point in some_points(run):
         restored = ResumePoint.of_json(json.loads(json.dumps(point.to_json())))
         assert restored == point
-        rest = model.transcribe(samples, language=language, options=options, resume=restored)
+        rest = model.transcribe(samples, language=language, options=options, second=second, resume=restored)
         assert exact(list(rest)) == exact(run.segments[n_segments:]), point.position
         assert ended(rest) == run.end
     return run
 
 
+NEVER = DeferralOptions(logprob=-1e3, compression_ratio=1e3, word=0.0)
 SHORT = TranscribeOptions(audio_ctx=500)
 """Windows of ten seconds: more points for less work."""
 LANGUAGES = "en,de,es,fr"
@@ -120,6 +136,29 @@ def test_points_go_on_to_the_same_text(
     assert found == {"de"} if samples is GERMAN else len(found) > 2
 
 
+@pytest.mark.parametrize(
+    ("samples", "language", "options"),
+    [
+        (SEVERAL, LANGUAGES, replace(SHORT, word_timestamps=True, clean=True, offset_s=1.5)),
+        (SEVERAL, LANGUAGES, replace(SHORT, mode="vad", batch_size=2)),
+    ],
+    ids=["part", "batched"],
+)
+def test_points_hold_what_waits_for_a_second_model(
+    model: Model, samples: Samples, language: str | None, options: TranscribeOptions
+) -> None:
+    """The second reads alone what is in doubt; some of that is held where a window ends."""
+    whole = whole_run(model, samples, language, options)
+    second = model.as_second(
+        replace(NEVER, logprob=statistics.median(one.avg_logprob for one in whole.segments))
+    )
+    run = check_points(model, samples, language, options, second)
+    drafts = [point.draft for _, point in run.points]
+    assert any(draft is not None and draft.held for draft in drafts)
+    assert 0.0 < run.end["second_s"] < run.end["duration"]
+    assert any(0.0 < point.progress.second_s < run.end["second_s"] for _, point in run.points)
+
+
 def test_clips_and_cleaned_segments_count_on(model: Model) -> None:
     options = replace(SHORT, clean=True, clip_timestamps=(0.5, 8.0, 9.0, 24.0))
     run = check_points(model, GERMAN, "de", options)
@@ -140,6 +179,11 @@ def test_a_point_of_another_mode_is_refused(model: Model) -> None:
     (_, point), *_ = whole_run(model, GERMAN[:320_000], "de", SHORT).points
     with pytest.raises(OptionError, match="mode 'seek', got mode 'vad'"):
         model.transcribe(GERMAN, options=replace(SHORT, mode="vad"), resume=point)
+    with pytest.raises(OptionError, match="expected no second model, as where it was left"):
+        model.transcribe(GERMAN, options=SHORT, second=model.as_second(), resume=point)
+    of_both = replace(point, draft=DraftState(point.progress, 0.0))
+    with pytest.raises(OptionError, match="expected a second model"):
+        model.transcribe(GERMAN, options=SHORT, resume=of_both)
     with pytest.raises(OptionError, match="speakers"):
         model.transcribe(GERMAN, options=SHORT, speakers=2, resume=point)
     with pytest.raises(OptionError, match="expected what to_json gives"):

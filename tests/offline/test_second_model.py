@@ -113,8 +113,17 @@ def test_a_part_of_a_recording_keeps_its_times() -> None:
     assert transcription.second_s == pytest.approx(3.0)
 
 
-def test_an_open_file_is_read_by_both() -> None:
-    file = io.BytesIO()
+class UncopiedFile(io.BytesIO):
+    """A file that is read in pieces."""
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        assert size is not None
+        assert 0 <= size < 2**20
+        return super().read(size)
+
+
+def test_an_open_file_is_read_by_both_and_not_copied() -> None:
+    file = UncopiedFile()
     with wave.open(file, "wb") as sound:
         sound.setparams((1, 2, 16000, 0, "NONE", ""))
         sound.writeframes((rustle(60.0) * 1e6).astype(np.int16).tobytes())
@@ -161,7 +170,7 @@ def test_speech_without_words_is_read_by_the_second() -> None:
     assert transcription.unread == ()
 
 
-def test_it_goes_with_neither_clips_nor_resuming() -> None:
+def test_it_goes_neither_with_clips_nor_on_from_one_model() -> None:
     second = SecondModel(FakeBackend(SECOND), TOKENIZER)
     first = FakeBackend(PAIRS)
     with pytest.raises(OptionError, match="clip_timestamps: cannot be combined with a second model"):

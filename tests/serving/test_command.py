@@ -168,7 +168,7 @@ def test_keys_come_from_a_file_and_the_environment(tmp_path: Path) -> None:
 def test_a_model_of_a_path_is_called_by_its_last_part(tmp_path: Path) -> None:
     file = tmp_path / "ggml-base.bin"
     file.touch()
-    found = model_paths({"model": str(file), "also_model": ("nano",), "device": "cpu"})
+    found = model_paths({"model": str(file), "also_model": ("nano",), "second_model": None, "device": "cpu"})
     assert found == {"ggml-base.bin": str(file), "nano": "nano"}
     assert aliases(("a=b", "c=d")) == {"a": "b", "c": "d"}
 

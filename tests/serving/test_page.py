@@ -20,6 +20,7 @@ CASES = (
     "browser_machine.py",
     "browser_captions.py",
     "browser_editor.py",
+    "browser_doubt.py",
     pytest.param(
         "browser_axe.py", marks=pytest.mark.skipif(not AXE.is_file(), reason="no axe-core: SOTTOVOCE_AXE")
     ),

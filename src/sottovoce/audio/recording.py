@@ -112,16 +112,14 @@ class Recording:
         """Return the same recording, which can be read while this one is; to be closed before it."""
         beside = copy(self)
         beside._spool = None
-        beside._source, beside._position = self._shared_source(), None
+        beside._source = self._shared_source()
         return beside
 
     def _shared_source(self) -> PlainSource:
-        """What several readers can read: one place of reading cannot serve them."""
+        """What one more reader can read: of a file, with a place of reading of its own."""
         if self._position is None:
             return self._source
-        file = cast(BinaryIO, self._source)
-        file.seek(self._position)
-        return file.read()
+        return cast(BinaryIO, FileView(cast(BinaryIO, self._source), self._position))
 
     def open_channels(self) -> AudioReader:
         """Begin a reading of all channels apart, for `AudioReader.channels`.
@@ -147,10 +145,9 @@ class Recording:
         """
         with self.open_channels() as reader:
             n_channels = reader.info.n_channels
-        source = self._shared_source()
         found = [
             Recording(
-                source,
+                self._shared_source(),
                 sample_rate=self._sample_rate,
                 channel=channel,
                 name=self.name,
@@ -196,6 +193,40 @@ class Recording:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+class FileView:
+    """A file that others read too, none of them while this reads, from a place of its own on."""
+
+    def __init__(self, file: BinaryIO, position: int) -> None:
+        self._file = file
+        self._position = position
+
+    def read(self, n_bytes: int = -1) -> bytes:
+        before = self._file.tell()
+        try:
+            self._file.seek(self._position)
+            found = self._file.read(n_bytes)
+            self._position += len(found)
+        finally:
+            self._file.seek(before)
+        return found
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        if whence == os.SEEK_END:
+            before = self._file.tell()
+            offset += self._file.seek(0, os.SEEK_END)
+            self._file.seek(before)
+        elif whence == os.SEEK_CUR:
+            offset += self._position
+        self._position = offset
+        return offset
+
+    def tell(self) -> int:
+        return self._position
+
+    def seekable(self) -> bool:
+        return True
 
 
 def _is_pipe(source: PlainSource) -> bool:

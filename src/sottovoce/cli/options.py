@@ -11,8 +11,9 @@ from sottovoce.cli.flags import LIBRARY, grouped
 from sottovoce.cli.sections import Flag, decorator_of
 from sottovoce.errors import OptionError
 from sottovoce.lm.defaults import HOTWORD_WEIGHT
+from sottovoce.options.deferral import DeferralOptions
 from sottovoce.options.needs import BEAMS
-from sottovoce.options.schema import Need, Option, made
+from sottovoce.options.schema import Need, Option, made, options_of
 
 if TYPE_CHECKING:
     from sottovoce.api import Model
@@ -144,6 +145,10 @@ FUSION = (
 )
 
 
+DEFERRAL = tuple(option for option in options_of(DeferralOptions) if option.flags is not None)
+"""When a second model reads again."""
+
+
 def beam_size(default: int) -> tuple[Option]:
     """Make the option of that name, by itself: commands differ in its default."""
     (size,) = (option for option in LIBRARY if option.key == "beam_size")
@@ -179,8 +184,6 @@ def second_of(given: Mapping[str, Any]) -> SecondModel | None:
     """
     if given["second_model"] is None:
         return None
-    from sottovoce.options.deferral import DeferralOptions
-
     model = open_model({**given, "model": given["second_model"]})
     return model.as_second(made(DeferralOptions, given), fusion_of(model, given))
 

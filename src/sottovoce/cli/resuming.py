@@ -17,6 +17,9 @@ from sottovoce.options.transcribe import TranscribeOptions
 
 READ_WITH = (
     "model",
+    "second_model",
+    "defer_logprob",
+    "defer_word",
     "device",
     "dtype",
     "backend",
@@ -87,7 +90,7 @@ def header_of(
     name: str, model: str, given: Mapping[str, Any], options: TranscribeOptions
 ) -> PartHeader | None:
     """Make what a part file has to match; None for an input that cannot be read a second time, or go on."""
-    is_resumable = options.is_resumable and given["processors"] == 1 and given["second_model"] is None
+    is_resumable = options.is_resumable and given["processors"] == 1
     if not is_resumable or not os.path.isfile(name):
         return None
     about = os.stat(name)

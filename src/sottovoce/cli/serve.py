@@ -11,10 +11,11 @@ import click
 
 from sottovoce.cli.call import this_call
 from sottovoce.cli.configuration import API_KEYS, ENVIRONMENT, with_configuration
-from sottovoce.cli.options import MODEL, beam_size
+from sottovoce.cli.options import DEFERRAL, MODEL, beam_size
 from sottovoce.cli.parameters import Clock, Finite
 from sottovoce.cli.sections import SectionedCommand
 from sottovoce.cli.translation import SERVER
+from sottovoce.options.schema import Option
 
 LISTENING = (
     click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on."),
@@ -61,6 +62,12 @@ MODELS = (
         metavar="NAME=MODEL",
         help="Another name of a model; OpenAI's names mean --model unless said here. May be repeated.",
     ),
+    Option(
+        "A larger model that reads again what the first is not sure of, in recordings; loaded at the start.",
+        key="second_model",
+        metavar="NAME|PATH",
+    ),
+    *DEFERRAL,
     click.option("--no-preload", is_flag=True, help="Load the model at the first request."),
     click.option(
         "--unload-after",

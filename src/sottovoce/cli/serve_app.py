@@ -24,6 +24,8 @@ from sottovoce.cli.options import open_model
 from sottovoce.cli.translation import chat_server
 from sottovoce.errors import MissingExtraError, OptionError
 from sottovoce.models.sources.names import default_model
+from sottovoce.options.deferral import DeferralOptions
+from sottovoce.options.schema import made
 from sottovoce.serving.access.webhook_secret import read_secret
 from sottovoce.serving.settings import (
     Access,
@@ -172,12 +174,14 @@ def settings_of(given: Mapping[str, Any], names: list[str]) -> ServerSettings:
     return ServerSettings(
         models=ModelSettings(
             model=names[0],
-            others=tuple(names[1:]),
+            others=tuple(map(name_of, given["also_model"])),
             aliases=aliases(given["alias"]),
             beam_size=given["beam_size"],
             unload_s=given["unload_after"],
             memory_mb=given["model_memory_mb"],
             preload=not given["no_preload"],
+            second=given["second_model"] and name_of(given["second_model"]),
+            deferral=deferral(given),
         ),
         listening=Listening(given["host"], given["port"], given["tls_certificate"], given["tls_key"]),
         wyoming=WyomingAddress.parse(given["wyoming"]) if given["wyoming"] else None,
@@ -236,6 +240,18 @@ def translation(given: Mapping[str, Any]) -> TranslationSettings | None:
     return None
 
 
+def deferral(given: Mapping[str, Any]) -> DeferralOptions:
+    """Make the limits beyond which a second model reads.
+
+    Raises: OptionError for limits that nothing would use.
+    """
+    found, usual = made(DeferralOptions, given), DeferralOptions()
+    if given["second_model"] is None and found != usual:
+        name = "--defer-word" if found.word != usual.word else "--defer-logprob"
+        raise OptionError(f"{name}: needs a --second-model")
+    return found
+
+
 def jobs(given: Mapping[str, Any]) -> JobSettings | None:
     """Make what keeps jobs; None without a folder for them.
 
@@ -268,11 +284,18 @@ def model_paths(given: Mapping[str, Any]) -> dict[str, str]:
     """
     default = given["model"] or default_model(choose_device(given["device"]).type)
     found: dict[str, str] = {}
-    for path in (default, *given["also_model"]):
-        name = Path(path).name if Path(path).exists() else path
+    second = [given["second_model"]] if given["second_model"] else []
+    for path in (default, *given["also_model"], *second):
+        name = name_of(path)
         if found.setdefault(name, path) != path:
-            raise OptionError(f"--also-model '{path}': expected another name than '{found[name]}' has")
+            flag = "--second-model" if path in second else "--also-model"
+            raise OptionError(f"{flag} '{path}': expected another name than '{found[name]}' has")
     return found
+
+
+def name_of(path: str) -> str:
+    """Return the name of a model: of a file or folder its last part, not its place."""
+    return Path(path).name if Path(path).exists() else path
 
 
 def aliases(pairs: tuple[str, ...]) -> dict[str, str]:

@@ -11,15 +11,14 @@ import click
 
 from sottovoce.cli.call import this_call
 from sottovoce.cli.flags import grouped
-from sottovoce.cli.options import FUSION, MODEL, TASK
+from sottovoce.cli.options import DEFERRAL, FUSION, MODEL, TASK
 from sottovoce.cli.sections import SectionedCommand
 from sottovoce.cli.speakers import ENROLLED_VOICES
 from sottovoce.cli.transcribe_request import check_idle, typed_options
 from sottovoce.cli.translation import TRANSLATION
 from sottovoce.formats.writers import FORMATS
-from sottovoce.options.deferral import DeferralOptions
 from sottovoce.options.needs import times_words
-from sottovoce.options.schema import Need, Option, options_of
+from sottovoce.options.schema import Need, Option
 
 LANGUAGE = (
     Option(
@@ -126,7 +125,6 @@ SECOND_MODEL = Option(
     metavar="NAME|PATH",
     not_with=("processors", "print_special", "clip_timestamps"),
 )
-DEFERRAL = tuple(option for option in options_of(DeferralOptions) if option.flags is not None)
 SECTIONS = {
     "Model": (*MODEL, SECOND_MODEL, *DEFERRAL),
     "Language": LANGUAGE,

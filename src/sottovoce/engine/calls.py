@@ -118,6 +118,16 @@ class HostCall:
     do: Callable[[], Any]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class OtherModelCall(HostCall):
+    """Have calls of another model done; `do` does them here, one after the other.
+
+    calls: for whoever has an executor of that model, which then does them instead of `do`.
+    """
+
+    calls: CallGenerator[Any]
+
+
 class ContinuousBatch(Protocol):
     """Requests that are decoded together; they join before any step and leave once they are done."""
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 from sottovoce.formats.base import TranscriptInfo
+from sottovoce.formats.confidence import is_doubtful
 from sottovoce.types import Segment, Span, Token, Transcript, Turn, Word
 
 Json: TypeAlias = "bool | int | float | str | Sequence[Json] | Mapping[str, Json] | None"
@@ -134,7 +135,8 @@ def segment_document(segment: Segment) -> dict[str, Json]:
 
 
 def word_document(word: Word) -> dict[str, Json]:
-    """Build one entry of `words`."""
+    """Build one entry of `words`; only one that may well be wrong is marked."""
+    mark: dict[str, Json] = {"doubtful": True} if is_doubtful(word.probability) else {}
     return {
         "word": word.word,
         "start": seconds(word.start),
@@ -142,6 +144,7 @@ def word_document(word: Word) -> dict[str, Json]:
         "probability": score(word.probability),
         "language": word.language,
         "speaker": word.speaker,
+        **mark,
     }
 
 

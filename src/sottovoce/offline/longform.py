@@ -132,8 +132,9 @@ def _state_at(transcriber: Transcriber, resume: ResumePoint | None) -> Transcrip
     state = TranscriptionState(language=transcriber.fixed_language)
     if resume is None:
         return state
-    if transcriber.second is not None:
-        raise OptionError("resume: expected no second model, which reads behind the first")
+    if (transcriber.second is None) != (resume.draft is None):
+        expected = "no second model" if resume.draft is None else "a second model"
+        raise OptionError(f"resume: expected {expected}, as where it was left")
     if not transcriber.options.is_resumable:
         raise OptionError("resume: expected neither speakers nor channels, which are told apart anew")
     mode = "vad" if isinstance(resume.place, SpeechPlace) else "seek"
@@ -167,15 +168,17 @@ def _unnamed(
 ) -> SegmentGenerator:
     """The segments of a recording whose speakers have letters."""
 
-    def by_one(model: Transcriber, one: Recording, own: TranscriptionState) -> SegmentGenerator:
+    def by_one(
+        model: Transcriber, one: Recording, own: TranscriptionState, resume: ResumePoint | None
+    ) -> SegmentGenerator:
         if model.options.mode == "vad":
             return transcribe_speech(model, one, own, speech_model, resume=resume)
         return transcribe_seeking(model, one, own, speech_model, resume=resume)
 
     def begin(one: Recording, own: TranscriptionState) -> SegmentGenerator:
         if transcriber.second is None:
-            return by_one(transcriber, one, own)
-        return transcribe_with_both(transcriber, transcriber.second, one, own, by_one)
+            return by_one(transcriber, one, own, resume)
+        return transcribe_with_both(transcriber, transcriber.second, one, own, by_one, resume=resume)
 
     if transcriber.options.channels == "apart":
         return in_style(channels_apart(recording, state, begin), transcriber.options, state)

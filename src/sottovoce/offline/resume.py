@@ -28,6 +28,7 @@ class StateSnapshot:
     outside_languages: Mapping[str, float] = field(default_factory=dict)
     n_segments: int = 0
     n_cleaned: int = 0
+    second_s: float = 0.0
 
     @classmethod
     def of_json(cls, row: Mapping[str, Any]) -> StateSnapshot:
@@ -146,12 +147,30 @@ class SpeechPlace:
 
 
 @dataclass(frozen=True, slots=True)
+class DraftState:
+    """What a first model wrote before a window that was not given away yet, as a second may read it.
+
+    progress: of the first model. until_s: where text begins that was not given away. held: segments in doubt
+    from there on.
+    """
+
+    progress: StateSnapshot
+    until_s: float
+    held: tuple[Segment, ...] = ()
+
+    @classmethod
+    def of_json(cls, row: Mapping[str, Any]) -> DraftState:
+        held = tuple(segment_of_json(segment) for segment in row["held"])
+        return cls(StateSnapshot.of_json(row["progress"]), row["until_s"], held)
+
+
+@dataclass(frozen=True, slots=True)
 class ResumePoint:
-    """The state of a transcription between two windows; with the same recording, model and options the text
+    """The state of a transcription between two windows; with the same recording, models and options the text
     goes on from here as if there had been no break.
 
     context: tokens that the next prompt is made of. is_first: nothing was read yet. follower: None where the
-    recording has one language.
+    recording has one language. draft: None without a second model.
     """
 
     progress: StateSnapshot
@@ -159,6 +178,7 @@ class ResumePoint:
     is_first: bool
     follower: FollowerState | None
     place: SeekPlace | SpeechPlace
+    draft: DraftState | None = None
 
     @property
     def position(self) -> float:
@@ -177,13 +197,14 @@ class ResumePoint:
         """
         try:
             row: Mapping[str, Any] = value  # type: ignore[assignment]
-            follower, place = row["follower"], row["place"]
+            follower, place, draft = row["follower"], row["place"], row.get("draft")
             return cls(
                 StateSnapshot.of_json(row["progress"]),
                 tuple(row["context"]),
                 row["is_first"],
                 None if follower is None else FollowerState.of_json(follower),
                 (SeekPlace if "seek" in place else SpeechPlace).of_json(place),
+                None if draft is None else DraftState.of_json(draft),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise OptionError(f"resume point: expected what to_json gives ({error!r})") from error

@@ -13,14 +13,17 @@ from functools import partial
 from typing import TypeAlias
 
 from sottovoce.audio.recording import Recording
-from sottovoce.engine.calls import CallGenerator, HostCall
+from sottovoce.engine.calls import CallGenerator, OtherModelCall
 from sottovoce.engine.executor import LocalExecutor
 from sottovoce.offline.excerpt import segment_moved
+from sottovoce.offline.resume import DraftState, ResumePoint
 from sottovoce.offline.segment_generator import SegmentGenerator, next_segment
 from sottovoce.offline.transcriber import SecondModel, Transcriber, TranscriptionState, numbered
 from sottovoce.types import Segment
 
-Begin: TypeAlias = Callable[[Transcriber, Recording, TranscriptionState], SegmentGenerator]
+Begin: TypeAlias = Callable[
+    [Transcriber, Recording, TranscriptionState, ResumePoint | None], SegmentGenerator
+]
 LEAST_S = 0.1
 """Shorter stretches hold no word."""
 LONGEST_S = 60.0
@@ -33,16 +36,20 @@ def transcribe_with_both(
     recording: Recording,
     state: TranscriptionState,
     begin: Begin,
+    *,
+    resume: ResumePoint | None = None,
 ) -> SegmentGenerator:
     """Yield the segments of a first model, and those of a second one in the place of what is in doubt.
 
-    state: how far both are, filled in here. begin: makes the segments of one model.
+    state: how far both are, filled in here. begin: makes the segments of one model. resume: go on from there.
     """
     own = TranscriptionState(language=state.language)
     draft = _Draft(second, first, recording, own, state, begin)
+    if resume is not None:
+        draft.restore(resume)
     if second.deferral.word > 0.0:
         first = replace(first, options=replace(first.options, word_timestamps=True))
-    with closing(begin(first, recording, own)) as segments:
+    with closing(begin(first, recording, own, resume)) as segments:
         while (segment := (yield from next_segment(segments, draft.note))) is not None:
             yield from numbered((yield from draft.take(segment)), state)
         yield from numbered((yield from draft.read(own.duration or own.position)), state)
@@ -70,13 +77,28 @@ class _Draft:
         self._own, self._state = own, state
         self._until_s = 0.0
         self._held: list[Segment] = []
+        self._drafted: ResumePoint | None = None
+        """Of the first model, where the last point of both is."""
+
+    def restore(self, point: ResumePoint) -> None:
+        """Take up what was held in an earlier pass."""
+        draft = point.draft
+        assert draft is not None, "that there was a second model was checked"
+        self._own.restore(replace(point, progress=draft.progress))
+        self._drafted = self._own.resume_point
+        self._until_s, self._held = draft.until_s, [*draft.held]
 
     def note(self) -> None:
-        """Tell how far both models are."""
+        """Tell how far both models are; once a window of the first ends, that this can go on there."""
         own, state = self._own, self._state
         state.detection, state.duration = own.detection, own.duration
         state.language, state.outside_languages = own.language, own.outside_languages
         state.position = min(own.position, self._until_s) if self._held else own.position
+        point = own.resume_point
+        if point is not None and point is not self._drafted:
+            self._drafted = point
+            draft = DraftState(point.progress, self._until_s, tuple(self._held))
+            state.resume_point = replace(point, progress=state.snapshot(), draft=draft)
 
     def take(self, segment: Segment) -> CallGenerator[list[Segment]]:
         """Take the next segment of the first model; return what can be given away by that."""
@@ -101,15 +123,19 @@ class _Draft:
             return held
         self._state.second_s += end_s - start_s
         language = held[0].language if held else self._own.language
-        found: list[Segment] = yield HostCall(partial(self._read_by_second, start_s, end_s, language))
+        calls = self._read_by_second(start_s, end_s, language)
+        executor = LocalExecutor(self._second.backend)
+        found: list[Segment] = yield OtherModelCall(partial(executor.run, calls), calls)
         return found
 
-    def _read_by_second(self, start_s: float, end_s: float, language: str | None) -> list[Segment]:
+    def _read_by_second(
+        self, start_s: float, end_s: float, language: str | None
+    ) -> CallGenerator[list[Segment]]:
         """The segments of a stretch, by the second model."""
         own = TranscriptionState(language=language)
         part = self._recording.part(start_s, end_s - start_s)
-        segments = self._begin(self._reader(language), part, own)
-        found = LocalExecutor(self._second.backend).run(_collected(segments))
+        with closing(self._begin(self._reader(language), part, own, None)) as segments:
+            found = yield from _collected(segments)
         self._state.unread += [(start_s + start, start_s + end) for start, end in own.unread]
         return [self._in_first_tokens(segment_moved(one, start_s)) for one in found]
 

@@ -72,6 +72,7 @@ class TranscriptionState:
             dict(self.outside_languages),
             self.n_segments,
             self.n_cleaned,
+            self.second_s,
         )
 
     def restore(self, point: ResumePoint) -> None:
@@ -79,7 +80,7 @@ class TranscriptionState:
         self.resume_point, state = point, point.progress
         self.position, self.language, self.detection = state.position, state.language, state.detection
         self.unread, self.outside_languages = list(state.unread), dict(state.outside_languages)
-        self.n_segments, self.n_cleaned = state.n_segments, state.n_cleaned
+        self.n_segments, self.n_cleaned, self.second_s = state.n_segments, state.n_cleaned, state.second_s
 
 
 @dataclass(frozen=True, slots=True)

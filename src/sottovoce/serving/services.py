@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from typing import cast
 
 import anyio
@@ -82,7 +82,7 @@ class Services(Collector):
                 tracing=self.tracing,
             )
         self.preload_error: Exception | None = None
-        """Why the default model could not be loaded."""
+        """Why a model that the server begins with could not be loaded."""
         self._leaving = anyio.Event()
         self._cut = anyio.Event()
         self.ends_process = False
@@ -299,7 +299,9 @@ class Services(Collector):
 
     async def _preload(self) -> None:
         try:
-            async with self.registry.use(self.settings.models.model):
+            async with AsyncExitStack() as stack:
+                for name in self.settings.models.at_start:
+                    await stack.enter_async_context(self.registry.use(name))
                 self.is_ready = True
         except Exception as error:
             self.preload_error = error

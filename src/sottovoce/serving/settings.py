@@ -10,6 +10,7 @@ from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 
 from sottovoce.engine.update_interval import INTERVALS_S
 from sottovoce.errors import OptionError
+from sottovoce.options.deferral import DeferralOptions
 from sottovoce.translation.chat import ChatServer
 from sottovoce.translation.chat_translator import Glossary
 
@@ -169,11 +170,13 @@ class ModelSettings:
     """Which models are there, and how they decode recordings.
 
     model: the default one. others: that may be asked for by their names; loaded at the first request.
+    second: reads what another is not sure of in recordings, by `deferral`; it may be asked for only where it
+    is one of the others too.
     aliases: other names for these. beam_size: of recordings; 1 is greedy.
     unload_s: without use, until a model leaves memory; None: never. memory_mb: of the weights of all models;
-    None: as many as are asked for. preload: load the default at the start.
+    None: as many as are asked for. preload: load the default and the second at the start.
 
-    Raises: OptionError for an alias of no model, and memory that is none.
+    Raises: OptionError for an alias of no model, memory that is none, and a second that is the default.
     """
 
     model: str
@@ -183,8 +186,12 @@ class ModelSettings:
     unload_s: float | None = None
     memory_mb: float | None = None
     preload: bool = True
+    second: str | None = None
+    deferral: DeferralOptions = field(default_factory=DeferralOptions)
 
     def __post_init__(self) -> None:
+        if self.second == self.model:
+            raise OptionError(f"second model: expected another one than '{self.model}', which drafts")
         if self.memory_mb is not None and not 0 < self.memory_mb < math.inf:
             raise OptionError(f"model memory: expected more than 0 MB, got {self.memory_mb}")
         for alias, name in self.aliases.items():
@@ -199,6 +206,11 @@ class ModelSettings:
     def names(self) -> tuple[str, ...]:
         """Of all models that may be asked for."""
         return tuple(dict.fromkeys((self.model, *self.others)))
+
+    @property
+    def at_start(self) -> tuple[str, ...]:
+        """Of the models without which the server serves nothing: the default one first."""
+        return (self.model,) if self.second is None else (self.model, self.second)
 
     @property
     def all_aliases(self) -> dict[str, str]:
@@ -332,7 +344,10 @@ class ServerSettings:
     """All that a server is told. wyoming: None: Home Assistant is not listened for. translation: None: live
     speech is translated into English alone, by Whisper itself. hls: a folder for shared captions as HLS.
     caption_hosts: further ones that captions may be posted to. jobs: None: recordings are answered at once
-    alone. traces: OpenTelemetry's are sent."""
+    alone. traces: OpenTelemetry's are sent.
+
+    Raises: OptionError for a second model beside processes.
+    """
 
     models: ModelSettings
     listening: Listening = field(default_factory=Listening)
@@ -345,6 +360,10 @@ class ServerSettings:
     caption_hosts: tuple[str, ...] = ()
     traces: bool = False
     jobs: JobSettings | None = None
+
+    def __post_init__(self) -> None:
+        if self.models.second is not None and self.work.processes > 1:
+            raise OptionError("--second-model: expected without --processes, which read by one model alone")
 
     @property
     def hosts(self) -> tuple[str, ...]:

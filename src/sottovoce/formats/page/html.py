@@ -12,6 +12,7 @@ from html import escape
 from importlib.resources import files
 
 from sottovoce.formats.base import TranscriptInfo
+from sottovoce.formats.confidence import UNSURE, is_doubtful
 from sottovoce.formats.paragraphs import clock
 from sottovoce.formats.subtitles import direction
 from sottovoce.types import Segment, Word
@@ -20,8 +21,6 @@ POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
     "media-src 'self' file: data: blob: http: https:; img-src data:"
 )
-UNSURE, DOUBTFUL = 0.5, 0.8
-"""Probabilities below which a word is marked as a guess, and as not sure."""
 
 
 class HtmlWriter:
@@ -98,7 +97,7 @@ def confidence(probability: float) -> str:
     """Choose the class that marks a word which may be wrong."""
     if probability < UNSURE:
         return " c0"
-    return " c1" if probability < DOUBTFUL else ""
+    return " c1" if is_doubtful(probability) else ""
 
 
 def plain(text: str) -> str:

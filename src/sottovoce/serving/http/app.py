@@ -75,7 +75,10 @@ def make_app(settings: ServerSettings, open_model: Callable[[str], Model]) -> St
     def make(model: Model | ModelProcesses) -> ModelWork:
         if isinstance(model, ModelProcesses):
             return ProcessScheduler(model, on_live=on_live, on_restart=metrics.restarts.inc)
-        return Scheduler(model, settings.work, beam_size=settings.models.beam_size, on_live=on_live)
+        models = settings.models
+        return Scheduler(
+            model, settings.work, beam_size=models.beam_size, deferral=models.deferral, on_live=on_live
+        )
 
     opened = open_model if settings.work.processes == 1 else open_in_processes
     services = Services(settings, ModelRegistry(settings.models, opened, make), metrics)

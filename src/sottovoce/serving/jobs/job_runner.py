@@ -278,14 +278,11 @@ class JobRunner:
         file = await anyio.to_thread.run_sync(self._store.recording, job)
         with file:
             recording = UploadedFile(UploadFile(file, filename=job.filename))
-            async with self._registry.use(name) as scheduler:
-                handle = await scheduler.transcribe(recording.source, request.transcription)
-                try:
-                    async for segment in handle:
-                        job.progress = min(1.0, segment.end / max(job.duration_s, 1e-3))
-                    transcript = await handle.collect()
-                finally:
-                    handle.close()
+            wanted = request.transcription
+            async with self._registry.transcribing(name, recording.source, wanted) as handle:
+                async for segment in handle:
+                    job.progress = min(1.0, segment.end / max(job.duration_s, 1e-3))
+                transcript = await handle.collect()
         self._metrics.file_seconds.inc(transcript.duration)
         return await anyio.to_thread.run_sync(rendered, transcript, request)
 

@@ -109,9 +109,8 @@ def deployment(
 
     def build() -> Starlette:
         log_as_json(logging.INFO)
-        default = settings.models.model
-        model = open_model(default)
-        return make_app(settings, lambda name: model if name == default else open_model(name))
+        opened = {name: open_model(name) for name in settings.models.at_start}
+        return make_app(settings, lambda name: opened.get(name) or open_model(name))
 
     limits = settings.limits
     return serve.deployment(

@@ -93,7 +93,6 @@ async def begin_job(
     if adapt is not None:
         file_request = await while_there(request, services.decoding.run(adapt(file_request, recording)))
         recording.seek(0)
-    scheduler = await stack.enter_async_context(services.registry.use(name))
-    handle = await scheduler.transcribe(recording.source, file_request.transcription)
-    stack.callback(handle.close)
+    begun = services.registry.transcribing(name, recording.source, file_request.transcription)
+    handle = await stack.enter_async_context(begun)
     return RunningJob(file_request, recording, handle, services, stack)

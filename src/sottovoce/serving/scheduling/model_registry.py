@@ -11,9 +11,9 @@ import logging
 import re
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import BinaryIO, TypeAlias
 
 import anyio
 import anyio.to_thread
@@ -23,7 +23,7 @@ from sottovoce.errors import OptionError
 from sottovoce.models.nano import compact_languages
 from sottovoce.serving.parsing.faults import ApiError
 from sottovoce.serving.scheduling.model_memory import usual_bytes, weight_bytes
-from sottovoce.serving.scheduling.model_work import ModelWork
+from sottovoce.serving.scheduling.model_work import FileWork, ModelWork, TranscriptionRequest
 from sottovoce.serving.scheduling.processes.process_scheduler import ModelProcesses
 from sottovoce.serving.settings import ModelSettings
 from sottovoce.text.languages import language_codes
@@ -65,7 +65,7 @@ class ModelRegistry:
 
     open_model: loads one by its name; called in a thread, once at a time for each. make: gives it a
     scheduler. size_of: the bytes of a model's weights.
-    Raises: OptionError where the default model's name promises more than the memory for all.
+    Raises: OptionError where the models at the start promise, by their names, more than the memory for all.
     """
 
     def __init__(
@@ -82,13 +82,14 @@ class ModelRegistry:
         self._most_bytes = settings.memory_bytes
         self._unloaded: list[ModelWork] = []
         """Whose memory is to be freed."""
-        self._slots = {name: _Slot(usual_languages(name), usual_bytes(name)) for name in settings.names}
-        if self._most_bytes is not None and usual_bytes(settings.model) > self._most_bytes:
-            wanted, most = usual_bytes(settings.model) / 1e6, self._most_bytes / 1e6
-            raise OptionError(
-                f"model memory: expected {wanted:g} MB or more for '{settings.model}', got {most:g}"
-            )
-        self._locks = {name: anyio.Lock() for name in settings.names}
+        names = dict.fromkeys((*settings.names, *settings.at_start))
+        self._slots = {name: _Slot(usual_languages(name), usual_bytes(name)) for name in names}
+        promised = sum(map(usual_bytes, settings.at_start))
+        if self._most_bytes is not None and promised > self._most_bytes:
+            wanted, most = promised / 1e6, self._most_bytes / 1e6
+            which = "' and '".join(settings.at_start)
+            raise OptionError(f"model memory: expected {wanted:g} MB or more for '{which}', got {most:g}")
+        self._locks = {name: anyio.Lock() for name in names}
         self.began = round(time.time())
 
     def resolve(self, requested: str | None) -> str:
@@ -99,7 +100,7 @@ class ModelRegistry:
         if not requested:
             return self.settings.model
         name = self.settings.all_aliases.get(requested, requested)
-        if name not in self._slots:
+        if name not in self.settings.names:
             names = ", ".join((*self.settings.names, *self.settings.all_aliases))
             message = f"model '{requested[:100]}': expected one of {names}"
             raise ApiError(message, status=404, param="model", code="model_not_found")
@@ -118,6 +119,23 @@ class ModelRegistry:
         finally:
             slot.n_users -= 1
             slot.used_s = time.monotonic()
+
+    @asynccontextmanager
+    async def transcribing(
+        self, name: str, source: BinaryIO, request: TranscriptionRequest
+    ) -> AsyncIterator[FileWork]:
+        """Begin with a recording, and hold its models until it is closed: that of the name, and the second.
+
+        Raises: as `use` and `ModelWork.transcribe`.
+        """
+        async with AsyncExitStack() as stack:
+            scheduler = await stack.enter_async_context(self.use(name))
+            second = None
+            if self.settings.second not in (None, name):
+                second = await stack.enter_async_context(self.use(self.settings.second))
+            work = await scheduler.transcribe(source, request, second)
+            stack.callback(work.close)
+            yield work
 
     def languages(self, name: str) -> tuple[str, ...]:
         """Return the languages of a model: those that its name promises until it was loaded."""
@@ -170,7 +188,8 @@ class ModelRegistry:
                     slot.is_loading = False
                 scheduler = self._make(model)
                 try:
-                    await scheduler.calibrate()
+                    if name in self.settings.names:
+                        await scheduler.calibrate()
                 except BaseException:
                     scheduler.close()
                     raise

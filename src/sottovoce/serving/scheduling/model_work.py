@@ -129,8 +129,13 @@ class ModelWork(Protocol):
         """Begin a live session. Raises: ApiError 429 where it would make the others late; OptionError."""
         ...
 
-    async def transcribe(self, source: BinaryIO, request: TranscriptionRequest) -> FileWork:
-        """Begin with a recording, which stays open until it is closed. Raises: AudioError, OptionError."""
+    async def transcribe(
+        self, source: BinaryIO, request: TranscriptionRequest, second: ModelWork | None = None
+    ) -> FileWork:
+        """Begin with a recording, which stays open until it is closed. Raises: AudioError, OptionError.
+
+        second: whose model reads what this one is not sure of; both in this process.
+        """
         ...
 
     def close(self) -> None:

@@ -12,6 +12,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
+from typing import TypeVar
 
 import anyio
 import anyio.to_thread
@@ -19,20 +20,25 @@ import anyio.to_thread
 from sottovoce.api import Model
 from sottovoce.audio.io import AudioSource
 from sottovoce.engine.batching import ON_ACCELERATOR, ON_CPU, BatchingExecutor
+from sottovoce.engine.calls import CallGenerator, OtherModelCall
+from sottovoce.engine.relay import CallRelay
 from sottovoce.engine.tasks import Priority
 from sottovoce.engine.update_interval import UpdateIntervalController
 from sottovoce.lm.fusion import ShallowFusion
+from sottovoce.offline.transcriber import SecondModel
 from sottovoce.offline.transcription import FileTranscription
+from sottovoce.options.deferral import DeferralOptions
 from sottovoce.options.live import LiveOptions
 from sottovoce.serving.scheduling.calibration import calibrate
 from sottovoce.serving.scheduling.engine_thread import THREADS, EngineState
 from sottovoce.serving.scheduling.load_forecast import LoadForecast
-from sottovoce.serving.scheduling.model_work import TranscriptionRequest
+from sottovoce.serving.scheduling.model_work import ModelWork, TranscriptionRequest
 from sottovoce.serving.scheduling.session_handle import SessionHandle
 from sottovoce.serving.scheduling.worker import Worker
 from sottovoce.serving.settings import MOST_ENGINES, Work
 from sottovoce.types import Segment, Transcript
 
+T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 MAX_PROMPT_TOKENS = 223
@@ -41,12 +47,21 @@ MAX_PROMPT_TOKENS = 223
 class FileJob:
     """One recording being transcribed: iterate over its segments as they are found.
 
-    n_prompt_tokens: of its prompt, as far as the model sees it.
+    second: does the calls of the second model, so that nothing else waits for them. n_prompt_tokens: of its
+    prompt, as far as the model sees it.
     """
 
-    def __init__(self, worker: Worker, start: Callable[[], FileTranscription], n_prompt_tokens: int) -> None:
+    def __init__(
+        self,
+        worker: Worker,
+        start: Callable[[], FileTranscription],
+        n_prompt_tokens: int,
+        second: Worker | None = None,
+    ) -> None:
         self._worker = worker
         self._start = start
+        self._second = second
+        self._is_closed = False
         self.n_prompt_tokens = n_prompt_tokens
         self._running: FileTranscription | None = None
 
@@ -63,10 +78,24 @@ class FileJob:
     async def __anext__(self) -> Segment:
         running = self._running
         assert running is not None, "begin() first"
-        segment = await asyncio.wrap_future(self._worker.submit_calls(running.next_segment(), Priority.FILE))
+        segment = await self._done(running.next_segment())
         if segment is None:
             raise StopAsyncIteration
         return segment
+
+    async def _done(self, calls: CallGenerator[Segment | None]) -> Segment | None:
+        """Have calls done, each by its own model's engines."""
+        first = self._relayed(calls)
+        while isinstance(found := await in_turn(self._worker, first), OtherModelCall):
+            assert self._second is not None
+            try:
+                first.answer(await in_turn(self._second, self._relayed(found.calls)))
+            except Exception as error:
+                first.fail(error)
+        return found
+
+    def _relayed(self, calls: CallGenerator[T]) -> CallRelay[T]:
+        return CallRelay(calls, lambda: self._is_closed)
 
     async def collect(self) -> Transcript:
         """Return what was found, with what is left to find."""
@@ -78,12 +107,22 @@ class FileJob:
 
     def close(self) -> None:
         """Stop; harmless at the end."""
+        self._is_closed = True
         if self._running is not None:
             self._running.close()
 
 
+async def in_turn(worker: Worker, calls: CallRelay[T]) -> T | OtherModelCall | None:
+    """Have calls of a recording done up to one of another model."""
+    return await asyncio.wrap_future(worker.submit_calls(calls.until_other(), Priority.FILE))
+
+
 class Scheduler:
-    """All that is asked of one model."""
+    """All that is asked of one model.
+
+    beam_size: of recordings; 1 is greedy. deferral: what of them a second model reads, where there is one.
+    on_live: told seconds waited and worked of live work.
+    """
 
     def __init__(
         self,
@@ -91,10 +130,12 @@ class Scheduler:
         work: Work | None = None,
         *,
         beam_size: int = 5,
+        deferral: DeferralOptions | None = None,
         on_live: Callable[[float, float], None] | None = None,
     ) -> None:
         self.model = model
         self._beam_size = beam_size
+        self._deferral = deferral or DeferralOptions()
         self._on_live = on_live
         self._fusions = anyio.CapacityLimiter(1)
         work = work or Work()
@@ -160,16 +201,41 @@ class Scheduler:
         except Exception:
             logger.exception("what a live session costs could not be measured: all are taken")
 
-    async def transcribe(self, source: AudioSource, request: TranscriptionRequest) -> FileJob:
+    async def transcribe(
+        self, source: AudioSource, request: TranscriptionRequest, second: ModelWork | None = None
+    ) -> FileJob:
         """Begin with a recording, which stays open until the job is closed.
 
+        second: a `Scheduler` whose model reads what this one is not sure of, where it can; see `_can_read`.
         Raises: AudioError, OptionError.
         """
         fusion = await anyio.to_thread.run_sync(self._fusion, request, limiter=self._fusions)
         prompt = self._n_tokens(request.options.initial_prompt)
-        job = FileJob(self._worker, lambda: self._begin(source, request, fusion), prompt)
+        other = await self._second_model(request, second)
+        worker = second._worker if isinstance(second, Scheduler) else None
+        job = FileJob(self._worker, lambda: self._begin(source, request, fusion, other), prompt, worker)
         await job.begin()
         return job
+
+    async def _second_model(
+        self, request: TranscriptionRequest, second: ModelWork | None
+    ) -> SecondModel | None:
+        """Return what reads a recording beside this model; None where nothing does."""
+        if second is None:
+            return None
+        assert isinstance(second, Scheduler), "settings have it in this process"
+        if not self._can_read(second, request):
+            return None
+        fusion = await anyio.to_thread.run_sync(second._fusion, request, limiter=self._fusions)
+        return second.model.as_second(self._deferral, fusion)
+
+    def _can_read(self, second: Scheduler, request: TranscriptionRequest) -> bool:
+        """Whether a second model can read what is asked for: no clips, and in English alone only English."""
+        if request.options.clip_timestamps:
+            return False
+        chosen = self.model.options(list(request.languages) or None, None, None, None, request.options)
+        is_english = not self.model.tokenizer.is_multilingual or chosen.decoding.language == "en"
+        return second.model.tokenizer.is_multilingual or is_english
 
     def close(self) -> None:
         """End the thread after the work at hand."""
@@ -194,7 +260,11 @@ class Scheduler:
         return self.model.fusion(hotwords=request.phrases)
 
     def _begin(
-        self, source: AudioSource, request: TranscriptionRequest, fusion: ShallowFusion | None
+        self,
+        source: AudioSource,
+        request: TranscriptionRequest,
+        fusion: ShallowFusion | None,
+        second: SecondModel | None,
     ) -> FileTranscription:
         options, beam_size = request.options, self._beam_size_of(request)
         if (
@@ -208,6 +278,7 @@ class Scheduler:
             beam_size=beam_size,
             options=options,
             fusion=fusion,
+            second=second,
         )
 
     def _note(self, priority: Priority, waited_s: float, worked_s: float) -> None:

@@ -6,7 +6,7 @@ import { Editor } from "./editor.js";
 import { Finder } from "./finder.js";
 import { Invitations } from "./invitations.js";
 import { Lateness } from "./lateness.js";
-import { showLanguages, showSpeakers } from "./legends.js";
+import { showDoubts, showLanguages, showSpeakers } from "./legends.js";
 import { Library } from "./library.js";
 import { Playback } from "./playback.js";
 import { Recording } from "./recording.js";
@@ -359,6 +359,7 @@ on("follow", "click", () => {
 });
 transcript.addEventListener("grown", onGrown);
 transcript.addEventListener("language", () => showLanguages(transcript));
+transcript.addEventListener("doubt", () => showDoubts(transcript));
 transcript.addEventListener("speaker", () => {
   timeline.makeRoom(transcript.speakers.length);
   showSpeakers(transcript, editor);

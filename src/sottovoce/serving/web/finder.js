@@ -1,5 +1,6 @@
 // The bar that finds and replaces. What is found is marked in the text.
 
+import { rangeIn } from "./rendering.js";
 import { pattern } from "./retiming.js";
 
 const MARK = "found";
@@ -41,13 +42,8 @@ export class Finder {
     CSS.highlights.delete(MARK);
     if (!text) return;
     const ranges = [];
-    for (const { firstChild } of this.editor.transcript.log.querySelectorAll(".words")) {
-      for (const { index, 0: found } of firstChild.data.matchAll(pattern(text))) {
-        const range = new Range();
-        range.setStart(firstChild, index);
-        range.setEnd(firstChild, index + found.length);
-        ranges.push(range);
-      }
+    for (const words of this.editor.transcript.log.querySelectorAll(".words")) {
+      for (const { index, 0: found } of words.textContent.matchAll(pattern(text))) ranges.push(rangeIn(words, index, index + found.length));
     }
     CSS.highlights.set(MARK, new Highlight(...ranges));
     ranges.at(-1)?.startContainer.parentElement.scrollIntoView({ block: "nearest" });

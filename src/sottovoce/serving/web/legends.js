@@ -1,4 +1,4 @@
-// Which languages were heard, and who: speakers can be given names there.
+// Which languages were heard, who, and what underlines mean: speakers can be given names there.
 
 const $ = (id) => document.getElementById(id);
 
@@ -32,6 +32,11 @@ export function showSpeakers(transcript, editor) {
     return entry(`voice-${transcript.voice(speaker)}`, name);
   });
   $("voices").replaceChildren(...items);
+}
+
+// The switch of the underlines, once there are any.
+export function showDoubts(transcript) {
+  $("doubts").hidden = !transcript.hasDoubts;
 }
 
 function rename(name, speaker, transcript, editor) {

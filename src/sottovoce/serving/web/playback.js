@@ -1,5 +1,7 @@
 // Plays what was heard, and shows the word that is being said. A click on a word plays from there.
 
+import { lettersBefore, rangeIn } from "./rendering.js";
+
 const MARK = "playing";
 
 export class Playback {
@@ -63,12 +65,7 @@ export class Playback {
     if (!word) return;
     const utterance = word.span.closest(".utterance");
     utterance.classList.add(MARK);
-    if (globalThis.CSS?.highlights) {
-      const range = new Range();
-      range.setStart(word.span.firstChild, word.from);
-      range.setEnd(word.span.firstChild, word.to);
-      CSS.highlights.set(MARK, new Highlight(range));
-    }
+    if (globalThis.CSS?.highlights) CSS.highlights.set(MARK, new Highlight(rangeIn(word.span, word.from, word.to)));
     utterance.scrollIntoView({ block: "nearest" });
   }
 
@@ -85,7 +82,9 @@ export class Playback {
   secondAt({ target, clientX, clientY }) {
     const place = document.caretPositionFromPoint?.(clientX, clientY);
     const range = place ? null : document.caretRangeFromPoint?.(clientX, clientY);
-    const letter = place?.offset ?? range?.startOffset ?? 0;
-    return target.closest(".words").placed?.findLast(({ from }) => from <= letter)?.start;
+    const [text, offset] = place ? [place.offsetNode, place.offset] : [range?.startContainer, range?.startOffset];
+    const words = target.closest(".words");
+    const letter = words.contains(text) ? lettersBefore(words, text, offset) : 0;
+    return words.placed?.findLast(({ from }) => from <= letter)?.start;
   }
 }

@@ -4,13 +4,14 @@ const COLOURS = 8;
 const VOICES = 6;
 
 // Colours of languages and speakers by order of appearance, and what speakers are called.
-// Events: "language" and "speaker", when there is another one.
+// Events: "language" and "speaker", when there is another one; "doubt", when the first word is marked as doubtful.
 export class Palette extends EventTarget {
   constructor() {
     super();
     this.languages = [];
     this.voices = []; // every speaker ever told, in order of appearance: by that they keep their colours
     this.called = {}; // names of speakers by their letters
+    this.hasDoubts = false;
     this.displayed = new Intl.DisplayNames([navigator.language], { type: "language", fallback: "code" });
   }
 
@@ -60,6 +61,7 @@ export class Palette extends EventTarget {
       if (run.isTurn) said.append(this.speakerLabel(run.speaker));
       const span = this.span(run.text, run.language);
       span.placed = run.placed; // where each word stands in the text, for what plays along
+      this.markDoubts(span);
       said.append(this.label(run.language), span);
     }
     if (unstable) said.append(this.span(words.length ? unstable.text : unstable.text.trimStart(), unstable.language, "unstable"));
@@ -97,6 +99,28 @@ export class Palette extends EventTarget {
     return label;
   }
 
+  // Underline the words that the model is not sure of.
+  markDoubts(span) {
+    const doubtful = span.placed.filter((word) => word.doubtful && word.to > word.from);
+    if (!doubtful.length) return;
+    const text = span.textContent;
+    const parts = [];
+    let at = 0;
+    for (const { from, to, probability } of doubtful) {
+      const mark = document.createElement("mark");
+      mark.className = "doubtful";
+      mark.title = `May be wrong: the model is ${Math.round(100 * probability)} % sure of this word`;
+      mark.style.setProperty("--doubt", 1 - probability);
+      mark.textContent = text.slice(from, to);
+      parts.push(text.slice(at, from), mark);
+      at = to;
+    }
+    span.replaceChildren(...[...parts, text.slice(at)].filter((part) => part !== ""));
+    if (this.hasDoubts) return;
+    this.hasDoubts = true;
+    this.dispatchEvent(new Event("doubt"));
+  }
+
   span(text, language, extra = "") {
     const span = document.createElement("span");
     span.className = `words colour-${this.colour(language)} ${extra}`.trim();
@@ -126,14 +150,37 @@ function runs(words) {
   }));
 }
 
-// Words with the places of their letters in the text of their run, {start, end, from, to}.
+// Words with the places of their letters in the text of their run, {start, end, from, to}, and whether they are doubtful.
 function placed(run) {
   let at = -(run[0].word.length - run[0].word.trimStart().length);
-  return run.map(({ word, start, end }) => {
+  return run.map(({ word, start, end, doubtful, probability }) => {
     const from = at + word.length - word.trimStart().length;
     at += word.length;
-    return { start, end, from: Math.max(0, from), to: at - (word.length - word.trimEnd().length) };
+    const to = at - (word.length - word.trimEnd().length);
+    return { start, end, from: Math.max(0, from), to, doubtful, probability };
   });
+}
+
+// Letters [from, to) of the text of an element, whatever elements are in it.
+export function rangeIn(element, from, to) {
+  const range = new Range();
+  const texts = document.createTreeWalker(element, NodeFilter.SHOW_TEXT);
+  let at = 0;
+  for (let text = texts.nextNode(); text; text = texts.nextNode()) {
+    const end = at + text.length;
+    if (from >= at && from < end) range.setStart(text, from - at);
+    if (to > at && to <= end) range.setEnd(text, to - at);
+    at = end;
+  }
+  return range;
+}
+
+// How many letters of an element stand before a place in one of its texts.
+export function lettersBefore(element, text, offset) {
+  const range = new Range();
+  range.setStart(element, 0);
+  range.setEnd(text, offset);
+  return range.toString().length;
 }
 
 export function clock(seconds) {

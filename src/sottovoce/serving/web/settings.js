@@ -2,7 +2,7 @@
 
 import { microphones } from "./sources.js";
 
-const SETTINGS = ["languages", "switching", "translate_to", "device", "model", "terms", "speakers", "unstable"];
+const SETTINGS = ["languages", "switching", "translate_to", "device", "model", "terms", "speakers", "unstable", "doubtful"];
 const SIZES = [0.8, 0.9, 1, 1.15, 1.35, 1.6, 2];
 const $ = (id) => document.getElementById(id);
 let models = []; // that may be asked for, the default one first
@@ -16,6 +16,8 @@ export function restoreSettings() {
     else setValue($(name), value);
   }
   $("key").value = sessionStorage.getItem("sottovoce.key") ?? "";
+  underlineDoubts();
+  $("doubtful").addEventListener("change", () => (keepSettings(), underlineDoubts()));
   resize(0);
 }
 
@@ -33,6 +35,11 @@ export function keepSettings() {
     localStorage.setItem(`sottovoce.${name}`, field.type === "checkbox" ? String(field.checked) : field.value);
   }
   sessionStorage.setItem("sottovoce.key", $("key").value);
+}
+
+// Underline doubtful words, or not.
+function underlineDoubts() {
+  document.body.classList.toggle("no-doubts", !$("doubtful").checked);
 }
 
 // The parameters of a live session.

@@ -27,6 +27,7 @@ export class Transcript extends Palette {
     this.elements = []; // of utterances, by their ids
     this.voices = [];
     this.called = {};
+    this.hasDoubts = false;
     this.heard = new Set(); // speakers of finished utterances
     this.spans = []; // {start, end, language} of committed words, for the timeline
     this.replacements = []; // [from, to] for what is said from now on
@@ -35,6 +36,7 @@ export class Transcript extends Palette {
     this.told = new Map(); // finished utterances of this connection, by the server's numbers
     this.log.replaceChildren();
     this.dispatchEvent(new Event("speaker"));
+    this.dispatchEvent(new Event("doubt"));
     this.render();
   }
 

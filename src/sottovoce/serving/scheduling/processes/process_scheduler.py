@@ -24,7 +24,7 @@ from sottovoce.options.live import LiveOptions
 from sottovoce.serving.parsing.faults import ApiError
 from sottovoce.serving.scheduling.engine_thread import THREADS, EngineState
 from sottovoce.serving.scheduling.load_forecast import ROOM, no_room
-from sottovoce.serving.scheduling.model_work import TranscriptionRequest
+from sottovoce.serving.scheduling.model_work import ModelWork, TranscriptionRequest
 from sottovoce.serving.scheduling.processes.messages import ProcessState
 from sottovoce.serving.scheduling.processes.model_process import ProcessOptions
 from sottovoce.serving.scheduling.processes.process_link import ProcessLink, process_ended
@@ -175,8 +175,11 @@ class ProcessScheduler:
                 return session
         raise fault
 
-    async def transcribe(self, source: BinaryIO, request: TranscriptionRequest) -> RemoteFile:
+    async def transcribe(
+        self, source: BinaryIO, request: TranscriptionRequest, second: ModelWork | None = None
+    ) -> RemoteFile:
         """Begin with a recording where fewest are. Raises: ApiError."""
+        assert second is None, "settings have no second model beside processes"
         if not self.alive:
             raise process_ended()
         link = min(self.alive, key=load_of_files)
