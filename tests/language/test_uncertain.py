@@ -5,9 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import pytest
 
 from sottovoce.language.follow import PieceEvidence, PieceRun, language_runs
-from sottovoce.language.uncertain import TEXT_WEIGHT, UNKNOWN_NATS, text_evidence, uncertain_runs
+from sottovoce.language.uncertain import (
+    TEXT_WEIGHT,
+    UNKNOWN_NATS,
+    likelier_nats,
+    text_evidence,
+    uncertain_runs,
+)
 
 GERMAN, SPANISH, THAI = range(3)
 
@@ -68,3 +75,15 @@ def test_what_text_adds_counts_in_the_sequence_of_languages() -> None:
     assert [(run.first, run.language) for run in language_runs(pieces, pauses)] == [(0, SPANISH), (1, GERMAN)]
     pieces[1] = replace(thai, text=np.array([-4.0, 0.0, -5.0]))
     assert [(run.first, run.language) for run in language_runs(pieces, pauses)] == [(0, SPANISH), (2, GERMAN)]
+
+
+def test_sound_and_text_tell_together_what_a_stretch_is_in() -> None:
+    """Each may overrule the other."""
+    unsure, sure = piece(GERMAN, 0.5, 1.5), piece(GERMAN, 0.99, 3.0)
+    text = {GERMAN: -20.0, SPANISH: -8.0, THAI: -20.0}
+    found = likelier_nats(unsure, text, GERMAN)
+    assert found.keys() == {SPANISH, THAI}
+    assert found[THAI] == pytest.approx(np.log(0.25 / 0.5))
+    assert found[SPANISH] == pytest.approx(np.log(0.25 / 0.5) + 12.0 * TEXT_WEIGHT)
+    assert likelier_nats(sure, text, GERMAN)[SPANISH] < 0.0
+    assert likelier_nats(sure, {GERMAN: -60.0, SPANISH: -8.0}, GERMAN)[SPANISH] > 0.0

@@ -19,8 +19,9 @@ from sottovoce.audio.vad import SpeechFinder, speech_segments
 from sottovoce.engine.calls import CallGenerator, EncodeCall
 from sottovoce.engine.executor import LocalExecutor
 from sottovoce.evaluation.language_scores import FoundSwitch, score_switches
+from sottovoce.language.limits import MOST_HINT_NATS, REST_NATS, AskingLimits
 from sottovoce.language.probe import ProbedLanguage
-from sottovoce.offline.follow import MOST_HINT_NATS, REST_NATS, LanguageFollower
+from sottovoce.offline.follow import LanguageFollower
 from sottovoce.offline.located import LocatedWindow, WindowLocator
 from sottovoce.offline.packing import PackedWindow, Piece
 from sottovoce.offline.pieces import PIECE_VAD, pieces_between
@@ -164,7 +165,7 @@ def test_speech_that_a_text_left_before_a_change_goes_to_the_language_that_follo
         )
         probed = tuple(ProbedPiece(one.start, one.end, unsure, 1.0, 0.0, is_alone=True) for one in pieces)
         assert locator.follower is not None
-        locator.follower.restore(FollowerState(True, False, 3.0, 0.45, probed))
+        locator.follower.restore(FollowerState(True, False, pieces=probed))
         late = [piece for piece in pieces if piece.start > 100 * start - 10]
         assert late
         change, last = round(100 * end), round(100 * TRUTH[2][1])
@@ -199,7 +200,7 @@ def test_a_recording_need_not_begin_in_its_own_language(model: Model) -> None:
         encoded = executor.run(_encoded(features))
         for is_beginning, expected in [(True, ["de", "en"]), (False, ["en"])]:
             follower = LanguageFollower(transcriber, features, TranscriptionState())
-            follower.restore(FollowerState(True, is_beginning, 3.0, 0.45, tuple(probed)))
+            follower.restore(FollowerState(True, is_beginning, pieces=tuple(probed)))
             found = executor.run(follower.runs(encoded, pieces, [(0, 65), (80, 230)], "en"))
             assert [run.language for run in found] == expected
             assert not follower.state(0).is_beginning
@@ -232,9 +233,9 @@ def test_hints_that_were_nothing_are_heard_less_and_clear_ones_always(model: Mod
         n_heard = sum(is_heard(window, 0.97) for window in range(100))
         assert 1 <= n_heard <= 100 * REST_NATS + 2
         assert not is_heard(100, 0.6)
-        follower._hint_nats = MOST_HINT_NATS
+        follower._limits = AskingLimits(hint_nats=MOST_HINT_NATS)
         assert not is_heard(101, 0.99)
-        follower._hint_nats = 6.0
+        follower._limits = AskingLimits(hint_nats=6.0)
         assert is_heard(102, 0.9985)
 
 

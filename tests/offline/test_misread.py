@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -13,7 +14,9 @@ from torch import Tensor
 from sottovoce.audio.recording import Recording
 from sottovoce.decoding.decode import DecodingResult
 from sottovoce.decoding.search import Candidate
-from sottovoce.offline import follow, misread
+from sottovoce.engine.calls import CallGenerator
+from sottovoce.language import limits
+from sottovoce.offline import follow, misread, seek
 from sottovoce.offline.misread import LanguageHypothesis, joined, segment_means, speech_in, text_mean
 from sottovoce.offline.packing import Piece
 from sottovoce.options.decoding import DecodingOptions
@@ -73,8 +76,7 @@ def test_text_has_to_be_clearly_better_before_a_recording_counts_as_in_several_l
     one = segment(0, 2)
     assert hypothesis(one).is_accepted_by(-0.5, is_first=False)
     assert not hypothesis(one).is_accepted_by(-0.65, is_first=False)
-    assert not hypothesis(one, nats=1.0).is_accepted_by(-0.5, is_first=False)
-    assert hypothesis(one, nats=1.0).is_accepted_by(-0.3, is_first=False)
+    assert not hypothesis(one, mean=-1.5).is_accepted_by(-0.8, is_first=False)  # hardly a text
     assert hypothesis(one).is_accepted_by(-0.3, is_first=True)
     assert not hypothesis(one, nats=4.0).is_accepted_by(-0.3, is_first=True)
     assert not hypothesis(one).is_accepted_by(-0.5, is_first=True)
@@ -117,12 +119,17 @@ def spoken(mel: Tensor, _: int) -> Script:
     return Script(tuple(tokens), tuple(spans))
 
 
+def ask_texts_from(surprisal: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "LEAST_SURPRISAL", surprisal)
+    monkeypatch.setattr(follow, "AskingLimits", partial(limits.AskingLimits, surprisal=surprisal))
+
+
 @pytest.fixture
 def deaf(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is heard of another language but in text, whose probabilities are those of a script."""
     monkeypatch.setattr(follow, "N_HINTS", 0)
     monkeypatch.setattr("sottovoce.language.follow.CHANGE_COST", 100.0)
-    monkeypatch.setattr(follow, "LEAST_SURPRISAL", 0.05)
+    ask_texts_from(0.05, monkeypatch)
     monkeypatch.setattr(misread, "GAIN", 0.05)
     monkeypatch.setattr(misread, "FAR_GAIN", 0.05)
 
@@ -158,5 +165,27 @@ def test_text_is_kept_where_one_language_was_asked_for_or_nothing_is_read_again(
 
 @pytest.mark.usefixtures("deaf")
 def test_a_probable_text_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(follow, "LEAST_SURPRISAL", 1.0)
+    ask_texts_from(1.0, monkeypatch)
     assert {code for code, _ in languages(TranscribeOptions())} == {"en"}
+
+
+@pytest.mark.usefixtures("deaf")
+def test_a_window_whose_text_shows_several_languages_is_read_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Piece by piece; what was written of it as in one language is not kept."""
+    monkeypatch.setattr("sottovoce.language.follow.CHANGE_COST", 1.0)
+    windows: list[tuple[int, int, str]] = []
+    load = seek._SeekLoop._load
+
+    def noted(self: seek._SeekLoop, start: int, end: int | None) -> CallGenerator[seek._Window]:
+        window = yield from load(self, start, end)
+        windows.append((window.seek, window.end, self._state.language or ""))
+        return window
+
+    monkeypatch.setattr(seek._SeekLoop, "_load", noted)
+    assert languages(TranscribeOptions()) == [("en", False), ("de", True), ("en", False)]
+    assert windows[0] == (0, round(100 * LENGTH_S), "en")
+    assert [(start, language) for start, _, language in windows[1:4]] == [
+        (0, "en"),
+        (pytest.approx(100 * GERMAN_S[0], abs=30), "de"),
+        (pytest.approx(100 * GERMAN_S[1], abs=30), "en"),
+    ]

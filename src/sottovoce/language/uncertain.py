@@ -52,7 +52,7 @@ def uncertain_runs(
         right = runs[at + 1].language if at + 1 < len(runs) else None
         languages = dict.fromkeys(place for place in (run.language, left, right) if place is not None)
         is_short = LEAST_S <= sum(one.duration_s for one in own) <= MOST_S
-        if is_short and len(languages) > 1 and not _is_sure(own, run):
+        if is_short and len(languages) > 1 and not is_sure(own, run):
             acoustic = np.average(
                 [one.posterior for one in own], axis=0, weights=[one.duration_s for one in own]
             )
@@ -72,7 +72,7 @@ def text_evidence(
     nats: log-probabilities of its text by the place of the language; others count as the least of them.
     pieces, runs, before: as of `uncertain_runs`.
     """
-    certain = {run.language for run in runs if _is_sure(pieces[run.first : run.end], run)} | {before}
+    certain = {run.language for run in runs if is_sure(pieces[run.first : run.end], run)} | {before}
     evidence = np.full(len(pieces[0].posterior), TEXT_WEIGHT * min(nats.values()) - UNKNOWN_NATS)
     for place, value in nats.items():
         evidence[place] = TEXT_WEIGHT * value - (0.0 if place in certain else UNKNOWN_NATS)
@@ -80,6 +80,19 @@ def text_evidence(
     return added
 
 
-def _is_sure(pieces: Sequence[PieceEvidence], run: PieceRun) -> bool:
-    """Whether one of the pieces of a run is surely in its language."""
+def likelier_nats(piece: PieceEvidence, text: Mapping[int, float], expected: int) -> dict[int, float]:
+    """Return the nats of sound and text of a piece for each other language rather than for the expected one.
+
+    text: log-probabilities of its text by the place of the language, that of the expected one too.
+    """
+    sound = piece.log_evidence
+    return {
+        place: float(sound[place] - sound[expected] + TEXT_WEIGHT * (value - text[expected]))
+        for place, value in text.items()
+        if place != expected
+    }
+
+
+def is_sure(pieces: Sequence[PieceEvidence], run: PieceRun) -> bool:
+    """Tell whether one of the pieces of a run is surely in its language."""
     return any(one.posterior[run.language] >= SURE for one in pieces)

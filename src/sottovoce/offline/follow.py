@@ -13,7 +13,6 @@ text.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -32,8 +31,9 @@ from sottovoce.language.follow import (
     is_likely,
     language_runs,
 )
+from sottovoce.language.limits import AskingLimits
 from sottovoce.language.probe import LanguageProbe, ProbedLanguage
-from sottovoce.language.uncertain import text_evidence, uncertain_runs
+from sottovoce.language.uncertain import is_sure, likelier_nats, text_evidence, uncertain_runs
 from sottovoce.offline.cut import MEL_FRAMES_PER_SECOND
 from sottovoce.offline.packing import Piece
 from sottovoce.offline.pieces import quiet_moments, quietest_moment
@@ -47,27 +47,14 @@ SIDE_FRAMES = 200
 """Log-mel frames on each side of a moment that is probed for whether a language ends there."""
 SHORTEST_S = 0.5
 """The language of a shorter piece is not detected; it goes with its neighbours."""
-CLEAR = 0.5
-"""Where the masked probe gives a piece's expected language less than this among all languages of the model,
-the piece is encoded by itself: on development recordings so were 98 % of the pieces in another language."""
 BESIDE = 4
 """Where one was, so are so many pieces on both sides, some seconds."""
 HINT_S, N_HINTS = 0.8, 3
 """While a recording counts as one in a single language: a piece this long that the masked probe hears in
 another one is a hint; so many of a window, the strongest ones, are encoded by themselves."""
-LEAST_HINT_NATS, MOST_HINT_NATS = 3.0, 9.0
-"""Nats that a hint must have to be heard, at first and at most: among 40 development recordings in several
-languages the strongest of a window has 4.7 at least, of 24 in one language most have less than 3."""
-REFUTED_NATS, REST_NATS = 1.0, 0.25
-"""So much more a hint needs after a window in which they were nothing, and so much less with each window: an
-hour in one language is disturbed by one in four windows, and never becomes deaf."""
-LEAST_SURPRISAL, MOST_SURPRISAL = 0.45, 1.2
-"""Mean surprisal of a text, in nats a token, above which its language is asked, at first and at most; one
-step more after each that was in the right one, and half a step less with each window."""
-SURPRISAL_STEP = 0.1
-OTHER_NATS, MAYBE_NATS = 3.0, -3.0
+OTHER_NATS, LIKELIER_NATS = 3.0, 1.0
 """Nats by which such a stretch has to be heard in another language than its text's; where the recording is in
-several, it is enough that the text's is not much likelier."""
+several, sound and text together have to tell LIKELIER_NATS."""
 JOINED_S, JOINED_SURE = 8.0, 0.9
 """Pieces of a run up to this long that was less sure are heard together: a language of three seconds is
 surer than that of its halves."""
@@ -117,8 +104,9 @@ class LanguageFollower:
         self._detections: dict[Piece, _Detection] = {}
         self._likelihood = TextLikelihood(transcriber, features)
         self._text: dict[Piece, npt.NDArray[np.float64]] = {}
-        self._is_beginning = True
-        self._hint_nats, self._surprisal_limit = LEAST_HINT_NATS, LEAST_SURPRISAL
+        self._is_beginning = self._was_beginning = True
+        self._spoken: set[int] = set()
+        self._limits = AskingLimits()
         self.is_several = transcriber.options.follows_languages
 
     def runs(
@@ -134,8 +122,9 @@ class LanguageFollower:
             language before the window, or that of the recording, which need not begin in it; None: not known.
         """
         is_beginning, self._is_beginning = self._is_beginning, False
+        self._was_beginning = is_beginning
         self._text.clear()
-        self._surprisal_limit = max(LEAST_SURPRISAL, self._surprisal_limit - SURPRISAL_STEP / 2)
+        self._limits = self._limits.in_next_window()
         self._forget_before(pieces[0].start)
         new = [index for index, piece in enumerate(pieces) if piece not in self._detections]
         if new:
@@ -156,22 +145,36 @@ class LanguageFollower:
             return current
         return (yield from self._smoothed([piece], current))[0].language
 
+    def expect_several(self) -> None:
+        """Expect more than one language from the newest window on, which is to be found anew."""
+        self.is_several, self._is_beginning = True, self._was_beginning
+
     def is_low_confidence(self, mean: float) -> bool:
         """Tell whether a text of this mean log-probability may be in a wrong language."""
-        return mean < -self._surprisal_limit
+        return mean < -self._limits.surprisal
 
-    def other_language(self, piece: Piece, language: str) -> CallGenerator[tuple[str, float] | None]:
+    def other_language(
+        self, piece: Piece, speech: Sequence[Piece], language: str
+    ) -> CallGenerator[tuple[str, float] | None]:
         """Name another language that a stretch of improbable text, encoded by itself, may be in, and the nats
-        by which it is heard rather than that of the text; None where there is none.
+        for that rather than for the language of the text; None where there is none.
+
+        speech: pieces around it. Where the recording is in several languages, texts in those count beside the
+        sound.
         """
         yield from self._detect_separately([piece])
         evidence, expected = self._evidence(piece), self._codes.index(language)
-        likely = [int(place) for place in np.argsort(-evidence.posterior) if place != expected]
-        nats = gain([evidence], likely[0], expected) if likely else -math.inf
-        if nats >= (MAYBE_NATS if self.is_several else OTHER_NATS):
-            return self._codes[likely[0]], nats
-        self._surprisal_limit = min(MOST_SURPRISAL, self._surprisal_limit + SURPRISAL_STEP)
-        return None
+        likeliest = [int(place) for place in np.argsort(-evidence.posterior) if place != expected][:1]
+        if self.is_several and (others := {*likeliest, *self._spoken} - {expected}):
+            text = yield from self._text_nats([piece], speech, [expected, *sorted(others)])
+            nats, least = likelier_nats(evidence, text, expected), LIKELIER_NATS
+        else:
+            nats, least = {place: gain([evidence], place, expected) for place in likeliest}, OTHER_NATS
+        best = max(nats, key=lambda place: nats[place], default=expected)
+        if best == expected or nats[best] < least:
+            self._limits = self._limits.after_text()
+            return None
+        return self._codes[best], nats[best]
 
     def border(self, run: LanguageRun, after: LanguageRun) -> CallGenerator[int]:
         """Find the frame where a language ends and the next one begins: in the pause between them; where
@@ -215,14 +218,13 @@ class LanguageFollower:
             for piece, detection in self._detections.items()
             if piece.end > frame
         ]
-        return FollowerState(
-            self.is_several, self._is_beginning, self._hint_nats, self._surprisal_limit, tuple(pieces)
-        )
+        spoken = tuple(self._codes[place] for place in sorted(self._spoken))
+        return FollowerState(self.is_several, self._is_beginning, self._limits, spoken, tuple(pieces))
 
     def restore(self, state: FollowerState) -> None:
         """Go on from a state."""
         self.is_several, self._is_beginning = state.is_several, state.is_beginning
-        self._hint_nats, self._surprisal_limit = state.hint_nats, state.surprisal_limit
+        self._limits, self._spoken = state.limits, {self._codes.index(code) for code in state.spoken}
         for one in state.pieces:
             probed = ProbedLanguage(np.array(one.probabilities), one.allowed_mass, one.no_speech)
             self._detections[Piece(one.start, one.end)] = _Detection(probed, one.is_alone)
@@ -252,9 +254,9 @@ class LanguageFollower:
     def _finds_another(self, pieces: Sequence[Piece], current: str | None) -> CallGenerator[bool]:
         """Whether a recording that counted as one in a single language is in several."""
         expected = self._codes.index(current or self._dominant(pieces))
-        self._hint_nats = max(LEAST_HINT_NATS, self._hint_nats - REST_NATS)
+        self._limits = self._limits.rested()
         hints = {piece: self._hint(piece, expected) for piece in pieces}
-        strong = [piece for piece in pieces if hints[piece] >= self._hint_nats]
+        strong = [piece for piece in pieces if hints[piece] >= self._limits.hint_nats]
         for piece in sorted(strong, key=lambda piece: -hints[piece])[:N_HINTS]:
             yield from self._detect_separately([piece])
             if is_likely(self._evidence(piece), expected):
@@ -262,7 +264,7 @@ class LanguageFollower:
                 self.is_several = self._are_several(pieces, expected)
                 break
         if strong and not self.is_several:
-            self._hint_nats = min(MOST_HINT_NATS, self._hint_nats + REFUTED_NATS)
+            self._limits = self._limits.after_hints()
         return self.is_several
 
     def _are_several(self, pieces: Sequence[Piece], expected: int) -> bool:
@@ -280,16 +282,19 @@ class LanguageFollower:
         waiting = [
             index
             for index, piece in enumerate(pieces)
-            if self._detections[piece].probed.probabilities[place] < CLEAR
+            if self._detections[piece].probed.probabilities[place] < self._limits.clear
         ]
         doubtful = set(waiting)
+        finds_another = False
         while waiting:
             index = waiting.pop()
             yield from self._detect_separately([pieces[index]])
             if int(self._evidence(pieces[index]).posterior.argmax()) != among:
+                finds_another = True
                 beside = range(max(0, index - BESIDE), min(len(pieces), index + BESIDE + 1))
                 waiting += [one for one in beside if one not in doubtful]
                 doubtful.update(beside)
+        self._limits = self._limits.after_pieces(finds_another=finds_another)
 
     def _dominant(self, pieces: Sequence[Piece]) -> str:
         """The language that most of the pieces seem to be in."""
@@ -343,6 +348,7 @@ class LanguageFollower:
         if uncertain:
             evidence = [self._evidence(piece) for piece in pieces]
             runs = language_runs(evidence, pauses_s, before=before)
+        self._spoken |= {run.language for run in runs if is_sure(evidence[run.first : run.end], run)}
         return [
             LanguageRun(
                 self._codes[run.language],

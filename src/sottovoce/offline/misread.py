@@ -22,8 +22,8 @@ LEAST_S = 0.8
 """Seconds of speech in a segment whose language is asked."""
 GAIN, FAR_GAIN, LEAST = 0.1, 0.3, -0.7
 """Mean log-probabilities of tokens, where the recording is in several languages: so much better the text in
-another one must be; more where that was not detected by DETECTED_NATS; and the least that it may have."""
-DETECTED_NATS, FIRST_NATS, FIRST_LEAST = 3.0, 5.0, -0.4
+another one must be, and the least that it may have."""
+FIRST_NATS, FIRST_LEAST = 5.0, -0.4
 """Of a recording that counted as one in a single language, FIRST_NATS and FAR_GAIN are asked, and more of the
 text: of development recordings in one language, many of which the model hardly knows, none became several."""
 
@@ -49,8 +49,7 @@ class LanguageHypothesis:
         """
         if is_first:
             return self.nats >= FIRST_NATS and mean >= max(FIRST_LEAST, self.mean + FAR_GAIN)
-        needed = GAIN if self.nats >= DETECTED_NATS else FAR_GAIN
-        return mean >= max(LEAST, self.mean + needed)
+        return mean >= max(LEAST, self.mean + GAIN)
 
 
 def joined(hypotheses: Sequence[LanguageHypothesis], segments: Sequence[Segment]) -> list[LanguageHypothesis]:

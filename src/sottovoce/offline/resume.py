@@ -13,6 +13,7 @@ from typing import Any
 
 from sottovoce.decoding.detect import LanguageDetection
 from sottovoce.errors import OptionError
+from sottovoce.language.limits import AskingLimits
 from sottovoce.offline.packing import PackedWindow, Piece
 from sottovoce.types import Segment, Token, Word
 
@@ -61,14 +62,13 @@ class ProbedPiece:
 class FollowerState:
     """What following the languages depends on: pieces that were probed already and may be asked for again.
 
-    is_beginning: no speech was found yet. hint_nats: what a hint at another language must have to be heard;
-    surprisal_limit: above which mean surprisal of a text its language is asked, nats a token.
+    is_beginning: no speech was found yet. spoken: languages in which something was surely said.
     """
 
     is_several: bool
     is_beginning: bool
-    hint_nats: float
-    surprisal_limit: float
+    limits: AskingLimits = field(default_factory=AskingLimits)
+    spoken: tuple[str, ...] = ()
     pieces: tuple[ProbedPiece, ...] = ()
 
     @classmethod
@@ -77,9 +77,8 @@ class FollowerState:
             ProbedPiece(**{**piece, "probabilities": tuple(piece["probabilities"])})
             for piece in row["pieces"]
         )
-        return cls(
-            row["is_several"], row["is_beginning"], row["hint_nats"], row["surprisal_limit"], tuple(pieces)
-        )
+        limits, spoken = AskingLimits(**row["limits"]), tuple(row["spoken"])
+        return cls(row["is_several"], row["is_beginning"], limits, spoken, tuple(pieces))
 
 
 @dataclass(frozen=True, slots=True)

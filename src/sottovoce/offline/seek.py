@@ -142,7 +142,10 @@ class _SeekLoop:
                     self._end_window(clip, seek)
                     continue
                 window = yield from self._load(seek, end)
-                seek = max(seek + 1, (yield from self._transcribe(window)))
+                after = yield from self._transcribe(window)
+                if after is None:
+                    continue
+                seek = max(seek + 1, after)
                 self._end_window(clip, seek)
 
     def _skip_to(self, seek: int) -> None:
@@ -170,8 +173,10 @@ class _SeekLoop:
         encoded = yield EncodeCall(features)
         return _Window(seek, features.n_content_frames[0], encoded)
 
-    def _transcribe(self, window: _Window) -> Generator[Segment | ModelCall, Any, int]:
-        """Decode one window, yield its segments and return the frame to go on from."""
+    def _transcribe(self, window: _Window) -> Generator[Segment | ModelCall, Any, int | None]:
+        """Decode one window, yield its segments and return the frame to go on from; None where its text shows
+        that the recording is in several languages, so that it is to be read language by language.
+        """
         transcriber = self._transcriber
         language = self._state.language
         assert language is not None
@@ -192,11 +197,15 @@ class _SeekLoop:
         text_end = window.start_s if cut.end_of_speech is None else cut.end_of_speech
         seek = self._before_divided(window, cut.seek, _frame(text_end))
         cut = replace(cut, seek=self._locator.hand_over(seek, _frame(text_end)))
-        self._is_first = False
+        counted_as_one, unread = not self._locator.expects_several, list(self._state.unread)
         segments = list(transcriber.segments(cut, result))
         if self._options.read_again:
             segments = self._spoken(segments)
         segments = yield from self._completed(window, replace(cut, segments=tuple(segments)), result)
+        if counted_as_one and self._locator.expects_several:
+            self._state.unread[:] = unread
+            return None
+        self._is_first = False
         for segment in numbered(segments, self._state):
             self._context.remember(segment.tokens)
             yield segment

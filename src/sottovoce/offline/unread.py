@@ -119,7 +119,9 @@ class UncoveredSpeechReader:
             speech = speech_in(segment, window.speech)
             if mean is None or speech is None or not follower.is_low_confidence(mean):
                 continue
-            if (other := (yield from follower.other_language(speech, result.language))) is not None:
+            if (
+                other := (yield from follower.other_language(speech, window.speech, result.language))
+            ) is not None:
                 hypotheses.append(LanguageHypothesis((segment,), speech, mean, *other))
         found = list(segments)
         for one in joined(hypotheses, segments):
@@ -138,7 +140,7 @@ class UncoveredSpeechReader:
         mean = text_mean(window.result, self._transcriber.tokenizer.eot)
         if not hypothesis.is_accepted_by(mean, is_first=not follower.is_several):
             return ()
-        follower.is_several = True
+        follower.expect_several()
         return window.cut.segments
 
     def _timed(self, window: DecodedWindow) -> CallGenerator[list[Segment]]:
