@@ -34,8 +34,7 @@ from sottovoce.language.follow import (
 from sottovoce.language.limits import AskingLimits
 from sottovoce.language.probe import LanguageProbe, ProbedLanguage
 from sottovoce.language.uncertain import is_sure, likelier_nats, text_evidence, uncertain_runs
-from sottovoce.offline.cut import MEL_FRAMES_PER_SECOND
-from sottovoce.offline.packing import Piece
+from sottovoce.offline.packing import Piece, pauses_s
 from sottovoce.offline.pieces import quiet_moments, quietest_moment
 from sottovoce.offline.resume import FollowerState, ProbedPiece
 from sottovoce.offline.text_likelihood import TextLikelihood, with_silence
@@ -106,6 +105,7 @@ class LanguageFollower:
         self._text: dict[Piece, npt.NDArray[np.float64]] = {}
         self._is_beginning = self._was_beginning = True
         self._spoken: set[int] = set()
+        self._pieces: Sequence[Piece] = ()
         self._limits = AskingLimits()
         self.is_several = transcriber.options.follows_languages
 
@@ -122,7 +122,7 @@ class LanguageFollower:
             language before the window, or that of the recording, which need not begin in it; None: not known.
         """
         is_beginning, self._is_beginning = self._is_beginning, False
-        self._was_beginning = is_beginning
+        self._was_beginning, self._pieces = is_beginning, pieces
         self._text.clear()
         self._limits = self._limits.in_next_window()
         self._forget_before(pieces[0].start)
@@ -139,9 +139,17 @@ class LanguageFollower:
         return (yield from self._detected_together(found)) if len(found) > 1 else found
 
     def language_of(self, piece: Piece, current: str) -> CallGenerator[str]:
-        """Detect the language of one piece, encoded by itself, between others in the language `current`."""
+        """Detect the language of one piece, encoded by itself, between others in the language `current`.
+
+        In a recording that counts as one in a single language it is that, unless its window shows several.
+        """
         yield from self._detect_separately([piece])
-        if not self.is_several and not (yield from self._finds_another([piece], current)):
+        expected = self._codes.index(current)
+        if not self.is_several and is_likely(self._evidence(piece), expected):
+            is_within = bool(self._pieces) and self._pieces[0].start <= piece.start < self._pieces[-1].end
+            yield from self._detect_separately(pieces := self._pieces if is_within else [piece])
+            self.is_several = self._are_several(pieces, expected)
+        if not self.is_several:
             return current
         return (yield from self._smoothed([piece], current))[0].language
 
@@ -234,7 +242,7 @@ class LanguageFollower:
         found: list[LanguageRun] = []
         for run in runs:
             whole = Piece(run.pieces[0].start, run.pieces[-1].end)
-            if len(run.pieces) > 1 and run.probability < JOINED_SURE and _seconds(whole) <= JOINED_S:
+            if len(run.pieces) > 1 and run.probability < JOINED_SURE and whole.duration_s <= JOINED_S:
                 run = yield from self._detected_whole(run, whole)
             if found and found[-1].language == run.language:
                 run = replace(run, pieces=(*found.pop().pieces, *run.pieces))
@@ -244,7 +252,7 @@ class LanguageFollower:
     def _detected_whole(self, run: LanguageRun, whole: Piece) -> CallGenerator[LanguageRun]:
         """A run in the language in which all of it is surely heard."""
         (probed,) = yield LanguageProbeCall(self._probe, [self._features.log_mel(whole.start, whole.end)])
-        evidence = self._evidence_of(_Detection(probed, is_alone=True), _seconds(whole))
+        evidence = self._evidence_of(_Detection(probed, is_alone=True), whole.duration_s)
         if hint_nats(evidence, self._codes.index(run.language)) < OTHER_NATS:
             return run
         return LanguageRun(
@@ -268,11 +276,11 @@ class LanguageFollower:
         return self.is_several
 
     def _are_several(self, pieces: Sequence[Piece], expected: int) -> bool:
-        return are_several([self._evidence(one) for one in pieces], _pauses_s(pieces), expected)
+        return are_several([self._evidence(one) for one in pieces], pauses_s(pieces), expected)
 
     def _hint(self, piece: Piece, expected: int) -> float:
         """Nats by which a piece hints at another language than the expected one; 0: not at all."""
-        return hint_nats(self._evidence(piece), expected) if _seconds(piece) >= HINT_S else 0.0
+        return hint_nats(self._evidence(piece), expected) if piece.duration_s >= HINT_S else 0.0
 
     def _detect_uncertain(self, pieces: Sequence[Piece]) -> CallGenerator[None]:
         """Encode by themselves the pieces that may be in another language than most of the window, and
@@ -298,13 +306,13 @@ class LanguageFollower:
 
     def _dominant(self, pieces: Sequence[Piece]) -> str:
         """The language that most of the pieces seem to be in."""
-        total = sum(_seconds(piece) * self._evidence(piece).posterior for piece in pieces)
+        total = sum(piece.duration_s * self._evidence(piece).posterior for piece in pieces)
         return self._codes[int(np.argmax(total))]
 
     def _detect_separately(self, pieces: Sequence[Piece]) -> CallGenerator[None]:
         for piece in pieces:
             detection = self._detections.get(piece)
-            if detection is None or not (detection.is_alone or _seconds(piece) < SHORTEST_S):
+            if detection is None or not (detection.is_alone or piece.duration_s < SHORTEST_S):
                 log_mel = self._features.log_mel(piece.start, piece.end)
                 (probed,) = yield LanguageProbeCall(self._probe, [log_mel])
                 self._detections[piece] = _Detection(probed, is_alone=True)
@@ -313,13 +321,13 @@ class LanguageFollower:
     def _note_outside(self, piece: Piece, probed: ProbedLanguage) -> None:
         likeliest = int(probed.probabilities.argmax())
         is_sure = probed.probabilities[likeliest] * (1.0 - probed.no_speech) >= OUTSIDE
-        if is_sure and likeliest not in self._places and _seconds(piece) >= OUTSIDE_S:
+        if is_sure and likeliest not in self._places and piece.duration_s >= OUTSIDE_S:
             outside, code = self._state.outside_languages, self._probe.languages[likeliest]
-            outside[code] = outside.get(code, 0.0) + _seconds(piece)
+            outside[code] = outside.get(code, 0.0) + piece.duration_s
 
     def _evidence(self, piece: Piece) -> PieceEvidence:
         """Return the evidence of a piece that was probed; one that is too short has none."""
-        return self._evidence_of(self._detections[piece], _seconds(piece), self._text.get(piece))
+        return self._evidence_of(self._detections[piece], piece.duration_s, self._text.get(piece))
 
     def _evidence_of(
         self, detection: _Detection, seconds: float, text: npt.NDArray[np.float64] | None = None
@@ -334,20 +342,20 @@ class LanguageFollower:
     def _smoothed(self, pieces: Sequence[Piece], current: str | None) -> CallGenerator[list[LanguageRun]]:
         """The languages of pieces by sound, and by their text where that does not settle them."""
         before = self._codes.index(current) if current in self._codes else None
-        pauses_s = _pauses_s(pieces)
+        pauses = pauses_s(pieces)
         evidence = [self._evidence(piece) for piece in pieces]
-        runs = language_runs(evidence, pauses_s, before=before)
+        runs = language_runs(evidence, pauses, before=before)
         english = self._codes.index("en") if "en" in self._codes else None
         uncertain = uncertain_runs(evidence, runs, before=before, english=english)
         for run, languages in uncertain:
             own = pieces[run.first : run.end]
             nats = yield from self._text_nats(own, pieces, languages)
             added = text_evidence(nats, evidence, runs, before)
-            seconds = sum(map(_seconds, own))
-            self._text.update({piece: _seconds(piece) / seconds * added for piece in own})
+            seconds = sum(piece.duration_s for piece in own)
+            self._text.update({piece: piece.duration_s / seconds * added for piece in own})
         if uncertain:
             evidence = [self._evidence(piece) for piece in pieces]
-            runs = language_runs(evidence, pauses_s, before=before)
+            runs = language_runs(evidence, pauses, before=before)
         self._spoken |= {run.language for run in runs if is_sure(evidence[run.first : run.end], run)}
         return [
             LanguageRun(
@@ -381,18 +389,6 @@ def follower_of(
 
 def _codes_of(tokenizer: Tokenizer, languages: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(tokenizer.with_language(language).language or "" for language in languages))
-
-
-def _seconds(piece: Piece) -> float:
-    return piece.n_frames / MEL_FRAMES_PER_SECOND
-
-
-def _pauses_s(pieces: Sequence[Piece]) -> list[float]:
-    before = [pieces[0].start, *(piece.end for piece in pieces[:-1])]
-    return [
-        max(0.0, (piece.start - end) / MEL_FRAMES_PER_SECOND)
-        for piece, end in zip(pieces, before, strict=True)
-    ]
 
 
 def _mean(evidence: Sequence[PieceEvidence], language: int) -> float:

@@ -26,6 +26,19 @@ class Piece:
     def n_frames(self) -> int:
         return self.end - self.start
 
+    @property
+    def duration_s(self) -> float:
+        return self.n_frames / MEL_FRAMES_PER_SECOND
+
+
+def pauses_s(pieces: Sequence[Piece]) -> list[float]:
+    """List the seconds of silence before each piece; 0 before the first one."""
+    before = [pieces[0].start, *(piece.end for piece in pieces[:-1])]
+    return [
+        max(0.0, (piece.start - end) / MEL_FRAMES_PER_SECOND)
+        for piece, end in zip(pieces, before, strict=True)
+    ]
+
 
 @dataclass(frozen=True, slots=True)
 class PackedWindow:
