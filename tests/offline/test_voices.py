@@ -7,8 +7,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from torch import Tensor
 
 from sottovoce.audio.recording import Recording
+from sottovoce.audio.silero import SileroState
 from sottovoce.audio.vad import SpeechFinder
 from sottovoce.offline.voices import VoiceFinder
 from sottovoce.options.decoding import DecodingOptions
@@ -39,6 +41,25 @@ def test_a_voice_is_heard_in_a_segment_and_close_around_it(start: float, end: fl
     voices = VoiceFinder(speech)
     speech.push(voice(6.0, (2.0, 3.0)))
     assert voices.is_in(Segment(0, start, end, " hello", "en")) == is_in
+
+
+class Graded(Loud):
+    """A speech model that is as sure of speech as the samples are far from zero."""
+
+    def probabilities(self, samples: Tensor, state: SileroState) -> tuple[Tensor, SileroState]:
+        return samples.reshape(-1, 512).abs().amax(dim=1), state
+
+
+@pytest.mark.parametrize(
+    ("sureness", "is_in", "is_in_guess"), [(0.1, False, False), (0.55, True, False), (0.95, True, True)]
+)
+def test_an_improbable_text_needs_a_clear_voice(sureness: float, is_in: bool, is_in_guess: bool) -> None:
+    speech = SpeechFinder(model=Graded())
+    voices = VoiceFinder(speech)
+    speech.push(10 * sureness * voice(6.0, (2.0, 3.0)))
+    segment = Segment(0, 1.5, 3.5, " water", "en")
+    assert voices.is_in(segment) == is_in
+    assert voices.is_in(segment, is_guess=True) == is_in_guess
 
 
 @pytest.mark.parametrize(("end", "is_short"), [(2.1, True), (2.5, False), (3.0, False)])

@@ -180,6 +180,8 @@ class _SeekLoop:
         transcriber = self._transcriber
         language = self._state.language
         assert language is not None
+        counted_as_one = not self._locator.expects_several
+        unread, last_speech = list(self._state.unread), self._last_speech
         request = Request(language, self._prompt(window), window.seek, self._is_first)
         (attempt,) = yield from transcriber.decode(window.encoded, [request])
         result = attempt.result
@@ -197,13 +199,12 @@ class _SeekLoop:
         text_end = window.start_s if cut.end_of_speech is None else cut.end_of_speech
         seek = self._before_divided(window, cut.seek, _frame(text_end))
         cut = replace(cut, seek=self._locator.hand_over(seek, _frame(text_end)))
-        counted_as_one, unread = not self._locator.expects_several, list(self._state.unread)
         segments = list(transcriber.segments(cut, result))
         if self._options.read_again:
             segments = self._spoken(segments)
         segments = yield from self._completed(window, replace(cut, segments=tuple(segments)), result)
         if counted_as_one and self._locator.expects_several:
-            self._state.unread[:] = unread
+            self._state.unread[:], self._last_speech = unread, last_speech
             return None
         self._is_first = False
         for segment in numbered(segments, self._state):
@@ -245,7 +246,7 @@ class _SeekLoop:
         return [
             segment
             for segment in segments
-            if self._voices.is_in(segment)
+            if self._voices.is_in(segment, is_guess=self._options.fallback.is_guess(segment))
             and not (self._context.holds(segment.text) and self._voices.is_too_short_for(segment))
         ]
 
