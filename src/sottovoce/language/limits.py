@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 CLEAR, LEAST_CLEAR, CLEAR_STEP = 0.5, 0.2, 0.1
 """Where the masked probe gives a piece's expected language less than CLEAR among all languages of the model,
 the piece is encoded by itself: on development recordings so were 98 % of the pieces in another language, and
-63 % of those in one language. After each window in which that found nothing it is a step less, down to
-LEAST_CLEAR (92 and 45 %), and CLEAR again after another language."""
+63 % of those in one language. After each window in which no other language was clear it is a step less, down
+to LEAST_CLEAR (92 and 45 %), and CLEAR again after one in which one was."""
 LEAST_HINT_NATS, MOST_HINT_NATS = 3.0, 9.0
 """Nats that a hint must have to be heard, at first and at most: among 40 development recordings in several
 languages the strongest of a window has 4.7 at least, of 24 in one language most have less than 3."""

@@ -297,8 +297,9 @@ class LanguageFollower:
         while waiting:
             index = waiting.pop()
             yield from self._detect_separately([pieces[index]])
-            if int(self._evidence(pieces[index]).posterior.argmax()) != among:
-                finds_another = True
+            evidence = self._evidence(pieces[index])
+            finds_another = finds_another or is_likely(evidence, among)
+            if int(evidence.posterior.argmax()) != among:
                 beside = range(max(0, index - BESIDE), min(len(pieces), index + BESIDE + 1))
                 waiting += [one for one in beside if one not in doubtful]
                 doubtful.update(beside)
