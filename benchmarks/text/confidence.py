@@ -26,7 +26,7 @@ from benchmarks.harness.clips import Clip, clips, spread
 from benchmarks.harness.tables import show_heads, show_json, show_row
 from sottovoce.api import Model, load_model
 from sottovoce.audio.io import load_audio
-from sottovoce.formats.confidence import is_doubtful
+from sottovoce.formats.confidence import has_low_confidence
 from sottovoce.text.normalize import normalizer_for
 from sottovoce.text.word_edits import equal_words
 from sottovoce.types import Event, Final, Word
@@ -95,7 +95,7 @@ def calibration_error(words: Sequence[ClipWords]) -> float:
 
 def marks(probability: Numbers, is_right: Numbers) -> tuple[float, float, float]:
     """Return the part of words that are marked, that of them that is wrong, and that of the wrong ones."""
-    marked = np.array([is_doubtful(one) for one in probability])
+    marked = np.array([has_low_confidence(one) for one in probability])
     n_hit = float((1.0 - is_right[marked]).sum())
     n_wrong = max(1.0, float((1.0 - is_right).sum()))
     return float(marked.mean()), n_hit / max(1, int(marked.sum())), n_hit / n_wrong

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 
 from sottovoce.errors import OptionError
 from sottovoce.formats.base import write_document, write_transcript
-from sottovoce.formats.confidence import DOUBTFUL
+from sottovoce.formats.confidence import LOW_CONFIDENCE
 from sottovoce.formats.document import JsonWriter, document, segment_document, word_document
 from sottovoce.formats.page.html import word_span
 from sottovoce.formats.writers import BINARY, FORMATS, PLAIN, SUBTITLES, writer_for, writers_for
@@ -124,7 +124,7 @@ def test_the_schema_tells_from_which_probability_on_words_are_marked() -> None:
     schema = json.loads(
         (Path(__file__).parents[2] / "docs" / "transcript.schema.json").read_text(encoding="utf-8")
     )
-    assert f"below {DOUBTFUL:g}." in schema["$defs"]["word"]["properties"]["doubtful"]["description"]
+    assert f"below {LOW_CONFIDENCE:g}." in schema["$defs"]["word"]["properties"]["doubtful"]["description"]
     words = tuple(Word(" a", 0.0, 0.5, probability, language="en") for probability in (0.2, 0.9))
     found = document(Transcript((Segment(0, 0.0, 0.5, " a a", "en", words=words),), "en", 1.0, "nano"))
     jsonschema = pytest.importorskip("jsonschema", reason="jsonschema is not installed")

@@ -1,11 +1,11 @@
-"""Below which probability a word is marked, in documents, events and on pages."""
+"""Below which probability a word has low confidence, and is marked in documents, events and pictures."""
 
 from __future__ import annotations
 
-UNSURE, DOUBTFUL = 0.5, 0.8
-"""Probabilities below which a word is marked as a guess, and as not sure."""
+VERY_LOW_CONFIDENCE, LOW_CONFIDENCE = 0.5, 0.8
+"""Probabilities below which a word may as well be wrong, and below which it may be."""
 
 
-def is_doubtful(probability: float) -> bool:
-    """Return whether a word of a probability may well be wrong; one without a number is not."""
-    return probability < DOUBTFUL
+def has_low_confidence(probability: float) -> bool:
+    """Tell whether a word of a probability may well be wrong; one without a number (NaN) does not count."""
+    return probability < LOW_CONFIDENCE

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 from sottovoce.formats.base import TranscriptInfo
-from sottovoce.formats.confidence import is_doubtful
+from sottovoce.formats.confidence import has_low_confidence
 from sottovoce.types import Segment, Span, Token, Transcript, Turn, Word
 
 Json: TypeAlias = "bool | int | float | str | Sequence[Json] | Mapping[str, Json] | None"
@@ -136,7 +136,7 @@ def segment_document(segment: Segment) -> dict[str, Json]:
 
 def word_document(word: Word) -> dict[str, Json]:
     """Build one entry of `words`; only one that may well be wrong is marked."""
-    mark: dict[str, Json] = {"doubtful": True} if is_doubtful(word.probability) else {}
+    mark: dict[str, Json] = {"doubtful": True} if has_low_confidence(word.probability) else {}
     return {
         "word": word.word,
         "start": seconds(word.start),

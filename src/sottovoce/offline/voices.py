@@ -13,7 +13,7 @@ logger = logging.getLogger(__name__)
 VOICE_VAD = VadOptions(threshold=0.3, min_silence_ms=100.0, speech_pad_ms=0.0)
 """A voice, however faint: somewhere in a segment of people's speech the detector is sure by 0.9 and more."""
 SURE_VOICE_VAD = VadOptions(threshold=0.9, min_silence_ms=100.0, speech_pad_ms=0.0)
-"""What an improbable text needs. Of 42 such segments of development speech, clean, soft, over a telephone and
+"""What an improbable text needs. Of 43 such segments of development speech, clean, soft, over a telephone and
 in noise at 10 and 0 dB, all have a probability of 0.99 somewhere but one, in noise as loud as the speech."""
 MOST_SIGNS_S = 30.0
 """Letters that people say in a second at most, where the same text was written before."""

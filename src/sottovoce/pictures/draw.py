@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 import numpy as np
 
 from sottovoce.errors import MissingExtraError, OptionError, cause_of
+from sottovoce.formats.confidence import VERY_LOW_CONFIDENCE, has_low_confidence
 from sottovoce.models.checkpoint.writing import whole_file
 from sottovoce.options.vad import WINDOW_SAMPLES
 from sottovoce.pictures.figure_data import FigureData, likeliest
@@ -262,7 +263,8 @@ def _confidence(axis: Axes, data: FigureData) -> None:
     for word in data.words:
         probability = word.probability
         if np.isfinite(probability):
-            colour = SURE if probability >= 0.8 else DOUBTFUL if probability >= 0.5 else GUESSED
+            colour = DOUBTFUL if has_low_confidence(probability) else SURE
+            colour = GUESSED if probability < VERY_LOW_CONFIDENCE else colour
             width = max(0.02, word.end - word.start)
             axis.bar(
                 word.start, probability, width, align="edge", color=colour, alpha=0.75, lw=0.4, ec="white"

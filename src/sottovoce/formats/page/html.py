@@ -12,7 +12,7 @@ from html import escape
 from importlib.resources import files
 
 from sottovoce.formats.base import TranscriptInfo
-from sottovoce.formats.confidence import UNSURE, is_doubtful
+from sottovoce.formats.confidence import VERY_LOW_CONFIDENCE, has_low_confidence
 from sottovoce.formats.paragraphs import clock
 from sottovoce.formats.subtitles import direction
 from sottovoce.types import Segment, Word
@@ -95,9 +95,9 @@ def word_span(word: Word) -> str:
 
 def confidence(probability: float) -> str:
     """Choose the class that marks a word which may be wrong."""
-    if probability < UNSURE:
+    if probability < VERY_LOW_CONFIDENCE:
         return " c0"
-    return " c1" if is_doubtful(probability) else ""
+    return " c1" if has_low_confidence(probability) else ""
 
 
 def plain(text: str) -> str:
