@@ -20,6 +20,7 @@ from tests.serving.browser_page import (
     downloaded,
     microphone,
     partial,
+    picture,
     pictures,
     pytestmark,
     saved,
@@ -90,6 +91,55 @@ def test_text_is_corrected_while_the_rest_goes_on(quick: ServerThread, microphon
         assert page.is_disabled("#redo")
         pictures(page, "corrected")
         assert faults == []
+
+
+def test_a_click_into_text_edits_it_there(server: ServerThread, microphone: Path) -> None:
+    """With a recording that could be played, too; Space is a letter, and never starts the microphone."""
+    with browser(microphone) as (page, faults):
+        heard(page, server)
+        box = page.locator("#log .utterance:nth-child(2) .words").bounding_box()
+        page.mouse.click(box["x"] + box["width"] - 2, box["y"] + box["height"] - 12)
+        field = page.locator("#log textarea.said")
+        text = field.input_value()
+        assert text.endswith(SPOKEN[1])
+        assert field.evaluate("(field) => field.selectionStart") >= len(text) - 1
+        page.keyboard.press("End")
+        page.keyboard.type(" Ja , so .")
+        pictures(page, "editing")
+        inside = "(field) => { const [a, b] = [field, captions].map((one) => one.getBoundingClientRect());"
+        assert field.evaluate(f"{inside} return a.right <= b.right && a.left >= b.left; }}")
+        page.keyboard.press("Enter")
+        assert said(page)[1] == f"{SPOKEN[1]} Ja , so ."
+        box = page.locator("#log .utterance:nth-child(2) .words").bounding_box()
+        page.mouse.click(box["x"] + 2, box["y"] + 12)
+        assert field.evaluate("(field) => field.selectionStart") <= 1
+        page.keyboard.press("Escape")
+        page.locator("#captions").focus()
+        page.keyboard.press("Space")
+        assert page.get_attribute("#status", "data-state") == "ended"
+        assert faults == []
+
+
+def test_text_in_one_language_is_not_coloured(server: ServerThread, microphone: Path) -> None:
+    with browser(microphone) as (page, _):
+        page.goto(server.url)
+        shown(page, [partial([word(" Good", "en", 0.0), word(" evening", "en", 0.5)]), {"type": "final"}])
+        colours = "[...document.querySelectorAll('#log .words')].map((one) => getComputedStyle(one).color)"
+        ink = page.evaluate("getComputedStyle(document.body).color")
+        assert page.evaluate(colours) == [ink]
+        assert page.locator("#log .label").first.is_hidden()
+        both = [partial([word(" Good", "en", 0.0), word(" Guten", "de", 2.0)]), {"type": "final"}]
+        shown(page, both)
+        assert len({ink, *page.evaluate(colours)}) == 3
+        assert page.locator("#log .label").first.is_visible()
+
+
+def test_settings_leave_room_for_the_text_on_a_phone(server: ServerThread, microphone: Path) -> None:
+    with browser(microphone, viewport={"width": 375, "height": 667}) as (page, _):
+        page.goto(server.url)
+        page.click("#settings summary")
+        picture(page, "phone-settings")
+        assert page.locator("#captions").bounding_box()["height"] >= 150
 
 
 def test_every_format_has_what_stands_on_the_page(quick: ServerThread, microphone: Path) -> None:
@@ -206,7 +256,9 @@ def test_a_session_is_kept_opened_again_and_played(server: ServerThread, microph
         until(lambda: said(page) == wanted)
         assert page.evaluate("document.querySelector('#playback audio').paused")
         box = page.locator("#log .utterance:nth-child(2) .words").bounding_box()
+        page.keyboard.down("Alt")
         page.mouse.click(box["x"] + box["width"] - 12, box["y"] + 12)
+        page.keyboard.up("Alt")
         until(lambda: page.evaluate(PLAYING) == "Zeit.")
         assert page.locator(".utterance.playing").count() == 1
         until(lambda: page.evaluate(PLAYING) in SPOKEN[2].split())
@@ -292,10 +344,15 @@ def test_a_recording_is_uploaded_and_edited(server: ServerThread, microphone: Pa
         assert any(" of 0:1" in text for text in shown), shown
         assert page.is_hidden("#upload")
         correct(page, 1, "We talked about the summer.")
-        box = page.locator("#log .words").first.bounding_box()
-        page.mouse.click(box["x"] + 5, box["y"] + 12)
+        page.locator("#log time").first.click()
         until(lambda: page.evaluate(PLAYING) == "talked", within_s=10)
         assert downloaded(page, "txt").startswith("We talked about the summer.")
+        assert page.inner_text("#title") == "mixed"
+        assert page.text_content("#upload-name") == "mixed.flac"
+        page.click("#save")
+        with page.expect_download() as waiting:
+            page.click('.save[data-format="srt"]')
+        assert waiting.value.suggested_filename == "mixed.srt"
         assert faults == []
 
 

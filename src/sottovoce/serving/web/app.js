@@ -175,7 +175,7 @@ function take({ message, offset }) {
 function upload(file) {
   if (!mayReplace()) return;
   clear();
-  title = file.name.replace(/\.\w+$/, "");
+  call(file.name.replace(/\.\w+$/, ""));
   recording.file = file;
   uploading.start(file, key());
 }
@@ -210,7 +210,7 @@ function titleOf() {
 function openSession(session, sound) {
   if (connection || uploading.isRunning || !mayReplace()) return false;
   clear();
-  title = session.title;
+  call(session.title);
   model = session.model;
   transcript.called = { ...session.called };
   for (const utterance of session.utterances) transcript.add(utterance);
@@ -229,6 +229,14 @@ function mayReplace() {
 }
 
 // What is shown
+
+// Give what stands on the page a name: that of its recording, or of the session that was opened.
+function call(name) {
+  title = name;
+  $("title").textContent = name;
+  $("title").hidden = !name;
+  document.title = name ? `${name} – sottovoce` : "sottovoce live";
+}
 
 function show(state) {
   $("status").dataset.state = state;
@@ -308,7 +316,7 @@ function clear() {
   recording.clear();
   library.begin();
   editor.history.clear();
-  title = "";
+  call("");
   $("heard").textContent = "0:00";
 }
 
@@ -337,7 +345,7 @@ on("clear", "click", clear);
 document.querySelectorAll(".save").forEach((button) =>
   button.addEventListener("click", () => {
     $("formats").hidePopover?.();
-    save(transcript, button.dataset.format, { title: titleOf(), model, duration: now() });
+    save(transcript, button.dataset.format, { name: title, title: titleOf(), model, duration: now() });
   }),
 );
 placeMenu($("formats"), $("save"));
@@ -366,6 +374,7 @@ transcript.addEventListener("speaker", () => {
 });
 document.addEventListener("keydown", (event) => {
   const isTyping = event.target.closest("input, select, textarea, button, summary, audio, dialog");
+  const isInText = transcript.words > 0 && event.target.closest("#captions");
   const command = (event.ctrlKey || event.metaKey) && !event.altKey;
   const letter = event.key.toLowerCase();
   if (command && letter === "z" && !event.target.closest("input, textarea")) {
@@ -377,7 +386,7 @@ document.addEventListener("keydown", (event) => {
     event.preventDefault();
     finder.toggle(true);
   }
-  if (event.code !== "Space" || isTyping || event.repeat || command || event.altKey) return;
+  if (event.code !== "Space" || isTyping || isInText || event.repeat || command || event.altKey) return;
   event.preventDefault();
   $("toggle").click();
 });

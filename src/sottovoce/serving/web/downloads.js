@@ -25,13 +25,14 @@ export async function copy(transcript) {
   setTimeout(() => ($("copy").textContent = "Copy"), 1500);
 }
 
-// about: {title, model, duration}.
+// about: {name, title, model, duration}. name: of the recording or session, for the file; empty where there is none.
 export function save(transcript, format, about) {
   const [type, write] = FORMATS[format];
   const content = write(named(transcript), about);
   const link = document.createElement("a");
   link.href = URL.createObjectURL(content instanceof Blob ? content : new Blob([content], { type }));
-  link.download = `captions-${new Date().toISOString().slice(0, 16).replace(/[T:]/g, "-")}.${format}`;
+  const name = about.name.replace(/[\p{Cc}<>:"/\\|?*]+/gu, " ").trim().slice(0, 120);
+  link.download = `${name || `captions-${new Date().toISOString().slice(0, 16).replace(/[T:]/g, "-")}`}.${format}`;
   link.click();
   setTimeout(() => URL.revokeObjectURL(link.href), 10000);
 }

@@ -2,6 +2,7 @@
 
 import { textOf } from "./exports.js";
 import { History } from "./history.js";
+import { lettersBefore } from "./rendering.js";
 import { pattern, replaced, retimed } from "./retiming.js";
 
 export class Editor {
@@ -10,9 +11,10 @@ export class Editor {
     this.history = new History();
     this.open = null; // the field of the text that is being corrected
     transcript.addEventListener("changed", ({ detail }) => this.offer(detail.element));
-    transcript.log.addEventListener("dblclick", ({ target }) => {
-      const element = target.closest(".utterance");
-      if (element && target.closest(".said")) this.edit(element.utterance);
+    transcript.log.addEventListener("click", (event) => {
+      const said = event.target.closest("span.said");
+      if (!said || event.altKey || !getSelection().isCollapsed) return; // Alt and a click play; a selection is to be copied
+      this.edit(said.closest(".utterance").utterance, lettersBefore(said, event));
     });
   }
 
@@ -22,13 +24,14 @@ export class Editor {
     button.type = "button";
     button.className = "edit";
     button.ariaLabel = `Correct: ${textOf(element.utterance.words).slice(0, 60)}`;
-    button.title = "Correct this text (or double-click it)";
+    button.title = "Correct this text (or click into it)";
     button.textContent = "✎";
     button.addEventListener("click", () => this.edit(element.utterance));
     element.append(button);
   }
 
-  edit(utterance) {
+  // Open the text of an utterance for correction. caret: the letter before which typing begins; by default the end.
+  edit(utterance, caret = Infinity) {
     this.open?.keep();
     const element = this.transcript.elements[utterance.id];
     const field = document.createElement("textarea");
@@ -41,6 +44,7 @@ export class Editor {
     element.querySelector(".said").replaceWith(field);
     element.classList.add("editing");
     const fit = () => {
+      if (CSS.supports("field-sizing", "content")) return; // the style sheet does it
       field.style.height = "auto";
       field.style.height = `${field.scrollHeight + 2}px`;
     };
@@ -63,6 +67,7 @@ export class Editor {
     });
     fit();
     field.focus();
+    field.setSelectionRange(Math.min(caret, field.value.length), Math.min(caret, field.value.length));
   }
 
   correct(utterance, text) {

@@ -1,4 +1,4 @@
-// Plays what was heard, and shows the word that is being said. A click on a word plays from there.
+// Plays the recording and marks the word that is being said. A click on a time, or Alt and a click on a word, plays from there.
 
 import { lettersBefore, rangeIn } from "./rendering.js";
 
@@ -71,20 +71,11 @@ export class Playback {
 
   onClick(event) {
     const element = event.target.closest(".utterance");
-    if (!this.player || !element || event.target.closest("button, textarea") || !getSelection().isCollapsed) return;
-    const seconds = event.target.closest(".words") ? this.secondAt(event) : element.utterance.start;
-    if (seconds === undefined) return;
-    this.player.currentTime = seconds;
+    if (!this.player || !element) return;
+    const words = event.altKey ? event.target.closest(".words") : null;
+    if (!words && !event.target.closest("time")) return;
+    const letter = words ? lettersBefore(words, event) : 0;
+    this.player.currentTime = words?.placed?.findLast(({ from }) => from <= letter)?.start ?? element.utterance.start;
     this.player.play();
-  }
-
-  // Where the word begins that was clicked on.
-  secondAt({ target, clientX, clientY }) {
-    const place = document.caretPositionFromPoint?.(clientX, clientY);
-    const range = place ? null : document.caretRangeFromPoint?.(clientX, clientY);
-    const [text, offset] = place ? [place.offsetNode, place.offset] : [range?.startContainer, range?.startOffset];
-    const words = target.closest(".words");
-    const letter = words.contains(text) ? lettersBefore(words, text, offset) : 0;
-    return words.placed?.findLast(({ from }) => from <= letter)?.start;
   }
 }

@@ -31,9 +31,15 @@ export class Palette extends EventTarget {
   colour(language) {
     if (!this.languages.includes(language)) {
       this.languages.push(language);
-      this.dispatchEvent(new Event("language"));
+      this.showLanguages();
     }
     return this.languages.indexOf(language) % COLOURS;
+  }
+
+  // Text has colours and labels of languages only where there are several.
+  showLanguages() {
+    document.body.classList.toggle("several-languages", this.languages.length > 1);
+    this.dispatchEvent(new Event("language"));
   }
 
   voice(speaker) {
@@ -175,12 +181,18 @@ export function rangeIn(element, from, to) {
   return range;
 }
 
-// How many letters of an element stand before a place in one of its texts.
-export function lettersBefore(element, text, offset) {
+// The letters of words before the point of a click, counted from the beginning of an element; labels do not count.
+export function lettersBefore(element, { clientX, clientY }) {
+  const place = document.caretPositionFromPoint?.(clientX, clientY);
+  const caret = place ? null : document.caretRangeFromPoint?.(clientX, clientY);
+  const [text, offset] = place ? [place.offsetNode, place.offset] : [caret?.startContainer, caret?.startOffset];
+  if (!element.contains(text)) return 0;
   const range = new Range();
   range.setStart(element, 0);
   range.setEnd(text, offset);
-  return range.toString().length;
+  const before = range.cloneContents();
+  before.querySelectorAll(".label, .speaker").forEach((label) => label.remove());
+  return before.textContent.length;
 }
 
 export function clock(seconds) {

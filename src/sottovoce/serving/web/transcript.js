@@ -27,6 +27,7 @@ export class Transcript extends Palette {
     this.elements = []; // of utterances, by their ids
     this.voices = [];
     this.called = {};
+    this.languages = [];
     this.hasDoubts = false;
     this.heard = new Set(); // speakers of finished utterances
     this.spans = []; // {start, end, language} of committed words, for the timeline
@@ -35,6 +36,7 @@ export class Transcript extends Palette {
     this.unstable = null;
     this.told = new Map(); // finished utterances of this connection, by the server's numbers
     this.log.replaceChildren();
+    this.showLanguages();
     this.dispatchEvent(new Event("speaker"));
     this.dispatchEvent(new Event("doubt"));
     this.render();

@@ -21,6 +21,7 @@ export class Uploading {
 
   start(file, key) {
     this.duration = 0;
+    $("upload-name").textContent = file.name;
     durationOf(file).then((seconds) => (this.duration = seconds));
     const upload = new Upload(file, uploadFields(), key);
     this.upload = upload;
