@@ -39,7 +39,7 @@ class TurnSession(SlowSession):
         before, after = self._n_samples, self._n_samples + len(pcm)
         events: list[Event] = [SpeechStarted(0.0, 0.1)] if before == 0 < after else []
         if before < 16_000:
-            events += super().push(pcm)
+            events += super().push(pcm[: 16_000 - before])
         self._n_samples = after
         return [*events, SpeechEnded(1.0, 1.5)] if before < 24_000 <= after else events
 
