@@ -41,7 +41,7 @@ def leaves(*names: str) -> dict[str, Known]:
 
 def named(names: Iterable[str]) -> list[str]:
     """Return names as an answer has them: printable, each once, and not more or longer than of any use."""
-    printable = [UNPRINTABLE.sub("?", name)[:MOST_LETTERS] for name in dict.fromkeys(names)]
+    printable = [UNPRINTABLE.sub("?", name)[:MOST_LETTERS] or "?" for name in dict.fromkeys(names)]
     return printable if len(printable) <= MOST_NAMED else [*printable[:MOST_NAMED], "..."]
 
 
