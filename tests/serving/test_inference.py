@@ -156,7 +156,6 @@ def test_turns_of_tinydiarize_are_signs_in_the_text() -> None:
         ({"suppress_nst": "true", "suppress_non_speech": "false"}, "suppress_nst"),
         ({"temperature": "warm"}, "temperature"),
         ({"response_format": "lrc"}, "response_format"),
-        ({"modle": "a"}, "modle"),
         ({"language": "klingon"}, "klingon"),
         ({"vad": "true", "vad_threshold": "7"}, "vad_threshold"),
     ],

@@ -143,12 +143,18 @@ def refusal(server: ServerThread, query: str) -> str:
         ("translate_to=fr", "translate_to: expected one of en, got 'fr'"),
         ("translate_to=klingon", "klingon"),
         ("translate_to=en&task=translate", "translate_to: expected the task transcribe, got translate"),
-        ("translation_url=http://127.0.0.1:1/v1", "translation_url: expected one of model"),
     ],
 )
 def test_what_nobody_here_translates_is_refused(query: str, said: str) -> None:
     with serving(SlowModel()) as server:
         assert said in refusal(server, query)
+
+
+def test_a_client_chooses_no_server_that_translates() -> None:
+    with serving(SlowModel()) as server:
+        messages, code, _ = talk(server, saying(SECOND), "translation_url=http://127.0.0.1:1/v1")
+    assert (messages[0]["ignored"], code) == (["translation_url"], 1000)
+    assert not translations(messages)
 
 
 def test_an_english_only_model_translates_nothing() -> None:

@@ -195,7 +195,6 @@ def encoded(audio: Any, law: str) -> Any:
 @pytest.mark.parametrize(
     ("query", "param", "told"),
     [
-        ("language=en", "language", "expected one of model, languages"),
         ("languages=klingon", "languages", "klingon"),
         ("languages=pl", "languages", "this model knows: en, de, es, fr, zh"),
         ("switching=often", "switching", "off, restart, parallel"),
@@ -229,8 +228,6 @@ def test_a_wrong_address_is_refused_with_the_reason(
         "null",
         '{"type": 1}',
         '{"type": "flush"}',
-        '{"type": "finalize", "now": true}',
-        '{"type": "configure", "volume": 11}',
         '{"type": "configure", "languages": 5}',
         '{"type": "configure", "sample_rate": 8000}',
         '{"type": "configure", "languages": ["pl"]}',

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from sottovoce.serving.apis.deepgram_params import OF_BOTH, OF_STREAMS, OFF_ONLY, REFUSED
+from sottovoce.serving.apis.deepgram_params import OF_BOTH, OF_STREAMS, REFUSED
 from sottovoce.serving.apis.flux_params import OF_TURNS
 from sottovoce.serving.apis.sottovoce_live import FIELDS
 from sottovoce.serving.apis.transcription_jobs import UPLOAD_ID, WEBHOOK_URL
@@ -108,7 +108,7 @@ def test_requests_made_from_it_find_no_fault(quick: ServerThread) -> None:
     assert quick.services.n_requests == 0
 
 
-NAMES = sorted({*FIELDS, *OF_TURNS, *OF_BOTH, *OF_STREAMS, *OFF_ONLY, *REFUSED, "intent"})
+NAMES = sorted({*FIELDS, *OF_TURNS, *OF_BOTH, *OF_STREAMS, *REFUSED, "numerals", "intent"})
 HALF = "\ud800"
 """Of a character: JSON can spell it, and no answer can hold it."""
 WORDS = ("true", "false", "1", "-1", "nan", "auto", "en", "linear16", "mulaw", "s16le", "16000")
@@ -116,6 +116,7 @@ TYPES = (
     *("finalize", "keepalive", "configure", "voices", "close", "Finalize", "KeepAlive", "CloseStream"),
     *("Configure", "ForceEndTurn"),
     *("session.update", "input_audio_buffer.append", "input_audio_buffer.commit", "input_audio_buffer.clear"),
+    *("conversation.item.retrieve", "conversation.item.delete"),
 )
 INNER = (
     *("type", "session", "audio", "input", "format", "rate", "transcription", "turn_detection", "languages"),

@@ -50,8 +50,3 @@ def test_a_seed_is_that_of_the_draws(client: OpenAI, english: Path) -> None:
     assert said[0] == said[1]
     with pytest.raises(ApiError, match="seed: expected a whole number"):
         transcription_request(Fields([("seed", "1.5")]))
-
-
-def test_what_nobody_knows_is_an_error_still() -> None:
-    with pytest.raises(ApiError, match="unknown parameter 'repetition_penalty'"):
-        transcription_request(Fields([("repetition_penalty", "1.1")]))

@@ -268,7 +268,6 @@ def test_clear_forgets_the_turn_and_commit_of_nothing_is_an_error() -> None:
         (update(transcription={"language": "pl"}), None, "this model knows"),
         (update(transcription={"delay": "ever"}), "session.audio.input.transcription.delay", "minimal"),
         (update(transcription={"model": "other"}), "model", "expected one of nano"),
-        (update(transcription={"volume": 1}), "session.audio.input.transcription.volume", "unknown"),
         (
             update(transcription={"language": "en", "languages": ["de"]}),
             "session.audio.input.transcription.language",

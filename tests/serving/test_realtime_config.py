@@ -17,7 +17,6 @@ CANNOT_BE: list[tuple[Message, str, str]] = [
     ({"noise_reduction": {"type": "zzz"}}, f"{INPUT}.noise_reduction.type", "near_field, far_field"),
     ({"noise_reduction": {"type": ["x"]}}, f"{INPUT}.noise_reduction.type", "near_field, far_field"),
     ({"noise_reduction": {"strength": "much"}}, f"{INPUT}.noise_reduction.strength", "number"),
-    ({"noise_reduction": {"level": 1}}, f"{INPUT}.noise_reduction.level", "unknown"),
     (
         {"turn_detection": {"type": "server_vad", "create_response": "abc"}},
         f"{INPUT}.turn_detection.create_response",
@@ -64,7 +63,7 @@ def test_fields_without_effect_are_read_too(
     heard, _ = talk(quick, [update(**given)], lambda heard: len(heard) > 1)
     assert [message["type"] for message in heard] == ["session.created", "error"]
     error = heard[1]["error"]
-    assert (error["param"], error["code"] in ("invalid_value", "unknown_parameter")) == (param, True)
+    assert (error["param"], error["code"]) == (param, "invalid_value")
     assert told in error["message"]
     session = {"type": "transcription", "audio": {"input": given}}
     answer = httpx.post(f"{quick.url}{URL}/client_secrets", json={"session": session}, timeout=60)

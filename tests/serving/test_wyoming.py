@@ -288,6 +288,96 @@ def test_clients_that_vanish_or_stay_silent_leave_nothing() -> None:
         until(lambda: server.services.n_sessions == 0)
 
 
+def silent(server: ServerThread, n: int, address: str = "127.0.0.1") -> list[socket.socket]:
+    """Connections that say nothing."""
+    return [
+        socket.create_connection(("127.0.0.1", port_of(server)), timeout=20, source_address=(address, 0))
+        for _ in range(n)
+    ]
+
+
+def close_all(connections: list[socket.socket]) -> None:
+    for connection in connections:
+        connection.close()
+
+
+def is_dropped(connection: socket.socket) -> bool:
+    """Whether the server has closed a connection, with a reason."""
+    connection.settimeout(0.5)
+    try:
+        said = connection.recv(65_536)
+    except TimeoutError:
+        return False
+    assert b"expected a command before others" in said
+    return True
+
+
+def test_connections_that_say_nothing_shut_nobody_out() -> None:
+    with serving(SlowModel(), wyoming=ANYWHERE, limits=ServerLimits(sessions=1)) as server:
+        idle = silent(server, 3 * 4)  # four are open at a time
+        heard = asyncio.run(asyncio.wait_for(text_of(server, SECOND), 10))
+        gone = [is_dropped(connection) for connection in idle]
+        close_all(idle)
+    assert heard[-1][1]["text"] == "word"
+    assert gone == [True] * 9 + [False] * 3, "the one that was silent for longest goes first"
+
+
+def test_who_says_something_now_and_then_is_not_silent_for_longest() -> None:
+    async def run() -> list[bool]:
+        async with client_of(server) as client:
+            idle = silent(server, 3)
+            await client.write_event(Ping("here").event())
+            assert (await client.read_event()).type == "pong"
+            idle += silent(server, 3)
+            await client.write_event(Ping("still here").event())
+            assert (await client.read_event()).type == "pong"
+            found = [is_dropped(connection) for connection in idle]
+            close_all(idle)
+            return found
+
+    with serving(SlowModel(), wyoming=ANYWHERE, limits=ServerLimits(sessions=1)) as server:
+        assert asyncio.run(run()) == [True] * 3 + [False] * 3
+
+
+def test_the_address_with_most_silent_connections_makes_room() -> None:
+    with serving(SlowModel(), wyoming=ANYWHERE, limits=ServerLimits(sessions=1)) as server:
+        other = silent(server, 1, "127.0.0.2")
+        idle = silent(server, 6)
+        gone = [is_dropped(connection) for connection in (*other, *idle)]
+        close_all([*other, *idle])
+    assert gone == [False, True, True, True, False, False, False]
+
+
+def test_a_command_under_way_makes_no_room() -> None:
+    async def run() -> str:
+        async with client_of(server) as client:
+            await client.write_event(AudioStart(16_000, 2, 1).event())
+            await client.write_event(AudioChunk(16_000, 2, 1, SECOND).event())
+            assert (await client.read_event()).type == "transcript-start"
+            close_all(silent(server, 10))
+            await client.write_event(AudioStop().event())
+            return str((await told(client))[-1][1]["text"])
+
+    with serving(SlowModel(), wyoming=ANYWHERE, limits=ServerLimits(sessions=1)) as server:
+        assert asyncio.run(run()) == "word"
+
+
+def test_the_first_event_comes_soon_after_the_connection() -> None:
+    async def run() -> None:
+        async with client_of(server) as client:
+            await client.write_event(Describe().event())
+            assert (await client.read_event()).type == "info"
+            await asyncio.sleep(0.5)
+            await client.write_event(Ping("later").event())
+            assert (await client.read_event()).type == "pong"
+
+    with serving(SlowModel(), wyoming=ANYWHERE, limits=ServerLimits(head_s=0.3)) as server:
+        with socket.create_connection(("127.0.0.1", port_of(server)), timeout=20) as connection:
+            connection.sendall(b'{"type": "describe"')
+            assert b"expected something within 0.3 s" in connection.recv(65_536)
+        asyncio.run(run())
+
+
 def test_a_server_that_goes_says_what_it_heard() -> None:
     async def run() -> list[tuple[str, dict[str, Any]]]:
         async with client_of(server) as client:

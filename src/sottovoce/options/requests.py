@@ -14,8 +14,6 @@ TRANSLATION_FORMATS = FORMATS[:-1]
 LANGUAGE_EXAMPLES = ("en", "german", "auto")
 WITHOUT_EFFECT = ("debug_mode", "token_timestamps", "encode")
 """Of how whisper.cpp times words, and what it prints."""
-IGNORED = ("stream_options", "stream_include_usage", "without_timestamps", "top_p", "top_k", "min_p")
-"""Of other servers with OpenAI's API: draws are from all tokens here, and usage comes anyway."""
 MOST_COUNT = 100_000
 
 
@@ -62,15 +60,6 @@ REQUEST = (
     _openai("keywords[]", "texts", "words likely to be said, boosted in the beam search", key="phrases"),
     _openai("hotwords", "text", "the same, separated by commas, as other servers have them"),
     _openai("vad_filter", "flag", "`true`: as `chunking_strategy` `auto`, as other servers have it"),
-    *(
-        _openai(
-            name,
-            "nested",
-            "without effect, which the answer tells: `x-ignored-parameters`",
-            key=f"ignored_{name}",
-        )
-        for name in IGNORED
-    ),
     _openai(
         "chunking_strategy",
         "nested",

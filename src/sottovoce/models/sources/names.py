@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 from pathlib import Path
 from types import MappingProxyType
 
@@ -24,6 +25,21 @@ REPOSITORIES = MappingProxyType(
     }
 )
 """Names to hub repositories; `large` and `turbo` mean what they mean in openai-whisper."""
+PUBLISHERS = frozenset(
+    {
+        *("openai", "distil-whisper", "systran", "guillaumekln", "ggerganov", "deepdml", "mobiuslabsgmbh"),
+        *("dropbox-dash", "xenova", "onnx-community", "mlx-community", "argmaxinc", "ctranslate2-4you"),
+        *("openvino", "zoont", "jkawamoto", "csukuangfj", "istupakov", "groq", "@cf/openai"),
+    }
+)
+"""Who publishes these weights on the hub, in whatever format, or serves them; others publish their own."""
+FORMAT_PREFIX = re.compile(r"(ggml|faster|openai)[-_]")
+FORMAT_SUFFIX = re.compile(
+    r"\.(bin|pt|gguf)$|[-_](ct2|ggml|mlx|onnx|ov|float16|fp16|fp32|int8|int4|q\d(_[0-9ksml]+)*|\d-?bit|\d+mb)$"
+)
+"""What ids of other programs put around the name of the weights: the format and the precision."""
+LONGEST_ID = 100
+"""Characters of an id that can mean published weights."""
 LICENCE = "MIT"
 """Of every named model: nano's is this project's, OpenAI's and distil-whisper's are their authors'."""
 
@@ -41,6 +57,27 @@ def list_models() -> tuple[str, ...]:
 def repository_of(name: str) -> str | None:
     """Look up the hub repository of a name or hub id (org/name); None for another text."""
     return REPOSITORIES.get(name) or (name if name.count("/") == 1 else None)
+
+
+def published_repository(model_id: str) -> str | None:
+    """Look up the hub repository of the published weights that an id of any program means.
+
+    model_id: such as "base", "openai/whisper-base", "Systran/faster-whisper-base", "ggml-base-q5_1.bin".
+    None: it names no published weights.
+    """
+    if len(model_id) > LONGEST_ID:
+        return None
+    owner, _, name = model_id.lower().rpartition("/")
+    if f"{owner}/{name}" in REPOSITORIES.values():
+        return f"{owner}/{name}"
+    if owner and owner not in PUBLISHERS:
+        return None
+    while (shorter := FORMAT_SUFFIX.sub("", FORMAT_PREFIX.sub("", name, count=1))) != name:
+        name = shorter
+    name = name.replace("whisper-", "")
+    stem = name.removesuffix("-en")
+    spellings = (name,) if stem == name else (f"{stem}.en", stem)
+    return next((REPOSITORIES[spelling] for spelling in spellings if spelling in REPOSITORIES), None)
 
 
 def looks_like_path(name: str) -> bool:

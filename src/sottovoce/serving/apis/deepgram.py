@@ -33,6 +33,7 @@ from sottovoce.serving.parsing.client_json import read_json
 from sottovoce.serving.parsing.client_values import read_list
 from sottovoce.serving.parsing.faults import ApiError, logged_fault
 from sottovoce.serving.parsing.fields import wrong
+from sottovoce.serving.parsing.ignored import note_ignored
 from sottovoce.serving.parsing.pcm import PcmReader
 from sottovoce.serving.recordings.file_jobs import begin_job
 from sottovoce.serving.recordings.requests import FileRequest
@@ -102,6 +103,7 @@ class DeepgramConnection(DeepgramSocket):
         params = stream_params(self.socket.query_params.multi_items(), self.services.registry)
         self._params = params
         self._results = DeepgramResults(params, self.transport.request_id)
+        note_ignored(self.socket, params.ignored)
         audio = PcmReader(params.encoding, params.sample_rate) if params.is_raw else None
         await self.open_stream(params.model or "", params.options, audio)
 
@@ -215,7 +217,9 @@ def file_request_of(params: DeepgramParams) -> FileRequest:
     )
     transcription = TranscriptionRequest(options, languages=params.languages, phrases=params.terms)
     model = params.model
-    return FileRequest("transcribe", model, "verbose_json", transcription, words=True, segments=False)
+    return FileRequest(
+        "transcribe", model, "verbose_json", transcription, words=True, segments=False, ignored=params.ignored
+    )
 
 
 def configured_terms(message: dict[str, object]) -> tuple[str, ...] | None:

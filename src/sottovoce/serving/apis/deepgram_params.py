@@ -1,11 +1,11 @@
 """What a client of Deepgram's API asks for in the address of `/v1/listen`, of streams and recordings.
 
-What would change the text in a way that is not done here is refused, never passed over. Knows no sockets.
+What is not done here and only adds to the answer, or only styles the text, has no effect, and the answer says
+so; what would make the text, or where it goes, another one than was asked for is refused. Knows no sockets.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -29,8 +29,6 @@ ENCODINGS = {"linear16": "s16le", "mulaw": "mulaw", "alaw": "alaw"}
 """By Deepgram's name."""
 CONTAINER = "ogg-opus"
 """The encoding that is one; its sample rate is its own."""
-DEEPGRAM_MODELS = re.compile(r"(nova|enhanced|base|whisper|flux)(-[a-z0-9-]{0,40})?")
-"""Deepgram's own: they mean the server's model, where it offers none of that name."""
 PAUSE_MS = (100.0, 5_000.0)
 """The shortest and longest `endpointing`; Deepgram's own default, 10 ms, would end speech in every word."""
 DEFAULT_PAUSE_MS = 500.0
@@ -41,18 +39,10 @@ DEFAULT_SPLIT_S = 0.8
 """Of pauses between utterances of a recording, as Deepgram has it."""
 
 WITHOUT_EFFECT = ("version", "tag", "extra", "mip_opt_out", "no_delay")
-"""Taken with any value: they do not change what is written here."""
-OFF_ONLY = (
-    *("dictation", "numerals", "profanity_filter", "multichannel", "detect_entities"),
-    *("filler_words", "measurements", "summarize", "sentiment", "topics", "intents"),
-)
-"""Not done here: taken as false."""
-OFF_IN_STREAMS = (*OFF_ONLY, "paragraphs")
-REFUSED = (
-    *("callback", "callback_method", "redact", "replace", "search", "diarize_model"),
-    *("custom_topic", "custom_topic_mode", "custom_intent", "custom_intent_mode"),
-)
-"""Not done here, and never off."""
+"""Taken with any value: nobody could tell from an answer that they have no effect."""
+REFUSED = ("callback", "callback_method", "redact", "replace", "multichannel")
+"""Not done here, and false at most: text that was to be unreadable or another one, or to go elsewhere."""
+OFF = ("false", "0", "")
 OF_STREAMS = (
     *("endpointing", "utterance_end_ms", "interim_results", "vad_events"),
     *("detect_language", "utt_split"),
@@ -67,6 +57,7 @@ OF_BOTH = (
     "punctuate",
     "smart_format",
     "diarize",
+    "diarize_model",
     "encoding",
     "sample_rate",
     "channels",
@@ -81,7 +72,7 @@ class DeepgramParams:
     of speech is told. utterance_end_ms: without words, until the end of an utterance is told.
     is_punctuated: as written, rather than words alone in lower case. has_speakers: say who says every word.
     is_raw: audio is samples of this encoding and rate, without a header that says so; else a container.
-    utt_split_s: the pause that parts utterances of a recording.
+    utt_split_s: the pause that parts utterances of a recording. ignored: parameters without effect.
     """
 
     model: str | None = None
@@ -100,6 +91,7 @@ class DeepgramParams:
     utt_split_s: float = DEFAULT_SPLIT_S
     paragraphs: bool = False
     is_raw: bool = False
+    ignored: tuple[str, ...] = ()
 
     @property
     def options(self) -> LiveOptions:
@@ -119,17 +111,17 @@ def stream_params(query: Iterable[tuple[str, str]], registry: ModelRegistry) -> 
 
     Raises: ApiError 400, and 404 for a model that is not there.
     """
-    one, many = read_query(query, (*OF_BOTH, *OF_STREAMS), OFF_IN_STREAMS)
+    one, many, ignored = read_query(query, (*OF_BOTH, *OF_STREAMS))
     is_raw, encoding, rate = read_format(one)
     languages, is_multi = read_language_hints(one, many)
     end_ms = one.get("utterance_end_ms")
     return DeepgramParams(
-        model=resolve_model(one.get("model"), registry),
+        model=registry.resolve(one.get("model")),
         languages=languages,
         is_multi=is_multi,
         terms=read_terms(many),
         is_punctuated=flag("punctuate", one) or flag("smart_format", one),
-        has_speakers=flag("diarize", one),
+        has_speakers=read_diarize(one),
         encoding=encoding,
         sample_rate=rate,
         is_raw=is_raw,
@@ -137,6 +129,7 @@ def stream_params(query: Iterable[tuple[str, str]], registry: ModelRegistry) -> 
         vad_events=flag("vad_events", one),
         pause_ms=read_pause(one.get("endpointing")),
         utterance_end_ms=None if end_ms is None else number_of("utterance_end_ms", end_ms, *UTTERANCE_END_MS),
+        ignored=registry.ignored(one.get("model"), ignored),
     )
 
 
@@ -145,7 +138,7 @@ def recording_params(query: Iterable[tuple[str, str]], registry: ModelRegistry) 
 
     Raises: ApiError 400, and 404 for a model that is not there.
     """
-    one, many = read_query(query, (*OF_BOTH, *OF_RECORDINGS), OFF_ONLY)
+    one, many, ignored = read_query(query, (*OF_BOTH, *OF_RECORDINGS))
     languages, is_multi = read_language_hints(one, many)
     if one.get("detect_language"):
         languages = read_detected(one, many)
@@ -153,18 +146,19 @@ def recording_params(query: Iterable[tuple[str, str]], registry: ModelRegistry) 
     paragraphs = flag("paragraphs", one)
     split = one.get("utt_split", DEFAULT_SPLIT_S)
     return DeepgramParams(
-        model=resolve_model(one.get("model"), registry),
+        model=registry.resolve(one.get("model")),
         languages=languages,
         is_multi=is_multi,
         terms=read_terms(many),
         is_punctuated=paragraphs or flag("punctuate", one) or flag("smart_format", one),
-        has_speakers=flag("diarize", one),
+        has_speakers=read_diarize(one),
         encoding=encoding,
         sample_rate=rate,
         is_raw=is_raw,
         utterances=flag("utterances", one),
         utt_split_s=number_of("utt_split", split, *UTT_SPLIT_S),
         paragraphs=paragraphs,
+        ignored=registry.ignored(one.get("model"), ignored),
     )
 
 
@@ -207,21 +201,22 @@ def read_detected(one: Mapping[str, str], many: Mapping[str, Sequence[str]]) -> 
 
 
 def read_query(
-    query: Iterable[tuple[str, str]], allowed: Sequence[str], off: Sequence[str]
-) -> tuple[Mapping[str, str], Mapping[str, Sequence[str]]]:
-    """Return the last value of every parameter, and all of them. off: those that may only be false.
+    query: Iterable[tuple[str, str]], known: Sequence[str]
+) -> tuple[Mapping[str, str], Mapping[str, Sequence[str]], tuple[str, ...]]:
+    """Return the last value of every parameter, all of them, and the names of those without effect.
 
-    Raises: ApiError 400 for what is unknown or not done here.
+    Which diarizer tells speakers apart, `diarize_model` does not choose here.
+    Raises: ApiError 400 for `REFUSED` ones.
     """
     many: dict[str, list[str]] = {}
     for name, value in query:
         many.setdefault(name, []).append(value)
-    for name, values in many.items():
-        if name in REFUSED or (name in off and any(read_flag(name, value) for value in values)):
+    asked = [name for name, values in many.items() if any(value.lower() not in OFF for value in values)]
+    for name in asked:
+        if name in REFUSED:
             raise ApiError(f"{name}: not done here", param=name, code="unsupported_value")
-        if name not in (*allowed, *off, *WITHOUT_EFFECT):
-            raise wrong(name[:50], f"one of {', '.join(allowed)}", "an unknown parameter")
-    return {name: values[-1] for name, values in many.items()}, many
+    ignored = (name for name in asked if name not in (*known, *WITHOUT_EFFECT) or name == "diarize_model")
+    return {name: values[-1] for name, values in many.items()}, many, tuple(ignored)
 
 
 def flag(name: str, one: Mapping[str, str]) -> bool:
@@ -229,11 +224,9 @@ def flag(name: str, one: Mapping[str, str]) -> bool:
     return read_flag(name, one.get(name, "false"))
 
 
-def resolve_model(name: str | None, registry: ModelRegistry) -> str:
-    """Return the model that a name means. Raises: ApiError 404."""
-    allowed = (*registry.settings.names, *registry.settings.all_aliases)
-    is_theirs = name is not None and name not in allowed and DEEPGRAM_MODELS.fullmatch(name)
-    return registry.resolve(None if is_theirs else name)
+def read_diarize(one: Mapping[str, str]) -> bool:
+    """Read whether to tell speakers apart: the choice of a diarizer asks for it too. Raises: ApiError 400."""
+    return flag("diarize", one) or one.get("diarize_model", "").lower() not in OFF
 
 
 def read_language_hints(

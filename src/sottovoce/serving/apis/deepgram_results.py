@@ -16,6 +16,7 @@ from itertools import pairwise
 from sottovoce.formats.document import Json, score, seconds
 from sottovoce.formats.layout import ends_with
 from sottovoce.serving.apis.deepgram_params import DeepgramParams
+from sottovoce.serving.parsing.ignored import named
 from sottovoce.speakers.speaker_names import letter_index
 from sottovoce.text.punctuation import SENTENCE_ENDS
 from sottovoce.types import Event, Final, Partial, SpeechEnded, SpeechStarted, Transcript, Unstable, Word
@@ -233,7 +234,16 @@ def metadata(
         "channels": 1,
         "models": [model],
         "model_info": {model: model_info(model)},
+        **({"warnings": warnings_of(params.ignored)} if params.ignored else {}),
     }
+
+
+def warnings_of(ignored: Sequence[str]) -> list[Json]:
+    """Render parameters without effect as Deepgram renders warnings."""
+    return [
+        {"parameter": name, "type": "unsupported_parameter", "message": f"{name}: without effect here"}
+        for name in named(ignored)
+    ]
 
 
 def utterance(words: Sequence[Word], number: int, params: DeepgramParams) -> dict[str, Json]:

@@ -17,6 +17,7 @@ from sottovoce.serving.apis.flux_turns import FluxTurns
 from sottovoce.serving.parsing.client_values import read_typed_message
 from sottovoce.serving.parsing.faults import ApiError
 from sottovoce.serving.parsing.fields import wrong
+from sottovoce.serving.parsing.ignored import named, note_ignored
 from sottovoce.serving.parsing.pcm import PcmReader
 from sottovoce.types import Event
 
@@ -46,8 +47,10 @@ class FluxConnection(DeepgramSocket):
         self._params_read = params
         self._turns = FluxTurns(params, self.transport.request_id, is_multi=len(params.languages) != 1)
         audio = PcmReader(params.encoding, params.sample_rate) if params.is_raw else None
+        note_ignored(self.socket, params.ignored)
         await self.open_stream(params.model or "", params.options, audio)
         await self.send(self._turns.message("Connected"))
+        await self._warn(params)
 
     async def on_message(self, message: bytes | str) -> None:
         """Take audio, or a command. Raises: ApiError for what is neither, with which the stream ends."""
@@ -103,6 +106,13 @@ class FluxConnection(DeepgramSocket):
         if params.has_hints:
             answer["language_hints"] = list(params.languages)
         await self.send(self._turns.message("ConfigureSuccess", **answer))
+        await self._warn(params)
+
+    async def _warn(self, params: FluxParams) -> None:
+        """Name the parameters without effect, where there are any."""
+        if params.ignored:
+            text = f"{', '.join(named(params.ignored))}: without effect here"
+            await self.send(self._turns.message("Warning", code="UNSUPPORTED_PARAMETER", description=text))
 
     async def _change(self, params: FluxParams) -> None:
         if params.options != self._turns.params.options:

@@ -19,11 +19,11 @@ from sottovoce.serving.apis.deepgram_params import (
     read_language_tag,
     read_query,
     read_terms,
-    resolve_model,
 )
-from sottovoce.serving.parsing.client_values import read_json_number, read_list, read_object, require_only
+from sottovoce.serving.parsing.client_values import read_json_number, read_list, read_object
 from sottovoce.serving.parsing.faults import ApiError
 from sottovoce.serving.parsing.fields import number_of, wrong
+from sottovoce.serving.parsing.ignored import Known, leaves, unknown_fields
 from sottovoce.serving.scheduling.model_registry import ModelRegistry
 
 PAUSE_S = 0.5
@@ -36,8 +36,11 @@ DEFAULT_CERTAIN, DEFAULT_TIMEOUT_MS = 0.7, 5_000.0
 ENGLISH = "flux-general-en"
 THRESHOLDS = ("eager_eot_threshold", "eot_threshold", "eot_timeout_ms")
 OF_TURNS = ("model", "encoding", "sample_rate", "keyterm", "language_hint", *THRESHOLDS)
-OFF = ("profanity_filter", "numerals")
-"""Not done here: taken as false."""
+OF_CONFIGURE: Known = {
+    **leaves("type", "keyterms", "language_hints", "numerals"),
+    "thresholds": leaves(*THRESHOLDS),
+}
+"""The fields of a `Configure`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +83,10 @@ class TurnThresholds:
 
 @dataclass(frozen=True, slots=True)
 class FluxParams:
-    """What is asked of a stream. languages: that may be spoken, among which it may change; empty: any."""
+    """What is asked of a stream.
+
+    languages: that may be spoken, among which it may change; empty: any. ignored: parameters without effect.
+    """
 
     model: str | None = None
     languages: tuple[str, ...] = ()
@@ -90,6 +96,7 @@ class FluxParams:
     sample_rate: int = 16_000
     is_raw: bool = False
     thresholds: TurnThresholds = TurnThresholds()
+    ignored: tuple[str, ...] = ()
 
     @property
     def options(self) -> LiveOptions:
@@ -118,7 +125,7 @@ def flux_params(query: Iterable[tuple[str, str]], registry: ModelRegistry) -> Fl
 
     Raises: ApiError 400, and 404 for a model that is not there.
     """
-    one, many = read_query(query, OF_TURNS, OFF)
+    one, many, ignored = read_query(query, OF_TURNS)
     if not one.get("model"):
         raise wrong("model", f"'{ENGLISH}', 'flux-general-multi', or one of this server", "none")
     is_raw, encoding, rate = read_format(one)
@@ -129,7 +136,7 @@ def flux_params(query: Iterable[tuple[str, str]], registry: ModelRegistry) -> Fl
     if hints and is_english:
         raise wrong("language_hint", f"another model than {ENGLISH}", "that one")
     return FluxParams(
-        model=resolve_model(one["model"], registry),
+        model=registry.resolve(one["model"]),
         languages=("en",) if is_english else hints,
         has_hints=bool(hints),
         terms=read_terms(many),
@@ -137,6 +144,7 @@ def flux_params(query: Iterable[tuple[str, str]], registry: ModelRegistry) -> Fl
         sample_rate=rate,
         is_raw=is_raw,
         thresholds=read_thresholds(one, TurnThresholds()),
+        ignored=registry.ignored(one["model"], ignored),
     )
 
 
@@ -156,17 +164,16 @@ def read_thresholds(given: Mapping[str, object], before: TurnThresholds) -> Turn
 
 
 def configured_flux(params: FluxParams, message: Mapping[str, object]) -> FluxParams:
-    """Return parameters with what a Configure changes. Raises: ApiError 400."""
+    """Return parameters with what a Configure changes, and what of it has no effect. Raises: ApiError 400."""
     given = {name: value for name, value in message.items() if name != "type" and value is not None}
-    require_only("Configure", given, ("thresholds", "keyterms", "language_hints", "numerals"))
     if given.get("numerals", False) is not False:
         raise ApiError("numerals: not done here", param="numerals", code="unsupported_value")
     thresholds = read_object("thresholds", given.get("thresholds"), optional=True)
-    require_only("thresholds", thresholds, THRESHOLDS)
-    for name, value in thresholds.items():
-        if value is not None:
+    for name in THRESHOLDS:
+        if (value := thresholds.get(name)) is not None:
             read_json_number(name, value, -math.inf, math.inf)
-    changed = replace(params, thresholds=read_thresholds(thresholds, params.thresholds))
+    ignored = unknown_fields(message, OF_CONFIGURE)
+    changed = replace(params, thresholds=read_thresholds(thresholds, params.thresholds), ignored=ignored)
     if "keyterms" in given:
         changed = replace(changed, terms=checked_terms(read_list("keyterms", given["keyterms"])))
     if "language_hints" in given:

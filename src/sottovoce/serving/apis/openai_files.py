@@ -57,16 +57,8 @@ async def answered(request: Request, read: Callable[[Fields], FileRequest]) -> R
             return EventStream(job)
         transcript = await job.collected(request)
     if job.request.response_format in TEXT_TYPES:
-        answer = text_response(transcript, job.request)
-    else:
-        answer = JSONResponse(json_answer(transcript, job.request))
-    answer.headers.update(ignored_header(job.request))
-    return answer
-
-
-def ignored_header(request: FileRequest) -> dict[str, str]:
-    """Name the parameters that had no effect, where there are any."""
-    return {"x-ignored-parameters": ", ".join(request.ignored)} if request.ignored else {}
+        return text_response(transcript, job.request)
+    return JSONResponse(json_answer(transcript, job.request))
 
 
 def text_response(transcript: Transcript, request: FileRequest) -> Response:
@@ -81,7 +73,7 @@ class EventStream(Response):
     media_type = "text/event-stream"
 
     def __init__(self, job: RunningJob) -> None:
-        headers = {"cache-control": "no-cache", "x-accel-buffering": "no", **ignored_header(job.request)}
+        headers = {"cache-control": "no-cache", "x-accel-buffering": "no"}
         super().__init__(headers=headers)
         del self.headers["content-length"]
         self._job = job

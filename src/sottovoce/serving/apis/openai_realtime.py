@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -22,6 +22,7 @@ from sottovoce.serving.apis.openai_realtime_config import (
     DIARIZING,
     ENCODINGS,
     RealtimeSessionConfig,
+    unknown_session_fields,
     updated,
 )
 from sottovoce.serving.apis.openai_realtime_items import RealtimeItems
@@ -30,11 +31,11 @@ from sottovoce.serving.parsing.client_json import read_json
 from sottovoce.serving.parsing.client_values import (
     read_json_number,
     read_object,
-    read_typed_message,
-    require_only,
+    require_typed,
 )
 from sottovoce.serving.parsing.faults import ApiError
 from sottovoce.serving.parsing.fields import wrong
+from sottovoce.serving.parsing.ignored import Known, named, note_ignored, unknown_fields
 from sottovoce.serving.parsing.pcm import PcmReader
 from sottovoce.serving.scheduling.model_registry import ModelRegistry
 from sottovoce.serving.services import key_of, services_of
@@ -46,8 +47,12 @@ MESSAGES = (
     "input_audio_buffer.append",
     "input_audio_buffer.commit",
     "input_audio_buffer.clear",
+    "conversation.item.retrieve",
+    "conversation.item.delete",
 )
-"""What a client may say."""
+"""What a client may say; each but audio has an answer."""
+LEAST_COMMIT_S, ROUNDING_S = 0.1, 0.002
+"""Audio that a turn has at least where its client ends it, as with OpenAI; what resampling may take of it."""
 STATUS, LATE_S = "sottovoce.status", 3.0
 """The one event that OpenAI's API does not have, and how late a session is before it comes."""
 DEFAULT_SECRET_S, MIN_SECRET_S, MAX_SECRET_S = 600.0, 10.0, 7200.0
@@ -70,7 +75,6 @@ class RealtimeConnection(WebSocketConnection):
         """With updates that were read and wait in the queue."""
         self._reader = reader_of(self._config)
         self._items = RealtimeItems()
-        self._turn_began_s = 0.0
 
     async def begin(self) -> None:
         """Take a place, and say what the session is like; what is wrong refuses the handshake.
@@ -93,10 +97,9 @@ class RealtimeConnection(WebSocketConnection):
             if isinstance(message, bytes):
                 text = "message: expected JSON, with audio in base64, got binary"
                 raise ApiError(text, code="invalid_message")
-            read = partial(read_typed_message, message, "a JSON object with a type")
-            found = await off_loop(len(message), read)
-            event_id = found.pop("event_id", None)
-            await self._act_on(found, event_id)
+            found = await off_loop(len(message), partial(read_json, message))
+            event_id = found.get("event_id") if isinstance(found, dict) else None
+            await self._act_on(require_typed(found, "a JSON object with a type"), event_id)
         except ApiError as fault:
             if fault.code == "invalid_audio":
                 raise
@@ -145,8 +148,9 @@ class RealtimeConnection(WebSocketConnection):
         if intent != "transcription":
             raise wrong("intent", "'transcription'", f"'{intent[:50]}'")
         model = query.pop("model", None)
-        if query:
-            raise wrong(next(iter(query))[:50], "intent or model", "an unknown parameter")
+        if "call_id" in query:
+            raise ApiError("call_id: not done here", param="call_id", code="unsupported_value")
+        note_ignored(self.socket, self.services.registry.ignored(model, tuple(query)))
         keys = given_keys(self.socket.headers.get("authorization", ""), self.socket.scope["subprotocols"])
         session = self.services.secrets.session_of(keys)
         config = RealtimeSessionConfig() if session is None else updated(RealtimeSessionConfig(), session)
@@ -178,7 +182,11 @@ class RealtimeConnection(WebSocketConnection):
             self._reader = reader_of(self._config_read)
             await self.queue.put(partial(self._commit, event_id))
         elif kind == "input_audio_buffer.clear":
+            self._reader = reader_of(self._config_read)
             await self.queue.put(self._clear)
+        elif kind in ("conversation.item.retrieve", "conversation.item.delete"):
+            answer = self._items.delete if kind.endswith("delete") else self._items.retrieve
+            await self.queue.put(partial(self._answer, partial(answer, message.get("item_id")), event_id))
         else:
             raise wrong("type", f"one of {', '.join(MESSAGES)}", f"'{str(kind)[:80]}'")
 
@@ -202,12 +210,18 @@ class RealtimeConnection(WebSocketConnection):
         elif config.options != before.options:
             await self.emit(await self.session.configure(config.options))
         self._follow(config)
-        await self.send(self._items.event("session.updated", session=self._document))
+        ignored: list[Json] = [*named(unknown_session_fields(session))]
+        more: dict[str, Json] = {"ignored_parameters": ignored} if ignored else {}
+        await self.send(self._items.event("session.updated", session=self._document, **more))
 
     async def _commit(self, event_id: object) -> None:
-        """End a turn where the client says."""
-        if self.received_s <= self._turn_began_s:
-            text = "input_audio_buffer.commit: expected audio before it"
+        """End the turn where the client says; one without words where nothing was said since the last one."""
+        start_s = self._items.buffer_start_s
+        if (buffer_s := self.received_s - start_s) < LEAST_COMMIT_S - ROUNDING_S:
+            least_ms, got_ms = round(1000 * LEAST_COMMIT_S), round(1000 * max(0.0, buffer_s))
+            text = (
+                f"input_audio_buffer.commit: expected audio before it, {least_ms} ms or more, got {got_ms} ms"
+            )
             fault = ApiError(text, code="input_audio_buffer_commit_empty")
             await self.send(self._items.fault(fault, event_id))
             return
@@ -216,10 +230,10 @@ class RealtimeConnection(WebSocketConnection):
         except Exception as error:
             await self._fail_turn(error)
             return
-        self._turn_began_s = self.received_s
         await self.emit(events)
-        if self._items.is_open:
+        if self._items.is_open or self._items.buffer_start_s == start_s:
             await self.send(*self._items.commit(self.received_s))
+        self._items.buffer_start_s = self.received_s
 
     async def _clear(self) -> None:
         """Forget what was said of this turn."""
@@ -227,18 +241,26 @@ class RealtimeConnection(WebSocketConnection):
             self.session.discard()
         await self.send(self._items.clear(self.received_s))
 
+    async def _answer(self, make: Callable[[], dict[str, Json]], event_id: object) -> None:
+        """Send what answers a message about an item, or why there is nothing to answer."""
+        try:
+            document = make()
+        except ApiError as fault:
+            document = self._items.fault(fault, event_id)
+        await self.send(document)
+
     async def _fail_turn(self, error: Exception) -> None:
         """End a turn without its text; the next one may have one."""
         fault = self.logged(error)
         if self.is_open:
             self.session.discard()
-        await self.send(self._items.fail(fault, self.received_s))
+        await self.send(*self._items.fail(fault, self.received_s))
 
     async def _time_out(self) -> None:
         """End an empty turn where nobody has spoken for too long."""
         turns = self._config.turns
         limit_s = turns.idle_timeout_s if turns else None
-        if limit_s and not self._items.is_open and self.received_s - self._items.quiet_since_s >= limit_s:
+        if limit_s and not self._items.is_open and self.received_s - self._items.buffer_start_s >= limit_s:
             await self.send(*self._items.time_out(self.received_s))
 
     async def _open(self, config: RealtimeSessionConfig) -> None:
@@ -282,9 +304,9 @@ async def client_secrets(request: Request) -> Response:
     """
     services, key = services_of(request), key_of(request)
     given = await json_body(request)
-    require_only("body", given, ("expires_after", "session"))
+    known: Known = {"expires_after": {"anchor": {}, "seconds": {}}, "session": {}}
+    note_ignored(request, (*unknown_fields(given, known), *unknown_session_fields(given.get("session"))))
     expires = read_object("expires_after", given.get("expires_after"), optional=True)
-    require_only("expires_after", expires, ("anchor", "seconds"))
     if expires.get("anchor", "created_at") != "created_at":
         raise wrong("expires_after.anchor", "'created_at'", f"'{str(expires['anchor'])[:50]}'")
     seconds = read_json_number(

@@ -21,11 +21,11 @@ from sottovoce.serving.parsing.client_values import (
     read_languages,
     read_object,
     read_text,
-    require_only,
     shown,
 )
 from sottovoce.serving.parsing.faults import ApiError
 from sottovoce.serving.parsing.fields import wrong
+from sottovoce.serving.parsing.ignored import Known, leaves, unknown_fields
 
 DELAYS = {"minimal": 5.0, "low": 15.0, "medium": 25.0, "high": 50.0, "xhigh": 100.0}
 """Frames of 20 ms that a word waits, by the name of a `delay`."""
@@ -38,6 +38,12 @@ LOGPROBS = "item.input_audio_transcription.logprobs"
 PARAM = "session.audio.input.turn_detection"
 NOISES, MAX_STRENGTH = ("near_field", "far_field"), 100.0
 """Kinds and most strength of `noise_reduction`, which is not done."""
+VAD_LIMITS = {
+    "threshold": (0.5, 0, 1),
+    "prefix_padding_ms": (300, 0, 5_000),
+    "silence_duration_ms": (500, 0, 10_000),
+}
+"""Numbers of `server_vad`: the usual value, the least and the greatest."""
 UNUSED = ("create_response", "interrupt_response")
 """Of turn detection: there are no responses here."""
 
@@ -53,18 +59,12 @@ class TurnDetection:
 
 def server_vad(given: Mapping[str, object]) -> TurnDetection:
     """Read turn detection by pauses. Raises: ApiError 400."""
-    limits = {
-        "threshold": (0.5, 0, 1),
-        "prefix_padding_ms": (300, 0, 5_000),
-        "silence_duration_ms": (500, 0, 10_000),
-    }
-    require_only(PARAM, given, ("type", "idle_timeout_ms", *limits, *UNUSED))
     check_unused(given)
     values = {
         name: read_json_number(f"{PARAM}.{name}", given[name], least, most)
         if given.get(name) is not None
         else usual
-        for name, (usual, least, most) in limits.items()
+        for name, (usual, least, most) in VAD_LIMITS.items()
     }
     idle = given.get("idle_timeout_ms")
     idle_ms = None if idle is None else read_json_number(f"{PARAM}.idle_timeout_ms", idle, 1_000, 600_000)
@@ -84,7 +84,6 @@ def server_vad(given: Mapping[str, object]) -> TurnDetection:
 
 def semantic_vad(given: Mapping[str, object]) -> TurnDetection:
     """Read turn detection by longer or shorter pauses. Raises: ApiError 400."""
-    require_only(PARAM, given, ("type", "eagerness", *UNUSED))
     check_unused(given)
     wanted = given.get("eagerness")
     eagerness = "auto" if wanted is None else one_of(*EAGERNESS_MS)(f"{PARAM}.eagerness", wanted)
@@ -158,21 +157,19 @@ class RealtimeSessionConfig:
 
 
 def updated(config: RealtimeSessionConfig, session: object) -> RealtimeSessionConfig:
-    """Return the config with what a client's `session` says; what it does not name stays.
+    """Return the config with what a client's `session` says; what it does not name stays, and fields that are
+    not known have no effect (`unknown_session_fields`).
 
     Raises: ApiError 400 naming the field.
     """
     given = read_object("session", session)
-    require_only("session", given, ("type", "audio", "include"))
     if given.get("type") != "transcription":
         raise wrong("session.type", "'transcription'", shown(given.get("type")))
     if "include" in given:
         config = replace(config, logprobs=includes_logprobs(given["include"]))
     audio = read_object("session.audio", given.get("audio"), optional=True)
-    require_only("session.audio", audio, ("input",))
     place = "session.audio.input"
     audio_input = read_object(place, audio.get("input"), optional=True)
-    require_only(place, audio_input, ("format", "noise_reduction", "transcription", "turn_detection"))
     check_noise(audio_input.get("noise_reduction"))
     if audio_input.get("format") is not None:
         config = replace(config, audio_format=read_format(audio_input["format"]))
@@ -194,7 +191,6 @@ def check_noise(given: object) -> None:
     """Look at `noise_reduction`, of which there is none here. Raises: ApiError 400."""
     place = "session.audio.input.noise_reduction"
     found = read_object(place, given, optional=True)
-    require_only(place, found, ("type", "strength"))
     if found.get("type") is not None:
         one_of(*NOISES)(f"{place}.type", found["type"])
     if found.get("strength") is not None:
@@ -204,12 +200,12 @@ def check_noise(given: object) -> None:
 def with_transcription(config: RealtimeSessionConfig, given: Mapping[str, object]) -> RealtimeSessionConfig:
     """Return the config with what `transcription` says. Raises: ApiError 400."""
     place = "session.audio.input.transcription"
-    require_only(place, given, tuple(READERS))
     changes = {
         name: READERS[name](f"{place}.{name}", value)
         if value is not None
         else getattr(RealtimeSessionConfig(), name)
         for name, value in given.items()
+        if name in READERS
     }
     if changes.get("language") and changes.get("languages"):
         raise wrong(f"{place}.language", "language or languages", "both")
@@ -226,7 +222,6 @@ def read_format(given: object) -> str:
     """Read the name of an audio format. Raises: ApiError 400."""
     place = "session.audio.input.format"
     found = read_object(place, given)
-    require_only(place, found, ("type", "rate"))
     wanted = found.get("type")
     name = "audio/pcm" if wanted is None else one_of(*ENCODINGS)(place, wanted)
     rate = ENCODINGS[name][1]
@@ -265,3 +260,23 @@ READERS: Mapping[str, Callable[[str, object], object]] = {
     "delay": one_of(*DELAYS),
 }
 """The fields of `transcription`, with how they are read."""
+
+
+def unknown_session_fields(session: object) -> tuple[str, ...]:
+    """List the fields of a client's `session` that are not known, and have no effect."""
+    turns: dict[str, Known] = {
+        "server_vad": leaves("type", "idle_timeout_ms", *VAD_LIMITS, *UNUSED),
+        "semantic_vad": leaves("type", "eagerness", *UNUSED),
+    }
+    try:
+        kind = session["audio"]["input"]["turn_detection"]["type"]  # type: ignore[index]
+    except (KeyError, TypeError):
+        kind = "server_vad"
+    audio_input: dict[str, Known] = {
+        "format": {"type": {}, "rate": {}},
+        "noise_reduction": {"type": {}, "strength": {}},
+        "transcription": leaves(*READERS),
+        "turn_detection": turns["semantic_vad" if kind == "semantic_vad" else "server_vad"],
+    }
+    known: Known = {"session": {"type": {}, "audio": {"input": audio_input}, "include": {}}}
+    return unknown_fields({"session": session}, known)

@@ -11,18 +11,22 @@ import uuid
 from collections.abc import Iterable, Iterator, Sequence
 
 from sottovoce.formats.document import Json, seconds
+from sottovoce.serving.parsing.client_values import shown
 from sottovoce.serving.parsing.faults import ApiError
 from sottovoce.serving.recordings.openai_documents import logprob
 from sottovoce.types import Event, Final, Partial, SpeechEnded, SpeechStarted, Word
 
 TRANSCRIPTION = "conversation.item.input_audio_transcription"
 BUFFER = "input_audio_buffer"
+MOST_KEPT = 1000
+"""Items that can be retrieved and deleted: the newest ones."""
 
 
 class RealtimeItems:
     """Renders the turns of one session; every event has an id of its own.
 
     finds_turns: whether the server finds them; else `commit` ends them. has_speakers: say who says what.
+    buffer_start_s: where the input audio buffer begins: all audio before it was committed or cleared.
     """
 
     def __init__(self) -> None:
@@ -31,10 +35,10 @@ class RealtimeItems:
         self.has_speakers = False
         self._numbers = itertools.count(1)
         self._item: str | None = None
-        self._previous: str | None = None
+        self._kept: dict[str, dict[str, Json]] = {}
         self._began_s = 0.0
         self._words: list[Word] = []
-        self.quiet_since_s = 0.0
+        self.buffer_start_s = 0.0
 
     @property
     def is_open(self) -> bool:
@@ -71,42 +75,40 @@ class RealtimeItems:
                 yield from self._speech_ended(event)
 
     def commit(self, received_s: float) -> Iterator[dict[str, Json]]:
-        """End a turn: yield its whole text."""
-        item = self.begin(received_s)
-        document: dict[str, Json] = {
-            "id": item,
-            "object": "realtime.item",
-            "type": "message",
-            "role": "user",
-            "status": "completed",
-            "content": [{"type": "input_audio", "transcript": None}],
-        }
+        """End the turn, which is empty where none is open: yield its item and its whole text."""
+        item = self.begin(self.buffer_start_s)
         text = "".join(word.word for word in self._words).strip()
-        yield self.event(f"{BUFFER}.committed", item_id=item, previous_item_id=self._previous)
-        yield self.event("conversation.item.added", item=document, previous_item_id=self._previous)
+        yield from self._added(item)
         if self.has_speakers:
             yield from self._segments(item)
         yield self._completed(item, text, received_s)
-        content: list[Json] = [{"type": "input_audio", "transcript": text}]
-        whole: dict[str, Json] = {**document, "content": content}
-        yield self.event("conversation.item.done", item=whole, previous_item_id=self._previous)
-        self._previous = item
-        self._reset(received_s)
+        yield self._done(item, "completed", text, received_s)
 
-    def fail(self, fault: ApiError, received_s: float) -> dict[str, Json]:
-        """End a turn whose text could not be found."""
-        item = self.begin(received_s)
-        self._reset(received_s)
-        return self.event(f"{TRANSCRIPTION}.failed", item_id=item, content_index=0, error=fault.details)
+    def fail(self, fault: ApiError, received_s: float) -> Iterator[dict[str, Json]]:
+        """End a turn whose text could not be found: yield its item and the fault."""
+        item = self.begin(self.buffer_start_s)
+        yield from self._added(item)
+        yield self.event(f"{TRANSCRIPTION}.failed", item_id=item, content_index=0, error=fault.details)
+        yield self._done(item, "incomplete", None, received_s)
+
+    def retrieve(self, given: object) -> dict[str, Json]:
+        """Render an item of a turn that ended. Raises: ApiError for an id of none that is kept."""
+        return self.event("conversation.item.retrieved", item=self._kept[self._kept_id(given, "retrieve")])
+
+    def delete(self, given: object) -> dict[str, Json]:
+        """Forget an item of a turn that ended. Raises: ApiError for an id of none that is kept."""
+        item = self._kept_id(given, "delete")
+        del self._kept[item]
+        return self.event("conversation.item.deleted", item_id=item)
 
     def clear(self, received_s: float) -> dict[str, Json]:
-        """Forget the turn at hand."""
+        """Forget the turn that is open and the audio in the buffer."""
         self._reset(received_s)
         return self.event(f"{BUFFER}.cleared")
 
     def time_out(self, received_s: float) -> Iterator[dict[str, Json]]:
         """End an empty turn: nobody has spoken for too long."""
-        start_ms, item = round(1000 * self.quiet_since_s), self.begin(self.quiet_since_s)
+        start_ms, item = round(1000 * self.buffer_start_s), self.begin(self.buffer_start_s)
         yield self.event(
             f"{BUFFER}.timeout_triggered",
             audio_start_ms=start_ms,
@@ -124,6 +126,7 @@ class RealtimeItems:
         end_ms = round(1000 * event.at)
         yield self.event(f"{BUFFER}.speech_stopped", audio_end_ms=end_ms, item_id=item)
         yield from self.commit(event.at)
+        self.buffer_start_s = max(event.at, event.emission_time)  # the pause is of the turn that it ended
 
     def _delta(self, event: Partial) -> dict[str, Json]:
         item = self.begin(event.start)
@@ -164,10 +167,45 @@ class RealtimeItems:
             **more,
         )
 
+    def _added(self, item: str) -> Iterator[dict[str, Json]]:
+        previous = next(reversed(self._kept), None)
+        document = item_document(item, "completed", None)
+        yield self.event(f"{BUFFER}.committed", item_id=item, previous_item_id=previous)
+        yield self.event("conversation.item.added", item=document, previous_item_id=previous)
+
+    def _done(self, item: str, status: str, text: str | None, received_s: float) -> dict[str, Json]:
+        previous, document = next(reversed(self._kept), None), item_document(item, status, text)
+        self._kept[item] = document
+        if len(self._kept) > MOST_KEPT:
+            del self._kept[next(iter(self._kept))]
+        self._reset(received_s)
+        return self.event("conversation.item.done", item=document, previous_item_id=previous)
+
+    def _kept_id(self, given: object, action: str) -> str:
+        if not isinstance(given, str) or given not in self._kept:
+            raise ApiError(
+                f"item_id: expected the id of an item of this session, got {shown(given)}",
+                param="item_id",
+                code=f"item_{action}_invalid_item_id",
+            )
+        return given
+
     def _reset(self, received_s: float) -> None:
         self._item = None
         self._words = []
-        self.quiet_since_s = received_s
+        self.buffer_start_s = received_s
+
+
+def item_document(item: str, status: str, text: str | None) -> dict[str, Json]:
+    """Render the item of a turn. text: None where it is not known (yet)."""
+    return {
+        "id": item,
+        "object": "realtime.item",
+        "type": "message",
+        "role": "user",
+        "status": status,
+        "content": [{"type": "input_audio", "transcript": text}],
+    }
 
 
 def speaker_runs(words: Iterable[Word]) -> list[tuple[str, list[Word]]]:

@@ -26,6 +26,7 @@ from sottovoce.serving.parsing.client_values import read_typed_message, shown
 from sottovoce.serving.parsing.faults import ApiError
 from sottovoce.serving.parsing.fields import wrong
 from sottovoce.serving.parsing.forms import fields_of
+from sottovoce.serving.parsing.ignored import Known, leaves, named, note_ignored, unknown_fields
 from sottovoce.serving.parsing.live_fields import LIVE, read_field
 from sottovoce.serving.parsing.pcm import PcmReader
 from sottovoce.serving.services import Services, key_of, services_of
@@ -36,6 +37,7 @@ MAX_NAME = 50
 """Characters of a speaker's name."""
 FIELDS = fields_of("sottovoce", LIVE)
 """What can be configured, by name."""
+KNOWN: Known = leaves(*FIELDS)
 FIXED = tuple(option.key for option in (MODEL, *LIVE_REQUEST))
 """Fields that stand in the address for good."""
 
@@ -85,6 +87,8 @@ class SottovoceConnection(WebSocketConnection):
         Raises: ApiError, OptionError, ModelNotFoundError.
         """
         request, model = requested(self.services, self.socket)
+        ignored = self.services.registry.ignored(request.model, unknown_fields(query_of(self.socket), KNOWN))
+        note_ignored(self.socket, ignored)
         self._request, self._reader = request, PcmReader(request.encoding, request.sample_rate)
         self.take_place()
         scheduler = await self.open(model, request.options)
@@ -102,6 +106,7 @@ class SottovoceConnection(WebSocketConnection):
                 "languages": list(request.options.languages or scheduler.languages),
                 "encoding": request.encoding,
                 "sample_rate": request.sample_rate,
+                **ignored_field(ignored),
             }
         )
 
@@ -139,7 +144,7 @@ class SottovoceConnection(WebSocketConnection):
             await self.queue_audio(self._reader.flush())
             await self.request_close()
         elif kind == "finalize":
-            await self.queue.put(self._finalize)
+            await self.queue.put(partial(self._finalize, tuple(given)))
         elif kind in ("configure", "voices"):
             change = self._configure if kind == "configure" else self._exchange_voices
             await self.queue.put(partial(self._change, change, given))
@@ -164,9 +169,9 @@ class SottovoceConnection(WebSocketConnection):
         if (fault := await self.attempt(change(given))) is not None:
             await self.send(self.error_document(fault))
 
-    async def _finalize(self) -> None:
+    async def _finalize(self, ignored: Sequence[str]) -> None:
         await self.emit(await self.session.finalize())
-        await self._confirm("finalized")
+        await self._confirm("finalized", ignored)
 
     async def _configure(self, changes: Mapping[str, object]) -> None:
         request = configured(self._request, changes)
@@ -177,14 +182,24 @@ class SottovoceConnection(WebSocketConnection):
         events = await self.session.configure(request.options)
         self._request = request
         await self.emit(events)
-        await self._confirm("configured")
+        await self._confirm("configured", unknown_fields(changes, KNOWN))
 
     async def _exchange_voices(self, given: Mapping[str, object]) -> None:
         voices = await self.session.voices(decoded_voices(given))
         await self.send({"type": "voices", "voices": encoded_voices(voices)})
 
-    async def _confirm(self, kind: str) -> None:
-        await self.send({"type": kind, "received": round(self.received_s, 3)})
+    async def _confirm(self, kind: str, ignored: Sequence[str] = ()) -> None:
+        await self.send({"type": kind, "received": round(self.received_s, 3), **ignored_field(ignored)})
+
+
+def ignored_field(names: Sequence[str]) -> dict[str, Json]:
+    """Name fields without effect in a message, where there are any."""
+    return {"ignored": [*named(names)]} if names else {}
+
+
+def query_of(connection: HTTPConnection) -> dict[str, object]:
+    """Return the fields of the address of a socket."""
+    return dict(connection.query_params.items())
 
 
 def read_message(text: str) -> tuple[str, Mapping[str, object]]:
@@ -200,10 +215,6 @@ def read_message(text: str) -> tuple[str, Mapping[str, object]]:
         return kind, require_voices(message.get("voices", {}))
     if kind not in ("finalize", "keepalive", "close"):
         raise wrong("type", "configure, finalize, voices, keepalive or close", f"'{kind[:50]}'")
-    if message:
-        raise ApiError(
-            f"{kind}: expected no more fields, got '{next(iter(message))[:50]}'", code="invalid_message"
-        )
     return kind, message
 
 
@@ -243,7 +254,7 @@ def requested(services: Services, connection: HTTPConnection) -> tuple[SessionRe
 
     Raises: ApiError 400, 404.
     """
-    request = configured(SessionRequest(), dict(connection.query_params.items()))
+    request = configured(SessionRequest(), query_of(connection))
     name = services.registry.resolve(request.model)
     supported = services.registry.languages(name)
     for language in request.options.languages:
@@ -255,12 +266,14 @@ def requested(services: Services, connection: HTTPConnection) -> tuple[SessionRe
 def configured(request: SessionRequest, changes: Mapping[str, object]) -> SessionRequest:
     """Return the request with what a client changed, from a message or the address of the socket.
 
+    Fields that are not known have no effect.
     Raises: ApiError 400 naming the field.
     """
-    unknown = [name for name in changes if name not in FIELDS]
-    if unknown:
-        raise wrong(unknown[0][:50], f"one of {', '.join(FIELDS)}", "an unknown field")
-    values = {FIELDS[name][0].key: read_field(name, value, *FIELDS[name]) for name, value in changes.items()}
+    values = {
+        FIELDS[name][0].key: read_field(name, value, *FIELDS[name])
+        for name, value in changes.items()
+        if name in FIELDS
+    }
     own: dict[str, Any] = {name: values.pop(name) for name in FIXED if name in values}
     request = replace(request, options=changed(request.options, values), **own)
     if request.translate_to and request.options.decoding.task == "translate":

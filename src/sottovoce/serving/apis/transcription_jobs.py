@@ -17,6 +17,7 @@ from sottovoce.serving.jobs.transcription_job import TranscriptionJob, new_id
 from sottovoce.serving.jobs.upload_store import ResumableUpload, held
 from sottovoce.serving.parsing.faults import ApiError
 from sottovoce.serving.parsing.fields import Fields, number_of, wrong
+from sottovoce.serving.parsing.ignored import note_ignored
 from sottovoce.serving.recordings.file_jobs import while_there
 from sottovoce.serving.recordings.requests import FileRequest, transcription_request
 from sottovoce.serving.recordings.uploaded_file import UploadedFile, size_of
@@ -47,6 +48,7 @@ async def create_job(request: Request) -> Response:
         resumable = None if upload_id is None else jobs.uploads.find(owner, upload_id)
         recording = require_file(upload) if resumable is None else stack.enter_context(taken(jobs, resumable))
         services.registry.resolve(file_request.model)
+        note_ignored(request, services.registry.ignored(file_request.model, file_request.ignored))
         n_bytes = size_of(recording) + sum(len(name) + len(value) for name, value in fields.pairs)
         jobs.check_bytes(n_bytes)
         checked = check_duration(recording, services.settings.limits.duration_s)
@@ -87,9 +89,7 @@ def job_request(fields: Fields) -> FileRequest:
 async def job_list(request: Request) -> Response:
     """List the jobs of who asks, newest first, without their results. Raises: ApiError 400."""
     query = request.query_params
-    unknown = next((name for name in query if name not in OF_LISTS), None)
-    if unknown is not None:
-        raise wrong(unknown[:50], " or ".join(OF_LISTS), "an unknown parameter")
+    note_ignored(request, (name for name in query if name not in OF_LISTS))
     limit = int(number_of("limit", query.get("limit", DEFAULT_LISTED), 1, MOST_LISTED))
     jobs = runner_of(request).jobs_of(owner_of(request))
     after = query.get("after")

@@ -18,6 +18,7 @@ from sottovoce.formats.document import Json, score, seconds
 from sottovoce.options.speakers import SpeakerOptions
 from sottovoce.serving.apis.openai_files import text_response
 from sottovoce.serving.parsing.faults import ApiError, logged_fault
+from sottovoce.serving.parsing.ignored import note_ignored
 from sottovoce.serving.recordings.decode_pool import Slices
 from sottovoce.serving.recordings.file_jobs import begin_job
 from sottovoce.serving.recordings.inference_request import inference_request
@@ -84,6 +85,7 @@ async def load(request: Request) -> Response:
         if wanted is None:
             raise ApiError("model: expected a name, got none", param="model", code="missing_parameter")
         name = services.registry.resolve(wanted)
+        note_ignored(request, services.registry.ignored(wanted, fields.untaken))
     async with services.registry.use(name):
         services.inference_model = name
     return PlainTextResponse("Load was successful!\n")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -57,30 +58,44 @@ class WyomingParams:
 
 
 class WyomingServer:
-    """All connections of a port."""
+    """All connections of a port. Where there is room for no further one, one without a command makes room: of
+    the address that has the most of them, the one that was silent for longest."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
-        self._n_open = 0
+        self._open: set[WyomingConnection] = set()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Serve one connection, to its end."""
         limits = self._services.settings.limits
-        max_open = CONNECTIONS_PER_SESSION * limits.sessions
+        most = CONNECTIONS_PER_SESSION * limits.sessions
         transport = FrameTransport(reader, writer, limits)
-        self._n_open += 1
+        connection = WyomingConnection(transport, self._services)
         began = time.monotonic()
         try:
-            if self._n_open > max_open:
-                fault = ApiError(f"{max_open} connections are open", code="rate_limit_exceeded")
+            if len(self._open) >= most and not self._make_room():
+                fault = ApiError(f"{most} connections are open", code="rate_limit_exceeded")
                 await transport.fail(fault, error_document(fault))
             else:
-                await WyomingConnection(transport, self._services).serve()
+                self._open.add(connection)
+                await connection.serve()
         finally:
-            self._n_open -= 1
+            self._open.discard(connection)
             await transport.close()
             seconds = round(time.monotonic() - began, 3)
             logger.info("wyoming", extra={"request_id": transport.request_id, "seconds": seconds})
+
+    def _make_room(self) -> bool:
+        """Drop a connection without a command; returns whether there was one."""
+        idle = [connection for connection in self._open if connection.is_idle]
+        if not idle:
+            return False
+        n_of = Counter(connection.frames.address for connection in idle)
+        dropped = max(idle, key=lambda one: (n_of[one.frames.address], -one.frames.heard_at_s))
+        self._open.discard(dropped)
+        fault = ApiError("connection: expected a command before others needed its place", code="idle_timeout")
+        dropped.frames.drop(error_document(fault))
+        return True
 
 
 class WyomingConnection(LiveConnection[Frame]):
@@ -88,10 +103,16 @@ class WyomingConnection(LiveConnection[Frame]):
 
     def __init__(self, transport: FrameTransport, services: Services) -> None:
         super().__init__(transport, services)
+        self.frames = transport
         self._params = WyomingParams()
         self._pcm: PcmReader | None = None
         self._n_channels = 1
         self._command: SpokenCommand | None = None
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no command is under way or waits."""
+        return self._command is None and self._pcm is None and self.queue.is_empty
 
     async def begin(self) -> None:
         """Do nothing: a client may ask first what there is."""

@@ -6,6 +6,7 @@ Read by ourselves rather than by the `wyoming` package, whose reader takes any l
 from __future__ import annotations
 
 import asyncio
+import time
 import uuid
 from collections.abc import Mapping
 from contextlib import suppress
@@ -77,7 +78,10 @@ def frame_bytes(document: Mapping[str, Json]) -> bytes:
 
 
 class FrameTransport:
-    """A TCP connection, as a `Transport` of frames; a client may leave unread some of what it is sent."""
+    """A TCP connection, as a `Transport` of frames; a client may leave unread some of what it is sent.
+
+    address: of the client. heard_at_s: by the clock, when its last frame was there, or it connected.
+    """
 
     def __init__(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, limits: ServerLimits
@@ -86,15 +90,22 @@ class FrameTransport:
         self._reader = reader
         self._writer = writer
         self._limits = limits
+        self._longest_s = min(limits.head_s, limits.idle_s)
+        """Until the next frame: the first one comes with the connection."""
+        peer = writer.get_extra_info("peername")
+        self.address = str(peer[0]) if peer else ""
+        self.heard_at_s = time.monotonic()
 
     async def receive(self) -> Frame | None:
         """See `Transport`; None where the client has gone or says no more. Raises: ApiError."""
-        with anyio.move_on_after(self._limits.idle_s):
+        with anyio.move_on_after(self._longest_s):
             try:
-                return await read_frame(self._reader, self._limits.message_kb * 1024)
+                frame = await read_frame(self._reader, self._limits.message_kb * 1024)
             except OSError:
                 return None
-        message = f"client: expected something within {self._limits.idle_s:g} s"
+            self._longest_s, self.heard_at_s = self._limits.idle_s, time.monotonic()
+            return frame
+        message = f"client: expected something within {self._longest_s:g} s"
         raise ApiError(message, code="idle_timeout")
 
     def has_gone(self) -> bool:
@@ -123,6 +134,14 @@ class FrameTransport:
             await self._writer.wait_closed()
         if waiting.cancelled_caught:
             self._writer.transport.abort()
+
+    def drop(self, document: dict[str, Json]) -> None:
+        """Close the connection at once, with a last event where the client takes it; its reading ends."""
+        self._writer.write(frame_bytes(document))
+        if self._writer.transport.get_write_buffer_size():
+            self._writer.transport.abort()
+        else:
+            self._writer.close()
 
     async def fail(self, fault: ApiError, document: dict[str, Json]) -> None:
         """See `Transport`."""

@@ -40,6 +40,7 @@ from sottovoce.serving.http.request_log import RequestLogMiddleware, error_respo
 from sottovoce.serving.live.session_translator import targets
 from sottovoce.serving.metrics import CONTENT_TYPE, Metrics
 from sottovoce.serving.parsing.faults import ApiError, leaving, logged_fault
+from sottovoce.serving.parsing.ignored import HEADER as IGNORED_HEADER
 from sottovoce.serving.scheduling.model_registry import ModelRegistry
 from sottovoce.serving.scheduling.model_work import ModelWork
 from sottovoce.serving.scheduling.processes.process_scheduler import (
@@ -118,7 +119,7 @@ def layers(services: Services) -> list[Middleware]:
         allow_origins=list(settings.access.origins),
         allow_methods=["GET", "HEAD", "POST", "PATCH", "DELETE"],
         allow_headers=["authorization", "content-type", "x-request-id", *TUS_REQUEST_HEADERS],
-        expose_headers=["x-request-id", "retry-after", "location", *TUS_ANSWER_HEADERS],
+        expose_headers=["x-request-id", "retry-after", "location", IGNORED_HEADER, *TUS_ANSWER_HEADERS],
     )
     return [cors, logged]
 

@@ -16,7 +16,7 @@ from sottovoce.formats.document import Json
 from sottovoce.options.requests import LANGUAGE_EXAMPLES, TRANSLATION_FORMATS
 from sottovoce.options.schema import Api
 from sottovoce.serving.access.public_post import MAX_URL
-from sottovoce.serving.apis.deepgram_params import ENCODINGS, OF_BOTH, OF_RECORDINGS, OFF_ONLY, UTT_SPLIT_S
+from sottovoce.serving.apis.deepgram_params import ENCODINGS, OF_BOTH, OF_RECORDINGS, UTT_SPLIT_S
 from sottovoce.serving.apis.openai_realtime import MAX_SECRET_S, MIN_SECRET_S
 from sottovoce.serving.apis.transcription_jobs import MOST_LISTED, UPLOAD_ID, WEBHOOK_URL
 from sottovoce.serving.jobs.transcription_job import JOB_STATES
@@ -28,7 +28,6 @@ Schema: TypeAlias = dict[str, Json]
 
 STRING: Schema = {"type": "string"}
 FLAG: Schema = {"type": "boolean"}
-OFF: Schema = {"type": "boolean", "const": False}
 RECORDING: Schema = {"type": "string", "format": "binary"}
 LANGUAGE: Schema = {"type": "string", "examples": [*LANGUAGE_EXAMPLES], "maxLength": 50}
 
@@ -48,6 +47,7 @@ DEEPGRAM: Mapping[str, Schema] = MappingProxyType(
         "punctuate": FLAG,
         "smart_format": FLAG,
         "diarize": FLAG,
+        "diarize_model": TEXT,
         "encoding": {"type": "string", "enum": [*ENCODINGS]},
         "sample_rate": {"type": "integer", "minimum": MIN_RATE, "maximum": MAX_RATE},
         "channels": {"type": "integer", "minimum": 1, "maximum": 1},
@@ -55,7 +55,6 @@ DEEPGRAM: Mapping[str, Schema] = MappingProxyType(
         "utt_split": {"type": "number", "minimum": UTT_SPLIT_S[0], "maximum": UTT_SPLIT_S[1]},
         "paragraphs": FLAG,
         "detect_language": {"anyOf": [FLAG, {"type": "array", "items": LANGUAGE}]},
-        **dict.fromkeys(OFF_ONLY, OFF),
     }
 )
 
@@ -104,8 +103,7 @@ def recordings() -> dict[str, Json]:
             {"required": True, "content": {"application/octet-stream": {"schema": RECORDING}}},
             answers({"application/json": {"schema": transcript}}, None),
             parameters=[
-                {"name": name, "in": "query", "schema": DEEPGRAM[name]}
-                for name in (*OF_BOTH, *OF_RECORDINGS, *OFF_ONLY)
+                {"name": name, "in": "query", "schema": DEEPGRAM[name]} for name in (*OF_BOTH, *OF_RECORDINGS)
             ],
         ),
     }
@@ -243,7 +241,6 @@ def form(names: Sequence[str], schemas: Mapping[str, Schema], required: str = "f
         "type": "object",
         "properties": {name: schemas[name] for name in names},
         "required": [required],
-        "additionalProperties": False,
     }
     return {"required": True, "content": {"multipart/form-data": {"schema": schema}}}
 
@@ -292,7 +289,6 @@ def secret_schema() -> Schema:
     expires: Schema = {
         "type": "object",
         "properties": {"anchor": {"const": "created_at"}, "seconds": seconds},
-        "additionalProperties": False,
     }
     session: Schema = {
         "type": "object",
@@ -302,5 +298,4 @@ def secret_schema() -> Schema:
     return {
         "type": "object",
         "properties": {"expires_after": expires, "session": session},
-        "additionalProperties": False,
     }

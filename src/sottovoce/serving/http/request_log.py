@@ -27,6 +27,7 @@ from sottovoce.serving.access.key_limits import KeyLimits
 from sottovoce.serving.live.transport import close_with, deny, error_answer, own_error
 from sottovoce.serving.metrics import Metrics
 from sottovoce.serving.parsing.faults import ApiError
+from sottovoce.serving.parsing.ignored import ignored_header
 from sottovoce.serving.tracing import STATUS, SetAttribute, Tracing
 
 logger = logging.getLogger(__name__)
@@ -95,6 +96,7 @@ class RequestLogMiddleware:
                 status = message["status"]
                 answered = MutableHeaders(scope=message)
                 answered["x-request-id"] = request_id
+                answered.update(ignored_header(scope["state"]))
                 for name, value in SECURITY_HEADERS.items():
                     answered.setdefault(name, value)
             await send(message)
@@ -124,7 +126,9 @@ class RequestLogMiddleware:
 
         async def sending(message: Message) -> None:
             nonlocal code
-            if message["type"] == "websocket.close":
+            if message["type"] == "websocket.accept":
+                MutableHeaders(scope=message).update(ignored_header(scope["state"]))
+            elif message["type"] == "websocket.close":
                 code = message.get("code", 1000)
             elif message["type"] == "websocket.http.response.start":
                 code = message["status"]

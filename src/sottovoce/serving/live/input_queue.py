@@ -39,6 +39,11 @@ class InputQueue(Generic[C]):
         self._changed = anyio.Event()
 
     @property
+    def is_empty(self) -> bool:
+        """Whether nothing waits."""
+        return not self._items
+
+    @property
     def n_samples(self) -> int:
         """Samples that wait."""
         return self._n_samples

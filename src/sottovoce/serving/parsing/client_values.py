@@ -131,7 +131,11 @@ def read_json_number(name: str, value: object, least: float, most: float) -> flo
 
 def read_typed_message(text: str, expected: str) -> dict[str, object]:
     """Read an object of JSON with a `type`; expected: by the fault. Raises: ApiError 400."""
-    message = read_json(text)
+    return require_typed(read_json(text), expected)
+
+
+def require_typed(message: object, expected: str) -> dict[str, object]:
+    """Check that JSON is an object with a `type`; expected: by the fault. Raises: ApiError 400."""
     if not isinstance(message, dict) or not isinstance(message.get("type"), str):
         raise ApiError(f"message: expected {expected}", code="invalid_message")
     return message

@@ -1,4 +1,4 @@
-"""The fields of a form by name, taken out one by one; what is left over at the end was never known.
+"""The fields of a form by name, taken out one by one; what is left over at the end has no effect.
 
 Lists come as `name[]`, `name` or `name[0]`, objects as `name[key]` or as JSON, as OpenAI's clients and curl
 send them. Knows no web framework.
@@ -6,7 +6,6 @@ send them. Knows no web framework.
 
 from __future__ import annotations
 
-import difflib
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -114,17 +113,11 @@ class Fields:
             return plain or found or None
         return json_object(name, plain)
 
-    def require_supported(self, supported: Sequence[str]) -> None:
-        """Refuse what nobody has taken.
-
-        Raises: ApiError 400 naming it, and what it may have been meant to be.
-        """
-        for name, _ in self._pairs:
-            if name not in self._taken:
-                close = difflib.get_close_matches(name, supported, n=1)
-                hint = f"; did you mean '{close[0]}'?" if close else ""
-                message = f"unknown parameter '{name[:100]}'{hint}"
-                raise ApiError(message, param=name[:100], code="unknown_parameter")
+    @property
+    def untaken(self) -> tuple[str, ...]:
+        """The names of fields that nobody has taken, `name` for `name[key]`."""
+        names = (name.partition("[")[0] or name for name, _ in self._pairs if name not in self._taken)
+        return tuple(dict.fromkeys(names))
 
 
 def json_object(name: str, text: str) -> Mapping[str, object]:

@@ -12,6 +12,7 @@ from starlette.requests import Request
 
 from sottovoce.serving.parsing.faults import ApiError
 from sottovoce.serving.parsing.fields import Fields
+from sottovoce.serving.parsing.ignored import note_ignored
 from sottovoce.serving.recordings.decode_pool import Slices
 from sottovoce.serving.recordings.requests import FileRequest
 from sottovoce.serving.recordings.uploaded_file import UploadedFile
@@ -88,6 +89,7 @@ async def begin_job(
     file_request = await services.decoding.call(lambda: read(fields))
     recording = require_file(upload)
     name = services.registry.resolve(file_request.model)
+    note_ignored(request, services.registry.ignored(file_request.model, file_request.ignored))
     checked = check_duration(recording, services.settings.limits.duration_s)
     services.key_limits.take_recording(key, await while_there(request, services.decoding.run(checked)))
     if adapt is not None:

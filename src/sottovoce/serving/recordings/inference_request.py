@@ -27,7 +27,6 @@ MOST_STEPS = 10
 def inference_request(fields: Fields, model: str) -> FileRequest:
     """Read the request of a form. Raises: ApiError 400."""
     values = read_form(fields, "whisper_cpp")
-    fields.require_supported(SUPPORTED)
     response_format = values["response_format"]
     words = response_format == "verbose_json" and not values["no_timestamps"]
     options = transcribe_options(values, words=words or values["max_len"] is not None)
@@ -40,6 +39,7 @@ def inference_request(fields: Fields, model: str) -> FileRequest:
         max_len=values["max_len"],
         offset_n=(values["offset_n"] or 0) if response_format == "srt" else 0,
         language_probabilities=not values["no_language_probabilities"],
+        ignored=fields.untaken,
     )
 
 

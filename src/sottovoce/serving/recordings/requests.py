@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from sottovoce.errors import OptionError
 from sottovoce.options.decoding import DecodingOptions
 from sottovoce.options.fallback import FallbackOptions
-from sottovoce.options.requests import IGNORED, TRANSLATION_FORMATS
+from sottovoce.options.requests import TRANSLATION_FORMATS
 from sottovoce.options.schema import Option, Values, made
 from sottovoce.options.speakers import SpeakerOptions
 from sottovoce.options.transcribe import TranscribeOptions
@@ -17,13 +17,20 @@ from sottovoce.serving.parsing.client_values import MAX_CHARACTERS
 from sottovoce.serving.parsing.faults import ApiError
 from sottovoce.serving.parsing.fields import Fields, number_of, wrong
 from sottovoce.serving.parsing.forms import fields_of, read_form
+from sottovoce.serving.parsing.ignored import Known, leaves, unknown_fields
 from sottovoce.serving.recordings.known_speakers import known_speakers
 from sottovoce.serving.scheduling.model_work import TranscriptionRequest
 from sottovoce.text.languages import find_language
 from sottovoce.types import Task
 
 STREAMED = ("verbose_json", "json", "text", "diarized_json")
-TRANSLATED = ("file", "model", "prompt", "response_format", "temperature", "seed", *IGNORED)
+TRANSLATED = ("file", "model", "prompt", "response_format", "temperature", "seed")
+CHUNKING = {
+    "threshold": ("threshold", 1.0),
+    "silence_duration_ms": ("min_silence_ms", 10_000.0),
+    "prefix_padding_ms": ("speech_pad_ms", 5_000.0),
+}
+"""Fields of a `chunking_strategy` of type `server_vad`: ours, and the greatest value."""
 SUPPORTED = {"transcribe": tuple(fields_of("openai")), "translate": TRANSLATED}
 """The documented parameters."""
 
@@ -33,7 +40,8 @@ class FileRequest:
     """One request: what is to be transcribed how, and what the answer looks like.
 
     max_len: letters of a segment, where longer ones are to be cut. offset_n: added to the numbers of `srt`.
-    language_probabilities: tell them, where the format has them. ignored: parameters without effect.
+    language_probabilities: tell them, where the format has them. ignored: parameters without
+    effect.
     """
 
     task: Task
@@ -56,7 +64,6 @@ def transcription_request(fields: Fields) -> FileRequest:
     Raises: ApiError 400.
     """
     values = read_form(fields, "openai")
-    fields.require_supported(SUPPORTED["transcribe"])
     response_format = values["response_format"]
     logprobs, stream = bool(values["include"]), bool(values["stream"])
     granularities = values["granularities"]
@@ -85,7 +92,7 @@ def transcription_request(fields: Fields) -> FileRequest:
         segments="segment" in granularities or not granularities,
         logprobs=logprobs,
         stream=stream,
-        ignored=ignored_of(values),
+        ignored=(*fields.untaken, *unknown_chunking(values["chunking_strategy"])),
     )
 
 
@@ -95,10 +102,9 @@ def translation_request(fields: Fields) -> FileRequest:
     Raises: ApiError 400.
     """
     values = read_form(fields, "openai", translation_form())
-    fields.require_supported(TRANSLATED)
     transcription = TranscriptionRequest(transcribe_options(values, "translate", words=False))
     model, response_format = values["model"], values["response_format"]
-    return FileRequest("translate", model, response_format, transcription, ignored=ignored_of(values))
+    return FileRequest("translate", model, response_format, transcription, ignored=fields.untaken)
 
 
 def phrases_of(values: Values) -> tuple[str, ...]:
@@ -107,11 +113,6 @@ def phrases_of(values: Values) -> tuple[str, ...]:
     if len(hotwords) > MAX_CHARACTERS:
         raise wrong("hotwords", f"at most {MAX_CHARACTERS} characters", str(len(hotwords)))
     return (*values["phrases"], *(word.strip() for word in hotwords.split(",") if word.strip()))
-
-
-def ignored_of(values: Values) -> tuple[str, ...]:
-    """List what is given and has no effect."""
-    return tuple(name for name in IGNORED if values[f"ignored_{name}"] is not None)
 
 
 def translation_form() -> list[Option]:
@@ -161,24 +162,18 @@ def vad_of(strategy: str | Mapping[str, object] | None) -> VadOptions | None:
         raise wrong(
             "chunking_strategy", "'auto' or an object of type 'server_vad'", f"'{str(strategy)[:100]}'"
         )
-    names = {
-        "threshold": ("threshold", 1.0),
-        "silence_duration_ms": ("min_silence_ms", 10_000.0),
-        "prefix_padding_ms": ("speech_pad_ms", 5_000.0),
+    given = {
+        ours: number_of(f"chunking_strategy[{key}]", strategy[key], 0.0, most)
+        for key, (ours, most) in CHUNKING.items()
+        if key in strategy
     }
-    given: dict[str, float] = {}
-    for key, value in strategy.items():
-        if key == "type":
-            continue
-        if key not in names:
-            raise ApiError(
-                f"unknown parameter 'chunking_strategy[{key[:50]}]': expected type, {', '.join(names)}",
-                param="chunking_strategy",
-                code="unknown_parameter",
-            )
-        ours, most = names[key]
-        given[ours] = number_of(f"chunking_strategy[{key}]", value, 0.0, most)
     try:
         return replace(WINDOW_VAD, **given)
     except OptionError as error:
         raise ApiError(str(error), param="chunking_strategy", code="invalid_value") from error
+
+
+def unknown_chunking(strategy: str | Mapping[str, object] | None) -> tuple[str, ...]:
+    """List the fields of a `chunking_strategy` that have no effect."""
+    known: Known = {"chunking_strategy": leaves("type", *CHUNKING)}
+    return unknown_fields({"chunking_strategy": strategy}, known)

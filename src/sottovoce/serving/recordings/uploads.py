@@ -6,8 +6,10 @@ The file is read by `audio.io`, through its bytes alone: whatever a playlist in 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
+from email.message import Message
+from mimetypes import guess_extension
 from tempfile import SpooledTemporaryFile
 from typing import BinaryIO, cast
 
@@ -27,6 +29,8 @@ from sottovoce.serving.services import services_of
 from sottovoce.serving.settings import ServerLimits
 from sottovoce.types import SAMPLE_RATE
 
+FILE_FIELD = b"file"
+"""The field of a form that is its recording."""
 MAX_FIELDS, FIELD_BYTES = 1_000, 64 * 1024
 """Beside the recording: they are held in memory."""
 REFERENCE_BYTES = 8 * 1024 * 1024
@@ -47,9 +51,16 @@ class _Refused(MultiPartException):
 
 
 class _FormParser(MultiPartParser):
-    """Starlette's parser, with limits by the name of a field and of all fields together."""
+    """Starlette's parser, with limits by the name of a field and of all fields together; the recording is
+    known by its field too, where its part has no `filename`."""
 
     _n_bytes = 0
+
+    def on_headers_finished(self) -> None:
+        part = self._current_part
+        if (name := filename_of(part.content_disposition or b"", part.item_headers)) is not None:
+            part.content_disposition = b'%s; filename="%s"' % (part.content_disposition, name.encode())
+        super().on_headers_finished()
 
     def on_part_data(self, data: bytes, start: int, end: int) -> None:
         part = self._current_part
@@ -59,6 +70,27 @@ class _FormParser(MultiPartParser):
                 raise MultiPartException(f"Fields exceeded maximum size of {FORM_BYTES // 1024}KB.")
             self.max_part_size = REFERENCE_BYTES if part.field_name.startswith(RECORDINGS) else FIELD_BYTES
         super().on_part_data(data, start, end)
+
+
+def filename_of(disposition: bytes, headers: Iterable[tuple[bytes, bytes]]) -> str | None:
+    """Return the name of a file whose part has none in `filename`; None: it has one, or is no file.
+
+    It is that in `filename*` (RFC 5987), or where the part is the recording "upload" with the ending that its
+    content type has.
+    """
+    options = parse_options_header(disposition)[1]
+    if b"filename" in options:
+        return None
+    if b"filename*" in disposition.lower():
+        message = Message()
+        message["content-disposition"] = disposition.decode("latin-1")
+        if found := message.get_filename(""):
+            return "".join(letter for letter in found if letter.isprintable() and letter not in '"\\')
+    if options.get(b"name") != FILE_FIELD:
+        return None
+    kinds = (value for name, value in headers if name == b"content-type")
+    kind = parse_options_header(next(kinds, b""))[0].decode("latin-1")
+    return f"upload{guess_extension(kind) or ''}"
 
 
 @asynccontextmanager
@@ -102,7 +134,7 @@ def taken_apart(form: FormData) -> tuple[Fields, UploadedFile | None]:
     pairs = [(name, value) for name, value in form.multi_items() if isinstance(value, str)]
     uploads = [(name, value) for name, value in form.multi_items() if isinstance(value, UploadFile)]
     for name, _ in uploads:
-        if name != "file":
+        if name != FILE_FIELD.decode():
             raise ApiError(
                 f"{name[:100]}: expected the recording as 'file'", param=name[:100], code="invalid_form"
             )

@@ -10,7 +10,7 @@ import gc
 import logging
 import re
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import BinaryIO, TypeAlias
@@ -23,6 +23,7 @@ from sottovoce.errors import OptionError
 from sottovoce.models.nano import compact_languages
 from sottovoce.serving.parsing.faults import ApiError
 from sottovoce.serving.scheduling.model_memory import usual_bytes, weight_bytes
+from sottovoce.serving.scheduling.model_names import resolve_model_id
 from sottovoce.serving.scheduling.model_work import FileWork, ModelWork, TranscriptionRequest
 from sottovoce.serving.scheduling.processes.process_scheduler import ModelProcesses
 from sottovoce.serving.settings import ModelSettings
@@ -93,18 +94,23 @@ class ModelRegistry:
         self.began = round(time.time())
 
     def resolve(self, requested: str | None) -> str:
-        """Return the model that a client's name means; None: the default one.
+        """Return the model that a client's id means (`resolve_model_id`); None: the default one.
 
         Raises: ApiError 404.
         """
         if not requested:
             return self.settings.model
-        name = self.settings.all_aliases.get(requested, requested)
-        if name not in self.settings.names:
+        resolved = resolve_model_id(requested, self.settings)
+        if resolved is None:
             names = ", ".join((*self.settings.names, *self.settings.all_aliases))
-            message = f"model '{requested[:100]}': expected one of {names}"
+            message = f"model '{requested[:100]}': expected one of {names} (--alias gives it another name)"
             raise ApiError(message, status=404, param="model", code="model_not_found")
-        return name
+        return resolved.name
+
+    def ignored(self, requested: str | None, others: Sequence[str] = ()) -> tuple[str, ...]:
+        """List parameters without effect: others, and `model` where its id names weights of elsewhere."""
+        resolved = resolve_model_id(requested, self.settings) if requested else None
+        return (*others, "model") if resolved is not None and resolved.is_stand_in else tuple(others)
 
     @asynccontextmanager
     async def use(self, name: str) -> AsyncIterator[ModelWork]:
