@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent
-ROOMS = ("files", "text", "language", "live", "ctc", "serving", "speakers", "house")
+ROOMS = ("files", "text", "language", "live", "ctc", "serving", "speakers")
 
 
 def benchmarks(room: str) -> dict[str, str]:
@@ -36,7 +36,8 @@ def listing() -> str:
 def run(room: str, name: str, arguments: list[str]) -> None:
     """Run a benchmark with its arguments. Raises SystemExit if there is none of that name."""
     if room not in ROOMS or name not in benchmarks(room):
-        raise SystemExit(f"python -m benchmarks: there is no '{room} {name}'\n\n{listing()}")
+        what = f"there is no '{room} {name}'; scripts of finished experiments: docs/log.md"
+        raise SystemExit(f"python -m benchmarks: {what}\n\n{listing()}")
     sys.argv = [f"python -m benchmarks {room} {name}", *arguments]
     importlib.import_module(f"benchmarks.{room}.{name}").main()
 

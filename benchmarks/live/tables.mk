@@ -8,9 +8,9 @@ LIVE = OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks live
 OF = $(SHARED) --part test --log live/log --dtypes
 OTHER = $(if $(SIMUL),--simul $(SIMUL))
 LIST = en,de,es,fr,it,pt,pl,ru,nl,zh,ja,ko
-TABLES = errors soon together curve curve-often curve-rare waits policy switching switching-given switching-list codeswitch \
-	hour-float32 hour-bfloat16 translate noise level beside language changes encoder \
-	opening beam curve-all
+TABLES = errors soon together curve curve-often curve-rare waits switching switching-given switching-list codeswitch \
+	hour-float32 hour-bfloat16 translate noise beside language changes encoder \
+	beam curve-all
 live-tables: $(TABLES:%=live/%.txt)  ## every table of live speech in docs/, into live/
 
 live/errors.txt: ARGS = errors $(OF) $(EITHER) --clips 40 $(OTHER)
@@ -23,7 +23,6 @@ live/curve-all.txt: ARGS = errors $(OF) float32 --clips 40 --chunk-s 0.5,0.25 --
 live/beam.txt: ARGS = errors $(OF) float32 --clips 40 --beam-sizes 1,5
 live/waits.txt: ARGS = waits $(SHARED) --part dev --clips 30 --dtypes bfloat16 --chunk-s 0.25 \
 	--stream commit.commit_prob=2 commit.confident_threshold_ratio=0.2 commit.agreed_frames=25
-live/policy.txt: ARGS = policy $(SHARED) --part dev --clips 40 --turns 2 --least-s 3 --dtypes bfloat16
 live/switching.txt: ARGS = switching $(OF) $(EITHER) --joined 4 --limit 8 --picture live/switching.png
 live/switching-given.txt: ARGS = switching $(OF) $(EITHER) --joined 4 --limit 8 --languages given
 live/switching-list.txt: ARGS = switching $(OF) $(EITHER) --joined 12 --limit 20 --languages $(LIST)
@@ -38,8 +37,6 @@ live/%.txt: | $(VENV)/test
 	@mkdir -p live
 	$(LIVE) $(ARGS) > $@.part && mv $@.part $@
 
-live/level.txt: ARGS = level $(SHARED) --dtype bfloat16
 live/language.txt: ARGS = language $(SHARED)/data --readers 60 --log live/language.jsonl
 live/changes.txt: ARGS = changes $(SHARED)/data --singles 0 --log live/changes.jsonl
 live/encoder.txt: ARGS = encoder $(SHARED)
-live/opening.txt: ARGS = opening

@@ -1,7 +1,6 @@
 """The decoder for batches of one length: one KV cache for all rows, which are grouped by their audio.
 
-Rows of any age have a cache each (`models.rows`): for sixteen that takes 1.3 times as long
-(`python -m benchmarks house forward_passes`).
+Rows of any age have a cache each (`models.rows`): for sixteen that takes 1.3 times as long (docs/log.md).
 """
 
 from __future__ import annotations
