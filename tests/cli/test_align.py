@@ -93,7 +93,7 @@ def test_text_on_standard_input_is_utf8(
         assert run(["align", str(clip), "-", *NANO, "-f", "txt"]) == code
     output = capsys.readouterr()
     assert output.out.strip() == TEXT
-    assert "standard input: expected a text in UTF-8" in output.err
+    assert "standard input: line 1: expected UTF-8" in output.err
 
 
 def test_what_is_not_found_is_said_apart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
