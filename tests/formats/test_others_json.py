@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from sottovoce.errors import OptionError
 from sottovoce.formats import write_transcript, writer_for
 from sottovoce.formats.files import load_transcript, parse_transcript
 from sottovoce.types import Transcript
 
+KEYS = (
+    *("segments", "words", "text", "word", "start", "end", "language", "duration", "score", "tokens", "id"),
+    *("transcription", "offsets", "from", "to", "result", "p", "chunks", "timestamp", "speaker", "turns"),
+)
 Words = list[tuple[str, float, float]]
 
 
@@ -139,6 +146,16 @@ def test_stable_ts_and_faster_whisper() -> None:
     assert read([]).segments == ()
 
 
+def test_transformers_chunks() -> None:
+    """The end of the last is null where the model did not write it."""
+    chunks = [{"timestamp": [0.0, 1.5], "text": " Good day."}, {"timestamp": [2.0, None], "text": " Hello."}]
+    found = read({"text": " Good day. Hello.", "chunks": chunks, "duration": 4})
+    assert [(one.start, one.end, one.text) for one in found.segments] == [
+        (0.0, 1.5, " Good day."),
+        (2.0, 4.0, " Hello."),
+    ]
+
+
 def cpp(text: str, *tokens: tuple[str, int, int] | str) -> dict[str, Any]:
     """whisper.cpp's -ojf."""
     rows: list[dict[str, Any]] = [
@@ -250,6 +267,10 @@ def test_half_a_character_is_replaced() -> None:
         ),
         ({"segments": [[0, 0, 1.0, 2.0, " a"]]}, "an entry of 'segments': expected an object, got a list"),
         ({"transcription": [{"text": " a"}]}, "segment 0: 'offsets' is missing"),
+        (
+            {"chunks": [{"timestamp": [0], "text": " a"}]},
+            "'timestamp': expected a start and an end, got 1 values",
+        ),
     ],
 )
 def test_other_shapes_are_refused(document: object, message: str) -> None:
@@ -262,6 +283,19 @@ def test_a_file_in_utf_16() -> None:
     """As PowerShell writes what a program prints."""
     data = json.dumps({"segments": [segment(" Käse")]}, ensure_ascii=False).encode("utf-16")
     assert parse_transcript(data, "talk").segments[0].text == " Käse"
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.sampled_from(["", " a", "b.", "1.5", "x"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(KEYS), inner, max_size=6),
+    max_leaves=20,
+)
+
+
+@given(JSON)
+def test_any_json_is_read_or_refused(document: object) -> None:
+    with contextlib.suppress(OptionError):
+        write_transcript(writer_for("srt"), read(document))
 
 
 @pytest.mark.shared

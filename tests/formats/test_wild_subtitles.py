@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 
 from sottovoce.errors import OptionError
 from sottovoce.formats import write_transcript, writer_for
@@ -184,6 +185,7 @@ VTT: dict[str, tuple[str, list[Cue], str]] = {
         "pysubs2 webvtt",
     ),
     "a zero byte": (vtt(f"{V1}\nFir\0st."), [(1.0, 2.5, "Fir\ufffdst.")], ""),
+    "two byte order marks": (f"\ufeff\ufeffWEBVTT\n\n{V1}\nFirst.\n", [A], ""),
     "empty": ("WEBVTT\n", [], "pysubs2 webvtt"),
 }
 # What no reader can know: the line that is named, and a part of the message.
@@ -302,6 +304,48 @@ def test_what_we_write_comes_back(transcript: Transcript) -> None:
             assert [one_line(segment.text) for segment in found] == [one_line(one.text) for one in expected]
             assert [one.start for one in found] == pytest.approx([one.start for one in expected])
             assert [one.end for one in found] == pytest.approx([one.end for one in expected])
+
+
+PIECES = (
+    *(
+        "1",
+        "2",
+        "3",
+        " ",
+        "",
+        "\ufeff",
+        "Text.",
+        "a --> b",
+        "NOTE x",
+        "STYLE",
+        "WEBVTT",
+        "-->",
+        "00:01",
+        "<v Ann>",
+    ),
+    *(
+        T1,
+        T2,
+        V3,
+        "00:00:04:12 --> 00:00:05:10",
+        "00:00:06,000 -> 00:00:07,000",
+        "00:00:08,000",
+        T1 + " align:start",
+    ),
+)
+
+
+@given(st.lists(st.sampled_from(PIECES), max_size=12))
+def test_no_line_of_text_is_lost(lines: list[str]) -> None:
+    """Whatever the order of lines is: a file is refused, or all of its text is in a cue."""
+    try:
+        found = parse_transcript("\n".join(lines).encode(), "talk", is_json=False).segments
+    except OptionError:
+        return
+    is_vtt = next((line for line in lines if line.strip("\ufeff ")), "") == "WEBVTT"
+    text = "".join(segment.text for segment in found)
+    for piece in ("Text.", "a --> b"):
+        assert is_vtt or text.count(piece) == lines.count(piece)
 
 
 def test_a_translation_that_looks_like_times_comes_back() -> None:

@@ -1,7 +1,8 @@
 """Parse JSON documents into a transcript: ours, with all that they hold, and those of other programs.
 
 Other programs are openai-whisper and those that write as it does (WhisperX, whisper-timestamped, stable-ts,
-segments of faster-whisper, OpenAI's API), and whisper.cpp. Some write words without spaces, signs or times:
+segments of faster-whisper, OpenAI's API), whisper.cpp and transformers. Some write words without spaces,
+signs or times:
 
 - A word gets the space and the signs that it has in the text of its segment.
 - A start that is missing, null or NaN is the end before it, an end the next start, within the segment at
@@ -50,6 +51,8 @@ def transcript_of_json(document: object) -> Transcript:
     whole = _row({"segments": document} if isinstance(document, list) else document, "the document")
     if "segments" not in whole and "transcription" in whole:
         whole = _of_whisper_cpp(whole)
+    elif "segments" not in whole and "chunks" in whole:
+        whole = {**whole, "segments": _each(_rows(whole, "chunks"), lambda _, row: _segment_of_chunk(row))}
     code = _language(whole.get("language"))
     duration = _time(whole, "duration")
     rows = _segment_rows(whole)
@@ -274,6 +277,14 @@ def _of_whisper_cpp(document: Row) -> Row:
     language = result.get("language") if isinstance(result, Mapping) else None
     rows = _rows(document, "transcription")
     return {"language": language, "segments": _each(rows, lambda _, row: _segment_of_whisper_cpp(row))}
+
+
+def _segment_of_chunk(row: Row) -> Row:
+    """Return a segment of transformers' pipeline in the shape of openai-whisper's."""
+    times = _list(_needed(row, "timestamp"), "timestamp")
+    if len(times) != 2:
+        raise ValueError(f"'timestamp': expected a start and an end, got {len(times)} values")
+    return {"text": row.get("text"), "start": times[0], "end": times[1]}
 
 
 def _segment_of_whisper_cpp(row: Row) -> Row:

@@ -29,7 +29,7 @@ _TIMES = re.compile(
 _WHOLE_TIME = re.compile(r"-?\d+[:：]\d+[:：]\d+[.,，]\d+")
 _CLOCK = re.compile(r"\d ?[:：] ?\d")
 _SETTING = re.compile(r"\S*[:=%]\S*")
-_NUMBER = re.compile(r"(\d+)[.:)]?")
+_NUMBER = re.compile(r"(\d{1,9})[.:)]?")
 _NO_CUE = re.compile(r"(?:WEBVTT|NOTE)(?: |$)|(?:STYLE|REGION)$")
 _BREAK = re.compile(r"<br ?/?>", re.IGNORECASE)
 _TAG = re.compile(r"</?(?:[a-zA-Z][^>]*|\d[\d:.]*)>|\{\\[^}]*\}")
@@ -56,7 +56,12 @@ def transcript_of_cues(text: str) -> Transcript:
 def has_cues(text: str) -> bool:
     """Return whether a text is subtitles: it is WebVTT, or a line of it has the times of a cue."""
     lines = (" ".join(line.translate(_INVISIBLE).split()) for line in text.splitlines() if "-->" in line)
-    return text.lstrip().startswith("WEBVTT") or any(map(_TIMES.fullmatch, lines))
+    return is_webvtt(text) or any(map(_TIMES.fullmatch, lines))
+
+
+def is_webvtt(text: str) -> bool:
+    """Return whether a text begins as WebVTT does, after blank lines and byte order marks."""
+    return re.match(r"[\s\ufeff]*WEBVTT(?:\s|$)", text) is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +79,10 @@ class _Subtitles:
     """Finds the heads of cues; what stands between two heads is text of the first, blank lines included."""
 
     def __init__(self, text: str) -> None:
-        self.is_vtt = text.lstrip().startswith("WEBVTT")
-        self._lines = re.split(r"\r*\n|\r", text.rstrip("\0\x1a").replace("\0", "\ufffd"))
+        self.is_vtt = is_webvtt(text)
+        for ending in ("\r\r\n", "\r\n", "\r"):
+            text = text.replace(ending, "\n")
+        self._lines = text.rstrip("\0\x1a").replace("\0", "\ufffd").split("\n")
         self._flat = [" ".join(line.translate(_INVISIBLE).split()) for line in self._lines]
 
     def cues(self) -> Iterator[tuple[_Cue, list[str]]]:
@@ -90,7 +97,8 @@ class _Subtitles:
                 cues.append(_Cue(first, at, *span, number))
         if not (self.is_vtt and cues):  # in WebVTT, blocks of other kinds may come first
             for at, block in self._blocks(0, cues[0].first if cues else len(self._lines)):
-                raise _not_times(at, block[0])
+                if any(self._flat[at : at + len(block)]):
+                    raise _not_times(at, block[0])
         ends = [cue.first for cue in cues[1:]] + [len(self._lines)]
         for cue, end in zip(cues, ends, strict=False):
             yield cue, self._text(cue, end)
@@ -114,9 +122,7 @@ class _Subtitles:
         if not is_arrow and not (may_begin and (is_like_arrow or are_whole)):
             return None
         if not all(map(_SETTING.fullmatch, (found["rest"] or "").split())):
-            raise ValueError(
-                f"line {at + 1}: expected a line's end behind the times, got {_shown(found['rest'])}"
-            )
+            raise ValueError(f"line {at + 1}: expected no text behind the times, got {_shown(found['rest'])}")
         start, end = _seconds(found["start"]), _seconds(found["end"])
         if end < start:
             raise ValueError(f"line {at + 1}: expected a cue that ends after its start, got {_shown(line)}")
@@ -176,7 +182,7 @@ class _Subtitles:
 
     def _is_blank(self, at: int) -> bool:
         """A line of spaces is text in WebVTT, as in YouTube's captions."""
-        return not (self._lines[at] if self.is_vtt else self._flat[at])
+        return not (self._lines[at] if self.is_vtt else self._lines[at].strip())
 
     def _opens(self, at: int) -> bool:
         return at == 0 or self._is_blank(at - 1)
