@@ -229,7 +229,7 @@ class Transcript:
     def load(cls, path: str | Path) -> Transcript:
         """Read a transcript that `save` or another program wrote: JSON, or subtitles (srt, vtt).
 
-        Raises: OptionError naming the file and what was expected.
+        Raises: OptionError naming the file, what was expected, and the line of subtitles that cannot be read.
         """
         found: Transcript = import_module(_FILES).load_transcript(path)
         return found

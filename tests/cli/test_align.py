@@ -9,8 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from sottovoce.cli.align_files import read_text
 from sottovoce.cli.find import time
 from sottovoce.cli.main import run
+from sottovoce.errors import OptionError
+from sottovoce.types import Transcript
 
 CLIPS = Path(__file__).parents[2] / "examples" / "clips"
 TEXT = "Wir haben heute viel Zeit."
@@ -93,7 +96,7 @@ def test_text_on_standard_input_is_utf8(
         assert run(["align", str(clip), "-", *NANO, "-f", "txt"]) == code
     output = capsys.readouterr()
     assert output.out.strip() == TEXT
-    assert "standard input: expected a text in UTF-8" in output.err
+    assert "standard input: line 1: expected UTF-8" in output.err
 
 
 def test_what_is_not_found_is_said_apart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -127,3 +130,34 @@ def test_bad_input_is_one_line(
 ) -> None:
     assert run([word.format(clip=clip, text=text) for word in words]) == 2
     assert told in error_of(capsys.readouterr().err)
+
+
+CUE = f"1\n00:00:00,000 --> 00:00:03,000\n{TEXT}\n"
+
+
+@pytest.mark.parametrize("written", [CUE, CUE.replace("\n", "\r\n"), f"WEBVTT\n\n{CUE}"])
+def test_a_transcript_is_one_whatever_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: str
+) -> None:
+    """Times are no words to align: in a file called .txt, and in a pipe."""
+    path = tmp_path / "said.txt"
+    path.write_bytes(written.encode("utf-8-sig"))
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(written.encode())))
+    for name in (str(path), "-"):
+        found = read_text(name)
+        assert isinstance(found, Transcript)
+        assert [segment.text for segment in found.segments] == [f" {TEXT}"]
+
+
+@pytest.mark.parametrize("written", ["{Refrain}\nWir haben Zeit.", "Von 1 --> 2.", "WIR\n\n10:30 - 12:00\n"])
+def test_a_text_is_a_text(tmp_path: Path, written: str) -> None:
+    path = tmp_path / "said.txt"
+    path.write_text(written, encoding="utf-8")
+    assert read_text(str(path)) == written
+
+
+def test_subtitles_that_are_not_read_are_no_text(tmp_path: Path) -> None:
+    path = tmp_path / "talk.ass"
+    path.write_text("[Events]\nDialogue: 0,0:00:00.00,0:00:03.00,Default,,0,0,0,,Wir haben Zeit.\n")
+    with pytest.raises(OptionError, match=r"talk\.ass': expected a name that ends in \.json, \.srt, \.vtt"):
+        read_text(str(path))

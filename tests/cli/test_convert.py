@@ -135,8 +135,8 @@ def test_a_page_plays_the_recording_that_is_named(made: Path, tmp_path: Path) ->
     [
         (None, "cannot be read (No such file or directory)"),
         ("hello", "expected JSON, got something else"),
-        ("[1]", "expected segments with times, got none (the document: expected an object, got a list)"),
-        ('{"a": 1}', "expected segments with times, got none ('segments' is missing)"),
+        ("[1]", "an entry of 'segments': expected an object, got a number"),
+        ('{"a": 1}', "expected 'segments' with start, end and text, got 'a'"),
         ('{"segments": [{"start": 0, "text": ""}]}', "'end' is missing"),
     ],
 )

@@ -63,12 +63,8 @@ def test_other_programs_documents_are_read(tmp_path: Path) -> None:
     ("name", "content", "told"),
     [
         ("talk.json", "{", "expected JSON, got something else (Expecting property name"),
-        (
-            "talk.json",
-            "[]",
-            "expected segments with times, got none (the document: expected an object, got a list)",
-        ),
-        ("talk.json", '{"a": 1}', "'segments' is missing"),
+        ("talk.json", "5", "the document: expected an object, got a number"),
+        ("talk.json", '{"a": 1}', "expected 'segments' with start, end and text, got 'a'"),
         ("talk.json", '{"segments": [{"start": "x", "end": 1, "text": ""}]}', "'x' is no time in seconds"),
         ("talk.json", '{"segments": [{"end": 1, "text": ""}]}', "'start' is missing"),
         ("talk.json", '{"segments": 5}', "'segments': expected a list, got a number"),
@@ -80,7 +76,11 @@ def test_other_programs_documents_are_read(tmp_path: Path) -> None:
         ),
         ("talk.json", "[" * 100_000, "expected JSON"),
         ("talk.txt", "{}", "expected a name that ends in .json, .srt, .vtt"),
-        ("talk.srt", "Only text.\n", "no line with '-->'"),
+        (
+            "talk.srt",
+            "Only text.\n",
+            "line 1: expected times such as 00:00:01,000 --> 00:00:03,500, got 'Only",
+        ),
     ],
 )
 def test_what_is_no_transcript_is_told(tmp_path: Path, name: str, content: str, told: str) -> None:
@@ -96,6 +96,6 @@ def test_a_file_that_is_not_there_or_not_text_is_told(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="cannot be read"):
         load_transcript(tmp_path / "none.srt")
     path = tmp_path / "latin.srt"
-    path.write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(OptionError, match="expected UTF-8"):
+    path.write_bytes("1\n00:01,0 --> 00:02,0\ncafé".encode("cp1252"))
+    with pytest.raises(OptionError, match="line 3: expected UTF-8, got the byte 0xe9"):
         load_transcript(path)

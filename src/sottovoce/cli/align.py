@@ -43,7 +43,7 @@ def align(context: click.Context, /, recording: str, text: str, **given: Any) ->
     """Find out when each word of a text is said in a recording.
 
     TEXT is a file: a text, whose lines and sentences become segments, or a transcript (json, srt, vtt) whose
-    times are to be refined; `-` reads a text from standard input. Every segment has its words with times.
+    times are to be refined; `-` reads either from standard input. Every segment has its words with times.
     """
     from sottovoce.cli.align_files import align_file
     from sottovoce.cli.documents import with_output_file

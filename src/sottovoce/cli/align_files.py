@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from sottovoce.cli.call import Call
@@ -13,9 +12,9 @@ from sottovoce.cli.documents import documents_of
 from sottovoce.cli.each_file import each_file
 from sottovoce.cli.options import open_model
 from sottovoce.cli.progress_bar import Progress
-from sottovoce.errors import OptionError, cause_of
+from sottovoce.errors import OptionError
 from sottovoce.formats.base import info_of
-from sottovoce.formats.files import READABLE, load_transcript
+from sottovoce.formats.files import load_text, parse_text
 from sottovoce.options.align import AlignOptions
 from sottovoce.options.schema import made
 from sottovoce.types import Transcript
@@ -50,29 +49,8 @@ def align_file(recording: str, text: str, given: Mapping[str, Any], call: Call) 
 
 
 def read_text(name: str) -> str | Transcript:
-    """Read a text, or the transcript of a file that is one.
+    """Read a text, or a transcript, from a file or from a pipe (`-`).
 
     Raises: OptionError naming the file.
     """
-    if name == "-":
-        return read_standard_input()
-    path = Path(name)
-    if path.suffix.lower() in READABLE:
-        return load_transcript(path)
-    try:
-        return path.read_text(encoding="utf-8-sig")
-    except OSError as error:
-        raise OptionError(f"text '{name}': cannot be read ({cause_of(error)})") from error
-    except UnicodeDecodeError as error:
-        raise OptionError(f"text '{name}': expected UTF-8, got other bytes") from error
-
-
-def read_standard_input() -> str:
-    """Read a text from a pipe, UTF-8 whatever the locale says.
-
-    Raises: OptionError for other bytes.
-    """
-    try:
-        return sys.stdin.buffer.read().decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise OptionError("standard input: expected a text in UTF-8, got other bytes") from error
+    return parse_text(sys.stdin.buffer.read(), "standard input") if name == "-" else load_text(name)

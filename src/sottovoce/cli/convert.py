@@ -36,9 +36,10 @@ WORDS = (
 def convert(context: click.Context, /, files: tuple[str, ...], **given: Any) -> int:
     """Write finished transcripts in other formats and layouts, without a model.
 
-    FILE is what `transcribe` wrote as json or json-full, JSON of openai-whisper or whisper.cpp, or subtitles
-    (srt, vtt), which hold less; `-` reads one on standard input. Options that place single words need a
-    transcript with words. Documents are called as those of `transcribe`: talk.srt of talk.json.
+    FILE is what `transcribe` wrote as json or json-full, JSON of another program (openai-whisper, WhisperX,
+    whisper.cpp, OpenAI's API …), or subtitles (srt, vtt), which hold less; `-` reads one on standard input.
+    Options that place single words need a transcript with words. Documents are called as those of
+    `transcribe`: talk.srt of talk.json.
     """
     from sottovoce.cli.convert_files import convert_files
     from sottovoce.cli.documents import with_output_file

@@ -1,6 +1,6 @@
 """Read transcripts from files, and write one in the format that the file's name ends in.
 
-Readable are our JSON, that of openai-whisper and whisper.cpp, SubRip and WebVTT.
+Readable are JSON, ours and other programs' (`parse_json`), SubRip and WebVTT (`parse_subtitles`).
 """
 
 from __future__ import annotations
@@ -13,13 +13,15 @@ from sottovoce.formats.base import write_document
 from sottovoce.formats.output import open_output
 from sottovoce.formats.output_names import format_named, label_of
 from sottovoce.formats.parse_json import transcript_of_json
-from sottovoce.formats.parse_subtitles import transcript_of_cues
+from sottovoce.formats.parse_subtitles import has_cues, transcript_of_cues
 from sottovoce.formats.writers import FORMATS, extension_of, writer_for
 from sottovoce.options.writer import WriterOptions
 from sottovoce.types import Transcript
 
 READABLE = (".json", ".srt", ".vtt")
 """Endings of the files that are transcripts rather than text."""
+UNREADABLE = (".ass", ".ssa", ".sbv", ".sub", ".smi", ".ttml", ".dfxp", ".lrc", ".tsv", ".csv", ".textgrid")
+"""Endings of transcripts in other formats, whose times must not be taken for words."""
 
 
 def load_transcript(path: str | Path) -> Transcript:
@@ -28,14 +30,33 @@ def load_transcript(path: str | Path) -> Transcript:
     Raises: OptionError naming the file and what was expected.
     """
     path = Path(path)
+    name = f"transcript '{path}'"
     kind = path.suffix.lower()
     if kind not in READABLE:
-        raise OptionError(f"transcript '{path}': expected a name that ends in {', '.join(READABLE)}")
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise OptionError(f"transcript '{path}': cannot be read ({cause_of(error)})") from error
-    return parse_transcript(data, f"transcript '{path}'", is_json=kind == ".json")
+        raise OptionError(f"{name}: expected a name that ends in {', '.join(READABLE)}")
+    return parse_transcript(_bytes_of(path, name), name, is_json=kind == ".json")
+
+
+def load_text(path: str | Path) -> str | Transcript:
+    """Read a text, or a transcript where the file is one by its ending or its content.
+
+    Raises: OptionError naming the file and what was expected.
+    """
+    path = Path(path)
+    if path.suffix.lower() in READABLE + UNREADABLE:
+        return load_transcript(path)
+    name = f"text '{path}'"
+    return parse_text(_bytes_of(path, name), name)
+
+
+def parse_text(data: bytes, name: str) -> str | Transcript:
+    """Parse the bytes of a text, or of a transcript. name: what an error begins with.
+
+    Raises: OptionError.
+    """
+    text = _decoded(data, name)
+    is_json = text.lstrip().startswith("{") and ('"segments"' in text or '"transcription"' in text)
+    return parse_transcript(data, name, is_json=is_json) if is_json or has_cues(text) else text
 
 
 def parse_transcript(data: bytes, name: str, *, is_json: bool | None = None) -> Transcript:
@@ -43,18 +64,42 @@ def parse_transcript(data: bytes, name: str, *, is_json: bool | None = None) -> 
 
     Raises: OptionError.
     """
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise OptionError(f"{name}: expected UTF-8, got other bytes") from error
+    text = _decoded(data, name)
     if is_json is None:
         is_json = text.lstrip()[:1] in ("{", "[")
+    document = _json(text, name) if is_json else None
     try:
-        return transcript_of_json(_json(text, name)) if is_json else transcript_of_cues(text)
+        return transcript_of_json(document) if is_json else transcript_of_cues(text)
     except ValueError as error:
-        if isinstance(error, OptionError):
-            raise
-        raise OptionError(f"{name}: expected segments with times, got none ({error})") from error
+        raise OptionError(f"{name}: {error}") from error
+
+
+def _bytes_of(path: Path, name: str) -> bytes:
+    """Raises: OptionError."""
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise OptionError(f"{name}: cannot be read ({cause_of(error)})") from error
+
+
+def _decoded(data: bytes, name: str) -> str:
+    """Decode UTF-8, or UTF-16 or UTF-32 with or without a byte order mark. Other encodings are not guessed.
+
+    Raises: OptionError.
+    """
+    encoding = json.detect_encoding(data)
+    try:
+        return data.decode(encoding)
+    except UnicodeDecodeError as error:
+        if b'"transcription"' in data:  # whisper.cpp writes parts of characters as tokens
+            return data.decode(encoding, "surrogateescape")
+        if not encoding.startswith("utf-8"):
+            raise OptionError(f"{name}: expected {encoding.upper()}, got other bytes") from error
+        line = data[: error.start].count(b"\n") + 1
+        raise OptionError(
+            f"{name}: line {line}: expected UTF-8, got the byte 0x{data[error.start]:02x} of another one "
+            "(iconv -f CP1252 -t UTF-8 converts Latin-1)"
+        ) from error
 
 
 def _json(text: str, name: str) -> object:

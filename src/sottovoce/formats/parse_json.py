@@ -1,18 +1,46 @@
-"""Parse JSON documents into a transcript: ours, with all that they hold, openai-whisper's and
-whisper.cpp's.
+"""Parse JSON documents into a transcript: ours, with all that they hold, and those of other programs.
+
+Other programs are openai-whisper and those that write as it does (WhisperX, whisper-timestamped, stable-ts,
+segments of faster-whisper, OpenAI's API), whisper.cpp and transformers. Some write words without spaces,
+signs or times:
+
+- A word gets the space and the signs that it has in the text of its segment.
+- A start that is missing, null or NaN is the end before it, an end the next start, within the segment at
+  most. Words in a row without times share the time between the two words around them by their letters.
 """
 
 from __future__ import annotations
 
+import logging
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import islice
+import re
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import accumulate, islice, pairwise
+from statistics import fmean
+from typing import TypeAlias, TypeVar
 
+from sottovoce.errors import OptionError
+from sottovoce.offline.regroup import Split, regrouped
+from sottovoce.text.languages import UNSPACED, UNSPACED_LETTERS, find_language
 from sottovoce.types import Segment, Span, Token, Transcript, Turn, Word
 
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 Row = Mapping[str, object]
+OpenSpan: TypeAlias = "tuple[float | None, float | None]"
+"""Start and end in seconds, as far as they are known."""
 NAN = math.nan
 """What a score was that JSON has no number for."""
+PROBABILITIES = ("probability", "score", "confidence")
+"""Keys of a word: openai-whisper's and ours, WhisperX's, whisper-timestamped's."""
+EXPECTED = "expected 'segments' with start, end and text"
+SENTENCE_ENDS = ".?!…。？！"
+_SPECIAL = re.compile(r"\[_[A-Z]+_(?:\d+)?\]")
+"""Tokens of whisper.cpp that are not text: [_BEG_], [_TT_150]."""
+_UNSPACED = re.compile(f"[{UNSPACED_LETTERS}]")
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def transcript_of_json(document: object) -> Transcript:
@@ -20,18 +48,24 @@ def transcript_of_json(document: object) -> Transcript:
 
     Raises: ValueError saying what is missing, or of another type.
     """
-    whole = _row(document, "the document")
+    whole = _row({"segments": document} if isinstance(document, list) else document, "the document")
     if "segments" not in whole and "transcription" in whole:
-        return _of_whisper_cpp(whole)
-    code = _text(whole.get("language") or "", "language")
-    rows = _rows(whole, "segments")
+        whole = _of_whisper_cpp(whole)
+    elif "segments" not in whole and "chunks" in whole:
+        whole = {**whole, "segments": _each(_rows(whole, "chunks"), lambda _, row: _segment_of_chunk(row))}
+    code = _language(whole.get("language"))
+    duration = _time(whole, "duration")
+    rows = _segment_rows(whole)
+    spans = _segment_spans(rows, duration)
     has_words = any(row.get("words") for row in rows)
-    segments = tuple(_segment(number, row, code, has_words) for number, row in enumerate(rows))
+    segments = _each(rows, lambda number, row: _segment(number, row, spans[number], code, has_words))
+    if not whole.get("segments"):
+        segments = list(regrouped(segments, [Split(after=SENTENCE_ENDS)]))
     probability = whole.get("language_probability")
     return Transcript(
-        segments=segments,
+        segments=tuple(segments),
         language=code,
-        duration=_end(segments) if whole.get("duration") is None else _seconds(whole, "duration"),
+        duration=max((segment.end for segment in segments), default=0.0) if duration is None else duration,
         model=_text(whole.get("model") or "", "model"),
         language_probability=None if probability is None else _number(probability, "language_probability"),
         language_probabilities=_probabilities(whole.get("language_probabilities")),
@@ -41,22 +75,96 @@ def transcript_of_json(document: object) -> Transcript:
     )
 
 
-def _unread(whole: Row) -> tuple[Span, ...] | None:
-    if whole.get("unread") is None:
-        return None
-    return tuple((_seconds(row, "start"), _seconds(row, "end")) for row in _some_rows(whole, "unread_spans"))
+def _segment_rows(whole: Row) -> list[Row]:
+    """Return the segments, with their words where OpenAI's API lists the words of all; where it lists nothing
+    else, one segment of all words.
+
+    Raises: ValueError for a text without times.
+    """
+    rows, words, text = _some_rows(whole, "segments"), _some_rows(whole, "words"), whole.get("text")
+    if rows:
+        return _with_words(rows, words) if words and not any(row.get("words") for row in rows) else rows
+    if words and text:
+        return [{"start": None, "end": None, "text": text, "words": words}]
+    if text:
+        raise ValueError(f"{EXPECTED}, got 'text' alone; from OpenAI's API, ask for verbose_json")
+    if not isinstance(whole.get("segments"), list):
+        raise ValueError(f"{EXPECTED}, got {', '.join(map(repr, islice(whole, 9))) or 'nothing'}")
+    return []
 
 
-def _segment(number: int, row: Row, language: str, has_words: bool) -> Segment:
+def _with_words(rows: Sequence[Row], words: Sequence[Row]) -> list[Row]:
+    """Give each word to the segment whose text has it; where texts differ, to the last that has begun."""
+    texts = _each(rows, lambda _, row: _text(_needed(row, "text"), "text"))
+    places: Sequence[float] | None = _places([_word_text(word) for word in words], "".join(texts))
+    begins: list[float] = [0, *accumulate(map(len, texts[:-1]))]
+    if places is None:
+        begins = [_time(row, "start") or 0.0 for row in rows]
+        places = list(accumulate((_time(word, "start") or 0.0 for word in words), max))
+    own: list[list[Row]] = [[] for _ in rows]
+    for word, place in zip(words, places, strict=True):
+        own[max(0, bisect_right(begins, place) - 1)].append(word)
+    return [{**row, "words": some} for row, some in zip(rows, own, strict=True)]
+
+
+def _segment_spans(rows: Sequence[Row], duration: float | None) -> list[Span]:
+    """Return the times of segments; those that are null are their words', or those of the segments around.
+
+    Raises: ValueError where nothing tells a time.
+    """
+    spans = _each(rows, lambda _, row: _bounds(row))
+    known = [time for span in spans for time in span if time is not None]
+    if rows and not known:
+        raise ValueError("expected segments with times, got null in all of them")
+    if rows and spans[-1][1] is None and duration is None:
+        logger.warning("segment %d: its end is null, and neither words nor 'duration' tell it", len(rows) - 1)
+    last = known[-1] if known and duration is None else duration
+    return [(start or 0.0, end or 0.0) for start, end in _filled(spans, [1] * len(rows), (0.0, last))]
+
+
+def _bounds(row: Row) -> OpenSpan:
+    start, end = (_time({name: _needed(row, name)}, name) for name in ("start", "end"))
+    times = [_time(word, name) for word in _some_rows(row, "words") for name in ("start", "end")]
+    known = [time for time in times if time is not None]
+    if known:
+        start, end = known[0] if start is None else start, known[-1] if end is None else end
+    return start, end
+
+
+def _filled(spans: Sequence[OpenSpan], lengths: Sequence[int], around: OpenSpan) -> list[OpenSpan]:
+    """Fill in the times that are not known, between those that are and those around all.
+
+    Spans adjoin where nothing else is known, and share time by their lengths.
+    """
+    borders = [0, *accumulate(lengths)]
+    places = [0, *(place for pair in pairwise(borders) for place in pair), borders[-1]]
+    times = [around[0], *(time for span in spans for time in span), around[1]]
+    known = [(number, time) for number, time in enumerate(times) if time is not None]
+    for (before, start), (behind, end) in pairwise(known):
+        for number in range(before + 1, behind):
+            share = (places[number] - places[before]) / (places[behind] - places[before])
+            times[number] = start + share * max(0.0, end - start)
+    return list(zip(times[1:-1:2], times[2:-1:2], strict=True))
+
+
+def _segment(number: int, row: Row, span: Span, language: str, has_words: bool) -> Segment:
     """has_words: whether words were timed at all; then a segment without text has them too, but none."""
     text = _text(_needed(row, "text"), "text")
     own = language if row.get("language") is None else _text(row["language"], "language")
-    words = tuple(_words(row, own))
+    if (
+        not _is_ours(row)
+        and own not in UNSPACED
+        and text
+        and not text[0].isspace()
+        and not _UNSPACED.match(text)
+    ):
+        text = " " + text
+    words = tuple(_words(row, text, span, own))
     translation = row.get("translation")
     return Segment(
         id=_whole(row["id"], "id") if isinstance(row.get("id"), int) else number,
-        start=_seconds(row, "start"),
-        end=_seconds(row, "end"),
+        start=span[0],
+        end=span[1],
         text=text,
         language=own,
         tokens=tuple(_whole(token, "token") for token in _list(row.get("tokens") or [], "tokens")),
@@ -70,20 +178,64 @@ def _segment(number: int, row: Row, language: str, has_words: bool) -> Segment:
     )
 
 
-def _words(row: Row, language: str) -> Iterator[Word]:
+def _is_ours(row: Row) -> bool:
+    """Whether we wrote a segment: then it has its language, and its words are spelled as its text is."""
+    return "language" in row
+
+
+def _words(row: Row, text: str, span: Span, language: str) -> Iterator[Word]:
     details = (_token(one) for one in _some_rows(row, "token_details") if one.get("start") is not None)
-    for one in _some_rows(row, "words"):
+    rows = _some_rows(row, "words")
+    texts = [_word_text(one) for one in rows]
+    lengths = [max(1, len(word.strip())) for word in texts]
+    spans = _filled([(_time(one, "start"), _time(one, "end")) for one in rows], lengths, span)
+    if not _is_ours(row):
+        texts = _as_in_text(texts, text)
+    for one, word, (start, end) in zip(rows, texts, spans, strict=True):
         n_tokens = len(_list(one.get("tokens") or [], "tokens"))
         spoken = one.get("language", language)
         yield Word(
-            _text(_needed(one, "word"), "word"),
-            _seconds(one, "start"),
-            _seconds(one, "end"),
-            NAN if one.get("probability") is None else _number(one["probability"], "probability"),
+            word,
+            span[0] if start is None else start,
+            span[1] if end is None else end,
+            next((_number(one[name], name) for name in PROBABILITIES if name in one), NAN),
             language=None if spoken is None else _text(spoken, "language"),
             speaker=_name(one.get("speaker")),
             tokens=tuple(islice(details, n_tokens)),
         )
+
+
+def _word_text(row: Row) -> str:
+    return _text(row["text"] if "word" not in row and "text" in row else _needed(row, "word"), "word")
+
+
+def _as_in_text(words: Sequence[str], text: str) -> list[str]:
+    """Give words the spaces and signs that they have in their text; joined, they are the text.
+
+    Where the text does not have all of them in this order, they get the spaces alone.
+    """
+    if not words or "".join(words) == text or any(word[:1].isspace() for word in words[1:]):
+        return list(words)
+    places = _places(words, text)
+    if places is None:
+        return [" " + word.strip() if " " in text else word for word in words]
+    cuts = [0]
+    for word, place, following in zip(words, places, places[1:], strict=False):
+        end = place + len(word.strip())
+        cuts.append(end + len(re.split(r"\s", text[end:following], maxsplit=1)[0]))
+    return [text[start:end] for start, end in pairwise([*cuts, len(text)])]
+
+
+def _places(words: Sequence[str], text: str) -> list[int] | None:
+    """Find where each word begins in a text; None unless all are there in their order."""
+    places, at = [], 0
+    for word in words:
+        place = text.find(word.strip(), at)
+        if place < 0:
+            return None
+        places.append(place)
+        at = place + len(word.strip())
+    return places
 
 
 def _token(row: Row) -> Token:
@@ -113,17 +265,84 @@ def _probabilities(value: object) -> dict[str, float]:
     return {code: _number(one, "language_probabilities") for code, one in found.items()}
 
 
-def _of_whisper_cpp(document: Row) -> Transcript:
-    """whisper.cpp writes `transcription`, with offsets in milliseconds."""
-    found = document.get("result")
-    code = _text(found.get("language") or "", "language") if isinstance(found, Mapping) else ""
-    segments = []
-    for number, row in enumerate(_rows(document, "transcription")):
-        offsets = _row(_needed(row, "offsets"), "offsets")
-        start, end = _seconds(offsets, "from") / 1000, _seconds(offsets, "to") / 1000
-        text = _text(_needed(row, "text"), "text")
-        segments.append(Segment(number, start, end, text, code, speaker=_name(row.get("speaker"))))
-    return Transcript(tuple(segments), code, _end(segments), "")
+def _unread(whole: Row) -> tuple[Span, ...] | None:
+    if whole.get("unread") is None:
+        return None
+    return tuple((_seconds(row, "start"), _seconds(row, "end")) for row in _some_rows(whole, "unread_spans"))
+
+
+def _of_whisper_cpp(document: Row) -> Row:
+    """Return whisper.cpp's document in the shape of openai-whisper's."""
+    result = document.get("result")
+    language = result.get("language") if isinstance(result, Mapping) else None
+    rows = _rows(document, "transcription")
+    return {"language": language, "segments": _each(rows, lambda _, row: _segment_of_whisper_cpp(row))}
+
+
+def _segment_of_chunk(row: Row) -> Row:
+    """Return a segment of transformers' pipeline in the shape of openai-whisper's."""
+    times = _list(_needed(row, "timestamp"), "timestamp")
+    if len(times) != 2:
+        raise ValueError(f"'timestamp': expected a start and an end, got {len(times)} values")
+    return {"text": row.get("text"), "start": times[0], "end": times[1]}
+
+
+def _segment_of_whisper_cpp(row: Row) -> Row:
+    text = _text(_needed(row, "text"), "text")
+    words = list(_words_of_tokens(_some_rows(row, "tokens")))
+    is_spelled = "".join(str(word["word"]) for word in words) == text
+    own = {"text": text, "speaker": row.get("speaker"), "words": words if is_spelled else []}
+    return {**own, **_offsets(_row(_needed(row, "offsets"), "offsets"))}
+
+
+def _words_of_tokens(tokens: Sequence[Row]) -> Iterator[Row]:
+    """Join whisper.cpp's tokens to words. A token may end inside a character, in bytes that are no UTF-8."""
+    words: list[tuple[str, list[Row]]] = []
+    open_bytes, open_tokens = b"", []
+    for token in tokens:
+        text = _string(_needed(token, "text"), "text")
+        if _SPECIAL.fullmatch(text):
+            continue
+        open_bytes += text.encode("utf-8", "surrogateescape")
+        open_tokens.append(token)
+        try:
+            text = open_bytes.decode("utf-8")
+        except UnicodeDecodeError:
+            continue
+        if words and text[:1].strip() and not _UNSPACED.match(text):
+            before, its_tokens = words.pop()
+            text, open_tokens = before + text, its_tokens + open_tokens
+        words.append((text, open_tokens))
+        open_bytes, open_tokens = b"", []
+    for text, own in words:
+        spans = [_offsets(_row(token.get("offsets") or {}, "offsets")) for token in own]
+        scores = [_number(token.get("p"), "p") for token in own]
+        yield {
+            "word": text,
+            "start": spans[0]["start"],
+            "end": spans[-1]["end"],
+            "probability": fmean(scores),
+        }
+
+
+def _offsets(row: Row) -> Row:
+    """Return start and end in seconds of whisper.cpp's, which are in milliseconds; some tokens have none."""
+    times = {"start": _time(row, "from"), "end": _time(row, "to")}
+    return {name: None if time is None else time / 1000 for name, time in times.items()}
+
+
+def _each(rows: Sequence[Row], read: Callable[[int, Row], T]) -> list[T]:
+    """Read every segment; an error names it.
+
+    Raises: ValueError.
+    """
+    found = []
+    for number, row in enumerate(rows):
+        try:
+            found.append(read(number, row))
+        except ValueError as error:
+            raise ValueError(f"segment {number}: {error}") from error
+    return found
 
 
 def _needed(row: Row, name: str) -> object:
@@ -153,10 +372,24 @@ def _list(value: object, name: str) -> Sequence[object]:
     return value
 
 
-def _text(value: object, name: str) -> str:
+def _string(value: object, name: str) -> str:
     if not isinstance(value, str):
         raise ValueError(f"'{name}': expected a text, got {_kind(value)}")
     return value
+
+
+def _text(value: object, name: str) -> str:
+    """Text that UTF-8 can hold: half a surrogate pair, from a text that was cut, is U+FFFD."""
+    return _SURROGATE.sub("\ufffd", _string(value, name))
+
+
+def _language(value: object) -> str:
+    """The code of a language, which OpenAI's API names in English."""
+    name = _text(value or "", "language")
+    try:
+        return find_language(name) if name else ""
+    except OptionError:
+        return name
 
 
 def _name(value: object) -> str | None:
@@ -171,14 +404,17 @@ def _whole(value: object, name: str) -> int:
 
 
 def _number(value: object, name: str) -> float:
+    """A number, which some programs write as a text."""
     if value is None:
         return NAN
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise ValueError(f"'{name}': expected a number, got {_kind(value)}")
     try:
         return float(value)
     except OverflowError:
         raise ValueError(f"'{name}': expected a number of less than 300 digits") from None
+    except ValueError:
+        raise ValueError(f"'{name}': expected a number, got {value!r:.60}") from None
 
 
 def _score(row: Row, name: str) -> float:
@@ -186,18 +422,26 @@ def _score(row: Row, name: str) -> float:
 
 
 def _seconds(row: Row, name: str) -> float:
-    value = _needed(row, name)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e9:
+    time = _time(row, name)
+    if time is None:
+        raise ValueError(f"'{name}' is missing")
+    return time
+
+
+def _time(row: Row, name: str) -> float | None:
+    """A time in seconds; None where it is missing, null or NaN."""
+    value = row.get(name)
+    try:
+        time = _number(value, name)
+    except ValueError:
+        time = -1.0
+    if time < 0 or time >= 1e9:
         shown = repr(value) if isinstance(value, str | int | float) else _kind(value)
         raise ValueError(f"'{name}': {shown[:60]} is no time in seconds")
-    return float(value)
+    return None if math.isnan(time) else time
 
 
 def _kind(value: object) -> str:
     """What JSON calls a value."""
     names = {dict: "an object", list: "a list", str: "a text", bool: "true or false", type(None): "null"}
     return names.get(type(value), "a number")
-
-
-def _end(segments: Sequence[Segment]) -> float:
-    return max((segment.end for segment in segments), default=0.0)

@@ -1,71 +1,230 @@
-"""Parse subtitles into a transcript: SubRip, which has no specification, and WebVTT by its own."""
+"""Parse subtitles into a transcript: SubRip, which has no specification, and WebVTT.
+
+Files of other programs break the rules of both. FFmpeg, pysubs2 and webvtt-py read most of them, but pass
+over cues that they cannot read. Here such a cue is an error that names its line, so none of them is used.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from html import unescape
 
 from sottovoce.types import Segment, Transcript
 
-_TIME = r"(?:(\d+):)?(\d{1,2}):(\d{2})[.,](\d{1,3})"
-_CUE = re.compile(rf"^\s*{_TIME}\s+-->\s+{_TIME}.*$")
+EXAMPLE = "00:00:01,000 --> 00:00:03,500"
+_INVISIBLE = dict.fromkeys(map(ord, "\ufeff\u200e\u200f\u202a\u202b\u202c\u202d\u202e"))
+"""Byte order marks, which are inside files that were joined, and marks of direction."""
+_TIME = re.compile(
+    r"(?:(?P<h>\d{1,6}) ?[:：] ?)?(?P<m>\d{1,3}) ?[:：] ?(?P<s>\d{1,2})"
+    r"(?: ?[.,．，。] ?(?P<fraction>\d{1,9})| ?[:：] ?(?P<ms>\d{3}))?"
+)
+"""Two digits behind a third colon would count frames, whose rate is not known."""
+_ANY_TIME = re.sub(r"\?P<\w+>", "?:", _TIME.pattern)
+_TIMES = re.compile(
+    rf"(?:\d+ )?(?P<start>{_ANY_TIME})(?P<mark>[ =–—-]*(?:>|》|→|&gt;)|[ ,;/|–—-]+) ?"
+    rf"(?P<end>{_ANY_TIME})(?: (?P<rest>.+))?"
+)
+_WHOLE_TIME = re.compile(r"-?\d+[:：]\d+[:：]\d+[.,，]\d+")
+_CLOCK = re.compile(r"\d ?[:：] ?\d")
+_SETTING = re.compile(r"\S*[:=%]\S*")
+_NUMBER = re.compile(r"(\d{1,9})[.:)]?")
+_NO_CUE = re.compile(r"(?:WEBVTT|NOTE)(?: |$)|(?:STYLE|REGION)$")
+_BREAK = re.compile(r"<br ?/?>", re.IGNORECASE)
 _TAG = re.compile(r"</?(?:[a-zA-Z][^>]*|\d[\d:.]*)>|\{\\[^}]*\}")
 _VTT_TAG = re.compile(r"<[^>]*>")
 _VOICE = re.compile(r"<v(?:\.[^\s>]*)?[ \t\n\f]+([^>]+)>")
 
 
 def transcript_of_cues(text: str) -> Transcript:
-    """Parse subtitles: a segment a cue, with its speaker where WebVTT names one.
+    """Parse subtitles: a segment a cue, with its speaker where a voice (`<v Ann>`) names one. Cues without
+    text are left out.
 
-    Raises: ValueError where there is no cue.
+    Raises: ValueError naming the line of a cue that cannot be read, or of text that belongs to no cue.
     """
-    read = _of_vtt if text.startswith("WEBVTT") else _of_srt
-    segments = tuple(
-        Segment(number, start, end, " " + line, "", speaker=speaker)
-        for number, (start, end, (line, speaker)) in enumerate(_cues(text, read))
-    )
-    if not segments and text.strip() and "-->" not in text and not text.startswith("WEBVTT"):
-        raise ValueError("no line with '-->'")
-    return Transcript(segments, "", max((segment.end for segment in segments), default=0.0), "")
+    subtitles = _Subtitles(text)
+    segments: list[Segment] = []
+    for cue, lines in subtitles.cues():
+        plain_text = _plain_vtt(lines) if subtitles.is_vtt else _plain_srt(lines)
+        if plain_text:
+            speaker = _speaker("\n".join(lines))
+            segments.append(Segment(len(segments), cue.start, cue.end, " " + plain_text, "", speaker=speaker))
+    return Transcript(tuple(segments), "", max((segment.end for segment in segments), default=0.0), "")
 
 
-def _of_srt(lines: Sequence[str]) -> tuple[str, str | None]:
-    """Remove the tags that players know; speakers are not marked."""
-    return _joined(_TAG.sub("", line) for line in lines), None
+def has_cues(text: str) -> bool:
+    """Return whether a text is subtitles: it is WebVTT, or a line of it has the times of a cue."""
+    lines = (" ".join(line.translate(_INVISIBLE).split()) for line in text.splitlines() if "-->" in line)
+    return is_webvtt(text) or any(map(_TIMES.fullmatch, lines))
 
 
-def _of_vtt(lines: Sequence[str]) -> tuple[str, str | None]:
-    """Remove tags, resolve character references, and find the speaker, where a cue has one.
+def is_webvtt(text: str) -> bool:
+    """Return whether a text begins as WebVTT does, after blank lines and byte order marks."""
+    return re.match(r"[\s\ufeff]*WEBVTT(?:\s|$)", text) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class _Cue:
+    """A cue by its lines, counted from 0: the head begins on line `first`, and line `at` has the times."""
+
+    first: int
+    at: int
+    start: float
+    end: float
+    number: int | None
+
+
+class _Subtitles:
+    """Finds the heads of cues; what stands between two heads is text of the first, blank lines included."""
+
+    def __init__(self, text: str) -> None:
+        self.is_vtt = is_webvtt(text)
+        for ending in ("\r\r\n", "\r\n", "\r"):
+            text = text.replace(ending, "\n")
+        self._lines = text.rstrip("\0\x1a").replace("\0", "\ufffd").split("\n")
+        self._flat = [" ".join(line.translate(_INVISIBLE).split()) for line in self._lines]
+
+    def cues(self) -> Iterator[tuple[_Cue, list[str]]]:
+        """Yield every cue with the lines of its text.
+
+        Raises: ValueError.
+        """
+        cues: list[_Cue] = []
+        for at in range(len(self._lines)):
+            if span := self._times(at):
+                first, number = self._head(at, cues)
+                cues.append(_Cue(first, at, *span, number))
+        if not (self.is_vtt and cues):  # in WebVTT, blocks of other kinds may come first
+            for at, block in self._blocks(0, cues[0].first if cues else len(self._lines)):
+                if any(self._flat[at : at + len(block)]):
+                    raise _not_times(at, block[0])
+        ends = [cue.first for cue in cues[1:]] + [len(self._lines)]
+        for cue, end in zip(cues, ends, strict=False):
+            yield cue, self._text(cue, end)
+
+    def _times(self, at: int) -> tuple[float, float] | None:
+        """Return start and end in seconds of a line that has times, None of any other.
+
+        Raises: ValueError for times that are not understood.
+        """
+        line, may_begin = self._flat[at], self._may_begin(at)
+        found = _TIMES.fullmatch(line)
+        if found is None:
+            is_comment = self.is_vtt and self._opens(at) and _NO_CUE.match(line)
+            has_arrow = "-->" in line and (may_begin or _CLOCK.search(line))
+            if not is_comment and (has_arrow or (may_begin and _WHOLE_TIME.match(line))):
+                raise _not_times(at, line)
+            return None
+        is_arrow = found["mark"].strip() == "-->"
+        is_like_arrow = found["mark"].endswith((">", "》", "→", "&gt;"))
+        are_whole = _WHOLE_TIME.fullmatch(found["start"]) and _WHOLE_TIME.fullmatch(found["end"])
+        if not is_arrow and not (may_begin and (is_like_arrow or are_whole)):
+            return None
+        if not all(map(_SETTING.fullmatch, (found["rest"] or "").split())):
+            raise ValueError(f"line {at + 1}: expected no text behind the times, got {_shown(found['rest'])}")
+        start, end = _seconds(found["start"]), _seconds(found["end"])
+        if end < start:
+            raise ValueError(f"line {at + 1}: expected a cue that ends after its start, got {_shown(line)}")
+        return start, end
+
+    def _may_begin(self, at: int) -> bool:
+        """Whether a cue may begin here with anything but `-->`: text can look like times."""
+        if at == 0 or not self._flat[at - 1]:
+            return True
+        is_text = at >= 2 and _TIMES.fullmatch(self._flat[at - 2]) is not None
+        return self._number(at - 1) is not None and not is_text
+
+    def _head(self, at: int, before: Sequence[_Cue]) -> tuple[int, int | None]:
+        """Return the line on which a cue begins whose times are on line `at`, and its number."""
+        lowest = before[-1].at + 1 if before else 0
+        above = at - 1
+        while above >= lowest and not self._flat[above]:
+            above -= 1
+        if above < lowest:
+            return at, None
+        number, opens = self._number(above), self._opens(above)
+        if above < at - 1:  # files in which each line is followed by a blank one
+            is_next = not before or (before[-1].number is not None and number == before[-1].number + 1)
+            return (above, number) if number is not None and opens and is_next else (at, None)
+        are_numbered = not before or before[0].number is not None
+        if number is not None and (opens or are_numbered):
+            return above, number
+        return (above, None) if self.is_vtt and opens else (at, None)
+
+    def _text(self, cue: _Cue, end: int) -> list[str]:
+        """Return the lines of text between the times of a cue and line `end`.
+
+        Raises: ValueError for a number of the next cue that no times follow.
+        """
+        text: list[str] = []
+        for at, block in self._blocks(cue.at + 1, end):
+            is_next = at > cue.at + 1 and cue.number is not None and self._number(at) == cue.number + 1
+            if is_next and len(block) > 1:
+                raise _not_times(at + 1, block[1])
+            if not (is_next and end == len(self._lines) and not any(self._flat[at + 1 :])):
+                text += block
+        return text
+
+    def _blocks(self, start: int, end: int) -> Iterator[tuple[int, list[str]]]:
+        """Yield blocks of lines between blank ones, with the numbers of their first lines; without WebVTT's
+        comments and styles."""
+        block: list[str] = []
+        for at in range(start, end + 1):
+            if at < end and not self._is_blank(at):
+                block.append(self._lines[at])
+            elif block:
+                first = at - len(block)
+                is_below_times = first == start > 0
+                if is_below_times or not (self.is_vtt and _NO_CUE.match(self._flat[first])):
+                    yield first, block
+                block = []
+
+    def _is_blank(self, at: int) -> bool:
+        """A line of spaces is text in WebVTT, as in YouTube's captions."""
+        return not (self._lines[at] if self.is_vtt else self._lines[at].strip())
+
+    def _opens(self, at: int) -> bool:
+        return at == 0 or self._is_blank(at - 1)
+
+    def _number(self, at: int) -> int | None:
+        found = _NUMBER.fullmatch(self._flat[at])
+        return int(found[1]) if found else None
+
+
+def _not_times(at: int, line: str) -> ValueError:
+    return ValueError(f"line {at + 1}: expected times such as {EXAMPLE}, got {_shown(line)}")
+
+
+def _shown(text: str) -> str:
+    return repr(text.strip()[:60])
+
+
+def _seconds(time: str) -> float:
+    found = _TIME.fullmatch(time)
+    assert found is not None
+    fraction = float(f"0.{found['fraction'] or found['ms'] or 0}")
+    return int(found["h"] or 0) * 3600 + int(found["m"]) * 60 + int(found["s"]) + fraction
+
+
+def _plain_srt(lines: Sequence[str]) -> str:
+    """Remove the tags that players know."""
+    return _joined([_TAG.sub("", _BREAK.sub(" ", line)) for line in lines])
+
+
+def _plain_vtt(lines: Sequence[str]) -> str:
+    """Remove tags and resolve character references.
 
     Source: https://www.w3.org/TR/webvtt1/, sections 6.4 and 6.5.
     """
-    cue = "\n".join(lines)
-    voices = list(dict.fromkeys(" ".join(unescape(name).split()) for name in _VOICE.findall(cue)))
-    plain_text = _joined(unescape(_VTT_TAG.sub("", cue)).splitlines())
-    return plain_text, (voices[0] or None) if len(voices) == 1 else None
+    return _joined(unescape(_VTT_TAG.sub("", "\n".join(lines))).splitlines())
 
 
-def _joined(lines: Iterator[str] | Sequence[str]) -> str:
-    return " ".join(line.strip() for line in lines).strip()
+def _speaker(cue: str) -> str | None:
+    """Return the voice of a cue, None of one with several."""
+    voices = {" ".join(unescape(name).split()) for name in _VOICE.findall(cue)}
+    return (voices.pop() or None) if len(voices) == 1 else None
 
 
-def _cues(
-    text: str, read: Callable[[Sequence[str]], tuple[str, str | None]]
-) -> Iterator[tuple[float, float, tuple[str, str | None]]]:
-    """Yield start, end, and text with speaker; cues without text are left out."""
-    for block in re.split(r"\n\s*\n", text.replace("\r\n", "\n").replace("\r", "\n")):
-        lines = block.split("\n")
-        marks = [(number, found) for number, line in enumerate(lines) if (found := _CUE.match(line))]
-        if not marks:
-            continue
-        number, found = marks[0]
-        text_and_speaker = read(lines[number + 1 :])
-        if text_and_speaker[0]:
-            numbers = found.groups()
-            yield _clock(numbers[:4]), _clock(numbers[4:]), text_and_speaker
-
-
-def _clock(numbers: Sequence[str | None]) -> float:
-    hours, minutes, seconds, fraction = (part or "0" for part in numbers)
-    return int(hours) * 3600 + int(minutes) * 60 + int(seconds) + int(fraction.ljust(3, "0")) / 1000
+def _joined(lines: Sequence[str]) -> str:
+    return " ".join(filter(None, map(str.strip, lines)))
