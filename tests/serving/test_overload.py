@@ -34,7 +34,7 @@ class Waiting:
         self.more_s = more_s
 
 
-def watched(*sessions: Waiting, seconds: float) -> list[int]:
+def watched(*sessions: Waiting, seconds: float, every_s: float = 1.0) -> list[int]:
     """Who is sent away within so long, by its number; somebody who is leaves."""
     now, sent = 0.0, list[int]()
     watch = OverloadWatch(3.0, lambda: now)
@@ -48,7 +48,7 @@ def watched(*sessions: Waiting, seconds: float) -> list[int]:
         watch.look()
         for number in sent[n_before:]:
             held[number].__exit__(None, None, None)
-        now += 1.0
+        now += every_s
     return sent
 
 
@@ -122,3 +122,29 @@ def test_a_session_that_makes_room_is_told_when_to_come_again(
     if forecast:
         assert messages[-1]["error"]["code"] == "rate_limit_exceeded"
         assert 10 <= messages[-1]["error"]["retry_after"] <= 20
+
+
+def test_nobody_goes_where_the_event_loop_itself_is_late() -> None:
+    """As under a flood of handshakes that are refused: a look that should come every second comes later."""
+    place = object()
+    late = [Waiting(place) for _ in range(3)]
+    assert watched(*late, seconds=60.0, every_s=1.0) == [2, 1]
+    assert watched(*late, seconds=60.0, every_s=1.1) == []
+
+
+def test_nobody_goes_while_all_catch_up() -> None:
+    """As after a flood, or anything else that held the server up for a while."""
+
+    class CatchingUp(Waiting):
+        @property
+        def behind_s(self) -> float:
+            self._behind_s = max(0.0, self._behind_s - 0.01)
+            return self._behind_s
+
+        @behind_s.setter
+        def behind_s(self, seconds: float) -> None:
+            self._behind_s = seconds
+
+    place = object()
+    late = [CatchingUp(place, 20.0, received_s=0.0) for _ in range(3)]
+    assert watched(*late, seconds=60.0) == []

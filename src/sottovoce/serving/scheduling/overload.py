@@ -1,7 +1,9 @@
 """Who has to go where a model falls behind after all, as when other programs take its processors.
 
 Nobody is helped by sessions that are all late: where half of those that speak are, the newest of the late
-ones is asked to come again, one after the other, until the others are in time. One alone stays.
+ones is asked to come again, one after the other, until the others are in time. One alone stays, and so do all
+that catch up. Where the event loop itself is late, as under a flood of handshakes that are refused, sessions
+are late for that, and sending one away would help none of the others: nobody goes.
 """
 
 from __future__ import annotations
@@ -15,6 +17,9 @@ from sottovoce.serving.scheduling.model_work import LiveWork
 
 LASTS_S = 3.0
 """So long half of the sessions have to be late before somebody goes, and until the next one does."""
+LOOK_EVERY_S = 1.0
+LOOP_LATE_S = 0.05
+"""Of a look, from which on the event loop is too busy to tell whether the model is."""
 EARLY = 0.5
 """Of what sessions may be late, from which on they are: until one is sent away and it helps takes a while."""
 
@@ -46,7 +51,9 @@ class OverloadWatch:
         self._most_s = most_s
         self._clock = clock
         self._placed: list[PlacedSession] = []
-        self._late_since_s: dict[object, float] = {}
+        self._late_since: dict[object, tuple[float, float]] = {}
+        """When the sessions of a place became late, and how late they were then, on the mean (seconds)."""
+        self._looked_s = clock()
 
     @contextmanager
     def placed(
@@ -61,16 +68,26 @@ class OverloadWatch:
             self._placed.remove(one)
 
     def look(self) -> None:
-        """Send the newest late one away where half of the sessions are late for long; called every second."""
+        """Send the newest late one away where half of the sessions are late for long.
+
+        Called every `LOOK_EVERY_S`; a look that comes late tells of the event loop, and all begins anew.
+        """
         now_s = self._clock()
-        since_s = self._late_since_s
-        self._late_since_s = {}
+        is_loop_late = now_s - self._looked_s > LOOK_EVERY_S + LOOP_LATE_S
+        since = self._late_since
+        self._looked_s, self._late_since = now_s, {}
+        if is_loop_late:
+            return
         for place in {one.work.place for one in self._placed}:
             speaking = [one for one in self._placed if one.work.place is place and one.behind_s() > 0]
-            late = [one for one in speaking if one.late_s(now_s) > EARLY * self._most_s]
+            late_s = {one: one.late_s(now_s) for one in speaking}
+            late = [one for one in speaking if late_s[one] > EARLY * self._most_s]
             if len(late) < 2 or 2 * len(late) < len(speaking):
                 continue
-            self._late_since_s[place] = since_s.get(place, now_s)
-            if now_s - self._late_since_s[place] >= LASTS_S:
-                self._late_since_s[place] = now_s
-                late[-1].send_away()
+            mean_s = sum(late_s[one] for one in late) / len(late)
+            began_s, began_late_s = since.get(place, (now_s, mean_s))
+            if now_s - began_s >= LASTS_S:
+                if mean_s >= began_late_s:
+                    late[-1].send_away()
+                began_s, began_late_s = now_s, mean_s
+            self._late_since[place] = began_s, began_late_s

@@ -147,6 +147,8 @@ class Scheduler:
             engines,
             interval_controller=UpdateIntervalController(time.monotonic(), work.longest_interval_s),
             n_threads=work.threads or THREADS,
+            # A thread that waits for an accelerator may sleep: its processor time says nothing of the work.
+            work_clock=time.thread_time if model.backend.device.type == "cpu" else time.monotonic,
         )
 
     @property
