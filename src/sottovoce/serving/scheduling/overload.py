@@ -1,13 +1,14 @@
 """Who has to go where a model falls behind after all, as when other programs take its processors.
 
 Nobody is helped by sessions that are all late: where half of those that speak are, the newest of the late
-ones is asked to come again, one after the other, until the others are in time. One alone stays, and so do all
-that catch up. Where the event loop itself is late, as under a flood of handshakes that are refused, sessions
-are late for that, and sending one away would help none of the others: nobody goes.
+ones is asked to come again, one after the other, until the others are in time. One alone stays. Where the
+event loop itself is late, as under a flood of handshakes that are refused, sessions are late for that, and
+sending one away would help none of the others: nobody goes then, nor while they catch up.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -51,9 +52,9 @@ class OverloadWatch:
         self._most_s = most_s
         self._clock = clock
         self._placed: list[PlacedSession] = []
-        self._late_since: dict[object, tuple[float, float]] = {}
-        """When the sessions of a place became late, and how late they were then, on the mean (seconds)."""
+        self._late_since_s: dict[object, float] = {}
         self._looked_s = clock()
+        self._excused_until_s = -math.inf
 
     @contextmanager
     def placed(
@@ -70,24 +71,22 @@ class OverloadWatch:
     def look(self) -> None:
         """Send the newest late one away where half of the sessions are late for long.
 
-        Called every `LOOK_EVERY_S`; a look that comes late tells of the event loop, and all begins anew.
+        Called every `LOOK_EVERY_S`. A look that comes late tells of the event loop: sessions then have as
+        much time to catch up as they are late.
         """
         now_s = self._clock()
-        is_loop_late = now_s - self._looked_s > LOOK_EVERY_S + LOOP_LATE_S
-        since = self._late_since
-        self._looked_s, self._late_since = now_s, {}
-        if is_loop_late:
+        since_s, looked_s = self._late_since_s, self._looked_s
+        self._late_since_s, self._looked_s = {}, now_s
+        if now_s - looked_s > LOOK_EVERY_S + LOOP_LATE_S:
+            self._excused_until_s = now_s + max((one.late_s(now_s) for one in self._placed), default=0.0)
+        if now_s < self._excused_until_s:
             return
         for place in {one.work.place for one in self._placed}:
             speaking = [one for one in self._placed if one.work.place is place and one.behind_s() > 0]
-            late_s = {one: one.late_s(now_s) for one in speaking}
-            late = [one for one in speaking if late_s[one] > EARLY * self._most_s]
+            late = [one for one in speaking if one.late_s(now_s) > EARLY * self._most_s]
             if len(late) < 2 or 2 * len(late) < len(speaking):
                 continue
-            mean_s = sum(late_s[one] for one in late) / len(late)
-            began_s, began_late_s = since.get(place, (now_s, mean_s))
-            if now_s - began_s >= LASTS_S:
-                if mean_s >= began_late_s:
-                    late[-1].send_away()
-                began_s, began_late_s = now_s, mean_s
-            self._late_since[place] = began_s, began_late_s
+            self._late_since_s[place] = since_s.get(place, now_s)
+            if now_s - self._late_since_s[place] >= LASTS_S:
+                self._late_since_s[place] = now_s
+                late[-1].send_away()
