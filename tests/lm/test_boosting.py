@@ -90,7 +90,8 @@ def test_thousands_of_phrases_all_tokens_at_once() -> None:
 @pytest.mark.parametrize("boundary", [None, 0])
 def test_phrases_that_repeat_themselves_are_no_long_chains(boundary: int | None) -> None:
     """A search goes from node to node that is backed off to, at every step and for all tokens."""
-    phrases = [Phrase((1,) * n + (2,) * (n % 2), 1.5) for n in range(1, 60)]
+    word = (1,) if boundary is None else (1, boundary)
+    phrases = [Phrase(word * n + (2 - n % 2,), 1.5) for n in range(1, 60)]
     booster = PhraseBooster([*phrases, Phrase((1, 3) * 20, -1.0)], 4, boundary=boundary)
     parent = booster.automaton().parent
     nodes, n_levels = parent, 1
