@@ -87,6 +87,31 @@ def test_thousands_of_phrases_all_tokens_at_once() -> None:
         assert torch.allclose(rows[torch.arange(4), tokens], gains)
 
 
+@pytest.mark.parametrize("boundary", [None, 0])
+def test_phrases_that_repeat_themselves_are_no_long_chains(boundary: int | None) -> None:
+    """A search goes from node to node that is backed off to, at every step and for all tokens."""
+    word = (1,) if boundary is None else (1, boundary)
+    phrases = [Phrase(word * n + (2 - n % 2,), 1.5) for n in range(1, 60)]
+    booster = PhraseBooster([*phrases, Phrase((1, 3) * 20, -1.0)], 4, boundary=boundary)
+    parent = booster.automaton().parent
+    nodes, n_levels = parent, 1
+    while nodes.any():
+        nodes, n_levels = parent[nodes], n_levels + 1
+    assert n_levels <= 4
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_all_tokens_at_once_score_as_each_alone_wherever_a_phrase_repeats_itself(seed: int) -> None:
+    chooser = random.Random(seed)
+    texts = [chooser.choices((1, 2), (5, 1), k=chooser.randint(1, 12)) for _ in range(30)]
+    booster = PhraseBooster([Phrase(tuple(text), chooser.uniform(-1, 3)) for text in texts], 4, boundary=0)
+    states = torch.arange(booster.n_nodes)
+    rows, _ = booster.score(states)
+    for token in range(4):
+        alone, _ = booster.score(states, torch.full_like(states, token))
+        assert torch.allclose(rows[:, token], alone)
+
+
 def test_phrases_that_cannot_be_used_are_refused() -> None:
     with pytest.raises(LanguageModelError, match="empty"):
         Phrase((), 1.0)

@@ -88,6 +88,17 @@ def test_phrases_are_prepared_off_the_threads_of_the_model() -> None:
     assert not name.startswith((THREAD_NAME, "sottovoce-server"))
 
 
+def test_the_same_phrases_are_prepared_once() -> None:
+    model = PhraseModel()
+    with serving(model) as server:
+        for phrase in ("garden", "garden", "gate", "garden"):
+            files = {"file": ("a.wav", wav(16_000))}
+            assert (
+                httpx.post(server.url + PATH, data={"keywords[]": [phrase]}, files=files).status_code == 200
+            )
+    assert len(model.fusion_threads) == 2
+
+
 def test_a_known_speaker_may_have_half_a_minute(
     server: ServerThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import time
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -12,6 +14,9 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import InvalidStatus
 
 from sottovoce.api import Model
+from sottovoce.engine.batching import BatchingExecutor
+from sottovoce.engine.calls import CallGenerator, HostCall
+from sottovoce.engine.tasks import Priority
 from sottovoce.engine.update_interval import UpdateIntervalController
 from sottovoce.serving.http.server import ServerThread
 from sottovoce.serving.parsing.faults import ApiError
@@ -19,9 +24,14 @@ from sottovoce.serving.scheduling import calibration
 from sottovoce.serving.scheduling import scheduler as scheduling
 from sottovoce.serving.scheduling.calibration import voice
 from sottovoce.serving.scheduling.load_forecast import IDLE_S, MEASURED_S, ROOM, LoadForecast, SessionLoad
+from sottovoce.serving.scheduling.processes.messages import ProcessState
+from sottovoce.serving.scheduling.processes.process_link import ProcessLink
+from sottovoce.serving.scheduling.processes.process_scheduler import has_room
 from sottovoce.serving.scheduling.scheduler import Scheduler
 from sottovoce.serving.scheduling.session_handle import SessionHandle
+from sottovoce.serving.scheduling.worker import Worker
 from sottovoce.serving.settings import Work
+from tests.backends.fake import FakeBackend, Script
 from tests.serving.servers import SlowModel, serving, until
 
 SECOND = bytes(2 * 16_000)
@@ -257,3 +267,32 @@ def test_of_those_who_come_together_the_model_takes_what_it_can() -> None:
     with serving(SlowModel(), work=Work(forecast=False, engines=1)) as server:
         server.services.registry.schedulers[0].forecast.begin(0.4)
         asyncio.run(run(server))
+
+
+def test_a_forecast_that_was_not_made_refuses_nobody_whatever_sessions_cost() -> None:
+    """As with `--no-forecast`."""
+    made = LoadForecast(1, clock=Clock())
+    for _ in range(20):
+        speak(made.enter(), 3.0, 2 * MEASURED_S)
+    assert made.part > ROOM
+    made.check()
+    state = ProcessState(n_open=20, part=made.part, cost=made.cost)
+    assert has_room(cast(ProcessLink, SimpleNamespace(n_sessions=20, state=state)))
+
+
+def test_time_that_an_engine_waits_for_the_processor_is_no_work_of_a_session() -> None:
+    """Other programs take the processor: the thread sleeps meanwhile."""
+
+    def calls() -> CallGenerator[None]:
+        yield HostCall(lambda: time.sleep(0.2))
+
+    worked_s: list[float] = []
+    worker = Worker(engines=[BatchingExecutor(FakeBackend(Script()))])
+    try:
+        worker.submit_calls(calls(), on_work=worked_s.append).result(30)
+        worker.submit(lambda: None, Priority.LIVE).result(30)  # behind what is noted of the work
+    finally:
+        worker.close()
+        worker.join(30)
+    assert worked_s
+    assert sum(worked_s) < 0.2

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import io
+import time
 import weakref
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 from typing import cast
 
@@ -21,8 +23,10 @@ from sottovoce.errors import OptionError
 from sottovoce.models.dims import ModelDims
 from sottovoce.serving.http.server import ServerThread
 from sottovoce.serving.parsing.faults import ApiError
+from sottovoce.serving.scheduling import model_registry
 from sottovoce.serving.scheduling.model_memory import n_parameters, usual_bytes, weight_bytes
 from sottovoce.serving.scheduling.model_registry import ModelRegistry
+from sottovoce.serving.scheduling.model_work import ModelWork
 from sottovoce.serving.scheduling.scheduler import Scheduler
 from sottovoce.serving.settings import ModelSettings, Work
 from tests.serving.servers import SlowModel, settings
@@ -103,6 +107,60 @@ def test_who_is_in_use_stays_and_the_other_is_told_to_come_again(made: list[Load
     made.append(loaded)
     asyncio.run(run())
     assert "c" in loaded.now
+
+
+def test_a_model_has_its_memory_while_it_is_measured(
+    made: list[Loaded], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def run() -> None:
+        await use(loaded, *NAMES, "c")  # from now on their sizes are known
+        is_measured = asyncio.Event()
+
+        async def measure(self: Scheduler) -> None:
+            is_measured.set()
+            await asyncio.sleep(0.2)
+
+        monkeypatch.setattr(Scheduler, "calibrate", measure)
+        loading = asyncio.create_task(use(loaded, "b"))
+        await is_measured.wait()
+        assert loaded.registry.n_bytes == 240e6
+        with pytest.raises(ApiError, match="in use"):
+            await use(loaded, "c")
+        await loading
+        assert loaded.now == {"b"}
+
+    loaded = Loaded(250.0, b=240.0)
+    made.append(loaded)
+    asyncio.run(run())
+
+
+def test_no_model_is_loaded_before_the_memory_that_others_give_up_is_free(
+    made: list[Loaded], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where another model had it freed: here `a` goes for the first of two that need half of it each."""
+    freed: list[bool] = []
+    free, open_model = model_registry.free_memory, Loaded._open
+
+    def free_slowly(gone: list[ModelWork]) -> None:
+        time.sleep(0.3)
+        free(gone)
+        freed.append(True)
+
+    def open_when_free(self: Loaded, name: str) -> Model:
+        assert freed, f"{name} is loaded while the other model is in memory"
+        return open_model(self, name)
+
+    async def run() -> None:
+        await use(loaded, "b", "c", "a")
+        assert loaded.now == {"a"}
+        monkeypatch.setattr(model_registry, "free_memory", free_slowly)
+        monkeypatch.setattr(loaded.registry, "_open_model", partial(open_when_free, loaded))
+        await asyncio.gather(use(loaded, "b"), use(loaded, "c"))
+        assert loaded.now == {"b", "c"}
+
+    loaded = Loaded(250.0, a=200.0)
+    made.append(loaded)
+    asyncio.run(run())
 
 
 def test_nobody_is_sent_away_for_one_that_fits_in_no_case(made: list[Loaded]) -> None:

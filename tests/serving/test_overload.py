@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import Any, cast
 
 import pytest
@@ -34,7 +34,7 @@ class Waiting:
         self.more_s = more_s
 
 
-def watched(*sessions: Waiting, seconds: float) -> list[int]:
+def watched(*sessions: Waiting, seconds: float, every_s: float = 1.0) -> list[int]:
     """Who is sent away within so long, by its number; somebody who is leaves."""
     now, sent = 0.0, list[int]()
     watch = OverloadWatch(3.0, lambda: now)
@@ -48,7 +48,7 @@ def watched(*sessions: Waiting, seconds: float) -> list[int]:
         watch.look()
         for number in sent[n_before:]:
             held[number].__exit__(None, None, None)
-        now += 1.0
+        now += every_s
     return sent
 
 
@@ -122,3 +122,27 @@ def test_a_session_that_makes_room_is_told_when_to_come_again(
     if forecast:
         assert messages[-1]["error"]["code"] == "rate_limit_exceeded"
         assert 10 <= messages[-1]["error"]["retry_after"] <= 20
+
+
+def test_nobody_goes_where_the_event_loop_itself_is_late() -> None:
+    """As under a flood of handshakes that are refused: a look that should come every second comes later."""
+    place = object()
+    late = [Waiting(place) for _ in range(3)]
+    assert watched(*late, seconds=60.0, every_s=1.0) == [2, 1]
+    assert watched(*late, seconds=60.0, every_s=1.1) == []
+
+
+def test_nobody_goes_while_sessions_catch_up_with_what_held_up_the_event_loop() -> None:
+    now_s, sent = 0.0, list[float]()
+    watch, place = OverloadWatch(3.0, lambda: now_s), object()
+    late = [Waiting(place, 4.0, received_s=0.0) for _ in range(2)]
+    with ExitStack() as stack:
+        for one in late:
+            placed = watch.placed(cast(LiveWork, one), lambda: 4.0, lambda: sent.append(now_s))
+            stack.enter_context(placed)
+        watch.look()
+        now_s = 10.0
+        while now_s <= 17.0:
+            watch.look()
+            now_s += 1.0
+    assert sent == [10.0 + 4.0 + LASTS_S], "as they are as late as before by then"

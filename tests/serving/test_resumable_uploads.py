@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import base64
+import json
 import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
+import anyio
 import httpx
 import pytest
 
 from sottovoce.api import Model
 from sottovoce.serving.http.server import ServerThread
+from sottovoce.serving.jobs.upload_store import UploadStore
 from sottovoce.serving.settings import Access, JobSettings, ServerLimits
 from tests.serving.servers import SlowModel, serving, until
 from tests.serving.test_jobs import QuietModel, ended, wav
@@ -90,7 +93,7 @@ def test_what_came_before_a_connection_broke_stays_over_a_new_start(tmp_path: Pa
 
 
 def test_uploads_are_bounded_and_go_after_a_while(tmp_path: Path) -> None:
-    jobs = JobSettings(str(tmp_path), keep_s=1.0, most=2, most_mb=1.0)
+    jobs = JobSettings(str(tmp_path), keep_s=3.0, most=2, most_mb=1.0)
     with serving(SlowModel(), jobs=jobs, limits=ServerLimits(upload_mb=0.9)) as server:
 
         def status(n_bytes: int) -> int:
@@ -103,7 +106,7 @@ def test_uploads_are_bounded_and_go_after_a_while(tmp_path: Path) -> None:
         assert status(1_000) == 201
         assert status(1_000) == 429, "number"
         until(lambda: server.services.jobs is not None and server.services.jobs.uploads.count() == 0)
-        assert list((tmp_path / "uploads").iterdir()) == []
+        until(lambda: list((tmp_path / "uploads").iterdir()) == [])
 
 
 def test_uploads_are_those_of_a_key(tmp_path: Path) -> None:
@@ -138,3 +141,85 @@ def test_what_is_wrong_is_told(server: ServerThread) -> None:
     with serving(SlowModel()) as without:
         refused = httpx.post(f"{without.url}/v1/uploads", headers={**TUS, "upload-length": "5"})
         assert refused.status_code == 403
+
+
+def fields_of(url: str) -> Any:
+    return {"upload_id": (None, url.rsplit("/", 1)[1]), "response_format": (None, "json")}
+
+
+@pytest.mark.parametrize("keys", ["", '[one]\nkey = "key-of-one"\n'])
+def test_an_upload_that_is_whole_becomes_a_job_where_all_places_and_bytes_are_taken(
+    keys: str, tmp_path: Path
+) -> None:
+    """An upload is counted once: its job takes its place and its bytes."""
+    (tmp_path / "keys.toml").write_text(keys)
+    access = Access(keys_file=str(tmp_path / "keys.toml")) if keys else Access()
+    jobs = JobSettings(str(tmp_path / "jobs"), most=2, most_mb=2 * len(DATA) / 1e6)
+    client = httpx.Client(headers={"authorization": "Bearer key-of-one"})
+    with client, serving(cast(Model, QuietModel()), jobs=jobs, access=access) as server:
+        for _ in range(1 if keys else 2):  # a key has half of the places
+            url = begun(server, authorization="Bearer key-of-one")
+            assert send(url, 0, DATA, authorization="Bearer key-of-one").status_code == 204
+        new = {**TUS, "upload-length": "1"}
+        assert client.post(f"{server.url}/v1/uploads", headers=new).status_code == 429
+        whole = client.post(f"{server.url}/v1/jobs", files={"file": ("talk.wav", DATA)})
+        assert whole.status_code == 429, "another recording has no place"
+        made = client.post(f"{server.url}/v1/jobs", files=fields_of(url))
+        assert made.status_code == 202, made.text
+        assert client.post(f"{server.url}/v1/uploads", headers=new).status_code == 429, "as many as before"
+        runner = server.services.jobs
+        assert runner is not None
+        until(lambda: client.get(f"{server.url}/v1/jobs/{made.json()['id']}").json()["status"] == "succeeded")
+        assert runner.uploads.count() == (0 if keys else 1)
+
+
+def test_a_job_that_cannot_be_kept_leaves_its_upload(
+    server: ServerThread, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = begun(server)
+    send(url, 0, DATA)
+    monkeypatch.setattr("sottovoce.serving.jobs.job_store.write_whole", full_disk)
+    assert job_of(server, url).status_code == 503
+    monkeypatch.undo()
+    assert offset_of(url) == len(DATA)
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith("job_")] == []
+    assert job_of(server, url).status_code == 202
+
+
+def full_disk(path: Path, text: str) -> None:
+    raise OSError(28, "No space left on device")
+
+
+def test_files_without_a_record_go_at_the_start(tmp_path: Path) -> None:
+    folder = tmp_path / "uploads"
+    folder.mkdir()
+    for name in ("a", "b"):
+        (folder / f"upload_{name * 32}").write_bytes(b"of a start that ended here")
+    (folder / f"upload_{'b' * 32}.part").write_text("{")
+    (folder / f"upload_{'c' * 32}.json").write_text(json.dumps({"id": "upload_" + "c" * 32}))
+    with serving(SlowModel(), jobs=JobSettings(str(tmp_path))):
+        assert list(folder.iterdir()) == []
+
+
+def test_uploads_are_counted_while_others_come_and_go(tmp_path: Path) -> None:
+    """What counts on the event loop and what works in threads never meet in the middle of a change."""
+
+    async def churn() -> None:
+        store = UploadStore(tmp_path)
+        with anyio.move_on_after(1.0):
+            async with anyio.create_task_group() as tasks:
+                for _ in range(20):
+                    tasks.start_soon(come_and_go, store)
+                while True:
+                    for _ in range(200):
+                        assert store.count() * 10 == store.n_bytes
+                    await anyio.sleep(0)
+        assert store.count() <= 20
+
+    async def come_and_go(store: UploadStore) -> None:
+        while True:
+            made = await store.create("", 10, "a")
+            await store.remove(made)
+            await anyio.sleep(0)
+
+    anyio.run(churn)

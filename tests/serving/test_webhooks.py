@@ -240,6 +240,26 @@ def test_the_address_that_was_looked_at_is_the_one_that_is_called(monkeypatch: p
     assert called == ["8.8.8.8"]
 
 
+def test_the_next_address_is_called_where_one_cannot_be_reached(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of a host with an IPv6 address on a machine without a route there; one that never answers takes its
+    part of the time."""
+    connect = asyncio.open_connection
+
+    async def unless_lost(host: str, port: int, **options: Any) -> Any:
+        if host == "127.0.0.2":
+            raise OSError("Network is unreachable")
+        if host == "127.0.0.3":
+            await asyncio.sleep(60)
+        return await connect(host, port, **options)
+
+    monkeypatch.setattr(public_post, "WITHIN_S", 2.0)
+    monkeypatch.setattr(public_post.asyncio, "open_connection", unless_lost)
+    monkeypatch.setattr(public_post.anyio, "getaddrinfo", means("127.0.0.2", "127.0.0.3", "127.0.0.1"))
+    with receiver(200) as listener:
+        assert sent(f"http://example.org:{listener.server.server_port}/", HERE) == 200
+        assert len(listener.came) == 1
+
+
 @pytest.mark.parametrize("answer", [b"", b"SSH-2.0-x\r\n", b"HTTP/1.1 200 OK\r\n" + b"a: b\r\n" * 20_000])
 def test_an_answer_that_is_none_or_has_no_end_is_a_try_that_failed(answer: bytes) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:

@@ -8,6 +8,7 @@ and WeNet's context graphs and NeMo's phrase boosting count by tokens too.)
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -53,6 +54,12 @@ class PhraseBooster:
         self._table = tree.table()
         self._potential = torch.from_numpy(tree.potential).float()
         self._start = 0 if boundary is None else int(self._table.root_targets[boundary])
+        self._at_boundary = None if boundary is None else self._followed(boundary)
+
+    def _followed(self, token: int) -> tuple[Tensor, Tensor]:
+        """Return scores and next nodes (n_nodes,) of a token after every node."""
+        nodes = torch.arange(self.n_nodes, device=self._potential.device)
+        return self._table.follow(nodes, torch.full_like(nodes, token))
 
     @property
     def n_tokens(self) -> int:
@@ -70,6 +77,10 @@ class PhraseBooster:
         moved = object.__new__(PhraseBooster)
         moved._boundary, moved._start = self._boundary, self._start
         moved._table, moved._potential = self._table.to(device), self._potential.to(device)
+        moved._at_boundary = None
+        if self._at_boundary is not None:
+            gained, targets = self._at_boundary
+            moved._at_boundary = gained.to(device), targets.to(device)
         return moved
 
     def start(self, n: int) -> Tensor:
@@ -77,15 +88,21 @@ class PhraseBooster:
 
     def score(self, states: Tensor, tokens: Tensor | None = None) -> tuple[Tensor, Tensor]:
         if tokens is None:
-            return self._table.rows(states)[0], states
+            return self._table.row_weights(states), states
         return self._table.follow(states, tokens)
 
     def finish(self, states: Tensor) -> Tensor:
         """Return the score (N,) that takes back the boost of unfinished phrases; the end is a boundary."""
-        if self._boundary is None:
+        if self._at_boundary is None:
             return -self._potential[states]
-        score, ended = self._table.follow(states, torch.full_like(states, self._boundary))
+        score, ended = self.end_word(states)
         return score - self._potential[ended]
+
+    def end_word(self, states: Tensor) -> tuple[Tensor, Tensor]:
+        """Score the boundary (N,) after states (N,), and return the states after it."""
+        assert self._at_boundary is not None, "of phrases that count as whole words"
+        gained, targets = self._at_boundary
+        return gained[states], targets[states]
 
     def select(self, states: Tensor, rows: Tensor) -> Tensor:
         return states[rows]
@@ -124,13 +141,17 @@ class _PhraseTree:
         self._keys: Ints = np.concatenate(keys)
         self.potential: Doubles = np.concatenate(potential)
         self._total: Doubles = np.concatenate(total)
-        self._suffix = self._linked([len(level) for level in keys[1:]])
+        ends = np.cumsum([1, *(len(level) for level in keys[1:])])
+        self._levels = [np.arange(first, end) for first, end in itertools.pairwise(ends)]
+        """The nodes of each depth from 1 on."""
+        self._suffix = self._linked()
 
     def table(self) -> BackoffTable:
         """Make the automaton: an arc earns the phrases that it completes and the change of potential."""
         parents, tokens = self._keys // self._n_tokens, self._keys % self._n_tokens
         weights = self._total[1:] + self.potential[1:] - self.potential[parents]
         targets, is_first = np.arange(1, len(self.potential)), parents == 0
+        back_off = self._back_off()
         root_weights, root_targets = np.zeros(self._n_tokens), np.zeros(self._n_tokens, np.int64)
         root_weights[tokens[is_first]], root_targets[tokens[is_first]] = weights[is_first], targets[is_first]
         return backoff_table(
@@ -138,25 +159,46 @@ class _PhraseTree:
             torch.from_numpy(weights[~is_first]).float(),
             torch.from_numpy(targets[~is_first]),
             root=(torch.from_numpy(root_weights).float(), torch.from_numpy(root_targets)),
-            backoff=torch.from_numpy(self.potential[self._suffix] - self.potential).float(),
-            parent=torch.from_numpy(self._suffix),
+            backoff=torch.from_numpy(self.potential[back_off] - self.potential).float(),
+            parent=torch.from_numpy(back_off),
         )
 
-    def _linked(self, n_levels: Sequence[int]) -> Ints:
+    def _back_off(self) -> Ints:
+        """Return the node (n_nodes,) to back off to: the longest suffix that has an arc more.
+
+        Longer suffixes would never be taken. Without them a phrase that repeats itself is no chain as long as
+        itself (the stronger failure function of Knuth, Morris and Pratt 1977).
+        """
+        parents = self._keys // self._n_tokens
+        n_arcs = np.bincount(parents, minlength=len(self.potential))
+        first = np.cumsum(n_arcs) - n_arcs  # keys are in the order of their nodes
+        found = self._suffix.copy()
+        for nodes in self._levels:
+            while len(nodes):
+                at = found[nodes]
+                may_skip = (at > 0) & (n_arcs[at] <= n_arcs[nodes])
+                nodes, at = nodes[may_skip], at[may_skip]
+                row = np.repeat(np.arange(len(nodes)), n_arcs[at])
+                arcs = np.arange(len(row)) - np.repeat(np.cumsum(n_arcs[at]) - n_arcs[at], n_arcs[at])
+                tokens = self._keys[arcs + np.repeat(first[at], n_arcs[at])] % self._n_tokens
+                is_new = ~self._find(nodes[row], tokens)[1]
+                adds = np.bincount(row[is_new], minlength=len(nodes)) > 0
+                nodes, at = nodes[~adds], at[~adds]
+                found[nodes] = found[at]
+        return found
+
+    def _linked(self) -> Ints:
         """Link every node to its longest suffix (n_nodes,), level by level; it earns what that earns too."""
         suffix = np.zeros(len(self.potential), np.int64)
-        first = 1 + (n_levels[0] if n_levels else 0)
-        for n_level in n_levels[1:]:
-            nodes = np.arange(first, first + n_level)
+        for nodes in self._levels[1:]:
             parents, tokens = self._keys[nodes - 1] // self._n_tokens, self._keys[nodes - 1] % self._n_tokens
-            at, is_open = suffix[parents], np.ones(n_level, np.bool_)
+            at, is_open = suffix[parents], np.ones(len(nodes), np.bool_)
             while is_open.any():
                 child, is_found = self._find(at, tokens)
                 suffix[nodes[is_open & is_found]] = child[is_open & is_found]
                 is_open &= ~is_found & (at > 0)
                 at = suffix[at]
             self._total[nodes] += self._total[suffix[nodes]]
-            first += n_level
         return suffix
 
     def _find(self, nodes: Ints, tokens: Ints) -> tuple[Ints, npt.NDArray[np.bool_]]:

@@ -169,4 +169,6 @@ class ShallowFusion:
 
 def _weighted(scores: Tensor, weight: float) -> Tensor:
     """Multiply scores by a weight; -inf stays -inf, which a weight of 0 would make NaN."""
+    if weight == 1.0:
+        return scores
     return torch.where(scores == NEVER, scores, scores * weight)

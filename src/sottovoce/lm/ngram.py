@@ -108,7 +108,7 @@ class NgramModel:
 
     def score(self, states: Tensor, tokens: Tensor | None = None) -> tuple[Tensor, Tensor]:
         if tokens is None:
-            return self._table.rows(states)[0], states
+            return self._table.row_weights(states), states
         return self._table.follow(states, tokens)
 
     def finish(self, states: Tensor) -> Tensor:

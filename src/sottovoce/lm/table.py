@@ -91,7 +91,9 @@ class BackoffTable:
         weight = torch.zeros(nodes.shape, device=nodes.device)
         target = torch.zeros_like(nodes)
         open_ = torch.ones_like(nodes, dtype=torch.bool)
-        for _ in range(self.n_levels):
+        for level in range(self.n_levels):
+            if level and self._are_roots(nodes):
+                break
             place, found = self.arcs.find(nodes, tokens)
             found &= open_
             if len(self.weights):
@@ -103,20 +105,24 @@ class BackoffTable:
         weight = torch.where(open_, weight + self.root_weights[tokens], weight)
         return weight, torch.where(open_, self.root_targets[tokens], target)
 
-    def rows(self, nodes: Tensor) -> tuple[Tensor, Tensor]:
-        """Return weights and next nodes (N, V) of every token after nodes (N,)."""
-        chain = [nodes]
-        for _ in range(self.n_levels - 1):
+    def row_weights(self, nodes: Tensor) -> Tensor:
+        """Return the weights (N, V) of every token after nodes (N,).
+
+        The root's are of all tokens; the others have few arcs each, the nearest of which count.
+        """
+        chain, paid = [nodes], [torch.zeros(nodes.shape, device=nodes.device)]
+        while len(chain) < self.n_levels and not self._are_roots(chain[-1]):
+            paid.append(paid[-1] + self.backoff[chain[-1]])
             chain.append(self.parent[chain[-1]])
-        weight = self.root_weights.expand(len(nodes), -1).clone()
-        target = self.root_targets.expand(len(nodes), -1).clone()
-        for level in reversed(chain):
-            weight += self.backoff[level][:, None]
+        weight = self.root_weights + (paid[-1] + self.backoff[chain[-1]])[:, None]
+        for level, price in zip(reversed(chain), reversed(paid), strict=True):
             row, place = self._arcs_of(level)
-            token = self.arcs.keys[place] % self.n_tokens
-            weight[row, token] = self.weights[place]
-            target[row, token] = self.targets[place]
-        return weight, target
+            weight[row, self.arcs.keys[place] % self.n_tokens] = self.weights[place] + price[row]
+        return weight
+
+    def _are_roots(self, nodes: Tensor) -> bool:
+        """Return whether all nodes are the root; False on a device, where looking takes long."""
+        return nodes.device.type == "cpu" and not bool(nodes.any())
 
     def _arcs_of(self, nodes: Tensor) -> tuple[Tensor, Tensor]:
         """All arcs of nodes (N,): index of the node, and of the arc, (n,) each."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 
+import tiktoken
 import torch
 
 from sottovoce.errors import LanguageModelError, OptionError
@@ -75,7 +77,13 @@ def token_text(tokenizer: Tokenizer, text: str) -> str:
 
 def token_edges(tokenizer: Tokenizer) -> Edges:
     """Tell which text tokens begin and end words."""
-    return Edges.of([tokenizer.token_bytes(i).decode("utf-8", "replace") for i in range(tokenizer.eot)])
+    return _edges(tokenizer.encoding, tokenizer.eot)
+
+
+@lru_cache(maxsize=4)
+def _edges(encoding: tiktoken.Encoding, n_tokens: int) -> Edges:
+    spelled = (encoding.decode_single_token_bytes(token) for token in range(n_tokens))
+    return Edges.of([token.decode("utf-8", "replace") for token in spelled])
 
 
 def _token_ids(ngram: NgramModel, n_tokens: int) -> torch.Tensor:

@@ -115,7 +115,7 @@ class WholeWordBooster:
 
     def _between(self, nodes: Tensor, where: Tensor) -> tuple[Tensor, Tensor]:
         """Score the word boundary at rows `where` (N,) bool: (N,), and the nodes after it."""
-        gained, moved = self._inside.score(nodes, torch.full_like(nodes, self._boundary))
+        gained, moved = self._inside.end_word(nodes)
         return gained.masked_fill(~where, 0.0), torch.where(where, moved, nodes)
 
 

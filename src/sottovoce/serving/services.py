@@ -28,14 +28,14 @@ from sottovoce.serving.recordings.decode_pool import DecodePool
 from sottovoce.serving.scheduling.engine_thread import EngineState
 from sottovoce.serving.scheduling.model_registry import WORK_ENDS_WITHIN_S, ModelRegistry
 from sottovoce.serving.scheduling.model_work import ModelWork
-from sottovoce.serving.scheduling.overload import OverloadWatch
+from sottovoce.serving.scheduling.overload import LOOK_EVERY_S, OverloadWatch
 from sottovoce.serving.settings import UPLOADS_A_PLACE, ServerSettings
 from sottovoce.serving.tracing import make_tracing
 
 UNLOAD_EVERY_S = 5.0
 REQUESTS_A_JOB = 4
 """Recordings that may be answered at once, for each job that may be under way beside them."""
-LOOK_AT_KEYS_EVERY_S = LOOK_AT_SESSIONS_EVERY_S = 1.0
+LOOK_AT_KEYS_EVERY_S = 1.0
 
 
 class Services(Collector):
@@ -320,7 +320,7 @@ class Services(Collector):
 
     async def _look_after_sessions(self) -> None:
         while True:
-            await anyio.sleep(LOOK_AT_SESSIONS_EVERY_S)
+            await anyio.sleep(LOOK_EVERY_S)
             self.overload.look()
 
     async def _unload_idle(self) -> None:

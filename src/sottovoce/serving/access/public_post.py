@@ -123,9 +123,7 @@ async def _post(
     allowed = [address for address in addresses if may_call(address, networks)]
     if not allowed:
         raise PostError("an address that is not public")
-    tls = ssl.create_default_context() if target.scheme == "https" else None
-    name = target.host if tls else None
-    reader, writer = await asyncio.open_connection(allowed[0], target.port, ssl=tls, server_hostname=name)
+    reader, writer = await _connected(list(dict.fromkeys(allowed)), target)
     try:
         connection = h11.Connection(h11.CLIENT)
         given = [("host", target.authority), ("content-length", str(len(body))), ("connection", "close")]
@@ -136,6 +134,21 @@ async def _post(
         return await _status(connection, reader)
     finally:
         writer.transport.abort()
+
+
+async def _connected(
+    addresses: Sequence[str], target: PostTarget
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Connect to the first address that can be reached; each has its part of the time. Raises: OSError."""
+    tls = ssl.create_default_context() if target.scheme == "https" else None
+    name = target.host if tls else None
+    for address in addresses:
+        try:
+            with anyio.fail_after(WITHIN_S / len(addresses)):
+                return await asyncio.open_connection(address, target.port, ssl=tls, server_hostname=name)
+        except (OSError, TimeoutError) as error:
+            fault: OSError | TimeoutError = error
+    raise fault
 
 
 async def _status(connection: h11.Connection, reader: asyncio.StreamReader) -> int:

@@ -9,7 +9,6 @@ import base64
 import binascii
 from email.utils import formatdate
 
-import anyio.to_thread
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -78,7 +77,7 @@ async def delete_upload(request: Request) -> Response:
     check_version(request)
     upload = upload_of(request)
     with held(upload):
-        await anyio.to_thread.run_sync(runner_of(request).uploads.remove, upload)
+        await runner_of(request).uploads.remove(upload)
     return answer(204)
 
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import AsyncExitStack, contextmanager
+from contextlib import AsyncExitStack
 
-import anyio.to_thread
 from starlette.datastructures import UploadFile
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -14,7 +12,7 @@ from starlette.responses import JSONResponse, Response
 from sottovoce.formats.document import Json
 from sottovoce.serving.jobs.job_runner import JobRunner, with_result
 from sottovoce.serving.jobs.transcription_job import TranscriptionJob, new_id
-from sottovoce.serving.jobs.upload_store import ResumableUpload, held
+from sottovoce.serving.jobs.upload_store import held
 from sottovoce.serving.parsing.faults import ApiError
 from sottovoce.serving.parsing.fields import Fields, number_of, wrong
 from sottovoce.serving.parsing.ignored import note_ignored
@@ -37,7 +35,9 @@ async def create_job(request: Request) -> Response:
     services, key = services_of(request), key_of(request)
     services.key_limits.check_audio(key)
     async with AsyncExitStack() as stack:
-        stack.enter_context(jobs.place(owner))
+        may_take_upload = jobs.uploads.has_whole(owner)  # its job has the place of the upload
+        if not may_take_upload:
+            stack.enter_context(jobs.place(owner))
         with services.upload(is_for_later=True):
             fields, upload = await stack.enter_async_context(received_form(request))
         url, upload_id = fields.text(WEBHOOK_URL), fields.text(UPLOAD_ID)
@@ -46,13 +46,22 @@ async def create_job(request: Request) -> Response:
         fields = fields.without(WEBHOOK_URL).without(UPLOAD_ID)
         file_request = await services.decoding.call(lambda: job_request(fields))
         resumable = None if upload_id is None else jobs.uploads.find(owner, upload_id)
-        recording = require_file(upload) if resumable is None else stack.enter_context(taken(jobs, resumable))
+        n_bytes = sum(len(name) + len(value) for name, value in fields.pairs)
         services.registry.resolve(file_request.model)
         note_ignored(request, services.registry.ignored(file_request.model, file_request.ignored))
-        n_bytes = size_of(recording) + sum(len(name) + len(value) for name, value in fields.pairs)
-        jobs.check_bytes(n_bytes)
-        checked = check_duration(recording, services.settings.limits.duration_s)
-        duration_s = await while_there(request, services.decoding.run(checked))
+        if resumable is None:
+            if may_take_upload:
+                stack.enter_context(jobs.place(owner))
+            recording = require_file(upload)
+            n_bytes += size_of(recording)
+            jobs.check_bytes(n_bytes)
+            duration_s = await duration_of(request, recording)
+        else:
+            stack.enter_context(held(resumable))
+            n_bytes += resumable.n_bytes
+            with jobs.uploads.open(resumable) as file:
+                recording = UploadedFile(UploadFile(file, filename=resumable.filename))
+                duration_s = await duration_of(request, recording)
         services.key_limits.take_recording(key, duration_s)
         job = TranscriptionJob(
             new_id(),
@@ -65,17 +74,15 @@ async def create_job(request: Request) -> Response:
             model=file_request.model,
             webhook_url=url,
         )
-        await jobs.add(job, fields.pairs, recording)
-        if resumable is not None:
-            await anyio.to_thread.run_sync(jobs.uploads.remove, resumable)
+        await jobs.add(job, fields.pairs, recording.source if resumable is None else resumable)
     return JSONResponse(job.document, status_code=202, headers={"location": f"/v1/jobs/{job.id}"})
 
 
-@contextmanager
-def taken(jobs: JobRunner, upload: ResumableUpload) -> Iterator[UploadedFile]:
-    """Open an upload that is whole, which nobody else gets meanwhile. Raises: ApiError 400, 423."""
-    with held(upload), jobs.uploads.open(upload) as file:
-        yield UploadedFile(UploadFile(file, filename=upload.filename))
+async def duration_of(request: Request, recording: UploadedFile) -> float:
+    """Return the seconds of a recording. Raises: ApiError, AudioError."""
+    services = services_of(request)
+    checked = check_duration(recording, services.settings.limits.duration_s)
+    return await while_there(request, services.decoding.run(checked))
 
 
 def job_request(fields: Fields) -> FileRequest:

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 import anyio
 import anyio.to_thread
@@ -109,16 +110,20 @@ class JobRunner:
     @contextmanager
     def place(self, owner: str) -> Iterator[None]:
         """Take a place for a job while it comes. Raises: ApiError 429 where there is none."""
-        settings = self._settings
-        n_jobs = len(self._jobs) + self._reserved.total() + self.uploads.count()
-        own = len(self.jobs_of(owner)) + self._reserved[owner] + self.uploads.count(owner)
-        if n_jobs >= settings.most or (owner and own >= max(1, settings.most // 2)):
-            raise busy(f"{own} jobs are here: take their results and delete them, or try later", RETRY_S)
+        self.check_place(owner)
         self._reserved[owner] += 1
         try:
             yield
         finally:
             self._reserved[owner] -= 1
+
+    def check_place(self, owner: str) -> None:
+        """Check that there is a place for another job or upload. Raises: ApiError 429."""
+        settings = self._settings
+        n_jobs = len(self._jobs) + self._reserved.total() + self.uploads.count()
+        own = len(self.jobs_of(owner)) + self._reserved[owner] + self.uploads.count(owner)
+        if n_jobs >= settings.most or (owner and own >= max(1, settings.most // 2)):
+            raise busy(f"{own} jobs are here: take their results and delete them, or try later", RETRY_S)
 
     def check_bytes(self, n_bytes: int) -> None:
         """Check that there is room for so much. Raises: ApiError 429."""
@@ -133,29 +138,39 @@ class JobRunner:
 
     async def begin_upload(self, owner: str, n_bytes: int, filename: str) -> ResumableUpload:
         """Begin an upload, which has its place among jobs. Raises: ApiError 429 without room, 503."""
-        with self.place(owner):
-            self.check_bytes(n_bytes)
-            with disk_errors():
-                return await anyio.to_thread.run_sync(self.uploads.create, owner, n_bytes, filename)
+        self.check_place(owner)
+        self.check_bytes(n_bytes)
+        with disk_errors():
+            return await self.uploads.create(owner, n_bytes, filename)
 
     async def append(self, upload: ResumableUpload, piece: bytes) -> None:
         """Take the next bytes of an upload. Raises: ApiError 503 where they cannot be kept."""
-        with disk_errors(), anyio.CancelScope(shield=True):
-            await anyio.to_thread.run_sync(self.uploads.append, upload, piece)
+        with disk_errors():
+            await self.uploads.append(upload, piece)
 
     async def add(
-        self, job: TranscriptionJob, fields: Sequence[tuple[str, str]], upload: UploadedFile
+        self, job: TranscriptionJob, fields: Sequence[tuple[str, str]], recording: BinaryIO | ResumableUpload
     ) -> None:
-        """Take a job that has its place. Raises: ApiError 429 without room, 503 where it cannot be kept."""
-        self.check_bytes(job.n_bytes)
-        self._reserved_bytes += job.n_bytes
+        """Take a job that has its place, and its recording, which is moved where it is an upload.
+
+        The bytes of an upload are counted already, so that its job is never refused for them.
+        Raises: ApiError 429 without room, 503 where it cannot be kept.
+        """
+        upload = recording if isinstance(recording, ResumableUpload) else None
+        n_new = 0 if upload is not None else job.n_bytes
+        if upload is None:
+            self.check_bytes(n_new)
+        self._reserved_bytes += n_new
+        source = recording if not isinstance(recording, ResumableUpload) else self.uploads.data(recording)
         try:
             with disk_errors(), anyio.CancelScope(shield=True):
-                await anyio.to_thread.run_sync(self._store.add, job, fields, upload.source)
+                await anyio.to_thread.run_sync(self._store.add, job, fields, source)
         finally:
-            self._reserved_bytes -= job.n_bytes
+            self._reserved_bytes -= n_new
         self._jobs[job.id] = job
         self._note_change()
+        if upload is not None:
+            await self.uploads.remove(upload)
 
     async def result(self, job: TranscriptionJob) -> bytes:
         """Return the result of a job that went well, as JSON. Raises: ApiError 404 where it just went."""
@@ -333,7 +348,7 @@ class JobRunner:
     async def _expire(self) -> None:
         while True:
             oldest_s = time.time() - self._settings.keep_s
-            await anyio.to_thread.run_sync(self.uploads.remove_older_than, oldest_s)
+            await self.uploads.remove_older_than(oldest_s)
             for job in [job for job in self._jobs.values() if (job.finished_s or oldest_s) < oldest_s]:
                 await self.delete(job)
             await anyio.sleep(LOOK_EVERY_S)

@@ -1,7 +1,7 @@
 """Recordings that come in pieces, over any number of connections, until a job takes them.
 
-Each is a file with a record beside it; how much of it is there is the size of the file. Everything but
-`UploadStore.find` and the counts waits for the disk: it is called in threads.
+Each is a file with a JSON record of the same name; the size of the file says how much has arrived. The table
+of uploads belongs to the event loop; only the work on the disk runs in threads.
 """
 
 from __future__ import annotations
@@ -16,6 +16,9 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import BinaryIO
+
+import anyio
+import anyio.to_thread
 
 from sottovoce.serving.jobs.job_store import write_whole
 from sottovoce.serving.parsing.faults import ApiError
@@ -46,26 +49,37 @@ class UploadStore:
     def __init__(self, folder: Path) -> None:
         self._folder = folder / FOLDER
         self._uploads: dict[str, ResumableUpload] = {}
-        for record in self._folder.glob("*.json"):
+        for record in self._folder.glob("upload_*.json"):
             self._load(record)
+        for path in self._folder.glob("upload_*"):
+            if path.name.removesuffix(".json") not in self._uploads:
+                path.unlink(missing_ok=True)
 
     def count(self, owner: str | None = None) -> int:
-        """Return how many there are, of an owner or of all."""
+        """Return the number of uploads, of an owner or of all."""
         return sum(owner is None or upload.owner == owner for upload in self._uploads.values())
+
+    def has_whole(self, owner: str) -> bool:
+        """Return whether an owner has an upload that a job could take now."""
+        own = (upload for upload in self._uploads.values() if upload.owner == owner)
+        return any(upload.offset >= upload.n_bytes and not upload.is_busy for upload in own)
 
     @property
     def n_bytes(self) -> int:
-        """Bytes that all of them will have."""
+        """The bytes of all uploads once they are whole."""
         return sum(upload.n_bytes for upload in self._uploads.values())
 
-    def create(self, owner: str, n_bytes: int, filename: str) -> ResumableUpload:
-        """Begin one. Raises: OSError."""
+    async def create(self, owner: str, n_bytes: int, filename: str) -> ResumableUpload:
+        """Begin an upload, which counts from this moment. Raises: OSError."""
         upload = ResumableUpload(f"upload_{secrets.token_hex(16)}", owner, n_bytes, filename)
         upload.changed_s = time.time()
-        self._folder.mkdir(mode=0o700, exist_ok=True)
-        self._data(upload.id).touch(mode=0o600)
-        write_whole(self._record(upload.id), json.dumps(asdict(upload)))
         self._uploads[upload.id] = upload
+        try:
+            with held(upload), anyio.CancelScope(shield=True):
+                await anyio.to_thread.run_sync(self._write, upload)
+        except BaseException:
+            await self.remove(upload)
+            raise
         return upload
 
     def find(self, owner: str, name: str) -> ResumableUpload:
@@ -76,53 +90,65 @@ class UploadStore:
             raise ApiError(message, status=404, code="upload_not_found")
         return upload
 
-    def append(self, upload: ResumableUpload, piece: bytes) -> None:
-        """Take the next piece. Raises: OSError, with what was there before."""
-        with open(self._data(upload.id), "r+b") as file:
-            file.seek(upload.offset)
-            file.write(piece)
-            file.truncate()
-        upload.offset += len(piece)
-        upload.changed_s = time.time()
+    async def append(self, upload: ResumableUpload, piece: bytes) -> None:
+        """Take the next piece. Raises: OSError, with the upload as it was before."""
+        with anyio.CancelScope(shield=True):
+            await anyio.to_thread.run_sync(self._append, upload, piece)
+            upload.offset += len(piece)
+            upload.changed_s = time.time()
 
     def open(self, upload: ResumableUpload) -> BinaryIO:
-        """Open one that is whole. Raises: ApiError 400 for one that is not, OSError."""
+        """Open a whole upload. Raises: ApiError 400 for one that is not whole, OSError."""
         if upload.offset < upload.n_bytes:
             message = f"upload_id: expected all {upload.n_bytes} bytes of it, {upload.offset} are here"
             raise ApiError(message, param="upload_id", code="upload_incomplete")
-        return open(self._data(upload.id), "rb")
+        return open(self.data(upload), "rb")
 
-    def remove(self, upload: ResumableUpload) -> None:
-        """Remove one; harmless where it is gone."""
+    async def remove(self, upload: ResumableUpload) -> None:
+        """Remove an upload; harmless where it is gone."""
         self._uploads.pop(upload.id, None)
-        self._data(upload.id).unlink(missing_ok=True)
-        self._record(upload.id).unlink(missing_ok=True)
+        with anyio.CancelScope(shield=True):
+            await anyio.to_thread.run_sync(self._delete, upload)
 
-    def remove_older_than(self, at_s: float) -> None:
-        """Remove those of which nothing has come since a time, in seconds since 1970."""
+    async def remove_older_than(self, at_s: float) -> None:
+        """Remove uploads of which nothing has come since a time, in seconds since 1970."""
         for upload in list(self._uploads.values()):
             if upload.changed_s < at_s and not upload.is_busy:
-                self.remove(upload)
+                await self.remove(upload)
+
+    def data(self, upload: ResumableUpload) -> Path:
+        """Return the file of an upload."""
+        assert ID.fullmatch(upload.id), "names are made here"
+        return self._folder / upload.id
+
+    def _write(self, upload: ResumableUpload) -> None:
+        self._folder.mkdir(mode=0o700, exist_ok=True)
+        self.data(upload).touch(mode=0o600)
+        write_whole(self._record(upload), json.dumps(asdict(upload)))
+
+    def _append(self, upload: ResumableUpload, piece: bytes) -> None:
+        with open(self.data(upload), "r+b") as file:
+            file.seek(upload.offset)
+            file.write(piece)
+            file.truncate()
+
+    def _delete(self, upload: ResumableUpload) -> None:
+        self.data(upload).unlink(missing_ok=True)
+        self._record(upload).unlink(missing_ok=True)
+
+    def _record(self, upload: ResumableUpload) -> Path:
+        return self._folder / f"{upload.id}.json"
 
     def _load(self, record: Path) -> None:
-        """Take one of an earlier start; what is none is removed."""
-        data = record.with_suffix("")
+        """Take an upload of an earlier start, if its record and its file are there."""
         try:
             upload = ResumableUpload(**json.loads(record.read_text(encoding="utf-8")))
-            found = os.stat(data)
+            found = os.stat(record.with_suffix(""))
         except (OSError, ValueError, TypeError):
-            record.unlink(missing_ok=True)
-            data.unlink(missing_ok=True)
             return
-        upload.offset, upload.changed_s, upload.is_busy = found.st_size, found.st_mtime, False
-        self._uploads[upload.id] = upload
-
-    def _data(self, name: str) -> Path:
-        assert ID.fullmatch(name), "names are made here"
-        return self._folder / name
-
-    def _record(self, name: str) -> Path:
-        return self._folder / f"{name}.json"
+        if upload.id == record.stem and ID.fullmatch(upload.id):
+            upload.offset, upload.changed_s, upload.is_busy = found.st_size, found.st_mtime, False
+            self._uploads[upload.id] = upload
 
 
 @contextmanager

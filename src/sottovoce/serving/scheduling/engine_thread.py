@@ -36,7 +36,8 @@ _JUDGED_EVERY_S = 2.0
 class Job:
     """A piece of work that somebody waits for: a function without arguments, or calls for an executor.
 
-    since: when it was asked for (seconds). on_work: told its part of the seconds at work for it.
+    since: when it was asked for (seconds). on_work: told its part of the engine's work, in seconds of its
+    `work_clock`.
     """
 
     priority: Priority
@@ -64,10 +65,17 @@ class EngineState:
 class EngineThread:
     """An engine, and who waits for what it does; everything but `state` is called in its own thread.
 
-    engine: None does functions only. on_end: told of each job of the engine that is done.
+    engine: None does functions only. on_end: told of each job of the engine that is done. work_clock: seconds
+    of work of the thread that calls it.
     """
 
-    def __init__(self, engine: BatchingExecutor | None, on_end: Callable[[Job], None]) -> None:
+    def __init__(
+        self,
+        engine: BatchingExecutor | None,
+        on_end: Callable[[Job], None],
+        work_clock: Callable[[], float] = time.thread_time,
+    ) -> None:
+        self._work_clock = work_clock
         self._engine = engine
         self._on_end = on_end
         self._n_threads = 0
@@ -83,9 +91,10 @@ class EngineThread:
 
     @property
     def state(self) -> EngineState:
-        """What it is at now."""
-        n_files = len(self.under_way) - self.n_live
-        return EngineState(self.n_live, n_files > 0, self._busy.now(time.monotonic()))
+        """What it is at now; from any thread."""
+        under_way = self.under_way  # replaced by its own thread, never changed
+        n_live = sum(job.priority is Priority.LIVE for job in under_way)
+        return EngineState(n_live, len(under_way) > n_live, self._busy.now(time.monotonic()))
 
     @property
     def n_live(self) -> int:
@@ -136,22 +145,22 @@ class EngineThread:
         assert not callable(job.do)
         self.under_way = (*self.under_way, job)
         job.task = self._engine.begin(job.do, job.since, lambda task: self._end(job, task), job.priority)
-        began = time.monotonic()
+        began = self._work_clock()
         self._call(self._engine.advance)
         if job.on_work is not None:
-            job.on_work(time.monotonic() - began)
+            job.on_work(self._work_clock() - began)
 
     def round(self) -> tuple[Priority | None, float]:
         """Let the engine do a round; return whose calls were done, and how long it took (seconds)."""
         assert self._engine is not None
         live = [job for job in self.under_way if job.priority is Priority.LIVE]
-        began = time.monotonic()
+        began, work_began = time.monotonic(), self._work_clock()
         served = self._call(self._engine.round)
-        took_s = time.monotonic() - began
+        took_s, worked_s = time.monotonic() - began, self._work_clock() - work_began
         self.worked(took_s)
         for job in live if served is not Priority.FILE else ():
             if job.on_work is not None:
-                job.on_work(took_s / len(live))
+                job.on_work(worked_s / len(live))
         return served, took_s
 
     def _call(self, do: Callable[[], Result]) -> Result | None:

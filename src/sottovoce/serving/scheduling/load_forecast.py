@@ -9,6 +9,7 @@ model may still go (`engine.update_interval`). Knows no clients.
 from __future__ import annotations
 
 import random
+import threading
 import time
 from collections.abc import Callable
 
@@ -110,6 +111,8 @@ class LoadForecast:
         self._loads: list[SessionLoad] = []
         self.usual = 0.0
         self._calibrated = 0.0
+        self._lock = threading.Lock()
+        """Held while a thread of the model changes `usual`; sessions come and go on the event loop alone."""
 
     def begin(self, cost: float) -> None:
         """Take what a session was measured to cost at the start; 0: nothing is known."""
@@ -127,8 +130,8 @@ class LoadForecast:
 
     @property
     def has_room(self) -> bool:
-        """Whether another session can be taken; one alone always can."""
-        return all(load.is_idle for load in self._loads) or self.part + self.cost <= ROOM
+        """Whether another session can be taken; one alone always can, and any where nothing was measured."""
+        return not self.usual or all(load.is_idle for load in self._loads) or self.part + self.cost <= ROOM
 
     def check(self) -> None:
         """Check that there is room. Raises: ApiError 429, with a time to come back."""
@@ -148,8 +151,9 @@ class LoadForecast:
             self._loads.remove(load)
 
     def learn(self, cost: float) -> None:
-        """Take what a session was measured to cost lately."""
-        if cost > SILENT * self.usual:
-            self.usual = FORGET * self.usual + (1 - FORGET) * min(cost, MOST_AT_ONCE * self.usual)
-        elif self.usual > self._calibrated:
-            self.usual = max(CALMED * self.usual, self._calibrated)
+        """Take what a session was measured to cost lately; from any thread."""
+        with self._lock:
+            if cost > SILENT * self.usual:
+                self.usual = FORGET * self.usual + (1 - FORGET) * min(cost, MOST_AT_ONCE * self.usual)
+            elif self.usual > self._calibrated:
+                self.usual = max(CALMED * self.usual, self._calibrated)

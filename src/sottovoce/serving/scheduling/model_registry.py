@@ -83,6 +83,7 @@ class ModelRegistry:
         self._most_bytes = settings.memory_bytes
         self._unloaded: list[ModelWork] = []
         """Whose memory is to be freed."""
+        self._freeing = anyio.Lock()
         names = dict.fromkeys((*settings.names, *settings.at_start))
         self._slots = {name: _Slot(usual_languages(name), usual_bytes(name)) for name in names}
         promised = sum(map(usual_bytes, settings.at_start))
@@ -168,10 +169,12 @@ class ModelRegistry:
             self._unload(name)
 
     async def free(self) -> None:
-        """Free the memory of models that were unloaded, in a thread."""
-        gone, self._unloaded = self._unloaded, []
-        if gone:
-            await anyio.to_thread.run_sync(free_memory, gone)
+        """Free the memory of models that were unloaded, in a thread; returns when all of it is free."""
+        async with self._freeing:
+            gone, self._unloaded = self._unloaded, []
+            if gone:
+                with anyio.CancelScope(shield=True):
+                    await anyio.to_thread.run_sync(free_memory, gone)
 
     def close(self, timeout_s: float = WORK_ENDS_WITHIN_S) -> None:
         """End the threads of all models, after the work that they are at."""
@@ -186,24 +189,31 @@ class ModelRegistry:
             if slot.scheduler is None:
                 began = time.monotonic()
                 self._make_room(name)
-                slot.is_loading = True
+                slot.is_loading = True  # its memory is taken from here until it is unloaded
                 try:
-                    await self.free()
-                    model = await anyio.to_thread.run_sync(self._open_model, name)
+                    slot.scheduler = await self._load(name)
                 finally:
                     slot.is_loading = False
-                scheduler = self._make(model)
-                try:
-                    if name in self.settings.names:
-                        await scheduler.calibrate()
-                except BaseException:
-                    scheduler.close()
-                    raise
-                slot.scheduler, slot.languages = scheduler, scheduler.languages
-                self._note_size(name, model)
+                slot.languages = slot.scheduler.languages
                 seconds = round(time.monotonic() - began, 3)
                 logger.info("model loaded", extra={"model": name, "seconds": seconds})
             return slot.scheduler
+
+    async def _load(self, name: str) -> ModelWork:
+        """Load a model, and measure what a session of it costs. Raises: as `use`."""
+        await self.free()
+        model = await anyio.to_thread.run_sync(self._open_model, name)
+        scheduler = self._make(model)
+        try:
+            self._note_size(name, model)
+            await self.free()
+            if name in self.settings.names:
+                await scheduler.calibrate()
+        except BaseException:
+            scheduler.close()
+            self._unloaded.append(scheduler)
+            raise
+        return scheduler
 
     @property
     def n_bytes(self) -> int:

@@ -1,11 +1,14 @@
 """Who has to go where a model falls behind after all, as when other programs take its processors.
 
 Nobody is helped by sessions that are all late: where half of those that speak are, the newest of the late
-ones is asked to come again, one after the other, until the others are in time. One alone stays.
+ones is asked to come again, one after the other, until the others are in time. One alone stays. Where the
+event loop itself is late, as under a flood of handshakes that are refused, sessions are late for that, and
+sending one away would help none of the others: nobody goes then, nor while they catch up.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,6 +18,9 @@ from sottovoce.serving.scheduling.model_work import LiveWork
 
 LASTS_S = 3.0
 """So long half of the sessions have to be late before somebody goes, and until the next one does."""
+LOOK_EVERY_S = 1.0
+LOOP_LATE_S = 0.05
+"""Of a look, from which on the event loop is too busy to tell whether the model is."""
 EARLY = 0.5
 """Of what sessions may be late, from which on they are: until one is sent away and it helps takes a while."""
 
@@ -47,6 +53,8 @@ class OverloadWatch:
         self._clock = clock
         self._placed: list[PlacedSession] = []
         self._late_since_s: dict[object, float] = {}
+        self._looked_s = clock()
+        self._excused_until_s = -math.inf
 
     @contextmanager
     def placed(
@@ -61,10 +69,18 @@ class OverloadWatch:
             self._placed.remove(one)
 
     def look(self) -> None:
-        """Send the newest late one away where half of the sessions are late for long; called every second."""
+        """Send the newest late one away where half of the sessions are late for long.
+
+        Called every `LOOK_EVERY_S`. A look that comes late tells of the event loop: sessions then have as
+        much time to catch up as they are late.
+        """
         now_s = self._clock()
-        since_s = self._late_since_s
-        self._late_since_s = {}
+        since_s, looked_s = self._late_since_s, self._looked_s
+        self._late_since_s, self._looked_s = {}, now_s
+        if now_s - looked_s > LOOK_EVERY_S + LOOP_LATE_S:
+            self._excused_until_s = now_s + max((one.late_s(now_s) for one in self._placed), default=0.0)
+        if now_s < self._excused_until_s:
+            return
         for place in {one.work.place for one in self._placed}:
             speaking = [one for one in self._placed if one.work.place is place and one.behind_s() > 0]
             late = [one for one in speaking if one.late_s(now_s) > EARLY * self._most_s]

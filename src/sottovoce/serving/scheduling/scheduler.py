@@ -12,6 +12,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
+from functools import lru_cache
 from typing import TypeVar
 
 import anyio
@@ -42,6 +43,8 @@ T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 MAX_PROMPT_TOKENS = 223
+KEPT_FUSIONS = 4
+"""Lists of phrases that are kept ready for the next recording with the same ones."""
 
 
 class FileJob:
@@ -138,6 +141,7 @@ class Scheduler:
         self._deferral = deferral or DeferralOptions()
         self._on_live = on_live
         self._fusions = anyio.CapacityLimiter(1)
+        self._fusion_of = lru_cache(KEPT_FUSIONS)(lambda phrases: model.fusion(hotwords=phrases))
         work = work or Work()
         engines = engines_for(model, work)
         self._is_forecast = work.forecast
@@ -147,6 +151,8 @@ class Scheduler:
             engines,
             interval_controller=UpdateIntervalController(time.monotonic(), work.longest_interval_s),
             n_threads=work.threads or THREADS,
+            # A thread that waits for an accelerator may sleep: its processor time says nothing of the work.
+            work_clock=time.thread_time if model.backend.device.type == "cpu" else time.monotonic,
         )
 
     @property
@@ -257,7 +263,7 @@ class Scheduler:
         """Make what boosts phrases in a beam; many take a while, which no thread of the model spends."""
         if not request.phrases or self._beam_size_of(request) == 1:
             return None
-        return self.model.fusion(hotwords=request.phrases)
+        return self._fusion_of(request.phrases)
 
     def _begin(
         self,

@@ -42,7 +42,8 @@ class Worker:
 
     on_done: told priority, seconds waited and seconds worked, in one of them. engines: one a thread; without
     one, a thread that calls functions only. n_threads: PyTorch's for an operation, shared out among the
-    engines that are at work.
+    engines that are at work. work_clock: by which work is measured, in its thread: the processor time of the
+    thread, so that what other programs take is not counted as work of a session.
     """
 
     def __init__(
@@ -52,6 +53,7 @@ class Worker:
         *,
         interval_controller: UpdateIntervalController | None = None,
         n_threads: int = THREADS,
+        work_clock: Callable[[], float] = time.thread_time,
     ) -> None:
         self._on_done = on_done
         self.interval_controller = interval_controller or UpdateIntervalController(time.monotonic())
@@ -62,7 +64,7 @@ class Worker:
         self._wait_s = 0.0
         self._noted_s = time.monotonic()
         self._n_threads = n_threads
-        self._engines = [EngineThread(engine, self._ended) for engine in engines or (None,)]
+        self._engines = [EngineThread(engine, self._ended, work_clock) for engine in engines or (None,)]
         self._threads = [
             threading.Thread(target=self._run, args=(engine,), name=THREAD_NAME, daemon=True)
             for engine in self._engines
@@ -125,8 +127,8 @@ class Worker:
     ) -> Future[T]:
         """Have calls done together with those of others, and return what the generator returns.
 
-        on_work: told its part of the seconds that an engine is at work, in its thread. Cancelling as with
-        `submit`. Raises: ApiError after `close`.
+        on_work: told its part of the work of an engine (seconds of `work_clock`), in its thread. Cancelling
+        as with `submit`. Raises: ApiError after `close`.
         """
         return self._submitted(calls, priority, on_work)
 

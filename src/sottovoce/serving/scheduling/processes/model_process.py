@@ -9,6 +9,7 @@ import signal
 import socket
 import tempfile
 import threading
+from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -147,7 +148,7 @@ class ModelProcess:
         self._sessions: dict[int, HeldSession] = {}
         self._files: dict[int, HeldFile] = {}
         self._calls: dict[int, asyncio.Task[None]] = {}
-        self._live_work: list[tuple[float, float]] = []
+        self._live_work: deque[tuple[float, float]] = deque()  # threads append, the event loop takes
         self._methods: Mapping[str, Callable[..., Awaitable[object]]] = {
             "calibrate": self._calibrate,
             "open": self._open,
@@ -204,7 +205,7 @@ class ModelProcess:
     async def _report(self) -> None:
         """OneWayMessage what this process is at, for ever."""
         while True:
-            live_work, self._live_work = self._live_work, []
+            live_work = [self._live_work.popleft() for _ in range(len(self._live_work))]
             scheduler = self._scheduler
             state = ProcessState(
                 tuple(scheduler.engines),

@@ -250,8 +250,11 @@ def load_of_live(link: ProcessLink) -> tuple[float, int]:
 
 
 def has_room(link: ProcessLink) -> bool:
-    """Return whether a process can take another session, as far as it has told; one alone it always can."""
-    return not link.n_sessions or load_of_live(link)[0] + link.state.cost <= ROOM
+    """Return whether a process can take another session, as far as it has told.
+
+    One alone it always can, and any where no cost was measured.
+    """
+    return not (link.n_sessions and link.state.cost) or load_of_live(link)[0] + link.state.cost <= ROOM
 
 
 def load_of_files(link: ProcessLink) -> tuple[int, int]:
