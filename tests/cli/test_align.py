@@ -93,7 +93,7 @@ def test_text_on_standard_input_is_utf8(
         assert run(["align", str(clip), "-", *NANO, "-f", "txt"]) == code
     output = capsys.readouterr()
     assert output.out.strip() == TEXT
-    assert "standard input: expected a text in UTF-8" in output.err
+    assert "standard input: expected a text, got the byte" in output.err
 
 
 def test_what_is_not_found_is_said_apart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -110,13 +110,13 @@ def test_what_is_not_found_is_said_apart(tmp_path: Path, capsys: pytest.CaptureF
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["align", "{clip}", "nowhere.txt"], "text 'nowhere.txt': cannot be read"),
+        (["align", "{clip}", "nowhere.txt"], "text 'nowhere.txt': expected a text, got No such file"),
         (["align", "nowhere.wav", "{text}", *NANO], "nowhere.wav"),
         (["align", "-", "-"], "got '-' for both"),
         (["align", "{clip}", "{text}", *NANO, "--print-special"], "--print-special"),
         (["align", "{clip}", "{text}", "-f", "tsx"], "output format 'tsx'"),
         (["align", "{clip}", "{text}", "--model", "nano", "-l", "xx"], "xx"),
-        (["align", "{clip}", "{clip}"], "expected UTF-8"),
+        (["align", "{clip}", "{clip}"], "expected a text, got a null character in line 1"),
         (["find", "{clip}", "?!"], "expected letters or digits to look for"),
         (["find", "{clip}", "word", "--least-score", "0"], "--least-score"),
         (["find", "nowhere.json", "word"], "nowhere.json"),

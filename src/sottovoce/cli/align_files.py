@@ -13,11 +13,12 @@ from sottovoce.cli.documents import documents_of
 from sottovoce.cli.each_file import each_file
 from sottovoce.cli.options import open_model
 from sottovoce.cli.progress_bar import Progress
-from sottovoce.errors import OptionError, cause_of
+from sottovoce.errors import OptionError
 from sottovoce.formats.base import info_of
 from sottovoce.formats.files import READABLE, load_transcript
 from sottovoce.options.align import AlignOptions
 from sottovoce.options.schema import made
+from sottovoce.text import files
 from sottovoce.types import Transcript
 
 ADVICE = "a smaller --model"
@@ -59,20 +60,15 @@ def read_text(name: str) -> str | Transcript:
     path = Path(name)
     if path.suffix.lower() in READABLE:
         return load_transcript(path)
-    try:
-        return path.read_text(encoding="utf-8-sig")
-    except OSError as error:
-        raise OptionError(f"text '{name}': cannot be read ({cause_of(error)})") from error
-    except UnicodeDecodeError as error:
-        raise OptionError(f"text '{name}': expected UTF-8, got other bytes") from error
+    return files.read_text(path, "a text", name=f"text '{name}'")
 
 
 def read_standard_input() -> str:
-    """Read a text from a pipe, UTF-8 whatever the locale says.
+    """Read a text from a pipe, whatever the locale says.
 
     Raises: OptionError for other bytes.
     """
     try:
-        return sys.stdin.buffer.read().decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise OptionError("standard input: expected a text in UTF-8, got other bytes") from error
+        return files.decode_text(sys.stdin.buffer.read())
+    except ValueError as error:
+        raise OptionError(f"standard input: expected a text, got {error}") from error

@@ -15,10 +15,11 @@ from sottovoce.api import Model
 from sottovoce.cli.ctc_request import DecoderRequest
 from sottovoce.ctc import CtcFusionOptions, load_ngram
 from sottovoce.decoding.ctc.labels import LabelList
-from sottovoce.errors import ManifestError, cause_of
+from sottovoce.errors import ManifestError
 from sottovoce.evaluation.wer import ErrorCounts, count_edits
 from sottovoce.lm.causal import CausalWordModel
 from sottovoce.lm.neural import WordLanguageModel
+from sottovoce.text.files import read_lines
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,20 +76,17 @@ def _neural(request: DecoderRequest) -> WordLanguageModel | None:
 def _listed(manifest: Path) -> tuple[list[Path], list[str]]:
     paths: list[Path] = []
     texts: list[str] = []
-    number = 0
-    try:
-        for line in manifest.read_text(encoding="utf-8").splitlines():
-            number += 1
-            if line.strip():
-                row = json.loads(line)
-                paths.append(manifest.parent / str(row.get("emissions") or row["file"]))
-                texts.append(str(row["text"]))
-    except OSError as error:
-        raise ManifestError(f"{manifest}: expected JSON lines, got {cause_of(error)}") from error
-    except (ValueError, KeyError, AttributeError) as error:
-        raise ManifestError(
-            f"{manifest}, line {number}: expected JSON with 'emissions' and 'text', got {error}"
-        ) from error
+    for number, line in enumerate(read_lines(manifest, "JSON lines", ManifestError), 1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+            paths.append(manifest.parent / str(row.get("emissions") or row["file"]))
+            texts.append(str(row["text"]))
+        except (ValueError, KeyError, AttributeError) as error:
+            raise ManifestError(
+                f"{manifest}, line {number}: expected JSON with 'emissions' and 'text', got {error}"
+            ) from error
     if not paths:
         raise ManifestError(f"{manifest}: expected at least one utterance, got none")
     return paths, texts

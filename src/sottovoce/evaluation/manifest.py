@@ -11,7 +11,8 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from sottovoce.errors import ManifestError, cause_of
+from sottovoce.errors import ManifestError
+from sottovoce.text.files import read_lines
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,14 +48,9 @@ def read_manifest(path: str | Path) -> list[ManifestEntry]:
 
     Raises: ManifestError that names the line, for anything but JSON objects of this form.
     """
-    source = Path(path)
-    try:
-        lines = source.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ManifestError(f"{path}: expected a readable list of recordings ({cause_of(error)})") from error
     entries = [
-        _entry(line, source.parent, f"{path}, line {number}")
-        for number, line in enumerate(lines, 1)
+        _entry(line, Path(path).parent, f"{path}, line {number}")
+        for number, line in enumerate(read_lines(path, "a list of recordings", ManifestError), 1)
         if line.strip()
     ]
     if not entries:

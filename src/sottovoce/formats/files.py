@@ -16,6 +16,7 @@ from sottovoce.formats.parse_json import transcript_of_json
 from sottovoce.formats.parse_subtitles import transcript_of_cues
 from sottovoce.formats.writers import FORMATS, extension_of, writer_for
 from sottovoce.options.writer import WriterOptions
+from sottovoce.text.files import decode_text
 from sottovoce.types import Transcript
 
 READABLE = (".json", ".srt", ".vtt")
@@ -44,9 +45,9 @@ def parse_transcript(data: bytes, name: str, *, is_json: bool | None = None) -> 
     Raises: OptionError.
     """
     try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise OptionError(f"{name}: expected UTF-8, got other bytes") from error
+        text = decode_text(data)
+    except ValueError as error:
+        raise OptionError(f"{name}: expected text, got {error}") from error
     if is_json is None:
         is_json = text.lstrip()[:1] in ("{", "[")
     try:

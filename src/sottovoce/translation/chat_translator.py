@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from sottovoce.errors import OptionError, TranslationError, cause_of
+from sottovoce.errors import OptionError, TranslationError
+from sottovoce.text.files import read_lines
 from sottovoce.text.languages import language_name
 from sottovoce.translation.chat import Message
 from sottovoce.translation.live_translator import SourceText
@@ -35,14 +36,8 @@ class Glossary:
 
         Raises: OptionError naming the file and line.
         """
-        try:
-            lines = Path(path).read_text(encoding="utf-8-sig").splitlines()
-        except OSError as error:
-            raise OptionError(f"glossary '{path}': cannot be read ({cause_of(error)})") from error
-        except UnicodeDecodeError as error:
-            raise OptionError(f"glossary '{path}': expected UTF-8, got other bytes") from error
         terms = []
-        for number, line in enumerate(lines, 1):
+        for number, line in enumerate(read_lines(path, "terms", name=f"glossary '{path}'"), 1):
             if not line.strip() or line.lstrip().startswith("#"):
                 continue
             term, mark, translation = line.partition("\t" if "\t" in line else "=")
