@@ -1,4 +1,4 @@
-"""Text files are read in one way by whoever reads them: with or without a byte order mark, of any line end."""
+"""Text files are read in one way: with or without a byte order mark, with any line end."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_zipped_n_grams_are_text_as_well(tmp_path: Path) -> None:
     path.write_bytes(gzip.compress(ARPA.encode("utf-8-sig")))
     assert list(read_arpa(path).vocabulary) == ["é", "</s>"]
     path.write_bytes(gzip.compress(ARPA.encode())[:-20])
-    with pytest.raises(LanguageModelError, match="words.arpa.gz"):
+    with pytest.raises(LanguageModelError, match=r"words\.arpa\.gz"):
         read_arpa(path)
 
 
