@@ -20,6 +20,7 @@ from sottovoce.evaluation.wer import ErrorCounts, count_edits
 from sottovoce.lm.causal import CausalWordModel
 from sottovoce.lm.neural import WordLanguageModel
 from sottovoce.text.files import read_lines
+from sottovoce.text.unicode_forms import composed
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,8 @@ class DevelopmentSet:
         )
 
     def word_error_rate(self, found: Sequence[str]) -> float:
-        counts = [count_edits(r.split(), h.split()) for r, h in zip(self.texts, found, strict=True)]
+        texts = map(composed, self.texts)
+        counts = [count_edits(r.split(), h.split()) for r, h in zip(texts, map(composed, found), strict=True)]
         total: ErrorCounts = sum(counts[1:], start=counts[0])
         return total.n_errors / max(total.n_reference, 1)
 

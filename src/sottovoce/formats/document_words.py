@@ -17,6 +17,7 @@ from sottovoce.errors import LanguageModelError, MissingExtraError, cause_of
 from sottovoce.lm.phrase_lists import Hotwords, listed_phrases
 from sottovoce.text.files import read_text
 from sottovoce.text.tokenizer import Tokenizer
+from sottovoce.text.unicode_forms import composed
 
 MOST_WORDS, LEAST_COUNT, LEAST_LETTERS = 200, 2, 3
 _MULTILINGUAL = 51865
@@ -36,7 +37,7 @@ def vocabulary_from(
         a PDF without `pypdf` and a DOCX without `python-docx`.
     """
     named = [paths] if isinstance(paths, str | Path) else list(paths)
-    texts = [document_text(path) for path in named]
+    texts = [composed(document_text(path)) for path in named]
     found = rare_words(texts, tokenizer or Tokenizer.for_model(_MULTILINGUAL), most=most)
     if not found:
         raise LanguageModelError(

@@ -23,6 +23,7 @@ from torch import Tensor
 from sottovoce.errors import LanguageModelError, MissingExtraError, OptionError
 from sottovoce.lm.gbnf import NAME, QUOTED, RULE, endless_rules, left_open
 from sottovoce.text.files import read_text
+from sottovoce.text.unicode_forms import composed
 
 START, BROKEN = 0, -1
 """States: the empty prefix; a prefix outside the grammar, after which nothing is penalised."""
@@ -43,6 +44,7 @@ class Grammar:
     rule: str = "root"
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "text", composed(self.text))  # as Whisper writes
         rules = RULE.findall(self.text)
         if not rules:
             raise LanguageModelError('grammar: expected rules such as root ::= "yes" | "no", got none')
