@@ -32,7 +32,7 @@ ARPA += "\\2-grams:\n-0.1\t<s> {0}\n\n\\end\\\n"
 
 
 def said(labels: list[str], text: list[str], *rivals: tuple[str, str]) -> Tensor:
-    """Log-probabilities (T, V) of labels, a blank after each; of rivals the second is a little less likely."""
+    """Log-probabilities (T, V) of labels, a blank after each; of rivals the second is less likely."""
     likely = torch.full((2 * len(text), len(labels)), 0.01)
     for i, label in enumerate(text):
         likely[2 * i, labels.index(label)] = 1.0
@@ -137,12 +137,12 @@ def test_symbols_of_an_offset_are_no_letters(tmp_path: Path) -> None:
     words = "-1\t\u0300\n-0.5\t\u0341\n-3\t<unk>\n-1\t</s>\n"
     path.write_text("\\data\\\nngram 1=4\n\n\\1-grams:\n" + words + "\n\\end\\\n", encoding="utf-8")
     labels = ["-", "a", "b"]
-    fusion = CtcFusionOptions(token_offset=0x33F, lm_weight=1.0)  # U+0340, equivalent to U+0300, and U+0341
+    fusion = CtcFusionOptions(token_offset=0x33F, lm_weight=0.1)  # U+0340, equivalent to U+0300, and U+0341
     decoder = CtcDecoder(labels, lm=path, fusion=fusion)
     for label, log10 in (("a", -3.0), ("b", -0.5)):
         best = decoder.decode(said(labels, [label]))[0][0]
         assert best.text == label
-        assert best.lm_score == pytest.approx((log10 - 1) * 2.302585, abs=1e-3)
+        assert best.lm_score == pytest.approx((log10 - 1) * 0.2302585, abs=1e-4)
 
 
 def test_words_of_a_list_that_cannot_be_spelled_are_a_warning(
