@@ -266,7 +266,8 @@ def read_lexicon(path: str | Path, labels: Sequence[str]) -> list[tuple[str, tup
         named = ", ".join(faults[:_MOST_NAMED]) + (", …" if len(faults) > _MOST_NAMED else "")
         if not spellings:
             raise LanguageModelError(f"{path}: expected words that the labels can spell, got none: {named}")
-        logger.warning("%s: %d words left out that the labels cannot spell: %s", path, len(faults), named)
+        count = f"{len(faults)} word{'s' if len(faults) > 1 else ''}"
+        logger.warning("%s: %s left out that the labels cannot spell: %s", path, count, named)
     return spellings
 
 
