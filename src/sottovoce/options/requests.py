@@ -48,7 +48,7 @@ REQUEST = (
         "text",
         {
             "openai": ApiField(
-                "language", "a code or name; without it, it is found once", examples=LANGUAGE_EXAMPLES
+                "language", "a code (pt, por), tag (pt-BR) or name; without it, it is found once", examples=LANGUAGE_EXAMPLES
             ),
             "whisper_cpp": ApiField(
                 "language",
