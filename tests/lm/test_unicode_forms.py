@@ -25,6 +25,7 @@ from sottovoce.text.unicode_forms import forms_of, ids_by_form, letter_spellings
 from sottovoce.translation.chat_translator import Glossary
 
 CAFE, CAFE_APART = "caf\u00e9", "cafe\u0301"
+BINARIES = Path(__file__).parent / "binaries"
 LABELS = ["-", "|", "c", "a", "f", "e", "\u00e9"]
 ARPA = "\\data\\\nngram 1=5\nngram 2=1\n\n\\1-grams:\n-3\t<unk>\n-99\t<s>\t0\n-1\t</s>\n"
 ARPA += "-0.5\t{0}\t0\n-1\tcafe\t0\n\n"
@@ -129,6 +130,27 @@ def test_kenlm_is_asked_for_the_form_that_it_holds(form: str, tmp_path: Path) ->
             score = float(model.score(model.start(1), torch.tensor(model.ids([word])))[0])
             assert score == pytest.approx(-0.1 * 2.302585, abs=1e-5)
         assert "caf\u00e8" not in model
+
+
+@pytest.mark.parametrize("kind", ["probing", "trie"])
+def test_binaries_of_text_in_two_code_points(kind: str) -> None:
+    """Their words cannot be normalised: the model is asked for its own form, also half composed ones."""
+    pytest.importorskip("kenlm", reason="KenLM's package is not installed")
+    model = KenlmModel(BINARIES / f"apart-{kind}.bin")
+    reference = NgramModel.from_arpa(BINARIES / "apart.arpa")
+    for words in (["the", CAFE], ["the", CAFE_APART], ["\u1eadm"], ["a\u0323\u0302m"], ["caf\u00e8"]):
+        scores = []
+        for each in (model, reference):
+            states, total = each.start(1), 0.0
+            for token in each.ids(words):
+                gained, states = each.score(states, torch.tensor([token]))
+                total += float(gained)
+            scores.append(total)
+        assert scores[0] == pytest.approx(scores[1], abs=1e-5)
+        assert (scores[0] > -3 * 2.3) == (words != ["caf\u00e8"])
+    log_probs = said(LABELS, list("cafe"), ("e", "\u00e9"))
+    best = CtcDecoder(LABELS, lm=BINARIES / f"apart-{kind}.bin").decode(log_probs)[0][0]
+    assert best.text == CAFE
 
 
 def test_symbols_of_an_offset_are_no_letters(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from torch import Tensor
 from sottovoce.errors import OptionError
 from sottovoce.lm.base import Arcs, ContextFreeModel, Endings, FlatScorer, stays_on_device
 from sottovoce.lm.flat import flat_models, word_scorer
-from sottovoce.lm.fusion import NEVER, Relabelled, ShallowFusion, TensorModel, weighted
+from sottovoce.lm.fusion import NEVER, Relabelled, ShallowFusion, TensorModel, weighted_scores
 from sottovoce.lm.lexicon import Lexicon
 from sottovoce.lm.token_tree import ROOT
 
@@ -124,7 +124,7 @@ class WordFusion:
         scores, after = scores[:, 0], after[:, 0]
         for i, word in enumerate(self._models):
             ends = word.model.finish(after[..., i].reshape(-1)).view(scores.shape)
-            scores = scores + weighted(ends, word.weight)
+            scores = scores + weighted_scores(ends, word.weight)
         if self._ahead is not None:
             scores = scores - self._ahead[states[:, 0]][:, None]
         if self._tokens is not None:
@@ -205,7 +205,7 @@ class WordFusion:
         after = []
         for i, word in enumerate(self._models):
             gained, moved = word.model.score(states[:, i], word.ids[words])
-            scores = scores + weighted(gained, word.weight)
+            scores = scores + weighted_scores(gained, word.weight)
             after.append(moved)
         return scores, torch.stack(after, dim=1) if after else states
 
