@@ -38,7 +38,7 @@ def test_lists_name_files_beside_them_and_what_stands_there_twice_is_done_once(t
         ("list.jsonl", "", "at least one"),
         ("list.txt", "\n", "at least one"),
         ("list.jsonl", "a.wav\n", "JSON object"),
-        ("nowhere.txt", None, "readable list"),
+        ("nowhere.txt", None, "a list of recordings"),
     ],
 )
 def test_what_cannot_be_a_list_is_said_in_one_line(

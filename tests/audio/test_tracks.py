@@ -10,9 +10,9 @@ import pytest
 
 from sottovoce.audio.io import load_audio, load_channels, probe_audio
 from sottovoce.audio.recording import Recording
-from sottovoce.audio.tracks import AudioTrack, language_code, track_named
+from sottovoce.audio.tracks import AudioTrack, track_named
 from sottovoce.errors import AudioError, OptionError
-from sottovoce.text.languages import LANGUAGES
+from sottovoce.text.languages import LANGUAGES, language_code
 from tests.audio.media import tones
 from tests.audio.tracked import Sound, write_tracks
 

@@ -113,13 +113,13 @@ def test_what_is_not_found_is_said_apart(tmp_path: Path, capsys: pytest.CaptureF
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["align", "{clip}", "nowhere.txt"], "text 'nowhere.txt': cannot be read"),
+        (["align", "{clip}", "nowhere.txt"], "text 'nowhere.txt': expected a text, got No such file"),
         (["align", "nowhere.wav", "{text}", *NANO], "nowhere.wav"),
         (["align", "-", "-"], "got '-' for both"),
         (["align", "{clip}", "{text}", *NANO, "--print-special"], "--print-special"),
         (["align", "{clip}", "{text}", "-f", "tsx"], "output format 'tsx'"),
         (["align", "{clip}", "{text}", "--model", "nano", "-l", "xx"], "xx"),
-        (["align", "{clip}", "{clip}"], "expected UTF-8"),
+        (["align", "{clip}", "{clip}"], "expected a text, got a null character in line 1"),
         (["find", "{clip}", "?!"], "expected letters or digits to look for"),
         (["find", "{clip}", "word", "--least-score", "0"], "--least-score"),
         (["find", "nowhere.json", "word"], "nowhere.json"),

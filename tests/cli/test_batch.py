@@ -85,7 +85,7 @@ def test_speakers_are_told_apart(archive: Path, monkeypatch: pytest.MonkeyPatch)
     ("words", "said"),
     [
         (["{archive}", "out.csv"], ".jsonl or .parquet"),
-        (["{archive}/nowhere", "out.jsonl"], "readable list"),
+        (["{archive}/nowhere", "out.jsonl"], "a list of recordings"),
         (["{archive}", "out.jsonl", "--actors", "some", "--ray"], "--actors"),
         (["{archive}", "out.jsonl", "--hotwords", "Zürich"], "--hotwords"),
         (["{archive}", "out.jsonl", "--language", "xx"], "xx"),

@@ -215,7 +215,7 @@ def test_tuning_tries_every_combination(folder: Path, capsys: pytest.CaptureFixt
         (["one.npy", "--labels", "few.txt"], "expected 3 labels"),
         (["one.npy", "--labels", "labels.txt", "--blank", "9"], "blank"),
         (["one.npy", "--labels", "labels.txt", "--lm", "labels.txt"], "not an ARPA file"),
-        (["one.npy", "--labels", "labels.txt", "--lexicon", "wrong.txt"], "labels of the model"),
+        (["one.npy", "--labels", "labels.txt", "--lexicon", "wrong.txt"], "no label 'x'"),
         (["one.npy", "--labels", "labels.txt", "--device", "cuda:99"], "CUDA devices are visible"),
         (["logits.npy", "--labels", "labels.txt"], "logits.npy: emissions: expected log-probabilities"),
         (["one.npy", "--labels", "labels.txt", "--hotwords", "none.txt"], "none.txt"),

@@ -12,7 +12,7 @@ import torch
 from sottovoce.lm.base import END, FlatModels
 from sottovoce.lm.boosting import Phrase, PhraseBooster
 from sottovoce.lm.flat import flat_models
-from sottovoce.lm.fusion import ShallowFusion, _weighted
+from sottovoce.lm.fusion import ShallowFusion, weighted_scores
 from sottovoce.lm.kenlm import KenlmModel
 from sottovoce.lm.ngram import NgramModel
 from sottovoce.lm.table import BackoffTable
@@ -90,7 +90,7 @@ def weights() -> None:
     scores[::4] = -torch.inf
     for factor in (0.0, 0.7, -1.0):
         ours = [float(weighted(score, np.float32(factor))) for score in scores.numpy()]
-        assert ours == pytest.approx(_weighted(scores, factor).tolist())
+        assert ours == pytest.approx(weighted_scores(scores, factor).tolist())
 
 
 def label_models() -> None:

@@ -118,7 +118,7 @@ def test_what_is_no_grammar_is_said_in_one_line(text: str, said: str) -> None:
 
 
 def test_files_and_penalties_are_checked(tmp_path: Path) -> None:
-    with pytest.raises(LanguageModelError, match="readable grammar"):
+    with pytest.raises(LanguageModelError, match="expected a grammar"):
         Grammar.read(tmp_path / "nowhere.gbnf")
     with pytest.raises(OptionError, match="penalty"):
         model_of('root ::= "a"', penalty=-1.0)

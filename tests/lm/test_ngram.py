@@ -12,6 +12,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from sottovoce.ctc.decoder import CtcDecoder
+from sottovoce.ctc.options import CtcFusionOptions
+from sottovoce.decoding.ctc.search_options import CtcOptions, SearchEngine
 from sottovoce.errors import LanguageModelError
 from sottovoce.lm.kenlm import KenlmModel, is_kenlm_binary
 from sottovoce.lm.ngram import NgramModel
@@ -99,8 +102,8 @@ def test_a_file_without_unk_gives_unknown_words_kenlms_floor(tmp_path: Path) -> 
         ("ngram 2=4", "ngram 2=x", "ngram 2=COUNT"),
         ("-0.4\t<s> a\t-0.1", "-0.4\t<s> c\t-0.1", "'c'"),
         ("-0.4\t<s> a", "zero\t<s> a", "'zero'"),
-        ("-0.4\t<s> a", "nan\t<s> a", "finite"),
-        ("-0.8\tb", "-0.8\ta", "'a' again"),
+        ("-0.4\t<s> a", "nan\t<s> a", "a log10 number"),
+        ("-0.8\tb", "-0.8\ta", "'b'"),
         ("-0.35\ta a\t0.1", "-0.35\ta b\t0.1", "once"),
         ("\\end\\", "", "end of the file"),
         ("\\3-grams:", "\\4-grams:", "3-grams"),
@@ -111,6 +114,90 @@ def test_damaged_files_are_refused(small: Path, old: str, new: str, message: str
     small.write_text(SMALL.replace(old, new, 1))
     with pytest.raises(LanguageModelError, match=message.replace("\\", "\\\\")):
         NgramModel.from_arpa(small)
+
+
+LIKE_SMALL = {
+    "-inf": [("-99\t<s>", "-inf\t<s>")],
+    "-inf within": [("-0.35\ta a", "-inf\ta a")],
+    "</s> twice": [("ngram 1=5", "ngram 1=6"), ("\t</s>\n", "\t</s>\n-0.1\t</s>\n")],
+    "a word twice": [("ngram 1=5", "ngram 1=6"), ("\n\n\\2-grams:", "\n-0.1\ta\t-3\n\n\\2-grams:")],
+    "<unk> twice": [("ngram 1=5", "ngram 1=6"), ("\n\n\\2-grams:", "\n-2\t<unk>\t0\n\n\\2-grams:")],
+    "blank lines under titles": [("\\1-grams:\n", "\\1-grams:\n\n \n"), ("\\2-grams:\n", "\\2-grams:\n\n")],
+    "blank lines within": [("\n-0.8\tb", "\n\n-0.8\tb")],
+    "blank lines between": [("\n\\3-grams:", "\n\n\n\\3-grams:"), ("\\end\\", "\n\n\\end\\\n\n")],
+    "CRLF": [("\n", "\r\n")],
+    "positive zero": [("\t-0.2\n", "\t0\n"), ("\t-0.1\n", "\t+0.0\n")],
+}
+"""Files that KenLM reads: what is replaced in `SMALL`."""
+
+
+@pytest.mark.parametrize("name", LIKE_SMALL)
+def test_odd_files_score_as_in_kenlm(small: Path, name: str) -> None:
+    kenlm = pytest.importorskip("kenlm", reason="KenLM's package is not installed")
+    text = SMALL
+    for old, new in LIKE_SMALL[name]:
+        assert old in text
+        text = text.replace(old, new)
+    small.write_bytes(text.encode())
+    model, reference = NgramModel.from_arpa(small), kenlm.Model(str(small))
+    for words in (["a"], ["a", "b", "a", "a"], ["b", "b", "c"], ["c", "a", "a", "b"]):
+        expected = pytest.approx(reference.score(" ".join(words)), abs=1e-5)
+        assert float(sentences(model, [words])[0]) == expected
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [("\n\n\\2-grams:", "\n\\2-grams:"), ("\n\n\\1-grams:", "\n\\1-grams:"), ("\t", " "), ("\n\n", "\n")],
+    ids=["between sections", "after counts", "spaces", "no blank line at all"],
+)
+def test_files_of_other_programs_score_the_same(small: Path, old: str, new: str) -> None:
+    """SRILM reads these."""
+    expected = sentences(NgramModel.from_arpa(small), [["a", "b", "a"]])
+    assert old in SMALL
+    small.write_text(SMALL.replace(old, new))
+    assert torch.equal(sentences(NgramModel.from_arpa(small), [["a", "b", "a"]]), expected)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        *(
+            (name, (-1.2, -2.8, -3.4))
+            for name in ("plain", "inf-bos", "eos-twice", "blank-inside", "no-blanks")
+        ),
+        ("inf-bigram", (-1.2, -2.8, float("-inf"))),
+    ],
+)
+def test_files_of_the_reports(shared_dir: Path, name: str, expected: tuple[float, ...]) -> None:
+    model = NgramModel.from_arpa(shared_dir / f"fixtures/reports/{name}.arpa")
+    texts = ["hello world", "world hello", "hello hello xyzzy"]
+    assert [float(sentences(model, [text.split()])[0]) for text in texts] == pytest.approx(expected, abs=1e-5)
+
+
+def test_a_word_that_stands_twice_is_a_warning(small: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for old, new in LIKE_SMALL["a word twice"]:
+        small.write_text(small.read_text().replace(old, new))
+    NgramModel.from_arpa(small)
+    assert "small.arpa: unigrams that stand twice, the first counts: 'a'" in caplog.text
+
+
+@pytest.mark.parametrize("weight", [0.0, 0.5])
+def test_impossible_n_grams_are_never_found(weight: float, small: Path) -> None:
+    """-inf of a bigram forbids it in every engine, also times 0; -inf of a unigram forbids no bigram."""
+    small.write_text(SMALL.replace("-0.4\t<s> a", "-inf\t<s> a").replace("-0.8\tb", "-inf\tb"))
+    log_probs = torch.tensor([[0.01, 0.01, 0.6, 0.38]]).log()
+    engines: tuple[SearchEngine, ...] = ("tensors", "compiled")
+    for engine in engines:
+        decoder = CtcDecoder(
+            ["-", "|", "a", "b"],
+            lm=small,
+            lexicon=[("a", [2]), ("b", [3])],
+            fusion=CtcFusionOptions(lm_weight=weight),
+            options=CtcOptions(engine=engine),
+        )
+        best = decoder.decode(log_probs)[0][0]
+        assert best.text != "a"
+        assert best.score == best.score  # not NaN
 
 
 def test_unreadable_files_are_refused(tmp_path: Path) -> None:

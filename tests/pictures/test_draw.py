@@ -109,7 +109,7 @@ def test_the_command_draws(tmp_path: Path) -> None:
         (["-o", "{folder}/none/talk.png"], "its folder is not there"),
         (["-o", "{folder}/talk.png", "--panels", "wave"], "panels: expected some of"),
         (["-o", "{folder}/talk.png", "--duration", "31"], "--duration: expected 0.1 to 30 s"),
-        (["-o", "{folder}/talk.png", "--text", "{folder}/none.txt"], "cannot be read"),
+        (["-o", "{folder}/talk.png", "--text", "{folder}/none.txt"], "expected a text, got No such file"),
         (["-o", "{folder}/talk.png", "--offset", "50", "-m", "nano"], "expected a start before its end"),
     ],
 )

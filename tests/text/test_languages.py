@@ -2,10 +2,29 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import cast
+
 import pytest
 
 from sottovoce.errors import OptionError
-from sottovoce.text.languages import LANGUAGES, UNSPACED, find_language, language_codes, language_name
+from sottovoce.evaluation.manifest import read_manifest
+from sottovoce.options.decoding import DecodingOptions
+from sottovoce.options.transcribe import TranscribeOptions
+from sottovoce.serving.parsing.client_values import read_code, read_languages
+from sottovoce.serving.parsing.faults import ApiError
+from sottovoce.serving.recordings.requests import languages_of
+from sottovoce.streaming.options import SessionOptions
+from sottovoce.text.languages import (
+    LANGUAGES,
+    UNSPACED,
+    LanguageChoice,
+    find_language,
+    language_codes,
+    language_name,
+)
+from sottovoce.text.tokenizer import Tokenizer
+from sottovoce.translation.chat_translator import Chat, ChatTranslator
 
 
 def test_codes_are_unique_and_count_as_in_the_vocabularies() -> None:
@@ -29,15 +48,51 @@ def test_every_code_name_and_alias_in_any_case_gives_the_code() -> None:
         assert language_name(name).casefold() in {x.name.casefold() for x in LANGUAGES if x.code == code}
 
 
-@pytest.mark.parametrize(
-    ("given", "code"), [("mandarin", "zh"), ("Castilian", "es"), ("Haitian Creole", "ht"), ("nb", "no")]
-)
-def test_known_aliases(given: str, code: str) -> None:
-    assert find_language(given) == code
+CODES = {
+    "mandarin": "zh", "Castilian": "es", "Haitian Creole": "ht", "nb": "no", "pt-BR": "pt",
+    "en-US": "en", "eng": "en", "PT": "pt", "zh-Hans": "zh", "zh_Hant_TW": "zh", "zh-yue": "yue",
+    "ger": "de", "deu": "de", "fre": "fr", "fra": "fr", "chi": "zh", "zho": "zh", "cmn-Hans-CN": "zh",
+    "per": "fa", "de_AT.UTF-8": "de", "es-419": "es", "nb-NO": "no", "jav": "jw", "jv-ID": "jw",
+    "iw-IL": "he", "fil-PH": "tl", "arb": "ar", "yue-HK": "yue", "haw": "haw",
+}  # fmt: skip
+"""Names, ISO 639-1, both kinds of 639-2, tags of BCP 47 and locales, by Whisper's code."""
+
+
+@pytest.mark.parametrize("given", CODES)
+def test_known_codes_tags_and_aliases(given: str) -> None:
+    assert find_language(given) == find_language(given.upper()) == CODES[given]
+
+
+def test_languages_are_taken_in_any_standard_and_kept_as_whispers_codes(tmp_path: Path) -> None:
+    decoding = DecodingOptions(language="pt-BR", allowed_languages=("eng", "zh-Hans"))
+    assert (decoding.language, decoding.allowed_languages) == ("pt", ("en", "zh"))
+    assert TranscribeOptions(language_prior={"deu": -1.0}).language_prior == {"de": -1.0}
+    assert SessionOptions(languages=("eng", "pt_BR")).languages == ("en", "pt")
+    assert LanguageChoice.parse("pt-BR,pt-PT,eng", language_codes()) == LanguageChoice(None, ("pt", "en"))
+    assert Tokenizer.for_model(51865, language="por").language == "pt"
+    assert ChatTranslator(cast(Chat, None), "pt-BR").target == "pt"
+    manifest = tmp_path / "all.jsonl"
+    spans = '[{"start": 0, "end": 1, "language": "deu"}, {"start": 1, "end": 2, "language": "x-klingon"}]'
+    manifest.write_text(
+        f'{{"file": "a.wav", "language": "pt-BR"}}\n{{"file": "b.wav", "language": {spans}}}\n'
+    )
+    first, second = read_manifest(manifest)
+    assert first.languages == ("pt",)
+    assert second.languages == ("de", "x-klingon")  # one that Whisper does not have
+
+
+def test_parameters_of_servers_take_them_too() -> None:
+    assert read_code("language", "pt-BR") == "pt"
+    assert read_languages("languages", ["eng", "en-US", "auto"]) == ("en",)
+    assert languages_of({"language": "por", "languages": None}) == ("pt",)
+    assert languages_of({"language": None, "languages": ("por", "pt-BR", "ger")}) == ("pt", "de")
+    with pytest.raises(ApiError, match="language 'klingon'"):
+        read_code("language", "klingon")
 
 
 @pytest.mark.parametrize(
-    ("given", "hint"), [("germn", r"'german' \(de\)"), ("en-US", "'en'"), ("pt_BR", "'pt'"), ("qqq", "")]
+    ("given", "hint"),
+    [("germn", r"'german' \(de\)"), ("en!", "'en'"), ("qqq-BR", ""), ("English US", "'english'")],
 )
 def test_an_unknown_language_names_close_ones(given: str, hint: str) -> None:
     with pytest.raises(OptionError, match=f"language '{given}': expected.*{hint}"):

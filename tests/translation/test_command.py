@@ -161,7 +161,7 @@ def test_an_english_only_model_cannot(monkeypatch: pytest.MonkeyPatch) -> None:
         (["--translate-to", "en", "--glossary", "x"], "--glossary: needs --translation-url"),
         (
             [*SERVER, "--glossary", "nowhere.txt"],
-            "glossary 'nowhere.txt': cannot be read",
+            "glossary 'nowhere.txt': expected terms, got No such file",
         ),
     ],
 )

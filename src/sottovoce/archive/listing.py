@@ -7,9 +7,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from sottovoce.errors import ManifestError, cause_of
+from sottovoce.errors import ManifestError
 from sottovoce.evaluation.manifest import read_manifest
 from sottovoce.formats.output_names import label_of
+from sottovoce.text.files import read_lines
 
 _AUDIO = "aac ac3 aif aiff amr ape au caf flac m4a m4b mka mp2 mp3 oga ogg opus spx w64 wav weba wma wv"
 _VIDEO = "3gp avi flv m4v mkv mov mp4 mpeg mpg mts ogv ts vob webm wmv"
@@ -58,10 +59,7 @@ def _of_folder(folder: Path) -> list[Item]:
 
 
 def _of_names(place: Path) -> list[Item]:
-    try:
-        lines = place.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ManifestError(f"{place}: expected a readable list of recordings ({cause_of(error)})") from error
+    lines = read_lines(place, "a list of recordings", ManifestError)
     names = [line.strip() for line in lines if line.strip()]
     if not names:
         raise ManifestError(f"{place}: expected at least one recording, got none")

@@ -5,12 +5,12 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
-from sottovoce.errors import MissingExtraError, cause_of
+from sottovoce.errors import MissingExtraError, OptionError, cause_of
+from sottovoce.text.files import read_text
 
 ENVIRONMENT = "SOTTOVOCE_SERVE"
 """What the names of the server's environment variables begin with: SOTTOVOCE_SERVE_PORT is --port."""
@@ -72,8 +72,10 @@ def read_toml(path: str) -> dict[str, Any]:
     except ImportError:
         raise MissingExtraError("tomli", "serve", "--config") from None
     try:
-        document: dict[str, Any] = reader.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        document: dict[str, Any] = reader.loads(read_text(path, "a TOML file"))
+    except OptionError as error:
+        raise click.BadParameter(str(error), param_hint="--config") from error
+    except ValueError as error:
         raise click.BadParameter(
             f"'{path}': expected a TOML file, got '{cause_of(error)}'", param_hint="--config"
         ) from error

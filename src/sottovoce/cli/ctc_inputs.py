@@ -18,6 +18,7 @@ from sottovoce.audio.io import load_audio
 from sottovoce.audio.mel import log_mel
 from sottovoce.errors import InputError, OptionError, cause_of
 from sottovoce.models.ctc_head import emissions_of_recording
+from sottovoce.text.files import read_lines, read_text
 from sottovoce.types import FRAMES_PER_SECOND
 
 
@@ -49,6 +50,8 @@ def read_emissions(path: Path) -> Iterator[EmissionSource]:
             yield from _utterances(str(path), _read_csv(path))
         else:
             raise ValueError(f"a file that ends in {path.suffix!r}")
+    except InputError:
+        raise
     except (OSError, ValueError, EOFError) as error:
         raise InputError(
             f"{path}: expected emissions as .npy, .npz or .csv, got {cause_of(error)}"
@@ -57,9 +60,10 @@ def read_emissions(path: Path) -> Iterator[EmissionSource]:
 
 def read_priors(path: Path) -> tuple[float, ...]:
     """Read how frequent each label is, (V,): numbers of a text file, one a line. Raises OptionError."""
+    text = read_text(path, "one number a label")
     try:
-        return tuple(float(line) for line in path.read_text(encoding="utf-8").split())
-    except (OSError, ValueError) as error:
+        return tuple(float(line) for line in text.split())
+    except ValueError as error:
         raise OptionError(f"{path}: expected one number a label, got {cause_of(error)}") from error
 
 
@@ -92,10 +96,6 @@ def _utterances(
 
 
 def _read_csv(path: Path) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
-    with path.open(encoding="utf-8", newline="") as file:
-        first = file.readline()
-        file.seek(0)
-        rows = csv.reader(file, delimiter=";" if ";" in first else ",")
-        return np.array(
-            [[float(cell) for cell in row if cell.strip()] for row in rows if row], dtype=np.float32
-        )
+    lines = read_lines(path, "emissions as .npy, .npz or .csv", InputError)
+    rows = csv.reader(lines, delimiter=";" if ";" in "".join(lines[:1]) else ",")
+    return np.array([[float(cell) for cell in row if cell.strip()] for row in rows if row], dtype=np.float32)

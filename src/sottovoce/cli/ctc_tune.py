@@ -15,10 +15,12 @@ from sottovoce.api import Model
 from sottovoce.cli.ctc_request import DecoderRequest
 from sottovoce.ctc import CtcFusionOptions, load_ngram
 from sottovoce.decoding.ctc.labels import LabelList
-from sottovoce.errors import ManifestError, cause_of
+from sottovoce.errors import ManifestError
 from sottovoce.evaluation.wer import ErrorCounts, count_edits
 from sottovoce.lm.causal import CausalWordModel
 from sottovoce.lm.neural import WordLanguageModel
+from sottovoce.text.files import read_lines
+from sottovoce.text.unicode_forms import composed
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +43,8 @@ class DevelopmentSet:
         )
 
     def word_error_rate(self, found: Sequence[str]) -> float:
-        counts = [count_edits(r.split(), h.split()) for r, h in zip(self.texts, found, strict=True)]
+        texts = map(composed, self.texts)
+        counts = [count_edits(r.split(), h.split()) for r, h in zip(texts, map(composed, found), strict=True)]
         total: ErrorCounts = sum(counts[1:], start=counts[0])
         return total.n_errors / max(total.n_reference, 1)
 
@@ -75,20 +78,17 @@ def _neural(request: DecoderRequest) -> WordLanguageModel | None:
 def _listed(manifest: Path) -> tuple[list[Path], list[str]]:
     paths: list[Path] = []
     texts: list[str] = []
-    number = 0
-    try:
-        for line in manifest.read_text(encoding="utf-8").splitlines():
-            number += 1
-            if line.strip():
-                row = json.loads(line)
-                paths.append(manifest.parent / str(row.get("emissions") or row["file"]))
-                texts.append(str(row["text"]))
-    except OSError as error:
-        raise ManifestError(f"{manifest}: expected JSON lines, got {cause_of(error)}") from error
-    except (ValueError, KeyError, AttributeError) as error:
-        raise ManifestError(
-            f"{manifest}, line {number}: expected JSON with 'emissions' and 'text', got {error}"
-        ) from error
+    for number, line in enumerate(read_lines(manifest, "JSON lines", ManifestError), 1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+            paths.append(manifest.parent / str(row.get("emissions") or row["file"]))
+            texts.append(str(row["text"]))
+        except (ValueError, KeyError, AttributeError) as error:
+            raise ManifestError(
+                f"{manifest}, line {number}: expected JSON with 'emissions' and 'text', got {error}"
+            ) from error
     if not paths:
         raise ManifestError(f"{manifest}: expected at least one utterance, got none")
     return paths, texts

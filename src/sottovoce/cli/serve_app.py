@@ -39,6 +39,7 @@ from sottovoce.serving.settings import (
     WyomingAddress,
     network_of,
 )
+from sottovoce.text.files import read_lines
 
 if TYPE_CHECKING:
     from sottovoce.serving.http.server import Server
@@ -319,11 +320,7 @@ def api_keys(path: str | None, environment: str) -> tuple[str, ...]:
     """
     keys = [key.strip() for key in environment.split(",")]
     if path is not None:
-        try:
-            lines = Path(path).read_text(encoding="utf-8").splitlines()
-        except (OSError, ValueError) as error:
-            cause = getattr(error, "strerror", None) or "no text"
-            raise OptionError(f"--api-key-file '{path}': expected a file of keys, got '{cause}'") from error
+        lines = read_lines(path, "a file of keys", name=f"--api-key-file '{path}'")
         of_file = [line.strip() for line in lines if line.strip() and not line.startswith("#")]
         if not of_file:
             raise OptionError(f"--api-key-file '{path}': expected a key a line, got none")

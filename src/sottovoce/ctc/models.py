@@ -24,6 +24,7 @@ from sottovoce.lm.phrase_lists import Hotwords, ListedPhrase, listed_phrases, wi
 from sottovoce.lm.whole_words import Edges, WholeWordBooster
 from sottovoce.lm.word_count import WordCounter
 from sottovoce.lm.word_fusion import WordFusion, WordModel
+from sottovoce.text.unicode_forms import composed, ids_by_form, is_composed, letter_spellings
 
 Spellings = Sequence[tuple[str, Sequence[int]]]
 WordOrTokenModel = NgramModel | KenlmModel
@@ -122,8 +123,8 @@ class DecoderParts:
             return self.options.level == "token"
         if model.vocabulary is None:
             return all(self._label_name(i, model) in model for i in self._label_ids())
-        vocabulary = set(model.vocabulary) - _SPECIAL
-        names = {self._label_name(i, model) for i in self._label_ids()}
+        vocabulary = set(map(composed, model.vocabulary)) - _SPECIAL
+        names = {composed(self._label_name(i, model)) for i in self._label_ids()}
         return len(vocabulary & names) >= 0.9 * len(vocabulary)
 
     def _label_ids(self) -> list[int]:
@@ -137,7 +138,9 @@ class DecoderParts:
 
     def _label_name(self, label: int, model: WordOrTokenModel) -> str:
         if self.options.token_offset is not None:
-            return chr(label + self.options.token_offset)
+            name = chr(label + self.options.token_offset)
+            # A symbol without a meaning: the model may not take it for its equivalent character.
+            return name if is_composed(name) or name in (model.vocabulary or ()) else "<unk>"
         if label != self.labels.separator:
             return self.labels.names[label]
         own = self.labels.names[label]
@@ -205,7 +208,7 @@ class DecoderParts:
         if isinstance(lexicon, str | Path):
             spellings: list[tuple[str, Sequence[int]]] = [*read_lexicon(lexicon, self.labels.names)]
         elif lexicon is not None:
-            spellings = [(word, tuple(tokens)) for word, tokens in lexicon]
+            spellings = [(composed(word), tuple(tokens)) for word, tokens in lexicon]
         else:
             spellings = self._spelled_vocabulary(model)
         added: dict[str, Sequence[int]] = {}
@@ -249,14 +252,13 @@ class DecoderParts:
             raise OptionError(
                 "lm: expected a lexicon beside a word model, or a label for the space between words"
             )
-        ids = {name: i for i, name in enumerate(self.labels.names) if i != self.labels.separator}
-        ids.pop(self.labels.names[self.labels.blank], None)
+        left_out = (self.labels.separator, self.labels.blank)
+        ids = {name: i for name, i in ids_by_form(self.labels.names).items() if i not in left_out}
         speller = PhraseSpeller(self.labels, self.options.case)
         spellings: list[tuple[str, Sequence[int]]] = []
         for word in model.vocabulary:
-            letters = speller.cased(word)
-            if ids.keys() >= set(letters) and word not in _SPECIAL:
-                spellings.append((word, [ids[letter] for letter in letters]))
+            if word not in _SPECIAL:
+                spellings += [(composed(word), way) for way in letter_spellings(speller.cased(word), ids)]
         if not spellings:
             raise OptionError(
                 "lm: expected words that the labels can spell, got none; is the case of labels and words "

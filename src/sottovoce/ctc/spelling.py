@@ -17,6 +17,7 @@ from sottovoce.decoding.ctc.text import PIECE_START, Labels
 from sottovoce.errors import LanguageModelError
 from sottovoce.lm.boosting import Phrase
 from sottovoce.lm.phrase_lists import ListedPhrase, without_faults
+from sottovoce.text.unicode_forms import composed, forms_of, ids_by_form
 
 MOST_SPELLINGS = 8
 """Label sequences of a phrase at most, those of fewest labels; the first is that of the longest labels."""
@@ -36,12 +37,14 @@ class PhraseSpeller:
     case: Case = "keep"
     pronunciations: Pronunciations = field(default_factory=dict)
     _ids: Mapping[str, int] = field(init=False, repr=False)
+    _characters: frozenset[str] = field(init=False, repr=False)
     _longest: int = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         blank = self.labels.blank
-        ids = {name: i for i, name in enumerate(self.labels.names) if name and i != blank}
+        ids = {name: i for name, i in ids_by_form(self.labels.names).items() if name and i != blank}
         object.__setattr__(self, "_ids", ids)
+        object.__setattr__(self, "_characters", frozenset("".join(ids)))
         object.__setattr__(self, "_longest", max(map(len, ids), default=1))
 
     def boosted(self, phrases: Sequence[ListedPhrase]) -> list[Phrase]:
@@ -76,7 +79,7 @@ class PhraseSpeller:
 
     def cased(self, text: str) -> str:
         """Change the case of a text as the option says."""
-        return _CASES[self.case](text)
+        return composed(_CASES[self.case](text))
 
     def form_among(self, word: str, words: Collection[str | None]) -> str | None:
         """Return the form of a word that is among words: as it is written, or in another case; None: none."""
@@ -85,7 +88,7 @@ class PhraseSpeller:
     def folded(self, text: str) -> tuple[str, str, str, str]:
         """Return a text as it is written, in the case of the option, and in small and capital letters."""
         cased = self.cased(text)
-        return text, cased, cased.lower(), cased.upper()
+        return text, cased, composed(cased.lower()), composed(cased.upper())
 
     def _pronounced(self, text: str) -> list[tuple[int, ...]]:
         """Words as the lexicon pronounces them, with separators between."""
@@ -102,7 +105,8 @@ class PhraseSpeller:
 
     def _lettered(self, text: str) -> list[tuple[int, ...]]:
         for written in _forms(text):
-            for forms in zip(*(self.folded(each)[1:] for each in written), strict=True):
+            for cased in zip(*(self.folded(each)[1:] for each in written), strict=True):
+                forms = [form for each in cased for form in forms_of(each, self._characters)]
                 found = [way for form in forms for way in self._segmentations(form)]
                 if found:
                     return list(dict.fromkeys(found))[:MOST_SPELLINGS]
@@ -154,9 +158,8 @@ class PhraseSpeller:
 
     def _first_without_label(self, text: str) -> str:
         """The first character that no label has in any case, for messages."""
-        letters = set("".join(self._ids))
         marked = self._marked(text)
-        return next((each for each in marked if not letters & set(self.folded(each))), marked[:1])
+        return next((each for each in marked if not self._characters & set(self.folded(each))), marked[:1])
 
     def _symbols(self, text: str) -> tuple[int, ...]:
         unknown = [symbol for symbol in text.split() if symbol not in self._ids]

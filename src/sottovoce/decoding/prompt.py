@@ -43,7 +43,7 @@ def context_tokens(options: DecodingOptions, tokenizer: Tokenizer, n_text_ctx: i
     """
     style = verbatim_tokens(tokenizer) if options.verbatim else []
     room = n_text_ctx // 2 - 1 - len(style)
-    hotwords = tokenizer.encode(" " + options.hotwords.strip()) if options.hotwords else []
+    hotwords = tokenizer.encode_prompt(options.hotwords or "")
     if len(hotwords) > room:
         raise OptionError(f"hotwords: expected at most {room} tokens, got {len(hotwords)}")
     left = room - len(hotwords)
@@ -105,5 +105,5 @@ def _as_tokens(text: str | Sequence[int] | None, tokenizer: Tokenizer) -> list[i
     if text is None:
         return []
     if isinstance(text, str):
-        return tokenizer.encode(" " + text.strip()) if text.strip() else []
+        return tokenizer.encode_prompt(text)
     return list(text)

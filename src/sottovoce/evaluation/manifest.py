@@ -1,8 +1,8 @@
 """Read manifests: lists of recordings with their texts and languages, as JSON lines.
 
-Every line has `file` (relative to the list), and may have `id`, `duration`, `language` (a code, or a list of
-{start, end, language}), `text`, `segments` (a list of {start, end, language, text}). Other fields are
-ignored.
+Every line has `file` (relative to the list), and may have `id`, `duration`, `language` (a code or name, or
+a list of {start, end, language}), `text`, `segments` (a list of {start, end, language, text}). Languages are
+kept as Whisper's codes, where Whisper has them. Other fields are ignored.
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from sottovoce.errors import ManifestError, cause_of
+from sottovoce.errors import ManifestError
+from sottovoce.text.files import read_lines
+from sottovoce.text.languages import language_code
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,14 +49,9 @@ def read_manifest(path: str | Path) -> list[ManifestEntry]:
 
     Raises: ManifestError that names the line, for anything but JSON objects of this form.
     """
-    source = Path(path)
-    try:
-        lines = source.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ManifestError(f"{path}: expected a readable list of recordings ({cause_of(error)})") from error
     entries = [
-        _entry(line, source.parent, f"{path}, line {number}")
-        for number, line in enumerate(lines, 1)
+        _entry(line, Path(path).parent, f"{path}, line {number}")
+        for number, line in enumerate(read_lines(path, "a list of recordings", ManifestError), 1)
         if line.strip()
     ]
     if not entries:
@@ -74,7 +71,7 @@ def _entry(line: str, folder: Path, where: str) -> ManifestEntry:
     return ManifestEntry(
         id=str(fields.get("id", fields["file"])),
         path=folder / fields["file"],
-        language=language if isinstance(language, str) else None,
+        language=(language_code(language) or language) if isinstance(language, str) else None,
         text=str(fields.get("text") or ""),
         spans=tuple(_span(span, where) for span in spans if isinstance(span, dict)),
     )
@@ -88,4 +85,6 @@ def _span(fields: dict[str, object], where: str) -> LabelledSpan:
         or not isinstance(language, str)
     ):
         raise ManifestError(f"{where}: expected spans with start, end and language, got {fields}")
-    return LabelledSpan(float(start), float(end), language, str(fields.get("text") or ""))
+    return LabelledSpan(
+        float(start), float(end), language_code(language) or language, str(fields.get("text") or "")
+    )

@@ -24,6 +24,7 @@ from sottovoce.evaluation.latency import ReferenceSegment, resegment
 from sottovoce.evaluation.manifest import LabelledSpan
 from sottovoce.text.languages import UNSPACED_LETTERS
 from sottovoce.text.normalize import Normalization, normalizer_for
+from sottovoce.text.unicode_forms import composed
 
 Unit: TypeAlias = Literal["word", "character", "mixed"]
 Number: TypeAlias = "int | float | None"
@@ -179,13 +180,13 @@ class UtteranceErrors:
 
 
 def count_errors(utterance: ScoredUtterance, normalization: Normalization = "whisper") -> UtteranceErrors:
-    """Count the errors of one utterance after normalising both texts by its language.
+    """Count the errors of one utterance after normalising both texts by its language; Unicode forms are none.
 
     Raises: MissingExtraError without the extra `eval`.
     """
     language = utterance.language if isinstance(utterance.language, str) else None
     normalize = normalizer_for(language, normalization)
-    texts = normalize(utterance.reference), normalize(utterance.hypothesis)
+    texts = normalize(composed(utterance.reference)), normalize(composed(utterance.hypothesis))
     return UtteranceErrors(
         count_edits(*(split_units(text, "word") for text in texts)),
         count_edits(*(split_units(text, "character") for text in texts)),

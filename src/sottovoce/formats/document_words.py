@@ -15,7 +15,9 @@ from pathlib import Path
 
 from sottovoce.errors import LanguageModelError, MissingExtraError, cause_of
 from sottovoce.lm.phrase_lists import Hotwords, listed_phrases
+from sottovoce.text.files import read_text
 from sottovoce.text.tokenizer import Tokenizer
+from sottovoce.text.unicode_forms import composed
 
 MOST_WORDS, LEAST_COUNT, LEAST_LETTERS = 200, 2, 3
 _MULTILINGUAL = 51865
@@ -35,7 +37,7 @@ def vocabulary_from(
         a PDF without `pypdf` and a DOCX without `python-docx`.
     """
     named = [paths] if isinstance(paths, str | Path) else list(paths)
-    texts = [document_text(path) for path in named]
+    texts = [composed(document_text(path)) for path in named]
     found = rare_words(texts, tokenizer or Tokenizer.for_model(_MULTILINGUAL), most=most)
     if not found:
         raise LanguageModelError(
@@ -88,11 +90,11 @@ def document_text(path: str | Path) -> str:
             return _pdf_text(path)
         if path.suffix.lower() == ".docx":
             return _docx_text(path)
-        return path.read_text(encoding="utf-8")
     except (OSError, ValueError, KeyError) as error:
         raise LanguageModelError(
             f"{path}: expected a document (PDF, DOCX or text), got {cause_of(error)}"
         ) from error
+    return read_text(path, "a document (PDF, DOCX or text)", LanguageModelError)
 
 
 def _pdf_text(path: Path) -> str:

@@ -186,8 +186,7 @@ def _bounds(automaton: Automaton, factor: float) -> Floats:
     bounds = best[automaton.ids]
     if automaton.silent is not None:
         bounds = bounds + np.where(_begins(automaton), best[automaton.silent], 0.0)
-    bounds = bounds * abs(factor)
-    found: Floats = np.where(np.isfinite(bounds), bounds, 0.0).astype(np.float32)
+    found: Floats = (np.where(np.isfinite(bounds), bounds, 0.0) * abs(factor)).astype(np.float32)
     return found
 
 

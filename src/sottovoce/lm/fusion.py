@@ -121,7 +121,7 @@ class ShallowFusion:
             shape = (len(states), self.n_tokens)
             total = torch.zeros(shape, device=states.device)
             for i, (model, weight) in enumerate(zip(self._models, self._weights, strict=True)):
-                total += _weighted(model.score(states[:, i])[0], weight)
+                total += weighted_scores(model.score(states[:, i])[0], weight)
             return total, states
         in_range = tokens < self.n_tokens
         total, after = self._follow(states, tokens.masked_fill(~in_range, 0))
@@ -131,7 +131,7 @@ class ShallowFusion:
         """Return the scores (N,) of ending."""
         total = torch.zeros(len(states), device=states.device)
         for i, (model, weight) in enumerate(zip(self._models, self._weights, strict=True)):
-            total += _weighted(model.finish(states[:, i]), weight)
+            total += weighted_scores(model.finish(states[:, i]), weight)
         return total
 
     def select(self, states: Tensor, rows: Tensor) -> Tensor:
@@ -162,12 +162,12 @@ class ShallowFusion:
         after = []
         for i, (model, weight) in enumerate(zip(self._models, self._weights, strict=True)):
             scores, moved = model.score(states[:, i], tokens)
-            total = total + _weighted(scores, weight)
+            total = total + weighted_scores(scores, weight)
             after.append(moved)
         return total, torch.stack(after, dim=1)
 
 
-def _weighted(scores: Tensor, weight: float) -> Tensor:
+def weighted_scores(scores: Tensor, weight: float) -> Tensor:
     """Multiply scores by a weight; -inf stays -inf, which a weight of 0 would make NaN."""
     if weight == 1.0:
         return scores

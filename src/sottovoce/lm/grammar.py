@@ -20,8 +20,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sottovoce.errors import LanguageModelError, MissingExtraError, OptionError, cause_of
+from sottovoce.errors import LanguageModelError, MissingExtraError, OptionError
 from sottovoce.lm.gbnf import NAME, QUOTED, RULE, endless_rules, left_open
+from sottovoce.text.files import read_text
+from sottovoce.text.unicode_forms import composed
 
 START, BROKEN = 0, -1
 """States: the empty prefix; a prefix outside the grammar, after which nothing is penalised."""
@@ -42,6 +44,7 @@ class Grammar:
     rule: str = "root"
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "text", composed(self.text))  # as Whisper writes
         rules = RULE.findall(self.text)
         if not rules:
             raise LanguageModelError('grammar: expected rules such as root ::= "yes" | "no", got none')
@@ -61,11 +64,7 @@ class Grammar:
 
         Raises: LanguageModelError for a file that cannot be read, and as the class.
         """
-        try:
-            text = Path(path).read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise LanguageModelError(f"{path}: expected a readable grammar ({cause_of(error)})") from error
-        return cls(text, rule)
+        return cls(read_text(path, "a grammar", LanguageModelError), rule)
 
     @property
     def whisper_text(self) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import math
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from threading import Lock
@@ -22,6 +22,7 @@ from torch import Tensor
 from sottovoce.errors import LanguageModelError, MissingExtraError, cause_of
 from sottovoce.lm.base import CACHE_ENTRY, END, Automaton, CallbackLm
 from sottovoce.lm.kenlm_words import words_of_binary
+from sottovoce.text.unicode_forms import composed, decomposed, indexed_by_form
 
 if TYPE_CHECKING:
     import kenlm
@@ -96,15 +97,30 @@ class KenlmModel:
         return words_of_binary(self._path) if is_kenlm_binary(self._path) else None
 
     def __contains__(self, word: str) -> bool:
-        return word in self._model
+        return self._own_form(word) in self._model
 
     def ids(self, words: Sequence[str]) -> list[int]:
-        """Return ids of words; words outside KenLM's vocabulary score as its <unk>."""
+        """Return ids of words, in any Unicode form; words outside KenLM's vocabulary score as its <unk>."""
         for word in words:
             if word not in self._ids:
                 self._ids[word] = len(self._words)
-                self._words.append(word)
+                self._words.append(self._own_form(word))
         return [self._ids[word] for word in words]
+
+    @cached_property
+    def _by_form(self) -> Mapping[str, str]:
+        try:
+            return indexed_by_form(self.vocabulary or ())
+        except LanguageModelError:  # a binary without its words
+            return {}
+
+    def _own_form(self, word: str) -> str:
+        """The Unicode form of a word that the model has; the word itself where it has none."""
+        if word.isascii() or word in self._model:
+            return word
+        normal = composed(word)
+        forms = (self._by_form.get(normal, normal), normal, decomposed(word))
+        return next((form for form in forms if form in self._model), word)
 
     def to(self, device: torch.device) -> KenlmModel:
         """Return the model itself: KenLM runs on the CPU, whatever the device of the search."""

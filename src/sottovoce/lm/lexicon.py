@@ -6,6 +6,8 @@ word ends when the separator is said; without one it may end at any token that c
 
 from __future__ import annotations
 
+import logging
+import unicodedata
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,11 +16,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sottovoce.errors import LanguageModelError, cause_of
+from sottovoce.errors import LanguageModelError
 from sottovoce.lm.arpa import BLANKS, fields_of
 from sottovoce.lm.base import CHILD, LEXICON_NODE, FlatLexicon
 from sottovoce.lm.table import KeyTable
 from sottovoce.lm.token_tree import ROOT, UNKNOWN_NODE, Spellings, TokenTree
+from sottovoce.text.files import read_lines
+from sottovoce.text.unicode_forms import composed, ids_by_form, letter_spellings, letters_of
+
+logger = logging.getLogger(__name__)
+
+_MOST_NAMED = 5
+"""Words that a warning names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +44,9 @@ class Lexicon:
     """Words and their spellings over n_tokens tokens.
 
     spellings: (word, tokens) pairs; a word may have several, and several words one. A separator at the
-    end of a spelling is left out. separator: the token between words, None where words follow each
-    other without one. allow_unknown: other spellings count as one unknown word, the last one of `words`,
-    None; with a separator only spellings that are no word's, without one any spelling.
+    end of a spelling is left out. Words are put into NFC. separator: the token between words, None where
+    words follow each other without one. allow_unknown: other spellings count as one unknown word, the last
+    one of `words`, None; with a separator only spellings that are no word's, without one any spelling.
     word_starts: one per token; without a separator an unknown word then begins with one of these tokens and
     goes on to the next of them. None: it begins and ends anywhere.
     lengths: how many tokens the first spelling of each word has.
@@ -56,7 +65,7 @@ class Lexicon:
         self.n_tokens = n_tokens
         self.separator = separator
         self.allow_unknown = allow_unknown
-        named = list(spellings)
+        named = [(composed(word), tokens) for word, tokens in spellings]
         ids: dict[str, int] = {}
         words = np.fromiter((ids.setdefault(word, len(ids)) for word, _ in named), np.int64, len(named))
         if not ids:
@@ -229,26 +238,53 @@ def _unknown_tokens(n_tokens: int, word_starts: Sequence[bool] | None) -> tuple[
     return starts, ~starts
 
 
-def read_lexicon(path: str | Path, labels: Sequence[str]) -> list[tuple[str, list[int]]]:
+def read_lexicon(path: str | Path, labels: Sequence[str]) -> list[tuple[str, tuple[int, ...]]]:
     """Read words and spellings of a file: a word, then its labels, separated by spaces or tabs; or words
     alone.
 
-    A file without any spelling is a word list: words are then spelled by their characters.
-    Raises: LanguageModelError for a file that is unreadable, or a label that the model does not have.
+    A file without any spelling is a word list: words are then spelled by their characters. Words and labels
+    may be in any Unicode form. Words that the labels cannot spell are left out, with a warning.
+    Raises: LanguageModelError for a file that is unreadable, or has no word that the labels can spell.
     """
-    try:
-        lines = Path(path).read_text(encoding="utf-8").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise LanguageModelError(f"{path}: expected a lexicon, got {cause_of(error)}") from error
+    lines = read_lines(path, "a lexicon", LanguageModelError)
     rows = [(number, fields_of(line)) for number, line in enumerate(lines, start=1) if line.strip(BLANKS)]
     is_list = all(len(fields) == 1 for _, fields in rows)
-    ids = {label: i for i, label in enumerate(labels)}
-    spellings: list[tuple[str, list[int]]] = []
+    ids = ids_by_form(labels)
+    spellings: list[tuple[str, tuple[int, ...]]] = []
+    faults: list[str] = []
     for number, (word, *spelling) in rows:
-        parts = list(word) if is_list else spelling
-        unknown = [part for part in parts if part not in ids]
-        if unknown or not parts:
-            got = f"{unknown[0]!r} in {word!r}" if unknown else f"{word!r} without a spelling"
-            raise LanguageModelError(f"{path}, line {number}: expected labels of the model, got {got}")
-        spellings.append((word, [ids[part] for part in parts]))
+        parts = letters_of(word) if is_list else _with_marks(spelling, ids)
+        unknown = next((part for part in parts if not _part_ways(part, ids)), None)
+        if unknown is not None or not parts:
+            reason = "no spelling" if unknown is None else f"no label {unknown!r}"
+            faults.append(f"{word!r} (line {number}, {reason})")
+        elif is_list:
+            spellings += [(word, way) for way in letter_spellings(word, ids)]
+        else:
+            spellings.append((word, tuple(i for part in parts for i in _part_ways(part, ids)[0])))
+    if faults:
+        named = ", ".join(faults[:_MOST_NAMED]) + (", …" if len(faults) > _MOST_NAMED else "")
+        if not spellings:
+            raise LanguageModelError(f"{path}: expected words that the labels can spell, got none: {named}")
+        count = f"{len(faults)} word{'s' if len(faults) > 1 else ''}"
+        logger.warning("%s: %s left out that the labels cannot spell: %s", path, count, named)
     return spellings
+
+
+def _with_marks(spelling: Sequence[str], ids: Mapping[str, int]) -> list[str]:
+    """Put combining marks that are no labels to the part before them."""
+    parts: list[str] = []
+    for part in spelling:
+        if parts and part not in ids and all(map(unicodedata.combining, part)):
+            parts[-1] += part
+        else:
+            parts.append(part)
+    return parts
+
+
+def _part_ways(part: str, ids: Mapping[str, int]) -> list[tuple[int, ...]]:
+    """Labels that write a part of a spelling: one label, or those of a letter and its marks."""
+    same = next((ids[form] for form in (part, composed(part)) if form in ids), None)
+    if same is not None:
+        return [(same,)]
+    return letter_spellings(part, ids) if len(letters_of(part)) == 1 else []

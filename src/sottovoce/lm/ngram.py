@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,7 @@ from sottovoce.lm.base import Automaton
 from sottovoce.lm.flat import automaton_of
 from sottovoce.lm.ngram_cache import LEAST_BYTES, CachedNgrams, read_ngrams, write_ngrams
 from sottovoce.lm.table import BackoffTable, backoff_table
+from sottovoce.text.unicode_forms import composed, indexed_by_form
 
 _LN10 = math.log(10)
 MISSING_UNKNOWN_LOG10 = -100.0
@@ -35,7 +37,8 @@ class NgramModel:
     """A back-off n-gram model; its tokens are the words of its vocabulary.
 
     States are (N,) int64: the node of the longest context that the model has. Words are looked up as
-    they are written: a caller that wants another case folds it first. Unknown words take the id of <unk>.
+    they are written, else in an equivalent Unicode form: a caller that wants another case folds it first.
+    Unknown words take the id of <unk>.
     """
 
     def __init__(self, vocabulary: Mapping[str, int], table: BackoffTable, order: int) -> None:
@@ -89,11 +92,24 @@ class NgramModel:
         return self._table.n_bytes
 
     def ids(self, words: Sequence[str]) -> list[int]:
-        """Return ids of words; unknown ones get that of <unk>."""
-        return [self.vocabulary.get(word, self.unknown) for word in words]
+        """Return ids of words, in any Unicode form; unknown ones get that of <unk>."""
+        found = (self._id(word) for word in words)
+        return [self.unknown if each is None else each for each in found]
 
     def __contains__(self, word: str) -> bool:
-        return word in self.vocabulary
+        return self._id(word) is not None
+
+    @cached_property
+    def _by_form(self) -> Mapping[str, str]:
+        return indexed_by_form(self.vocabulary)
+
+    def _id(self, word: str) -> int | None:
+        """The id of a word as it is written, else of an equivalent form; None without one."""
+        found = self.vocabulary.get(word)
+        if found is None and not word.isascii():
+            normal = composed(word)
+            found = self.vocabulary.get(self._by_form.get(normal, normal))
+        return found
 
     def to(self, device: torch.device) -> NgramModel:
         return NgramModel(self.vocabulary, self._table.to(device), self.order)

@@ -20,7 +20,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from sottovoce.errors import LanguageModelError, cause_of
+from sottovoce.errors import LanguageModelError
+from sottovoce.text.files import read_lines
+from sottovoce.text.unicode_forms import composed
 
 logger = logging.getLogger(__name__)
 
@@ -30,7 +32,7 @@ Hotwords = str | Path | Sequence[str] | Mapping[str, float]
 
 
 class ListedPhrase(NamedTuple):
-    """A phrase, what each of its tokens adds, and where it stands, for warnings."""
+    """A phrase in NFC, what each of its tokens adds, and where it stands, for warnings."""
 
     text: str
     weight: float
@@ -42,10 +44,7 @@ def read_phrases(path: str | Path, *, default_weight: float) -> list[ListedPhras
 
     Raises: LanguageModelError for a file that is unreadable or has no phrase that can be used.
     """
-    try:
-        lines = Path(path).read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise LanguageModelError(f"{path}: expected a list of phrases, got {cause_of(error)}") from error
+    lines = read_lines(path, "a list of phrases", LanguageModelError)
     parsed = list(_parsed(Path(path), lines, default_weight))
     found = [listed for listed in parsed if isinstance(listed, ListedPhrase)]
     faults = [fault for fault in parsed if isinstance(fault, str)]
@@ -66,7 +65,7 @@ def listed_phrases(hotwords: Hotwords | None, *, default_weight: float) -> list[
     if isinstance(hotwords, str | Path):
         return read_phrases(hotwords, default_weight=default_weight)
     given = hotwords if isinstance(hotwords, Mapping) else dict.fromkeys(hotwords, default_weight)
-    return [ListedPhrase(" ".join(text.split()), weight, "hotwords") for text, weight in given.items()]
+    return [ListedPhrase(_normal(text), weight, "hotwords") for text, weight in given.items()]
 
 
 def without_faults(phrases: Iterable[tuple[ListedPhrase, LanguageModelError | None]]) -> list[ListedPhrase]:
@@ -103,7 +102,11 @@ def _parsed(path: Path, lines: Sequence[str], default_weight: float) -> Iterator
         if heading:
             of_class = default_weight if weight is None else weight
         elif text.strip() and weight is not None:
-            yield ListedPhrase(" ".join(text.split()), weight, place)
+            yield ListedPhrase(_normal(text), weight, place)
+
+
+def _normal(text: str) -> str:
+    return " ".join(composed(text).split())
 
 
 def _weight(written: str, default: float) -> float | None:

@@ -18,6 +18,7 @@ from sottovoce.lm.ngram import NgramModel
 from sottovoce.lm.phrase_lists import ListedPhrase, listed_phrases, without_faults
 from sottovoce.lm.whole_words import Edges, WholeWordBooster
 from sottovoce.text.tokenizer import Tokenizer
+from sottovoce.text.unicode_forms import forms_of
 
 
 def text_fusion(
@@ -72,7 +73,7 @@ def text_fusion(
 
 def token_text(tokenizer: Tokenizer, text: str) -> str:
     """Write text as a line of token ids, to train an n-gram model for `text_fusion` on."""
-    return " ".join(str(token) for token in tokenizer.encode(" " + text.strip()))
+    return " ".join(str(token) for token in tokenizer.encode_prompt(text))
 
 
 def token_edges(tokenizer: Tokenizer) -> Edges:
@@ -105,8 +106,9 @@ def _phrases(
     usable = without_faults((phrase, _fault(phrase)) for phrase in listed)
     spelled: dict[tuple[int, ...], float] = {}
     for phrase in usable:
-        for written in (f" {phrase.text}", phrase.text):
-            spelled[tuple(tokenizer.encode(written))] = phrase.weight
+        for form in forms_of(phrase.text, set(phrase.text)):  # marks in another order
+            for written in (f" {form}", form):
+                spelled[tuple(tokenizer.encode(written))] = phrase.weight
     for phrase in usable:
         for form in _capitalised(phrase.text):
             for written in (f" {form}", form):

@@ -16,10 +16,12 @@ from torch import Tensor
 from sottovoce.errors import OptionError
 from sottovoce.lm.base import Arcs, ContextFreeModel, Endings, FlatScorer, stays_on_device
 from sottovoce.lm.flat import flat_models, word_scorer
-from sottovoce.lm.fusion import NEVER, Relabelled, ShallowFusion, TensorModel
+from sottovoce.lm.fusion import NEVER, Relabelled, ShallowFusion, TensorModel, weighted_scores
 from sottovoce.lm.lexicon import Lexicon
 from sottovoce.lm.token_tree import ROOT
 
+IMPOSSIBLE = -228.0
+"""Natural log-probability inside words that are impossible: about log10 -99, as ARPA files have it."""
 UNKNOWN_SHARE = 0.7
 """Of an unknown word's price, what is taken where it begins; the rest is taken where it ends."""
 
@@ -122,7 +124,7 @@ class WordFusion:
         scores, after = scores[:, 0], after[:, 0]
         for i, word in enumerate(self._models):
             ends = word.model.finish(after[..., i].reshape(-1)).view(scores.shape)
-            scores = scores + ends * word.weight
+            scores = scores + weighted_scores(ends, word.weight)
         if self._ahead is not None:
             scores = scores - self._ahead[states[:, 0]][:, None]
         if self._tokens is not None:
@@ -203,7 +205,7 @@ class WordFusion:
         after = []
         for i, word in enumerate(self._models):
             gained, moved = word.model.score(states[:, i], word.ids[words])
-            scores = scores + gained * word.weight
+            scores = scores + weighted_scores(gained, word.weight)
             after.append(moved)
         return scores, torch.stack(after, dim=1) if after else states
 
@@ -216,7 +218,8 @@ class WordFusion:
         model, n_words = word.model, len(word.ids)
         states = model.null_context(n_words) if isinstance(model, ContextFreeModel) else model.start(n_words)
         scores, _ = model.score(states.to(word.ids.device), word.ids)
-        scores = scores * word.weight
+        # A word that is impossible alone may be possible after others.
+        scores = scores.clamp_min(IMPOSSIBLE) * word.weight
         if self._lexicon.unknown is not None:
             price = scores[self._lexicon.unknown] + self._word_scores[self._lexicon.unknown]
             scores[self._lexicon.unknown] = UNKNOWN_SHARE * price

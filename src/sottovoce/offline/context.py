@@ -22,7 +22,7 @@ class Context:
         self._tokenizer = tokenizer
         self._room = n_text_ctx // 2 - 1
         text = options.initial_prompt
-        initial = tokenizer.encode(" " + text.strip()) if text else []
+        initial = tokenizer.encode_prompt(text or "")
         self._carried = initial if options.carry_initial_prompt else []
         self._tokens = [] if options.carry_initial_prompt else initial
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from sottovoce.errors import OptionError
 from sottovoce.options.needs import BEAMS, DRAWS, SEVERAL_HYPOTHESES
 from sottovoce.options.schema import ApiField, Need, Option, check_options
+from sottovoce.text.languages import find_language
 from sottovoce.text.verbatim import check_verbatim
 from sottovoce.types import Task
 
@@ -32,7 +33,7 @@ class DecodingOptions:
     """
 
     language: str | None = None
-    """Code or English name; None detects it, among `allowed_languages` if those are given."""
+    """Code, tag or English name, kept as a code; None detects it, among `allowed_languages` if given."""
     task: Task = Option(
         "translate: into English.",
         group="Task",
@@ -229,6 +230,9 @@ class DecodingOptions:
 
     def __post_init__(self) -> None:
         check_options(self)
+        code = None if self.language is None else find_language(self.language)
+        object.__setattr__(self, "language", code)
+        object.__setattr__(self, "allowed_languages", tuple(map(find_language, self.allowed_languages)))
         if self.suppress_regex is not None:
             _check_regex(self.suppress_regex)
         if self.patience is not None and self.beam_size is not None:

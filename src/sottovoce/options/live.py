@@ -151,13 +151,13 @@ class LiveOptions:
         apis={
             "sottovoce": ApiField(
                 "languages",
-                "codes or names, separated by commas, that may be spoken; `auto`, as without: all of the "
-                "model",
+                "codes (pt, por), tags (pt-BR) or names, separated by commas, that may be spoken; `auto`, as "
+                "without: all of the model",
                 kind="languages",
             ),
         },
     ).as_field(())
-    """Codes or names; empty: all of the model."""
+    """Codes, tags or names; empty: all of the model."""
     switching: Switching = _in_language(
         "Follow a change of language: not, between sentences, or inside them.",
         choices=("off", "restart", "parallel"),

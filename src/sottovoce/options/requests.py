@@ -46,7 +46,9 @@ REQUEST = (
         "text",
         {
             "openai": ApiField(
-                "language", "a code or name; without it, it is found once", examples=LANGUAGE_EXAMPLES
+                "language",
+                "a code (pt, por), tag (pt-BR) or name; without it, it is found once",
+                examples=LANGUAGE_EXAMPLES,
             ),
             "whisper_cpp": ApiField(
                 "language",

@@ -27,6 +27,7 @@ from sottovoce.options.recording_defaults import (
 from sottovoce.options.schema import ApiField, Need, Option, check_options
 from sottovoce.options.speakers import Diarizer, SpeakerOptions
 from sottovoce.options.vad import VadOptions
+from sottovoce.text.languages import find_language
 
 Mode: TypeAlias = Literal["seek", "vad"]
 FollowLanguages: TypeAlias = bool | Literal["auto"] | None
@@ -328,6 +329,8 @@ class TranscribeOptions:
     def __post_init__(self) -> None:
         check_vad(self.vad, self.mode)
         check_options(self)
+        prior = {find_language(language): value for language, value in self.language_prior.items()}
+        object.__setattr__(self, "language_prior", prior)
         check_decoding(self.decoding, follows=self.follow_languages is True, clean=self.clean)
         check_clips(self.clip_timestamps, self.mode, is_part=self.is_part)
         check_speakers(

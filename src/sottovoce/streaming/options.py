@@ -15,6 +15,7 @@ from sottovoce.language.probe import ProbeOptions
 from sottovoce.language.smoothing import SmoothingOptions
 from sottovoce.language.switching import SwitchOptions
 from sottovoce.options.live import LiveDecodingOptions, Switching
+from sottovoce.text.languages import find_language
 
 LONG_TAIL_S = 5.0
 """Seconds of padding that models need which were trained on windows of 30 s."""
@@ -173,6 +174,7 @@ class SessionOptions:
             raise OptionError(f"switching: expected off, restart or parallel, got '{self.switching}'")
         if isinstance(self.languages, str):
             raise OptionError(f"languages: expected a tuple of codes, got the string '{self.languages}'")
+        object.__setattr__(self, "languages", tuple(map(find_language, self.languages)))
         if not isinstance(self.unstable, bool):
             raise OptionError(f"unstable: expected True or False, got {self.unstable!r}")
         if self.switching == "parallel" and self.stream.fusion is not None:

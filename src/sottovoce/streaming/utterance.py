@@ -325,4 +325,4 @@ class PromptContext:
         return DecoderPrefix((*prompt, *start, *committed), len(prompt), len(committed))
 
     def _encode(self, text: str) -> tuple[int, ...]:
-        return tuple(self._tokenizer.encode(" " + text.strip())) if text.strip() else ()
+        return tuple(self._tokenizer.encode_prompt(text))

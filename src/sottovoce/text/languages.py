@@ -1,4 +1,4 @@
-"""Whisper's languages: codes in the order of their tokens, English names, and look-up by either.
+"""Whisper's languages: codes in the order of their tokens, English names, and look-up by any code or name.
 
 Source: the order of `LANGUAGES` in openai-whisper 20250625, `whisper/tokenizer.py`; it is the order of
 the language tokens in every checkpoint. The codes are Whisper's own: mostly ISO 639-1, but Javanese is
@@ -8,6 +8,7 @@ the language tokens in every checkpoint. The codes are Whisper's own: mostly ISO
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -54,6 +55,32 @@ LANGUAGES: tuple[Language, ...] = tuple(
 )
 """All 100, in the order of the language tokens; the 99-language vocabulary lacks the last, `yue`."""
 _CODES = tuple(language.code for language in LANGUAGES)
+_ISO = """
+aa:aar ab:abk af:afr ak:aka am:amh an:arg ar:ara,arb as:asm av:ava ay:aym az:aze,azj ba:bak be:bel bg:bul
+bi:bis bm:bam bn:ben bo:bod,tib br:bre bs:bos ca:cat ce:che ch:cha co:cos cr:cre cs:ces,cze cu:chu cv:chv
+cy:cym,wel da:dan de:deu,ger dv:div dz:dzo ee:ewe el:ell,gre en:eng eo:epo es:spa et:est,ekk eu:eus,baq
+fa:fas,per,pes,prs ff:ful fi:fin fj:fij fo:fao fr:fra,fre fy:fry ga:gle gd:gla gl:glg gn:grn gu:guj gv:glv
+ha:hau he:heb hi:hin ho:hmo hr:hrv,scr ht:hat hu:hun hy:hye,arm hz:her ia:ina id:ind,in ie:ile ig:ibo ii:iii
+ik:ipk io:ido is:isl,ice it:ita iu:iku ja:jpn jw:jav,jv ka:kat,geo kg:kon ki:kik kj:kua kk:kaz kl:kal km:khm
+kn:kan ko:kor kr:kau ks:kas ku:kur kv:kom kw:cor ky:kir la:lat lb:ltz lg:lug li:lim ln:lin lo:lao lt:lit
+lu:lub lv:lav,lvs mg:mlg,plt mh:mah mi:mri,mao mk:mkd,mac ml:mal mn:mon,khk mr:mar ms:msa,may,zsm,zlm mt:mlt
+my:mya,bur na:nau nb:nob nd:nde ne:nep,npi ng:ndo nl:nld,dut nn:nno no:nor nr:nbl nv:nav ny:nya oc:oci
+oj:oji om:orm or:ori os:oss pa:pan pi:pli pl:pol ps:pus,pbt pt:por qu:que rm:roh rn:run ro:ron,rum,mol,mo
+ru:rus rw:kin sa:san sc:srd sd:snd se:sme sg:sag si:sin sk:slk,slo sl:slv sm:smo sn:sna so:som
+sq:sqi,alb,als sr:srp,scc ss:ssw st:sot su:sun sv:swe sw:swa,swh ta:tam te:tel tg:tgk th:tha ti:tir tk:tuk
+tl:tgl,fil tn:tsn to:ton tr:tur ts:tso tt:tat tw:twi ty:tah ug:uig uk:ukr ur:urd uz:uzb,uzn ve:ven vi:vie
+vo:vol wa:wln wo:wol xh:xho yi:yid,ydd,ji yo:yor yue:yue za:zha zh:zho,chi,cmn zu:zul
+"""
+_SHORT = {
+    long: short
+    for short, _, others in (entry.partition(":") for entry in _ISO.split())
+    for long in others.split(",")
+}
+"""Whisper's code, or that of ISO 639-1, by other codes. Source: ISO 639-1 (withdrawn codes too), both kinds
+of 639-2, and of 639-3 the most spoken language of a group, such as `arb` for Arabic and `cmn` for Chinese.
+"""
+_TAG = re.compile(r"([a-z]{2,8})(-[a-z0-9]{1,8})*", re.ASCII)
+"""A tag of BCP 47, or a locale with hyphens: a language, then script, region and variants."""
 
 UNSPACED: frozenset[str] = frozenset({"zh", "ja", "th", "lo", "my", "yue"})
 """Languages written without spaces between words: word times are per character there."""
@@ -74,13 +101,31 @@ def language_codes(n_languages: int = 100) -> tuple[str, ...]:
     return _CODES[:n_languages]
 
 
+def language_code(tag: str) -> str | None:
+    """Return the short code of a language by its name or tag: "de" of "German", "deu", "ger", "DE", "de-AT".
+
+    It is Whisper's where Whisper has the language, and else the code of the tag. None: the text is no tag.
+    """
+    text = tag.strip().casefold()
+    named = _by_name().get(text)
+    if named is not None:
+        return named.code
+    found = _TAG.fullmatch(text.partition(".")[0].replace("_", "-"))  # locales: de_DE.UTF-8
+    if found is None or ("-" in found[0] and len(found[1]) > 3):
+        return None
+    primary, *rest = (_SHORT.get(part, part) for part in found[0].split("-"))
+    if rest and rest[0] in _CODES and len(rest[0]) == 3:  # zh-yue: a language within another
+        primary = rest[0]
+    return _by_name()[primary].code if primary in _by_name() else primary
+
+
 def language_name(code: str) -> str:
-    """Look up the English name of a language by code, name or alias: `language_name("de") == "German"`."""
+    """Look up the English name of a language as `find_language` does: `language_name("de") == "German"`."""
     return _find(code).name
 
 
 def find_language(text: str, among: tuple[str, ...] | None = None) -> str:
-    """Look up the code of a language by code, English name or alias, in any case.
+    """Look up Whisper's code of a language by code (pt, por), tag (pt-BR, zh_Hans), English name or alias.
 
     among: codes that are possible here (None: all 100), e.g. those of the loaded model.
     Raises OptionError, naming the closest names, when there is none such or it is not in `among`.
@@ -93,9 +138,10 @@ def find_language(text: str, among: tuple[str, ...] | None = None) -> str:
 
 
 def _find(text: str) -> Language:
-    found = _by_name().get(text.strip().casefold())
+    found = _by_name().get(language_code(text) or "")
     if found is None:
-        raise OptionError(f"language '{text}': expected a code such as 'en' or an English name{_hint(text)}")
+        expected = "a code such as 'en' or 'pt-BR', or an English name"
+        raise OptionError(f"language '{text}': expected {expected}{_hint(text)}")
     return found
 
 
@@ -111,8 +157,7 @@ def _by_name() -> dict[str, Language]:
 def _hint(text: str) -> str:
     wanted = text.strip().casefold()
     names = _by_name()
-    close = [name for name in (wanted.replace("_", "-").split("-")[0],) if name in names]
-    close += [name for name in difflib.get_close_matches(wanted, names, n=3) if name not in close]
+    close = difflib.get_close_matches(wanted, names, n=3)
     if not close:
         return ""
     shown = [f"'{n}'" if n == names[n].code else f"'{n}' ({names[n].code})" for n in close]

@@ -20,6 +20,7 @@ import tiktoken
 
 from sottovoce.errors import OptionError
 from sottovoce.text.languages import UNSPACED, find_language, language_codes
+from sottovoce.text.unicode_forms import composed
 from sottovoce.types import Task
 
 SECONDS_PER_TIMESTAMP = 0.02
@@ -242,6 +243,11 @@ class Tokenizer:
         if self.pieces is None:
             return tokens
         return [piece for token in tokens for piece in self.pieces.cut(self.token_bytes(token))]
+
+    def encode_prompt(self, text: str) -> list[int]:
+        """Encode a text that is put before what is decoded: in NFC, as Whisper writes, behind a space."""
+        stripped = composed(text).strip()
+        return self.encode(f" {stripped}") if stripped else []
 
     def decode(self, tokens: Iterable[int]) -> str:
         """Decode the text tokens; specials and timestamps are left out, broken UTF-8 becomes U+FFFD."""

@@ -10,8 +10,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from sottovoce.errors import OptionError, TranslationError, cause_of
-from sottovoce.text.languages import language_name
+from sottovoce.errors import OptionError, TranslationError
+from sottovoce.text.files import read_lines
+from sottovoce.text.languages import find_language, language_name
+from sottovoce.text.unicode_forms import composed
 from sottovoce.translation.chat import Message
 from sottovoce.translation.live_translator import SourceText
 from sottovoce.translation.sentences import sentences, with_translation
@@ -35,14 +37,8 @@ class Glossary:
 
         Raises: OptionError naming the file and line.
         """
-        try:
-            lines = Path(path).read_text(encoding="utf-8-sig").splitlines()
-        except OSError as error:
-            raise OptionError(f"glossary '{path}': cannot be read ({cause_of(error)})") from error
-        except UnicodeDecodeError as error:
-            raise OptionError(f"glossary '{path}': expected UTF-8, got other bytes") from error
         terms = []
-        for number, line in enumerate(lines, 1):
+        for number, line in enumerate(read_lines(path, "terms", name=f"glossary '{path}'"), 1):
             if not line.strip() or line.lstrip().startswith("#"):
                 continue
             term, mark, translation = line.partition("\t" if "\t" in line else "=")
@@ -52,9 +48,9 @@ class Glossary:
         return cls(tuple(terms))
 
     def of(self, text: str) -> list[tuple[str, str]]:
-        """Find the terms that occur in a text, ignoring case."""
-        folded = text.casefold()
-        return [(term, translation) for term, translation in self.terms if term.casefold() in folded]
+        """Find the terms that occur in a text, in any case and Unicode form."""
+        folded = composed(text).casefold()
+        return [pair for pair in self.terms if composed(pair[0]).casefold() in folded]
 
 
 class Chat(Protocol):
@@ -67,13 +63,17 @@ class Chat(Protocol):
 class ChatTranslator:
     """Translates into one language, sentence by sentence.
 
-    target: code of the language. Text in it already stays as it is.
+    target: the language, kept as its code. Text in it already stays as it is.
+    Raises: OptionError for an unknown language.
     """
 
     chat: Chat
     target: str
     glossary: Glossary = field(default_factory=Glossary)
     _before: deque[tuple[str, str]] = field(default_factory=lambda: deque(maxlen=N_CONTEXT), init=False)
+
+    def __post_init__(self) -> None:
+        self.target = find_language(self.target)
 
     def segments(self, segments: Iterable[Segment]) -> Iterator[Segment]:
         """Translate a recording: join segments to sentences and yield each with its translation, None if in

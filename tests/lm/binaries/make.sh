@@ -1,6 +1,7 @@
 #!/bin/sh
-# Makes probing.bin and trie.bin of small.arpa with KenLM's own build_binary, compiled from the source package
-# of `kenlm`, whose wheel does not bring that program. Needs a C++ compiler and PyPI.
+# Makes the binaries of small.arpa, and of apart.arpa, whose accents are characters of their own, with KenLM's
+# own build_binary, compiled from the source package of `kenlm`, whose wheel does not bring that program. Needs
+# a C++ compiler and PyPI.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 work=$(mktemp -d)
@@ -13,4 +14,5 @@ sources=$(ls lm/*.cc util/*.cc util/double-conversion/*.cc | grep -v -e _main.cc
 c++ -O1 -w -I. -DKENLM_MAX_ORDER=6 $sources lm/build_binary_main.cc -o build_binary -lpthread
 for kind in probing trie; do
     ./build_binary $kind "$here/small.arpa" "$here/$kind.bin"
+    ./build_binary $kind "$here/apart.arpa" "$here/apart-$kind.bin"
 done

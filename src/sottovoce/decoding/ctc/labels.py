@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol, cast
 
 from sottovoce.errors import OptionError, cause_of
+from sottovoce.text.files import read_lines, read_text
 
 
 class LabelList(NamedTuple):
@@ -59,13 +60,13 @@ def read_labels(path: str | Path) -> LabelList:
     Raises: OptionError for a file that cannot be read, or holds no labels.
     """
     path = Path(path)
+    if path.suffix != ".json":
+        return LabelList(tuple(read_lines(path, "labels")), None)
     try:
-        text = path.read_text(encoding="utf-8")
-        if path.suffix != ".json":
-            lines = text.replace("\r\n", "\n").split("\n")
-            return LabelList(tuple(lines[:-1] if not lines[-1] else lines), None)
-        return _of_json(json.loads(text))
-    except (OSError, ValueError) as error:
+        return _of_json(json.loads(read_text(path, "labels")))
+    except OptionError:
+        raise
+    except ValueError as error:
         raise OptionError(f"{path}: expected labels, got {cause_of(error)}") from error
 
 

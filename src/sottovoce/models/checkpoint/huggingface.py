@@ -26,6 +26,7 @@ from sottovoce.models.checkpoint.tokenizer_json import (
 )
 from sottovoce.models.checkpoint.writing import as_os_error, whole_file, write_json
 from sottovoce.models.dims import AlignmentHeads, ModelDims
+from sottovoce.text.files import read_text
 from sottovoce.text.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
@@ -308,12 +309,14 @@ def read_json(path: Path) -> Mapping[str, object]:
     Raises: CheckpointError for a file that is missing, unreadable or holds something else.
     """
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
+        found = json.loads(read_text(path, "a JSON object", CheckpointError))
+    except CheckpointError:
+        if path.exists():
+            raise
         raise CheckpointError(
             f"{path.parent}: no {path.name}, expected a Hugging Face model folder"
-        ) from error
-    except (OSError, ValueError) as error:
+        ) from None
+    except ValueError as error:
         raise CheckpointError(f"{path}: not readable as JSON ({cause_of(error)})") from error
     if not isinstance(found, dict):
         raise CheckpointError(f"{path}: holds a {type(found).__name__}, expected a JSON object")

@@ -11,11 +11,11 @@ import re
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from sottovoce.errors import OptionError, cause_of
 from sottovoce.serving.access.webhook_secret import secret_of
 from sottovoce.serving.settings import KEY, Access
+from sottovoce.text.files import read_text
 
 logger = logging.getLogger(__name__)
 
@@ -125,8 +125,10 @@ def read_keys(path: str) -> Mapping[str, ApiKey]:
     where = f"--keys '{path}'"
     reader = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
     try:
-        document: dict[str, object] = reader.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
+        document: dict[str, object] = reader.loads(read_text(path, "a TOML file of keys", name=where))
+    except OptionError:
+        raise
+    except (ValueError, RecursionError) as error:
         raise OptionError(f"{where}: expected a TOML file of keys, got '{cause_of(error)}'") from error
     if not 1 <= len(document) <= MOST_KEYS:
         raise OptionError(f"{where}: expected 1 to {MOST_KEYS} keys, got {len(document)}")

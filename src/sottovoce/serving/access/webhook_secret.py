@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import base64
-from pathlib import Path
 
-from sottovoce.errors import OptionError, cause_of
+from sottovoce.errors import OptionError
+from sottovoce.text.files import read_text
 
 PREFIX = "whsec_"
 MIN_SECRET_BYTES = 16
@@ -15,12 +15,7 @@ EXPECTED = f"expected a secret of {MIN_SECRET_BYTES} bytes or more, as text or a
 def read_secret(path: str) -> bytes:
     """Read a secret from a file. Raises: OptionError."""
     where = f"--webhook-secret-file '{path}'"
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-    except (OSError, ValueError) as error:
-        cause = cause_of(error) if isinstance(error, OSError) else "no text"
-        raise OptionError(f"{where}: {EXPECTED}, got '{cause}'") from error
-    return secret_of(where, text.strip())
+    return secret_of(where, read_text(path, EXPECTED.removeprefix("expected "), name=where).strip())
 
 
 def secret_of(where: str, text: str) -> bytes:

@@ -197,7 +197,7 @@ def read_detected(one: Mapping[str, str], many: Mapping[str, Sequence[str]]) -> 
         raise wrong("detect_language", "no language beside it", f"'{named[:50]}'")
     if is_plain:
         return read_language_hints(one, many)[0]
-    return tuple(dict.fromkeys(read_language_tag("detect_language", tag) for tag in wanted))
+    return tuple(dict.fromkeys(read_code("detect_language", tag) for tag in wanted))
 
 
 def read_query(
@@ -235,13 +235,8 @@ def read_language_hints(
     """Read the languages that may be spoken, and whether they may change. Raises: ApiError 400."""
     named, hints = one.get("language"), many.get("language_hint", ())
     if named and named != "multi":
-        return (read_language_tag("language", named),), False
-    return tuple(dict.fromkeys(read_language_tag("language_hint", hint) for hint in hints)), named == "multi"
-
-
-def read_language_tag(name: str, tag: str) -> str:
-    """Read the language of a tag such as en-US. Raises: ApiError 400."""
-    return read_code(name, tag[:50].replace("_", "-").partition("-")[0])
+        return (read_code("language", named),), False
+    return tuple(dict.fromkeys(read_code("language_hint", hint) for hint in hints)), named == "multi"
 
 
 def read_terms(many: Mapping[str, Sequence[str]]) -> tuple[str, ...]:

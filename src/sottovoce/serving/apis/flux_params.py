@@ -16,11 +16,10 @@ from sottovoce.options.vad import VadStreamOptions
 from sottovoce.serving.apis.deepgram_params import (
     checked_terms,
     read_format,
-    read_language_tag,
     read_query,
     read_terms,
 )
-from sottovoce.serving.parsing.client_values import read_json_number, read_list, read_object
+from sottovoce.serving.parsing.client_values import read_code, read_json_number, read_list, read_object
 from sottovoce.serving.parsing.faults import ApiError
 from sottovoce.serving.parsing.fields import number_of, wrong
 from sottovoce.serving.parsing.ignored import Known, leaves, unknown_fields
@@ -129,9 +128,7 @@ def flux_params(query: Iterable[tuple[str, str]], registry: ModelRegistry) -> Fl
     if not one.get("model"):
         raise wrong("model", f"'{ENGLISH}', 'flux-general-multi', or one of this server", "none")
     is_raw, encoding, rate = read_format(one)
-    hints = tuple(
-        dict.fromkeys(read_language_tag("language_hint", tag) for tag in many.get("language_hint", ()))
-    )
+    hints = tuple(dict.fromkeys(read_code("language_hint", tag) for tag in many.get("language_hint", ())))
     is_english = one["model"] == ENGLISH
     if hints and is_english:
         raise wrong("language_hint", f"another model than {ENGLISH}", "that one")
@@ -178,6 +175,6 @@ def configured_flux(params: FluxParams, message: Mapping[str, object]) -> FluxPa
         changed = replace(changed, terms=checked_terms(read_list("keyterms", given["keyterms"])))
     if "language_hints" in given:
         tags = read_list("language_hints", given["language_hints"])
-        hints = tuple(dict.fromkeys(read_language_tag("language_hints", tag) for tag in tags))
+        hints = tuple(dict.fromkeys(read_code("language_hints", tag) for tag in tags))
         changed = replace(changed, languages=hints, has_hints=bool(hints))
     return changed

@@ -21,10 +21,10 @@ import numpy as np
 from sottovoce.formats.document import Json
 from sottovoce.options.live import LiveDecodingOptions, LiveOptions
 from sottovoce.options.vad import VadStreamOptions
-from sottovoce.serving.apis.deepgram_params import checked_terms, read_language_tag
+from sottovoce.serving.apis.deepgram_params import checked_terms
 from sottovoce.serving.apis.wyoming_frames import MAX_LINE, Frame, FrameTransport
 from sottovoce.serving.live.connection import LiveConnection, off_loop
-from sottovoce.serving.parsing.client_values import read_list, read_whole
+from sottovoce.serving.parsing.client_values import read_code, read_list, read_whole
 from sottovoce.serving.parsing.faults import ApiError, fault_of
 from sottovoce.serving.parsing.fields import wrong
 from sottovoce.serving.parsing.pcm import PcmReader
@@ -254,7 +254,7 @@ def params_of(frame: Frame) -> WyomingParams:
     ]
     return WyomingParams(
         model=name if isinstance(name, str) else None,
-        language=read_language_tag("language", str(language)) if language else None,
+        language=read_code("language", str(language)) if language else None,
         terms=checked_terms(terms),
         pause_ms=PAUSES_MS[sensitivity],
     )

@@ -38,7 +38,7 @@ def read_list(name: str, value: object) -> tuple[str, ...]:
 
 def read_languages(name: str, value: object) -> tuple[str, ...]:
     """Read codes of languages; "auto" stands for all of the model, and is left out."""
-    return tuple(read_code(name, word) for word in read_list(name, value) if word != "auto")
+    return tuple(dict.fromkeys(read_code(name, word) for word in read_list(name, value) if word != "auto"))
 
 
 def read_language(name: str, value: object) -> str:
@@ -47,9 +47,9 @@ def read_language(name: str, value: object) -> str:
 
 
 def read_code(name: str, language: str) -> str:
-    """Read the code of a language from its code or name. Raises: ApiError 400."""
+    """Read Whisper's code of a language from its name, code or tag such as en-US. Raises: ApiError 400."""
     try:
-        return find_language(language)
+        return find_language(language[:50])
     except OptionError as error:
         raise ApiError(str(error), param=name, code="invalid_value") from error
 

@@ -131,7 +131,7 @@ def languages_of(values: Values) -> tuple[str, ...]:
         raise wrong("language", "language or languages[]", "both")
     names = [one] if one is not None else several
     try:
-        return tuple(find_language(name) for name in names if name != "auto")
+        return tuple(dict.fromkeys(find_language(name) for name in names if name != "auto"))
     except OptionError as error:
         param = "languages[]" if several else "language"
         raise ApiError(str(error), param=param, code="invalid_value") from error

@@ -1,0 +1,82 @@
+"""Text files, which are all read in one way.
+
+They are UTF-8, or UTF-16 or UTF-32 if they begin with its byte order mark (as Notepad and PowerShell write
+them). The byte order mark is not part of the text. Lines end with LF, CRLF or CR; other separators, such as
+U+0085 and U+2028, are characters of a line.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE, BOM_UTF32_BE, BOM_UTF32_LE
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, cast
+
+from sottovoce.errors import InputError, OptionError, cause_of
+
+_ENCODINGS = {
+    BOM_UTF8: "utf-8-sig",
+    BOM_UTF32_LE: "utf-32",
+    BOM_UTF32_BE: "utf-32",
+    BOM_UTF16_LE: "utf-16",
+    BOM_UTF16_BE: "utf-16",
+}
+"""Encodings by byte order mark; that of UTF-16 is the beginning of that of UTF-32."""
+_UNDECODED = re.compile("[\udc80-\udcff]")
+"""What `surrogateescape` makes of bytes that are not UTF-8."""
+
+
+def text_lines(file: IO[bytes]) -> Iterator[str]:
+    """Yield the lines of a file, each with its end, which is "\\n"; the last one may have none.
+
+    Raises: ValueError for bytes of another encoding, or a null character. It names the line, but of UTF-16.
+    """
+    buffered = io.BufferedReader(cast(io.RawIOBase, file))  # any reader of bytes will do
+    start = buffered.peek(4)
+    encoding = next((name for mark, name in _ENCODINGS.items() if start.startswith(mark)), "utf-8")
+    # Of UTF-8, a byte that cannot be decoded becomes a lone surrogate, so that the error can name its line.
+    with io.TextIOWrapper(buffered, encoding, errors="surrogateescape") as lines:
+        try:
+            for number, line in enumerate(lines, start=1):
+                _check(line, number)
+                yield line
+        except UnicodeDecodeError as error:
+            raise ValueError(f"bytes that are not {encoding.upper()}") from error
+
+
+def decode_text(data: bytes) -> str:
+    """Decode the bytes of a text. Raises: ValueError as `text_lines`."""
+    return "".join(text_lines(io.BytesIO(data)))
+
+
+def read_text(
+    path: str | Path, expected: str, error: type[InputError] = OptionError, *, name: str | None = None
+) -> str:
+    """Read a text file.
+
+    expected: what the file should be, for the message. name: what the message begins with; None: the path.
+    Raises: the error given, for a file that cannot be read or is not text.
+    """
+    try:
+        with open(path, "rb", buffering=0) as file:
+            return "".join(text_lines(file))
+    except (OSError, ValueError) as cause:
+        raise error(f"{name or path}: expected {expected}, got {cause_of(cause)}") from cause
+
+
+def read_lines(
+    path: str | Path, expected: str, error: type[InputError] = OptionError, *, name: str | None = None
+) -> list[str]:
+    """Read the lines of a text file, without their ends. Raises: as `read_text`."""
+    lines = read_text(path, expected, error, name=name).split("\n")
+    return lines[:-1] if not lines[-1] else lines
+
+
+def _check(line: str, number: int) -> None:
+    if "\0" in line:
+        raise ValueError(f"a null character in line {number}")
+    found = None if line.isascii() else _UNDECODED.search(line)
+    if found is not None:
+        raise ValueError(f"the byte 0x{ord(found[0]) - 0xDC00:02x}, which is not UTF-8, in line {number}")

@@ -1,0 +1,150 @@
+"""Text files are read in one way: with or without a byte order mark, with any line end."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+import numpy as np
+import pytest
+
+from sottovoce.archive.listing import list_recordings
+from sottovoce.cli.align_files import read_text as text_to_align
+from sottovoce.cli.configuration import read_toml
+from sottovoce.cli.ctc_inputs import read_emissions, read_priors
+from sottovoce.cli.main import run
+from sottovoce.cli.serve_app import api_keys
+from sottovoce.decoding.ctc.labels import read_labels
+from sottovoce.errors import InputError, LanguageModelError
+from sottovoce.evaluation.manifest import read_manifest
+from sottovoce.formats.document_words import document_text
+from sottovoce.formats.files import load_transcript
+from sottovoce.lm.arpa import read_arpa
+from sottovoce.lm.grammar import Grammar
+from sottovoce.lm.lexicon import read_lexicon
+from sottovoce.lm.phrase_lists import read_phrases
+from sottovoce.models.checkpoint.huggingface import read_json
+from sottovoce.serving.access.api_keys import read_keys
+from sottovoce.serving.access.webhook_secret import read_secret
+from sottovoce.text.files import decode_text, read_lines, read_text
+from sottovoce.translation.chat_translator import Glossary
+
+ARPA = "\\data\\\nngram 1=2\n\n\\1-grams:\n-1\té\n-0.5\t</s>\n\n\\end\\\n"
+SRT = "1\n00:00:01,000 --> 00:00:02,000\nGrüße\n"
+KEY = '[press]\nkey = "a-secret-of-the-press"\n'
+
+Reader = Callable[[Path], object]
+READERS: dict[str, tuple[str, str, Reader]] = {
+    "labels": ("labels.txt", "-\né\n|\n", read_labels),
+    "labels of JSON": ("labels.json", '["-", "é"]', read_labels),
+    "lexicon": ("words.txt", "é é\nb b\n", lambda path: read_lexicon(path, ["-", "é", "b"])),
+    "hotwords": ("hotwords.txt", "[drinks] 9\ncafé\n", lambda path: [
+        phrase[:2] for phrase in read_phrases(path, default_weight=1.0)
+    ]),
+    "n-grams": ("words.arpa", ARPA, lambda path: read_arpa(path).vocabulary),
+    "grammar": ("answers.gbnf", 'root ::= "é"\n', lambda path: Grammar.read(path).text),
+    "document": ("notes.md", "Grüße\nan alle\n", document_text),
+    "text to align": ("talk.txt", "Grüße\n", lambda path: text_to_align(str(path))),
+    "subtitles": ("talk.srt", SRT, load_transcript),
+    "glossary": ("terms.txt", "Grüße = greetings\n", Glossary.read),
+    "manifest": ("all.jsonl", '{"file": "é.wav", "text": "a\u2028b"}\n', read_manifest),
+    "list of recordings": ("all.txt", "é.wav\nb.wav\n", list_recordings),
+    "configuration": ("serve.toml", 'port = 1\nhost = "é"\n', lambda path: read_toml(str(path))),
+    "keys": ("keys.txt", "a secret of the press\n", lambda path: api_keys(str(path), "")),
+    "table of keys": ("keys.toml", KEY, lambda path: read_keys(str(path))),
+    "secret": ("secret.txt", "a secret of webhooks\n", lambda path: read_secret(str(path))),
+    "priors": ("priors.txt", "0.5\n0.25\n", read_priors),
+    "emissions": ("one.csv", "0.5,0.5\n1.0,0.0\n", lambda path: [
+        one.values.tolist() for one in read_emissions(path)
+    ]),
+    "configuration of a model": ("config.json", '{"name": "é"}', read_json),
+}  # fmt: skip
+"""Of each kind of text file: a name, what the file holds, and who reads it."""
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-32"])
+@pytest.mark.parametrize("kind", READERS)
+def test_a_byte_order_mark_and_windows_line_ends_change_nothing(
+    kind: str, encoding: str, tmp_path: Path
+) -> None:
+    name, text, read = READERS[kind]
+    path = tmp_path / name
+    path.write_bytes(text.encode())
+    expected = read(path)
+    path.write_bytes(text.replace("\n", "\r\n").encode(encoding))
+    assert read(path) == expected
+
+
+@pytest.mark.parametrize("kind", READERS)
+def test_another_encoding_is_an_error_that_names_the_file_and_the_line(kind: str, tmp_path: Path) -> None:
+    name, text, read = READERS[kind]
+    path = tmp_path / name
+    path.write_bytes(b"\xe9\n" + text.encode())
+    with pytest.raises((InputError, click.UsageError), match="0xe9, which is not UTF-8, in line 1") as caught:
+        read(path)
+    assert name in str(caught.value)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_zipped_n_grams_are_text_as_well(tmp_path: Path) -> None:
+    path = tmp_path / "words.arpa.gz"
+    path.write_bytes(gzip.compress(ARPA.encode("utf-8-sig")))
+    assert list(read_arpa(path).vocabulary) == ["é", "</s>"]
+    path.write_bytes(gzip.compress(ARPA.encode())[:-20])
+    with pytest.raises(LanguageModelError, match=r"words\.arpa\.gz"):
+        read_arpa(path)
+
+
+def test_lines_end_with_their_ends_alone(tmp_path: Path) -> None:
+    path = tmp_path / "lines.txt"
+    path.write_bytes("a\r\nb\rc\n\x85\u2028\x0b\n".encode())
+    assert read_lines(path, "lines") == ["a", "b", "c", "\x85\u2028\x0b"]
+    assert read_text(path, "a text") == "a\nb\nc\n\x85\u2028\x0b\n"
+
+
+@pytest.mark.parametrize(
+    ("data", "fault"),
+    [
+        (b"a\nb\xc3", "the byte 0xc3, which is not UTF-8, in line 2"),
+        (b"\xed\xa0\x80", "the byte 0xed, which is not UTF-8, in line 1"),
+        ("ab".encode("utf-16-le"), "a null character in line 1"),
+        ("ab".encode("utf-16")[:-1], "bytes that are not UTF-16"),
+    ],
+)
+def test_what_is_no_text_is_refused(data: bytes, fault: str) -> None:
+    with pytest.raises(ValueError, match=fault):
+        decode_text(data)
+
+
+def test_lists_of_the_reports(shared_dir: Path) -> None:
+    folder = shared_dir / "fixtures/reports"
+    found = list_recordings(folder / "recordings-bom.txt")
+    assert [Path(one.path).name for one in found] == ["gap.mka", "late-audio.mp4"]
+    assert all(Path(one.path).is_file() for one in found)
+    (entry,) = read_manifest(folder / "manifest-bom.jsonl")
+    assert entry.path.is_file()
+    assert entry.language == "en"
+
+
+def test_a_manifest_of_emissions_has_a_byte_order_mark(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    np.save(tmp_path / "one.npy", np.log(np.array([[0.1, 0.9], [0.9, 0.1]], np.float32)))
+    (tmp_path / "labels.txt").write_text("-\na\n", encoding="utf-8-sig")
+    (tmp_path / "dev.jsonl").write_text(
+        json.dumps({"emissions": "one.npy", "text": "a"}) + "\n", encoding="utf-8-sig"
+    )
+    labels, manifest = str(tmp_path / "labels.txt"), str(tmp_path / "dev.jsonl")
+    assert run(["ctc", "tune", manifest, "--labels", labels, "--beam-size", "2"]) == 0, (
+        capsys.readouterr().err
+    )
+
+
+def test_standard_input_is_text_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = io.BytesIO("Grüße\r\n".encode("utf-16"))
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(given, encoding="latin-1"))
+    assert text_to_align("-") == "Grüße\n"
