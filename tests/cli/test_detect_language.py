@@ -34,8 +34,9 @@ def test_timeline_finds_every_language_where_it_is_spoken(capsys: pytest.Capture
         assert before["end"] - 0.5 <= found["end"] <= after["start"] + 0.5
 
 
-def test_only_the_languages_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["--model", "nano", "--languages", "de,fr"]
+@pytest.mark.parametrize("languages", ["de,fr", "de-AT,fre", "German,fr_CA.UTF-8"])
+def test_only_the_languages_asked_for(languages: str, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--model", "nano", "--languages", languages]
     assert run(["detect-language", str(CLIPS / "es.flac"), *arguments]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["language"] in {"de", "fr"}
