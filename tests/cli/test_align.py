@@ -96,7 +96,7 @@ def test_text_on_standard_input_is_utf8(
         assert run(["align", str(clip), "-", *NANO, "-f", "txt"]) == code
     output = capsys.readouterr()
     assert output.out.strip() == TEXT
-    assert "standard input: line 1: expected UTF-8" in output.err
+    assert "standard input: expected a text, got the byte" in output.err
 
 
 def test_what_is_not_found_is_said_apart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -97,5 +97,5 @@ def test_a_file_that_is_not_there_or_not_text_is_told(tmp_path: Path) -> None:
         load_transcript(tmp_path / "none.srt")
     path = tmp_path / "latin.srt"
     path.write_bytes("1\n00:01,0 --> 00:02,0\ncafé".encode("cp1252"))
-    with pytest.raises(OptionError, match="line 3: expected UTF-8, got the byte 0xe9"):
+    with pytest.raises(OptionError, match="the byte 0xe9, which is not UTF-8, in line 3"):
         load_transcript(path)

@@ -280,7 +280,7 @@ def test_encodings(encoding: str) -> None:
 
 
 def test_other_encodings_are_named_with_the_line() -> None:
-    with pytest.raises(OptionError, match="line 3: expected UTF-8, got the byte 0xe4"):
+    with pytest.raises(OptionError, match="the byte 0xe4, which is not UTF-8, in line 3"):
         read(one(T1, "Käse."), "cp1252")
 
 

@@ -16,6 +16,7 @@ from sottovoce.formats.parse_json import transcript_of_json
 from sottovoce.formats.parse_subtitles import has_cues, transcript_of_cues
 from sottovoce.formats.writers import FORMATS, extension_of, writer_for
 from sottovoce.options.writer import WriterOptions
+from sottovoce.text.files import decode_text, read_text
 from sottovoce.types import Transcript
 
 READABLE = (".json", ".srt", ".vtt")
@@ -46,7 +47,7 @@ def load_text(path: str | Path) -> str | Transcript:
     if path.suffix.lower() in READABLE + UNREADABLE:
         return load_transcript(path)
     name = f"text '{path}'"
-    return parse_text(_bytes_of(path, name), name)
+    return _text_or_transcript(read_text(path, "a text", name=name), name)
 
 
 def parse_text(data: bytes, name: str) -> str | Transcript:
@@ -54,9 +55,16 @@ def parse_text(data: bytes, name: str) -> str | Transcript:
 
     Raises: OptionError.
     """
-    text = _decoded(data, name)
+    try:
+        text = decode_text(data)
+    except ValueError as error:
+        raise OptionError(f"{name}: expected a text, got {error}") from error
+    return _text_or_transcript(text, name)
+
+
+def _text_or_transcript(text: str, name: str) -> str | Transcript:
     is_json = text.lstrip().startswith("{") and ('"segments"' in text or '"transcription"' in text)
-    return parse_transcript(data, name, is_json=is_json) if is_json or has_cues(text) else text
+    return _transcript(text, name, is_json=is_json) if is_json or has_cues(text) else text
 
 
 def parse_transcript(data: bytes, name: str, *, is_json: bool | None = None) -> Transcript:
@@ -65,8 +73,10 @@ def parse_transcript(data: bytes, name: str, *, is_json: bool | None = None) -> 
     Raises: OptionError.
     """
     text = _decoded(data, name)
-    if is_json is None:
-        is_json = text.lstrip()[:1] in ("{", "[")
+    return _transcript(text, name, is_json=text.lstrip()[:1] in ("{", "[") if is_json is None else is_json)
+
+
+def _transcript(text: str, name: str, *, is_json: bool) -> Transcript:
     document = _json(text, name) if is_json else None
     try:
         return transcript_of_json(document) if is_json else transcript_of_cues(text)
@@ -83,7 +93,7 @@ def _bytes_of(path: Path, name: str) -> bytes:
 
 
 def _decoded(data: bytes, name: str) -> str:
-    """Decode UTF-8, or UTF-16 or UTF-32 with or without a byte order mark. Other encodings are not guessed.
+    """Decode subtitles or JSON, which some programs write in UTF-16 or UTF-32 without a byte order mark.
 
     Raises: OptionError.
     """
@@ -91,13 +101,13 @@ def _decoded(data: bytes, name: str) -> str:
     try:
         return data.decode(encoding)
     except UnicodeDecodeError as error:
-        if b'"transcription"' in data:  # whisper.cpp writes parts of characters as tokens
-            return data.decode(encoding, "surrogateescape")
         if not encoding.startswith("utf-8"):
             raise OptionError(f"{name}: expected {encoding.upper()}, got other bytes") from error
-        line = data[: error.start].count(b"\n") + 1
+        if b'"transcription"' in data:  # whisper.cpp writes parts of characters as tokens
+            return data.decode(encoding, "surrogateescape")
+        line, byte = data[: error.start].count(b"\n") + 1, data[error.start]
         raise OptionError(
-            f"{name}: line {line}: expected UTF-8, got the byte 0x{data[error.start]:02x} of another one "
+            f"{name}: expected text, got the byte 0x{byte:02x}, which is not UTF-8, in line {line} "
             "(iconv -f CP1252 -t UTF-8 converts Latin-1)"
         ) from error
 
