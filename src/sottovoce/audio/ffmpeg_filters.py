@@ -115,6 +115,9 @@ class FilteredSource:
                 yield self._filter.push(block[self._channel])[None]
         yield self._filter.flush()[None]
 
+    def warnings(self) -> list[str]:
+        return self._source.warnings()
+
     def close(self) -> None:
         self._source.close()
 

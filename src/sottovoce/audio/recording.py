@@ -65,6 +65,7 @@ class Recording:
         self._channel = channel
         self._audio_filter = audio_filter
         self._silent: Sequence[Span] = ()
+        self._warned: set[str] = set()
         self._spool: BinaryIO | None = None
         self._n_readings = 0
         if reread and _is_pipe(source):
@@ -92,6 +93,7 @@ class Recording:
             duration_s=self._duration_s,
         )
         reader.silent = self._silent
+        reader.warned = self._warned
         self.declared_s = reader.recording_s
         return reader
 
@@ -134,6 +136,7 @@ class Recording:
             start_s=self._start_s,
             duration_s=self._duration_s,
         )
+        reader.warned = self._warned
         self.declared_s = reader.recording_s
         return reader
 
@@ -157,7 +160,7 @@ class Recording:
             for channel in range(n_channels)
         ]
         for one, spans in zip(found, silent or [()] * n_channels, strict=True):
-            one._silent = spans
+            one._silent, one._warned = spans, self._warned
         return found
 
     def _begin_reading(self) -> None:

@@ -64,6 +64,10 @@ class BlockSource(Protocol):
         """
         ...
 
+    def warnings(self) -> list[str]:
+        """Return what is wrong with the recording as far as it was read: a line each."""
+        ...
+
     def close(self) -> None: ...
 
 
@@ -165,6 +169,9 @@ class ContainerSource:
         for block in self._decoder.blocks():
             yield block.T.astype(np.float32) / np.float32(32768.0)
 
+    def warnings(self) -> list[str]:
+        return self._decoder.warnings()
+
     def close(self) -> None:
         self._decoder.close()
         if self._owned:
@@ -247,6 +254,10 @@ class ArraySource:
             yield self._resampler.push(self._samples[:, start : start + step])
         yield self._resampler.flush()
 
+    def warnings(self) -> list[str]:
+        """Return none: samples in memory are whole."""
+        return []
+
     def close(self) -> None:
         """Do nothing: no file is open."""
 
@@ -285,6 +296,9 @@ class PartSource:
                 f"{self.info.name}: expected a start before its end at {place / SAMPLE_RATE:.2f} s, "
                 f"got {self._start / SAMPLE_RATE} s"
             )
+
+    def warnings(self) -> list[str]:
+        return self._source.warnings()
 
     def close(self) -> None:
         self._source.close()
