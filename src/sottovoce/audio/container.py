@@ -7,7 +7,8 @@ weighs the channels by their place (front centre 1, sides and back less, LFE non
 that it cannot clip. Channel layouts that libswresample has no rule for are averaged.
 
 Packets that cannot be decoded are left out, as ffmpeg does, and counted. The place of a sample is its time
-stamp (`timeline`). The links of a chained Ogg file are decoded as containers of their own, one behind another.
+stamp (`timeline`). The links of a chained Ogg file are decoded as containers of their own, one behind
+another.
 
 This module knows no paths and no float samples; `io` opens sources and cuts chunks.
 """
@@ -65,8 +66,8 @@ class ContainerDecoder:
     """Decodes an audio track of a container: 16 kHz int16 blocks (n, n_channels), mixed to mono or all
     channels.
 
-    audio_track: number from 1, or a language; None takes the one that ffmpeg would. most_gap_s: the longest gap
-    in time stamps that becomes silence; behind a longer one the sound follows on.
+    audio_track: number from 1, or a language; None takes the one that ffmpeg would. most_gap_s: the longest
+    gap in time stamps that becomes silence; behind a longer one the sound follows on.
     Raises: AudioError, from the constructor when the data is of no known format or has no such audio track,
         from `blocks` when nothing could be decoded or samples are NaN or infinite; OptionError for a track
         that is neither a number nor a language.
@@ -224,6 +225,7 @@ class ContainerDecoder:
         if (
             self._sought is None
             and is_own
+            and not self._timeline.is_joined
             and declared_s is not None
             and decoded_s < min(declared_s - 1.0, 0.9 * declared_s)
         ):
@@ -302,6 +304,9 @@ def _declared_duration_s(container: InputContainer, stream: AudioStream) -> floa
             duration_s += late_s if late_s > JITTER_S else 0.0
     elif container.duration is not None:
         duration_s = container.duration / av.time_base
+        start_s = (container.start_time or 0) / av.time_base
+        if container.format.name.startswith("matroska") and duration_s > start_s > 0:
+            duration_s -= start_s  # it counts from stamp 0, also in the middle of a live stream
     else:
         return None
     return duration_s if duration_s > 0 else None

@@ -1,9 +1,9 @@
-"""Chained Ogg: files one behind another in one, each with headers, a rate and channels of its own, as Internet
-radio sends them.
+"""Chained Ogg: files one behind another in one, each with headers, a rate and channels of its own, as
+Internet radio sends them.
 
-libav refuses a change of channels or rate within one container, and in some versions loses the first page of a
-later link. So the reading of a file ends where its next link begins, and the caller opens that one as a container of
-its own.
+libav refuses a change of channels or rate within one container, and in some versions loses the first page of
+a later link. So the reading of a file ends where its next link begins, and the caller opens that one as a
+container of its own.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class ByteFile(Protocol):
 
 
 class OggLinks:
-    """A file for libav that ends where the next link of a chained Ogg file begins; other files are unchanged."""
+    """A file for libav that ends where the next link of chained Ogg begins; other files are unchanged."""
 
     def __init__(self, file: ByteFile) -> None:
         self._file = file

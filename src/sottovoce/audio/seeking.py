@@ -3,8 +3,8 @@
 Samples have the places that they have when all is decoded from the beginning: those of the `timeline`. So the
 first frames are decoded for their time stamp and size; then the container is asked to seek to a little before
 the part, the decoder gets half a second to settle, and frames are handed out from a sample on at which the
-grid of 16 kHz meets that of the source. Where the position of a frame is not certain to the sample, the result
-is None, and the caller decodes from the beginning.
+grid of 16 kHz meets that of the source. Where the position of a frame is not certain to the sample, the
+result is None, and the caller decodes from the beginning.
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ def seek_before(
     """Seek a stream that was not decoded yet to just before the sample at 16 kHz; None where its position is
     uncertain.
 
-    decoded: frames from where the container stands. timeline: places them, from the first one on. After None the container is of no more use, unless its
-    format is not sought in (see `can_seek`).
+    decoded: frames from where the container stands. timeline: places them, from the first one on.
+    After None the container is of no more use, unless its format is not sought in (see `can_seek`).
     """
     start_s = start_sample / SAMPLE_RATE
     try:

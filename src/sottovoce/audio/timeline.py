@@ -2,11 +2,12 @@
 container, as a player shows it.
 
 Frames whose time stamps stay within a tenth of a second of the samples so far follow on untouched. Otherwise
-missing sound is replaced by silence and overlapping sound is trimmed, as FFmpeg's `aresample=async=1` does. Time
-stamps that leave this line for less than half a second are taken as damaged and ignored. Steps that no recording
-has (back to an earlier part, or more than an hour ahead) start a new line where the sound so far ends: nothing is
-lost and no hours of silence are made. In formats whose time stamps may begin anew (MPEG-TS, Ogg), every step back is
-one. Formats without time stamps of their own (MP3, ADTS, FLAC, WAV) are joined end to end.
+missing sound is replaced by silence and overlapping sound is trimmed, as FFmpeg's `aresample=async=1` does.
+Time stamps that leave this line for less than half a second are taken as damaged and ignored. Steps that no
+recording has (back by more than ten seconds or to the beginning, or more than an hour ahead) start a new line
+where the sound so far ends: nothing is lost, and no hours of silence are made. In formats whose time stamps
+may begin anew (MPEG-TS, Ogg), every step back does so, as in FFmpeg. Formats without time stamps of their own
+(MP3, ADTS, FLAC, WAV) are joined end to end.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ SWALLOWED_S = 0.3
 STAMPED_FORMATS = ("mov", "matroska", "mpegts", "mpeg", "ogg", "asf", "flv", "nut", "mxf", "wtv")
 """Containers that store time stamps; libav derives those of others from the number and size of frames."""
 RESTARTING_FORMATS = ("mpegts", "mpeg", "ogg")
-"""Containers whose time stamps may begin anew (libav's AVFMT_TS_DISCONT), as in files that were concatenated."""
+"""Containers whose time stamps may begin anew, as in files that were concatenated (AVFMT_TS_DISCONT)."""
 MOST_PLANES = 7
 """Of a frame whose samples PyAV reads; it miscounts the planes of frames with more."""
 
@@ -57,10 +58,16 @@ class Timeline:
         self._trimmed_s = 0.0
         self._first_change_s = 0.0
         self._n_restarts = 0
+        self._is_damaged = False
 
     @property
     def end_s(self) -> float:
         return self._next_s + self._to_trim_s
+
+    @property
+    def is_joined(self) -> bool:
+        """Whether time stamps were not used somewhere."""
+        return self._is_damaged or self._n_restarts > 0
 
     def begin(self, frame: av.AudioFrame, container: InputContainer, stream: AudioStream) -> float:
         """Place the first frame of a container; return how much later than the container its audio begins, in
@@ -132,6 +139,8 @@ class Timeline:
         if self._n_restarts:
             times = "once" if self._n_restarts == 1 else f"{self._n_restarts} times"
             found.append(f"the time stamps start anew {times}, the sound is joined there")
+        if self._is_damaged:
+            found.append("damaged time stamps are not used")
         return "; ".join(found) or None
 
     def _deviation_s(self, frame: av.AudioFrame, place_s: float) -> float:
@@ -149,10 +158,17 @@ class Timeline:
                 continue
             n_astray, length_s = self._astray(held)
             if n_astray < len(held) or (is_end and len(held) == 1):
+                self._is_damaged = True
                 for _ in range(n_astray):
                     yield from self._following(held.popleft())
             elif length_s >= STEADY_S or is_end:
-                yield from self._jump(jump_s, held[0], restarts=restarts)
+                # Muxers that mend a damaged stamp ahead let the next ones stand still: no sound is missing.
+                before_last_s = length_s - held[-1].samples / held[-1].sample_rate
+                steady_s = self._deviation_s(held[-1], self._next_s + before_last_s)
+                if jump_s < 0 or abs(steady_s - jump_s) <= min(JITTER_S, before_last_s / 2):
+                    yield from self._jump(jump_s, held[0], restarts=restarts)
+                else:
+                    self._is_damaged = True
                 yield from self._following(held.popleft())
             else:
                 return
