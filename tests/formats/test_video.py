@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import av
 import numpy as np
 import pytest
 
+from sottovoce.audio.io import load_audio
 from sottovoce.cli.main import run
 from sottovoce.errors import OptionError
 from sottovoce.formats.video import check_video, write_karaoke
-from sottovoce.types import Segment, Transcript, Word
+from sottovoce.types import SAMPLE_RATE, Segment, Transcript, Word
 
 CLIP = Path(__file__).parents[2] / "examples" / "clips" / "de.flac"
 WORDS = (Word(" GRÜSSE", 0.5, 1.5, 0.9), Word(" HEUTE", 1.5, 2.5, 0.9))
@@ -71,7 +73,9 @@ def test_words_are_lit_as_they_are_said(tmp_path: Path) -> None:
 def test_the_sound_stands_where_the_words_do(container: str, tmp_path: Path) -> None:
     """Sound that begins after the picture keeps its time, as its words do."""
     film, video = tmp_path / f"film.{container}", tmp_path / "video.mp4"
-    words = f"-v error -f lavfi -i color=s=64x48:r=25:d=9 -itsoffset 4 -i {CLIP} -c:v mpeg2video -c:a mp2 {film}"
+    words = (
+        f"-v error -f lavfi -i color=s=64x48:r=25:d=9 -itsoffset 4 -i {CLIP} -c:v mpeg2video -c:a mp2 {film}"
+    )
     subprocess.run(["ffmpeg", *words.split()], check=True)
     write_karaoke(replace(SAID, duration=7.0), film, video, size="320x180")
     theirs, ours = load_audio(video), load_audio(film)

@@ -149,6 +149,10 @@ class ContainerDecoder:
         changes = self._timeline.changes()
         return [*found, changes] if changes else found
 
+    def silences(self) -> list[tuple[float, float]]:
+        """Return the stretches in seconds that were filled with silence, as far as it was decoded."""
+        return list(self._timeline.silences)
+
     def _frames(self) -> Iterator[av.AudioFrame]:
         for frame in self._placed_frames():
             self._check_finite(frame)

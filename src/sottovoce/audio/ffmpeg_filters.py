@@ -118,6 +118,9 @@ class FilteredSource:
     def warnings(self) -> list[str]:
         return self._source.warnings()
 
+    def silences(self) -> list[tuple[float, float]]:
+        return self._source.silences()
+
     def close(self) -> None:
         self._source.close()
 

@@ -81,6 +81,10 @@ class AudioReader:
     ) -> None:
         self.close()
 
+    def silences(self) -> list[tuple[float, float]]:
+        """Return the stretches in seconds that were filled with silence, as far as it was read."""
+        return self._source.silences()
+
     def close(self) -> None:
         """Stop reading and release the file."""
         self._source.close()

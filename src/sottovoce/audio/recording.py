@@ -66,6 +66,7 @@ class Recording:
         self._audio_filter = audio_filter
         self._silent: Sequence[Span] = ()
         self._warned: set[str] = set()
+        self._reader: AudioReader | None = None
         self._spool: BinaryIO | None = None
         self._n_readings = 0
         if reread and _is_pipe(source):
@@ -92,10 +93,15 @@ class Recording:
             start_s=self._start_s,
             duration_s=self._duration_s,
         )
+        self._reader = reader
         reader.silent = self._silent
         reader.warned = self._warned
         self.declared_s = reader.recording_s
         return reader
+
+    def silences(self) -> list[tuple[float, float]]:
+        """Return the stretches in seconds that the last reading filled with silence, as far as it came."""
+        return [] if self._reader is None else self._reader.silences()
 
     def part(self, start_s: float, duration_s: float | None = None) -> Recording:
         """Return the part from start_s of this one on, of at most duration_s: read as if it were all there

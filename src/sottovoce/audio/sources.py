@@ -68,6 +68,10 @@ class BlockSource(Protocol):
         """Return what is wrong with the recording as far as it was read: a line each."""
         ...
 
+    def silences(self) -> list[tuple[float, float]]:
+        """Return the stretches in seconds that were filled with silence, as far as it was read."""
+        ...
+
     def close(self) -> None: ...
 
 
@@ -172,6 +176,9 @@ class ContainerSource:
     def warnings(self) -> list[str]:
         return self._decoder.warnings()
 
+    def silences(self) -> list[tuple[float, float]]:
+        return self._decoder.silences()
+
     def close(self) -> None:
         self._decoder.close()
         if self._owned:
@@ -258,6 +265,10 @@ class ArraySource:
         """Return none: samples in memory are whole."""
         return []
 
+    def silences(self) -> list[tuple[float, float]]:
+        """Return none."""
+        return []
+
     def close(self) -> None:
         """Do nothing: no file is open."""
 
@@ -299,6 +310,10 @@ class PartSource:
 
     def warnings(self) -> list[str]:
         return self._source.warnings()
+
+    def silences(self) -> list[tuple[float, float]]:
+        start_s = self._start / SAMPLE_RATE
+        return [(start - start_s, end - start_s) for start, end in self._source.silences()]
 
     def close(self) -> None:
         self._source.close()

@@ -59,6 +59,8 @@ class Timeline:
         self._first_change_s = 0.0
         self._n_restarts = 0
         self._is_damaged = False
+        self.silences: list[tuple[float, float]] = []
+        """Stretches in seconds that were filled with silence."""
 
     @property
     def end_s(self) -> float:
@@ -213,6 +215,7 @@ class Timeline:
         """Yield silence in the rate and layout of a frame, at most a second at once."""
         rate = like.sample_rate
         n_left = round(seconds * rate)
+        self.silences.append((self.end_s, self.end_s + n_left / rate))
         self._next_s += n_left / rate
         while n_left > 0:
             n_samples = min(n_left, rate)
