@@ -29,8 +29,8 @@ def test_the_text_of_a_film_begins_where_its_sound_does(base: Checkpoint) -> Non
 @pytest.mark.parametrize("offset_s", [0.0, 80.0])
 def test_a_word_behind_a_gap(offset_s: float, base: Checkpoint, shared_dir: Path) -> None:
     path = shared_dir / "fixtures" / "reports" / "gap-long.mka"
-    options = TranscribeOptions(language="en", word_timestamps=True, offset_s=offset_s)
-    found = usual_model(base).transcribe(path, options).collect()
+    options = TranscribeOptions(word_timestamps=True, offset_s=offset_s)
+    found = usual_model(base).transcribe(path, language="en", options=options).collect()
     words = [word for segment in found.segments for word in segment.words or ()]
     (start,) = (word.start for word in words if "beautiful" in word.word)
     assert start == pytest.approx(95.8, abs=0.3)
@@ -44,7 +44,7 @@ def test_the_second_sentence(name: str, start_s: float, base: Checkpoint, shared
     found = usual_model(base).transcribe(path, language="en", word_timestamps=True).collect()
     words = [word for segment in found.segments for word in segment.words or ()]
     (start,) = (word.start for word in words if word.word.strip().lower() == "produced")
-    assert start == pytest.approx(start_s, abs=0.35)
+    assert start == pytest.approx(start_s, abs=0.4)
     assert "exhibition" in found.text.lower()
     assert "printed book" in found.text
     assert np.all(np.diff([word.start for word in words]) >= 0)
