@@ -94,5 +94,5 @@ class Pipe:
         return False
 
 
-def pipe(data: bytes) -> BinaryIO:
-    return cast(BinaryIO, Pipe(data))
+def pipe(data: bytes, *, at_most: int = 1000) -> BinaryIO:
+    return cast(BinaryIO, Pipe(data, at_most=at_most))

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import av
 import numpy as np
 import pytest
 
+from sottovoce.audio.io import load_audio
 from sottovoce.cli.main import run
 from sottovoce.errors import OptionError
 from sottovoce.formats.video import check_video, write_karaoke
-from sottovoce.types import Segment, Transcript, Word
+from sottovoce.types import SAMPLE_RATE, Segment, Transcript, Word
 
 CLIP = Path(__file__).parents[2] / "examples" / "clips" / "de.flac"
 WORDS = (Word(" GRÜSSE", 0.5, 1.5, 0.9), Word(" HEUTE", 1.5, 2.5, 0.9))
@@ -64,6 +66,23 @@ def test_words_are_lit_as_they_are_said(tmp_path: Path) -> None:
     assert before == 0
     assert 0 < first < both
     assert [one.name for one in tmp_path.iterdir()] == [path.name]
+
+
+@with_ffmpeg
+@pytest.mark.parametrize("container", ["ts", "mkv"])
+def test_the_sound_stands_where_the_words_do(container: str, tmp_path: Path) -> None:
+    """Sound that begins after the picture keeps its time, as its words do."""
+    film, video = tmp_path / f"film.{container}", tmp_path / "video.mp4"
+    words = (
+        f"-v error -f lavfi -i color=s=64x48:r=25:d=9 -itsoffset 4 -i {CLIP} -c:v mpeg2video -c:a mp2 {film}"
+    )
+    subprocess.run(["ffmpeg", *words.split()], check=True)
+    write_karaoke(replace(SAID, duration=7.0), film, video, size="320x180")
+    theirs, ours = load_audio(video), load_audio(film)
+    assert not theirs[: round(3.8 * SAMPLE_RATE)].any()
+    piece = ours[round(4.5 * SAMPLE_RATE) : round(6.0 * SAMPLE_RATE)]
+    near = theirs[4 * SAMPLE_RATE : round(6.5 * SAMPLE_RATE)]
+    assert np.argmax(np.correlate(near, piece, "valid")) / SAMPLE_RATE == pytest.approx(0.5, abs=0.05)
 
 
 @with_ffmpeg

@@ -6,8 +6,9 @@ with its standard downmix, rounded to 16 bits, so that the same file gives the s
 weighs the channels by their place (front centre 1, sides and back less, LFE none) and scales the sum so
 that it cannot clip. Channel layouts that libswresample has no rule for are averaged.
 
-Packets that cannot be decoded are left out, as ffmpeg does, and counted. Time stamps are not looked at:
-the samples of a file are those that its packets hold, end to end.
+Packets that cannot be decoded are left out, as ffmpeg does, and counted. The place of a sample is its time
+stamp (`timeline`). The links of a chained Ogg file are decoded as containers of their own, one behind
+another.
 
 This module knows no paths and no float samples; `io` opens sources and cuts chunks.
 """
@@ -17,7 +18,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import av
 import numpy as np
@@ -25,8 +26,10 @@ import numpy.typing as npt
 from av.audio.stream import AudioStream
 from av.container import InputContainer
 
+from sottovoce.audio.ogg_links import ByteFile, OggLinks
 from sottovoce.audio.samples import MAX_CHANNELS, MAX_RATE, MIN_RATE
 from sottovoce.audio.seeking import SoughtFrames, can_seek, seek_before
+from sottovoce.audio.timeline import JITTER_S, MOST_GAP_S, Timeline
 from sottovoce.audio.tracks import ONLY_TRACK, UNKNOWN, AudioTrack, track_named
 from sottovoce.errors import AudioError, cause_of
 from sottovoce.types import SAMPLE_RATE
@@ -59,29 +62,12 @@ class AudioInfo:
     tracks: tuple[AudioTrack, ...] = (ONLY_TRACK,)
 
 
-class ByteFile(Protocol):
-    """A file for libav; `read` returns at most n_bytes, and nothing only at the end."""
-
-    @property
-    def is_seekable(self) -> bool: ...
-
-    @property
-    def n_read(self) -> int: ...
-
-    def read(self, n_bytes: int) -> bytes: ...
-
-    def seek(self, offset: int, whence: int = 0) -> int: ...
-
-    def tell(self) -> int: ...
-
-    def seekable(self) -> bool: ...
-
-
 class ContainerDecoder:
     """Decodes an audio track of a container: 16 kHz int16 blocks (n, n_channels), mixed to mono or all
     channels.
 
-    audio_track: number from 1, or a language; None takes the one that ffmpeg would.
+    audio_track: number from 1, or a language; None takes the one that ffmpeg would. most_gap_s: the longest
+    gap in time stamps that becomes silence; behind a longer one the sound follows on.
     Raises: AudioError, from the constructor when the data is of no known format or has no such audio track,
         from `blocks` when nothing could be decoded or samples are NaN or infinite; OptionError for a track
         that is neither a number nor a language.
@@ -94,20 +80,27 @@ class ContainerDecoder:
         *,
         keep_channels: bool = False,
         audio_track: int | str | None = None,
+        most_gap_s: float = MOST_GAP_S,
     ) -> None:
         self._name = name
-        self._container = _open_container(file, name)
+        self._audio_track = audio_track
+        self._file = OggLinks(file)
+        self._container = _open_container(self._file, name)
         try:
             self._stream = _audio_stream(self._container, name, audio_track)
             self.info = _info(self._container, self._stream, name)
+            self._is_alone = len(self._container.streams) == 1
             if len(self.info.tracks) > 1:
                 logger.info("%s: audio track %s of %d", name, self.info.track, len(self.info.tracks))
         except BaseException:
             self._container.close()
             raise
         self._resampler = _Resampler(name, keep_channels=keep_channels)
+        self._timeline = Timeline(most_gap_s=most_gap_s)
         self._n_damaged = 0
+        self._n_unread_links = 0
         self._n_input_samples = 0
+        self._warnings: list[str] = []
         self._sought: SoughtFrames | None = None
 
     def can_seek(self, start_sample: int) -> bool:
@@ -120,7 +113,10 @@ class ContainerDecoder:
 
         None where the position cannot be determined to the sample: this decoder is then spent.
         """
-        self._sought = seek_before(self._container, self._stream, start_sample, self._decoded_frames)
+        if not self._file.is_chained():
+            self._sought = seek_before(
+                self._container, self._stream, start_sample, self._decoded_frames, self._timeline
+            )
         self._n_damaged = 0
         return None if self._sought is None else self._sought.first_sample
 
@@ -141,18 +137,53 @@ class ContainerDecoder:
         for block in self._resampler.flush():
             n_samples += len(block)
             yield block
-        self._report(n_samples)
+        self._check_length(n_samples)
+
+    def warnings(self) -> list[str]:
+        """Return what is wrong with the recording as far as it was decoded: a line each."""
+        found = list(self._warnings)
+        if self._n_damaged:
+            found.append(f"left out {self._n_damaged} damaged packets")
+        if self._n_unread_links:
+            found.append(f"left out {self._n_unread_links} streams of a chained file that cannot be read")
+        changes = self._timeline.changes()
+        return [*found, changes] if changes else found
+
+    def silences(self) -> list[tuple[float, float]]:
+        """Return the stretches in seconds that were filled with silence, as far as it was decoded."""
+        return list(self._timeline.silences)
 
     def _frames(self) -> Iterator[av.AudioFrame]:
-        for frame in self._decoded_frames() if self._sought is None else self._sought.frames:
-            if frame.samples:
-                self._check_finite(frame)
-                self._n_input_samples += frame.samples
-                yield frame
+        for frame in self._placed_frames():
+            self._check_finite(frame)
+            self._n_input_samples += frame.samples
+            yield frame
+
+    def _placed_frames(self) -> Iterator[av.AudioFrame]:
+        if self._sought is not None:
+            yield from self._sought.frames
+            return
+        yield from self._timeline.placed(self._decoded_frames(), self._container, self._stream)
+        while self._file.next():
+            if self._open_link():
+                yield from self._timeline.placed(self._decoded_frames(), self._container, self._stream)
+
+    def _open_link(self) -> bool:
+        self._container.close()
+        try:
+            self._container = _open_container(self._file, self._name)
+            track = None if self._audio_track is None else self.info.track.number
+            self._stream = _audio_stream(self._container, self._name, track)
+        except AudioError:
+            self._n_unread_links += 1
+            return False
+        return True
 
     def _decoded_frames(self) -> Iterator[av.AudioFrame]:
         for packet in self._packets():
-            yield from self._decoded(packet)
+            for frame in self._decoded(packet):
+                if frame.samples:
+                    yield frame
 
     def _packets(self) -> Iterator[av.Packet[AudioStream] | None]:
         try:
@@ -185,22 +216,24 @@ class ContainerDecoder:
                 f"at {first / frame.sample_rate:.3f} s (sample {first} at {frame.sample_rate} Hz)"
             )
 
-    def _report(self, n_samples: int) -> None:
-        """Refuse a source without samples; warn about what is missing."""
+    def _check_length(self, n_samples: int) -> None:
+        """Refuse a source without samples; note one that is shorter than it declares.
+
+        The sound of a film may end before its picture: only the duration of the track itself counts.
+        """
         if n_samples == 0 and self._sought is None:
             damaged = f", {self._n_damaged} damaged packets" if self._n_damaged else ""
             raise AudioError(f"{self._name}: expected audio, got no samples ({self.info.codec}{damaged})")
-        if self._n_damaged:
-            logger.warning("%s: left out %d damaged packets", self._name, self._n_damaged)
         decoded_s, declared_s = n_samples / SAMPLE_RATE, self.info.duration_s
+        is_own = self._is_alone or self._stream.duration is not None
         if (
             self._sought is None
+            and is_own
+            and not self._timeline.is_joined
             and declared_s is not None
             and decoded_s < min(declared_s - 1.0, 0.9 * declared_s)
         ):
-            logger.warning(
-                "%s: truncated? It declares %.1f s and holds %.1f s", self._name, declared_s, decoded_s
-            )
+            self._warnings.append(f"truncated? It declares {declared_s:.1f} s and holds {decoded_s:.1f} s")
 
 
 def _open_container(file: ByteFile, name: str) -> InputContainer:
@@ -268,8 +301,16 @@ def _info(container: InputContainer, stream: AudioStream, name: str) -> AudioInf
 def _declared_duration_s(container: InputContainer, stream: AudioStream) -> float | None:
     if stream.duration is not None and stream.time_base is not None:
         duration_s = float(stream.duration * stream.time_base)
+        is_ogg = container.format.name == "ogg"
+        # In Ogg it may count from the start of the container or of the stream.
+        if stream.start_time is not None and container.start_time is not None and not is_ogg:
+            late_s = float(stream.start_time * stream.time_base) - container.start_time / av.time_base
+            duration_s += late_s if late_s > JITTER_S else 0.0
     elif container.duration is not None:
         duration_s = container.duration / av.time_base
+        start_s = (container.start_time or 0) / av.time_base
+        if container.format.name.startswith("matroska") and duration_s > start_s > 0:
+            duration_s -= start_s  # it counts from stamp 0, also in the middle of a live stream
     else:
         return None
     return duration_s if duration_s > 0 else None

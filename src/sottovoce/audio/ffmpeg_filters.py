@@ -115,6 +115,12 @@ class FilteredSource:
                 yield self._filter.push(block[self._channel])[None]
         yield self._filter.flush()[None]
 
+    def warnings(self) -> list[str]:
+        return self._source.warnings()
+
+    def silences(self) -> list[tuple[float, float]]:
+        return self._source.silences()
+
     def close(self) -> None:
         self._source.close()
 

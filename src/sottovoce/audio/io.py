@@ -6,6 +6,7 @@ read raises one AudioError of one line that names it.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import BinaryIO, TypeAlias
@@ -40,6 +41,8 @@ __all__ = [
     "source_name",
 ]
 
+logger = logging.getLogger(__name__)
+
 CHUNK_S = 5.0
 Span: TypeAlias = tuple[int, int]
 """Samples [start, end)."""
@@ -67,6 +70,8 @@ class AudioReader:
         self.recording_s = recording_s
         self.silent: Sequence[Span] = ()
         """Stretches [start, end) in samples, in order, that are read as silence."""
+        self.warned: set[str] = set()
+        """Warnings that earlier readings of the recording gave."""
 
     def __enter__(self) -> AudioReader:
         return self
@@ -75,6 +80,10 @@ class AudioReader:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def silences(self) -> list[tuple[float, float]]:
+        """Return the stretches in seconds that were filled with silence, as far as it was read."""
+        return self._source.silences()
 
     def close(self) -> None:
         """Stop reading and release the file."""
@@ -117,6 +126,10 @@ class AudioReader:
                 pending, n_pending = [joined[:, whole:]], n_pending - whole
         if n_pending:
             yield np.concatenate(pending, axis=1)
+        for warning in self._source.warnings():
+            if warning not in self.warned:
+                self.warned.add(warning)
+                logger.warning("%s: %s", self.info.name, warning)
 
 
 def open_audio(

@@ -8,6 +8,7 @@ for. Knows no sockets.
 from __future__ import annotations
 
 import io
+import logging
 import queue
 import threading
 from typing import TypeAlias
@@ -15,8 +16,11 @@ from typing import TypeAlias
 import numpy as np
 
 from sottovoce.audio.container import ContainerDecoder
+from sottovoce.audio.timeline import MOST_LIVE_GAP_S
 from sottovoce.errors import AudioError
 from sottovoce.types import SAMPLE_RATE, Samples
+
+logger = logging.getLogger(__name__)
 
 MOST_AT_ONCE_S = 5.0
 """Of decoded audio that `take` returns: a few bytes may be hours of silence."""
@@ -115,12 +119,14 @@ class LiveContainer:
 
     def _run(self) -> None:
         try:
-            decoder = ContainerDecoder(self, self._name)
+            decoder = ContainerDecoder(self, self._name, most_gap_s=MOST_LIVE_GAP_S)
             try:
                 for block in decoder.blocks():
                     if self._is_dropped:
                         break
                     self._hand(block[:, 0].astype(np.float32) / np.float32(32768))
+                for warning in decoder.warnings():
+                    logger.warning("%s: %s", self._name, warning)
             finally:
                 decoder.close()
         except AudioError as error:

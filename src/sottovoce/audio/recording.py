@@ -65,6 +65,8 @@ class Recording:
         self._channel = channel
         self._audio_filter = audio_filter
         self._silent: Sequence[Span] = ()
+        self._warned: set[str] = set()
+        self._reader: AudioReader | None = None
         self._spool: BinaryIO | None = None
         self._n_readings = 0
         if reread and _is_pipe(source):
@@ -91,9 +93,15 @@ class Recording:
             start_s=self._start_s,
             duration_s=self._duration_s,
         )
+        self._reader = reader
         reader.silent = self._silent
+        reader.warned = self._warned
         self.declared_s = reader.recording_s
         return reader
+
+    def silences(self) -> list[tuple[float, float]]:
+        """Return the stretches in seconds that the last reading filled with silence, as far as it came."""
+        return [] if self._reader is None else self._reader.silences()
 
     def part(self, start_s: float, duration_s: float | None = None) -> Recording:
         """Return the part from start_s of this one on, of at most duration_s: read as if it were all there
@@ -134,6 +142,7 @@ class Recording:
             start_s=self._start_s,
             duration_s=self._duration_s,
         )
+        reader.warned = self._warned
         self.declared_s = reader.recording_s
         return reader
 
@@ -157,7 +166,7 @@ class Recording:
             for channel in range(n_channels)
         ]
         for one, spans in zip(found, silent or [()] * n_channels, strict=True):
-            one._silent = spans
+            one._silent, one._warned = spans, self._warned
         return found
 
     def _begin_reading(self) -> None:

@@ -1,11 +1,10 @@
 """Seek to a part in the middle of a container, without decoding all before it.
 
-Samples are counted as `container` counts them when it decodes from the beginning: those that packets hold,
-end to end, from the first one that is decoded. So the first frames are decoded for their time stamp and size;
-then the container is asked to seek to a little before the part, the decoder gets half a second to settle, and
-frames are handed out from a sample on at which the grid of 16 kHz meets that of the source. Where the
-position of a frame is not certain to the sample, the result is None, and the caller decodes from the
-beginning.
+Samples have the places that they have when all is decoded from the beginning: those of the `timeline`. So the
+first frames are decoded for their time stamp and size; then the container is asked to seek to a little before
+the part, the decoder gets half a second to settle, and frames are handed out from a sample on at which the
+grid of 16 kHz meets that of the source. Where the position of a frame is not certain to the sample, the
+result is None, and the caller decodes from the beginning.
 """
 
 from __future__ import annotations
@@ -16,10 +15,10 @@ from dataclasses import dataclass
 from itertools import chain, islice
 
 import av
-import numpy as np
 from av.audio.stream import AudioStream
 from av.container import InputContainer
 
+from sottovoce.audio.timeline import MOST_PLANES, Timeline, cut_frame
 from sottovoce.types import SAMPLE_RATE
 
 FORMATS = ("mov", "matroska", "mp3", "flac", "wav", "w64", "ogg", "aiff")
@@ -35,7 +34,6 @@ STAMP_S = 0.0015
 """How far a time stamp in milliseconds may lie beside the place that the size of frames gives."""
 UNEQUAL = ("vorbis",)
 """Codecs whose frames differ in size, though the first ones may not."""
-MOST_PLANES = 7
 _N_FIRST = 4
 _REFUSALS = (av.FFmpegError, ValueError, RuntimeError, ArithmeticError, LookupError, OSError)
 
@@ -67,16 +65,17 @@ def seek_before(
     stream: AudioStream,
     start_sample: int,
     decoded: Callable[[], Iterator[av.AudioFrame]],
+    timeline: Timeline,
 ) -> SoughtFrames | None:
     """Seek a stream that was not decoded yet to just before the sample at 16 kHz; None where its position is
     uncertain.
 
-    decoded: frames from where the container stands. After None the container is of no more use, unless its
-    format is not sought in (see `can_seek`).
+    decoded: frames from where the container stands. timeline: places them, from the first one on.
+    After None the container is of no more use, unless its format is not sought in (see `can_seek`).
     """
     start_s = start_sample / SAMPLE_RATE
     try:
-        return _sought(container, stream, start_s, decoded)
+        return _sought(container, stream, start_s, decoded, timeline)
     except (*_REFUSALS, EOFError):
         return None
 
@@ -94,23 +93,29 @@ def _sought(
     stream: AudioStream,
     start_s: float,
     decoded: Callable[[], Iterator[av.AudioFrame]],
+    timeline: Timeline,
 ) -> SoughtFrames | None:
-    first = first_frames(list(islice(decoded(), _N_FIRST)), stream.codec_context.name)
+    heads = list(islice(decoded(), _N_FIRST))
+    first = first_frames(heads, stream.codec_context.name)
     if first is None or stream.time_base is None:
         return None
+    n_late = round(timeline.begin(heads[0], container, stream) * first.rate)
     target_s = start_s - PREROLL_S
-    container.seek(first.origin + int(target_s / stream.time_base), stream=stream, backward=True)
+    container.seek(int(timeline.stamp_of(target_s) / stream.time_base), stream=stream, backward=True)
     frames = decoded()
     landed = next((frame for frame in frames if frame.samples), None)
     place = None if landed is None else place_of(landed, first)
-    if landed is None or place is None or place > target_s * first.rate:
+    if landed is None or place is None or place + n_late > target_s * first.rate:
         return None
+    place += n_late
+    timeline.begin_at(landed, place / first.rate)
+    placed = timeline.placed(chain([landed], frames), container, stream)
     grid = first.rate // math.gcd(first.rate, SAMPLE_RATE)
     begin = math.ceil((place + WARM_UP_S * first.rate) / grid) * grid
-    head = _frame_at(begin, landed, frames, first)
+    head = _frame_at(begin - place, placed, first.rate)
     if head is None or begin > start_s * first.rate:
         return None
-    return SoughtFrames(begin * SAMPLE_RATE // first.rate, chain([head], frames))
+    return SoughtFrames(begin * SAMPLE_RATE // first.rate, chain([head], placed))
 
 
 def first_frames(frames: list[av.AudioFrame], codec: str) -> FirstFrames | None:
@@ -142,26 +147,12 @@ def place_of(frame: av.AudioFrame, first: FirstFrames) -> int | None:
     return place if abs(place - stamped) <= STAMP_S * first.rate else None
 
 
-def _frame_at(
-    begin: int, landed: av.AudioFrame, frames: Iterator[av.AudioFrame], first: FirstFrames
-) -> av.AudioFrame | None:
-    """Find the frame that holds a sample of the source, cut to begin there; None where none does."""
-    for frame in chain([landed], frames):
-        place = place_of(frame, first)
-        if place is None or place > begin:  # it was in a packet that cannot be decoded
+def _frame_at(n_before: int, frames: Iterator[av.AudioFrame], rate: int) -> av.AudioFrame | None:
+    """Skip n_before samples; return the frame that holds the next one, cut to begin there, or None."""
+    for frame in frames:
+        if frame.sample_rate != rate:
             return None
-        if place + frame.samples > begin:
-            return cut_frame(frame, begin - place)
+        if frame.samples > n_before:
+            return cut_frame(frame, n_before)
+        n_before -= frame.samples
     return None
-
-
-def cut_frame(frame: av.AudioFrame, n_samples: int) -> av.AudioFrame:
-    """Cut the first n_samples off a frame."""
-    if n_samples == 0:
-        return frame
-    samples = frame.to_ndarray()
-    step = 1 if frame.format.is_planar else frame.layout.nb_channels
-    rest = np.ascontiguousarray(samples[:, n_samples * step :])
-    cut = av.AudioFrame.from_ndarray(rest, format=frame.format.name, layout=frame.layout.name)
-    cut.sample_rate = frame.sample_rate
-    return cut

@@ -64,6 +64,14 @@ class BlockSource(Protocol):
         """
         ...
 
+    def warnings(self) -> list[str]:
+        """Return what is wrong with the recording as far as it was read: a line each."""
+        ...
+
+    def silences(self) -> list[tuple[float, float]]:
+        """Return the stretches in seconds that were filled with silence, as far as it was read."""
+        ...
+
     def close(self) -> None: ...
 
 
@@ -165,6 +173,12 @@ class ContainerSource:
         for block in self._decoder.blocks():
             yield block.T.astype(np.float32) / np.float32(32768.0)
 
+    def warnings(self) -> list[str]:
+        return self._decoder.warnings()
+
+    def silences(self) -> list[tuple[float, float]]:
+        return self._decoder.silences()
+
     def close(self) -> None:
         self._decoder.close()
         if self._owned:
@@ -247,6 +261,14 @@ class ArraySource:
             yield self._resampler.push(self._samples[:, start : start + step])
         yield self._resampler.flush()
 
+    def warnings(self) -> list[str]:
+        """Return none: samples in memory are whole."""
+        return []
+
+    def silences(self) -> list[tuple[float, float]]:
+        """Return none."""
+        return []
+
     def close(self) -> None:
         """Do nothing: no file is open."""
 
@@ -285,6 +307,13 @@ class PartSource:
                 f"{self.info.name}: expected a start before its end at {place / SAMPLE_RATE:.2f} s, "
                 f"got {self._start / SAMPLE_RATE} s"
             )
+
+    def warnings(self) -> list[str]:
+        return self._source.warnings()
+
+    def silences(self) -> list[tuple[float, float]]:
+        start_s = self._start / SAMPLE_RATE
+        return [(start - start_s, end - start_s) for start, end in self._source.silences()]
 
     def close(self) -> None:
         self._source.close()

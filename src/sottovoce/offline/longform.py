@@ -6,7 +6,9 @@ segments on their way is put around them here.
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import replace
+from typing import TypeVar
 
 from torch import Tensor
 
@@ -22,7 +24,7 @@ from sottovoce.offline.excerpt import moved
 from sottovoce.offline.resume import ResumePoint, SpeechPlace
 from sottovoce.offline.second_model import transcribe_with_both
 from sottovoce.offline.seek import transcribe_seeking
-from sottovoce.offline.segment_generator import SegmentGenerator
+from sottovoce.offline.segment_generator import SegmentGenerator, next_segment
 from sottovoce.offline.speaking import by_turn_tokens, with_names, with_speakers
 from sottovoce.offline.style import in_style
 from sottovoce.offline.transcriber import SecondModel, Transcriber, TranscriptionState
@@ -31,6 +33,9 @@ from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.speakers.channel_diarizer import ChannelDiarizer
 from sottovoce.speakers.choose import make_diarizer
 from sottovoce.text.tokenizer import Tokenizer
+from sottovoce.types import Segment, Word
+
+_Timed = TypeVar("_Timed", Segment, Word)
 
 
 def open_recording(source: AudioSource, sample_rate: int, options: TranscribeOptions) -> Recording:
@@ -110,6 +115,24 @@ def transcription_of(
     )
 
 
+def outside_silences(segments: SegmentGenerator, recording: Recording) -> SegmentGenerator:
+    """Yield segments, and words, that do not begin or end in silence that fills missing sound."""
+    with closing(segments):
+        while (segment := (yield from next_segment(segments))) is not None:
+            for start, end in recording.silences():
+                words = segment.words and tuple(_outside(word, start, end) for word in segment.words)
+                segment = replace(_outside(segment, start, end), words=words)
+            yield segment
+
+
+def _outside(one: _Timed, silence_start: float, silence_end: float) -> _Timed:
+    if silence_start <= one.start < silence_end < one.end:
+        return replace(one, start=round(silence_end, 3))
+    if one.start < silence_start < one.end <= silence_end:
+        return replace(one, end=round(silence_start, 3))
+    return one
+
+
 def _excerpt(
     transcriber: Transcriber,
     recording: Recording,
@@ -172,8 +195,10 @@ def _unnamed(
         model: Transcriber, one: Recording, own: TranscriptionState, resume: ResumePoint | None
     ) -> SegmentGenerator:
         if model.options.mode == "vad":
-            return transcribe_speech(model, one, own, speech_model, resume=resume)
-        return transcribe_seeking(model, one, own, speech_model, resume=resume)
+            segments = transcribe_speech(model, one, own, speech_model, resume=resume)
+        else:
+            segments = transcribe_seeking(model, one, own, speech_model, resume=resume)
+        return outside_silences(segments, one)
 
     def begin(one: Recording, own: TranscriptionState) -> SegmentGenerator:
         if transcriber.second is None:

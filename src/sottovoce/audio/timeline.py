@@ -1,0 +1,266 @@
+"""One timeline for decoded audio: the place of a sample is its time stamp, counted from the start time of the
+container, as a player shows it.
+
+Frames whose time stamps stay within a tenth of a second of the samples so far follow on untouched. Otherwise
+missing sound is replaced by silence and overlapping sound is trimmed, as FFmpeg's `aresample=async=1` does.
+Time stamps that leave this line for less than half a second are taken as damaged and ignored. Steps that no
+recording has (back by more than ten seconds or to the beginning, or more than an hour ahead) start a new line
+where the sound so far ends: nothing is lost, and no hours of silence are made. In formats whose time stamps
+may begin anew (MPEG-TS, Ogg), every step back does so, as in FFmpeg. Formats without time stamps of their own
+(MP3, ADTS, FLAC, WAV) are joined end to end.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+
+import av
+import numpy as np
+from av.audio.stream import AudioStream
+from av.container import InputContainer
+
+JITTER_S = 0.1
+STEADY_S = 0.5
+"""How long time stamps must differ from the line so far before they count."""
+MOST_GAP_S = 3600.0
+MOST_LIVE_GAP_S = 30.0
+"""Of live audio: a pause of the sender, such as a computer that slept, is not replayed to listeners."""
+MOST_FILLED_S = 12 * 3600.0
+"""Silence in one recording: a few bytes of a file must not make days of it."""
+MOST_OVERLAP_S = 10.0
+SWALLOWED_S = 0.3
+"""Sound that a decoder may need before its first frame."""
+STAMPED_FORMATS = ("mov", "matroska", "mpegts", "mpeg", "ogg", "asf", "flv", "nut", "mxf", "wtv")
+"""Containers that store time stamps; libav derives those of others from the number and size of frames."""
+RESTARTING_FORMATS = ("mpegts", "mpeg", "ogg")
+"""Containers whose time stamps may begin anew, as in files that were concatenated (AVFMT_TS_DISCONT)."""
+MOST_PLANES = 7
+"""Of a frame whose samples PyAV reads; it miscounts the planes of frames with more."""
+
+
+class Timeline:
+    """Places the frames of one recording, which may be several containers one after another.
+
+    most_gap_s: the longest gap that is filled. end_s: place at which the next sample goes.
+    """
+
+    def __init__(self, *, most_gap_s: float = MOST_GAP_S) -> None:
+        self._most_gap_s = most_gap_s
+        self._origin_s: float | None = None
+        """Time stamp of place 0."""
+        self._next_s = 0.0
+        """Place of the next frame by the stamps so far; before `end_s` while an overlap is trimmed."""
+        self._to_trim_s = 0.0
+        self._last_stamp_s = 0.0
+        self._late_s = 0.0
+        self._filled_s = 0.0
+        self._trimmed_s = 0.0
+        self._first_change_s = 0.0
+        self._n_restarts = 0
+        self._is_damaged = False
+        self.silences: list[tuple[float, float]] = []
+        """Stretches in seconds that were filled with silence."""
+
+    @property
+    def end_s(self) -> float:
+        return self._next_s + self._to_trim_s
+
+    @property
+    def is_joined(self) -> bool:
+        """Whether time stamps were not used somewhere."""
+        return self._is_damaged or self._n_restarts > 0
+
+    def begin(self, frame: av.AudioFrame, container: InputContainer, stream: AudioStream) -> float:
+        """Place the first frame of a container; return how much later than the container its audio begins, in
+        seconds, or 0 where that is within jitter.
+        """
+        stamp = frame.time
+        if stamp is None:
+            return 0.0
+        late_s = 0.0
+        if has_stamps(container) and container.start_time is not None:
+            late_s = stamp - container.start_time / av.time_base
+            swallowed_s = 0.0
+            if stream.start_time is not None and stream.time_base is not None:
+                swallowed_s = stamp - float(stream.start_time * stream.time_base)
+            if late_s - (swallowed_s if 0.0 < swallowed_s < SWALLOWED_S else 0.0) <= JITTER_S:
+                late_s = 0.0
+        if late_s > self._most_gap_s:
+            late_s = 0.0
+            self._n_restarts += 1
+        self._origin_s = stamp - late_s - self.end_s
+        return late_s
+
+    def begin_at(self, frame: av.AudioFrame, place_s: float) -> None:
+        """Place the first frame after a seek."""
+        self._next_s, self._origin_s = place_s, (frame.time or 0.0) - place_s
+
+    def stamp_of(self, place_s: float) -> float:
+        """Return the time stamp of a place, once the first frame is placed."""
+        return place_s + (self._origin_s or 0.0)
+
+    def placed(
+        self, frames: Iterator[av.AudioFrame], container: InputContainer, stream: AudioStream
+    ) -> Iterator[av.AudioFrame]:
+        """Yield the frames of a container, silence between them, and what is left of those that overlap."""
+        if not has_stamps(container):
+            yield from frames
+            return
+        restarts = _name(container) in RESTARTING_FORMATS
+        held: deque[av.AudioFrame] = deque()
+        for frame in frames:
+            if self._origin_s is None:
+                late_s = self.begin(frame, container, stream)
+                if late_s:
+                    self._late_s += late_s
+                    yield from self._silence(late_s, frame)
+            if held or abs(self._deviation_s(frame, self._next_s)) > JITTER_S:
+                held.append(frame)
+                yield from self._settled(held, restarts=restarts, is_end=False)
+            else:
+                yield from self._following(frame)
+        yield from self._settled(held, restarts=restarts, is_end=True)
+        self._origin_s = None
+
+    def changes(self) -> str | None:
+        """Say what the time stamps changed; None where nothing was changed."""
+        found = []
+        if self._late_s:
+            found.append(f"the audio begins at {self._late_s:.2f} s")
+        if self._filled_s or self._trimmed_s:
+            done = [
+                f"{seconds:.2f} s {what}"
+                for seconds, what in (
+                    (self._filled_s, "of missing sound are silence"),
+                    (self._trimmed_s, "of overlapping sound are trimmed"),
+                )
+                if seconds
+            ]
+            found.append(f"by its time stamps {' and '.join(done)}, first at {self._first_change_s:.2f} s")
+        if self._n_restarts:
+            times = "once" if self._n_restarts == 1 else f"{self._n_restarts} times"
+            found.append(f"the time stamps start anew {times}, the sound is joined there")
+        if self._is_damaged:
+            found.append("damaged time stamps are not used")
+        return "; ".join(found) or None
+
+    def _deviation_s(self, frame: av.AudioFrame, place_s: float) -> float:
+        stamp = frame.time
+        return 0.0 if stamp is None or self._origin_s is None else stamp - self._origin_s - place_s
+
+    def _settled(
+        self, held: deque[av.AudioFrame], *, restarts: bool, is_end: bool
+    ) -> Iterator[av.AudioFrame]:
+        """Yield held frames as soon as it is certain where they go."""
+        while held:
+            jump_s = self._deviation_s(held[0], self._next_s)
+            if abs(jump_s) <= JITTER_S:
+                yield from self._following(held.popleft())
+                continue
+            n_astray, length_s = self._astray(held)
+            if n_astray < len(held) or (is_end and len(held) == 1):
+                self._is_damaged = True
+                for _ in range(n_astray):
+                    yield from self._following(held.popleft())
+            elif length_s >= STEADY_S or is_end:
+                # Muxers that mend a damaged stamp ahead let the next ones stand still: no sound is missing.
+                before_last_s = length_s - held[-1].samples / held[-1].sample_rate
+                steady_s = self._deviation_s(held[-1], self._next_s + before_last_s)
+                if jump_s < 0 or abs(steady_s - jump_s) <= min(JITTER_S, before_last_s / 2):
+                    yield from self._jump(jump_s, held[0], restarts=restarts)
+                else:
+                    self._is_damaged = True
+                yield from self._following(held.popleft())
+            else:
+                return
+
+    def _astray(self, held: deque[av.AudioFrame]) -> tuple[int, float]:
+        """Count the frames before one that is back on the line; and their seconds."""
+        length_s = 0.0
+        for n, frame in enumerate(held):
+            is_back = n > 0 and frame.time is not None
+            if is_back and abs(self._deviation_s(frame, self._next_s + length_s)) <= JITTER_S:
+                return n, length_s
+            length_s += frame.samples / frame.sample_rate
+        return len(held), length_s
+
+    def _jump(self, jump_s: float, frame: av.AudioFrame, *, restarts: bool) -> Iterator[av.AudioFrame]:
+        """Move the line to the stamp of a frame: by silence, by trimming, or by a new line."""
+        stamp = frame.time or 0.0
+        if jump_s > 0:
+            is_new = jump_s > self._most_gap_s or self._filled_s + jump_s > MOST_FILLED_S
+        else:
+            is_back = self._next_s + jump_s <= JITTER_S or -jump_s > MOST_OVERLAP_S
+            is_new = is_back or (restarts and stamp < self._last_stamp_s - JITTER_S)
+        if is_new:
+            self._origin_s = stamp - self._next_s
+            self._n_restarts += 1
+            return
+        if not self._filled_s and not self._trimmed_s:
+            self._first_change_s = self.end_s
+        if jump_s < 0:
+            self._to_trim_s -= jump_s
+            self._next_s += jump_s
+            return
+        gap_s = jump_s - self._to_trim_s  # silence over the sound that was still to be trimmed
+        self._next_s += jump_s - max(gap_s, 0.0)
+        self._to_trim_s = max(-gap_s, 0.0)
+        if gap_s > 0:
+            before_s = self._next_s
+            yield from self._silence(gap_s, frame)
+            self._filled_s += self._next_s - before_s
+
+    def _silence(self, seconds: float, like: av.AudioFrame) -> Iterator[av.AudioFrame]:
+        """Yield silence in the rate and layout of a frame, at most a second at once."""
+        rate = like.sample_rate
+        n_left = round(seconds * rate)
+        self.silences.append((self.end_s, self.end_s + n_left / rate))
+        self._next_s += n_left / rate
+        while n_left > 0:
+            n_samples = min(n_left, rate)
+            zeros = np.zeros((1, n_samples * like.layout.nb_channels), np.int16)
+            frame = av.AudioFrame.from_ndarray(zeros, format="s16", layout=like.layout.name)
+            frame.sample_rate = rate
+            n_left -= n_samples
+            yield frame
+
+    def _following(self, frame: av.AudioFrame) -> Iterator[av.AudioFrame]:
+        """Yield a frame that follows on, without what is to be trimmed."""
+        stamp, length_s = frame.time, frame.samples / frame.sample_rate
+        if stamp is not None:
+            self._last_stamp_s = stamp
+        self._next_s += length_s
+        if self._to_trim_s:
+            n_cut = min(frame.samples, round(self._to_trim_s * frame.sample_rate))
+            self._trimmed_s += n_cut / frame.sample_rate
+            self._to_trim_s -= n_cut / frame.sample_rate
+            if n_cut == frame.samples:
+                return
+            self._to_trim_s = 0.0
+            frame = cut_frame(frame, n_cut)
+        yield frame
+
+
+def has_stamps(container: InputContainer) -> bool:
+    """Tell whether the format of a container stores time stamps."""
+    return _name(container) in STAMPED_FORMATS
+
+
+def _name(container: InputContainer) -> str:
+    return container.format.name.split(",")[0]
+
+
+def cut_frame(frame: av.AudioFrame, n_samples: int) -> av.AudioFrame:
+    """Cut the first n_samples off a frame."""
+    if n_samples == 0:
+        return frame
+    if frame.format.is_planar and frame.layout.nb_channels > MOST_PLANES:
+        packed = av.AudioResampler(format="s16", layout=frame.layout.name, rate=frame.sample_rate)
+        frame = packed.resample(frame)[0]
+    samples = frame.to_ndarray()
+    step = 1 if frame.format.is_planar else frame.layout.nb_channels
+    rest = np.ascontiguousarray(samples[:, n_samples * step :])
+    cut = av.AudioFrame.from_ndarray(rest, format=frame.format.name, layout=frame.layout.name)
+    cut.sample_rate = frame.sample_rate
+    return cut
