@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sottovoce.audio.container import AudioInfo, ContainerDecoder
+from sottovoce.audio.downmix import Downmix
 from sottovoce.audio.samples import MAX_RATE, MIN_RATE, as_channels, is_tensor, tensor_array
 from sottovoce.audio.tracks import ONLY_TRACK, track_named
 from sottovoce.errors import AudioError, cause_of
@@ -225,21 +226,23 @@ def is_seekable(file: BinaryIO) -> bool:
 
 
 class ArraySource:
-    """Samples (n,) or (n_channels, n) in memory, mixed by the mean of the channels."""
+    """Samples (n,) or (n_channels, n) in memory; mixed as `FloatMixer` does."""
 
     def __init__(
         self, array: npt.NDArray[np.generic], name: str, request: SourceRequest, *, sample_rate: int
     ) -> None:
-        channels = as_channels(array, name)
-        mixed = not request.keep_channels
-        self._samples = channels.mean(axis=0, keepdims=True, dtype=np.float32) if mixed else channels
+        self._samples = channels = as_channels(array, name)
         # Whole seconds: there the grid of 16 kHz meets that of every other rate.
         whole_s = channels.shape[1] // sample_rate if sample_rate > 0 else 0
         self._first_s = min(max(0, request.start_sample // SAMPLE_RATE - 1), whole_s)
         self.first_sample = self._first_s * SAMPLE_RATE
         duration_s = channels.shape[1] / sample_rate if sample_rate > 0 else None
         self.info = AudioInfo(name, array.dtype.name, sample_rate, channels.shape[0], duration_s)
-        self._resampler = FloatResampler(sample_rate, self._samples.shape[0], name)
+        self._resampler: FloatResampler | FloatMixer
+        if request.keep_channels:
+            self._resampler = FloatResampler(sample_rate, len(channels), name)
+        else:
+            self._resampler = FloatMixer(sample_rate, len(channels), name, first_sample=self.first_sample)
 
     def blocks(self) -> Iterator[Samples]:
         step, first = 10 * self.info.sample_rate, self._first_s * self.info.sample_rate
@@ -331,6 +334,34 @@ class FloatResampler:
             parts = [out.to_ndarray()[0] for out in resampler.resample(frame)]
             rows.append(np.concatenate([np.zeros(0, np.float32), *parts]))
         return np.stack(rows)
+
+
+class FloatMixer:
+    """Resamples float samples (n_channels, n) of any rate to 16 kHz, and mixes them to one channel (1, n): by
+    their mean, without channels that cancel the others (`Downmix`).
+
+    first_sample: of the recording, at 16 kHz, at which the samples begin.
+    Raises: as `FloatResampler`.
+    """
+
+    def __init__(self, sample_rate: int, n_channels: int, name: str, *, first_sample: int = 0) -> None:
+        self._is_mono = n_channels == 1
+        self._resampler = FloatResampler(sample_rate, 1 if self._is_mono else n_channels + 1, name)
+        weights = (1 / n_channels,) * n_channels
+        self._downmix: Downmix[np.float32] = Downmix(weights, name, first_sample=first_sample)
+
+    def push(self, samples: Samples) -> Samples:
+        """Mix (n_channels, n) float32; return what can be decided so far, at most 0.5 s behind."""
+        if self._is_mono:
+            return self._resampler.push(samples)
+        mean = samples.mean(axis=0, keepdims=True, dtype=np.float32)
+        mean, channels = np.split(self._resampler.push(np.concatenate((mean, samples))), [1])
+        return self._downmix.push(mean[0], channels)[None]
+
+    def flush(self) -> Samples:
+        """Return the rest (1, n); nothing may be pushed after."""
+        rest = self._resampler.flush()
+        return rest if self._is_mono else self._downmix.push(rest[0], rest[1:], is_last=True)[None]
 
 
 def pcm_blocks(stream: BinaryIO, n_bytes: int, name: str) -> Iterator[bytes]:
