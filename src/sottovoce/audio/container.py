@@ -27,6 +27,7 @@ from av.audio.stream import AudioStream
 from av.container import InputContainer
 
 from sottovoce.audio.downmix import Downmix
+from sottovoce.audio.input_format import RawFormat
 from sottovoce.audio.samples import MAX_CHANNELS, MAX_RATE, MIN_RATE
 from sottovoce.audio.seeking import SoughtFrames, can_seek, seek_before
 from sottovoce.audio.tracks import ONLY_TRACK, UNKNOWN, AudioTrack, track_named
@@ -83,7 +84,8 @@ class ContainerDecoder:
     """Decodes an audio track of a container: 16 kHz int16 blocks (n, n_channels), mixed to mono or all
     channels.
 
-    audio_track: number from 1, or a language; None takes the one that ffmpeg would.
+    audio_track: number from 1, or a language; None takes the one that ffmpeg would. raw: the format of
+    samples without a header.
     Raises: AudioError, from the constructor when the data is of no known format or has no such audio track,
         from `blocks` when nothing could be decoded or samples are NaN or infinite; OptionError for a track
         that is neither a number nor a language.
@@ -96,9 +98,10 @@ class ContainerDecoder:
         *,
         keep_channels: bool = False,
         audio_track: int | str | None = None,
+        raw: RawFormat | None = None,
     ) -> None:
         self._name = name
-        self._container = _open_container(file, name)
+        self._container = _open_container(file, name, raw)
         try:
             self._stream = _audio_stream(self._container, name, audio_track)
             self.info = _info(self._container, self._stream, name)
@@ -208,9 +211,11 @@ class ContainerDecoder:
             )
 
 
-def _open_container(file: ByteFile, name: str) -> InputContainer:
+def _open_container(file: ByteFile, name: str, raw: RawFormat | None) -> InputContainer:
+    options = {**_NO_PROTOCOLS, **({} if raw is None else raw.options)}
+    raw_name = None if raw is None else raw.name
     try:
-        return cast(InputContainer, av.open(file, "r", options=dict(_NO_PROTOCOLS), **_TITLES))
+        return cast(InputContainer, av.open(file, "r", format=raw_name, options=options, **_TITLES))
     except AudioError:
         raise
     except (*_DAMAGE, OSError, EOFError) as error:
@@ -222,7 +227,7 @@ def _open_container(file: ByteFile, name: str) -> InputContainer:
 
 def _cause(error: BaseException) -> str:
     if isinstance(error, av.InvalidDataError):
-        return "data that matches no known format"
+        return "data that matches no known format (samples without a header need an input format)"
     if isinstance(error, OSError | av.FFmpegError) and error.strerror:
         return f"'{cause_of(error)}'"
     return f"{type(error).__name__} '{error}'".replace("\n", " ")

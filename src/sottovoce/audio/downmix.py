@@ -112,7 +112,7 @@ class Downmix(Generic[S]):
         return done
 
     def _changes(self, stretch: list[_Block[S]]) -> bool:
-        """Tell whether a stretch and most of its blocks are cancelled; or intact, where channels are left out.
+        """Tell whether a stretch and most of its blocks are cancelled; where channels are left out, intact.
 
         Silent blocks are neither.
         """

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from types import TracebackType
-from typing import BinaryIO, TypeAlias
+from typing import BinaryIO, TypeAlias, cast
 
 import numpy as np
 
 from sottovoce.audio.container import AudioInfo
 from sottovoce.audio.ffmpeg_filters import AudioFilter, FilteredSource
+from sottovoce.audio.input_format import HEAD_BYTES, RawFormat, is_container, no_sound, read_input_format
 from sottovoce.audio.sources import (
     AudioSource,
     BlockSource,
+    ContainerSource,
     FloatResampler,
     PartSource,
     SourceRequest,
@@ -36,6 +38,7 @@ __all__ = [
     "open_audio",
     "open_channels",
     "probe_audio",
+    "read_live",
     "read_pcm",
     "source_name",
 ]
@@ -127,6 +130,7 @@ def open_audio(
     chunk_s: float = CHUNK_S,
     audio_filter: str | None = None,
     audio_track: int | str | None = None,
+    input_format: str | None = None,
     start_s: float | None = None,
     duration_s: float | None = None,
 ) -> AudioReader:
@@ -138,7 +142,8 @@ def open_audio(
     decoded from their beginning. sample_rate: of an array; files declare theirs. channel: the only channel to
     take, from 0; None mixes all, in files by the weights of their places and in arrays by their mean.
     audio_filter: applied to that channel, see `AudioFilter`. audio_track: of a container with several, its
-    number from 1 or its language ("de", "deu"); None takes the one that ffmpeg would. Samples of files are
+    number from 1 or its language ("de", "deu"); None takes the one that ffmpeg would. input_format: of a file
+    of samples without a header, see `read_input_format`; None: as its name ends. Samples of files are
     16-bit values / 32768, as in openai-whisper; those of arrays at 16 kHz are unchanged.
 
     Raises: AudioError when it cannot be opened or has no such channel or track, and while reading when it
@@ -148,9 +153,8 @@ def open_audio(
     if not chunk_s * SAMPLE_RATE >= 1:
         raise OptionError(f"chunk_s: expected at least one sample ({1 / SAMPLE_RATE} s), got {chunk_s}")
     chain = None if audio_filter is None else AudioFilter(audio_filter)
-    opened = open_source(
-        source, SourceRequest(channel is not None, audio_track, start), sample_rate=sample_rate
-    )
+    request = SourceRequest(channel is not None, audio_track, start, _raw_format(input_format))
+    opened = open_source(source, request, sample_rate=sample_rate)
     whole_s = opened.info.duration_s
     if channel is not None and not 0 <= channel < opened.info.n_channels:
         opened.close()
@@ -175,6 +179,7 @@ def load_audio(
     channel: int | None = None,
     audio_filter: str | None = None,
     audio_track: int | str | None = None,
+    input_format: str | None = None,
 ) -> Samples:
     """Read a recording, or the part of it from start_s of at most duration_s: (n,) float32 at 16 kHz.
 
@@ -189,6 +194,7 @@ def load_audio(
         channel=channel,
         audio_filter=audio_filter,
         audio_track=audio_track,
+        input_format=input_format,
         start_s=start_s,
         duration_s=duration_s,
     ) as reader:
@@ -209,6 +215,7 @@ def open_channels(
     *,
     sample_rate: int = SAMPLE_RATE,
     audio_track: int | str | None = None,
+    input_format: str | None = None,
     start_s: float | None = None,
     duration_s: float | None = None,
 ) -> AudioReader:
@@ -218,7 +225,8 @@ def open_channels(
     Raises: as `open_audio`.
     """
     start, end = _span(start_s, duration_s)
-    opened = open_source(source, SourceRequest(True, audio_track, start), sample_rate=sample_rate)
+    request = SourceRequest(True, audio_track, start, _raw_format(input_format))
+    opened = open_source(source, request, sample_rate=sample_rate)
     whole_s = opened.info.duration_s
     if start or end is not None:
         opened = PartSource(opened, start, end)
@@ -226,14 +234,76 @@ def open_channels(
 
 
 def probe_audio(
-    source: AudioSource, *, sample_rate: int = SAMPLE_RATE, audio_track: int | str | None = None
+    source: AudioSource,
+    *,
+    sample_rate: int = SAMPLE_RATE,
+    audio_track: int | str | None = None,
+    input_format: str | None = None,
 ) -> AudioInfo:
     """Return what a recording declares of itself, without decoding it.
 
     Raises: AudioError when it cannot be opened, or has no such track.
     """
-    with open_audio(source, sample_rate=sample_rate, audio_track=audio_track) as reader:
+    with open_audio(
+        source, sample_rate=sample_rate, audio_track=audio_track, input_format=input_format
+    ) as reader:
         return reader.info
+
+
+def read_live(
+    stream: BinaryIO, *, input_format: str | None = None, chunk_s: float = 0.1, name: str = "standard input"
+) -> Iterator[AudioChunk]:
+    """Yield chunks of chunk_s seconds of what a pipe brings, as it arrives: a container, which is recognised,
+    or 16-bit mono PCM at 16 kHz, or samples of an input_format (`read_input_format`).
+
+    stream: whose `read` returns what has come (unbuffered).
+    Raises: AudioError for what is no sound; OptionError for an unknown input format.
+    """
+    file = _Pipe(stream)
+    if input_format is None and not file.is_container():
+        if (found := no_sound(file.head)) is not None:
+            raise AudioError(
+                f"{name}: expected a sound file or 16-bit PCM at 16 kHz (other PCM needs an input format), "
+                f"got {found}"
+            )
+        yield from read_pcm(cast(BinaryIO, file), chunk_s=chunk_s, name=name)
+        return
+    request = SourceRequest(raw=_raw_format(input_format))
+    opened = ContainerSource(cast(BinaryIO, file), name, request, owned=False)
+    samples = round(chunk_s * SAMPLE_RATE)
+    with AudioReader(opened, chunk_samples=samples, channel=None, recording_s=None) as reader:
+        yield from reader
+
+
+class _Pipe:
+    """A pipe whose first bytes are looked at before it is read."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+        self._is_at_end = False
+        self.head = b""
+        """The bytes that were looked at and not yet read."""
+
+    def is_container(self) -> bool:
+        """Wait for so many bytes as it takes to tell."""
+        while not (found := is_container(self.head)) and len(self.head) < HEAD_BYTES and not self._is_at_end:
+            piece = self._stream.read(HEAD_BYTES - len(self.head))
+            self.head += piece
+            self._is_at_end = not piece
+        return found
+
+    def read(self, n_bytes: int) -> bytes:
+        if not self.head:
+            return self._stream.read(n_bytes)
+        given, self.head = self.head[:n_bytes], self.head[n_bytes:]
+        return given
+
+    def seekable(self) -> bool:
+        return False
+
+
+def _raw_format(input_format: str | None) -> RawFormat | None:
+    return None if input_format is None else read_input_format(input_format)
 
 
 def read_pcm(

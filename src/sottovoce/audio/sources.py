@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from sottovoce.audio.container import AudioInfo, ContainerDecoder
 from sottovoce.audio.downmix import Downmix
+from sottovoce.audio.input_format import HEAD_BYTES, RawFormat, format_of_ending, is_container
 from sottovoce.audio.samples import MAX_RATE, MIN_RATE, as_channels, is_tensor, tensor_array
 from sottovoce.audio.tracks import ONLY_TRACK, track_named
 from sottovoce.errors import AudioError, cause_of
@@ -73,12 +74,14 @@ class SourceRequest:
     """How to read a source.
 
     keep_channels: do not mix them. audio_track: of a container, number from 1 or language, None: the one that
-    ffmpeg would take. start_sample: at 16 kHz, before which nothing is needed.
+    ffmpeg would take. start_sample: at 16 kHz, before which nothing is needed. raw: the format of samples
+    without a header; None: as the file's name ends, where it has no header.
     """
 
     keep_channels: bool = False
     audio_track: int | str | None = None
     start_sample: int = 0
+    raw: RawFormat | None = None
 
 
 def open_source(source: AudioSource, request: SourceRequest, *, sample_rate: int) -> BlockSource:
@@ -133,6 +136,7 @@ class ContainerSource:
         self.first_sample = 0
         try:
             begin = file.tell() if is_seekable(file) else None
+            self._raw = request.raw or (None if begin is None else self._format_of_ending(begin))
             self._decoder = self._opened()
             if begin is not None and self._decoder.can_seek(request.start_sample):
                 self._seek(begin)
@@ -147,7 +151,21 @@ class ContainerSource:
             self._name,
             keep_channels=self._request.keep_channels,
             audio_track=self._request.audio_track,
+            raw=self._raw,
         )
+
+    def _format_of_ending(self, begin: int) -> RawFormat | None:
+        """Return the format without a header that the name ends in, unless the file is a container."""
+        found = format_of_ending(self._name)
+        if found is not None:
+            try:
+                head = self._file.read(HEAD_BYTES)
+                self._file.seek(begin)
+            except (OSError, ValueError) as error:
+                raise AudioError(f"{self._name}: expected a readable file, got {_refusal(error)}") from error
+            if is_container(head):
+                return None
+        return found
 
     def _seek(self, begin: int) -> None:
         """Seek near the part; where the position is uncertain, reopen the file at its beginning."""

@@ -25,9 +25,7 @@ class PcmReader:
     Raises: OptionError for an encoding or rate that is not known.
     """
 
-    def __init__(
-        self, encoding: str = "s16le", sample_rate: int = SAMPLE_RATE, n_channels: int = 1
-    ) -> None:
+    def __init__(self, encoding: str = "s16le", sample_rate: int = SAMPLE_RATE, n_channels: int = 1) -> None:
         if encoding not in SAMPLE_BYTES:
             raise OptionError(f"encoding: expected one of {', '.join(SAMPLE_BYTES)}, got '{encoding[:50]}'")
         if not MIN_RATE <= sample_rate <= MAX_RATE:
