@@ -15,6 +15,7 @@ from sottovoce.audio.container import ContainerDecoder
 from sottovoce.audio.downmix import Downmix
 from sottovoce.audio.io import load_audio, load_channels
 from sottovoce.audio.live_container import LiveContainer
+from sottovoce.audio.recording import Recording
 from sottovoce.audio.sources import CheckedFile
 from sottovoce.types import Samples
 from tests.audio.media import encoded_bytes, speechlike, wav_bytes
@@ -68,6 +69,15 @@ def test_the_louder_channel_is_taken_and_logged_once(caplog: pytest.LogCaptureFi
     np.testing.assert_array_equal(mixed, load_audio(data, channel=1))
     (record,) = caplog.records
     assert "cancel each other" in record.getMessage()
+
+
+def test_several_readings_of_a_recording_have_one_line(caplog: pytest.LogCaptureFixture) -> None:
+    a = speech()
+    with Recording(wav_bytes(np.stack([a, -a]))) as recording, caplog.at_level(logging.WARNING):
+        for one in (recording, recording, recording.part(1.0)):
+            with one.open() as reader:
+                assert list(reader)
+    assert len(caplog.records) == 1
 
 
 @pytest.mark.parametrize(

@@ -85,7 +85,7 @@ class ContainerDecoder:
     channels.
 
     audio_track: number from 1, or a language; None takes the one that ffmpeg would. raw: the format of
-    samples without a header.
+    samples without a header. warned: see `Downmix`.
     Raises: AudioError, from the constructor when the data is of no known format or has no such audio track,
         from `blocks` when nothing could be decoded or samples are NaN or infinite; OptionError for a track
         that is neither a number nor a language.
@@ -99,6 +99,7 @@ class ContainerDecoder:
         keep_channels: bool = False,
         audio_track: int | str | None = None,
         raw: RawFormat | None = None,
+        warned: set[str] | None = None,
     ) -> None:
         self._name = name
         self._container = _open_container(file, name, raw)
@@ -110,7 +111,7 @@ class ContainerDecoder:
         except BaseException:
             self._container.close()
             raise
-        self._resampler = _Resampler(name, keep_channels=keep_channels)
+        self._resampler = _Resampler(name, keep_channels=keep_channels, warned=warned)
         self._n_damaged = 0
         self._n_input_samples = 0
         self._sought: SoughtFrames | None = None
@@ -291,8 +292,9 @@ class _Resampler:
     next_sample: of the recording, at 16 kHz, at which the next frame begins.
     """
 
-    def __init__(self, name: str, *, keep_channels: bool) -> None:
+    def __init__(self, name: str, *, keep_channels: bool, warned: set[str] | None) -> None:
         self.next_sample = 0
+        self._warned: set[str] = set() if warned is None else warned
         self._name = name
         self._keep_channels = keep_channels
         self._source: tuple[str, str, int] | None = None
@@ -338,7 +340,7 @@ class _Resampler:
             weights = (1 / n_channels,) * n_channels
         else:
             self._mono = _resampler_to("mono")
-        self._downmix = Downmix(weights, self._name, first_sample=self.next_sample)
+        self._downmix = Downmix(weights, self._name, first_sample=self.next_sample, warned=self._warned)
 
     def _resampled(self, frame: av.AudioFrame | None) -> list[Pcm16]:
         """Resample a frame; None: what the filter still holds."""

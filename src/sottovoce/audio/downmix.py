@@ -50,7 +50,8 @@ class Downmix(Generic[S]):
 
     Both come at 16 kHz, cut anywhere; the result does not depend on the cuts. weights: (n_channels,), of the
     downmix; channels of weight 0 count for nothing. name: of the recording, in the log, which has one line
-    for all that cancels. first_sample: of the recording, at which the samples begin.
+    for all that cancels. first_sample: of the recording, at which the samples begin. warned: names of
+    recordings that are in the log already, as other readings found the same.
 
     The energy of a sum of channels x_k with weights w_k is `E = sum w_k^2 |x_k|^2` where they are
     uncorrelated (music, noise, two speakers), up to n times as much where they are equal, and exactly E where
@@ -63,7 +64,9 @@ class Downmix(Generic[S]):
     those of the downmix, unchanged.
     """
 
-    def __init__(self, weights: Sequence[float], name: str, *, first_sample: int = 0) -> None:
+    def __init__(
+        self, weights: Sequence[float], name: str, *, first_sample: int = 0, warned: set[str] | None = None
+    ) -> None:
         self._weights = np.asarray(weights, np.float64)
         self._name = name
         self._next_sample = first_sample
@@ -72,7 +75,7 @@ class Downmix(Generic[S]):
         self._waiting: deque[_Block[S]] = deque()
         self._kept: tuple[int, ...] = ()
         """Channels that are mixed while the others are left out; empty while none are."""
-        self._is_logged = False
+        self._warned = set() if warned is None else warned
 
     def push(
         self, mixed: npt.NDArray[S], channels: npt.NDArray[S], *, is_last: bool = False
@@ -166,9 +169,9 @@ class Downmix(Generic[S]):
         return result.astype(block.mixed.dtype)
 
     def _log(self) -> None:
-        if self._is_logged or not self._kept:
+        if self._name in self._warned or not self._kept:
             return
-        self._is_logged = True
+        self._warned.add(self._name)
         first_s = (self._next_sample - sum(len(block.mixed) for block in self._waiting)) / SAMPLE_RATE
         logger.warning(
             "%s: from %.1f s on channels cancel each other; there, of %d channels only %s used",

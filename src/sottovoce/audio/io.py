@@ -133,6 +133,7 @@ def open_audio(
     input_format: str | None = None,
     start_s: float | None = None,
     duration_s: float | None = None,
+    warned: set[str] | None = None,
 ) -> AudioReader:
     """Open a recording for reading as 16 kHz mono chunks of chunk_s seconds; or a part of it, read as if it
     were all.
@@ -143,7 +144,8 @@ def open_audio(
     take, from 0; None mixes all, in files by the weights of their places and in arrays by their mean.
     audio_filter: applied to that channel, see `AudioFilter`. audio_track: of a container with several, its
     number from 1 or its language ("de", "deu"); None takes the one that ffmpeg would. input_format: of a file
-    of samples without a header, see `read_input_format`; None: as its name ends. Samples of files are
+    of samples without a header, see `read_input_format`; None: as its name ends. warned: keeps what
+    was logged from one reading of a recording to the next. Samples of files are
     16-bit values / 32768, as in openai-whisper; those of arrays at 16 kHz are unchanged.
 
     Raises: AudioError when it cannot be opened or has no such channel or track, and while reading when it
@@ -153,7 +155,13 @@ def open_audio(
     if not chunk_s * SAMPLE_RATE >= 1:
         raise OptionError(f"chunk_s: expected at least one sample ({1 / SAMPLE_RATE} s), got {chunk_s}")
     chain = None if audio_filter is None else AudioFilter(audio_filter)
-    request = SourceRequest(channel is not None, audio_track, start, _raw_format(input_format))
+    request = SourceRequest(
+        channel is not None,
+        audio_track,
+        start,
+        _raw_format(input_format),
+        set() if warned is None else warned,
+    )
     opened = open_source(source, request, sample_rate=sample_rate)
     whole_s = opened.info.duration_s
     if channel is not None and not 0 <= channel < opened.info.n_channels:

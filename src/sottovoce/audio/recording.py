@@ -62,6 +62,7 @@ class Recording:
         """Seconds of the whole recording as it declares, once it was opened; None where it does not."""
         self._audio_track = audio_track
         self._input_format = input_format
+        self._warned: set[str] = set()
         self._start_s: float | None = None
         self._duration_s: float | None = None
         self._sample_rate = sample_rate
@@ -94,6 +95,7 @@ class Recording:
             input_format=self._input_format,
             start_s=self._start_s,
             duration_s=self._duration_s,
+            warned=self._warned,
         )
         reader.silent = self._silent
         self.declared_s = reader.recording_s

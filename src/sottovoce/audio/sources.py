@@ -11,7 +11,7 @@ import math
 import os
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, BinaryIO, Protocol, TypeAlias, cast
 
 import av
@@ -75,13 +75,14 @@ class SourceRequest:
 
     keep_channels: do not mix them. audio_track: of a container, number from 1 or language, None: the one that
     ffmpeg would take. start_sample: at 16 kHz, before which nothing is needed. raw: the format of samples
-    without a header; None: as the file's name ends, where it has no header.
+    without a header; None: as the file's name ends, where it has no header. warned: see `Downmix`.
     """
 
     keep_channels: bool = False
     audio_track: int | str | None = None
     start_sample: int = 0
     raw: RawFormat | None = None
+    warned: set[str] = field(default_factory=set)
 
 
 def open_source(source: AudioSource, request: SourceRequest, *, sample_rate: int) -> BlockSource:
@@ -152,6 +153,7 @@ class ContainerSource:
             keep_channels=self._request.keep_channels,
             audio_track=self._request.audio_track,
             raw=self._raw,
+            warned=self._request.warned,
         )
 
     def _format_of_ending(self, begin: int) -> RawFormat | None:
@@ -260,7 +262,13 @@ class ArraySource:
         if request.keep_channels:
             self._resampler = FloatResampler(sample_rate, len(channels), name)
         else:
-            self._resampler = FloatMixer(sample_rate, len(channels), name, first_sample=self.first_sample)
+            self._resampler = FloatMixer(
+                sample_rate,
+                len(channels),
+                name,
+                first_sample=self.first_sample,
+                warned=request.warned,
+            )
 
     def blocks(self) -> Iterator[Samples]:
         step, first = 10 * self.info.sample_rate, self._first_s * self.info.sample_rate
@@ -358,15 +366,23 @@ class FloatMixer:
     """Resamples float samples (n_channels, n) of any rate to 16 kHz, and mixes them to one channel (1, n): by
     their mean, without channels that cancel the others (`Downmix`).
 
-    first_sample: of the recording, at 16 kHz, at which the samples begin.
+    first_sample, warned: see `Downmix`.
     Raises: as `FloatResampler`.
     """
 
-    def __init__(self, sample_rate: int, n_channels: int, name: str, *, first_sample: int = 0) -> None:
+    def __init__(
+        self,
+        sample_rate: int,
+        n_channels: int,
+        name: str,
+        *,
+        first_sample: int = 0,
+        warned: set[str] | None = None,
+    ) -> None:
         self._is_mono = n_channels == 1
         self._resampler = FloatResampler(sample_rate, 1 if self._is_mono else n_channels + 1, name)
         weights = (1 / n_channels,) * n_channels
-        self._downmix: Downmix[np.float32] = Downmix(weights, name, first_sample=first_sample)
+        self._downmix: Downmix[np.float32] = Downmix(weights, name, first_sample=first_sample, warned=warned)
 
     def push(self, samples: Samples) -> Samples:
         """Mix (n_channels, n) float32; return what can be decided so far, at most 0.5 s behind."""
